@@ -1,0 +1,119 @@
+//! ESP header and trailer (RFC 4303 2), ESP in UDP (RFC 3948 2).
+
+/// Bytes of SPI and sequence number.
+pub const ESP_HEADER_BYTES: usize = 8;
+/// Bytes of pad length and next header, at the end of the ciphertext.
+pub const ESP_TRAILER_BYTES: usize = 2;
+/// The one byte of a NAT keepalive (RFC 3948 2.3).
+pub const NAT_KEEPALIVE: u8 = 0xFF;
+
+/// SPI and sequence number of an ESP packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EspHeader {
+    /// Security parameters index.
+    pub spi: u32,
+    /// Low 32 bits of the sequence number.
+    pub sequence: u32,
+}
+
+impl EspHeader {
+    /// Reads the header at the start of `bytes`; `None` if there are fewer than 8.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let h = bytes.first_chunk::<ESP_HEADER_BYTES>()?;
+        Some(Self {
+            spi: u32::from_be_bytes([h[0], h[1], h[2], h[3]]),
+            sequence: u32::from_be_bytes([h[4], h[5], h[6], h[7]]),
+        })
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; ESP_HEADER_BYTES] {
+        let mut bytes = [0; ESP_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&self.spi.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+}
+
+/// What stands at the end of a decrypted ESP payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EspTrailer {
+    /// Bytes of the payload data before the padding.
+    pub payload_bytes: usize,
+    /// What the payload data is.
+    pub next_header: u8,
+}
+
+/// Padding or pad length is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the ESP padding is wrong")]
+pub struct BadPadding;
+
+impl EspTrailer {
+    /// Reads the trailer of decrypted `text` and checks that the padding is the default one, 1, 2, 3, … (RFC 4303 2.4).
+    ///
+    /// # Errors
+    /// [`BadPadding`] if the pad length exceeds the text or a padding byte differs.
+    pub fn parse(text: &[u8]) -> Result<Self, BadPadding> {
+        let (body, trailer) = text.split_last_chunk::<ESP_TRAILER_BYTES>().ok_or(BadPadding)?;
+        let [pad_bytes, next_header] = *trailer;
+        let payload_bytes = body.len().checked_sub(usize::from(pad_bytes)).ok_or(BadPadding)?;
+        let padding = &body[payload_bytes..];
+        if padding.iter().zip(1..=u8::MAX).any(|(&found, expected)| found != expected) {
+            return Err(BadPadding);
+        }
+        Ok(Self { payload_bytes, next_header })
+    }
+
+    /// Bytes of padding that make payload and trailer a multiple of `alignment`, which is at most 64.
+    #[must_use]
+    pub fn padding_for(payload_bytes: usize, alignment: usize) -> usize {
+        (payload_bytes + ESP_TRAILER_BYTES).next_multiple_of(alignment) - payload_bytes - ESP_TRAILER_BYTES
+    }
+
+    /// Fills `out` (padding and trailer) with the default padding, the pad length and the next header.
+    pub fn write(out: &mut [u8], next_header: u8) {
+        if let Some((padding, trailer)) = out.split_last_chunk_mut::<ESP_TRAILER_BYTES>() {
+            padding.iter_mut().zip(1..=u8::MAX).for_each(|(byte, value)| *byte = value);
+            *trailer = [u8::try_from(padding.len()).unwrap_or(u8::MAX), next_header];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_written_and_read_back() {
+        for payload in 0..100 {
+            let pad = EspTrailer::padding_for(payload, 4);
+            assert!(pad < 4 && (payload + pad + 2).is_multiple_of(4));
+            let mut text = vec![0xAA; payload + pad + 2];
+            EspTrailer::write(&mut text[payload..], 4);
+            assert_eq!(EspTrailer::parse(&text), Ok(EspTrailer { payload_bytes: payload, next_header: 4 }));
+        }
+    }
+
+    #[test]
+    fn a_pad_length_beyond_the_text_is_refused() {
+        assert_eq!(EspTrailer::parse(&[1, 2, 3, 4, 5, 4]), Err(BadPadding));
+        assert_eq!(EspTrailer::parse(&[9]), Err(BadPadding));
+        assert_eq!(EspTrailer::parse(&[]), Err(BadPadding));
+        assert_eq!(EspTrailer::parse(&[255; 200]), Err(BadPadding));
+    }
+
+    #[test]
+    fn each_padding_byte_is_checked() {
+        let mut text = vec![0xAA; 40 + 255 + 2];
+        EspTrailer::write(&mut text[40..], 41);
+        assert_eq!(EspTrailer::parse(&text).unwrap().payload_bytes, 40);
+        for at in 40..295 {
+            let mut bad = text.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(EspTrailer::parse(&bad), Err(BadPadding), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
+
+use crate::{ParseError, checksum, protocol};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_HEADER_BYTES: usize = 20;
+/// Bytes of an IPv6 header without extensions.
+pub const IPV6_HEADER_BYTES: usize = 40;
+/// More extension headers than this are refused: no sane sender needs them, and walking them must stay bounded.
+const MAX_EXTENSION_HEADERS: usize = 8;
+
+/// IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Version {
+    /// The version of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Version::V4 } else { Version::V6 }
+    }
+
+    /// Bytes of a header without options or extensions.
+    #[must_use]
+    pub fn header_bytes(self) -> usize {
+        match self {
+            Version::V4 => IPV4_HEADER_BYTES,
+            Version::V6 => IPV6_HEADER_BYTES,
+        }
+    }
+
+    /// The protocol number that says "an IP packet of this version follows".
+    #[must_use]
+    pub fn protocol(self) -> u8 {
+        match self {
+            Version::V4 => protocol::IPV4,
+            Version::V6 => protocol::IPV6,
+        }
+    }
+}
+
+/// Where a fragment stands in its datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment {
+    /// Offset of its first payload byte, in bytes.
+    pub offset_bytes: u16,
+    /// Whether more fragments follow.
+    pub more: bool,
+}
+
+/// What an IP header says, checked against the bytes it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpHeader {
+    /// IP version.
+    pub version: Version,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Bytes up to the transport header: options and extension headers included.
+    pub header_bytes: usize,
+    /// Bytes of the whole datagram, as its length field says; never more than there are.
+    pub total_bytes: usize,
+    /// Transport protocol: the last Next Header of the chain.
+    pub protocol: u8,
+    /// DSCP and ECN: TOS of IPv4, Traffic Class of IPv6.
+    pub traffic_class: u8,
+    /// TTL or Hop Limit.
+    pub hop_limit: u8,
+    /// Set if the packet is a fragment.
+    pub fragment: Option<Fragment>,
+    /// Whether it must not be fragmented: the DF bit; always for IPv6.
+    pub dont_fragment: bool,
+}
+
+impl IpHeader {
+    /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed.
+    ///
+    /// # Errors
+    /// [`ParseError`] names what is wrong; an IPv4 header checksum is verified.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        match bytes.first().map(|b| b >> 4) {
+            Some(4) => parse_v4(bytes),
+            Some(6) => parse_v6(bytes),
+            Some(_) => Err(ParseError::NotIp),
+            None => Err(ParseError::Truncated),
+        }
+    }
+
+    /// Source and destination port, where the protocol has them and this is not a later fragment.
+    #[must_use]
+    #[inline]
+    pub fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
+        if self.fragment.is_some_and(|f| f.offset_bytes != 0) {
+            return None;
+        }
+        match self.protocol {
+            protocol::TCP | protocol::UDP | protocol::SCTP => {
+                let p = self.payload(bytes).first_chunk::<4>()?;
+                Some((u16::from_be_bytes([p[0], p[1]]), u16::from_be_bytes([p[2], p[3]])))
+            }
+            _ => None,
+        }
+    }
+
+    /// The bytes behind the header, of the packet that this header was parsed from; empty if it is another, shorter one.
+    #[must_use]
+    #[inline]
+    pub fn payload<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        bytes.get(self.header_bytes..self.total_bytes).unwrap_or_default()
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Result<u16, ParseError> {
+    let pair = bytes.get(at..at + 2).ok_or(ParseError::Truncated)?;
+    Ok(u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+#[inline]
+fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
+    let fixed = bytes.first_chunk::<IPV4_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
+    let header_bytes = usize::from(fixed[0] & 0x0F) * 4;
+    if header_bytes < IPV4_HEADER_BYTES {
+        return Err(ParseError::BadHeader);
+    }
+    let total_bytes = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    if total_bytes < header_bytes {
+        return Err(ParseError::BadHeader);
+    }
+    if total_bytes > bytes.len() {
+        return Err(ParseError::Truncated);
+    }
+    if !checksum::of(&bytes[..header_bytes]).is_intact() {
+        return Err(ParseError::BadChecksum);
+    }
+    let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
+    let fragment = Fragment { offset_bytes: (flags & 0x1FFF) << 3, more: flags & 0x2000 != 0 };
+    check_end(fragment, total_bytes - header_bytes)?;
+    Ok(IpHeader {
+        version: Version::V4,
+        source: IpAddr::V4(Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15])),
+        destination: IpAddr::V4(Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19])),
+        header_bytes,
+        total_bytes,
+        protocol: fixed[9],
+        traffic_class: fixed[1],
+        hop_limit: fixed[8],
+        fragment: (flags & 0x3FFF != 0).then_some(fragment),
+        dont_fragment: flags & 0x4000 != 0,
+    })
+}
+
+fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
+    let fixed = bytes.first_chunk::<IPV6_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
+    // A jumbogram (length 0, RFC 2675) is not taken: it then reads as a packet without payload.
+    let total_bytes = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    if total_bytes > bytes.len() {
+        return Err(ParseError::Truncated);
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&fixed[at..at + 16]);
+        IpAddr::V6(Ipv6Addr::from(octets))
+    };
+    let mut header = IpHeader {
+        version: Version::V6,
+        source: address(8),
+        destination: address(24),
+        header_bytes: IPV6_HEADER_BYTES,
+        total_bytes,
+        protocol: fixed[6],
+        traffic_class: fixed[0] << 4 | fixed[1] >> 4,
+        hop_limit: fixed[7],
+        fragment: None,
+        dont_fragment: true,
+    };
+    walk_extensions(&bytes[..total_bytes], &mut header)?;
+    Ok(header)
+}
+
+/// A fragment that ends beyond the longest payload is refused (RFC 8200 4.5): cut again, its offset would wrap to the front.
+fn check_end(fragment: Fragment, payload_bytes: usize) -> Result<(), ParseError> {
+    let end = usize::from(fragment.offset_bytes) + payload_bytes;
+    if fragment.offset_bytes != 0 && end > usize::from(u16::MAX) {
+        Err(ParseError::BadHeader)
+    } else {
+        Ok(())
+    }
+}
+
+/// Steps over extension headers (RFC 8200 4) until the transport header, or until a later fragment hides it.
+fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError> {
+    // One round more than headers: the last finds the transport header.
+    for _ in 0..=MAX_EXTENSION_HEADERS {
+        let at = header.header_bytes;
+        let length = match header.protocol {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                8 * (1 + usize::from(be16(bytes, at)? & 0xFF))
+            }
+            protocol::FRAGMENT => {
+                let offset_and_flags = be16(bytes, at + 2)?;
+                let fragment =
+                    Fragment { offset_bytes: offset_and_flags & 0xFFF8, more: offset_and_flags & 1 != 0 };
+                // An atomic fragment (RFC 6946) is a whole packet.
+                header.fragment = (fragment.offset_bytes != 0 || fragment.more).then_some(fragment);
+                check_end(fragment, bytes.len().saturating_sub(at + 8))?;
+                8
+            }
+            _ => return Ok(()),
+        };
+        if at + length > bytes.len() {
+            return Err(ParseError::Truncated);
+        }
+        header.protocol = bytes[at];
+        header.header_bytes = at + length;
+        if header.fragment.is_some_and(|f| f.offset_bytes != 0) {
+            return Ok(());
+        }
+    }
+    Err(ParseError::BadHeader)
+}
+
+/// What a tunnel's own header carries, besides what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OuterHeader {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address; of the same version as the source.
+    pub destination: IpAddr,
+    /// Protocol that follows.
+    pub protocol: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or Hop Limit.
+    pub hop_limit: u8,
+    /// The DF bit; IPv6 has none.
+    pub dont_fragment: bool,
+}
+
+impl OuterHeader {
+    /// Bytes that [`write`](Self::write) fills.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        Version::of(self.source).header_bytes()
+    }
+
+    /// Writes the header to the start of `out`, with length fields for a datagram of `total_bytes` and, for IPv4, `identification`
+    /// and checksum. A length that its 16-bit field cannot hold is refused.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`] if `out` is shorter than the header, [`ParseError::BadHeader`] if addresses are of mixed versions
+    /// or the length does not fit its field.
+    pub fn write(&self, out: &mut [u8], total_bytes: usize, identification: u16) -> Result<(), ParseError> {
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let out = out.first_chunk_mut::<IPV4_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
+                let length = u16::try_from(total_bytes).map_err(|_| ParseError::BadHeader)?;
+                self.write_v4(out, source, destination, length, identification);
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let out = out.first_chunk_mut::<IPV6_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
+                let length = total_bytes.checked_sub(IPV6_HEADER_BYTES).ok_or(ParseError::BadHeader)?;
+                let length = u16::try_from(length).map_err(|_| ParseError::BadHeader)?;
+                out[0] = 0x60 | self.traffic_class >> 4;
+                out[1] = self.traffic_class << 4;
+                out[2..4].fill(0);
+                out[4..6].copy_from_slice(&length.to_be_bytes());
+                out[6] = self.protocol;
+                out[7] = self.hop_limit;
+                out[8..24].copy_from_slice(&source.octets());
+                out[24..40].copy_from_slice(&destination.octets());
+            }
+            _ => return Err(ParseError::BadHeader),
+        }
+        Ok(())
+    }
+
+    fn write_v4(&self, out: &mut [u8; 20], source: Ipv4Addr, destination: Ipv4Addr, length: u16, id: u16) {
+        out[0] = 0x45;
+        out[1] = self.traffic_class;
+        out[2..4].copy_from_slice(&length.to_be_bytes());
+        out[4..6].copy_from_slice(&id.to_be_bytes());
+        out[6] = if self.dont_fragment { 0x40 } else { 0 };
+        out[7] = 0;
+        out[8] = self.hop_limit;
+        out[9] = self.protocol;
+        out[10..12].fill(0);
+        out[12..16].copy_from_slice(&source.octets());
+        out[16..20].copy_from_slice(&destination.octets());
+        let checksum = checksum::of(out).to_bytes();
+        out[10..12].copy_from_slice(&checksum);
+    }
+}
+
+/// Sets the ECN field of the packet in `bytes` (RFC 3168 5) and mends an IPv4 checksum; bytes that are no IP packet stay as they are.
+pub fn set_ecn(bytes: &mut [u8], ecn: u8) {
+    let ecn = ecn & 3;
+    match bytes.first().map(|b| b >> 4) {
+        Some(4) if bytes.len() >= IPV4_HEADER_BYTES => {
+            let header_bytes = (usize::from(bytes[0] & 0x0F) * 4).clamp(IPV4_HEADER_BYTES, bytes.len());
+            bytes[1] = bytes[1] & !3 | ecn;
+            bytes[10..12].fill(0);
+            let checksum = checksum::of(&bytes[..header_bytes]).to_bytes();
+            bytes[10..12].copy_from_slice(&checksum);
+        }
+        Some(6) if bytes.len() >= IPV6_HEADER_BYTES => bytes[1] = bytes[1] & !0x30 | ecn << 4,
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outer(source: &str, destination: &str) -> OuterHeader {
+        OuterHeader {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            protocol: protocol::UDP,
+            traffic_class: 0xB9,
+            hop_limit: 63,
+            dont_fragment: true,
+        }
+    }
+
+    fn packet(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+        let header = outer(source, destination);
+        let mut bytes = vec![0; header.bytes()];
+        header.write(&mut bytes, header.bytes() + payload.len(), 7).unwrap();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (s, d) in [("192.0.2.1", "198.51.100.2"), ("2001:db8::1", "2001:db8::2")] {
+            let bytes = packet(s, d, &[0x13, 0x88, 0x00, 0x35, 0, 8, 0, 0]);
+            let header = IpHeader::parse(&bytes).unwrap();
+            assert_eq!((header.source, header.destination), (s.parse().unwrap(), d.parse().unwrap()));
+            assert_eq!((header.protocol, header.traffic_class, header.hop_limit), (17, 0xB9, 63));
+            assert_eq!(header.total_bytes, bytes.len());
+            assert_eq!(header.ports(&bytes), Some((5000, 53)));
+            assert!(header.dont_fragment && header.fragment.is_none());
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        for (s, d) in [("192.0.2.1", "198.51.100.2"), ("2001:db8::1", "2001:db8::2")] {
+            let bytes = packet(s, d, &[0; 20]);
+            for len in 0..bytes.len() {
+                assert_eq!(IpHeader::parse(&bytes[..len]), Err(ParseError::Truncated), "{len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_an_ipv4_header_is_noticed() {
+        let bytes = packet("192.0.2.1", "198.51.100.2", &[0; 8]);
+        for bit in 8..160 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(IpHeader::parse(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn ipv6_extension_headers_are_walked() {
+        let mut payload = vec![protocol::DESTINATION_OPTIONS, 1];
+        payload.extend([0; 14]);
+        payload.extend([protocol::FRAGMENT, 0, 0, 0, 0, 0, 0, 0]);
+        payload.extend([protocol::UDP, 0, 0, 1, 0, 0, 0, 9]);
+        payload.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+        let mut bytes = packet("2001:db8::1", "2001:db8::2", &payload);
+        bytes[6] = protocol::HOP_BY_HOP;
+        let header = IpHeader::parse(&bytes).unwrap();
+        assert_eq!((header.protocol, header.header_bytes), (protocol::UDP, 40 + 16 + 8 + 8));
+        assert_eq!(header.fragment, Some(Fragment { offset_bytes: 0, more: true }));
+        assert_eq!(header.ports(&bytes), Some((1, 2)));
+        bytes[40 + 16 + 8 + 3] = 8; // now a later fragment: what follows is no transport header
+        assert_eq!(IpHeader::parse(&bytes).unwrap().ports(&bytes), None);
+        bytes[41] = 200;
+        assert_eq!(IpHeader::parse(&bytes), Err(ParseError::Truncated));
+    }
+
+    fn with_extension_headers(count: usize) -> Vec<u8> {
+        let mut payload = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(count);
+        payload[(count - 1) * 8] = protocol::UDP;
+        payload.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+        let mut bytes = packet("2001:db8::1", "2001:db8::2", &payload);
+        bytes[6] = protocol::DESTINATION_OPTIONS;
+        bytes
+    }
+
+    #[test]
+    fn eight_extension_headers_are_walked_and_longer_chains_refused() {
+        for count in 1..=MAX_EXTENSION_HEADERS {
+            let bytes = with_extension_headers(count);
+            assert_eq!(IpHeader::parse(&bytes).unwrap().ports(&bytes), Some((1, 2)), "{count} headers");
+        }
+        for count in [MAX_EXTENSION_HEADERS + 1, 100] {
+            assert_eq!(IpHeader::parse(&with_extension_headers(count)), Err(ParseError::BadHeader));
+        }
+    }
+
+    #[test]
+    fn a_fragment_that_ends_beyond_the_longest_payload_is_refused() {
+        for (offset, payload, is_good) in
+            [(8191, 7, true), (8191, 8, false), (8000, 1535, true), (8000, 1536, false)]
+        {
+            let mut bytes = packet("192.0.2.1", "198.51.100.2", &vec![0; payload]);
+            bytes[6..8].copy_from_slice(&u16::to_be_bytes(offset));
+            bytes[10..12].fill(0);
+            let sum = checksum::of(&bytes[..20]).to_bytes();
+            bytes[10..12].copy_from_slice(&sum);
+            assert_eq!(IpHeader::parse(&bytes).is_ok(), is_good, "IPv4: {offset} * 8 + {payload}");
+
+            let mut chain = vec![protocol::UDP, 0];
+            chain.extend(u16::to_be_bytes(offset << 3));
+            chain.extend([0; 4]);
+            chain.resize(8 + payload, 0);
+            let mut bytes = packet("2001:db8::1", "2001:db8::2", &chain);
+            bytes[6] = protocol::FRAGMENT;
+            assert_eq!(IpHeader::parse(&bytes).is_ok(), is_good, "IPv6: {offset} * 8 + {payload}");
+        }
+    }
+
+    #[test]
+    fn ecn_is_set_and_the_checksum_mended() {
+        for (s, d) in [("192.0.2.1", "198.51.100.2"), ("2001:db8::1", "2001:db8::2")] {
+            let mut bytes = packet(s, d, &[0; 8]);
+            set_ecn(&mut bytes, 3);
+            assert_eq!(IpHeader::parse(&bytes).unwrap().traffic_class, 0xBB);
+        }
+    }
+}

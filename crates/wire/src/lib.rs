@@ -1,0 +1,45 @@
+//! Packet formats: checked views and builders for what crosses the gateway.
+//!
+//! One fallible parse reads a header and checks every length it names against the bytes at hand; the value it returns is
+//! plain data, so that no accessor depends on a check made elsewhere. Builders write whole headers into slices.
+//!
+//! | module | format | source |
+//! | --- | --- | --- |
+//! | [`ip`] | IPv4 with options, IPv6 with extension headers | RFC 791, RFC 8200 |
+//! | [`udp`] | UDP | RFC 768 |
+//! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
+//! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
+//! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
+//! | [`fragment`] | IPv4 fragmentation | RFC 791 |
+//! | [`checksum`] | the Internet checksum | RFC 1071 |
+//!
+//! Deliberately missing: Ethernet (ports strip it), reassembly (it has state, and lives in the gateway).
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
+
+pub mod checksum;
+pub mod esp;
+pub mod fragment;
+pub mod icmp;
+pub mod ip;
+pub mod protocol;
+pub mod tcp;
+pub mod udp;
+
+/// Why bytes could not be read as the header they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ParseError {
+    /// The first nibble is neither 4 nor 6.
+    #[error("neither IPv4 nor IPv6")]
+    NotIp,
+    /// A length field promises more bytes than there are.
+    #[error("shorter than its length fields say")]
+    Truncated,
+    /// A field has a value that the format forbids.
+    #[error("a header field breaks the format")]
+    BadHeader,
+    /// The header checksum is wrong.
+    #[error("wrong header checksum")]
+    BadChecksum,
+}

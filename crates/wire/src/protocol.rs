@@ -1,0 +1,28 @@
+//! Protocol numbers (IANA), as far as the gateway knows them by name.
+
+/// IPv6 hop-by-hop options.
+pub const HOP_BY_HOP: u8 = 0;
+/// ICMP for IPv4.
+pub const ICMP: u8 = 1;
+/// IPv4 in IP: the Next Header of ESP that carries an IPv4 packet.
+pub const IPV4: u8 = 4;
+/// TCP.
+pub const TCP: u8 = 6;
+/// UDP.
+pub const UDP: u8 = 17;
+/// IPv6 in IP: the Next Header of ESP that carries an IPv6 packet.
+pub const IPV6: u8 = 41;
+/// IPv6 routing header.
+pub const ROUTING: u8 = 43;
+/// IPv6 fragment header.
+pub const FRAGMENT: u8 = 44;
+/// ESP.
+pub const ESP: u8 = 50;
+/// ICMP for IPv6.
+pub const ICMPV6: u8 = 58;
+/// No next header; in ESP, a dummy packet (RFC 4303 2.6).
+pub const NO_NEXT_HEADER: u8 = 59;
+/// IPv6 destination options.
+pub const DESTINATION_OPTIONS: u8 = 60;
+/// SCTP.
+pub const SCTP: u8 = 132;
