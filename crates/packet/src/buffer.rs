@@ -1,0 +1,209 @@
+//! One packet with room around it.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// A cache line: the unit in which buffer memory is allocated, so that every buffer starts on one.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// The headroom or tailroom is too small for what should be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the buffer has no room for {wanted} more bytes: {available} are left")]
+pub struct NoRoom {
+    /// Bytes that were asked for.
+    pub wanted: usize,
+    /// Bytes that are free on that side.
+    pub available: usize,
+}
+
+/// One packet: a contiguous run of bytes with headroom and tailroom, owned by its holder.
+///
+/// The default buffer has no storage; it stands in a slot whose buffer was taken.
+#[derive(Default)]
+pub struct Buffer {
+    storage: Box<[Line]>,
+    start: u32,
+    end: u32,
+}
+
+impl Buffer {
+    /// A zeroed buffer of at least `capacity` bytes (rounded up to whole cache lines), empty, all of it tailroom.
+    ///
+    /// # Panics
+    /// If `capacity` is above 2^31; a pool's configuration bounds it long before.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        assert!(capacity <= 1 << 31, "a buffer of {capacity} bytes was asked for");
+        let lines = capacity.div_ceil(64);
+        Self { storage: vec![Line::new_zeroed(); lines].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// A buffer around a copy of `bytes`, with the given room before and after: for tests and for packets that we create.
+    #[must_use]
+    pub fn copied(bytes: &[u8], headroom: usize, tailroom: usize) -> Self {
+        let mut buffer = Self::with_capacity(headroom + bytes.len() + tailroom);
+        buffer.reset(headroom);
+        buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
+        buffer.set_len(bytes.len());
+        buffer
+    }
+
+    /// All bytes of storage, used or not.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.storage.len() * 64
+    }
+
+    /// Length of the packet in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether the packet has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Free bytes before the packet.
+    #[must_use]
+    pub fn headroom(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Free bytes after the packet.
+    #[must_use]
+    pub fn tailroom(&self) -> usize {
+        self.capacity() - self.end as usize
+    }
+
+    /// The packet.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.storage.as_bytes()[self.start as usize..self.end as usize]
+    }
+
+    /// The packet, to be changed in place.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.storage.as_mut_bytes()[self.start as usize..self.end as usize]
+    }
+
+    /// Empties the buffer and places its start `headroom` bytes in (or at the end, if it is shorter).
+    pub fn reset(&mut self, headroom: usize) {
+        self.start = offset(headroom.min(self.capacity()));
+        self.end = self.start;
+    }
+
+    /// Everything from the packet's start to the end of the storage, for a port to write a packet to.
+    ///
+    /// It may show bytes of earlier packets: the port that writes here calls [`set_len`](Self::set_len) with no more than it wrote.
+    #[must_use]
+    pub fn receive_area(&mut self) -> &mut [u8] {
+        &mut self.storage.as_mut_bytes()[self.start as usize..]
+    }
+
+    /// Makes the packet the first `len` bytes of the [`receive_area`](Self::receive_area), as many as fit.
+    pub fn set_len(&mut self, len: usize) {
+        self.end = self.start + offset(len.min(self.capacity() - self.start as usize));
+    }
+
+    /// Grows the packet at its front by `n` zeroed bytes and returns them.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the headroom is shorter; the packet is then unchanged.
+    pub fn prepend(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
+        let available = self.headroom();
+        if n > available {
+            return Err(NoRoom { wanted: n, available });
+        }
+        self.start -= offset(n);
+        let from = self.start as usize;
+        let grown = &mut self.storage.as_mut_bytes()[from..from + n];
+        grown.fill(0);
+        Ok(grown)
+    }
+
+    /// Grows the packet at its end by `n` zeroed bytes and returns them.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the tailroom is shorter; the packet is then unchanged.
+    pub fn append(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
+        let available = self.tailroom();
+        if n > available {
+            return Err(NoRoom { wanted: n, available });
+        }
+        let from = self.end as usize;
+        self.end += offset(n);
+        let grown = &mut self.storage.as_mut_bytes()[from..from + n];
+        grown.fill(0);
+        Ok(grown)
+    }
+
+    /// Removes up to `n` bytes from the packet's front; they become headroom.
+    pub fn trim_front(&mut self, n: usize) {
+        self.start += offset(n.min(self.len()));
+    }
+
+    /// Cuts the packet to at most `len` bytes; the rest becomes tailroom.
+    pub fn truncate(&mut self, len: usize) {
+        self.end = self.start + offset(len.min(self.len()));
+    }
+}
+
+/// Offsets fit 32 bits: [`Buffer::with_capacity`] bounds the storage to 2^31 bytes and every caller stays within it.
+fn offset(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+impl std::fmt::Debug for Buffer {
+    /// Shows shape only: a packet's bytes may be plaintext, which does not belong into logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} + {} + {} bytes)", self.headroom(), self.len(), self.tailroom())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_starts_on_a_cache_line() {
+        let buffer = Buffer::with_capacity(100);
+        assert_eq!(buffer.capacity(), 128);
+        assert_eq!(buffer.storage.as_ptr().addr() % 64, 0);
+    }
+
+    #[test]
+    fn grown_room_never_shows_old_bytes() {
+        let mut buffer = Buffer::copied(&[0xAA; 40], 16, 16);
+        buffer.trim_front(20);
+        buffer.truncate(10);
+        assert_eq!(buffer.prepend(20).unwrap(), [0; 20]);
+        assert_eq!(buffer.append(10).unwrap(), [0; 10]);
+        assert_eq!(&buffer.bytes()[20..30], [0xAA; 10]);
+    }
+
+    #[test]
+    fn no_room_leaves_the_packet_as_it_was() {
+        let mut buffer = Buffer::copied(b"packet", 4, 0);
+        assert_eq!(buffer.prepend(5).unwrap_err(), NoRoom { wanted: 5, available: 4 });
+        let tail = buffer.tailroom();
+        assert!(buffer.append(tail + 1).is_err());
+        assert_eq!(buffer.bytes(), b"packet");
+    }
+
+    #[test]
+    fn lengths_beyond_the_storage_are_cut() {
+        let mut buffer = Buffer::with_capacity(64);
+        buffer.reset(1000);
+        assert_eq!((buffer.headroom(), buffer.len(), buffer.tailroom()), (64, 0, 0));
+        buffer.reset(8);
+        buffer.set_len(1000);
+        assert_eq!(buffer.len(), 56);
+        buffer.trim_front(1000);
+        assert!(buffer.is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! Why a packet did not go on.
+
+/// Declares the closed list of drop reasons once: member, name in metrics and tables, description.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $member:ident, $name:literal, $description:literal;)*) => {
+        /// Why a packet did not go on: a closed list, each member counted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason { $(#[doc = $description] $member,)* }
+
+        impl DropReason {
+            /// Every reason, in the order of its discriminant.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$member,)*];
+
+            /// The name used in metrics, JSON and tables: lower case with underscores.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$member => $name,)* }
+            }
+
+            /// One sentence for people.
+            #[must_use]
+            pub fn description(self) -> &'static str {
+                match self { $(DropReason::$member => $description,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    // What every packet meets first.
+    NotIp, "not_ip", "The bytes are neither an IPv4 nor an IPv6 packet.";
+    Truncated, "truncated", "A length field promises more bytes than there are.";
+    BadHeader, "bad_header", "An IP or transport header breaks its own format.";
+    BadChecksum, "bad_checksum", "The checksum of an IPv4 header is wrong.";
+    // Policy.
+    PolicyDiscard, "policy_discard", "A discard policy matched.";
+    NoPolicy, "no_policy", "No policy matched, and what no policy names is discarded (RFC 4301 4.4.1).";
+    CleartextForProtected, "cleartext_for_protected", "A packet came in clear that policy wants protected (RFC 4301 5.2).";
+    SelectorMismatch, "selector_mismatch", "A decrypted packet does not match the selectors of its SA (RFC 4301 5.2).";
+    BypassUnavailable, "bypass_unavailable", "A bypass policy matched, but the port cannot send packets in clear.";
+    // Outbound.
+    NoSa, "no_sa", "Policy asks for protection by an SA that does not exist.";
+    PeerUnknown, "peer_unknown", "The peer's address is not known until it has sent an authentic packet.";
+    LifetimeExpired, "lifetime_expired", "The SA has reached a hard limit of its lifetime (RFC 4301 4.4.2.1).";
+    SequenceExhausted, "sequence_exhausted", "The SA has used all its sequence numbers (RFC 4303 3.3.3).";
+    SequenceNotLeased, "sequence_not_leased", "No sequence number is leased from the durable store.";
+    TooBig, "too_big", "The packet does not fit the tunnel and must not be fragmented; its sender was told.";
+    NoRoom, "no_room", "The buffer has no room for the headers or the trailer.";
+    // Inbound, before authentication.
+    NotForUs, "not_for_us", "The packet is neither ESP nor ESP in UDP.";
+    OuterFragment, "outer_fragment", "An outer fragment came where only whole packets are taken.";
+    NatKeepalive, "nat_keepalive", "A NAT keepalive, consumed as it should be (RFC 3948 4).";
+    IkeOnEspPort, "ike_on_esp_port", "An IKE message came to the ESP port (non-ESP marker, RFC 3948 2.2).";
+    UnknownSpi, "unknown_spi", "No SA has this SPI.";
+    WrongEncapsulation, "wrong_encapsulation", "The SA exists, but with another encapsulation or IP version.";
+    EspMalformed, "esp_malformed", "Too short or misaligned for an ESP packet of its SA.";
+    ReplayTooOld, "replay_too_old", "The sequence number lies left of the replay window.";
+    ReplayDuplicate, "replay_duplicate", "The sequence number was received before.";
+    // Cryptography and what follows it.
+    AuthenticationFailed, "authentication_failed", "The integrity check value is wrong.";
+    EngineFault, "engine_fault", "No engine could process the packet.";
+    BadPadding, "bad_padding", "Padding or pad length is wrong (RFC 4303 2.4).";
+    BadNextHeader, "bad_next_header", "The ESP trailer names no IP version (tunnel mode carries 4 or 41).";
+    DummyPacket, "dummy_packet", "A dummy packet, consumed as it should be (RFC 4303 2.6).";
+    InnerMalformed, "inner_malformed", "The decrypted bytes are no well-formed packet of the announced version.";
+    EcnCongestion, "ecn_congestion", "Congestion was marked outside, but the inner packet cannot carry the mark (RFC 6040 4.2).";
+    // Ports.
+    ReceiveTruncated, "receive_truncated", "A datagram was longer than a buffer.";
+    PoolEmpty, "pool_empty", "No buffer was free.";
+    QueueFull, "queue_full", "The queue to a port was full.";
+    MessageTooLong, "message_too_long", "The link's MTU is smaller than the packet.";
+    SendRefused, "send_refused", "The kernel refused to send the packet (no route, host unreachable, not permitted).";
+    ShuttingDown, "shutting_down", "The gateway was ending or the packet's tunnel was removed.";
+}
+
+/// One count per [`DropReason`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DropCounters([u64; DropReason::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounters {
+    /// Counts `n` packets for `reason`.
+    pub fn add(&mut self, reason: DropReason, n: u64) {
+        self.0[reason as usize] += n;
+    }
+
+    /// How many packets were dropped for `reason`.
+    #[must_use]
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Drops for any reason.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Reason and count, in declaration order, zero counts included.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.get(reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_fit_metrics() {
+        let names: HashSet<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
+        assert_eq!(names.len(), DropReason::ALL.len());
+        assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '_')));
+    }
+
+    #[test]
+    fn each_reason_has_its_own_count() {
+        let mut counters = DropCounters::default();
+        for (i, &reason) in DropReason::ALL.iter().enumerate() {
+            counters.add(reason, i as u64 + 1);
+        }
+        for (i, (_, count)) in counters.iter().enumerate() {
+            assert_eq!(count, i as u64 + 1);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Where buffers come from and go back to.
+
+use crate::{Buffer, DropCounters, DropReason};
+
+/// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines.
+pub const HEADROOM_BYTES: usize = 128;
+
+/// Room after a received packet: TFC-free padding (up to 255), trailer and the longest ICV (32), rounded up.
+pub const TAILROOM_BYTES: usize = 320;
+
+/// A fixed number of buffers for one worker, and the books of what became of them.
+///
+/// When it is empty, [`take`](Self::take) returns `None`: ports then leave packets in the kernel's queues.
+pub struct Pool {
+    free: Vec<Buffer>,
+    size: usize,
+    packet_bytes: usize,
+    created: u64,
+    drops: DropCounters,
+}
+
+impl Pool {
+    /// `count` buffers, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and [`TAILROOM_BYTES`].
+    #[must_use]
+    pub fn new(count: usize, packet_bytes: usize) -> Self {
+        let capacity = HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES;
+        let free = (0..count).map(|_| Buffer::with_capacity(capacity)).collect();
+        Self { free, size: count, packet_bytes, created: 0, drops: DropCounters::default() }
+    }
+
+    /// A buffer, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
+    #[must_use]
+    pub fn take(&mut self) -> Option<Buffer> {
+        let mut buffer = self.free.pop()?;
+        buffer.reset(HEADROOM_BYTES);
+        Some(buffer)
+    }
+
+    /// Like [`take`](Self::take), for a packet that no port received: a fragment, a reply, a keepalive. It is counted, so that the books balance.
+    #[must_use]
+    pub fn create(&mut self) -> Option<Buffer> {
+        let buffer = self.take()?;
+        self.created += 1;
+        Some(buffer)
+    }
+
+    /// Takes back the buffer of a packet that went on its way.
+    pub fn recycle(&mut self, buffer: Buffer) {
+        if self.free.len() < self.size && buffer.capacity() >= self.capacity() {
+            self.free.push(buffer);
+        }
+    }
+
+    /// Takes back the buffer of a packet that did not go on, and counts why.
+    pub fn discard(&mut self, buffer: Buffer, reason: DropReason) {
+        self.drops.add(reason, 1);
+        self.recycle(buffer);
+    }
+
+    /// Counts packets that were lost before they had a buffer of their own.
+    pub fn count(&mut self, reason: DropReason, packets: u64) {
+        self.drops.add(reason, packets);
+    }
+
+    /// Longest packet that a buffer of this pool takes, in bytes.
+    #[must_use]
+    pub fn packet_bytes(&self) -> usize {
+        self.packet_bytes
+    }
+
+    /// Buffers that are free now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Buffers of the pool, free or in use.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Packets created so far.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// What was dropped so far, by reason.
+    #[must_use]
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn capacity(&self) -> usize {
+        HEADROOM_BYTES + self.packet_bytes + TAILROOM_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_pool_says_so_and_recovers() {
+        let mut pool = Pool::new(2, 1500);
+        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        pool.recycle(a);
+        pool.discard(b, DropReason::NotIp);
+        assert_eq!(pool.available(), 2);
+        assert_eq!(pool.drops().get(DropReason::NotIp), 1);
+        assert_eq!(pool.drops().total(), 1);
+    }
+
+    #[test]
+    fn a_foreign_buffer_does_not_enter_the_pool() {
+        let mut pool = Pool::new(1, 1500);
+        let own = pool.take().unwrap();
+        pool.recycle(Buffer::with_capacity(64));
+        assert_eq!(pool.available(), 0);
+        pool.recycle(own);
+        pool.recycle(Buffer::with_capacity(4096));
+        assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    fn a_taken_buffer_has_room_on_both_sides() {
+        let buffer = Pool::new(1, 1500).take().unwrap();
+        assert_eq!(buffer.headroom(), HEADROOM_BYTES);
+        assert!(buffer.tailroom() >= 1500 + TAILROOM_BYTES);
+    }
+}

@@ -1,0 +1,79 @@
+//! Where batches come from and go to.
+
+use crate::{Batch, Pool};
+use std::os::fd::BorrowedFd;
+
+/// A port failed as a whole, for good: its device is gone or was misused. Losing single packets is not an error but a drop.
+#[derive(Debug, thiserror::Error)]
+#[error("port {port}: {what}")]
+pub struct PortError {
+    /// Name of the port.
+    pub port: String,
+    /// What it was doing.
+    pub what: String,
+    /// What the system said.
+    #[source]
+    pub source: Option<std::io::Error>,
+}
+
+/// What went through a port since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Packets handed to the gateway.
+    pub rx_packets: u64,
+    /// Their IP bytes.
+    pub rx_bytes: u64,
+    /// Packets that left.
+    pub tx_packets: u64,
+    /// Their IP bytes.
+    pub tx_bytes: u64,
+    /// System calls or device operations that received at least one packet: packets per call tell how well offloads work.
+    pub rx_calls: u64,
+    /// The same for sending.
+    pub tx_calls: u64,
+}
+
+/// Where batches of whole IP datagrams come from and go to (no link-layer header, no offload left undone: checksums are
+/// complete, super-frames are split on the way in, and may be built again on the way out).
+///
+/// A port belongs to one worker. It never waits: the worker waits on [`readiness`](Self::readiness).
+pub trait Port: Send {
+    /// Name for people: `tun0`, `udp 192.0.2.1:4500`, `in.pcap`.
+    fn name(&self) -> &str;
+
+    /// Adds what is there to `batch`, at most as many as fit, and returns how many; 0 when nothing is there now.
+    /// Buffers come from `pool`; if that is empty, packets stay where they are.
+    ///
+    /// # Errors
+    /// [`PortError`] if the device is unusable from now on.
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// Sends a prefix of `batch` and returns its length; the rest stays in `batch`, for later. Buffers of the prefix go to
+    /// `pool`: recycled when sent, discarded with a reason when the system refused that one packet.
+    ///
+    /// # Errors
+    /// [`PortError`] if the device is unusable from now on.
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// File descriptors that become readable when [`rx`](Self::rx) has work and writable when [`tx`](Self::tx) can go on.
+    /// Empty for ports that are always ready.
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Whether `rx` will never give a packet again: the end of a file.
+    fn exhausted(&self) -> bool {
+        false
+    }
+
+    /// Brings what was sent to where it belongs, when no more will be: the end of a file.
+    ///
+    /// # Errors
+    /// [`PortError`] if that fails, for example because the disk is full.
+    fn finish(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// What went through so far.
+    fn counters(&self) -> PortCounters;
+}
