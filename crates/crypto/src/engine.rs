@@ -1,0 +1,101 @@
+//! The contract between the gateway and whatever does cryptography.
+
+use crate::{Direction, Job, KeyId, KeyMaterial, Suite};
+
+/// What an engine can do with one suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capability {
+    /// The longest text it takes, in bytes.
+    pub max_text_bytes: usize,
+    /// How many keys it can hold at a time.
+    pub max_keys: usize,
+}
+
+/// An engine cannot be used, or not for this.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The engine is not available on this machine; the text says what is missing and what would help.
+    #[error("engine {engine} is not available: {reason}")]
+    Unavailable {
+        /// Name of the engine.
+        engine: &'static str,
+        /// What is missing, and what would help.
+        reason: String,
+    },
+    /// A known answer came out wrong.
+    #[error("engine {engine} failed its self-test: {reason}")]
+    SelfTest {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Which answer was wrong.
+        reason: String,
+    },
+    /// The engine does not do this suite.
+    #[error("engine {engine} does not do {suite}")]
+    Unsupported {
+        /// Name of the engine.
+        engine: &'static str,
+        /// The suite.
+        suite: Suite,
+    },
+    /// The engine did not take this key: its expansion failed.
+    #[error("engine {engine} refused a key: {reason}")]
+    KeyRefused {
+        /// Name of the engine.
+        engine: &'static str,
+        /// What it said, without any of the key.
+        reason: String,
+    },
+    /// The engine holds as many keys as it can.
+    #[error("engine {engine} holds {limit} keys and can hold no more")]
+    Full {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Its limit.
+        limit: usize,
+    },
+}
+
+/// Something that does cryptography, now or later.
+///
+/// The contract:
+/// - `submit` takes a prefix of the jobs, in order, and returns its length. What it did not take stays the caller's, untouched.
+/// - Every job of the prefix ends exactly once: in place (its status is `Done`, `AuthenticationFailed` or `Fault` when
+///   `submit` returns) or, if its status is `Taken`, through `poll`.
+/// - A job that ends as `Fault` has its buffer as it was submitted.
+/// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, or a longer one than the
+///   engine's capability, ends as `Fault`. A [`KeyId`] is not given to another key soon after it was removed.
+/// - Where the ICV is wrong, no decrypted text remains in the buffer.
+/// - Completions come from `poll` in any order; the gateway restores the order of each SA.
+pub trait Engine: Send {
+    /// Short name for configuration, tables and metrics: `ipsec-mb`, `portable`.
+    fn name(&self) -> &'static str;
+
+    /// Version and what it runs on, for people: `intel-ipsec-mb 1.3.0, VAES-AVX512`.
+    fn description(&self) -> String;
+
+    /// What it can do with `suite`; `None` if nothing.
+    fn capability(&self, suite: Suite) -> Option<Capability>;
+
+    /// Makes the engine hold a key for one direction.
+    ///
+    /// # Errors
+    /// [`EngineError::Unsupported`], [`EngineError::Full`] or [`EngineError::KeyRefused`].
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError>;
+
+    /// Forgets a key and zeroes it. Jobs in flight under it still end.
+    fn remove(&mut self, key: KeyId);
+
+    /// Takes a prefix of `jobs`; see the contract.
+    fn submit(&mut self, jobs: &mut [Job]) -> usize;
+
+    /// Appends up to `max` jobs that ended since they were taken.
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        let _ = (done, max);
+    }
+
+    /// Jobs taken and not yet given back by `poll`.
+    fn in_flight(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,31 @@
+//! Suites, keys, jobs and the [`Engine`] contract: what the gateway asks of anything that does cryptography.
+//!
+//! ```text
+//!   ipsec makes jobs ──► engine.submit ──► done in place        (CPU engines)
+//!                              └────────► taken, later by poll  (GPUs, NICs, other cores)
+//! ```
+//!
+//! An engine gets [`Job`]s: a packet's buffer, which part of it to encrypt or decrypt, nonce and additional data. It never
+//! sees policies, windows or headers. Every job ends exactly once, with a [`JobStatus`]; an engine that fails gives the
+//! packet back as it was, so that the next engine can do it. The portable engine does every suite and is always last.
+//!
+//! Threads: an engine belongs to one worker. An engine with threads or devices of its own hides them behind
+//! `submit` and `poll`.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod job;
+mod key;
+mod key_table;
+mod portable;
+mod self_test;
+mod suite;
+
+pub use engine::{Capability, Engine, EngineError};
+pub use job::{Aad, Job, JobParts, JobStatus};
+pub use key::{KeyId, KeyMaterial, KeyMaterialError};
+pub use key_table::KeyTable;
+pub use portable::PortableEngine;
+pub use self_test::self_test;
+pub use suite::{Direction, Suite, UnknownSuite};

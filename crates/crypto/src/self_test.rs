@@ -1,0 +1,241 @@
+//! What the gateway asks of every engine before it trusts it with a packet.
+
+use crate::{Aad, Direction, Engine, EngineError, Job, JobStatus, KeyMaterial, Suite};
+use std::time::{Duration, Instant};
+use testudo_packet::Buffer;
+use zeroize::Zeroizing;
+
+/// How long an asynchronous engine may take for one answer. A GPU compiles its kernels before it gets here.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One official answer, in hexadecimal.
+struct KnownAnswer {
+    source: &'static str,
+    suite: Suite,
+    /// Cipher key; the salt stands in the nonce.
+    key: &'static str,
+    nonce: &'static str,
+    aad: &'static str,
+    text: &'static str,
+    /// Ciphertext, then ICV.
+    sealed: &'static str,
+}
+
+/// At least one per suite, of lengths that are no multiple of a cipher block, with both lengths of AAD.
+const KNOWN_ANSWERS: &[KnownAnswer] = &[
+    KnownAnswer {
+        source: "draft-mcgrew-gcm-test-01, case 1",
+        suite: Suite::Aes128Gcm16,
+        key: "4c80cdefbb5d10da906ac73c3613a634",
+        nonce: "2e443b684956ed7e3b244cfe",
+        aad: "000043218765432100000000",
+        text: "45000048699a000080114db7c0a80102c0a801010a9bf15638d3010000010000\
+               00000000045f736970045f756470037369700963796265726369747902646b00\
+               0021000101020201",
+        sealed: "fecf537e729d5b07dc30df528dd22b768d1b98736696a6fd348509fa13ceac34\
+                 cfa2436f14a3f3cf65925bf1f4a13c5d15b21e1884f5ff6247aeabb786b93bce\
+                 61bc17d768fd9732459018148f6cbe722fd04796562dfdb4",
+    },
+    KnownAnswer {
+        source: "draft-mcgrew-gcm-test-01, case 3",
+        suite: Suite::Aes256Gcm16,
+        key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
+        nonce: "112233440102030405060708",
+        aad: "4a2cbfe300000002",
+        text: "4500003069a6400080062690c0a801029389155e0a9e008b2dc57ee000000000\
+               7002400020bf0000020405b40101040201020201",
+        sealed: "ff425c9b724599df7a3bcd510194e00d6a78107f1b0b1cbf06efae9d65a5d763\
+                 748a637985771d347f0545659f14e99def842d8eb335f4eecfdbf831824b4c49\
+                 15956c96",
+    },
+    KnownAnswer {
+        source: "RFC 7634, appendix A",
+        suite: Suite::ChaCha20Poly1305,
+        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        nonce: "a0a1a2a31011121314151617",
+        aad: "0102030400000005",
+        text: "45000054a6f200004001e778c6336405c000020508005b7a3a080000553bec10\
+               0007362708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20212223\
+               2425262728292a2b2c2d2e2f303132333435363701020204",
+        sealed: "24039428b97f417e3c13753a4f05087b67c352e6a7fab1b982d466ef407ae5c6\
+                 14ee8099d52844eb61aa95dfab4c02f72aa71e7c4c4f64c9befe2facc638e8f3\
+                 cbec163fac469b502773f6fb94e664da9165b82829f641e076aaa8266b7fb0f7\
+                 b11b369907e1ad43",
+    },
+    KnownAnswer {
+        source: "RFC 8439, 2.8.2",
+        suite: Suite::ChaCha20Poly1305,
+        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        nonce: "070000004041424344454647",
+        aad: "50515253c0c1c2c3c4c5c6c7",
+        text: "4c616469657320616e642047656e746c656d656e206f662074686520636c6173\
+               73206f66202739393a204966204920636f756c64206f6666657220796f75206f\
+               6e6c79206f6e652074697020666f7220746865206675747572652c2073756e73\
+               637265656e20776f756c642062652069742e",
+        sealed: "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d6\
+                 3dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6a5b67ecd3b36\
+                 92ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585808b4831d7bc\
+                 3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd060\
+                 0691",
+    },
+];
+
+/// Asks `engine` for official answers in every suite that it does and both directions, and that it refuses a forged ICV.
+///
+/// The engine must be idle; it holds no more keys afterwards than before. Takes microseconds on a CPU.
+///
+/// # Errors
+/// [`EngineError::SelfTest`] naming the first wrong answer, or what [`Engine::install`] said.
+pub fn self_test(engine: &mut dyn Engine) -> Result<(), EngineError> {
+    for answer in KNOWN_ANSWERS {
+        if engine.capability(answer.suite).is_some() {
+            check(engine, answer, Direction::Seal)?;
+            check(engine, answer, Direction::Open)?;
+        }
+    }
+    Ok(())
+}
+
+/// One answer in one direction.
+fn check(engine: &mut dyn Engine, answer: &KnownAnswer, direction: Direction) -> Result<(), EngineError> {
+    let name = engine.name();
+    let failed = |what: &str| EngineError::SelfTest {
+        engine: name,
+        reason: format!("{} ({}, {direction:?}): {what}", answer.source, answer.suite),
+    };
+    let (text, sealed) = (hex(answer.text), hex(answer.sealed));
+    let mut plain = text.clone();
+    plain.resize(sealed.len(), 0);
+    let (input, output) = match direction {
+        Direction::Seal => (&plain, &sealed),
+        Direction::Open => (&sealed, &text),
+    };
+    let material = material(answer).ok_or_else(|| failed("the known answer is malformed"))?;
+    let key = engine.install(&material, direction)?;
+    let mut right = job(answer, input, text.len(), direction).ok_or_else(|| failed("malformed"))?;
+    let mut forged = job(answer, input, text.len(), direction).ok_or_else(|| failed("malformed"))?;
+    (right.key, forged.key) = (key, key);
+    if let Some(last) = forged.buffer.bytes_mut().last_mut() {
+        *last ^= 1;
+    }
+    let right = finish(engine, right).ok_or_else(|| failed("no answer in time"))?;
+    let forged = finish(engine, forged).ok_or_else(|| failed("no answer in time"))?;
+    engine.remove(key);
+    if right.status != JobStatus::Done || right.buffer.bytes().get(..output.len()) != Some(output) {
+        return Err(failed("wrong answer"));
+    }
+    if direction == Direction::Open && forged.status != JobStatus::AuthenticationFailed {
+        return Err(failed("a forged ICV was not refused"));
+    }
+    Ok(())
+}
+
+fn material(answer: &KnownAnswer) -> Option<KeyMaterial> {
+    let mut bytes = Zeroizing::new(hex(answer.key));
+    bytes.extend_from_slice(hex(answer.nonce).get(..answer.suite.salt_bytes())?);
+    KeyMaterial::new(answer.suite, bytes).ok()
+}
+
+/// A job over `input`, the text and room for (or the bytes of) its ICV.
+fn job(answer: &KnownAnswer, input: &[u8], text_bytes: usize, direction: Direction) -> Option<Job> {
+    Some(Job {
+        buffer: Buffer::copied(input, 0, 0),
+        cookie: 0,
+        text_start: 0,
+        text_bytes: u32::try_from(text_bytes).ok()?,
+        key: crate::KeyId(0),
+        nonce: hex(answer.nonce).try_into().ok()?,
+        aad: Aad::from_slice(&hex(answer.aad))?,
+        direction,
+        status: JobStatus::Pending,
+    })
+}
+
+/// Submits one job and waits for it, [`PATIENCE`] at the longest.
+fn finish(engine: &mut dyn Engine, mut job: Job) -> Option<Job> {
+    let start = Instant::now();
+    while engine.submit(std::slice::from_mut(&mut job)) == 0 {
+        wait(start)?;
+    }
+    if job.status != JobStatus::Taken {
+        return Some(job);
+    }
+    let mut done = Vec::with_capacity(1);
+    loop {
+        engine.poll(&mut done, 1);
+        if let Some(job) = done.pop() {
+            return Some(job);
+        }
+        wait(start)?;
+    }
+}
+
+/// Lets others run; `None` when patience is exhausted.
+fn wait(start: Instant) -> Option<()> {
+    std::thread::yield_now();
+    (start.elapsed() < PATIENCE).then_some(())
+}
+
+/// The bytes that hexadecimal digits stand for; only for the constants above.
+fn hex(digits: &str) -> Vec<u8> {
+    let nibbles: Vec<u8> = digits.chars().filter_map(|c| u8::try_from(c.to_digit(16)?).ok()).collect();
+    nibbles.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capability, KeyId, PortableEngine};
+
+    #[test]
+    fn the_portable_engine_passes() {
+        assert_eq!(self_test(&mut PortableEngine::new()), Ok(()));
+    }
+
+    #[test]
+    fn every_suite_has_a_known_answer() {
+        for suite in Suite::ALL {
+            assert!(KNOWN_ANSWERS.iter().any(|a| a.suite == *suite), "{suite}");
+        }
+    }
+
+    /// Does the portable engine's work, then spoils it in one way.
+    struct Spoiled(PortableEngine, fn(&mut Job));
+
+    impl Engine for Spoiled {
+        fn name(&self) -> &'static str {
+            "spoiled"
+        }
+        fn description(&self) -> String {
+            String::new()
+        }
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            self.0.capability(suite)
+        }
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.0.install(key, direction)
+        }
+        fn remove(&mut self, key: KeyId) {
+            self.0.remove(key);
+        }
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            let taken = self.0.submit(jobs);
+            jobs.iter_mut().for_each(self.1);
+            taken
+        }
+    }
+
+    #[test]
+    fn an_engine_that_errs_in_any_way_fails() {
+        let spoil: [fn(&mut Job); 4] = [
+            |job| job.buffer.bytes_mut()[0] ^= 1,
+            |job| *job.buffer.bytes_mut().last_mut().unwrap() ^= u8::from(job.direction == Direction::Seal),
+            |job| job.status = JobStatus::Done,
+            |job| job.status = JobStatus::Fault,
+        ];
+        for how in spoil {
+            let result = self_test(&mut Spoiled(PortableEngine::new(), how));
+            assert!(matches!(result, Err(EngineError::SelfTest { engine: "spoiled", .. })), "{result:?}");
+        }
+    }
+}
