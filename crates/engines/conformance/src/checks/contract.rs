@@ -1,0 +1,168 @@
+//! Bursts, faults, mixtures.
+
+use crate::make::{DIRECTIONS, Sample, TestKey, suites};
+use crate::{MakeEngine, SplitMix64, drive};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
+
+const SEED: u64 = 0x5EED_0003;
+
+/// An empty burst is no burst; polling an idle engine gives nothing; bursts of any size go through.
+pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
+    let mut engine = make();
+    let mut done = Vec::new();
+    engine.poll(&mut done, 64);
+    if engine.submit(&mut []) != 0 || engine.in_flight() != 0 || !done.is_empty() {
+        return Err("an idle engine does something".to_owned());
+    }
+    let mut random = SplitMix64::new(SEED);
+    let mut jobs = 0;
+    for suite in suites(engine.as_ref()) {
+        let key = TestKey::random(suite, &mut random);
+        let id = key.install(engine.as_mut(), Direction::Seal)?;
+        let sample = Sample::random(&key, 100, &mut random)?;
+        for burst in [1, 2, 3, 63, 64, 65, 1000] {
+            let batch =
+                (0..burst).map(|_| sample.job(id, Direction::Seal, 0, 0)).collect::<Result<Vec<_>, _>>()?;
+            drive(engine.as_mut(), batch)?.iter().try_for_each(|job| sample.check(job))?;
+            jobs += burst;
+        }
+        engine.remove(id);
+    }
+    Ok(jobs)
+}
+
+/// Jobs that cannot be done end as faults, their buffers untouched, while those between them are done.
+pub(super) fn faults(make: MakeEngine<'_>) -> Result<u64, String> {
+    let mut engine = make();
+    let mut random = SplitMix64::new(SEED);
+    let mut jobs = 0;
+    for suite in suites(engine.as_ref()) {
+        for direction in DIRECTIONS {
+            let key = TestKey::random(suite, &mut random);
+            let id = key.install(engine.as_mut(), direction)?;
+            let sample = Sample::random(&key, 100, &mut random)?;
+            jobs += undeserved(engine.as_mut(), id, &sample, direction)
+                .map_err(|e| format!("{suite}, {direction:?}: {e}"))?;
+            engine.remove(id);
+        }
+    }
+    Ok(jobs)
+}
+
+/// Makes a job one that cannot be done.
+type Spoiler<'a> = &'a dyn Fn(&mut Job);
+
+/// Each way to spoil a job, every one between two good ones.
+fn undeserved(
+    engine: &mut dyn Engine,
+    key: KeyId,
+    sample: &Sample,
+    direction: Direction,
+) -> Result<u64, String> {
+    let removed = key_once_held(engine, direction)?;
+    let end = |job: &Job| u32::try_from(job.buffer.len()).unwrap_or(u32::MAX);
+    let spoilers: [(&str, Spoiler<'_>); 11] = [
+        ("a key never given out", &|job| job.key = KeyId(u32::MAX)),
+        ("a key that nobody installed", &|job| job.key = KeyId(key.0 ^ 0x40_0000)),
+        ("a removed key", &|job| job.key = removed),
+        ("the other direction", &|job| job.direction = other(direction)),
+        ("no room for one byte of ICV", &|job| job.text_start += 1),
+        ("no room for the ICV", &|job| job.text_start += 16),
+        ("a start behind the packet", &|job| job.text_start = end(job) + 1),
+        ("the largest start", &|job| job.text_start = u32::MAX),
+        ("the largest length", &|job| job.text_bytes = u32::MAX),
+        ("start and length that overflow", &|job| (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX)),
+        ("no buffer", &|job| job.buffer = testudo_packet::Buffer::default()),
+    ];
+    let mut jobs = Vec::new();
+    for (_, spoil) in spoilers {
+        jobs.push(sample.job(key, direction, 8, 0)?);
+        let mut spoiled = sample.job(key, direction, 8, 0)?;
+        spoil(&mut spoiled);
+        jobs.push(spoiled);
+    }
+    let before: Vec<Vec<u8>> = jobs.iter().map(|job| job.buffer.bytes().to_vec()).collect();
+    let done = drive(engine, jobs)?;
+    for ((pair, before), (what, _)) in done.chunks(2).zip(before.chunks(2)).zip(spoilers) {
+        sample.check(&pair[0]).map_err(|e| format!("beside {what}: {e}"))?;
+        if pair[1].status != JobStatus::Fault {
+            return Err(format!("{what} ended as {:?}", pair[1].status));
+        }
+        if pair[1].buffer.bytes() != before[1] {
+            return Err(format!("{what}: the buffer was touched"));
+        }
+    }
+    Ok(done.len() as u64)
+}
+
+/// A key that was held and is no more.
+fn key_once_held(engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
+    let suite = *suites(engine).first().ok_or("the engine does no suite")?;
+    let id = TestKey::random(suite, &mut SplitMix64::new(SEED + 1)).install(engine, direction)?;
+    engine.remove(id);
+    Ok(id)
+}
+
+fn other(direction: Direction) -> Direction {
+    match direction {
+        Direction::Seal => Direction::Open,
+        Direction::Open => Direction::Seal,
+    }
+}
+
+/// Batches in which suites, directions, lengths, keys, forged packets and undeserved jobs stand in random order.
+pub(super) fn mixed_batches(make: MakeEngine<'_>) -> Result<u64, String> {
+    let mut engine = make();
+    let mut random = SplitMix64::new(SEED);
+    let mut keys = Vec::new();
+    for suite in suites(engine.as_ref()) {
+        for direction in DIRECTIONS.into_iter().cycle().take(10) {
+            let key = TestKey::random(suite, &mut random);
+            let id = key.install(engine.as_mut(), direction)?;
+            keys.push((key, id, direction));
+        }
+    }
+    let mut jobs = 0;
+    for round in 0..60 {
+        jobs += mixed_batch(engine.as_mut(), &keys, &mut random)
+            .map_err(|e| format!("round {round}, seed {SEED:#x}: {e}"))?;
+    }
+    Ok(jobs)
+}
+
+fn mixed_batch(
+    engine: &mut dyn Engine,
+    keys: &[(TestKey, KeyId, Direction)],
+    random: &mut SplitMix64,
+) -> Result<u64, String> {
+    let (mut samples, mut jobs) = (Vec::new(), Vec::new());
+    let mut chosen = &keys[0];
+    for _ in 0..200 {
+        // Runs of one key, as traffic has them, and changes.
+        if random.below(3) == 0 {
+            chosen = &keys[random.below(keys.len())];
+        }
+        let (key, id, direction) = chosen;
+        let len = random.below(1500);
+        let sample = Sample::random(key, len, random)?;
+        let mut job = sample.job(*id, *direction, random.below(70), 5)?;
+        let fate = random.below(10);
+        match fate {
+            0 => job.key = KeyId(u32::MAX),
+            1 => job.buffer.bytes_mut()[job.text_start as usize + len] ^= 0x80,
+            _ => {}
+        }
+        samples.push((sample, fate));
+        jobs.push(job);
+    }
+    let done = drive(engine, jobs)?;
+    for ((sample, fate), job) in samples.iter().zip(&done) {
+        match (fate, job.direction) {
+            (0, _) if job.status == JobStatus::Fault => {}
+            (0, _) => return Err(format!("an unknown key ended as {:?}", job.status)),
+            (1, Direction::Open) => sample.check_refused(job, "a flipped bit of the ICV")?,
+            _ => sample.check(job)?,
+        }
+    }
+    Ok(done.len() as u64)
+}

@@ -1,0 +1,28 @@
+//! The checks, by name.
+
+mod contract;
+mod forgeries;
+mod keys;
+mod known_answers;
+mod shapes;
+
+use crate::MakeEngine;
+
+/// A check: the number of jobs that it judged, or what was wrong.
+type Check = fn(MakeEngine<'_>) -> Result<u64, String>;
+
+/// All checks, cheap and telling ones first.
+pub(crate) const ALL: &[(&str, Check)] = &[
+    ("self-test", known_answers::self_test),
+    ("official vectors", known_answers::official),
+    ("wycheproof", known_answers::wycheproof),
+    ("empty and refused bursts", contract::prefixes),
+    ("undeserved jobs fault", contract::faults),
+    ("every bit of a forged packet", forgeries::every_bit),
+    ("every length", shapes::every_length),
+    ("every alignment", shapes::every_alignment),
+    ("long packets", shapes::long_packets),
+    ("mixed batches", contract::mixed_batches),
+    ("removal and reuse of keys", keys::reuse),
+    ("many keys", keys::many),
+];

@@ -1,0 +1,113 @@
+//! Takes jobs through an engine and holds it to its contract on the way.
+
+use std::time::{Duration, Instant};
+use testudo_crypto::{Engine, Job, JobStatus};
+
+/// How long an engine may sit on jobs without any of them ending.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Jobs handed to one `submit`, at the most.
+const BURST_JOBS: usize = 256;
+
+/// Above the bits for the index, cookies are these: an engine that invents them is found out.
+const COOKIE: u64 = 0xC00C_1E00_0000_0000;
+
+/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are replaced.
+///
+/// # Errors
+/// What the engine did that the contract of [`Engine`] forbids: it took more than it was given, touched what it did not take,
+/// ended a job twice or never, or reports jobs in flight when none is.
+pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, String> {
+    if engine.in_flight() != 0 {
+        return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));
+    }
+    for (cookie, job) in (COOKIE..).zip(&mut jobs) {
+        (job.cookie, job.status) = (cookie, JobStatus::Pending);
+    }
+    let mut ended: Vec<Option<Job>> = jobs.iter().map(|_| None).collect();
+    let (mut next, mut in_flight, mut last_progress) = (0, 0, Instant::now());
+    while next < jobs.len() || in_flight > 0 {
+        let burst_end = jobs.len().min(next + BURST_JOBS);
+        let taken = submit(engine, &mut jobs[next..burst_end], &mut ended, &mut in_flight)?;
+        let polled = poll(engine, &mut ended, &mut in_flight)?;
+        next += taken;
+        if taken + polled > 0 {
+            last_progress = Instant::now();
+        } else if last_progress.elapsed() > PATIENCE {
+            return Err(format!("{in_flight} jobs did not end within {PATIENCE:?}"));
+        } else {
+            std::thread::yield_now();
+        }
+    }
+    ended.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| "a job never ended".to_owned())
+}
+
+/// One burst: what was taken, either ended in place or is in flight; the rest is as it was.
+fn submit(
+    engine: &mut dyn Engine,
+    burst: &mut [Job],
+    ended: &mut [Option<Job>],
+    in_flight: &mut usize,
+) -> Result<usize, String> {
+    let cookies: Vec<u64> = burst.iter().map(|job| job.cookie).collect();
+    let before: Vec<Vec<u8>> = burst.iter().map(|job| job.buffer.bytes().to_vec()).collect();
+    let taken = engine.submit(burst);
+    if taken > burst.len() {
+        return Err(format!("{taken} of {} jobs were taken", burst.len()));
+    }
+    let (done, left) = burst.split_at_mut(taken);
+    for (job, before) in left.iter().zip(&before[taken..]) {
+        if job.status != JobStatus::Pending || job.buffer.bytes() != before {
+            return Err("a job that was not taken was touched".to_owned());
+        }
+    }
+    for (job, cookie) in done.iter_mut().zip(cookies) {
+        match job.status {
+            JobStatus::Pending => return Err("a job was taken and left pending".to_owned()),
+            JobStatus::Taken => *in_flight += 1,
+            status => {
+                let job = Job { status, ..job.take() };
+                if job.cookie != cookie {
+                    return Err("a cookie was changed".to_owned());
+                }
+                file(job, ended)?;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// One poll, with a changing bound that must be kept.
+fn poll(engine: &mut dyn Engine, ended: &mut [Option<Job>], in_flight: &mut usize) -> Result<usize, String> {
+    if engine.in_flight() != *in_flight {
+        return Err(format!("in_flight says {}, but {in_flight} jobs are", engine.in_flight()));
+    }
+    let max = 1 + *in_flight % 97;
+    let mut done = Vec::with_capacity(max);
+    engine.poll(&mut done, max);
+    if done.len() > max || done.len() > *in_flight {
+        return Err(format!("{} jobs came from a poll for {max} with {in_flight} in flight", done.len()));
+    }
+    let count = done.len();
+    *in_flight -= count;
+    for job in done {
+        if matches!(job.status, JobStatus::Pending | JobStatus::Taken) {
+            return Err(format!("a job came back {:?}", job.status));
+        }
+        file(job, ended)?;
+    }
+    Ok(count)
+}
+
+/// Puts an ended job into its place, which must be empty.
+fn file(job: Job, ended: &mut [Option<Job>]) -> Result<(), String> {
+    let index = job.cookie.checked_sub(COOKIE).and_then(|i| usize::try_from(i).ok());
+    match index.and_then(|i| ended.get_mut(i)) {
+        Some(place @ None) => {
+            *place = Some(job);
+            Ok(())
+        }
+        Some(Some(_)) => Err("a job ended twice".to_owned()),
+        None => Err(format!("a job came back with the cookie {:#x}, which was never given", job.cookie)),
+    }
+}

@@ -1,0 +1,61 @@
+//! The suite that every engine passes: one shared judge, called from each engine's tests.
+//!
+//! ```
+//! use testudo_crypto::PortableEngine;
+//! let mut make = || -> Box<dyn testudo_crypto::Engine> { Box::new(PortableEngine::new()) };
+//! let report = testudo_conformance::run_only(&mut make, &["official vectors"]);
+//! report.assert_passed();
+//! ```
+//!
+//! Engines are judged against what they cannot have influenced: official vectors (NIST, the RFCs, Project Wycheproof) and
+//! RustCrypto, which shares no code with AWS-LC or intel-ipsec-mb. [`differential`] sets two engines against each other.
+//!
+//! Every job goes through one [driver](drive), which holds the engine to the contract of
+//! [`Engine`]: a prefix is taken, what was not taken stays untouched, every job ends exactly once
+//! and carries its cookie, asynchronous engines finish in bounded time. All chance comes from a seed that failures name.
+//!
+//! A fault that the job did not deserve is a failure here. Engines that are made to fail are tested where they are made.
+//!
+//! Stricter than the contract in one point: a text whose ICV was wrong must not be left decrypted in the buffer.
+
+#![forbid(unsafe_code)]
+
+mod checks;
+mod differential;
+mod driver;
+mod make;
+mod random;
+mod reference;
+mod report;
+mod vectors;
+
+pub use differential::differential;
+pub use driver::drive;
+pub use random::SplitMix64;
+pub use reference::{open as reference_open, seal as reference_seal};
+pub use report::{Outcome, Report};
+pub use vectors::{VECTORS, Vector};
+
+use std::time::Instant;
+use testudo_crypto::Engine;
+
+/// Makes a fresh engine: each check gets its own.
+pub type MakeEngine<'a> = &'a mut dyn FnMut() -> Box<dyn Engine>;
+
+/// Runs all checks. They take seconds on a CPU.
+pub fn run(make: MakeEngine<'_>) -> Report {
+    run_only(make, &[])
+}
+
+/// Runs the checks named in `only`, or all if it is empty.
+pub fn run_only(make: MakeEngine<'_>, only: &[&str]) -> Report {
+    let mut report = Report { engine: make().description(), outcomes: Vec::new() };
+    for (name, check) in checks::ALL {
+        if only.is_empty() || only.contains(name) {
+            let start = Instant::now();
+            let result = check(make);
+            report.outcomes.push(Outcome { check: name, result, elapsed: start.elapsed() });
+        }
+    }
+    report
+}

@@ -1,0 +1,122 @@
+//! Keys, packets and jobs for checks.
+
+use crate::{SplitMix64, reference};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_packet::Buffer;
+use zeroize::Zeroizing;
+
+/// A key and what belongs to it, as the checks know it.
+#[derive(Clone)]
+pub(crate) struct TestKey {
+    pub suite: Suite,
+    pub key: Vec<u8>,
+}
+
+impl TestKey {
+    pub fn random(suite: Suite, random: &mut SplitMix64) -> Self {
+        Self { suite, key: random.bytes(suite.key_bytes()) }
+    }
+
+    /// Installs it for one direction.
+    pub fn install(&self, engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
+        let mut bytes = Zeroizing::new(self.key.clone());
+        bytes.resize(self.suite.keying_material_bytes(), 0);
+        let material = KeyMaterial::new(self.suite, bytes).map_err(|e| e.to_string())?;
+        engine.install(&material, direction).map_err(|e| e.to_string())
+    }
+}
+
+/// A packet before and after: what an engine should make of it.
+#[derive(Clone)]
+pub(crate) struct Sample {
+    pub nonce: [u8; 12],
+    pub aad: Vec<u8>,
+    pub text: Vec<u8>,
+    /// Ciphertext, then ICV.
+    pub sealed: Vec<u8>,
+}
+
+impl Sample {
+    /// A random packet of `text_bytes`, sealed by the reference. Every second one has the AAD of ESN, 12 bytes.
+    pub fn random(key: &TestKey, text_bytes: usize, random: &mut SplitMix64) -> Result<Self, String> {
+        let (nonce, text) = (random.array(), random.bytes(text_bytes));
+        let aad_bytes = if random.below(2) == 0 { 8 } else { 12 };
+        let aad = random.bytes(aad_bytes);
+        let mut sealed = text.clone();
+        let icv = reference::seal(key.suite, &key.key, &nonce, &aad, &mut sealed)?;
+        sealed.extend_from_slice(&icv);
+        Ok(Self { nonce, aad, text, sealed })
+    }
+
+    /// A job on this packet, which stands `offset` bytes into the buffer's packet with `guard` bytes behind it.
+    pub fn job(&self, key: KeyId, direction: Direction, offset: usize, guard: usize) -> Result<Job, String> {
+        let mut bytes = vec![GUARD; offset];
+        match direction {
+            Direction::Seal => {
+                bytes.extend_from_slice(&self.text);
+                bytes.resize(offset + self.sealed.len(), 0xEE);
+            }
+            Direction::Open => bytes.extend_from_slice(&self.sealed),
+        }
+        bytes.resize(bytes.len() + guard, GUARD);
+        Ok(Job {
+            buffer: Buffer::copied(&bytes, 0, 0),
+            cookie: 0,
+            text_start: u32::try_from(offset).map_err(|e| e.to_string())?,
+            text_bytes: u32::try_from(self.text.len()).map_err(|e| e.to_string())?,
+            key,
+            nonce: self.nonce,
+            aad: Aad::from_slice(&self.aad).ok_or("the AAD is too long")?,
+            direction,
+            status: JobStatus::Pending,
+        })
+    }
+
+    /// Checks a job that should have succeeded: the right bytes, and nothing around them touched.
+    pub fn check(&self, job: &Job) -> Result<(), String> {
+        let what =
+            || format!("{:?} of {} bytes at offset {}", job.direction, self.text.len(), job.text_start);
+        if job.status != JobStatus::Done {
+            return Err(format!("{} ended as {:?}", what(), job.status));
+        }
+        let start = job.text_start as usize;
+        let bytes = job.buffer.bytes();
+        let (written, expected) = match job.direction {
+            Direction::Seal => (start + self.sealed.len(), &self.sealed),
+            Direction::Open => (start + self.text.len(), &self.text),
+        };
+        if bytes.get(start..written) != Some(expected) {
+            return Err(format!("{} gave wrong bytes", what()));
+        }
+        let around = bytes[..start].iter().chain(&bytes[start + self.sealed.len()..]);
+        if around.copied().any(|b| b != GUARD) {
+            return Err(format!("{} wrote outside of text and ICV", what()));
+        }
+        Ok(())
+    }
+
+    /// Checks a job with a forged input: refused, and nothing decrypted left.
+    pub fn check_refused(&self, job: &Job, forgery: &str) -> Result<(), String> {
+        if job.status != JobStatus::AuthenticationFailed {
+            return Err(format!("{forgery}: ended as {:?}", job.status));
+        }
+        // One byte may agree by chance; eight do not.
+        let start = job.text_start as usize;
+        let left = job.buffer.bytes().get(start..start + self.text.len());
+        if self.text.len() >= 8 && left == Some(&self.text) {
+            return Err(format!("{forgery}: the text that failed its authentication was left decrypted"));
+        }
+        Ok(())
+    }
+}
+
+/// What stands around texts.
+const GUARD: u8 = 0x5A;
+
+/// The suites that `engine` does.
+pub(crate) fn suites(engine: &dyn Engine) -> Vec<Suite> {
+    Suite::ALL.iter().copied().filter(|s| engine.capability(*s).is_some()).collect()
+}
+
+/// Both directions.
+pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Seal, Direction::Open];

@@ -1,0 +1,236 @@
+//! The safe engine.
+
+use crate::NAME;
+use crate::library::Library;
+use crate::manager::{ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
+use crate::raw::SONAMES;
+use std::ffi::OsStr;
+use std::path::Path;
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable,
+    Suite, self_test,
+};
+
+/// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
+const MAX_TEXT_BYTES: usize = 65_535;
+
+/// Packets that are decrypted before the first of them is judged.
+const BATCH_SIZE: usize = 64;
+
+/// A key in the form that the library wants for its suite.
+enum Cipher {
+    Gcm128(GcmKey),
+    Gcm256(GcmKey),
+    ChaCha(ChaChaKey),
+}
+
+/// One key and the direction that it may be used for.
+struct MbKey {
+    cipher: Cipher,
+    direction: Direction,
+}
+
+/// The engine on intel-ipsec-mb. Synchronous: every job ends inside `submit`.
+pub struct IpsecMbEngine {
+    keys: KeyTable<MbKey>,
+    manager: Manager,
+    /// The ICVs that the packets of a batch should have had, until they are judged.
+    computed: Box<[Icv; BATCH_SIZE]>,
+}
+
+impl IpsecMbEngine {
+    /// Opens the library that the system knows, and has it compute known answers.
+    ///
+    /// # Errors
+    /// [`EngineError::Unavailable`] if it is not there, of an unknown version, or not for this CPU;
+    /// [`EngineError::SelfTest`] if it computes wrongly.
+    pub fn open() -> Result<Self, EngineError> {
+        let mut reasons = Vec::new();
+        for name in SONAMES {
+            match Self::open_named(OsStr::new(name)) {
+                Err(EngineError::Unavailable { reason, .. }) => reasons.push(reason),
+                // Opened, or computing wrongly, which another version on the same machine is not to hide.
+                other => return other,
+            }
+        }
+        reasons.push("Debian's package is libipsec-mb1 (libipsec-mb2 from Debian 13 on)".to_owned());
+        Err(EngineError::Unavailable { engine: NAME, reason: reasons.join("; ") })
+    }
+
+    /// Like [`open`](Self::open), with the library in the file `path`. Its code is run: the file must be trusted.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_at(path: &Path) -> Result<Self, EngineError> {
+        Self::open_named(path.as_os_str())
+    }
+
+    fn open_named(name: &OsStr) -> Result<Self, EngineError> {
+        let manager = Library::open(name)
+            .and_then(Manager::new)
+            .map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
+        let keys = KeyTable::new(KeyTable::<MbKey>::MAX_KEYS);
+        let mut engine = Self { keys, manager, computed: Box::new([[0; _]; _]) };
+        self_test(&mut engine)?;
+        Ok(engine)
+    }
+
+    /// Does up to [`BATCH_SIZE`] jobs, and judges those that it decrypted when all are done.
+    ///
+    /// In two loops, and nothing is written to a job before its turn, because a vector load that overlaps a smaller or a
+    /// masked store waits until that store reached the cache: ours of the computed ICV, the library's of AAD and nonce.
+    fn batch(&mut self, batch: &mut [Job]) {
+        let mut at = 0;
+        while let Some(key) = batch.get(at).map(|job| job.key) {
+            let same = batch[at..].iter().take_while(|job| job.key == key).count();
+            self.run(key, &mut batch[at..at + same], at);
+            at += same;
+        }
+        for (job, computed) in batch.iter_mut().zip(self.computed.iter()) {
+            if job.status == JobStatus::Pending {
+                job.status = judge(job, computed);
+            }
+        }
+    }
+
+    /// Does jobs that name the same key, from position `at` of the batch on.
+    fn run(&mut self, key: KeyId, jobs: &mut [Job], at: usize) {
+        let computed = &mut self.computed[at..];
+        let Some(MbKey { cipher, direction }) = self.keys.get(key) else {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            return;
+        };
+        match cipher {
+            Cipher::Gcm128(key) => each(&mut self.manager.gcm(false), key, *direction, jobs, computed),
+            Cipher::Gcm256(key) => each(&mut self.manager.gcm(true), key, *direction, jobs, computed),
+            Cipher::ChaCha(key) => each(&mut self.manager.chacha(), key, *direction, jobs, computed),
+        }
+    }
+}
+
+impl Engine for IpsecMbEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn description(&self) -> String {
+        format!("intel-ipsec-mb {}, {}", self.manager.version(), self.manager.architecture())
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        match suite {
+            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => {
+                Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+            }
+        }
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.keys.check_room(NAME)?;
+        let refused =
+            |why: String| EngineError::KeyRefused { engine: NAME, reason: why };
+        let cipher = match key.suite() {
+            Suite::Aes128Gcm16 => Cipher::Gcm128(self.manager.expand_gcm(key.key()).map_err(refused)?),
+            Suite::Aes256Gcm16 => Cipher::Gcm256(self.manager.expand_gcm(key.key()).map_err(refused)?),
+            Suite::ChaCha20Poly1305 => {
+                Cipher::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
+            }
+        };
+        self.keys.insert(NAME, MbKey { cipher, direction })
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        drop(self.keys.remove(key));
+        self.manager.wipe_contexts();
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        jobs.chunks_mut(BATCH_SIZE).for_each(|batch| self.batch(batch));
+        jobs.len()
+    }
+}
+
+/// Does jobs under one key; those to be opened are left pending, for their verdict.
+fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, jobs: &mut [Job], computed: &mut [Icv]) {
+    match direction {
+        Direction::Seal => jobs.iter_mut().for_each(|job| job.status = seal(pass, key, job)),
+        Direction::Open => {
+            for (job, computed) in jobs.iter_mut().zip(computed) {
+                job.status = decrypt(pass, key, job, computed);
+            }
+        }
+    }
+}
+
+/// Encrypts one packet; what the key or the buffer does not allow is a fault, untouched.
+#[inline]
+fn seal<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job) -> JobStatus {
+    let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Seal) else { return JobStatus::Fault };
+    pass.seal(key, nonce, aad, text, icv);
+    JobStatus::Done
+}
+
+/// Decrypts one packet, its ICV still to be judged.
+#[inline]
+fn decrypt<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job, computed: &mut Icv) -> JobStatus {
+    let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Open) else { return JobStatus::Fault };
+    // If the library should ever return without computing, this compares as wrong whatever was received.
+    *computed = icv.map(|byte| !byte);
+    pass.decrypt(key, nonce, aad, text, computed);
+    JobStatus::Pending
+}
+
+/// The verdict on a decrypted packet; if its ICV is wrong, what was decrypted is wiped.
+#[inline]
+fn judge(job: &mut Job, computed: &Icv) -> JobStatus {
+    match split(job, Direction::Open) {
+        Some(Work { icv, .. }) if same_icv(icv, computed) => JobStatus::Done,
+        Some(Work { text, .. }) => {
+            text.fill(0);
+            JobStatus::AuthenticationFailed
+        }
+        // Not reached: the job was split a moment ago.
+        None => JobStatus::AuthenticationFailed,
+    }
+}
+
+/// What a job is about, its ICV of the length that every suite here has.
+struct Work<'a> {
+    text: &'a mut [u8],
+    icv: &'a mut Icv,
+    nonce: &'a [u8; 12],
+    aad: &'a [u8],
+}
+
+/// Splits a job that this key may do; `None` for any other.
+#[inline]
+fn split(job: &mut Job, direction: Direction) -> Option<Work<'_>> {
+    if job.direction != direction || job.text_bytes as usize > MAX_TEXT_BYTES {
+        return None;
+    }
+    let JobParts { text, icv, nonce, aad } = job.parts(ICV_BYTES)?;
+    Some(Work { text, icv: icv.as_mut_array()?, nonce, aad })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_answer_and_no_failure() {
+        let error = IpsecMbEngine::open_at(Path::new("/nowhere/libIPSec_MB.so.1")).err().unwrap();
+        assert!(
+            error.to_string().starts_with("engine ipsec-mb is not available: /nowhere/libIPSec_MB.so.1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_description_names_version_and_instructions() {
+        let engine = IpsecMbEngine::open().expect("install the package libipsec-mb1");
+        let description = engine.description();
+        println!("{description}");
+        assert!(description.starts_with("intel-ipsec-mb "), "{description}");
+        assert!(["SSE", "AVX"].iter().any(|i| description.contains(i)), "{description}");
+    }
+}

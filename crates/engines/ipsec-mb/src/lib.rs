@@ -1,0 +1,40 @@
+//! The engine on Intel's multi-buffer library, `libIPSec_MB.so`, opened at run time.
+//!
+//! Three rings, each knowing only the one below:
+//!
+//! ```text
+//!   engine    the safe Engine: keys in a table, runs of jobs under one key
+//!   manager   owns: the opened library, one multi-buffer manager, keys in the library's form; safe methods
+//!   raw       the ABI: symbols, offsets per version, structures of the library
+//! ```
+//!
+//! Only direct, synchronous calls are used (AES-GCM in one call, ChaCha20-Poly1305 in three): every job ends inside `submit`.
+//! The library decrypts before the verdict; when an ICV is wrong, the text is wiped.
+//!
+//! What is not believed without a check: the version (an unknown one is refused, because offsets into the manager depend on
+//! it), that a function exists, that the library accepted a key (its error code and the first round key), and that it computes
+//! correctly at all (known answers, whenever the engine is opened).
+//!
+//! Threads: one engine, with one manager, per worker. Debian's package is `libipsec-mb1`; its -dev package is not needed.
+//!
+//! Deliberately missing: the job API (`submit_burst`), which the chained suites (CBC with HMAC) will want. On anything but
+//! x86-64 Linux [`IpsecMbEngine::open`] says that there is no such library.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod engine;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod library;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod manager;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod raw;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod unavailable;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use engine::IpsecMbEngine;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub use unavailable::IpsecMbEngine;
+
+/// The engine's name in configuration, tables, metrics and errors.
+const NAME: &str = "ipsec-mb";

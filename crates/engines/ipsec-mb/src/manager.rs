@@ -1,0 +1,360 @@
+//! What the library's functions need, owned: the manager, keys in the library's form, contexts. All methods are safe.
+
+use crate::library::Library;
+use crate::raw::{
+    ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, FEATURE_VAES, GcmContext, GcmKeyData, GcmPre,
+    GcmRun, ImbMgr, Offsets,
+};
+use std::ffi::{c_uint, c_void};
+use std::ptr::NonNull;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroize;
+
+/// Bytes of every ICV here.
+pub(crate) const ICV_BYTES: usize = 16;
+
+/// An integrity check value.
+pub(crate) type Icv = [u8; ICV_BYTES];
+
+/// An AES-GCM key, expanded by the library; zeroed when dropped.
+pub(crate) struct GcmKey(Box<GcmKeyData>);
+
+impl Drop for GcmKey {
+    fn drop(&mut self) {
+        self.0.0.zeroize();
+    }
+}
+
+/// A ChaCha20-Poly1305 key, which needs no expansion; zeroed when dropped. Boxed, so that it never moves in memory.
+pub(crate) struct ChaChaKey(Box<[u8; 32]>);
+
+impl ChaChaKey {
+    /// A copy of `key`; `None` if it is not 32 bytes long.
+    pub(crate) fn new(key: &[u8]) -> Option<Self> {
+        let mut boxed = Box::new([0; 32]);
+        (key.len() == boxed.len()).then(|| boxed.copy_from_slice(key))?;
+        Some(Self(boxed))
+    }
+}
+
+impl Drop for ChaChaKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// The functions that the manager offered for this machine's instructions.
+struct Functions {
+    gcm128_pre: GcmPre,
+    gcm256_pre: GcmPre,
+    gcm128_enc: GcmRun,
+    gcm256_enc: GcmRun,
+    gcm128_dec: GcmRun,
+    gcm256_dec: GcmRun,
+    chacha_init: ChaChaInit,
+    chacha_enc: ChaChaUpdate,
+    chacha_dec: ChaChaUpdate,
+    chacha_finalize: ChaChaFinalize,
+}
+
+/// One multi-buffer manager, and the contexts that its direct calls work in.
+pub(crate) struct Manager {
+    manager: NonNull<ImbMgr>,
+    functions: Functions,
+    gcm_context: Box<GcmContext>,
+    chacha_context: Box<ChaChaContext>,
+    /// Last: the code that everything above points to.
+    library: Library,
+}
+
+// SAFETY: `NonNull` alone keeps the compiler from deriving this. The manager is heap memory that only this value points to, is
+// bound to no thread, and is used through `&self` and `&mut self` only; the library's global state is an error number. A
+// reference-counted or locked wrapper would not make this safer: nothing is shared.
+unsafe impl Send for Manager {}
+
+impl Manager {
+    /// A manager of `library`, set up for the best instructions that this CPU has.
+    ///
+    /// # Errors
+    /// A text for people: no memory, the CPU lacks something, a function is missing, the library's self-test failed.
+    pub(crate) fn new(library: Library) -> Result<Self, String> {
+        // SAFETY: 0 asks for every CPU feature; the result is checked for null below.
+        let manager = unsafe { (library.alloc_mgr)(0) };
+        let manager = NonNull::new(manager).ok_or("the library could not allocate a manager")?;
+        match Self::set_up(&library, manager) {
+            Ok(functions) => Ok(Self {
+                manager,
+                functions,
+                gcm_context: Box::new(GcmContext([0; _])),
+                chacha_context: Box::new(ChaChaContext([0; _])),
+                library,
+            }),
+            Err(reason) => {
+                // SAFETY: the manager came from this library, and nothing else holds it.
+                unsafe { (library.free_mgr)(manager.as_ptr()) };
+                Err(reason)
+            }
+        }
+    }
+
+    /// Initialises the manager and reads what it offers.
+    fn set_up(library: &Library, manager: NonNull<ImbMgr>) -> Result<Functions, String> {
+        let mut architecture: c_uint = 0;
+        // SAFETY: the manager came from this library's allocator; the second argument may be written to.
+        unsafe { (library.init_mgr_auto)(manager.as_ptr(), &raw mut architecture) };
+        // SAFETY: the manager is alive.
+        unsafe { library.check(manager.as_ptr()) }?;
+        let layout = library.layout;
+        // SAFETY: the layout is that of the library's version; features is a 64-bit number there.
+        let features = unsafe { field::<u64>(manager, layout.offsets.features) };
+        let (tests, passed) = (1 << layout.self_test_bit, 2 << layout.self_test_bit);
+        if features & tests != 0 && features & passed == 0 {
+            return Err("the library's own self-test failed on this CPU".to_owned());
+        }
+        // SAFETY: the manager was initialised, and the offsets are those of the library's version.
+        unsafe { Functions::read(manager, &layout.offsets) }
+    }
+
+    /// The instructions in use, `VAES-AVX512`.
+    pub(crate) fn architecture(&self) -> String {
+        let layout = self.library.layout;
+        // SAFETY: the layout is that of the library's version; the manager lives as long as `self`.
+        let (features, used) = unsafe {
+            (
+                field::<u64>(self.manager, layout.offsets.features),
+                field::<u32>(self.manager, layout.offsets.used_arch),
+            )
+        };
+        let name = layout.architectures.get(used as usize).copied().unwrap_or("unknown");
+        if features & FEATURE_VAES != 0 && name.starts_with("AVX") {
+            format!("VAES-{name}")
+        } else {
+            name.to_owned()
+        }
+    }
+
+    /// The library's version, `1.3.0`.
+    pub(crate) fn version(&self) -> String {
+        self.library.version()
+    }
+
+    /// Expands an AES key of 16 or 32 bytes.
+    ///
+    /// # Errors
+    /// The library refused it, or did not do what it should.
+    pub(crate) fn expand_gcm(&mut self, key: &[u8]) -> Result<GcmKey, String> {
+        let expand = match key.len() {
+            16 => self.functions.gcm128_pre,
+            32 => self.functions.gcm256_pre,
+            other => return Err(format!("AES-GCM keys of {other} bytes are not supported")),
+        };
+        let mut expanded = GcmKey(Box::new(GcmKeyData([0; _])));
+        // SAFETY: `key` has the length that `expand` reads, just matched. `expanded` is aligned to 64 bytes and as large as
+        // the largest version's structure (a test compares both with the header). Neither is kept by the library.
+        unsafe { expand(key.as_ptr().cast(), &raw mut *expanded.0) };
+        // SAFETY: the manager lives as long as `self`.
+        unsafe { self.library.check(self.manager.as_ptr()) }?;
+        // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place, and here.
+        if expanded.0.0[..key.len()].ct_eq(key).into() {
+            Ok(expanded)
+        } else {
+            Err("the expanded key does not begin with the key".to_owned())
+        }
+    }
+
+    /// What does AES-GCM with keys of 16 bytes (`long` false) or 32.
+    pub(crate) fn gcm(&mut self, long: bool) -> GcmPass<'_> {
+        let f = &self.functions;
+        let (seal, open) = if long { (f.gcm256_enc, f.gcm256_dec) } else { (f.gcm128_enc, f.gcm128_dec) };
+        GcmPass { seal, open, context: &mut self.gcm_context }
+    }
+
+    /// What does ChaCha20-Poly1305.
+    pub(crate) fn chacha(&mut self) -> ChaChaPass<'_> {
+        ChaChaPass { functions: &self.functions, context: &mut self.chacha_context }
+    }
+
+    /// Forgets key stream and hash states of the last job.
+    pub(crate) fn wipe_contexts(&mut self) {
+        self.gcm_context.0.zeroize();
+        self.chacha_context.0.zeroize();
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.wipe_contexts();
+        // SAFETY: the manager came from this library, which is still mapped (fields drop after this), and is freed only here.
+        unsafe { (self.library.free_mgr)(self.manager.as_ptr()) };
+    }
+}
+
+/// An AEAD over one text in place, under a key of the kind that it takes.
+pub(crate) trait Pass {
+    /// Its keys.
+    type Key;
+
+    /// Encrypts `text` and writes the ICV.
+    fn seal(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
+
+    /// Decrypts `text` and writes the ICV that it should have had. The verdict is the caller's.
+    fn decrypt(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
+}
+
+/// Compares in constant time.
+pub(crate) fn same_icv(a: &Icv, b: &Icv) -> bool {
+    u128::from_ne_bytes(*a).ct_eq(&u128::from_ne_bytes(*b)).into()
+}
+
+/// AES-GCM, for one run of jobs.
+pub(crate) struct GcmPass<'a> {
+    seal: GcmRun,
+    open: GcmRun,
+    context: &'a mut GcmContext,
+}
+
+impl GcmPass<'_> {
+    #[inline]
+    fn call(
+        &mut self,
+        run: GcmRun,
+        key: &GcmKey,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut Icv,
+    ) {
+        let (data, len) = (text.as_mut_ptr(), text.len() as u64);
+        // SAFETY: `run` is a GCM function of this manager's library, which stays mapped while `self` borrows the manager. It
+        // reads an expanded key, 12 bytes of nonce, `aad`, and `len` bytes; it writes the context (larger than the header's
+        // structure), `len` bytes in place (the library allows out = in) and 16 bytes of ICV. Every pointer is from a
+        // reference that covers this and lives through the call; nothing is kept. No safe binding exists.
+        unsafe {
+            run(
+                &raw const *key.0,
+                &raw mut *self.context,
+                data,
+                data,
+                len,
+                nonce.as_ptr(),
+                aad.as_ptr(),
+                aad.len() as u64,
+                icv.as_mut_ptr(),
+                ICV_BYTES as u64,
+            );
+        }
+    }
+}
+
+impl Pass for GcmPass<'_> {
+    type Key = GcmKey;
+
+    fn seal(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+        self.call(self.seal, key, nonce, aad, text, icv);
+    }
+
+    fn decrypt(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+        self.call(self.open, key, nonce, aad, text, icv);
+    }
+}
+
+/// ChaCha20-Poly1305, for one run of jobs.
+pub(crate) struct ChaChaPass<'a> {
+    functions: &'a Functions,
+    context: &'a mut ChaChaContext,
+}
+
+impl ChaChaPass<'_> {
+    #[inline]
+    fn call(
+        &mut self,
+        update: ChaChaUpdate,
+        key: &ChaChaKey,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut Icv,
+    ) {
+        let key: *const c_void = key.0.as_ptr().cast();
+        let data: *mut c_void = text.as_mut_ptr().cast();
+        let context = &raw mut *self.context;
+        // SAFETY: the functions belong to this manager's library, which stays mapped while `self` borrows the manager. They
+        // read 32 bytes of key, 12 of nonce and `aad`, process `text` in place (out = in is allowed), write 16 bytes of ICV and
+        // keep their state in the context, which is larger than the header's structure. Every pointer is from a reference
+        // that lives through the calls; nothing is kept. No safe binding exists.
+        unsafe {
+            (self.functions.chacha_init)(
+                key,
+                context,
+                nonce.as_ptr().cast(),
+                aad.as_ptr().cast(),
+                aad.len() as u64,
+            );
+            update(key, context, data, data, text.len() as u64);
+            (self.functions.chacha_finalize)(context, icv.as_mut_ptr().cast(), ICV_BYTES as u64);
+        }
+    }
+}
+
+impl Pass for ChaChaPass<'_> {
+    type Key = ChaChaKey;
+
+    fn seal(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+        self.call(self.functions.chacha_enc, key, nonce, aad, text, icv);
+    }
+
+    fn decrypt(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+        self.call(self.functions.chacha_dec, key, nonce, aad, text, icv);
+    }
+}
+
+impl Functions {
+    /// Reads the pointers from an initialised manager.
+    ///
+    /// # Safety
+    /// `o` are the offsets of the version of the library that made `manager`.
+    unsafe fn read(manager: NonNull<ImbMgr>, o: &Offsets) -> Result<Self, String> {
+        // SAFETY: each offset is that of a pointer to a function of the signature that the field's type says (our
+        // precondition, and the signatures of the headers read for `raw`).
+        unsafe {
+            Ok(Self {
+                gcm128_pre: function(manager, o.gcm128_pre)?,
+                gcm256_pre: function(manager, o.gcm256_pre)?,
+                gcm128_enc: function(manager, o.gcm128_enc)?,
+                gcm256_enc: function(manager, o.gcm256_enc)?,
+                gcm128_dec: function(manager, o.gcm128_dec)?,
+                gcm256_dec: function(manager, o.gcm256_dec)?,
+                chacha_init: function(manager, o.chacha20_poly1305_init)?,
+                chacha_enc: function(manager, o.chacha20_poly1305_enc_update)?,
+                chacha_dec: function(manager, o.chacha20_poly1305_dec_update)?,
+                chacha_finalize: function(manager, o.chacha20_poly1305_finalize)?,
+            })
+        }
+    }
+}
+
+/// Reads a function pointer from the manager.
+///
+/// # Safety
+/// At `offset` stands a pointer to a function of signature `F`, or null.
+unsafe fn function<F: Copy>(manager: NonNull<ImbMgr>, offset: usize) -> Result<F, String> {
+    const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
+    // SAFETY: a pointer stands there (our precondition).
+    let pointer = unsafe { field::<*const c_void>(manager, offset) };
+    if pointer.is_null() {
+        return Err(format!(
+            "the manager offers no function at offset {offset}; the CPU may lack AES instructions"
+        ));
+    }
+    // SAFETY: not null, of the same size (asserted above), and a function of signature `F` (our precondition).
+    Ok(unsafe { std::mem::transmute_copy::<*const c_void, F>(&pointer) })
+}
+
+/// Reads a member of the manager.
+///
+/// # Safety
+/// A `T` stands at `offset` in the manager, which is alive and initialised.
+unsafe fn field<T: Copy>(manager: NonNull<ImbMgr>, offset: usize) -> T {
+    // SAFETY: inside the manager's allocation and a valid `T` (our precondition). Unaligned reading asks for nothing more.
+    unsafe { manager.as_ptr().cast::<u8>().add(offset).cast::<T>().read_unaligned() }
+}

@@ -1,0 +1,256 @@
+//! The library's ABI, per version: symbols, offsets, structures. Nothing here is safe to use by itself.
+//!
+//! Only `alloc_mb_mgr` and a few others are real symbols; the cryptography hangs on function pointers inside the manager
+//! (`IMB_MGR`), at offsets that belong to a version. `libIPSec_MB.so.1` names several versions whose structures differ, so the
+//! numeric version decides and not the file's name.
+//!
+//! The offsets were computed with a C compiler from `intel-ipsec-mb.h` of 1.3.0, 1.5.0, 2.0.0 and 2.0.2. The pointers used here
+//! stand before the first member that ever changed size (the ring of `IMB_JOB`), and came out equal; what differs is the size
+//! of a GCM key (1,024 bytes in 1.3, 1,280 since), the numbers of the architectures and the self-test's feature bits.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// The names under which the dynamic linker may know the library, newest first.
+pub(crate) const SONAMES: &[&str] = &["libIPSec_MB.so.2", "libIPSec_MB.so.1"];
+
+/// `IMB_MGR`, seen from outside: only its address and what stands at the [`Offsets`].
+#[repr(C)]
+pub(crate) struct ImbMgr {
+    _opaque: [u8; 0],
+}
+
+/// `unsigned imb_get_version(void)`: major, minor and patch, a byte each.
+pub(crate) type GetVersion = unsafe extern "C" fn() -> c_uint;
+/// `IMB_MGR *alloc_mb_mgr(uint64_t flags)`.
+pub(crate) type AllocMgr = unsafe extern "C" fn(u64) -> *mut ImbMgr;
+/// `void free_mb_mgr(IMB_MGR *)`.
+pub(crate) type FreeMgr = unsafe extern "C" fn(*mut ImbMgr);
+/// `void init_mb_mgr_auto(IMB_MGR *, IMB_ARCH *)`.
+pub(crate) type InitMgrAuto = unsafe extern "C" fn(*mut ImbMgr, *mut c_uint);
+/// `int imb_get_errno(IMB_MGR *)`.
+pub(crate) type GetErrno = unsafe extern "C" fn(*mut ImbMgr) -> c_int;
+/// `const char *imb_get_strerror(int)`: a static string.
+pub(crate) type GetStrerror = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// `aes_gcm_pre_t`: expands a cipher key.
+pub(crate) type GcmPre = unsafe extern "C" fn(*const c_void, *mut GcmKeyData);
+/// `aes_gcm_enc_dec_t`: key, context, out, in, length, IV (12 bytes), AAD, its length, tag, its length.
+pub(crate) type GcmRun = unsafe extern "C" fn(
+    *const GcmKeyData,
+    *mut GcmContext,
+    *mut u8,
+    *const u8,
+    u64,
+    *const u8,
+    *const u8,
+    u64,
+    *mut u8,
+    u64,
+);
+/// `chacha_poly_init_t`: key, context, IV (12 bytes), AAD, its length.
+pub(crate) type ChaChaInit =
+    unsafe extern "C" fn(*const c_void, *mut ChaChaContext, *const c_void, *const c_void, u64);
+/// `chacha_poly_enc_dec_update_t`: key, context, out, in, length.
+pub(crate) type ChaChaUpdate =
+    unsafe extern "C" fn(*const c_void, *mut ChaChaContext, *mut c_void, *const c_void, u64);
+/// `chacha_poly_finalize_t`: context, tag, its length.
+pub(crate) type ChaChaFinalize = unsafe extern "C" fn(*mut ChaChaContext, *mut c_void, u64);
+
+/// `struct gcm_key_data`: round keys and powers of the hash key. As large as the largest version's.
+#[repr(C, align(64))]
+pub(crate) struct GcmKeyData(pub(crate) [u8; 1280]);
+
+/// `struct gcm_context_data` (88 bytes), rounded up.
+#[repr(C, align(64))]
+pub(crate) struct GcmContext(pub(crate) [u8; 128]);
+
+/// `struct chacha20_poly1305_context_data` (192 bytes), rounded up.
+#[repr(C, align(64))]
+pub(crate) struct ChaChaContext(pub(crate) [u8; 256]);
+
+/// Where things stand in `IMB_MGR`, in bytes from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    pub(crate) features: usize,
+    pub(crate) used_arch: usize,
+    pub(crate) gcm128_enc: usize,
+    pub(crate) gcm256_enc: usize,
+    pub(crate) gcm128_dec: usize,
+    pub(crate) gcm256_dec: usize,
+    pub(crate) gcm128_pre: usize,
+    pub(crate) gcm256_pre: usize,
+    pub(crate) chacha20_poly1305_init: usize,
+    pub(crate) chacha20_poly1305_enc_update: usize,
+    pub(crate) chacha20_poly1305_dec_update: usize,
+    pub(crate) chacha20_poly1305_finalize: usize,
+}
+
+/// What must be known of a version before its manager is touched.
+pub(crate) struct Layout {
+    /// Major and minor version; patch releases keep the ABI.
+    pub(crate) version: (u32, u32),
+    pub(crate) offsets: Offsets,
+    /// Names of the values of `used_arch` (`IMB_ARCH`), from 0.
+    pub(crate) architectures: &'static [&'static str],
+    /// Bit of `features` that says that the library tests itself; the next one says that it passed.
+    pub(crate) self_test_bit: u32,
+    /// Sizes of `gcm_key_data`, `gcm_context_data` and `chacha20_poly1305_context_data` in bytes, compared with the header.
+    #[cfg(test)]
+    pub(crate) sizes: [usize; 3],
+}
+
+/// `IMB_FEATURE_VAES`, in every version.
+pub(crate) const FEATURE_VAES: u64 = 1 << 12;
+
+const OFFSETS: Offsets = Offsets {
+    features: 8,
+    used_arch: 56,
+    gcm128_enc: 256,
+    gcm256_enc: 272,
+    gcm128_dec: 280,
+    gcm256_dec: 296,
+    gcm128_pre: 448,
+    gcm256_pre: 464,
+    chacha20_poly1305_init: 920,
+    chacha20_poly1305_enc_update: 928,
+    chacha20_poly1305_dec_update: 936,
+    chacha20_poly1305_finalize: 944,
+};
+
+/// The versions whose headers were read. 1.4 is missing because its header was not.
+pub(crate) const LAYOUTS: &[Layout] = &[
+    Layout {
+        version: (1, 3),
+        offsets: OFFSETS,
+        architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
+        self_test_bit: 20,
+        #[cfg(test)]
+        sizes: [1024, 88, 192],
+    },
+    Layout {
+        version: (1, 5),
+        offsets: OFFSETS,
+        architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
+        self_test_bit: 20,
+        #[cfg(test)]
+        sizes: [1280, 88, 192],
+    },
+    Layout {
+        version: (2, 0),
+        offsets: OFFSETS,
+        architectures: &["none", "SSE", "AVX2", "AVX512"],
+        self_test_bit: 19,
+        #[cfg(test)]
+        sizes: [1280, 88, 192],
+    },
+];
+
+/// Major, minor and patch of what `imb_get_version` returns.
+pub(crate) fn version_parts(version: u32) -> (u32, u32, u32) {
+    (version >> 16, version >> 8 & 0xFF, version & 0xFF)
+}
+
+/// The layout of a version; `None` for one that is not known.
+pub(crate) fn layout_of(version: u32) -> Option<&'static Layout> {
+    let (major, minor, _) = version_parts(version);
+    LAYOUTS.iter().find(|l| l.version == (major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// Prints, line by line, what [`expected`] lists.
+    const PROGRAM: &str = r#"
+        #include <stdio.h>
+        #include <stddef.h>
+        #include <intel-ipsec-mb.h>
+        #define O(f) printf("%zu\n", offsetof(IMB_MGR, f));
+        int main(void) {
+            printf("%u\n", (unsigned)IMB_VERSION_NUM);
+            O(features) O(used_arch)
+            O(gcm128_enc) O(gcm256_enc) O(gcm128_dec) O(gcm256_dec) O(gcm128_pre) O(gcm256_pre)
+            O(chacha20_poly1305_init) O(chacha20_poly1305_enc_update)
+            O(chacha20_poly1305_dec_update) O(chacha20_poly1305_finalize)
+            printf("%zu\n", sizeof(struct gcm_key_data));
+            printf("%zu\n", sizeof(struct gcm_context_data));
+            printf("%zu\n", sizeof(struct chacha20_poly1305_context_data));
+            printf("%u\n", (unsigned)IMB_ARCH_AVX512);
+            printf("%llu\n", (unsigned long long)IMB_FEATURE_VAES);
+            printf("%llu\n", (unsigned long long)IMB_FEATURE_SELF_TEST);
+            printf("%llu\n", (unsigned long long)IMB_FEATURE_SELF_TEST_PASS);
+            return 0;
+        }"#;
+
+    fn expected(layout: &Layout) -> Vec<usize> {
+        let o = &layout.offsets;
+        let mut list = vec![o.features, o.used_arch, o.gcm128_enc, o.gcm256_enc, o.gcm128_dec, o.gcm256_dec];
+        list.extend([o.gcm128_pre, o.gcm256_pre, o.chacha20_poly1305_init, o.chacha20_poly1305_enc_update]);
+        list.extend([o.chacha20_poly1305_dec_update, o.chacha20_poly1305_finalize]);
+        list.extend(layout.sizes);
+        list.push(layout.architectures.iter().position(|a| *a == "AVX512").unwrap());
+        list.extend([1 << 12, 1 << layout.self_test_bit, 1 << (layout.self_test_bit + 1)]);
+        list
+    }
+
+    /// What the compiler says, with the flags of the library's own build, of the header in `include`; `None` where there is no compiler.
+    fn ask_the_compiler(include: &Path) -> Option<Vec<usize>> {
+        let dir = std::env::temp_dir().join(format!("testudo-ipsec-mb-layout-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (source, program) = (dir.join("layout.c"), dir.join("layout"));
+        std::fs::write(&source, PROGRAM).unwrap();
+        let built = Command::new("cc")
+            .args(["-w", "-DLINUX", "-I"])
+            .arg(include)
+            .arg(&source)
+            .arg("-o")
+            .arg(&program)
+            .output();
+        let Ok(output) = built else { return None };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let printed = Command::new(&program).output().unwrap().stdout;
+        std::fs::remove_dir_all(&dir).unwrap();
+        Some(String::from_utf8(printed).unwrap().lines().map(|l| l.parse().unwrap()).collect())
+    }
+
+    /// `TESTUDO_IPSEC_MB_INCLUDE` may name the folder of another version's header.
+    #[test]
+    fn the_offsets_are_those_of_the_installed_header() {
+        let include =
+            std::env::var_os("TESTUDO_IPSEC_MB_INCLUDE").map_or("/usr/include".into(), PathBuf::from);
+        if !include.join("intel-ipsec-mb.h").exists() {
+            println!("skipped: no intel-ipsec-mb.h in {} (package libipsec-mb-dev)", include.display());
+            return;
+        }
+        let Some(found) = ask_the_compiler(&include) else {
+            println!("skipped: no C compiler called cc");
+            return;
+        };
+        let layout =
+            layout_of(u32::try_from(found[0]).unwrap()).expect("the header is of a version not supported");
+        println!("compared with the header of {:x}", found[0]);
+        assert_eq!(found[1..], expected(layout));
+    }
+
+    #[test]
+    fn our_structures_hold_those_of_every_version() {
+        for layout in LAYOUTS {
+            let ours = [size_of::<GcmKeyData>(), size_of::<GcmContext>(), size_of::<ChaChaContext>()];
+            assert!(
+                ours.iter().zip(layout.sizes).all(|(ours, theirs)| *ours >= theirs),
+                "{:?}",
+                layout.version
+            );
+        }
+    }
+
+    #[test]
+    fn versions_that_nobody_checked_are_unknown() {
+        for version in [0, 0x1_0200, 0x1_0400, 0x2_0100, 0x3_0000, u32::MAX] {
+            assert!(layout_of(version).is_none(), "{version:x}");
+        }
+        assert!(layout_of(0x2_0002).is_some_and(|l| l.version == (2, 0)));
+    }
+}

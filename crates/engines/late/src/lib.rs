@@ -1,0 +1,237 @@
+//! A test engine that answers late, out of order, and fails at will: the in-memory twin of a GPU on a bad day.
+//!
+//! It wraps another engine and hands jobs on to it when they are due:
+//!
+//! ```text
+//!   submit ──► bounded queue ──(so many polls later)──► wrapped engine ──► poll
+//!                                      └── or: fault, buffer untouched ──► poll
+//! ```
+//!
+//! Everything that it does follows from a seed and from the calls made: the same calls give the same answers. Time is counted
+//! in polls. What it promises is the [`Engine`] contract and nothing more: a full queue refuses the tail of a burst, answers
+//! come in any order, a key that was removed still serves the jobs that were submitted under it, every job ends exactly once
+//! and [`Engine::in_flight`] is exact.
+
+#![forbid(unsafe_code)]
+
+mod random;
+
+use random::SplitMix64;
+use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+
+/// In which order answers come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Jobs of one key in the order of their submission, keys overtaking each other (if the wrapped engine is synchronous).
+    WithinKeys,
+    /// Any job may overtake any other.
+    Any,
+}
+
+/// How late, and how unreliable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LateConfig {
+    /// What all chance comes from.
+    pub seed: u64,
+    /// The most jobs in flight.
+    pub queue_jobs: usize,
+    /// The fewest polls after which a job ends: 1 is the next poll; 0 is taken as 1.
+    pub polls_min: u32,
+    /// The most polls after which a job is due; below `polls_min` it is taken as that.
+    pub polls_max: u32,
+    /// In which order answers come.
+    pub order: Order,
+    /// How many of a million jobs fault.
+    pub faults_per_million: u32,
+    /// How many of a million calls of `submit` begin a burst in which every job faults.
+    pub bursts_per_million: u32,
+    /// Jobs in such a burst.
+    pub burst_jobs: u32,
+}
+
+impl LateConfig {
+    /// Late by 1 to 8 polls, in any order, never failing; at most 1,024 jobs in flight.
+    #[must_use]
+    pub const fn reliable(seed: u64) -> Self {
+        Self {
+            seed,
+            queue_jobs: 1024,
+            polls_min: 1,
+            polls_max: 8,
+            order: Order::Any,
+            faults_per_million: 0,
+            bursts_per_million: 0,
+            burst_jobs: 0,
+        }
+    }
+
+    /// As [`reliable`](Self::reliable), but every twentieth job faults, and every hundredth burst loses 200 jobs.
+    #[must_use]
+    pub const fn unreliable(seed: u64) -> Self {
+        Self {
+            faults_per_million: 50_000,
+            bursts_per_million: 10_000,
+            burst_jobs: 200,
+            ..Self::reliable(seed)
+        }
+    }
+}
+
+/// A job on its way.
+struct Waiting {
+    job: Job,
+    /// The poll at which it is due.
+    due: u64,
+    /// Order among those due at the same poll.
+    rank: u64,
+    /// Whether it was drawn to fault.
+    faults: bool,
+}
+
+/// The engine that answers late. See the [crate](self).
+pub struct LateEngine {
+    inner: Box<dyn Engine>,
+    config: LateConfig,
+    random: SplitMix64,
+    waiting: Vec<Waiting>,
+    /// Keys removed while jobs wait under them.
+    doomed: Vec<KeyId>,
+    polls: u64,
+    submitted: u64,
+    burst_left: u32,
+    failing: bool,
+}
+
+impl LateEngine {
+    /// Wraps `inner`.
+    #[must_use]
+    pub fn new(inner: Box<dyn Engine>, config: LateConfig) -> Self {
+        Self {
+            inner,
+            config,
+            random: SplitMix64::new(config.seed),
+            waiting: Vec::with_capacity(config.queue_jobs),
+            doomed: Vec::new(),
+            polls: 0,
+            submitted: 0,
+            burst_left: 0,
+            failing: false,
+        }
+    }
+
+    /// While `failing`, every job that ends, ends as a fault: a device that died. Jobs already waiting are no exception.
+    pub fn fail_all(&mut self, failing: bool) {
+        self.failing = failing;
+    }
+
+    /// Puts a job into the queue, its fate drawn.
+    fn enqueue(&mut self, job: Job) {
+        let (min, max) = (u64::from(self.config.polls_min.max(1)), u64::from(self.config.polls_max));
+        let mut due = self.polls + min + self.random.below(max.saturating_sub(min) + 1);
+        let mut rank = self.random.next();
+        let faults = self.random.below(1_000_000) < u64::from(self.config.faults_per_million);
+        if self.config.order == Order::WithinKeys {
+            let before = self.waiting.iter().filter(|w| w.job.key == job.key).map(|w| w.due).max();
+            due = due.max(before.unwrap_or(0));
+            rank = self.submitted;
+        }
+        self.submitted += 1;
+        let in_burst = self.burst_left > 0;
+        self.burst_left = self.burst_left.saturating_sub(1);
+        self.waiting.push(Waiting { job, due, rank, faults: faults || in_burst });
+    }
+
+    /// Ends one job that is due; `false` if the wrapped engine does not take it now.
+    fn end(&mut self, waiting: &mut Waiting, done: &mut Vec<Job>) -> bool {
+        let job = &mut waiting.job;
+        if waiting.faults || self.failing {
+            job.status = JobStatus::Fault;
+        } else if self.inner.submit(std::slice::from_mut(job)) == 0 {
+            return false;
+        }
+        if job.status != JobStatus::Taken {
+            // What stays behind has no buffer and is dropped with the queue's slot.
+            let status = job.status;
+            done.push(Job { status, ..job.take() });
+        }
+        true
+    }
+
+    /// Removes doomed keys under which nothing waits any more.
+    fn bury(&mut self) {
+        let (inner, waiting) = (&mut self.inner, &self.waiting);
+        self.doomed.retain(|key| {
+            let needed = waiting.iter().any(|w| w.job.key == *key);
+            if !needed {
+                inner.remove(*key);
+            }
+            needed
+        });
+    }
+}
+
+impl Engine for LateEngine {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+
+    fn description(&self) -> String {
+        let LateConfig { seed, polls_min, polls_max, .. } = self.config;
+        format!(
+            "test engine, {polls_min} to {polls_max} polls late, seed {seed}, on {}",
+            self.inner.description()
+        )
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.inner.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.inner.install(key, direction)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        if !self.doomed.contains(&key) {
+            self.doomed.push(key);
+        }
+        self.bury();
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        if self.random.below(1_000_000) < u64::from(self.config.bursts_per_million) {
+            self.burst_left = self.config.burst_jobs;
+        }
+        let room = self.config.queue_jobs.saturating_sub(self.in_flight());
+        let taken = jobs.len().min(room);
+        for slot in jobs.iter_mut().take(taken) {
+            if self.doomed.contains(&slot.key) {
+                slot.status = JobStatus::Fault;
+            } else {
+                let job = slot.take();
+                self.enqueue(job);
+            }
+        }
+        taken
+    }
+
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        self.polls += 1;
+        let full = done.len().saturating_add(max);
+        self.inner.poll(done, max);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_unstable_by_key(|w| (w.due, w.rank));
+        let due = waiting.partition_point(|w| w.due <= self.polls);
+        let mut ended = 0;
+        while ended < due && done.len() < full && self.end(&mut waiting[ended], done) {
+            ended += 1;
+        }
+        waiting.drain(..ended);
+        self.waiting = waiting;
+        self.bury();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.inner.in_flight()
+    }
+}
