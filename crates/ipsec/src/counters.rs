@@ -1,0 +1,64 @@
+//! What an SA has done, readable by other threads while its worker counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use testudo_packet::DropReason;
+
+/// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic addition.
+#[derive(Debug)]
+pub struct SaCounters {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    sequence: AtomicU64,
+    drops: [AtomicU64; DropReason::ALL.len()],
+}
+
+impl Default for SaCounters {
+    fn default() -> Self {
+        Self {
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
+            drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+impl SaCounters {
+    pub(crate) fn count(&self, bytes: u64, sequence: u64) {
+        add(&self.packets, 1);
+        add(&self.bytes, bytes);
+        self.sequence.store(sequence, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_drop(&self, reason: DropReason) {
+        add(&self.drops[reason as usize], 1);
+    }
+
+    /// Packets that passed.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Their inner bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Outbound: the number last used. Inbound: the highest received.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// Packets of this SA that were dropped for `reason`.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].load(Ordering::Relaxed)
+    }
+}

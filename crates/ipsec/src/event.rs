@@ -1,0 +1,39 @@
+//! What the operator should hear of.
+
+use crate::spd::TunnelIndex;
+use std::net::IpAddr;
+
+/// Something happened to a tunnel. Each kind is reported once per cause, never per packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The tunnel.
+    pub tunnel: TunnelIndex,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A soft limit was reached: the SA should be replaced soon.
+    SoftLifetime {
+        /// Whether it is the SA towards the peer.
+        outbound: bool,
+    },
+    /// A hard limit was reached: the SA has stopped.
+    HardLifetime {
+        /// Whether it is the SA towards the peer.
+        outbound: bool,
+    },
+    /// All sequence numbers are used: the SA has stopped.
+    SequenceExhausted,
+    /// The durable store did not grant numbers in time: packets are dropped until it does.
+    SequenceNotLeased,
+    /// The peer was heard from a new address, and is answered there from now on.
+    PeerMoved {
+        /// Its address.
+        address: IpAddr,
+        /// Its UDP port.
+        port: u16,
+    },
+}

@@ -1,0 +1,45 @@
+//! NAT keepalives (RFC 3948 4): one byte when a tunnel has been silent for a while.
+
+use crate::Ipsec;
+use crate::lifetime::Moment;
+use crate::template::OuterTemplate;
+use crate::tunnel::Encapsulation;
+use testudo_packet::{Buffer, Pool};
+use testudo_wire::esp::NAT_KEEPALIVE;
+use testudo_wire::ip::IPV6_HEADER_BYTES;
+use testudo_wire::udp::UDP_HEADER_BYTES;
+
+/// The longest outer headers of a keepalive: it always goes in UDP.
+const MAX_OUTER_BYTES: usize = IPV6_HEADER_BYTES + UDP_HEADER_BYTES;
+
+impl Ipsec {
+    /// Appends the keepalives that are due to `out`. To be called about once a second.
+    pub fn keepalives(&mut self, now: Moment, pool: &mut Pool, out: &mut Vec<Buffer>) {
+        for tunnel in self.tunnels.iter().flatten() {
+            let Some(interval) = tunnel.parameters.keepalive else { continue };
+            // Outside UDP the one byte would be a broken ESP packet.
+            if tunnel.parameters.endpoints.encapsulation == Encapsulation::Esp {
+                continue;
+            }
+            let Some(sa) = self.outbound.get_mut(tunnel.outbound) else { continue };
+            let Some(template) = sa.template.as_ref().filter(|_| now.since(sa.last_sent) >= interval) else {
+                continue;
+            };
+            let Some(buffer) = keepalive(template, pool) else { return };
+            sa.last_sent = now;
+            out.push(buffer);
+        }
+    }
+}
+
+fn keepalive(template: &OuterTemplate, pool: &mut Pool) -> Option<Buffer> {
+    let mut datagram = [0; MAX_OUTER_BYTES + 1];
+    let total = template.bytes() + 1;
+    let datagram = datagram.get_mut(..total)?;
+    template.write(datagram, total, 0).ok()?;
+    datagram[total - 1] = NAT_KEEPALIVE;
+    let mut buffer = pool.create()?;
+    buffer.receive_area()[..total].copy_from_slice(datagram);
+    buffer.set_len(total);
+    Some(buffer)
+}

@@ -1,0 +1,52 @@
+//! IPsec itself: policies, security associations, sequence numbers, replay windows, lifetimes, ESP in tunnel mode.
+//!
+//! ```text
+//!   outbound:  batch ─► parse ─► SPD ─► number, headers, trailer ─► Job ─► (engine) ─► finish_outbound ─► Sealed
+//!   inbound:   batch ─► parse ─► SAD ─► replay check ─────────────► Job ─► (engine) ─► finish_inbound
+//!                                                                             │ ICV verdict, replay commit, padding,
+//!                                                                             ▼ inner packet against selectors
+//!                                                                          Cleared
+//! ```
+//!
+//! The state of one worker is an [`Ipsec`]. It owns its tunnels and SAs outright: nothing in it is shared but the [`Lease`], through
+//! which a control thread grants sequence numbers, and [`SaCounters`], which other threads may read. Clocks, engines, ports and
+//! randomness are handed in, so that a pair of gateways runs in one process from a seed.
+//!
+//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106 and RFC 7634 (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
+//!
+//! Deliberately missing: key exchange, transport mode, reassembly of outer fragments (the kernel's sockets do that in host mode).
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
+
+mod counters;
+mod ecn;
+mod event;
+mod inbound;
+mod keepalive;
+mod lifetime;
+mod outbound;
+mod replay;
+mod sa;
+mod selector;
+mod sequence;
+mod slots;
+mod spd;
+mod sync;
+mod tables;
+mod template;
+mod tunnel;
+mod verdict;
+
+pub use counters::SaCounters;
+pub use event::{Event, EventKind};
+pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment};
+pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
+pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
+pub use sequence::{Lease, SequenceError, SequenceNumbers};
+pub use slots::SaRef;
+pub use spd::{Action, Policy, Spd, TunnelIndex};
+pub use tables::{InstallError, Installed, Ipsec, inner_mtu};
+pub use template::Dscp;
+pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};
+pub use verdict::{Cleared, Prepared, Sealed, SealedOr};

@@ -1,0 +1,123 @@
+//! Lifetimes of SAs (RFC 4301 4.4.2.1): by bytes, packets and time, each with a soft limit, which warns, and a hard one, which stops.
+
+use std::time::Duration;
+
+/// A moment on the gateway's monotonic clock: the time since the clock's own start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// Time since an earlier moment; zero if it is later.
+    #[must_use]
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Amounts at which something happens; `None` is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Inner bytes.
+    pub bytes: Option<u64>,
+    /// Packets.
+    pub packets: Option<u64>,
+    /// Time since the SA was installed.
+    pub time: Option<Duration>,
+}
+
+/// The soft and the hard limits of an SA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lifetime {
+    /// Where the operator is warned.
+    pub soft: Limits,
+    /// Where the SA stops.
+    pub hard: Limits,
+}
+
+/// How an SA stands after a packet was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LifetimeState {
+    /// Below all limits, or warned before.
+    Alive,
+    /// This packet reached a soft limit, the first to do so.
+    SoftReached,
+    /// At a hard limit: no further packet may pass.
+    Expired,
+}
+
+/// What an SA has used of its lifetime.
+#[derive(Debug, Clone)]
+pub struct LifetimeUse {
+    lifetime: Lifetime,
+    installed: Moment,
+    bytes: u64,
+    packets: u64,
+    warned: bool,
+}
+
+impl LifetimeUse {
+    /// An unused lifetime that begins at `installed`.
+    #[must_use]
+    pub fn new(lifetime: Lifetime, installed: Moment) -> Self {
+        Self { lifetime, installed, bytes: 0, packets: 0, warned: false }
+    }
+
+    /// Whether the SA has reached a hard limit.
+    #[must_use]
+    #[inline]
+    pub fn is_expired(&self, now: Moment) -> bool {
+        self.reached(&self.lifetime.hard, now)
+    }
+
+    /// Counts a packet of `bytes` inner bytes. The packet that reaches a hard limit is the last to pass; one that comes after is not counted.
+    #[inline]
+    pub fn count(&mut self, bytes: u64, now: Moment) -> LifetimeState {
+        if self.is_expired(now) {
+            return LifetimeState::Expired;
+        }
+        self.packets += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if !self.warned && self.reached(&self.lifetime.soft, now) {
+            self.warned = true;
+            return LifetimeState::SoftReached;
+        }
+        LifetimeState::Alive
+    }
+
+    fn reached(&self, limits: &Limits, now: Moment) -> bool {
+        limits.packets.is_some_and(|n| self.packets >= n)
+            || limits.bytes.is_some_and(|n| self.bytes >= n)
+            || limits.time.is_some_and(|t| now.since(self.installed) >= t)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn packets_soft_then_hard() {
+        let soft = Limits { packets: Some(2), ..Limits::default() };
+        let hard = Limits { packets: Some(4), ..Limits::default() };
+        let mut used = LifetimeUse::new(Lifetime { soft, hard }, at(0));
+        let states: Vec<_> = (0..5).map(|_| used.count(100, at(1))).collect();
+        use LifetimeState::{Alive, Expired, SoftReached};
+        assert_eq!(states, [Alive, SoftReached, Alive, Alive, Expired]);
+        assert!(used.is_expired(at(1)));
+    }
+
+    #[test]
+    fn bytes_and_time_expire_too() {
+        let hard = Limits { bytes: Some(250), time: Some(Duration::from_secs(10)), ..Limits::default() };
+        let mut used = LifetimeUse::new(Lifetime { hard, ..Lifetime::default() }, at(5));
+        assert_eq!(used.count(100, at(6)), LifetimeState::Alive);
+        assert!(!used.is_expired(at(14)));
+        assert!(used.is_expired(at(15)));
+        assert_eq!(used.count(200, at(14)), LifetimeState::Alive);
+        assert_eq!(used.count(1, at(14)), LifetimeState::Expired);
+    }
+}

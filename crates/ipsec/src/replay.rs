@@ -1,0 +1,296 @@
+//! The anti-replay window (RFC 4303 3.4.3) with extended sequence numbers (RFC 4303 2.2.1 and appendix A).
+//!
+//! Check and commit are apart: [`ReplayWindow::check`] runs before authentication and changes nothing,
+//! [`ReplayWindow::commit`] runs after it. The bitmap is a ring of 64-bit words, one more than the window
+//! needs, so that moving it clears whole words instead of shifting bits (RFC 6479).
+
+/// Smallest window, in packets.
+pub const MIN_WINDOW: u32 = 64;
+/// Largest window, in packets.
+pub const MAX_WINDOW: u32 = 65_536;
+
+/// Why a sequence number is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ReplayError {
+    /// Left of the window, or no valid number at all.
+    #[error("left of the replay window")]
+    TooOld,
+    /// Inside the window and seen before.
+    #[error("received before")]
+    Duplicate,
+}
+
+/// Which of the last `size` sequence numbers were received.
+///
+/// Owned by one worker; no part of it is shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplayWindow {
+    /// Highest number received; 0 before the first.
+    top: u64,
+    size: u64,
+    esn: bool,
+    /// Bit `n % 64` of word `n / 64 % words.len()` says that `n` was received. The length is a power of two.
+    words: Box<[u64]>,
+}
+
+impl ReplayWindow {
+    /// An empty window over `size` packets, brought into [`MIN_WINDOW`]..=[`MAX_WINDOW`] and up to a multiple of 64.
+    #[must_use]
+    pub fn new(size: u32, esn: bool) -> Self {
+        let size = size.clamp(MIN_WINDOW, MAX_WINDOW).next_multiple_of(64);
+        let words = (size as usize / 64 + 1).next_power_of_two();
+        Self { top: 0, size: size.into(), esn, words: vec![0; words].into() }
+    }
+
+    /// Highest sequence number received; 0 before the first.
+    #[must_use]
+    pub fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// Packets that the window spans.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The full sequence number of a packet that carries its low 32 bits (RFC 4303 A2.2). Without ESN these are all.
+    ///
+    /// # Errors
+    /// [`ReplayError::TooOld`] for a number before the first.
+    #[inline]
+    pub fn infer(&self, low: u32) -> Result<u64, ReplayError> {
+        if !self.esn {
+            return Ok(low.into());
+        }
+        // The window's left edge decides: numbers are the smallest with these low bits that are not left of it.
+        let low = u64::from(low);
+        let left = self.top.saturating_sub(self.size - 1);
+        let candidate = (left & !0xFFFF_FFFF) | low;
+        if candidate >= left {
+            return Ok(candidate);
+        }
+        candidate.checked_add(1 << 32).ok_or(ReplayError::TooOld)
+    }
+
+    /// Whether `sequence` may be received. Changes nothing.
+    ///
+    /// # Errors
+    /// [`ReplayError`] says why not.
+    #[inline]
+    pub fn check(&self, sequence: u64) -> Result<(), ReplayError> {
+        if sequence > self.top {
+            return Ok(());
+        }
+        if sequence == 0 || self.top - sequence >= self.size {
+            return Err(ReplayError::TooOld);
+        }
+        let (word, bit) = self.place(sequence);
+        if self.words[word] & bit != 0 { Err(ReplayError::Duplicate) } else { Ok(()) }
+    }
+
+    /// Marks `sequence`, of a packet that has proved authentic, as received, and moves the window if it is the highest.
+    ///
+    /// # Errors
+    /// [`ReplayError`] if it may not be received (any more); then nothing changes.
+    #[inline]
+    pub fn commit(&mut self, sequence: u64) -> Result<(), ReplayError> {
+        self.check(sequence)?;
+        if sequence > self.top {
+            self.advance(sequence);
+        }
+        let (word, bit) = self.place(sequence);
+        self.words[word] |= bit;
+        Ok(())
+    }
+
+    fn advance(&mut self, sequence: u64) {
+        let (from, to) = (self.top / 64, sequence / 64);
+        let mask = self.words.len() - 1;
+        let cleared = (to - from).min(self.words.len() as u64);
+        for step in 0..cleared {
+            self.words[ring(to - step, mask)] = 0;
+        }
+        self.top = sequence;
+    }
+
+    fn place(&self, sequence: u64) -> (usize, u64) {
+        (ring(sequence / 64, self.words.len() - 1), 1 << (sequence % 64))
+    }
+
+    /// The window as bytes, to be kept over a restart.
+    #[must_use]
+    pub fn save(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16 + self.words.len() * 8);
+        bytes.extend(self.top.to_le_bytes());
+        bytes.extend(self.size.to_le_bytes());
+        bytes.extend(self.words.iter().flat_map(|w| w.to_le_bytes()));
+        bytes
+    }
+
+    /// Takes up where [`save`](Self::save) left off. A window of another size keeps its own size: what it cannot know of is marked
+    /// as received, so that nothing is taken twice. Returns `false`, with the window unchanged, if the bytes are no saved window.
+    #[must_use]
+    pub fn restore(&mut self, bytes: &[u8]) -> bool {
+        let Some(saved) = Self::parse(bytes, self.esn) else { return false };
+        if saved.size == self.size {
+            *self = saved;
+            return true;
+        }
+        self.top = saved.top;
+        self.words.fill(0);
+        for back in 0..self.size.min(saved.top) {
+            let sequence = saved.top - back;
+            if saved.check(sequence).is_err() {
+                let (word, bit) = self.place(sequence);
+                self.words[word] |= bit;
+            }
+        }
+        true
+    }
+
+    fn parse(bytes: &[u8], esn: bool) -> Option<Self> {
+        let mut numbers =
+            bytes.chunks_exact(8).map(|c| c.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)));
+        let (top, size) = (numbers.next()?, numbers.next()?);
+        let mut window = Self::new(u32::try_from(size).ok()?, esn);
+        let valid = window.size == size && bytes.len() == 16 + window.words.len() * 8;
+        if !valid || (!esn && top > u64::from(u32::MAX)) {
+            return None;
+        }
+        window.top = top;
+        window.words.iter_mut().zip(numbers).for_each(|(word, saved)| *word = saved);
+        // Nothing above the top was received yet, whatever the bytes say: such bits would refuse packets that are still to come.
+        let (word, bit) = window.place(top);
+        window.words[word] &= bit | (bit - 1);
+        Some(window)
+    }
+}
+
+/// The place of a block of 64 numbers in a ring of `mask + 1` words.
+fn ring(block: u64, mask: usize) -> usize {
+    // Lossless: the mask keeps fewer bits than a usize has.
+    usize::try_from(block & mask as u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The definition: a set of everything ever received.
+    struct Model {
+        seen: BTreeSet<u64>,
+        size: u64,
+    }
+
+    impl Model {
+        fn commit(&mut self, sequence: u64) -> Result<(), ReplayError> {
+            let top = self.seen.last().copied().unwrap_or(0);
+            if sequence == 0 || sequence + self.size <= top {
+                return Err(ReplayError::TooOld);
+            }
+            if self.seen.insert(sequence) { Ok(()) } else { Err(ReplayError::Duplicate) }
+        }
+    }
+
+    /// Steps relative to the highest number so far: mostly near it, on both sides of both edges, at times far ahead.
+    fn steps(size: i64) -> impl Strategy<Value = Vec<i64>> {
+        prop::collection::vec(
+            prop_oneof![8 => -80i64..80, 4 => -size - 70..70i64, 2 => size - 70..3 * size, 1 => 0..1i64 << 40],
+            1..400,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set_of_all_numbers(
+            size in prop_oneof![Just(64u32), Just(128), Just(1024), Just(4096), Just(65_536)],
+            seed in any::<u16>(), raw in steps(4096),
+        ) {
+            let mut window = ReplayWindow::new(size, true);
+            let mut model = Model { seen: BTreeSet::new(), size: size.into() };
+            let scale = |s: i64| if s.abs() > 80 { s * i64::from(size) / 4096 } else { s };
+            for step in raw.into_iter().map(scale) {
+                let sequence = (window.top() + u64::from(seed % 3)).saturating_add_signed(step);
+                prop_assert_eq!(window.check(sequence), model_check(&model, sequence));
+                prop_assert_eq!(window.commit(sequence), model.commit(sequence));
+            }
+        }
+
+        #[test]
+        fn the_full_number_is_found_within_half_the_space(top in any::<u64>(), offset in -4095i64..1 << 31) {
+            let mut window = ReplayWindow::new(4096, true);
+            let top = top.clamp(1, u64::MAX - (1 << 33));
+            window.commit(top).unwrap();
+            let sequence = top.saturating_add_signed(offset).max(1);
+            prop_assert_eq!(window.infer(sequence as u32), Ok(sequence));
+        }
+
+        #[test]
+        fn a_saved_window_goes_on_where_it_was(
+            size in prop_oneof![Just(64u32), Just(256), Just(4096)],
+            other in prop_oneof![Just(64u32), Just(256), Just(4096)],
+            numbers in prop::collection::vec(1u64..10_000, 1..300),
+        ) {
+            let mut window = ReplayWindow::new(size, true);
+            numbers.iter().for_each(|&n| window.commit(n).unwrap_or(()));
+            let mut restored = ReplayWindow::new(other, true);
+            prop_assert!(restored.restore(&window.save()));
+            for n in 1..10_100 {
+                let old = window.check(n);
+                let new = restored.check(n);
+                prop_assert!(new.is_err() || old.is_ok(), "{n} was {old:?} and is {new:?}");
+                if window.top() < n + u64::from(other.min(size)) {
+                    prop_assert_eq!(old, new);
+                }
+            }
+        }
+    }
+
+    fn model_check(model: &Model, sequence: u64) -> Result<(), ReplayError> {
+        let mut probe = Model { seen: model.seen.clone(), size: model.size };
+        probe.commit(sequence)
+    }
+
+    #[test]
+    fn zero_is_never_received() {
+        assert_eq!(ReplayWindow::new(64, false).check(0), Err(ReplayError::TooOld));
+        assert_eq!(ReplayWindow::new(64, true).commit(0), Err(ReplayError::TooOld));
+    }
+
+    #[test]
+    fn the_last_number_of_all_is_received_once() {
+        let mut window = ReplayWindow::new(64, true);
+        assert_eq!(window.commit(u64::MAX), Ok(()));
+        assert_eq!(window.commit(u64::MAX), Err(ReplayError::Duplicate));
+        assert_eq!(window.commit(u64::MAX - 63), Ok(()));
+        assert_eq!(window.commit(u64::MAX - 64), Err(ReplayError::TooOld));
+        assert_eq!(window.infer(5), Err(ReplayError::TooOld));
+    }
+
+    #[test]
+    fn a_restored_window_refuses_no_number_above_its_top() {
+        let mut bytes = ReplayWindow::new(64, true).save();
+        bytes[0] = 5;
+        bytes[16..].fill(0xFF);
+        let mut window = ReplayWindow::new(64, true);
+        assert!(window.restore(&bytes));
+        assert_eq!(window.commit(5), Err(ReplayError::Duplicate));
+        assert_eq!(window.commit(9), Ok(()));
+        assert_eq!(window.commit(7), Ok(()));
+    }
+
+    #[test]
+    fn rubbish_is_no_saved_window() {
+        let mut window = ReplayWindow::new(64, true);
+        window.commit(7).unwrap();
+        let good = window.save();
+        for len in 0..good.len() {
+            assert!(!window.restore(&good[..len]));
+        }
+        assert!(!window.restore(&[0xFF; 32]));
+        assert_eq!(window.top(), 7);
+    }
+}

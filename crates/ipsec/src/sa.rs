@@ -1,0 +1,159 @@
+//! The two kinds of security association.
+
+use crate::counters::SaCounters;
+use crate::event::{Event, EventKind};
+use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
+use crate::replay::ReplayWindow;
+use crate::sequence::{SequenceError, SequenceNumbers};
+use crate::slots::SaRef;
+use crate::spd::TunnelIndex;
+use crate::template::OuterTemplate;
+use crate::tunnel::TunnelParameters;
+use std::sync::Arc;
+use testudo_crypto::{Aad, Suite};
+use testudo_packet::DropReason;
+
+/// What stops being worth a report once reported.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    hard_lifetime: bool,
+    exhausted: bool,
+    not_leased: bool,
+}
+
+/// An SA towards the peer.
+#[derive(Debug)]
+pub(crate) struct OutboundSa {
+    pub(crate) spi: u32,
+    pub(crate) suite: Suite,
+    pub(crate) esn: bool,
+    pub(crate) salt: [u8; 4],
+    pub(crate) iv_seed: u64,
+    pub(crate) sequence: SequenceNumbers,
+    pub(crate) lifetime: LifetimeUse,
+    /// `None` while the peer is unknown.
+    pub(crate) template: Option<OuterTemplate>,
+    /// Longest inner packet, in bytes.
+    pub(crate) inner_mtu: usize,
+    pub(crate) last_sent: Moment,
+    pub(crate) tunnel: TunnelIndex,
+    pub(crate) counters: Arc<SaCounters>,
+    pub(crate) reported: Reported,
+}
+
+/// An SA from the peer.
+#[derive(Debug)]
+pub(crate) struct InboundSa {
+    pub(crate) spi: u32,
+    pub(crate) suite: Suite,
+    pub(crate) esn: bool,
+    pub(crate) salt: [u8; 4],
+    pub(crate) window: ReplayWindow,
+    pub(crate) lifetime: LifetimeUse,
+    pub(crate) tunnel: TunnelIndex,
+    pub(crate) counters: Arc<SaCounters>,
+    pub(crate) reported: Reported,
+}
+
+/// A tunnel as the worker holds it: its parameters and where its SAs stand.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    pub(crate) parameters: TunnelParameters,
+    pub(crate) outbound: SaRef,
+    pub(crate) inbound: SaRef,
+}
+
+/// SPI and sequence number as they are authenticated (RFC 4106 5, RFC 7634 2.1).
+pub(crate) fn aad(spi: u32, esn: bool, sequence: u64) -> Aad {
+    if esn { Aad::extended(spi, sequence) } else { Aad::short(spi, low(sequence)) }
+}
+
+/// The sequence number that an SA authenticated a packet with.
+pub(crate) fn sequence_of(aad: &Aad) -> u64 {
+    aad.as_bytes().get(4..).unwrap_or_default().iter().fold(0, |n, &b| n << 8 | u64::from(b))
+}
+
+/// The low 32 bits, which ESP carries.
+pub(crate) fn low(sequence: u64) -> u32 {
+    u32::try_from(sequence & 0xFFFF_FFFF).unwrap_or(0)
+}
+
+/// Salt, then IV (RFC 4106 4, RFC 7634 2).
+pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&salt);
+    nonce[4..].copy_from_slice(&iv);
+    nonce
+}
+
+impl OutboundSa {
+    /// The next sequence number, or why this packet must not be sent.
+    #[inline]
+    pub(crate) fn admit(
+        &mut self,
+        bytes: usize,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> Result<u64, DropReason> {
+        if self.lifetime.is_expired(now) {
+            report(
+                events,
+                &mut self.reported.hard_lifetime,
+                self.tunnel,
+                EventKind::HardLifetime { outbound: true },
+            );
+            return Err(DropReason::LifetimeExpired);
+        }
+        let sequence = self.sequence.take().map_err(|e| self.explain(e, events))?;
+        if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
+            events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: true } });
+        }
+        self.last_sent = now;
+        self.reported.not_leased = false;
+        Ok(sequence)
+    }
+
+    #[cold]
+    fn explain(&mut self, error: SequenceError, events: &mut Vec<Event>) -> DropReason {
+        match error {
+            SequenceError::Exhausted => {
+                report(events, &mut self.reported.exhausted, self.tunnel, EventKind::SequenceExhausted);
+                DropReason::SequenceExhausted
+            }
+            SequenceError::NotLeased => {
+                report(events, &mut self.reported.not_leased, self.tunnel, EventKind::SequenceNotLeased);
+                DropReason::SequenceNotLeased
+            }
+        }
+    }
+}
+
+impl InboundSa {
+    /// Whether a packet may be tried at all.
+    pub(crate) fn admit(&mut self, now: Moment, events: &mut Vec<Event>) -> Result<(), DropReason> {
+        if self.lifetime.is_expired(now) {
+            report(
+                events,
+                &mut self.reported.hard_lifetime,
+                self.tunnel,
+                EventKind::HardLifetime { outbound: false },
+            );
+            return Err(DropReason::LifetimeExpired);
+        }
+        Ok(())
+    }
+
+    /// Counts an authentic packet.
+    pub(crate) fn count(&mut self, bytes: usize, now: Moment, events: &mut Vec<Event>) {
+        if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
+            events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: false } });
+        }
+        self.counters.count(bytes as u64, self.window.top());
+    }
+}
+
+fn report(events: &mut Vec<Event>, reported: &mut bool, tunnel: TunnelIndex, kind: EventKind) {
+    if !std::mem::replace(reported, true) {
+        events.push(Event { tunnel, kind });
+    }
+}

@@ -1,0 +1,292 @@
+//! What a policy or an SA applies to (RFC 4301 4.4.1.1).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use testudo_wire::ip::{IpHeader, Version};
+
+/// An address as a number, so that prefixes of both versions are compared alike. Always used together with a version.
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
+/// A set of addresses: all of both versions, or those with a common prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    version: Option<Version>,
+    network: u128,
+    mask: u128,
+    length: u8,
+}
+
+/// A prefix length beyond the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a prefix of {length} bits does not fit an address of {bits}")]
+pub struct BadPrefix {
+    /// Length that was asked for, in bits.
+    pub length: u8,
+    /// Bits of an address of that version.
+    pub bits: u8,
+}
+
+impl Prefix {
+    /// Every address of both versions.
+    pub const ANY: Prefix = Prefix { version: None, network: 0, mask: 0, length: 0 };
+
+    /// The addresses that share the first `length` bits of `address`; host bits are cleared.
+    ///
+    /// # Errors
+    /// [`BadPrefix`] if `length` exceeds 32 or 128.
+    pub fn new(address: IpAddr, length: u8) -> Result<Self, BadPrefix> {
+        let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
+        if length > bits {
+            return Err(BadPrefix { length, bits });
+        }
+        let all = u128::MAX >> (128 - u32::from(bits));
+        let mask = if length == 0 { 0 } else { all & (all << (bits - length)) };
+        Ok(Self { version: Some(Version::of(address)), network: number(address) & mask, mask, length })
+    }
+
+    /// The IP version; `None` for [`ANY`](Self::ANY).
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    fn contains(&self, version: Version, address: u128) -> bool {
+        self.version.is_none_or(|v| v == version) && address & self.mask == self.network
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = match self.version {
+            None => return f.write_str("any"),
+            // Lossless: the network of an IPv4 prefix has 32 bits.
+            Some(Version::V4) => IpAddr::V4(u32::try_from(self.network).unwrap_or_default().into()),
+            Some(Version::V6) => IpAddr::V6(Ipv6Addr::from_bits(self.network)),
+        };
+        write!(f, "{address}/{}", self.length)
+    }
+}
+
+/// A range of ports, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Every port, and packets that show none (RFC 4301's OPAQUE included).
+    pub const ANY: PortRange = PortRange { first: 0, last: u16::MAX };
+
+    fn contains(self, port: Option<u16>) -> bool {
+        self == Self::ANY || port.is_some_and(|p| self.first <= p && p <= self.last)
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ANY => f.write_str("any"),
+            Self { first, last } if first == last => write!(f, "{first}"),
+            Self { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// What selectors look at in a packet, told from our side: `local` is the protected network's end in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow {
+    version: Version,
+    local: u128,
+    remote: u128,
+    protocol: u8,
+    ports: Option<(u16, u16)>,
+}
+
+impl Flow {
+    /// The flow of a packet that leaves: its source is local.
+    #[must_use]
+    pub fn outbound(header: &IpHeader, packet: &[u8]) -> Self {
+        Self::new(header.source, header.destination, header.protocol, header.ports(packet))
+    }
+
+    /// The flow of a packet that arrives: its destination is local.
+    #[must_use]
+    pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
+        let ports = header.ports(packet).map(|(source, destination)| (destination, source));
+        Self::new(header.destination, header.source, header.protocol, ports)
+    }
+
+    /// A flow by its parts; `ports` are local and remote.
+    #[must_use]
+    pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
+        Self { version: Version::of(local), local: number(local), remote: number(remote), protocol, ports }
+    }
+
+    /// The IP version of both addresses.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub(crate) fn masked(&self, local: u128, remote: u128) -> (u128, u128) {
+        (self.local & local, self.remote & remote)
+    }
+}
+
+/// What a policy or an SA applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// Addresses on the protected side.
+    pub local: Prefix,
+    /// Addresses behind the peer.
+    pub remote: Prefix,
+    /// Transport protocol; `None` for any.
+    pub protocol: Option<u8>,
+    /// Ports on the protected side.
+    pub local_ports: PortRange,
+    /// Ports behind the peer.
+    pub remote_ports: PortRange,
+}
+
+impl Selector {
+    /// Everything.
+    pub const ANY: Selector = Selector {
+        local: Prefix::ANY,
+        remote: Prefix::ANY,
+        protocol: None,
+        local_ports: PortRange::ANY,
+        remote_ports: PortRange::ANY,
+    };
+
+    /// Everything between two prefixes.
+    #[must_use]
+    pub fn between(local: Prefix, remote: Prefix) -> Self {
+        Self { local, remote, ..Self::ANY }
+    }
+
+    /// Whether the flow is selected. A flow without ports matches only where every port does.
+    #[must_use]
+    #[inline]
+    pub fn matches(&self, flow: &Flow) -> bool {
+        self.mismatch(flow).is_none()
+    }
+
+    /// The first thing about the flow that is not selected; `None` if it is selected.
+    #[must_use]
+    #[inline]
+    pub fn mismatch(&self, flow: &Flow) -> Option<Mismatch> {
+        if !self.local.contains(flow.version, flow.local) {
+            Some(Mismatch::Local)
+        } else if !self.remote.contains(flow.version, flow.remote) {
+            Some(Mismatch::Remote)
+        } else if self.protocol.is_some_and(|p| p != flow.protocol) {
+            Some(Mismatch::Protocol)
+        } else if !self.local_ports.contains(flow.ports.map(|p| p.0)) {
+            Some(Mismatch::LocalPort)
+        } else if !self.remote_ports.contains(flow.ports.map(|p| p.1)) {
+            Some(Mismatch::RemotePort)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            version: self.local.version.or(self.remote.version),
+            local_mask: self.local.mask,
+            remote_mask: self.remote.mask,
+        }
+    }
+
+    pub(crate) fn networks(&self) -> (u128, u128) {
+        (self.local.network, self.remote.network)
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end =
+            |ports: PortRange| if ports == PortRange::ANY { String::new() } else { format!("[{ports}]") };
+        write!(f, "{}{} <-> {}{}", self.local, end(self.local_ports), self.remote, end(self.remote_ports))?;
+        self.protocol.map_or(Ok(()), |p| write!(f, " protocol {p}"))
+    }
+}
+
+/// Which part of a flow a selector does not want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mismatch {
+    /// The address on the protected side.
+    Local,
+    /// The address behind the peer.
+    Remote,
+    /// The transport protocol.
+    Protocol,
+    /// The port on the protected side, or that there is none to see.
+    LocalPort,
+    /// The port behind the peer, or that there is none to see.
+    RemotePort,
+}
+
+/// What selectors with prefixes of the same lengths have in common: the key of one hash table in the SPD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) version: Option<Version>,
+    pub(crate) local_mask: u128,
+    pub(crate) remote_mask: u128,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (address, length) = text.split_once('/').unwrap();
+        Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
+    }
+
+    fn flow(local: &str, remote: &str, protocol: u8, ports: Option<(u16, u16)>) -> Flow {
+        Flow::new(local.parse().unwrap(), remote.parse().unwrap(), protocol, ports)
+    }
+
+    #[test]
+    fn prefixes_of_every_length_contain_their_first_and_last_address() {
+        for length in 0..=32u8 {
+            let p = Prefix::new("10.20.30.40".parse().unwrap(), length).unwrap();
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            let first = 0x0A14_1E28 & mask;
+            assert!(p.contains(Version::V4, first.into()) && p.contains(Version::V4, (first | !mask).into()));
+            assert!(!p.contains(Version::V6, first.into()));
+            assert!(length == 0 || !p.contains(Version::V4, u128::from(first) ^ (1 << (32 - length))));
+        }
+        assert!(Prefix::new("10.0.0.0".parse().unwrap(), 33).is_err());
+        assert!(Prefix::new("::".parse().unwrap(), 128).is_ok());
+    }
+
+    #[test]
+    fn an_ipv6_address_never_matches_an_ipv4_prefix() {
+        let selector = Selector::between(prefix("10.0.0.0/8"), prefix("0.0.0.0/0"));
+        assert!(selector.matches(&flow("10.1.1.1", "1.2.3.4", 6, None)));
+        assert!(!selector.matches(&flow("::10.1.1.1", "::1.2.3.4", 6, None)));
+        assert!(!selector.matches(&flow("::ffff:10.1.1.1", "::1", 6, None)));
+    }
+
+    #[test]
+    fn ports_match_in_ranges_and_fragments_match_only_any() {
+        let selector =
+            Selector { protocol: Some(6), remote_ports: PortRange { first: 80, last: 90 }, ..Selector::ANY };
+        assert!(selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((999, 80)))));
+        assert!(selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((999, 90)))));
+        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((80, 91)))));
+        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 17, Some((999, 80)))));
+        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
+        assert!(Selector::ANY.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
+    }
+}

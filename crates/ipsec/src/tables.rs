@@ -1,0 +1,229 @@
+//! The protocol state of one worker: SPD, tunnels, SAs.
+
+use crate::counters::SaCounters;
+use crate::event::Event;
+use crate::lifetime::{LifetimeUse, Moment};
+use crate::replay::ReplayWindow;
+use crate::sa::{InboundSa, OutboundSa, Reported, Tunnel};
+use crate::sequence::SequenceNumbers;
+use crate::slots::{SaRef, Slots};
+use crate::spd::{Spd, TunnelIndex};
+use crate::template::OuterTemplate;
+use crate::tunnel::{Encapsulation, TunnelParameters};
+use hashbrown::HashMap;
+use std::sync::Arc;
+use testudo_crypto::Suite;
+use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
+use testudo_wire::ip::Version;
+use testudo_wire::udp::UDP_HEADER_BYTES;
+
+/// A tunnel could not be installed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InstallError {
+    /// Another tunnel has this inbound SPI.
+    #[error("tunnel {tunnel}: inbound SPI {spi:#x} is in use")]
+    SpiInUse {
+        /// The tunnel that was to be installed.
+        tunnel: Arc<str>,
+        /// The SPI.
+        spi: u32,
+    },
+    /// The place is taken by another tunnel.
+    #[error("tunnel {tunnel}: its place {place} is in use")]
+    PlaceInUse {
+        /// The tunnel that was to be installed.
+        tunnel: Arc<str>,
+        /// The place.
+        place: u32,
+    },
+    /// 2^24 SAs are installed.
+    #[error("tunnel {tunnel}: the table of SAs is full")]
+    TableFull {
+        /// The tunnel that was to be installed.
+        tunnel: Arc<str>,
+    },
+}
+
+/// Where a tunnel's SAs were installed, and the counters they share with other threads.
+#[derive(Debug, Clone)]
+pub struct Installed {
+    /// The SA towards the peer.
+    pub outbound: SaRef,
+    /// The SA from the peer.
+    pub inbound: SaRef,
+    /// What the outbound SA counts.
+    pub outbound_counters: Arc<SaCounters>,
+    /// What the inbound SA counts.
+    pub inbound_counters: Arc<SaCounters>,
+}
+
+/// The protocol state of one worker, and the functions of the data path over it (modules `outbound` and `inbound`).
+///
+/// Engines and ports are not part of it: it takes packets, makes jobs, and takes jobs that ended.
+#[derive(Debug, Default)]
+pub struct Ipsec {
+    pub(crate) spd: Arc<Spd>,
+    pub(crate) tunnels: Vec<Option<Tunnel>>,
+    pub(crate) outbound: Slots<OutboundSa>,
+    pub(crate) inbound: Slots<InboundSa>,
+    pub(crate) sad: HashMap<u32, SaRef, foldhash::fast::RandomState>,
+    /// UDP ports on which ESP is expected, with the number of tunnels that do.
+    pub(crate) udp_ports: HashMap<u16, u32, foldhash::fast::RandomState>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// The longest inner packet that a tunnel over this path carries, in bytes.
+#[must_use]
+pub fn inner_mtu(path_mtu: usize, outer: Version, encapsulation: Encapsulation, suite: Suite) -> usize {
+    let udp = if matches!(encapsulation, Encapsulation::Esp) { 0 } else { UDP_HEADER_BYTES };
+    let fixed = outer.header_bytes() + udp + ESP_HEADER_BYTES + suite.iv_bytes() + suite.icv_bytes();
+    let text = path_mtu.saturating_sub(fixed) / suite.alignment_bytes() * suite.alignment_bytes();
+    text.saturating_sub(ESP_TRAILER_BYTES)
+}
+
+impl Ipsec {
+    /// State with these policies and no tunnels.
+    #[must_use]
+    pub fn new(spd: Arc<Spd>) -> Self {
+        Self { spd, ..Self::default() }
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub fn spd(&self) -> &Arc<Spd> {
+        &self.spd
+    }
+
+    /// Puts other policies in force. Packets seen from now on meet these.
+    pub fn replace_policies(&mut self, spd: Arc<Spd>) {
+        self.spd = spd;
+    }
+
+    /// Installs a tunnel at its place, with empty counters and an empty replay window.
+    ///
+    /// # Errors
+    /// [`InstallError`]; then nothing is installed.
+    pub fn install(
+        &mut self,
+        index: TunnelIndex,
+        parameters: TunnelParameters,
+        now: Moment,
+    ) -> Result<Installed, InstallError> {
+        let name = &parameters.name;
+        if self.tunnels.get(index.0 as usize).is_some_and(Option::is_some) {
+            return Err(InstallError::PlaceInUse { tunnel: Arc::clone(name), place: index.0 });
+        }
+        if self.sad.contains_key(&parameters.inbound.spi) {
+            return Err(InstallError::SpiInUse { tunnel: Arc::clone(name), spi: parameters.inbound.spi });
+        }
+        let outbound_counters = Arc::new(SaCounters::default());
+        let inbound_counters = Arc::new(SaCounters::default());
+        let full = || InstallError::TableFull { tunnel: Arc::clone(name) };
+        let out_sa = outbound_sa(index, &parameters, Arc::clone(&outbound_counters), now);
+        let in_sa = inbound_sa(index, &parameters, Arc::clone(&inbound_counters), now);
+        let outbound = self.outbound.insert(out_sa).ok_or_else(full)?;
+        let Some(inbound) = self.inbound.insert(in_sa) else {
+            self.outbound.remove(outbound);
+            return Err(full());
+        };
+        self.sad.insert(parameters.inbound.spi, inbound);
+        if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
+            *self.udp_ports.entry(local_port).or_default() += 1;
+        }
+        let place = index.0 as usize;
+        if self.tunnels.len() <= place {
+            self.tunnels.resize_with(place + 1, || None);
+        }
+        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound });
+        Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
+    }
+
+    /// Removes a tunnel. Jobs of its SAs that are under way end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown).
+    /// Returns where its SAs stood; `None` if there is no such tunnel.
+    pub fn remove(&mut self, index: TunnelIndex) -> Option<(SaRef, SaRef)> {
+        let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
+        self.outbound.remove(tunnel.outbound);
+        self.inbound.remove(tunnel.inbound);
+        self.sad.remove(&tunnel.parameters.inbound.spi);
+        if let Encapsulation::EspInUdp { local_port, .. } = tunnel.parameters.endpoints.encapsulation {
+            self.release_udp_port(local_port);
+        }
+        Some((tunnel.outbound, tunnel.inbound))
+    }
+
+    fn release_udp_port(&mut self, port: u16) {
+        let Some(users) = self.udp_ports.get_mut(&port) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.udp_ports.remove(&port);
+        }
+    }
+
+    /// Replaces the selectors that packets out of a tunnel are checked against, while its SAs go on.
+    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
+        if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            tunnel.parameters.selectors = selectors;
+        }
+    }
+
+    /// The replay window of a tunnel as bytes, to be kept over a restart.
+    #[must_use]
+    pub fn save_window(&self, index: TunnelIndex) -> Option<Vec<u8>> {
+        let tunnel = self.tunnel(index)?;
+        Some(self.inbound.get(tunnel.inbound)?.window.save())
+    }
+
+    /// Takes a saved replay window up again; `false` if there is no such tunnel or the bytes are no window.
+    #[must_use]
+    pub fn restore_window(&mut self, index: TunnelIndex, bytes: &[u8]) -> bool {
+        let Some(inbound) = self.tunnel(index).map(|t| t.inbound) else { return false };
+        self.inbound.get_mut(inbound).is_some_and(|sa| sa.window.restore(bytes))
+    }
+
+    /// What the operator should hear of since this was last called.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub(crate) fn tunnel(&self, index: TunnelIndex) -> Option<&Tunnel> {
+        self.tunnels.get(index.0 as usize)?.as_ref()
+    }
+}
+
+fn outbound_sa(
+    index: TunnelIndex,
+    p: &TunnelParameters,
+    counters: Arc<SaCounters>,
+    now: Moment,
+) -> OutboundSa {
+    let outer = Version::of(p.endpoints.local);
+    OutboundSa {
+        spi: p.outbound.spi,
+        suite: p.suite,
+        esn: p.esn,
+        salt: p.outbound.salt,
+        iv_seed: p.iv_seed,
+        sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
+        lifetime: LifetimeUse::new(p.outbound.lifetime, now),
+        template: OuterTemplate::new(&p.endpoints, p.dscp),
+        inner_mtu: inner_mtu(p.path_mtu, outer, p.endpoints.encapsulation, p.suite),
+        last_sent: now,
+        tunnel: index,
+        counters,
+        reported: Reported::default(),
+    }
+}
+
+fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters>, now: Moment) -> InboundSa {
+    InboundSa {
+        spi: p.inbound.spi,
+        suite: p.suite,
+        esn: p.esn,
+        salt: p.inbound.salt,
+        window: ReplayWindow::new(p.replay_window, p.esn),
+        lifetime: LifetimeUse::new(p.inbound.lifetime, now),
+        tunnel: index,
+        counters,
+        reported: Reported::default(),
+    }
+}

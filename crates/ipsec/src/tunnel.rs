@@ -1,0 +1,81 @@
+//! What a tunnel is made of: one SA each way, and what both share.
+
+use crate::lifetime::Lifetime;
+use crate::selector::Selector;
+use crate::sequence::Lease;
+use crate::template::Dscp;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use testudo_crypto::Suite;
+
+/// How ESP travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encapsulation {
+    /// As IP protocol 50 (RFC 4303).
+    Esp,
+    /// In UDP (RFC 3948).
+    EspInUdp {
+        /// Our port.
+        local_port: u16,
+        /// The peer's port; where its address is learned, so is its port.
+        remote_port: u16,
+    },
+}
+
+/// The outer ends of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's address; `None` while it is to be learned from authentic packets.
+    pub remote: Option<IpAddr>,
+    /// How ESP travels between them.
+    pub encapsulation: Encapsulation,
+}
+
+/// What one SA is made of.
+#[derive(Debug, Clone)]
+pub struct SaParameters {
+    /// Security parameters index.
+    pub spi: u32,
+    /// First part of every nonce.
+    pub salt: [u8; 4],
+    /// Its limits.
+    pub lifetime: Lifetime,
+}
+
+/// What a tunnel is made of. Keys are not part of it: engines hold them.
+#[derive(Debug, Clone)]
+pub struct TunnelParameters {
+    /// Name in configuration, tables and metrics.
+    pub name: Arc<str>,
+    /// The outer ends.
+    pub endpoints: Endpoints,
+    /// Follow the peer to the address that its newest authentic packet came from.
+    pub learn_remote: bool,
+    /// Algorithms.
+    pub suite: Suite,
+    /// Extended sequence numbers.
+    pub esn: bool,
+    /// Packets that the replay window spans.
+    pub replay_window: u32,
+    /// Outer DSCP.
+    pub dscp: Dscp,
+    /// The longest datagram that the path to the peer carries, outer headers included, in bytes.
+    pub path_mtu: usize,
+    /// After this time without a packet, a NAT keepalive is sent; `None` for never.
+    pub keepalive: Option<Duration>,
+    /// What may come through the tunnel: the selectors of the policies that name it.
+    pub selectors: Arc<[Selector]>,
+    /// From us to the peer.
+    pub outbound: SaParameters,
+    /// From the peer to us.
+    pub inbound: SaParameters,
+    /// First sequence number to send.
+    pub first_sequence: u64,
+    /// Where the numbers from there on are leased.
+    pub lease: Arc<Lease>,
+    /// XORed into the sequence number to make the IV: 0, but for known answers.
+    pub iv_seed: u64,
+}
