@@ -1,0 +1,30 @@
+//! Ports in memory: for tests, for pairs of gateways in one process, and for benchmarks.
+//!
+//! ```
+//! use testudo_packet::{Batch, Pool, Port};
+//! use testudo_port_memory::MemoryPort;
+//! let (mut port, handle) = MemoryPort::with_handle("site", 64);
+//! handle.input.push(b"a packet");
+//! let (mut pool, mut batch) = (Pool::new(64, 1500), Batch::new());
+//! port.rx(&mut pool, &mut batch)?;
+//! port.tx(&mut pool, &mut batch)?;
+//! assert_eq!(handle.output.pop().as_deref(), Some(&b"a packet"[..]));
+//! # Ok::<(), testudo_packet::PortError>(())
+//! ```
+//!
+//! | port | gives | takes |
+//! | --- | --- | --- |
+//! | [`MemoryPort`] | what was pushed to its queue | what its queue has room for |
+//! | [`LoopPort`] | a fixed set of packets, again and again | everything, and forgets it |
+//!
+//! Queues are shared with the test under a lock: they show what happens, not how fast. [`LoopPort`] has none and allocates nothing.
+
+#![forbid(unsafe_code)]
+
+mod looping;
+mod port;
+mod queue;
+
+pub use looping::LoopPort;
+pub use port::{MemoryHandle, MemoryPort};
+pub use queue::Queue;

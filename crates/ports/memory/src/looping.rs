@@ -1,0 +1,109 @@
+//! A port that never runs dry: the load of a benchmark.
+
+use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+
+/// A port that gives a fixed set of packets again and again, and forgets what it is given.
+#[derive(Debug)]
+pub struct LoopPort {
+    name: String,
+    packets: Vec<Vec<u8>>,
+    next: usize,
+    left: u64,
+    counters: PortCounters,
+}
+
+impl LoopPort {
+    /// A port that gives `packets` in turn, without end.
+    #[must_use]
+    pub fn new(name: impl Into<String>, packets: Vec<Vec<u8>>) -> Self {
+        let left = if packets.is_empty() { 0 } else { u64::MAX };
+        Self { name: name.into(), packets, next: 0, left, counters: PortCounters::default() }
+    }
+
+    /// The same, ending after `limit` packets.
+    #[must_use]
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.left = self.left.min(limit);
+        self
+    }
+
+    /// A port that only takes packets, and forgets them.
+    #[must_use]
+    pub fn discard(name: impl Into<String>) -> Self {
+        Self::new(name, Vec::new())
+    }
+}
+
+impl Port for LoopPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let before = batch.len();
+        while self.left > 0 && !batch.is_full() {
+            let Some(mut buffer) = pool.take() else { break };
+            let packet = &self.packets[self.next];
+            self.next = (self.next + 1) % self.packets.len();
+            self.left -= 1;
+            if packet.len() > pool.packet_bytes() {
+                pool.discard(buffer, DropReason::ReceiveTruncated);
+                continue;
+            }
+            buffer.receive_area()[..packet.len()].copy_from_slice(packet);
+            buffer.set_len(packet.len());
+            self.counters.rx_bytes += packet.len() as u64;
+            batch.push(buffer);
+        }
+        let received = batch.len() - before;
+        self.counters.rx_packets += received as u64;
+        self.counters.rx_calls += u64::from(received > 0);
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let taken = batch.len();
+        for buffer in batch.drain(..) {
+            self.counters.tx_bytes += buffer.len() as u64;
+            pool.recycle(buffer);
+        }
+        self.counters.tx_packets += taken as u64;
+        self.counters.tx_calls += u64::from(taken > 0);
+        Ok(taken)
+    }
+
+    fn exhausted(&self) -> bool {
+        self.left == 0
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_come_in_turn_until_the_limit() {
+        let mut port = LoopPort::new("load", vec![vec![1], vec![2, 2], vec![3]]).with_limit(100);
+        let (mut pool, mut batch) = (Pool::new(64, 100), Batch::new());
+        let mut seen = Vec::new();
+        while !port.exhausted() {
+            port.rx(&mut pool, &mut batch).unwrap();
+            seen.extend(batch.iter().map(|buffer| buffer.bytes()[0]));
+            port.tx(&mut pool, &mut batch).unwrap();
+        }
+        assert!(seen.iter().zip([1, 2, 3].iter().cycle()).all(|(a, b)| a == b));
+        assert_eq!((seen.len(), port.counters().tx_packets), (100, 100));
+        assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn a_discarding_port_has_nothing_to_give() {
+        let mut port = LoopPort::discard("sink");
+        assert!(port.exhausted());
+        assert_eq!(port.rx(&mut Pool::new(1, 10), &mut Batch::new()).unwrap(), 0);
+    }
+}

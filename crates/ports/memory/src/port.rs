@@ -1,0 +1,141 @@
+//! A port between two queues.
+
+use crate::queue::Queue;
+use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+
+/// A port that receives from one queue and sends to another.
+#[derive(Debug)]
+pub struct MemoryPort {
+    name: String,
+    input: Queue,
+    output: Queue,
+    counters: PortCounters,
+}
+
+/// The other ends of a [`MemoryPort`]'s queues.
+#[derive(Debug, Clone)]
+pub struct MemoryHandle {
+    /// What is pushed here, the port receives.
+    pub input: Queue,
+    /// What the port sends, comes here.
+    pub output: Queue,
+}
+
+impl MemoryPort {
+    /// A port between two queues.
+    #[must_use]
+    pub fn new(name: impl Into<String>, input: Queue, output: Queue) -> Self {
+        Self { name: name.into(), input, output, counters: PortCounters::default() }
+    }
+
+    /// A port, and the other ends of its queues, each of `capacity` packets.
+    #[must_use]
+    pub fn with_handle(name: impl Into<String>, capacity: usize) -> (Self, MemoryHandle) {
+        let handle = MemoryHandle { input: Queue::new(capacity), output: Queue::new(capacity) };
+        (Self::new(name, handle.input.clone(), handle.output.clone()), handle)
+    }
+
+    /// Two ports that receive what the other one sends, over queues of `capacity` packets.
+    #[must_use]
+    pub fn pair(capacity: usize) -> (Self, Self) {
+        let (a, handle) = Self::with_handle("memory a", capacity);
+        (a, Self::new("memory b", handle.output, handle.input))
+    }
+}
+
+impl Port for MemoryPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let mut received = 0;
+        while !batch.is_full() && !self.input.is_empty() {
+            let Some(mut buffer) = pool.take() else { break };
+            let packet = self.input.pop().unwrap_or_default();
+            if packet.len() > pool.packet_bytes() {
+                pool.discard(buffer, DropReason::ReceiveTruncated);
+                continue;
+            }
+            buffer.receive_area()[..packet.len()].copy_from_slice(&packet);
+            buffer.set_len(packet.len());
+            self.counters.rx_bytes += packet.len() as u64;
+            batch.push(buffer);
+            received += 1;
+        }
+        self.counters.rx_packets += received as u64;
+        self.counters.rx_calls += u64::from(received > 0);
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let taken = batch.iter().take_while(|buffer| self.output.push(buffer.bytes())).count();
+        for buffer in batch.drain(..taken) {
+            self.counters.tx_bytes += buffer.len() as u64;
+            pool.recycle(buffer);
+        }
+        self.counters.tx_packets += taken as u64;
+        self.counters.tx_calls += u64::from(taken > 0);
+        Ok(taken)
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_hands_packets_over_in_order() {
+        let (mut a, mut b) = MemoryPort::pair(100);
+        let (mut pool, mut batch) = (Pool::new(100, 1500), Batch::new());
+        for index in 0..40 {
+            let mut buffer = pool.take().unwrap();
+            buffer.append(4).unwrap().copy_from_slice(&[index; 4]);
+            batch.push(buffer);
+        }
+        assert_eq!(a.tx(&mut pool, &mut batch).unwrap(), 40);
+        assert_eq!(b.rx(&mut pool, &mut batch).unwrap(), 40);
+        assert!(batch.iter().zip(0..).all(|(buffer, index)| buffer.bytes() == [index; 4]));
+        assert_eq!((a.counters().tx_bytes, b.counters().rx_packets), (160, 40));
+    }
+
+    #[test]
+    fn a_full_queue_takes_a_prefix() {
+        let (mut port, handle) = MemoryPort::with_handle("m", 3);
+        let (mut pool, mut batch) = (Pool::new(8, 100), Batch::new());
+        for index in 0..5 {
+            let mut buffer = pool.take().unwrap();
+            buffer.append(1).unwrap()[0] = index;
+            batch.push(buffer);
+        }
+        assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), 3);
+        assert_eq!(batch.iter().map(|b| b.bytes()[0]).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(handle.output.pop(), Some(vec![0]));
+        assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), 1);
+        assert_eq!(handle.output.drain(), [[1], [2], [3]]);
+    }
+
+    #[test]
+    fn an_empty_pool_leaves_packets_where_they_are() {
+        let (mut port, handle) = MemoryPort::with_handle("m", 8);
+        (0..3).for_each(|_| assert!(handle.input.push(b"x")));
+        let (mut pool, mut batch) = (Pool::new(2, 100), Batch::new());
+        assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 2);
+        assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0);
+        assert_eq!(handle.input.len(), 1);
+    }
+
+    #[test]
+    fn a_packet_longer_than_a_buffer_is_counted() {
+        let (mut port, handle) = MemoryPort::with_handle("m", 8);
+        assert!(handle.input.push(&[0; 101]) && handle.input.push(&[0; 100]));
+        let (mut pool, mut batch) = (Pool::new(2, 100), Batch::new());
+        assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 1);
+        assert_eq!(pool.drops().get(DropReason::ReceiveTruncated), 1);
+        assert_eq!(pool.available(), 1);
+    }
+}

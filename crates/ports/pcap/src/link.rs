@@ -1,0 +1,116 @@
+//! From a captured frame to the IP datagram in it.
+
+use std::ops::Range;
+use testudo_packet::DropReason;
+
+/// Layer below IP (<https://www.tcpdump.org/linktypes.html>), as far as we read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// The packet begins with its IP header.
+    Raw,
+    /// Ethernet, perhaps with VLAN tags.
+    Ethernet,
+    /// What `tcpdump -i any` writes.
+    Cooked,
+    /// The same, version 2.
+    Cooked2,
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86DD;
+/// 802.1Q, 802.1ad, and what was used before it.
+const VLAN: [u16; 3] = [0x8100, 0x88A8, 0x9100];
+
+impl Link {
+    /// The link type of a file or interface; `None` if it is not read here.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        match number {
+            // 12 and 14 are what some systems write for 101.
+            12 | 14 | 101 | 228 | 229 => Some(Link::Raw),
+            1 => Some(Link::Ethernet),
+            113 => Some(Link::Cooked),
+            276 => Some(Link::Cooked2),
+            _ => None,
+        }
+    }
+
+    /// Where in `frame` the IP datagram is, without padding behind it.
+    pub(crate) fn datagram(self, frame: &[u8]) -> Result<Range<usize>, DropReason> {
+        let (kind_at, header_bytes) = match self {
+            Link::Raw => return Ok(0..frame.len()),
+            Link::Ethernet => ethernet(frame)?,
+            Link::Cooked => (14, 16),
+            Link::Cooked2 => (0, 20),
+        };
+        let kind = be16(frame, kind_at).ok_or(DropReason::Truncated)?;
+        if kind != IPV4 && kind != IPV6 {
+            return Err(DropReason::NotIp);
+        }
+        let datagram = frame.get(header_bytes..).ok_or(DropReason::Truncated)?;
+        Ok(header_bytes..header_bytes + promised_bytes(datagram, kind).min(datagram.len()))
+    }
+}
+
+/// Where the type of the payload stands, and where the payload starts: behind any VLAN tags.
+fn ethernet(frame: &[u8]) -> Result<(usize, usize), DropReason> {
+    let mut kind_at = 12;
+    while VLAN.contains(&be16(frame, kind_at).ok_or(DropReason::Truncated)?) {
+        kind_at += 4;
+    }
+    Ok((kind_at, kind_at + 2))
+}
+
+/// The datagram's length by its own header: an Ethernet frame may be padded to 60 bytes.
+fn promised_bytes(datagram: &[u8], kind: u16) -> usize {
+    let length = if kind == IPV4 { be16(datagram, 2) } else { be16(datagram, 4) };
+    let header_bytes = if kind == IPV4 { 0 } else { 40 };
+    length.map_or(usize::MAX, |n| header_bytes + usize::from(n))
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..)?.first_chunk::<2>()?;
+    Some(u16::from_be_bytes(*pair))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(tags: &[[u8; 4]], kind: [u8; 2], payload: &[u8]) -> Vec<u8> {
+        [&[0; 12][..], &tags.concat(), &kind, payload].concat()
+    }
+
+    #[test]
+    fn ethernet_and_its_tags_and_padding_are_stripped() {
+        let mut payload = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 59];
+        payload.resize(46, 0);
+        let tag = [0x81, 0, 0, 7];
+        let plain = frame(&[], [8, 0], &payload);
+        assert_eq!(Link::Ethernet.datagram(&plain), Ok(14..38));
+        let tagged = frame(&[[0x88, 0xA8, 0, 1], tag], [8, 0], &payload);
+        assert_eq!(Link::Ethernet.datagram(&tagged), Ok(22..46));
+        let mut six = vec![0x60, 0, 0, 0, 0, 2];
+        six.resize(46, 0);
+        assert_eq!(Link::Ethernet.datagram(&frame(&[], [0x86, 0xDD], &six)), Ok(14..56));
+        assert_eq!(Link::Ethernet.datagram(&frame(&[], [8, 6], &payload)), Err(DropReason::NotIp));
+    }
+
+    #[test]
+    fn every_truncation_has_an_answer() {
+        let whole = frame(&[[0x81, 0, 0, 7]], [8, 0], &[0x45, 0, 0, 20]);
+        for link in [Link::Ethernet, Link::Cooked, Link::Cooked2, Link::Raw] {
+            for len in 0..whole.len() {
+                let _ = link.datagram(&whole[..len]);
+            }
+        }
+        assert_eq!(Link::Ethernet.datagram(&whole[..17]), Err(DropReason::Truncated));
+    }
+
+    #[test]
+    fn cooked_frames_are_stripped() {
+        let cooked = [&[0; 14][..], &[8, 0], &[0x45; 30]].concat();
+        assert_eq!(Link::Cooked.datagram(&cooked), Ok(16..46));
+        let cooked2 = [&[0x86, 0xDD][..], &[0; 18], &[0x60; 30]].concat();
+        assert_eq!(Link::Cooked2.datagram(&cooked2), Ok(20..50));
+    }
+}

@@ -1,0 +1,247 @@
+//! Packet files, good and hostile: written and read back, and read byte by byte broken.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    reason = "a test panics on failure, and its data is made of small numbers"
+)]
+
+use std::io::Cursor;
+use std::process::Command;
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Port};
+use testudo_port_pcap::{PcapError, PcapPort, PcapReader, PcapWriter};
+
+const PACKET_BYTES: usize = 2000;
+
+/// A pcap file in the byte order that `word` writes.
+fn pcap(word: fn(u32) -> [u8; 4], magic: u32, link: u32, frames: &[(&[u8], u32)]) -> Vec<u8> {
+    let mut file = [word(magic), [0; 4], [0; 4], [0; 4], word(65_535), word(link)].concat();
+    for (frame, original) in frames {
+        file.extend([word(1), word(2), word(frame.len() as u32), word(*original)].concat());
+        file.extend_from_slice(frame);
+    }
+    file
+}
+
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let padded = [body, &vec![0; body.len().next_multiple_of(4) - body.len()]].concat();
+    let length = (padded.len() as u32 + 12).to_le_bytes();
+    [&kind.to_le_bytes()[..], &length, &padded, &length].concat()
+}
+
+fn section() -> Vec<u8> {
+    block(0x0A0D_0D0A, &[&0x1A2B_3C4D_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xFF; 8]].concat())
+}
+
+fn interface(link: u8, snap_bytes: u32) -> Vec<u8> {
+    block(1, &[&[link, 0, 0, 0][..], &snap_bytes.to_le_bytes()].concat())
+}
+
+fn enhanced(interface: u32, captured: u32, original: u32, frame: &[u8]) -> Vec<u8> {
+    let fields = [interface, 0, 0, captured, original].map(u32::to_le_bytes).concat();
+    block(6, &[&fields, frame].concat())
+}
+
+fn reader(file: Vec<u8>) -> Result<PcapReader, PcapError> {
+    PcapReader::from_read("test.pcap", Box::new(Cursor::new(file)))
+}
+
+/// All packets of a port, the drops by reason, and the error at its end.
+type Content = (Vec<Vec<u8>>, Vec<(DropReason, u64)>, Option<String>);
+
+fn read(port: &mut dyn Port) -> Content {
+    let (mut pool, mut batch) = (Pool::new(64, PACKET_BYTES), Batch::new());
+    let (mut packets, mut error) = (Vec::new(), None);
+    while !port.exhausted() {
+        match port.rx(&mut pool, &mut batch) {
+            Ok(_) => {}
+            Err(e) => error = Some(e.to_string()),
+        }
+        for buffer in batch.drain(..) {
+            packets.push(buffer.bytes().to_vec());
+            pool.recycle(buffer);
+        }
+    }
+    assert_eq!(pool.available(), 64);
+    (packets, pool.drops().iter().filter(|d| d.1 > 0).collect(), error)
+}
+
+fn packet(index: usize) -> Vec<u8> {
+    let mut bytes = vec![index as u8; 20 + index * 7 % 1400];
+    bytes[0] = 0x45;
+    bytes
+}
+
+#[test]
+fn what_is_written_is_read_back_and_is_the_same_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets: Vec<_> = (0..300).map(packet).collect();
+    let files = ["a.pcap", "b.pcap"].map(|name| folder.path().join(name));
+    for file in &files {
+        let mut pool = Pool::new(64, PACKET_BYTES);
+        let mut writer = PcapWriter::create(file).unwrap();
+        for chunk in packets.chunks(64) {
+            let mut batch: Batch = chunk.iter().map(|p| Buffer::copied(p, 0, 0)).collect();
+            assert_eq!(writer.tx(&mut pool, &mut batch).unwrap(), chunk.len());
+        }
+        writer.finish().unwrap();
+        assert_eq!(writer.counters().tx_packets, 300);
+    }
+    assert_eq!(std::fs::read(&files[0]).unwrap(), std::fs::read(&files[1]).unwrap());
+    let mut port = PcapPort::new("both", Some(PcapReader::open(&files[0]).unwrap()), None);
+    assert_eq!(read(&mut port), (packets, vec![], None));
+    assert_eq!(port.counters().rx_packets, 300);
+}
+
+#[test]
+fn tcpdump_reads_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.pcap");
+    let mut writer = PcapWriter::create(&file).unwrap();
+    let ping =
+        [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0, 0xF7, 0xFD, 0, 1, 0, 1];
+    let mut batch: Batch = [Buffer::copied(&ping, 0, 0), Buffer::copied(&ping, 0, 0)].into_iter().collect();
+    writer.tx(&mut Pool::new(2, 100), &mut batch).unwrap();
+    drop(writer);
+    match Command::new("tcpdump").args(["-ttnr".as_ref(), file.as_os_str()]).output() {
+        Ok(output) => {
+            let text = String::from_utf8(output.stdout).unwrap();
+            let lines: Vec<_> = text.lines().collect();
+            assert!(lines.len() == 2 && lines[0].starts_with("0.000000 IP 10.0.0.1 > 10.0.0.2"), "{text}");
+            assert!(lines[1].starts_with("0.000001 "), "{text}");
+        }
+        Err(error) => println!("tcpdump: {error}; skipped"),
+    }
+}
+
+#[test]
+fn both_byte_orders_and_resolutions_are_read() {
+    for (word, magic) in [
+        (u32::to_le_bytes as fn(u32) -> [u8; 4], 0xA1B2_C3D4),
+        (u32::to_be_bytes, 0xA1B2_C3D4),
+        (u32::to_le_bytes, 0xA1B2_3C4D),
+        (u32::to_be_bytes, 0xA1B2_3C4D),
+    ] {
+        for link in [101, 228, 229] {
+            let file = pcap(word, magic, link, &[(&[0x45; 20], 20), (&[0x60; 40], 40)]);
+            let expected = (vec![vec![0x45; 20], vec![0x60; 40]], vec![], None);
+            assert_eq!(read(&mut reader(file).unwrap()), expected);
+        }
+    }
+}
+
+#[test]
+fn ethernet_frames_lose_their_header_and_others_are_counted() {
+    let ip = [&[0; 12][..], &[8, 0], &[0x45; 30]].concat();
+    let arp = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
+    let file =
+        pcap(u32::to_le_bytes, 0xA1B2_C3D4, 1, &[(&ip, 44), (&arp, 42), (&ip[..10], 10), (&ip[..30], 44)]);
+    let (packets, drops, error) = read(&mut reader(file).unwrap());
+    assert_eq!((packets, error), (vec![vec![0x45; 30]], None));
+    assert_eq!(drops, [(DropReason::NotIp, 1), (DropReason::Truncated, 2)]);
+}
+
+#[test]
+fn a_packet_longer_than_a_buffer_is_counted() {
+    let long = vec![0x45; PACKET_BYTES + 1];
+    let file = pcap(u32::to_le_bytes, 0xA1B2_C3D4, 101, &[(&long, 2001), (&long[1..], 2000)]);
+    let (packets, drops, _) = read(&mut reader(file).unwrap());
+    assert_eq!((packets.len(), drops), (1, vec![(DropReason::ReceiveTruncated, 1)]));
+}
+
+#[test]
+fn pcapng_is_read_with_its_interfaces_and_sections() {
+    let ethernet = [&[0; 12][..], &[8, 0], &[0x45; 30]].concat();
+    let simple = block(3, &[&25_u32.to_le_bytes()[..], &[0x45; 25]].concat());
+    let file = [
+        section(),
+        interface(101, 0),
+        interface(1, 0),
+        interface(147, 0),
+        enhanced(0, 20, 20, &[0x45; 20]),
+        block(4, &[1, 2, 3]),
+        enhanced(1, 44, 44, &ethernet),
+        enhanced(2, 30, 30, &[0x45; 30]),
+        enhanced(0, 20, 90, &[0x45; 20]),
+        simple,
+        section(),
+        interface(1, 0),
+        enhanced(0, 44, 44, &ethernet),
+    ]
+    .concat();
+    let (packets, drops, error) = read(&mut reader(file).unwrap());
+    assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [20, 30, 25, 30]);
+    assert_eq!(drops, [(DropReason::NotIp, 1), (DropReason::Truncated, 1)]);
+    assert_eq!(error, None);
+}
+
+#[test]
+fn a_broken_record_is_named_after_the_packets_before_it() {
+    let mut file = pcap(u32::to_le_bytes, 0xA1B2_C3D4, 101, &[(&[0x45; 20], 20), (&[0x45; 20], 20)]);
+    file.extend([0, 0, 0xFFFF_FFFF, 0xFFFF_FFFF].map(u32::to_le_bytes).concat());
+    let (packets, _, error) = read(&mut reader(file).unwrap());
+    assert_eq!(packets.len(), 2);
+    let error = error.unwrap();
+    assert!(
+        error.contains("test.pcap") && error.contains("record 3") && error.contains("4294967295"),
+        "{error}"
+    );
+    let ng = [section(), interface(101, 0), enhanced(5, 20, 20, &[0x45; 20])].concat();
+    assert!(read(&mut reader(ng).unwrap()).2.unwrap().contains("interface 5 was not described"));
+    let ng = [section(), interface(101, 0), enhanced(0, 99, 99, &[0x45; 20])].concat();
+    assert!(read(&mut reader(ng).unwrap()).2.unwrap().contains("99 bytes"));
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused() {
+    let refusal = |file: Vec<u8>| reader(file).err().unwrap().to_string();
+    assert!(refusal(b"#!/bin/sh".to_vec()).contains("neither a pcap nor a pcapng"));
+    assert!(refusal(pcap(u32::to_le_bytes, 0xA1B2_C3D4, 147, &[])).contains("link type 147"));
+    assert!(refusal(vec![]).contains("ends within"));
+    let missing = PcapReader::open("/nonexistent/in.pcap".as_ref()).err().unwrap();
+    assert!(missing.to_string().contains("/nonexistent/in.pcap"), "{missing}");
+    let full = PcapWriter::create("/nonexistent/out.pcap".as_ref()).err().unwrap();
+    assert!(full.to_string().contains("/nonexistent/out.pcap"), "{full}");
+}
+
+#[test]
+fn every_truncation_and_every_changed_byte_ends_in_packets_or_an_error() {
+    let ethernet = [&[0; 12][..], &[8, 0], &[0x45; 30]].concat();
+    let files = [
+        pcap(u32::to_be_bytes, 0xA1B2_C3D4, 1, &[(&ethernet, 44), (&ethernet, 44)]),
+        [section(), interface(1, 96), enhanced(0, 44, 44, &ethernet), section(), interface(101, 0)].concat(),
+    ];
+    for file in files {
+        for len in 0..file.len() {
+            if let Ok(mut port) = reader(file[..len].to_vec()) {
+                read(&mut port);
+            }
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut changed = file.clone();
+                changed[len] = value;
+                if let Ok(mut port) = reader(changed) {
+                    read(&mut port);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_keeps_the_packet() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if bytes.len() == 24 { Ok(24) } else { Err(std::io::ErrorKind::StorageFull.into()) }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+    }
+    let mut writer = PcapWriter::to_write("full.pcap", Box::new(Full)).unwrap();
+    let mut batch: Batch = [Buffer::copied(&[0x45; 20], 0, 0)].into_iter().collect();
+    let error = writer.tx(&mut Pool::new(1, 100), &mut batch).unwrap_err();
+    assert!(error.to_string().contains("full.pcap") && batch.len() == 1);
+    assert!(writer.finish().unwrap_err().to_string().contains("full.pcap"));
+}

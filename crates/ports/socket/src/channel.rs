@@ -1,0 +1,75 @@
+//! One open endpoint: its socket, and what was learnt about it.
+
+use crate::error::OpenError;
+use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
+use crate::raw_receive;
+use crate::sys::Socket;
+use crate::udp_receive::{Received, UdpReceiver};
+use std::io;
+use testudo_packet::{Batch, Pool};
+
+/// A socket whose peers are behind ICMP errors gets one more chance per call for each of them, up to this many.
+const RETRIES: usize = 8;
+
+/// An open endpoint.
+pub(crate) struct Channel {
+    pub(crate) socket: Socket,
+    pub(crate) endpoint: Endpoint,
+    /// `None` for raw ESP.
+    receiver: Option<UdpReceiver>,
+    /// Whether several datagrams may go as one message (`UDP_SEGMENT`).
+    pub(crate) joins: bool,
+    dont_fragment: bool,
+}
+
+impl Channel {
+    pub(crate) fn open(endpoint: Endpoint, config: &SocketConfig) -> Result<Self, OpenError> {
+        let (socket, endpoint) = open::endpoint(endpoint, config)?;
+        let is_udp = endpoint.encapsulation != Encapsulation::RawEsp;
+        let receiver = is_udp.then(UdpReceiver::new);
+        Ok(Self { socket, endpoint, receiver, joins: is_udp, dont_fragment: true })
+    }
+
+    /// Fills `batch` from the socket.
+    ///
+    /// # Errors
+    /// Only those that mean that the socket is unusable: what a peer or a router caused is no error of ours.
+    pub(crate) fn receive(
+        &mut self,
+        pool: &mut Pool,
+        batch: &mut Batch,
+        done: &mut Received,
+    ) -> io::Result<()> {
+        for _ in 0..RETRIES {
+            let outcome = match &mut self.receiver {
+                Some(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
+                None => raw_receive::receive(&self.socket, &self.endpoint, pool, batch).map(|received| {
+                    done.packets += received.packets;
+                    done.bytes += received.bytes;
+                    done.calls += received.calls;
+                }),
+            };
+            match outcome {
+                Err(error) if is_fatal(&error) => return Err(error),
+                // An ICMP error about an earlier packet, reported once: the next call has the datagrams behind it.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the socket send with or without DF from now on.
+    pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
+        if self.dont_fragment != wanted && self.endpoint.local.is_ipv4() {
+            open::set_dont_fragment(&self.socket, self.endpoint.local, wanted)?;
+            self.dont_fragment = wanted;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the socket will never work again.
+pub(crate) fn is_fatal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EOPNOTSUPP))
+}

@@ -1,0 +1,187 @@
+//! Control messages (cmsg(3)): what goes beside a datagram. Written and read as bytes, with every length checked.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Room for all messages that we send or ask for: at most three of them.
+pub(crate) const CONTROL_BYTES: usize = 128;
+/// `struct cmsghdr`: a length as long as a pointer, level and type.
+const HEADER_BYTES: usize = size_of::<usize>() + 8;
+
+/// A buffer for control messages, aligned as the kernel wants it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Control {
+    bytes: [u8; CONTROL_BYTES],
+    length: usize,
+}
+
+/// What the kernel said about a datagram.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Size of each datagram, if several came together.
+    pub(crate) gro_size: Option<usize>,
+    /// DSCP and ECN.
+    pub(crate) traffic_class: u8,
+    /// Where it was sent to.
+    pub(crate) destination: Option<IpAddr>,
+}
+
+impl Control {
+    pub(crate) const EMPTY: Self = Self { bytes: [0; CONTROL_BYTES], length: 0 };
+
+    /// Adds a message. One that does not fit is left away; ours fit, see the tests.
+    pub(crate) fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let at = self.length;
+        let end = at + align(HEADER_BYTES) + align(data.len());
+        let Some(message) = self.bytes.get_mut(at..end) else { return };
+        message.fill(0);
+        let length = align(HEADER_BYTES) + data.len();
+        message[..size_of::<usize>()].copy_from_slice(&length.to_ne_bytes());
+        message[size_of::<usize>()..][..4].copy_from_slice(&level.to_ne_bytes());
+        message[size_of::<usize>() + 4..][..4].copy_from_slice(&kind.to_ne_bytes());
+        message[align(HEADER_BYTES)..length].copy_from_slice(data);
+        self.length = end;
+    }
+
+    /// Asks for a traffic class.
+    pub(crate) fn push_traffic_class(&mut self, is_v6: bool, traffic_class: u8) {
+        let value = i32::from(traffic_class).to_ne_bytes();
+        if is_v6 {
+            self.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value);
+        } else {
+            self.push(libc::IPPROTO_IP, libc::IP_TOS, &value);
+        }
+    }
+
+    /// Asks for segmentation.
+    pub(crate) fn push_segment_size(&mut self, bytes: u16) {
+        self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
+    }
+
+    /// Asks for a source address.
+    pub(crate) fn push_source(&mut self, source: IpAddr) {
+        match source {
+            IpAddr::V4(a) => {
+                // struct in_pktinfo: interface index, source, destination.
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&a.octets());
+                self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            IpAddr::V6(a) => {
+                // struct in6_pktinfo: address, interface index.
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&a.octets());
+                self.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+
+    /// The messages that the kernel should read.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// All bytes, for the kernel to write to.
+    pub(crate) fn storage(&mut self) -> &mut [u8; CONTROL_BYTES] {
+        &mut self.bytes
+    }
+
+    /// Reads what the kernel wrote to [`storage`](Self::storage), `length` bytes of it.
+    pub(crate) fn read(&self, length: usize) -> Received {
+        let mut received = Received::default();
+        let mut rest = self.bytes.get(..length).unwrap_or_default();
+        while let Some((level, kind, data, after)) = next_message(rest) {
+            received.take(level, kind, data);
+            rest = after;
+        }
+        received
+    }
+}
+
+impl Received {
+    fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
+        match (level, kind) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let size = data.first_chunk().and_then(|b| usize::try_from(i32::from_ne_bytes(*b)).ok());
+                self.gro_size = size.filter(|&n| n > 0);
+            }
+            // One byte for IPv4, an int for IPv6.
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.traffic_class = data.first().copied().unwrap_or(0),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let value = data.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
+                self.traffic_class = u8::try_from(value).unwrap_or(0);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let address = data.get(8..12).and_then(|b| b.first_chunk::<4>());
+                self.destination = address.map(|b| IpAddr::V4(Ipv4Addr::from(*b)));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                self.destination = data.first_chunk::<16>().map(|b| IpAddr::V6(Ipv6Addr::from(*b)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Level, type and data of the first message, and what follows it.
+fn next_message(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
+    let length = usize::from_ne_bytes(*bytes.first_chunk()?);
+    let level = i32::from_ne_bytes(*bytes.get(size_of::<usize>()..)?.first_chunk()?);
+    let kind = i32::from_ne_bytes(*bytes.get(size_of::<usize>() + 4..)?.first_chunk()?);
+    let data = bytes.get(align(HEADER_BYTES)..length)?;
+    Some((level, kind, data, bytes.get(align(length)..).unwrap_or_default()))
+}
+
+fn align(n: usize) -> usize {
+    n.saturating_add(size_of::<usize>() - 1) & !(size_of::<usize>() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_sent_at_once_fits() {
+        let mut control = Control::EMPTY;
+        control.push_traffic_class(true, 3);
+        control.push_segment_size(1400);
+        control.push_source(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        let kinds: Vec<_> = std::iter::successors(next_message(control.bytes()), |m| next_message(m.3))
+            .map(|(level, kind, data, _)| (level, kind, data.len()))
+            .collect();
+        let expected = [
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 4),
+            (libc::SOL_UDP, libc::UDP_SEGMENT, 2),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20),
+        ];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_read() {
+        let mut control = Control::EMPTY;
+        control.push(libc::IPPROTO_IP, libc::IP_TOS, &[0xB9]);
+        control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());
+        control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0, 0, 0, 0, 1, 1, 1, 1, 192, 0, 2, 7]);
+        let length = control.bytes().len();
+        let expected = Received {
+            gro_size: Some(1400),
+            traffic_class: 0xB9,
+            destination: Some("192.0.2.7".parse().unwrap()),
+        };
+        assert_eq!(control.read(length), expected);
+        for cut in 0..length {
+            let _ = control.read(cut);
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_end_the_reading() {
+        for lie in [0, 1, 15, 1000, usize::MAX] {
+            let mut control = Control::EMPTY;
+            control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());
+            control.bytes[..size_of::<usize>()].copy_from_slice(&lie.to_ne_bytes());
+            assert_eq!(control.read(CONTROL_BYTES), Received::default(), "{lie}");
+        }
+    }
+}

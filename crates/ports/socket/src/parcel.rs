@@ -1,0 +1,176 @@
+//! From an outer header to what the socket API wants to know.
+
+use crate::open::{Encapsulation, Endpoint};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use testudo_packet::DropReason;
+use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
+use testudo_wire::{ParseError, protocol};
+
+/// Which socket a packet leaves by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// That of an endpoint, by its index.
+    Endpoint(usize),
+    /// The one for packets in clear.
+    Bypass(Version),
+}
+
+/// A packet, addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parcel {
+    pub(crate) way: Way,
+    pub(crate) destination: SocketAddr,
+    /// Set where the socket has no address of its own.
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) traffic_class: u8,
+    pub(crate) dont_fragment: bool,
+    /// Where in the packet the bytes stand that the socket wants.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Parcel {
+    /// Reads the outer headers of `packet`.
+    pub(crate) fn address<'a>(
+        packet: &[u8],
+        endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
+    ) -> Result<Self, DropReason> {
+        let header = IpHeader::parse(packet).map_err(reason)?;
+        let way = |index| Way::Endpoint(index);
+        let whole = 0..header.total_bytes;
+        let content = header.header_bytes..header.total_bytes;
+        match header.protocol {
+            protocol::UDP if header.fragment.is_none() => {
+                let udp = UdpHeader::parse(header.payload(packet)).map_err(reason)?;
+                let own = |e: &Endpoint| e.encapsulation == Encapsulation::Udp { port: udp.source_port };
+                if let Some((index, endpoint)) = find(&header, endpoints, own) {
+                    let content = content.start + UDP_HEADER_BYTES..content.start + udp.total_bytes;
+                    return Ok(Self::new(&header, way(index), Some(endpoint), udp.destination_port, content));
+                }
+            }
+            protocol::ESP => {
+                let own = |e: &Endpoint| e.encapsulation == Encapsulation::RawEsp;
+                if let Some((index, endpoint)) = find(&header, endpoints, own) {
+                    let bytes = if header.version == Version::V4 { whole } else { content };
+                    return Ok(Self::new(&header, way(index), Some(endpoint), 0, bytes));
+                }
+            }
+            _ => {}
+        }
+        Ok(Self::new(&header, Way::Bypass(header.version), None, 0, whole))
+    }
+
+    fn new(header: &IpHeader, way: Way, endpoint: Option<&Endpoint>, port: u16, bytes: Range<usize>) -> Self {
+        let is_wildcard = endpoint.is_some_and(|e| e.local.is_unspecified());
+        Self {
+            way,
+            destination: SocketAddr::new(header.destination, port),
+            source: (is_wildcard && !header.source.is_unspecified()).then_some(header.source),
+            traffic_class: header.traffic_class,
+            dont_fragment: header.dont_fragment,
+            start: bytes.start,
+            end: bytes.end,
+        }
+    }
+
+    /// Bytes that the socket sends.
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether `self` may follow `first` in one message, which is cut into datagrams of `first`'s length.
+    pub(crate) fn may_follow(&self, first: &Self) -> bool {
+        self.len() <= first.len()
+            && self.len() > 0
+            && self.destination == first.destination
+            && self.source == first.source
+            && self.traffic_class == first.traffic_class
+    }
+}
+
+/// The endpoint of the header's source: by its address, else one that stands for all addresses.
+fn find<'a>(
+    header: &IpHeader,
+    endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
+    own: impl Fn(&Endpoint) -> bool,
+) -> Option<(usize, &'a Endpoint)> {
+    let mut candidates = endpoints.enumerate().filter(|(_, e)| own(e));
+    let wildcard = candidates
+        .clone()
+        .find(|(_, e)| e.local.is_unspecified() && e.local.is_ipv4() == header.source.is_ipv4());
+    candidates.find(|(_, e)| e.local == header.source).or(wildcard)
+}
+
+fn reason(error: ParseError) -> DropReason {
+    match error {
+        ParseError::NotIp => DropReason::NotIp,
+        ParseError::Truncated => DropReason::Truncated,
+        ParseError::BadHeader => DropReason::BadHeader,
+        ParseError::BadChecksum => DropReason::BadChecksum,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_wire::ip::OuterHeader;
+
+    fn packet(source: &str, protocol: u8) -> Vec<u8> {
+        let header = OuterHeader {
+            source: source.parse().unwrap(),
+            destination: if source.contains(':') { "2001:db8::9" } else { "192.0.2.9" }.parse().unwrap(),
+            protocol,
+            traffic_class: 0xB9,
+            hop_limit: 64,
+            dont_fragment: true,
+        };
+        let mut bytes = vec![0; header.bytes() + 8 + 100];
+        header.write(&mut bytes, header.bytes() + 108, 0).unwrap();
+        let udp = UdpHeader { source_port: 4500, destination_port: 4501, total_bytes: 108 };
+        udp.write(&mut bytes[header.bytes()..]).unwrap();
+        bytes
+    }
+
+    fn endpoints() -> Vec<Endpoint> {
+        let udp = Encapsulation::Udp { port: 4500 };
+        let endpoint = |local: &str, encapsulation| Endpoint { local: local.parse().unwrap(), encapsulation };
+        vec![
+            endpoint("192.0.2.1", udp),
+            endpoint("192.0.2.1", Encapsulation::RawEsp),
+            endpoint("2001:db8::1", Encapsulation::RawEsp),
+            endpoint("::", udp),
+        ]
+    }
+
+    #[test]
+    fn each_packet_finds_its_socket() {
+        let address = |source, protocol| {
+            let parcel = Parcel::address(&packet(source, protocol), endpoints().iter()).unwrap();
+            (parcel.way, parcel.start, parcel.len(), parcel.source.is_some())
+        };
+        assert_eq!(address("192.0.2.1", protocol::UDP), (Way::Endpoint(0), 28, 100, false));
+        assert_eq!(address("192.0.2.1", protocol::ESP), (Way::Endpoint(1), 0, 128, false));
+        assert_eq!(address("2001:db8::1", protocol::ESP), (Way::Endpoint(2), 40, 108, false));
+        assert_eq!(address("2001:db8::1", protocol::UDP), (Way::Endpoint(3), 48, 100, true));
+        assert_eq!(address("192.0.2.2", protocol::UDP), (Way::Bypass(Version::V4), 0, 128, false));
+        assert_eq!(address("192.0.2.1", protocol::TCP), (Way::Bypass(Version::V4), 0, 128, false));
+        assert_eq!(address("2001:db8::2", protocol::ESP), (Way::Bypass(Version::V6), 0, 148, false));
+    }
+
+    #[test]
+    fn a_broken_outer_header_has_its_reason() {
+        let good = packet("192.0.2.1", protocol::UDP);
+        let address = |bytes: &[u8]| Parcel::address(bytes, endpoints().iter()).unwrap_err();
+        assert_eq!(address(&[]), DropReason::Truncated);
+        assert_eq!(address(&good[..100]), DropReason::Truncated);
+        assert_eq!(address(&[0; 40]), DropReason::NotIp);
+        let mut bad = good.clone();
+        bad[10] ^= 1;
+        assert_eq!(address(&bad), DropReason::BadChecksum);
+        let mut bad = good;
+        bad[25] = 3;
+        assert_eq!(address(&bad), DropReason::BadHeader);
+    }
+}

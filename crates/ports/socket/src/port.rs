@@ -1,0 +1,121 @@
+//! The port: the sockets of all endpoints as one.
+
+use crate::channel::Channel;
+use crate::error::OpenError;
+use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
+use crate::transmit::{Bypass, transmit};
+use crate::udp_receive::Received;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+
+/// The sockets of one or more endpoints.
+pub struct SocketPort {
+    name: String,
+    channels: Vec<Channel>,
+    bypass: Bypass,
+    /// Whose turn it is to be first.
+    next: usize,
+    counters: PortCounters,
+}
+
+impl SocketPort {
+    /// Opens and binds a socket for each endpoint.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the endpoint and what the user can do.
+    pub fn open(config: &SocketConfig) -> Result<Self, OpenError> {
+        if config.endpoints.is_empty() {
+            return Err(OpenError::NoEndpoint);
+        }
+        for (index, endpoint) in config.endpoints.iter().enumerate() {
+            let is_chosen = endpoint.encapsulation == Encapsulation::Udp { port: 0 };
+            if !is_chosen && config.endpoints[..index].contains(endpoint) {
+                return Err(OpenError::Duplicate(endpoint.to_string()));
+            }
+        }
+        let channels: Vec<Channel> =
+            config.endpoints.iter().map(|&e| Channel::open(e, config)).collect::<Result<_, _>>()?;
+        let bypass = open_bypass(config)?;
+        let names: Vec<_> = channels.iter().map(|c| c.endpoint.to_string()).collect();
+        Ok(Self { name: names.join(", "), channels, bypass, next: 0, counters: PortCounters::default() })
+    }
+
+    /// The endpoints as they are bound: with the ports that the kernel chose.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
+        self.channels.iter().map(|channel| channel.endpoint)
+    }
+
+    /// UDP endpoints on which the system refused to segment (an interface without checksum offload, for example): packets leave there
+    /// one by one. To be told to the user once.
+    pub fn endpoints_without_segmentation(&self) -> impl Iterator<Item = Endpoint> + '_ {
+        let udp = |channel: &&Channel| channel.endpoint.encapsulation != Encapsulation::RawEsp;
+        self.channels.iter().filter(udp).filter(|channel| !channel.joins).map(|channel| channel.endpoint)
+    }
+
+    /// Whether packets in clear can be sent.
+    #[must_use]
+    pub fn can_bypass(&self) -> bool {
+        self.bypass.v4.is_some()
+    }
+
+    fn error(&self, what: &str, source: io::Error) -> PortError {
+        PortError { port: self.name.clone(), what: what.to_owned(), source: Some(source) }
+    }
+}
+
+/// Sockets for packets in clear, if they are wanted and have an interface to leave by. A host without IPv6 has one less.
+fn open_bypass(config: &SocketConfig) -> Result<Bypass, OpenError> {
+    if !config.bypass || config.interface.is_none() {
+        return Ok(Bypass::default());
+    }
+    let v4 = open::bypass(IpAddr::V4(Ipv4Addr::UNSPECIFIED), config)?;
+    let v6 = match open::bypass(IpAddr::V6(Ipv6Addr::UNSPECIFIED), config) {
+        Err(OpenError::NoIpv6(_)) => None,
+        other => Some(other?),
+    };
+    Ok(Bypass { v4: Some(v4), v6 })
+}
+
+impl Port for SocketPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let before = batch.len();
+        let mut done = Received::default();
+        let mut outcome = Ok(());
+        for turn in 0..self.channels.len() {
+            let index = (self.next + turn) % self.channels.len();
+            outcome = outcome.and(self.channels[index].receive(pool, batch, &mut done));
+            if batch.is_full() {
+                break;
+            }
+        }
+        self.next = (self.next + 1) % self.channels.len();
+        self.counters.rx_packets += done.packets;
+        self.counters.rx_bytes += done.bytes;
+        self.counters.rx_calls += done.calls;
+        outcome.map_err(|e| self.error("receive", e))?;
+        Ok(batch.len() - before)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let sent =
+            transmit(&mut self.channels, &self.bypass, pool, batch).map_err(|e| self.error("send", e))?;
+        self.counters.tx_packets += sent.packets;
+        self.counters.tx_bytes += sent.bytes;
+        self.counters.tx_calls += sent.calls;
+        Ok(sent.taken)
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        self.channels.iter().map(|channel| channel.socket.as_fd()).collect()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,80 @@
+//! Receiving from raw ESP sockets: a datagram each, many a call.
+
+use crate::header::Outer;
+use crate::open::Endpoint;
+use crate::sys::{Incoming, Socket};
+use crate::udp_receive::Received;
+use arrayvec::ArrayVec;
+use std::io::{self, IoSliceMut};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
+
+/// Fills `batch` once from the socket; what does not fit stays in the kernel's queue.
+///
+/// # Errors
+/// Those of recvmmsg(2).
+pub(crate) fn receive(
+    socket: &Socket,
+    endpoint: &Endpoint,
+    pool: &mut Pool,
+    batch: &mut Batch,
+) -> io::Result<Received> {
+    let packet_bytes = pool.packet_bytes();
+    let room = batch.remaining_capacity();
+    let mut staged: ArrayVec<Buffer, BATCH_SIZE> = std::iter::from_fn(|| pool.take()).take(room).collect();
+    if staged.is_empty() {
+        return Ok(Received::default());
+    }
+    let incoming = receive_into(socket, &mut staged, packet_bytes);
+    let mut done = Received::default();
+    let mut buffers = staged.drain(..);
+    for (message, mut buffer) in incoming.iter().flatten().zip(buffers.by_ref()) {
+        match complete(message, endpoint, packet_bytes, &mut buffer) {
+            Ok(()) => {
+                done.packets += 1;
+                done.bytes += buffer.len() as u64;
+                batch.push(buffer);
+            }
+            Err(reason) => pool.discard(buffer, reason),
+        }
+    }
+    buffers.for_each(|buffer| pool.recycle(buffer));
+    done.calls = u64::from(done.packets > 0);
+    incoming.map(|_| done)
+}
+
+fn receive_into(
+    socket: &Socket,
+    staged: &mut ArrayVec<Buffer, BATCH_SIZE>,
+    packet_bytes: usize,
+) -> io::Result<ArrayVec<Incoming, BATCH_SIZE>> {
+    let mut slices: ArrayVec<[IoSliceMut<'_>; 1], BATCH_SIZE> = staged
+        .iter_mut()
+        .map(|buffer| [IoSliceMut::new(&mut buffer.receive_area()[..packet_bytes])])
+        .collect();
+    let mut messages: ArrayVec<&mut [IoSliceMut<'_>], BATCH_SIZE> =
+        slices.iter_mut().map(|slice| &mut slice[..]).collect();
+    socket.receive_many(&mut messages)
+}
+
+/// Makes a whole datagram of a message: IPv4 gives it whole, IPv6 without its header (RFC 3542 3).
+fn complete(
+    message: &Incoming,
+    endpoint: &Endpoint,
+    packet_bytes: usize,
+    buffer: &mut Buffer,
+) -> Result<(), DropReason> {
+    if message.cut || message.bytes > packet_bytes {
+        return Err(DropReason::ReceiveTruncated);
+    }
+    buffer.set_len(message.bytes);
+    if endpoint.local.is_ipv4() {
+        return Ok(());
+    }
+    let outer = Outer {
+        source: message.source.ok_or(DropReason::BadHeader)?,
+        destination: message.about.destination.unwrap_or(endpoint.local),
+        destination_port: None,
+        traffic_class: message.about.traffic_class,
+    };
+    outer.synthesize(message.bytes).ok_or(DropReason::BadHeader)?.prepend_to(buffer)
+}

@@ -1,0 +1,172 @@
+//! The raw calls: setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of this crate.
+//!
+//! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic classes need.
+
+use crate::address::{MAX_ADDRESS_BYTES, RawAddress};
+use crate::control::{CONTROL_BYTES, Control, Received};
+use arrayvec::ArrayVec;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use testudo_packet::BATCH_SIZE;
+
+/// A non-blocking socket.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+/// A message to be sent: one datagram, or several if its control data asks for segmentation.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) destination: RawAddress,
+    pub(crate) control: Control,
+    pub(crate) slices: &'a [IoSlice<'a>],
+}
+
+/// A message that was received.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming {
+    /// Bytes of the message: more than were asked for if it was cut.
+    pub(crate) bytes: usize,
+    pub(crate) cut: bool,
+    /// The sender, if the kernel gave an IP address.
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) about: Received,
+}
+
+/// Where the kernel writes sender and control data of one message.
+struct Beside {
+    address: RawAddress,
+    control: Control,
+}
+
+impl Socket {
+    pub(crate) fn new(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+
+    /// Sets an option whose value is an int.
+    pub(crate) fn set_option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
+        self.set_option_bytes(level, name, &value.to_ne_bytes())
+    }
+
+    pub(crate) fn set_option_bytes(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+        let length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: rustix has no call for most of our options. The descriptor is open as long as `self` lives, and the kernel reads
+        // `length` bytes from `value`, which has as many.
+        let status =
+            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
+        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Receives one message, scattered over `slices`.
+    pub(crate) fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
+        let mut beside = Beside::new();
+        let mut header = receive_header(slices, &mut beside);
+        // SAFETY: `header` points to `slices` and `beside`, which outlive the call, are not used during it, and are as long as it says.
+        // An `IoSliceMut` is an `iovec` over memory that is exclusively borrowed.
+        let received = unsafe {
+            libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+        };
+        let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        Ok(incoming(&header, bytes, &beside))
+    }
+
+    /// Receives up to `messages.len()` messages, each scattered over its own slices; at most 64. Nothing received is an error,
+    /// `WouldBlock`.
+    pub(crate) fn receive_many(
+        &self,
+        messages: &mut [&mut [IoSliceMut<'_>]],
+    ) -> io::Result<ArrayVec<Incoming, BATCH_SIZE>> {
+        let mut beside: ArrayVec<Beside, BATCH_SIZE> =
+            (0..messages.len().min(BATCH_SIZE)).map(|_| Beside::new()).collect();
+        let mut headers: ArrayVec<libc::mmsghdr, BATCH_SIZE> = messages
+            .iter_mut()
+            .zip(&mut beside)
+            .map(|(slices, beside)| libc::mmsghdr { msg_hdr: receive_header(slices, beside), msg_len: 0 })
+            .collect();
+        let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: `headers` has `count` elements, each pointing to its own slices and its own element of `beside`; all of them outlive
+        // the call, are not used during it, and are as long as they say. There is no timeout to point to.
+        let received = unsafe {
+            libc::recvmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags, std::ptr::null_mut())
+        };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        let bytes = |header: &libc::mmsghdr| usize::try_from(header.msg_len).unwrap_or(usize::MAX);
+        let all = headers.iter().zip(&beside).take(received);
+        Ok(all.map(|(header, beside)| incoming(&header.msg_hdr, bytes(header), beside)).collect())
+    }
+
+    /// Sends messages in order, at most 64, and returns how many were taken: at least one. An error is about the first.
+    pub(crate) fn send_many(&self, messages: &[Outgoing<'_>]) -> io::Result<usize> {
+        let mut headers: ArrayVec<libc::mmsghdr, BATCH_SIZE> = messages
+            .iter()
+            .take(BATCH_SIZE)
+            .map(|message| libc::mmsghdr { msg_hdr: send_header(message), msg_len: 0 })
+            .collect();
+        let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `headers` has `count` elements, each pointing to the address, control data and slices of its message, which outlive
+        // the call and are as long as they say. The kernel only reads what they point to: the pointers are
+        // mutable because the structure serves receiving too.
+        let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Beside {
+    fn new() -> Self {
+        Self { address: RawAddress::EMPTY, control: Control::EMPTY }
+    }
+}
+
+fn empty_header() -> libc::msghdr {
+    // SAFETY: `msghdr` is a C structure of integers and pointers, for which all zeroes are valid. It cannot be written as a literal:
+    // some C libraries give it private padding.
+    unsafe { std::mem::zeroed() }
+}
+
+fn receive_header(slices: &mut [IoSliceMut<'_>], beside: &mut Beside) -> libc::msghdr {
+    let mut header = empty_header();
+    header.msg_name = beside.address.storage().as_mut_ptr().cast();
+    header.msg_namelen = u32::try_from(MAX_ADDRESS_BYTES).unwrap_or(0); // 28
+    header.msg_iov = slices.as_mut_ptr().cast();
+    header.msg_iovlen = slices.len() as _;
+    header.msg_control = beside.control.storage().as_mut_ptr().cast();
+    header.msg_controllen = CONTROL_BYTES as _;
+    header
+}
+
+fn send_header(message: &Outgoing<'_>) -> libc::msghdr {
+    let (address, control) = (message.destination.bytes(), message.control.bytes());
+    let mut header = empty_header();
+    header.msg_name = address.as_ptr().cast_mut().cast();
+    header.msg_namelen = u32::try_from(address.len()).unwrap_or(0); // at most 28
+    header.msg_iov = message.slices.as_ptr().cast_mut().cast();
+    header.msg_iovlen = message.slices.len() as _;
+    if !control.is_empty() {
+        header.msg_control = control.as_ptr().cast_mut().cast();
+        header.msg_controllen = control.len() as _;
+    }
+    header
+}
+
+fn incoming(header: &libc::msghdr, bytes: usize, beside: &Beside) -> Incoming {
+    let address_bytes = usize::try_from(header.msg_namelen).unwrap_or(0);
+    Incoming {
+        bytes,
+        cut: header.msg_flags & libc::MSG_TRUNC != 0,
+        source: beside.address.read(address_bytes),
+        about: beside.control.read(to_usize(header.msg_controllen)),
+    }
+}
+
+/// C libraries disagree about the type of this length.
+fn to_usize(length: impl TryInto<usize>) -> usize {
+    length.try_into().unwrap_or(0)
+}

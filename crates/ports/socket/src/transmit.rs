@@ -1,0 +1,302 @@
+//! Sending: packets of one peer and size as one message, many messages as one system call, nothing copied.
+
+use crate::address::RawAddress;
+use crate::channel::{Channel, is_fatal};
+use crate::control::Control;
+use crate::parcel::{Parcel, Way};
+use crate::sys::{Outgoing, Socket};
+use arrayvec::ArrayVec;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
+use testudo_wire::ip::Version;
+
+/// The most payload of one message: the length of the IP datagram that it would be without segmentation has 16 bits.
+const MAX_MESSAGE_BYTES: usize = 65_535 - 48;
+
+/// Sockets for packets in clear; `None` if the port has no interface for them.
+#[derive(Default)]
+pub(crate) struct Bypass {
+    pub(crate) v4: Option<Socket>,
+    pub(crate) v6: Option<Socket>,
+}
+
+/// What one call sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// Packets that left the batch, sent or refused.
+    pub(crate) taken: usize,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) calls: u64,
+}
+
+/// What became of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Sent,
+    Refused(DropReason),
+}
+
+type Parcels = ArrayVec<Result<Parcel, DropReason>, BATCH_SIZE>;
+
+/// A batch on its way out.
+struct Dispatch<'a> {
+    batch: &'a Batch,
+    parcels: Parcels,
+    fates: [Fate; BATCH_SIZE],
+    calls: u64,
+}
+
+/// Packets of a joined message that was refused.
+struct Retry {
+    packets: Range<usize>,
+    /// Whether the system will refuse all such messages.
+    is_about_joining: bool,
+}
+
+/// Packets after which nothing more can be sent now.
+enum Stop {
+    Later,
+    Fatal(io::Error),
+}
+
+/// Sends a prefix of the batch.
+///
+/// # Errors
+/// Those that mean that a socket is unusable.
+pub(crate) fn transmit(
+    channels: &mut [Channel],
+    bypass: &Bypass,
+    pool: &mut Pool,
+    batch: &mut Batch,
+) -> io::Result<Sent> {
+    let endpoints = channels.iter().map(|c| &c.endpoint);
+    let parcels = batch.iter().map(|b| Parcel::address(b.bytes(), endpoints.clone())).collect();
+    let mut dispatch = Dispatch { batch, parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
+    let outcome = dispatch.run(channels, bypass);
+    let (fates, calls) = (dispatch.fates, dispatch.calls);
+    let sent = settle(pool, batch, &fates, calls);
+    match outcome {
+        Err(Stop::Fatal(error)) => Err(error),
+        Err(Stop::Later) | Ok(()) => Ok(sent),
+    }
+}
+
+impl Dispatch<'_> {
+    /// Goes through the batch, run by run of packets that leave by one socket with the same options.
+    fn run(&mut self, channels: &mut [Channel], bypass: &Bypass) -> Result<(), Stop> {
+        let mut at = 0;
+        while let Some(first) = self.parcels.get(at) {
+            let first = match *first {
+                Ok(parcel) => parcel,
+                Err(reason) => {
+                    self.fates[at] = Fate::Refused(reason);
+                    at += 1;
+                    continue;
+                }
+            };
+            let same = |p: &Result<Parcel, DropReason>| {
+                p.is_ok_and(|p| (p.way, p.dont_fragment) == (first.way, first.dont_fragment))
+            };
+            let end = self.parcels[at..].iter().position(|p| !same(p)).map_or(self.parcels.len(), |n| at + n);
+            match first.way {
+                Way::Endpoint(index) => match channels.get_mut(index) {
+                    Some(channel) => self.send_by_endpoint(channel, first.dont_fragment, at..end)?,
+                    None => self.refuse(at..end, DropReason::SendRefused),
+                },
+                Way::Bypass(version) => self.send_in_clear(bypass, version, at..end)?,
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn send_by_endpoint(
+        &mut self,
+        channel: &mut Channel,
+        dont_fragment: bool,
+        run: Range<usize>,
+    ) -> Result<(), Stop> {
+        if channel.set_dont_fragment(dont_fragment).is_err() {
+            self.refuse(run, DropReason::SendRefused);
+            return Ok(());
+        }
+        self.send(&channel.socket, &mut channel.joins, run)
+    }
+
+    fn send_in_clear(&mut self, bypass: &Bypass, version: Version, run: Range<usize>) -> Result<(), Stop> {
+        let socket = if version == Version::V4 { &bypass.v4 } else { &bypass.v6 };
+        match socket {
+            Some(socket) => self.send(socket, &mut false, run),
+            None => {
+                self.refuse(run, DropReason::BypassUnavailable);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a run by one socket. `joins` is switched off when the system refuses to segment.
+    fn send(&mut self, socket: &Socket, joins: &mut bool, run: Range<usize>) -> Result<(), Stop> {
+        let mut at = run.start;
+        // A message that was refused as a whole is tried again packet by packet.
+        let mut retry = Retry { packets: at..at, is_about_joining: false };
+        while at < run.end {
+            let in_retry = retry.packets.contains(&at);
+            let end = if in_retry { retry.packets.end } else { run.end };
+            let ranges = self.messages(at..end, *joins && !in_retry);
+            let first = ranges.first().cloned().unwrap_or(at..end);
+            match self.send_messages(socket, at..end, &ranges) {
+                Ok(count) => {
+                    let sent_to = ranges.get(count.saturating_sub(1)).map_or(end, |r| r.end);
+                    self.fates[at..sent_to].fill(Fate::Sent);
+                    at = sent_to;
+                }
+                Err(error) if first.len() > 1 && may_be_about_joining(&error) => {
+                    let is_about_joining = self.is_about_joining(&error, first.start);
+                    retry = Retry { packets: first, is_about_joining };
+                }
+                Err(error) => {
+                    let reason = refusal(error)?;
+                    at = first.end;
+                    self.refuse(first, reason);
+                }
+            }
+            if in_retry && at >= retry.packets.end && retry.is_about_joining {
+                let all_went = self.fates[retry.packets.clone()].iter().all(|&fate| fate == Fate::Sent);
+                *joins = *joins && !all_went;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a joined message was refused for being joined, and not for the length of its packets, which may be fragmented when
+    /// they go one by one.
+    fn is_about_joining(&self, error: &io::Error, first: usize) -> bool {
+        let dont_fragment = self.parcels.get(first).is_some_and(|p| p.is_ok_and(|p| p.dont_fragment));
+        match error.raw_os_error() {
+            Some(libc::EIO) => true,
+            Some(libc::EINVAL) => dont_fragment,
+            _ => false,
+        }
+    }
+
+    /// Cuts a run into messages: ranges of packets that leave together.
+    fn messages(&self, run: Range<usize>, joins: bool) -> ArrayVec<Range<usize>, BATCH_SIZE> {
+        let mut ranges = ArrayVec::new();
+        let mut at = run.start;
+        while at < run.end {
+            let end = if joins { self.joined_end(at, run.end) } else { at + 1 };
+            ranges.push(at..end);
+            at = end;
+        }
+        ranges
+    }
+
+    /// Where the message that starts with packet `start` ends: the first packet that is shorter is its last one.
+    fn joined_end(&self, start: usize, limit: usize) -> usize {
+        let Some(Ok(first)) = self.parcels.get(start) else { return start + 1 };
+        let mut bytes = first.len();
+        for (index, parcel) in self.parcels.iter().enumerate().take(limit).skip(start + 1) {
+            let Ok(parcel) = parcel else { return index };
+            bytes += parcel.len();
+            if !parcel.may_follow(first) || bytes > MAX_MESSAGE_BYTES {
+                return index;
+            }
+            if parcel.len() < first.len() {
+                return index + 1;
+            }
+        }
+        limit
+    }
+
+    fn send_messages(
+        &mut self,
+        socket: &Socket,
+        run: Range<usize>,
+        ranges: &[Range<usize>],
+    ) -> io::Result<usize> {
+        let mut slices: ArrayVec<IoSlice<'_>, BATCH_SIZE> = ArrayVec::new();
+        for (buffer, parcel) in self.batch[run.clone()].iter().zip(&self.parcels[run.clone()]) {
+            let bytes = parcel.ok().and_then(|p| buffer.bytes().get(p.start..p.end));
+            slices.push(IoSlice::new(bytes.unwrap_or_default()));
+        }
+        let mut messages: ArrayVec<Outgoing<'_>, BATCH_SIZE> = ArrayVec::new();
+        for range in ranges {
+            let Some(Ok(first)) = self.parcels.get(range.start) else { continue };
+            let slices = &slices[range.start - run.start..range.end - run.start];
+            messages.push(Outgoing {
+                destination: RawAddress::new(first.destination),
+                control: control(first, range.len() > 1),
+                slices,
+            });
+        }
+        let count = socket.send_many(&messages)?;
+        self.calls += 1;
+        Ok(count)
+    }
+
+    fn refuse(&mut self, range: Range<usize>, reason: DropReason) {
+        self.fates[range].fill(Fate::Refused(reason));
+    }
+}
+
+/// What goes beside a message that starts with the packet `first`.
+fn control(first: &Parcel, is_joined: bool) -> Control {
+    let mut control = Control::EMPTY;
+    if first.way == Way::Bypass(Version::V4) || first.way == Way::Bypass(Version::V6) {
+        return control;
+    }
+    if first.traffic_class != 0 {
+        control.push_traffic_class(first.destination.is_ipv6(), first.traffic_class);
+    }
+    if is_joined {
+        // Lossless: a message of several packets is below 64 KiB.
+        control.push_segment_size(u16::try_from(first.len()).unwrap_or(u16::MAX));
+    }
+    if let Some(source) = first.source {
+        control.push_source(source);
+    }
+    control
+}
+
+/// EIO: the interface cannot checksum, or IPsec in the kernel is in the way. EINVAL: some kernels mean the same, some a datagram
+/// beyond the MTU, for which others say EMSGSIZE: a shorter one behind it may go.
+fn may_be_about_joining(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
+}
+
+/// The reason for which a single message was refused.
+fn refusal(error: io::Error) -> Result<DropReason, Stop> {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Err(Stop::Later),
+        Some(libc::EMSGSIZE) => Ok(DropReason::MessageTooLong),
+        _ if is_fatal(&error) => Err(Stop::Fatal(error)),
+        // No route, host unreachable, a firewall, or an ICMP error about an earlier packet.
+        _ => Ok(DropReason::SendRefused),
+    }
+}
+
+/// Gives the buffers of what left to the pool and closes the gap in the batch.
+fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], calls: u64) -> Sent {
+    let mut sent = Sent { calls, ..Sent::default() };
+    let mut kept = Batch::new();
+    for (buffer, fate) in batch.drain(..).zip(fates) {
+        match *fate {
+            Fate::Kept => {
+                kept.push(buffer);
+                continue;
+            }
+            Fate::Sent => {
+                sent.packets += 1;
+                sent.bytes += buffer.len() as u64;
+                pool.recycle(buffer);
+            }
+            Fate::Refused(reason) => pool.discard(buffer, reason),
+        }
+        sent.taken += 1;
+    }
+    *batch = kept;
+    sent
+}

@@ -1,0 +1,145 @@
+//! The TUN device node: ioctl(2) calls and the descriptor that they give. The only unsafe code of this crate.
+
+use crate::error::OpenError;
+use crate::vnet::VNET_HEADER_BYTES;
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+const NODE: &str = "/dev/net/tun";
+/// `IFNAMSIZ` without the terminating zero.
+const MAX_NAME_BYTES: usize = 15;
+
+/// What the kernel agreed to leave to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offloads {
+    /// TCP super-frames, IPv4 and IPv6. Without them, packets come one by one.
+    pub tcp: bool,
+    /// UDP super-frames (USO), from Linux 6.2.
+    pub udp: bool,
+}
+
+/// An open, non-blocking queue of a TUN interface. Closing the last one removes the interface.
+#[derive(Debug)]
+pub(crate) struct Device {
+    file: OwnedFd,
+    offloads: Offloads,
+}
+
+impl Device {
+    /// Creates the interface `name`, or attaches another queue to it.
+    pub(crate) fn open(name: &str, multi_queue: bool) -> Result<Self, OpenError> {
+        let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
+        if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+            return Err(OpenError::Name { name: name.to_owned() });
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(NODE, flags, Mode::empty()).map_err(|e| node_error(e.into()))?;
+        attach(file.as_fd(), name, multi_queue).map_err(|e| attach_error(name, e))?;
+        let offloads = negotiate(file.as_fd())
+            .map_err(|source| OpenError::Io { action: format!("set up the offloads of {name}"), source })?;
+        Ok(Self { file, offloads })
+    }
+
+    pub(crate) fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn node_error(source: io::Error) -> OpenError {
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => OpenError::NoDevice { source },
+        Some(libc::EACCES | libc::EPERM) => {
+            OpenError::NotPermitted { action: format!("open {NODE}"), source }
+        }
+        _ => OpenError::Io { action: format!("open {NODE}"), source },
+    }
+}
+
+fn attach_error(name: &str, source: io::Error) -> OpenError {
+    match source.raw_os_error() {
+        Some(libc::EBUSY) => OpenError::Busy { name: name.to_owned() },
+        Some(libc::EINVAL | libc::EEXIST) => OpenError::OtherKind { name: name.to_owned() },
+        Some(libc::EACCES | libc::EPERM) => {
+            OpenError::NotPermitted { action: format!("create the interface {name}"), source }
+        }
+        _ => OpenError::Io { action: format!("create the interface {name}"), source },
+    }
+}
+
+fn attach(file: BorrowedFd<'_>, name: &str, multi_queue: bool) -> io::Result<()> {
+    let mut flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if multi_queue {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    let mut request_name = [0; libc::IFNAMSIZ];
+    for (to, from) in request_name.iter_mut().zip(name.bytes().take(MAX_NAME_BYTES)) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    let flags = libc::c_short::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let request =
+        libc::ifreq { ifr_name: request_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    // SAFETY: neither the standard library nor rustix has this call. The descriptor is open for the borrow's lifetime, and TUNSETIFF
+    // reads and writes one `ifreq`, which `request` is, alive and exclusively ours during the call.
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+    checked(status)
+}
+
+/// Asks for as much as the kernel knows, from the most to the least.
+fn negotiate(file: BorrowedFd<'_>) -> io::Result<Offloads> {
+    let size = libc::c_int::try_from(VNET_HEADER_BYTES).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETVNETHDRSZ reads one int, which `size` is, alive during the call.
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let choices = [
+        (tcp | udp, Offloads { tcp: true, udp: true }),
+        (tcp, Offloads { tcp: true, udp: false }),
+        (libc::TUN_F_CSUM, Offloads { tcp: false, udp: false }),
+    ];
+    for (wanted, offloads) in choices {
+        if set_offload(file, wanted).is_ok() {
+            return Ok(offloads);
+        }
+    }
+    set_offload(file, 0).map(|()| Offloads { tcp: false, udp: false })
+}
+
+fn set_offload(file: BorrowedFd<'_>, wanted: libc::c_uint) -> io::Result<()> {
+    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETOFFLOAD takes its argument by value: no memory is passed.
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(wanted)) })
+}
+
+fn checked(status: libc::c_int) -> io::Result<()> {
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_the_kernel_would_cut_is_refused() {
+        for name in ["", "sixteen-bytes-xx", "a/b", "tun%d", "tun 0"] {
+            let error = Device::open(name, false).unwrap_err();
+            assert!(matches!(error, OpenError::Name { .. }), "{name:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        let error = |code| io::Error::from_raw_os_error(code);
+        assert!(node_error(error(libc::ENOENT)).to_string().contains("modprobe tun"));
+        assert!(node_error(error(libc::EACCES)).to_string().contains("CAP_NET_ADMIN"));
+        assert!(attach_error("tun7", error(libc::EPERM)).to_string().contains("CAP_NET_ADMIN"));
+        assert!(attach_error("tun7", error(libc::EBUSY)).to_string().contains("tun7 is in use"));
+        assert!(attach_error("eth0", error(libc::EINVAL)).to_string().contains("another kind"));
+        assert!(attach_error("tun7", error(libc::ENFILE)).to_string().contains("cannot create"));
+    }
+}

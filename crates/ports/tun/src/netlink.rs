@@ -1,0 +1,122 @@
+//! A few messages of rtnetlink(7), each sent and awaited for its acknowledgment.
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 0x01;
+const NLM_F_ACK: u16 = 0x04;
+/// Fail if it exists.
+pub(crate) const EXCLUSIVE: u16 = 0x200;
+/// Replace what exists.
+pub(crate) const REPLACE: u16 = 0x100;
+/// Create what does not exist.
+pub(crate) const CREATE: u16 = 0x400;
+
+/// A message under construction. Lengths are filled in when it is sent.
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// A message of type `kind` whose fixed part is `body`, a multiple of 4 bytes.
+    pub(crate) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER_BYTES];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
+        bytes.extend_from_slice(body);
+        Self(bytes)
+    }
+
+    /// Adds an attribute; values of ours are at most 16 bytes long.
+    pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+/// A netlink socket for routes, addresses and links.
+pub(crate) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    pub(crate) fn open() -> io::Result<Self> {
+        // No protocol means number 0, which is NETLINK_ROUTE.
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// The index of the interface `name`.
+    pub(crate) fn index_of(&self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
+    }
+
+    /// Sends the message and waits for the kernel's verdict, which it gives before sendto(2) returns.
+    pub(crate) fn request(&mut self, message: Message) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut bytes = message.0;
+        let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        let kernel = SocketAddrNetlink::new(0, 0);
+        rustix::net::sendto(&self.socket, &bytes, SendFlags::empty(), &kernel)?;
+        let mut answer = [0; 4096];
+        loop {
+            let (received, _) = rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
+            if let Some(verdict) = verdict(&answer[..received], self.sequence) {
+                return verdict;
+            }
+        }
+    }
+}
+
+/// The verdict on request `sequence` in a datagram; `None` if it is about something else.
+fn verdict(datagram: &[u8], sequence: u32) -> Option<io::Result<()>> {
+    let header = datagram.first_chunk::<HEADER_BYTES>()?;
+    let kind = u16::from_ne_bytes([header[4], header[5]]);
+    let about = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+    if kind != NLMSG_ERROR || about != sequence {
+        return None;
+    }
+    let code = datagram[HEADER_BYTES..].first_chunk::<4>()?;
+    match i32::from_ne_bytes(*code) {
+        0 => Some(Ok(())),
+        code => Some(Err(io::Error::from_raw_os_error(code.saturating_neg()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_padded_to_four_bytes() {
+        let message = Message::new(20, CREATE, &[1, 2, 3, 4]).attribute(3, b"tun0x\0");
+        assert_eq!(message.0.len(), 16 + 4 + 4 + 8);
+        assert_eq!(u16::from_ne_bytes([message.0[20], message.0[21]]), 10);
+        assert_eq!(&message.0[24..30], b"tun0x\0");
+    }
+
+    #[test]
+    fn a_verdict_is_taken_from_the_right_answer_only() {
+        let mut answer = vec![0; 36];
+        answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+        answer[8..12].copy_from_slice(&7u32.to_ne_bytes());
+        assert!(verdict(&answer, 7).unwrap().is_ok());
+        assert!(verdict(&answer, 8).is_none());
+        answer[16..20].copy_from_slice(&(-17i32).to_ne_bytes());
+        assert_eq!(verdict(&answer, 7).unwrap().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        for len in 0..20 {
+            assert!(verdict(&answer[..len], 7).is_none(), "{len} bytes");
+        }
+    }
+}

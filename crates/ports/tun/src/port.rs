@@ -1,0 +1,110 @@
+//! The port: one queue of a TUN interface.
+
+use crate::configure::{self, Prefix};
+use crate::device::{Device, Offloads};
+use crate::error::{ConfigureError, OpenError};
+use crate::receive::Receiver;
+use crate::transmit::transmit;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+
+/// What kind of TUN interface to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunConfig {
+    /// Name of the interface, at most 15 bytes.
+    pub name: String,
+    /// Whether several ports may be opened for the same name, each a queue of its own for its own worker. All of them must say so.
+    pub multi_queue: bool,
+}
+
+impl TunConfig {
+    /// An interface with one queue.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), multi_queue: false }
+    }
+}
+
+/// One queue of a TUN interface. The interface goes away with its last queue.
+pub struct TunPort {
+    name: String,
+    device: Device,
+    receiver: Receiver,
+    counters: PortCounters,
+}
+
+impl TunPort {
+    /// Creates the interface, down and without addresses: see [`configure`](Self::configure).
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is missing: the driver, the permission, the name.
+    pub fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        let device = Device::open(&config.name, config.multi_queue)?;
+        let counters = PortCounters::default();
+        Ok(Self { name: config.name.clone(), device, receiver: Receiver::new(), counters })
+    }
+
+    /// Sets MTU (bytes) and addresses, takes the interface into operation, and routes `routes` into it.
+    ///
+    /// # Errors
+    /// [`ConfigureError`] names the first step that the kernel refused; earlier steps stay done.
+    pub fn configure(&self, addresses: &[Prefix], mtu: u32, routes: &[Prefix]) -> Result<(), ConfigureError> {
+        configure::apply(&self.name, addresses, mtu, routes)
+    }
+
+    /// What the kernel agreed to.
+    #[must_use]
+    pub fn offloads(&self) -> Offloads {
+        self.device.offloads()
+    }
+
+    /// Super-frames that cost a copy, because they were of another shape than the one before them.
+    #[must_use]
+    pub fn copied_frames(&self) -> u64 {
+        self.receiver.copied_frames()
+    }
+
+    fn error(&self, what: &str, source: io::Error) -> PortError {
+        PortError { port: self.name.clone(), what: what.to_owned(), source: Some(source) }
+    }
+}
+
+impl Port for TunPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let device = &self.device;
+        let before = batch.len();
+        let read = |slices: &mut [io::IoSliceMut<'_>]| match rustix::io::readv(device, slices) {
+            // The link is down: it may come up again.
+            Err(rustix::io::Errno::IO) => Err(io::ErrorKind::WouldBlock.into()),
+            other => other.map_err(io::Error::from),
+        };
+        let received = self.receiver.receive(pool, batch, read).map_err(|e| self.error("receive", e))?;
+        self.counters.rx_packets += received.packets;
+        self.counters.rx_bytes += received.bytes;
+        self.counters.rx_calls += received.calls;
+        Ok(batch.len() - before)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let device = &self.device;
+        let write = |slices: &[io::IoSlice<'_>]| rustix::io::writev(device, slices).map_err(io::Error::from);
+        let sent = transmit(pool, batch, device.offloads().udp, write).map_err(|e| self.error("send", e))?;
+        self.counters.tx_packets += sent.packets;
+        self.counters.tx_bytes += sent.bytes;
+        self.counters.tx_calls += sent.calls;
+        Ok(sent.taken)
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.device.as_fd()]
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}

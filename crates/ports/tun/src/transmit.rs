@@ -1,0 +1,149 @@
+//! Writing: groups of packets as super-frames, each gathered by one writev(2) from where its packets are.
+
+use crate::coalesce::{self, Group};
+use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
+use arrayvec::ArrayVec;
+use std::io::{self, IoSlice};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
+
+/// What one call sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// Packets that left the batch, sent or refused.
+    pub(crate) taken: usize,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) calls: u64,
+}
+
+/// What became of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Sent,
+    Refused(DropReason),
+}
+
+/// How a failed write is to be taken.
+enum Refusal {
+    /// Not now.
+    Later,
+    /// Not this packet.
+    Packet(DropReason),
+    /// Never again.
+    Device(io::Error),
+}
+
+/// Sends the batch through `write`, which takes one frame from slices as writev(2) does. Packets that could not be taken now stay in `batch`.
+///
+/// # Errors
+/// Those of `write` that mean that the device is gone.
+pub(crate) fn transmit(
+    pool: &mut Pool,
+    batch: &mut Batch,
+    udp: bool,
+    mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+) -> io::Result<Sent> {
+    let mut fates = [Fate::Kept; BATCH_SIZE];
+    let mut sent = Sent::default();
+    let mut outcome = Ok(());
+    for group in coalesce::plan(batch.iter().map(|b| b.bytes()), udp) {
+        match send_group(&group, batch, &mut fates, &mut sent, &mut write) {
+            Ok(()) => {}
+            Err(Refusal::Device(error)) => {
+                outcome = Err(error);
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    settle(pool, batch, &fates, &mut sent);
+    outcome.map(|()| sent)
+}
+
+fn send_group(
+    group: &Group,
+    batch: &Batch,
+    fates: &mut [Fate; BATCH_SIZE],
+    sent: &mut Sent,
+    write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+) -> Result<(), Refusal> {
+    match write_joined(group, batch, write) {
+        Some(Ok(_)) => {
+            sent.calls += 1;
+            group.members.iter().for_each(|&index| fates[usize::from(index)] = Fate::Sent);
+            return Ok(());
+        }
+        Some(Err(error)) => match refusal(error) {
+            // The kernel may take the packets one by one what it does not take together.
+            Refusal::Packet(_) => {}
+            other => return Err(other),
+        },
+        None => {}
+    }
+    for &index in &group.members {
+        let index = usize::from(index);
+        let vnet = VnetHeader::default().to_bytes();
+        match write(&[IoSlice::new(&vnet), IoSlice::new(batch[index].bytes())]) {
+            Ok(_) => {
+                sent.calls += 1;
+                fates[index] = Fate::Sent;
+            }
+            Err(error) => match refusal(error) {
+                Refusal::Packet(reason) => fates[index] = Fate::Refused(reason),
+                other => return Err(other),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Writes the group as one super-frame; `None` if it is a single packet.
+fn write_joined(
+    group: &Group,
+    batch: &Batch,
+    write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+) -> Option<io::Result<usize>> {
+    let (first, last) = (group.members.first()?, group.members.last()?);
+    let header =
+        group.joined_header(batch[usize::from(*first)].bytes(), batch[usize::from(*last)].bytes())?;
+    let vnet: [u8; VNET_HEADER_BYTES] = header.vnet.to_bytes();
+    let mut slices: ArrayVec<IoSlice<'_>, { BATCH_SIZE + 2 }> = ArrayVec::new();
+    slices.push(IoSlice::new(&vnet));
+    slices.push(IoSlice::new(header.bytes()));
+    for &index in &group.members {
+        slices.push(IoSlice::new(&batch[usize::from(index)].bytes()[group.header_bytes()..]));
+    }
+    Some(write(&slices))
+}
+
+fn refusal(error: io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR) => Refusal::Later,
+        Some(libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO) => Refusal::Device(error),
+        Some(libc::EMSGSIZE) => Refusal::Packet(DropReason::MessageTooLong),
+        // EIO: the link is down. EINVAL: not to the kernel's taste. It may take the next one.
+        _ => Refusal::Packet(DropReason::SendRefused),
+    }
+}
+
+/// Gives the buffers of what left to the pool and closes the gaps in the batch.
+fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], sent: &mut Sent) {
+    let mut kept = Batch::new();
+    for (buffer, fate) in batch.drain(..).zip(fates) {
+        match *fate {
+            Fate::Kept => {
+                kept.push(buffer);
+                continue;
+            }
+            Fate::Sent => {
+                sent.packets += 1;
+                sent.bytes += buffer.len() as u64;
+                pool.recycle(buffer);
+            }
+            Fate::Refused(reason) => pool.discard(buffer, reason),
+        }
+        sent.taken += 1;
+    }
+    *batch = kept;
+}

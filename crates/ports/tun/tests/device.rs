@@ -1,0 +1,233 @@
+//! The port on real TUN devices, in private namespaces: two interfaces joined by a loop that hands packets from one to the other, and the
+//! kernel's TCP and UDP on both sides as judges.
+//!
+//! ```text
+//!   namespace left            this process             namespace right
+//!   TCP ── tun0 10.9.0.1 ── rx/tx ═ batch ═ rx/tx ── tun0 10.9.0.2 ── TCP
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    reason = "a test panics on failure, and its data is made of small numbers"
+)]
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use testudo_lab::namespaces::{self, Entered, Namespace};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters};
+use testudo_port_tun::configure::{self, Prefix};
+use testudo_port_tun::{OpenError, TunConfig, TunPort};
+
+const MTU: u32 = 1400;
+const STREAM_BYTES: usize = 400 << 20;
+const BLOCK_BYTES: usize = (1 << 18) + 1;
+
+fn main() {
+    let inside = namespaces::enter().expect("private namespaces");
+    if let Err(error) = namespaces::require_tun() {
+        panic!("{error}");
+    }
+    opening_says_what_is_wrong();
+    refused_and_lost_devices_are_told_apart(inside);
+    let (left, right) = (Site::new(inside, "left", 1), Site::new(inside, "right", 2));
+    for (address, name) in [("10.9.0.2:5001", "IPv4"), ("[fd09::2]:5001", "IPv6")] {
+        tcp_keeps_content_and_rides_super_frames(&left, &right, address.parse().unwrap(), name);
+        udp_keeps_content_and_order(&left, &right, address.parse().unwrap());
+    }
+    println!("device: ok");
+}
+
+struct Site {
+    namespace: Namespace,
+    port: std::sync::Mutex<TunPort>,
+}
+
+impl Site {
+    fn new(inside: Entered, name: &str, host: u8) -> Self {
+        let namespace = Namespace::new(inside, name).unwrap();
+        let port = namespace.within(|| {
+            let port = TunPort::open(&TunConfig::new("tun0")).unwrap();
+            let addresses = [format!("10.9.0.{host}"), format!("fd09::{host}")];
+            let prefix = |(text, bits): (&String, u8)| Prefix::new(text.parse().unwrap(), bits);
+            let addresses = [prefix((&addresses[0], 24)), prefix((&addresses[1], 64))];
+            let routes = ["192.0.2.0", "2001:db8::"].map(|text| text.parse().unwrap());
+            let routes = [Prefix::new(routes[0], 24), Prefix::new(routes[1], 32)];
+            port.configure(&addresses, MTU, &routes).unwrap();
+            check_configuration(&routes);
+            port
+        });
+        let port = port.unwrap();
+        println!("{name}: {:?}", port.offloads());
+        Self { namespace, port: port.into() }
+    }
+}
+
+fn check_configuration(routes: &[Prefix]) {
+    let output = std::process::Command::new("ip").args(["-o", "address", "show", "tun0"]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("10.9.0.") && shown.contains("fd09::"), "{shown}");
+    let twice = configure::add_route("tun0", routes[0]).unwrap_err().to_string();
+    assert!(twice.contains("route 192.0.2.0/24 into tun0") && twice.contains("ip route"), "{twice}");
+    for &route in routes {
+        configure::remove_route("tun0", route).unwrap();
+        assert!(configure::remove_route("tun0", route).is_err());
+    }
+    let host = Prefix::new("10.9.1.1".parse().unwrap(), 32);
+    configure::add_address("tun0", host).unwrap();
+    configure::add_address("tun0", host).unwrap();
+    configure::remove_address("tun0", host).unwrap();
+    assert!(configure::set_mtu("tun0", 20).unwrap_err().to_string().contains("MTU of tun0 to 20"));
+}
+
+fn opening_says_what_is_wrong() {
+    let first = TunPort::open(&TunConfig::new("tun7")).unwrap();
+    assert!(
+        matches!(TunPort::open(&TunConfig::new("tun7")), Err(OpenError::Busy { name }) if name == "tun7")
+    );
+    assert!(
+        matches!(TunPort::open(&TunConfig::new("lo")), Err(OpenError::OtherKind { name }) if name == "lo")
+    );
+    drop(first);
+    let queue = TunConfig { multi_queue: true, ..TunConfig::new("tun7") };
+    let _queues = [TunPort::open(&queue).unwrap(), TunPort::open(&queue).unwrap()];
+}
+
+fn refused_and_lost_devices_are_told_apart(inside: Entered) {
+    let namespace = Namespace::new(inside, "lost").unwrap();
+    let mut port = namespace.within(|| TunPort::open(&TunConfig::new("tun0")).unwrap()).unwrap();
+    let mut pool = Pool::new(64, 2048);
+    let mut batch = Batch::new();
+    let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    batch.push(Buffer::copied(&packet, 0, 0));
+    assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), 1, "the link is down");
+    assert_eq!(pool.drops().get(DropReason::SendRefused), 1);
+    assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0);
+    namespace.link_up("tun0").unwrap();
+    batch.push(Buffer::copied(&packet, 0, 0));
+    batch.push(Buffer::copied(b"\0 no packet", 0, 0));
+    assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), 2);
+    assert_eq!((port.counters().tx_packets, pool.drops().get(DropReason::SendRefused)), (1, 2));
+    namespace.run(&["ip", "link", "delete", "tun0"]).unwrap();
+    let error = port.rx(&mut pool, &mut batch).unwrap_err();
+    assert_eq!((error.port.as_str(), error.what.as_str()), ("tun0", "receive"));
+    batch.push(Buffer::copied(&packet, 0, 0));
+    assert!(port.tx(&mut pool, &mut batch).is_err());
+}
+
+/// Hands packets between the two ports until `done`.
+fn join(left: &Site, right: &Site, done: &AtomicBool) {
+    let (mut a, mut b) = (left.port.lock().unwrap(), right.port.lock().unwrap());
+    let mut pool = Pool::new(512, 2048);
+    let (mut to_b, mut to_a) = (Batch::new(), Batch::new());
+    while !done.load(Ordering::Relaxed) {
+        let moved = a.rx(&mut pool, &mut to_b).unwrap() + b.rx(&mut pool, &mut to_a).unwrap();
+        b.tx(&mut pool, &mut to_b).unwrap();
+        a.tx(&mut pool, &mut to_a).unwrap();
+        if moved == 0 {
+            let fds = [a.readiness(), b.readiness()].concat();
+            let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 50_000_000 })).unwrap();
+        }
+    }
+    assert_eq!((to_a.len(), to_b.len()), (0, 0));
+    assert_eq!(pool.available(), pool.size(), "every buffer came back");
+    assert_eq!(pool.drops().total(), 0, "{:?}", pool.drops());
+}
+
+/// Runs `left_work` and `right_work` in their namespaces while packets flow; returns what moved by port.
+fn with_traffic(
+    left: &Site,
+    right: &Site,
+    left_work: impl FnOnce() + Send,
+    right_work: impl FnOnce() + Send,
+) -> [PortCounters; 2] {
+    let before = [left, right].map(|site| site.port.lock().unwrap().counters());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| join(left, right, &done));
+        let receiver = scope.spawn(|| right.namespace.within(right_work).unwrap());
+        left.namespace.within(left_work).unwrap();
+        receiver.join().unwrap();
+        done.store(true, Ordering::Relaxed);
+    });
+    let after = [left, right].map(|site| site.port.lock().unwrap().counters());
+    std::array::from_fn(|i| PortCounters {
+        rx_packets: after[i].rx_packets - before[i].rx_packets,
+        rx_bytes: after[i].rx_bytes - before[i].rx_bytes,
+        tx_packets: after[i].tx_packets - before[i].tx_packets,
+        tx_bytes: after[i].tx_bytes - before[i].tx_bytes,
+        rx_calls: after[i].rx_calls - before[i].rx_calls,
+        tx_calls: after[i].tx_calls - before[i].tx_calls,
+    })
+}
+
+/// A block of odd length, so that no packet of the stream begins as another does.
+fn block() -> Vec<u8> {
+    let mut state = 0x2545_F491_4F6C_DD1D_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..BLOCK_BYTES).map(|_| next()).collect()
+}
+
+fn tcp_keeps_content_and_rides_super_frames(left: &Site, right: &Site, address: SocketAddr, name: &str) {
+    let block = block();
+    let listener = right.namespace.within(|| TcpListener::bind(address).unwrap()).unwrap();
+    let blocks = STREAM_BYTES / BLOCK_BYTES;
+    let started = Instant::now();
+    let send = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        (0..blocks).for_each(|_| stream.write_all(&block).unwrap());
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    };
+    let receive = || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut received = vec![0; BLOCK_BYTES];
+        for index in 0..blocks {
+            stream.read_exact(&mut received).unwrap();
+            assert!(received == block, "block {index} differs");
+        }
+        assert_eq!(stream.read(&mut received).unwrap(), 0);
+    };
+    let [from_left, to_right] = with_traffic(left, right, send, receive);
+    let seconds = started.elapsed().as_secs_f64();
+    let gbit_s = (blocks * BLOCK_BYTES) as f64 * 8e-9 / seconds;
+    let per_call = |packets: u64, calls: u64| packets as f64 / calls as f64;
+    let rx = per_call(from_left.rx_packets, from_left.rx_calls);
+    let tx = per_call(to_right.tx_packets, to_right.tx_calls);
+    let copied = left.port.lock().unwrap().copied_frames();
+    println!(
+        "TCP {name}: {gbit_s:.1} Gbit/s, {rx:.1} packets per rx call, {tx:.1} per tx call, {copied} frames copied"
+    );
+    assert!(rx > 10.0 && tx > 10.0, "no super-frames: {rx:.1} and {tx:.1} packets per call");
+}
+
+fn udp_keeps_content_and_order(left: &Site, right: &Site, address: SocketAddr) {
+    let receiver = right.namespace.within(|| UdpSocket::bind(address).unwrap()).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let (bytes, block) = ([1, 100, 1300, 1352, 7], block());
+    let send = || {
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let sender = UdpSocket::bind(any).unwrap();
+        for (index, length) in bytes.iter().cycle().take(60).enumerate() {
+            sender.send_to(&block[index..index + length], address).unwrap();
+        }
+    };
+    let receive = || {
+        let mut received = [0; 2000];
+        for (index, &length) in bytes.iter().cycle().take(60).enumerate() {
+            let got = receiver.recv(&mut received).unwrap();
+            assert!(received[..got] == block[index..index + length], "datagram {index} differs");
+        }
+    };
+    with_traffic(left, right, send, receive);
+}
