@@ -1,0 +1,159 @@
+//! What the control plane asks of a running worker.
+
+use crate::placement::{KeyPair, PlacementError};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use testudo_ipsec::{InstallError, Installed, Selector, Spd, TunnelIndex, TunnelParameters};
+
+/// Commands that may wait for a worker.
+const MAX_COMMANDS: usize = 16;
+
+/// A tunnel to install.
+#[derive(Debug)]
+pub struct TunnelInstall {
+    /// Its place.
+    pub index: TunnelIndex,
+    /// What it is made of.
+    pub parameters: TunnelParameters,
+    /// Its keys.
+    pub keys: KeyPair,
+    /// A replay window saved earlier under the same inbound key.
+    pub window: Option<Vec<u8>>,
+}
+
+/// A change of tunnels and policies, made between two batches: no packet sees half of it.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// Tunnels to remove, first of all.
+    pub remove: Vec<TunnelIndex>,
+    /// Tunnels to install after that.
+    pub install: Vec<TunnelInstall>,
+    /// Tunnels that stay, but with other selectors.
+    pub selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    /// The policies from then on; `None` leaves them.
+    pub policies: Option<Arc<Spd>>,
+}
+
+/// A tunnel of an update could not be installed; the others were.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// The protocol refused it.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// No engine takes its keys.
+    #[error("tunnel {tunnel}: {source}")]
+    Placement {
+        /// The tunnel.
+        tunnel: Arc<str>,
+        /// Why.
+        source: PlacementError,
+    },
+}
+
+/// What became of each tunnel of an update.
+pub type UpdateOutcome = Vec<(TunnelIndex, Result<Installed, UpdateError>)>;
+
+/// What the control plane asks of a running worker. Answers go through the sender in it.
+#[derive(Debug)]
+pub enum Command {
+    /// Change tunnels and policies.
+    Update(Update, SyncSender<UpdateOutcome>),
+    /// Give the replay windows of these tunnels.
+    SaveWindows(Vec<TunnelIndex>, SyncSender<Vec<(TunnelIndex, Vec<u8>)>>),
+    /// End: take nothing more from the protected side, finish what is under way, and return.
+    Stop,
+}
+
+/// The worker does not take commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommanderError {
+    /// It has ended.
+    #[error("the worker has ended")]
+    Ended,
+    /// It has too many commands waiting.
+    #[error("the worker is busy: {MAX_COMMANDS} commands wait for it")]
+    Busy,
+}
+
+/// The control plane's end: sends commands and wakes the worker.
+#[derive(Debug, Clone)]
+pub struct Commander {
+    sender: SyncSender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+/// The worker's end.
+#[derive(Debug)]
+pub struct Inbox {
+    receiver: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Commander {
+    /// Both ends of a new channel.
+    ///
+    /// # Errors
+    /// The system has no file descriptor left.
+    pub fn channel() -> std::io::Result<(Self, Inbox)> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (sender, receiver) = sync_channel(MAX_COMMANDS);
+        Ok((Self { sender, wake: Arc::clone(&wake) }, Inbox { receiver, wake }))
+    }
+
+    /// Sends a command and wakes the worker.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if it cannot be taken.
+    pub fn send(&self, command: Command) -> Result<(), CommanderError> {
+        self.sender.try_send(command).map_err(|e| match e {
+            TrySendError::Full(_) => CommanderError::Busy,
+            TrySendError::Disconnected(_) => CommanderError::Ended,
+        })?;
+        // A full counter wakes the worker as well.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Sends an update and waits until it is in force.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if the worker does not take it or ends before it answers.
+    pub fn update(&self, update: Update) -> Result<UpdateOutcome, CommanderError> {
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::Update(update, reply))?;
+        answer.recv().map_err(|_| CommanderError::Ended)
+    }
+
+    /// The replay windows of these tunnels, as bytes.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if the worker does not take the command or ends before it answers.
+    pub fn save_windows(
+        &self,
+        tunnels: Vec<TunnelIndex>,
+    ) -> Result<Vec<(TunnelIndex, Vec<u8>)>, CommanderError> {
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::SaveWindows(tunnels, reply))?;
+        answer.recv().map_err(|_| CommanderError::Ended)
+    }
+}
+
+impl Inbox {
+    /// The next command, if there is one.
+    pub(crate) fn take(&self) -> Option<Command> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Becomes readable when a command comes.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Takes note of the wake-up.
+    pub(crate) fn acknowledge(&self) {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+}

@@ -1,0 +1,215 @@
+//! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
+
+use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
+use hashbrown::HashMap;
+use testudo_crypto::{Direction, Engine, Job, JobStatus};
+use testudo_ipsec::{Prepared, SaRef};
+
+/// How many completions are taken from an engine at a time.
+const POLL_MAX: usize = 256;
+
+/// One SA as the dispatcher sees it.
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    sa: SaRef,
+    keys: SaKeys,
+    /// Ticket of the next job to submit.
+    next_ticket: u32,
+    /// Ticket of the next job to release.
+    next_release: u32,
+}
+
+/// Where jobs are while they are not with the protocol.
+pub(crate) struct Dispatcher {
+    placement: Placement,
+    outbound: Vec<Option<Lane>>,
+    inbound: Vec<Option<Lane>>,
+    /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
+    waiting: HashMap<(Direction, u64), Job, foldhash::fast::RandomState>,
+    /// Jobs for each engine that are not with it yet; empty between calls.
+    queues: Vec<Vec<Job>>,
+    polled: Vec<Job>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(engines: Vec<Box<dyn Engine>>) -> Self {
+        let placement = Placement::new(engines);
+        let queues = (0..placement.len()).map(|_| Vec::new()).collect();
+        let (outbound, inbound) = (Vec::new(), Vec::new());
+        Self { placement, outbound, inbound, waiting: HashMap::default(), queues, polled: Vec::new() }
+    }
+
+    pub(crate) fn engine_names(&self) -> Vec<&'static str> {
+        self.placement.names()
+    }
+
+    /// Whether any job is with an engine or waits for one that is.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.placement.in_flight() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).
+    pub(crate) fn install(&mut self, keys: &KeyPair) -> Result<(SaKeys, SaKeys), PlacementError> {
+        let outbound = self.placement.install(&keys.outbound, Direction::Seal)?;
+        match self.placement.install(&keys.inbound, Direction::Open) {
+            Ok(inbound) => Ok((outbound, inbound)),
+            Err(e) => {
+                self.placement.remove(&outbound);
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes back keys that were never connected.
+    pub(crate) fn uninstall(&mut self, keys: &SaKeys) {
+        self.placement.remove(keys);
+    }
+
+    pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys) {
+        let lanes = self.lanes(direction);
+        if lanes.len() <= sa.place() {
+            lanes.resize(sa.place() + 1, None);
+        }
+        lanes[sa.place()] = Some(Lane { sa, keys, next_ticket: 0, next_release: 0 });
+    }
+
+    /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
+    pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
+        let lane = self.lanes(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa));
+        if let Some(lane) = lane {
+            self.placement.remove(&lane.keys);
+        }
+        let stale = |key: &(Direction, u64)| key.0 == direction && key.1 >> 32 == u64::from(sa.bits());
+        released.extend(self.waiting.extract_if(|key, _| stale(key)).map(|(_, job)| job));
+    }
+
+    fn lanes(&mut self, direction: Direction) -> &mut Vec<Option<Lane>> {
+        match direction {
+            Direction::Seal => &mut self.outbound,
+            Direction::Open => &mut self.inbound,
+        }
+    }
+
+    fn lane(&mut self, job: &Job) -> Option<&mut Lane> {
+        let sa = Prepared::sa_of(job);
+        self.lanes(job.direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
+    }
+
+    /// Takes all of `jobs`; those that end at once, and those that they let go, are appended to `released`, in the order of each SA.
+    pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        for mut job in jobs.drain(..) {
+            let Some(lane) = self.lane(&job) else {
+                job.status = JobStatus::Fault;
+                released.push(job);
+                continue;
+            };
+            job.cookie |= u64::from(lane.next_ticket);
+            lane.next_ticket = lane.next_ticket.wrapping_add(1);
+            let keys = lane.keys;
+            self.enqueue(job, &keys, 0, released);
+        }
+        self.run_queues(released);
+    }
+
+    /// Takes what the engines have ended since.
+    pub(crate) fn poll(&mut self, released: &mut Vec<Job>) {
+        if self.placement.in_flight() == 0 {
+            return;
+        }
+        for engine in 0..self.placement.len() {
+            let mut polled = std::mem::take(&mut self.polled);
+            self.placement.poll(engine, &mut polled, POLL_MAX);
+            polled.drain(..).for_each(|job| self.ended(job, engine, released));
+            self.polled = polled;
+        }
+        self.run_queues(released);
+    }
+
+    /// Queues a job for the next engine that has its key; a job that no engine is left for ends as a fault.
+    fn enqueue(&mut self, mut job: Job, keys: &SaKeys, from: usize, released: &mut Vec<Job>) {
+        match keys.next_engine(from).filter(|(engine, _)| *engine < self.queues.len()) {
+            Some((engine, key)) => {
+                job.key = key;
+                job.status = JobStatus::Pending;
+                self.queues[engine].push(job);
+            }
+            None => {
+                job.status = JobStatus::Fault;
+                self.release(job, released);
+            }
+        }
+    }
+
+    /// Submits what is queued, first engine first: what one cannot take or fails at is queued for one further down, so one pass does.
+    fn run_queues(&mut self, released: &mut Vec<Job>) {
+        for engine in 0..self.queues.len() {
+            if self.queues[engine].is_empty() {
+                continue;
+            }
+            let mut queue = std::mem::take(&mut self.queues[engine]);
+            let is_last = engine + 1 == self.placement.len();
+            let mut taken = self.placement.submit(engine, &mut queue);
+            // The last engine has nobody to hand over to; it is asked again as long as it takes some.
+            while is_last && taken < queue.len() {
+                match self.placement.submit(engine, &mut queue[taken..]) {
+                    0 => break,
+                    more => taken += more,
+                }
+            }
+            for (place, job) in queue.drain(..).enumerate() {
+                match job.status {
+                    JobStatus::Taken if place < taken => {}
+                    _ if place < taken => self.ended(job, engine, released),
+                    _ => self.hand_over(job, engine, released),
+                }
+            }
+            self.queues[engine] = queue;
+        }
+    }
+
+    fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+        match job.status {
+            JobStatus::Done | JobStatus::AuthenticationFailed => self.release(job, released),
+            _ => self.hand_over(job, engine, released),
+        }
+    }
+
+    /// Gives a job to the next engine after `engine`.
+    fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+        // The key of a removed SA is gone from every engine.
+        let keys = self.lane(&job).map(|lane| lane.keys).unwrap_or_default();
+        self.enqueue(job, &keys, engine + 1, released);
+    }
+
+    /// Lets an ended job go in its turn, and then those that waited for it.
+    fn release(&mut self, job: Job, released: &mut Vec<Job>) {
+        let ticket = ticket_of(&job);
+        let direction = job.direction;
+        let Some(lane) = self.lane(&job) else {
+            released.push(job);
+            return;
+        };
+        if ticket != lane.next_release {
+            self.waiting.insert((direction, job.cookie), job);
+            return;
+        }
+        lane.next_release = lane.next_release.wrapping_add(1);
+        let (sa, mut next) = (lane.sa, lane.next_release);
+        released.push(job);
+        if self.waiting.is_empty() {
+            return;
+        }
+        while let Some(job) = self.waiting.remove(&(direction, u64::from(sa.bits()) << 32 | u64::from(next)))
+        {
+            next = next.wrapping_add(1);
+            released.push(job);
+        }
+        if let Some(Some(lane)) = self.lanes(direction).get_mut(sa.place()) {
+            lane.next_release = next;
+        }
+    }
+}
+
+fn ticket_of(job: &Job) -> u32 {
+    u32::try_from(job.cookie & 0xFFFF_FFFF).unwrap_or(0)
+}

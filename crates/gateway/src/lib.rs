@@ -1,0 +1,39 @@
+//! Workers: what moves packets between ports, protocol and engines.
+//!
+//! ```text
+//!                 ┌──────────────────────── Worker ────────────────────────┐
+//!  protected ──rx─► Ipsec::outbound ─► Dispatcher ─► finish_outbound ─► tx ─► unprotected
+//!       port ◄─tx── finish_inbound ◄── Dispatcher ◄── Ipsec::inbound ◄─rx── port
+//!                 └──────────────┬──────────▲──────────────────────────────┘
+//!                                ▼ submit   │ poll
+//!                       engine 0 → engine 1 → … → portable
+//! ```
+//!
+//! A [`Worker`] owns its ports, its pool, its protocol state and its engines; [`Worker::turn`] does what there is to do and never waits, so
+//! that a simulation drives it with a clock of its own. [`serve`] is the loop around it in a running gateway: it waits for file
+//! descriptors, and takes [`Command`]s from the control plane between turns. What other threads may read is in [`WorkerCounters`].
+//!
+//! Threads: one worker today, run to completion. Several workers per gateway and pipelines hang into the same frame.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
+
+mod clock;
+mod command;
+mod counters;
+mod dispatcher;
+mod engines;
+mod outlet;
+mod placement;
+mod serve;
+mod worker;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use command::{
+    Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome,
+};
+pub use counters::{PortSnapshot, WorkerCounters};
+pub use engines::{Candidate, Choice, EngineReport, NoEngine, Opener, choose_engines};
+pub use placement::{KeyPair, MAX_ENGINES, PlacementError};
+pub use serve::{ServeError, serve};
+pub use worker::{PortPair, Worker};

@@ -1,0 +1,99 @@
+//! Which engines an SA's jobs may go to, in order.
+
+use testudo_crypto::{Direction, Engine, EngineError, Job, KeyId, KeyMaterial};
+
+/// The most engines in a placement.
+pub const MAX_ENGINES: usize = 4;
+
+/// The keys of a tunnel.
+#[derive(Debug, Clone)]
+pub struct KeyPair {
+    /// Towards the peer.
+    pub outbound: KeyMaterial,
+    /// From the peer.
+    pub inbound: KeyMaterial,
+}
+
+/// An SA's key could not be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// No engine of the placement took the key; this is what the last one said.
+    #[error("no engine takes the key: {0}")]
+    NoEngine(EngineError),
+    /// There are no engines at all.
+    #[error("there is no engine")]
+    Empty,
+}
+
+/// The names of one SA's key in the engines that took it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SaKeys([Option<KeyId>; MAX_ENGINES]);
+
+/// Engines in the order in which they are tried. The last does everything.
+pub(crate) struct Placement {
+    engines: Vec<Box<dyn Engine>>,
+}
+
+impl Placement {
+    /// More than [`MAX_ENGINES`] are cut so that the last, which does everything, stays.
+    pub(crate) fn new(mut engines: Vec<Box<dyn Engine>>) -> Self {
+        if engines.len() > MAX_ENGINES {
+            engines.drain(MAX_ENGINES - 1..engines.len() - 1);
+        }
+        Self { engines }
+    }
+
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.engines.iter().map(|e| e.name()).collect()
+    }
+
+    /// Gives a key to every engine that takes it.
+    pub(crate) fn install(
+        &mut self,
+        key: &KeyMaterial,
+        direction: Direction,
+    ) -> Result<SaKeys, PlacementError> {
+        let mut keys = SaKeys::default();
+        let mut last = PlacementError::Empty;
+        for (slot, engine) in keys.0.iter_mut().zip(&mut self.engines) {
+            match engine.install(key, direction) {
+                Ok(id) => *slot = Some(id),
+                Err(e) => last = PlacementError::NoEngine(e),
+            }
+        }
+        if keys.0.iter().all(Option::is_none) { Err(last) } else { Ok(keys) }
+    }
+
+    pub(crate) fn remove(&mut self, keys: &SaKeys) {
+        for (key, engine) in keys.0.iter().zip(&mut self.engines) {
+            if let Some(key) = key {
+                engine.remove(*key);
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.engines.len()
+    }
+
+    pub(crate) fn submit(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
+        self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
+    }
+
+    pub(crate) fn poll(&mut self, engine: usize, done: &mut Vec<Job>, max: usize) {
+        if let Some(engine) = self.engines.get_mut(engine) {
+            engine.poll(done, max);
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.engines.iter().map(|e| e.in_flight()).sum()
+    }
+}
+
+impl SaKeys {
+    /// The first engine from `from` on that has the key, and the key's name there.
+    pub(crate) fn next_engine(&self, from: usize) -> Option<(usize, KeyId)> {
+        self.0.iter().enumerate().skip(from).find_map(|(engine, key)| key.map(|key| (engine, key)))
+    }
+}

@@ -1,0 +1,115 @@
+//! The loop around a worker in a running gateway.
+
+use crate::clock::Clock;
+use crate::command::{Command, Inbox};
+use crate::worker::Worker;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::Duration;
+use testudo_ipsec::{Event, Moment};
+use testudo_packet::PortError;
+
+/// How often a worker looks at the clock while nothing happens.
+const TICK: Duration = Duration::from_secs(1);
+/// How long packets under way may take to leave when the gateway ends.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Turns without a packet before the worker waits: a packet often follows close behind another.
+const IDLE_TURNS: u32 = 2;
+
+/// Why a worker ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port failed for good.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// Waiting failed.
+    #[error("waiting for packets: {0}")]
+    Wait(#[from] rustix::io::Errno),
+}
+
+/// Runs a worker until it is told to stop. What the operator should hear of goes to `tell`, which must not wait.
+///
+/// # Errors
+/// [`ServeError`] if it cannot go on.
+pub fn serve(
+    worker: &mut Worker,
+    inbox: &Inbox,
+    clock: &dyn Clock,
+    tell: &mut dyn FnMut(Event),
+) -> Result<(), ServeError> {
+    let mut next_tick = clock.now();
+    let mut stop_at: Option<Moment> = None;
+    let mut idle = 0;
+    loop {
+        let now = clock.now();
+        while let Some(command) = inbox.take() {
+            if obey(worker, command, now) {
+                stop_at = Some(Moment(now.0 + DRAIN));
+            }
+        }
+        if now >= next_tick {
+            worker.tick(now);
+            next_tick = Moment(now.0 + TICK);
+        }
+        let moved = worker.turn(now)?;
+        worker.take_events().into_iter().for_each(&mut *tell);
+        idle = if moved > 0 { 0 } else { idle + 1 };
+        if let Some(deadline) = stop_at {
+            let (protected, unprotected) = worker.is_waiting();
+            let done = idle > 0 && !worker.is_busy() && !protected && !unprotected;
+            if done || now >= deadline {
+                worker.discard_waiting();
+                return Ok(());
+            }
+        } else if idle > IDLE_TURNS && !worker.is_busy() {
+            wait(worker, inbox, next_tick.since(now))?;
+        }
+    }
+}
+
+/// Does what a command says; `true` if it is to stop.
+fn obey(worker: &mut Worker, command: Command, now: Moment) -> bool {
+    match command {
+        // Whoever asked may have given up waiting; that is not the worker's concern.
+        Command::Update(update, reply) => drop(reply.send(worker.update(update, now))),
+        Command::SaveWindows(tunnels, reply) => {
+            let windows = tunnels.into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
+            let _ = reply.send(windows.collect());
+        }
+        Command::Stop => {
+            worker.drain();
+            return true;
+        }
+    }
+    false
+}
+
+/// Waits until a port can go on, a command comes, or `timeout` has passed.
+fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeError> {
+    let (protected_waits, unprotected_waits) = worker.is_waiting();
+    let mut fds = Vec::with_capacity(8);
+    let sides = [
+        (worker.protected_port(), protected_waits, unprotected_waits),
+        (worker.unprotected_port(), unprotected_waits, protected_waits),
+    ];
+    for (port, has_output, other_is_stuck) in sides {
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, !other_is_stuck);
+        interest.set(PollFlags::OUT, has_output);
+        if !interest.is_empty() {
+            fds.extend(port.readiness().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, interest)));
+        }
+    }
+    fds.push(PollFd::from_borrowed_fd(inbox.wake_fd(), PollFlags::IN));
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
+        inbox.acknowledge();
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! One worker: ports, pool, protocol and engines, run to completion.
+
+use crate::command::{TunnelInstall, Update, UpdateError, UpdateOutcome};
+use crate::counters::WorkerCounters;
+use crate::dispatcher::Dispatcher;
+use crate::outlet::Outlet;
+use std::sync::Arc;
+use testudo_crypto::{Direction, Engine, Job};
+use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Spd, TunnelIndex};
+use testudo_packet::{Batch, DropReason, Pool, Port, PortError};
+
+/// The two sides of a gateway.
+pub struct PortPair {
+    /// The private network.
+    pub protected: Box<dyn Port>,
+    /// The public one.
+    pub unprotected: Box<dyn Port>,
+}
+
+/// One worker. It owns everything it touches; [`turn`](Self::turn) never waits.
+pub struct Worker {
+    protected: Outlet,
+    unprotected: Outlet,
+    pool: Pool,
+    ipsec: Ipsec,
+    dispatcher: Dispatcher,
+    counters: Arc<WorkerCounters>,
+    batch: Batch,
+    prepared: Prepared,
+    released: Vec<Job>,
+    draining: bool,
+}
+
+impl Worker {
+    /// A worker without tunnels.
+    #[must_use]
+    pub fn new(ports: PortPair, pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Arc<Spd>) -> Self {
+        let counters = Arc::new(WorkerCounters::new(ports.protected.name(), ports.unprotected.name()));
+        let worker = Self {
+            protected: Outlet::new(ports.protected),
+            unprotected: Outlet::new(ports.unprotected),
+            pool,
+            ipsec: Ipsec::new(policies),
+            dispatcher: Dispatcher::new(engines),
+            counters,
+            batch: Batch::new(),
+            prepared: Prepared::default(),
+            released: Vec::new(),
+            draining: false,
+        };
+        worker.publish();
+        worker
+    }
+
+    /// What it has done, to be read by other threads.
+    #[must_use]
+    pub fn counters(&self) -> Arc<WorkerCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Names of the engines, in the order of placement.
+    #[must_use]
+    pub fn engine_names(&self) -> Vec<&'static str> {
+        self.dispatcher.engine_names()
+    }
+
+    /// Changes tunnels and policies between two batches.
+    pub fn update(&mut self, update: Update, now: Moment) -> UpdateOutcome {
+        update.remove.into_iter().for_each(|index| self.remove(index));
+        let outcome = update.install.into_iter().map(|t| (t.index, self.install(t, now))).collect();
+        for (index, selectors) in update.selectors {
+            self.ipsec.replace_selectors(index, selectors);
+        }
+        if let Some(policies) = update.policies {
+            self.ipsec.replace_policies(policies);
+        }
+        outcome
+    }
+
+    fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
+        let TunnelInstall { index, parameters, keys, window } = tunnel;
+        let name = Arc::clone(&parameters.name);
+        let (outbound, inbound) = self
+            .dispatcher
+            .install(&keys)
+            .map_err(|source| UpdateError::Placement { tunnel: name, source })?;
+        match self.ipsec.install(index, parameters, now) {
+            Ok(installed) => {
+                self.dispatcher.connect(Direction::Seal, installed.outbound, outbound);
+                self.dispatcher.connect(Direction::Open, installed.inbound, inbound);
+                // What is no window was refused by the store already; here an empty window is the safe answer to none.
+                let _ = window.is_some_and(|w| self.ipsec.restore_window(index, &w));
+                Ok(installed)
+            }
+            Err(e) => {
+                self.dispatcher.uninstall(&outbound);
+                self.dispatcher.uninstall(&inbound);
+                Err(e.into())
+            }
+        }
+    }
+
+    fn remove(&mut self, index: TunnelIndex) {
+        let Some((outbound, inbound)) = self.ipsec.remove(index) else { return };
+        let mut stale = Vec::new();
+        self.dispatcher.disconnect(Direction::Seal, outbound, &mut stale);
+        self.dispatcher.disconnect(Direction::Open, inbound, &mut stale);
+        stale.into_iter().for_each(|job| self.pool.discard(job.buffer, DropReason::ShuttingDown));
+    }
+
+    /// The replay window of a tunnel, as bytes.
+    #[must_use]
+    pub fn save_window(&self, index: TunnelIndex) -> Option<Vec<u8>> {
+        self.ipsec.save_window(index)
+    }
+
+    /// What the operator should hear of since this was last called.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.ipsec.take_events()
+    }
+
+    /// Does what there is to do, once in each direction; returns how many packets moved.
+    ///
+    /// # Errors
+    /// [`PortError`] if a port failed for good.
+    pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
+        let mut moved = self.collect(now)?;
+        // While packets wait for a port, no more are made for it: the queue behind the other port is the place to wait.
+        if !self.unprotected.is_waiting() && !self.draining {
+            moved += self.outbound(now)?;
+        }
+        if !self.protected.is_waiting() {
+            moved += self.inbound(now)?;
+        }
+        if moved > 0 {
+            self.publish();
+        }
+        Ok(moved)
+    }
+
+    /// Takes what engines have ended since the last turn, and sends what still waits.
+    fn collect(&mut self, now: Moment) -> Result<usize, PortError> {
+        self.dispatcher.poll(&mut self.released);
+        self.finish(now);
+        Ok(self.protected.flush(&mut self.pool)? + self.unprotected.flush(&mut self.pool)?)
+    }
+
+    fn outbound(&mut self, now: Moment) -> Result<usize, PortError> {
+        let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
+        if received == 0 {
+            return Ok(0);
+        }
+        self.ipsec.outbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+        for buffer in self.prepared.pass.drain(..) {
+            self.unprotected.push(buffer, &mut self.pool);
+        }
+        for buffer in self.prepared.replies.drain(..) {
+            self.protected.push(buffer, &mut self.pool);
+        }
+        self.dispatch(now)?;
+        Ok(received)
+    }
+
+    fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
+        let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
+        if received == 0 {
+            return Ok(0);
+        }
+        self.ipsec.inbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+        for buffer in self.prepared.pass.drain(..) {
+            self.protected.push(buffer, &mut self.pool);
+        }
+        self.dispatch(now)?;
+        Ok(received)
+    }
+
+    fn dispatch(&mut self, now: Moment) -> Result<(), PortError> {
+        self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+        self.finish(now);
+        self.unprotected.flush(&mut self.pool)?;
+        self.protected.flush(&mut self.pool)?;
+        Ok(())
+    }
+
+    /// Passes ended jobs back through the protocol and on to their port.
+    fn finish(&mut self, now: Moment) {
+        for job in self.released.drain(..) {
+            let sa = Prepared::sa_of(&job);
+            match job.direction {
+                Direction::Seal => {
+                    if let Some(sealed) = self.ipsec.finish_outbound(job, sa, &mut self.pool) {
+                        self.unprotected.push(sealed.into_buffer(), &mut self.pool);
+                    }
+                }
+                Direction::Open => {
+                    if let Some(cleared) = self.ipsec.finish_inbound(job, sa, now, &mut self.pool) {
+                        self.protected.push(cleared.into_buffer(), &mut self.pool);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Work that is due by the clock, not by a packet. To be called about once a second.
+    pub fn tick(&mut self, now: Moment) {
+        let mut due = Vec::new();
+        self.ipsec.keepalives(now, &mut self.pool, &mut due);
+        due.into_iter().for_each(|buffer| self.unprotected.push(buffer, &mut self.pool));
+        self.publish();
+    }
+
+    /// From now on nothing is taken from the protected side: the gateway is ending.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether packets are with engines.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.dispatcher.is_busy()
+    }
+
+    /// Whether packets wait to be sent to the (protected, unprotected) side.
+    #[must_use]
+    pub fn is_waiting(&self) -> (bool, bool) {
+        (self.protected.is_waiting(), self.unprotected.is_waiting())
+    }
+
+    /// Whether nothing is under way and neither port will give a packet again.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let (protected, unprotected) = self.is_waiting();
+        let exhausted = self.protected.port.exhausted() && self.unprotected.port.exhausted();
+        exhausted && !protected && !unprotected && !self.is_busy()
+    }
+
+    /// Drops what still waits, when the gateway must end now.
+    pub fn discard_waiting(&mut self) {
+        self.protected.discard_all(&mut self.pool);
+        self.unprotected.discard_all(&mut self.pool);
+        self.publish();
+    }
+
+    /// Tells both ports that no more will be sent.
+    ///
+    /// # Errors
+    /// [`PortError`] if what was sent did not get to where it belongs.
+    pub fn finish_ports(&mut self) -> Result<(), PortError> {
+        self.protected.port.finish()?;
+        self.unprotected.port.finish()
+    }
+
+    /// The port to the protected side.
+    #[must_use]
+    pub fn protected_port(&self) -> &dyn Port {
+        self.protected.port.as_ref()
+    }
+
+    /// The port to the unprotected side.
+    #[must_use]
+    pub fn unprotected_port(&self) -> &dyn Port {
+        self.unprotected.port.as_ref()
+    }
+
+    /// The pool, with the books of what was dropped and created.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn publish(&self) {
+        let (protected, unprotected) = (self.protected.port.counters(), self.unprotected.port.counters());
+        self.counters.publish(&self.pool, &protected, &unprotected);
+    }
+}
