@@ -1,0 +1,135 @@
+//! Checks that span several parts of a configuration: what must be unique, what refers to what, what hides what.
+
+use super::address::Selector;
+use super::model::{Action, Policy, Remote, UnprotectedPort};
+use super::shadow::Shadows;
+use super::walk::{Located, Problem, Walker};
+use crate::keys::KeySource;
+use std::collections::HashMap;
+use std::hash::Hash;
+use testudo_crypto::Suite;
+
+/// Selectors in a configuration at most, those of policies and tunnels together.
+pub const MAX_RULES: usize = 100_000;
+
+/// What was noted while reading, with places, also of parts that could not be completed.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// By tunnel.
+    pub(super) names: Vec<Option<Located<String>>>,
+    /// By tunnel: the place, if it has no selectors of its own.
+    pub(super) without_selectors: Vec<Option<Located<()>>>,
+    pub(super) inbound_spis: Vec<Located<u32>>,
+    pub(super) outbound_spis: Vec<Located<(u32, Remote)>>,
+    pub(super) policy_rules: Vec<Located<Selector>>,
+    pub(super) tunnel_rules: Vec<Located<Selector>>,
+    pub(super) bypasses: Vec<Located<()>>,
+    /// In the order of the tunnels, outbound before inbound.
+    pub(super) keys: Vec<KeyRequest>,
+    pub(super) known_answers: Vec<Located<()>>,
+}
+
+/// A key to be loaded.
+pub(super) struct KeyRequest {
+    pub(super) source: Located<KeySource>,
+    /// `None` if the tunnel's suite is wrong.
+    pub(super) suite: Option<Suite>,
+}
+
+impl Facts {
+    /// Index of each tunnel by name, the first where a name comes twice.
+    pub(super) fn tunnels_by_name(&self) -> HashMap<String, usize> {
+        let mut tunnels = HashMap::with_capacity(self.names.len());
+        for (index, name) in self.names.iter().enumerate() {
+            if let Some(name) = name {
+                tunnels.entry(name.value.clone()).or_insert(index);
+            }
+        }
+        tunnels
+    }
+
+    pub(super) fn check(&self, walker: &mut Walker<'_>, policies: &[Policy], port: &UnprotectedPort) {
+        unique(walker, self.names.iter().flatten(), || Problem::expected("a name that no other tunnel has"));
+        unique(walker, self.inbound_spis.iter(), || {
+            Problem::expected("an inbound SPI that no other tunnel has")
+                .help("a packet is told by its SPI which SA it belongs to (RFC 4301 4.1)")
+        });
+        unique(walker, self.outbound_spis.iter(), || {
+            Problem::expected("an outbound SPI that no other tunnel to this peer has")
+        });
+        unique(walker, self.keys.iter().map(|key| &key.source), || {
+            Problem::expected("a key of its own for each SA")
+                .help("two SAs under one key would repeat nonces")
+        });
+        self.check_selectors(walker, policies);
+        self.check_interface(walker, port);
+        self.check_shadows(walker);
+    }
+
+    /// Every tunnel must be reachable by some packet.
+    fn check_selectors(&self, walker: &mut Walker<'_>, policies: &[Policy]) {
+        let mut named = vec![false; self.names.len()];
+        for policy in policies {
+            if let Action::Protect { tunnel } = policy.action
+                && let Some(named) = named.get_mut(tunnel)
+            {
+                *named = true;
+            }
+        }
+        let unreached = self.without_selectors.iter().zip(named).filter(|(_, named)| !named);
+        for place in unreached.filter_map(|(place, _)| place.as_ref()) {
+            let problem = Problem::expected("at least one selector, or a policy that names the tunnel");
+            let help =
+                "add, for example, `selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]`";
+            walker.report(&place.span, place.key.clone(), problem.found("none").help(help));
+        }
+    }
+
+    /// What bypasses must leave through a known interface.
+    fn check_interface(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
+        if let (None, Some(bypass)) = (&port.interface, self.bypasses.first()) {
+            let problem =
+                Problem::expected("`interface` in [port.unprotected], where a policy says \"bypass\"");
+            walker.report(
+                &bypass.span,
+                bypass.key.clone(),
+                problem.found("none").help("add it there, for example `interface = \"eth0\"`"),
+            );
+        }
+    }
+
+    /// A selector that an earlier one covers never meets a packet.
+    fn check_shadows(&self, walker: &mut Walker<'_>) {
+        let rules: Vec<_> = self.policy_rules.iter().chain(&self.tunnel_rules).collect();
+        if let Some(rule) = rules.get(MAX_RULES) {
+            let problem = Problem::expected(format!("at most {MAX_RULES} selectors in all"));
+            walker.report(&rule.span, rule.key.clone(), problem.found(rules.len().to_string()));
+            return;
+        }
+        let mut shadows = Shadows::new(rules.iter().map(|rule| rule.value).collect());
+        for (index, rule) in rules.iter().enumerate() {
+            if let Some(first) = shadows.cover_or_add(index).and_then(|first| rules.get(first)) {
+                let problem = Problem::expected("a selector that packets can reach");
+                let line = walker.line(&first.span);
+                let problem = problem.found(format!("one that `{}` on line {line} covers", first.key));
+                let help = "the first match wins: put the narrower selector first, or remove one";
+                walker.report(&rule.span, rule.key.clone(), problem.help(help));
+            }
+        }
+    }
+}
+
+/// Reports the values that come twice.
+fn unique<'f, T: Eq + Hash + 'f>(
+    walker: &mut Walker<'_>,
+    values: impl Iterator<Item = &'f Located<T>>,
+    problem: impl Fn() -> Problem,
+) {
+    let mut seen: HashMap<&T, &Located<T>> = HashMap::new();
+    for value in values {
+        match seen.get(&value.value) {
+            Some(first) => walker.report_repeated(value, first, problem()),
+            None => drop(seen.insert(&value.value, value)),
+        }
+    }
+}

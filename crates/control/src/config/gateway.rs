@@ -1,0 +1,153 @@
+//! Reads `[gateway]` and the ports.
+
+use super::address::InterfaceAddress;
+use super::model::{Gateway, LogLevel, ProtectedPort, Tunnel, UnprotectedPort};
+use super::value::{self, Parsed};
+use super::walk::{Located, Problem, Section, Walker};
+use std::path::{Path, PathBuf};
+use toml::de::DeValue;
+
+/// Engines that may be named, in the order that is used when none are.
+pub const ENGINES: [&str; 2] = ["ipsec-mb", PORTABLE];
+/// The engine that does everything and is always last.
+const PORTABLE: &str = "portable";
+/// Addresses of an interface at most.
+const MAX_ADDRESSES: usize = 64;
+/// The smallest MTU of a link with IPv4 (RFC 791: what every host must accept).
+const MIN_MTU: u16 = 576;
+/// The smallest MTU of a link with IPv6 (RFC 8200 5).
+const MIN_MTU_IPV6: u16 = 1280;
+
+/// A path, relative to the configuration's folder.
+pub(super) fn path(base: &Path) -> impl Fn(&DeValue<'_>) -> Parsed<PathBuf> {
+    move |value| match value::string(value, "a path")? {
+        "" => Err(Problem::expected("a path")),
+        text => Ok(base.join(text)),
+    }
+}
+
+pub(super) fn read_gateway(
+    mut section: Section<'_>,
+    walker: &mut Walker<'_>,
+    base: &Path,
+) -> Option<Gateway> {
+    let levels = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
+    let levels = levels.map(|level| (level.name(), level));
+    let state = section.required(walker, "state", "\"/var/lib/testudo/state.redb\"", path(base));
+    let control = PathBuf::from("/run/testudo/control.sock");
+    let control = section.or_default(walker, "control", control, path(base));
+    let metrics = section.optional(walker, "metrics", value::loopback_socket);
+    let engines = read_engines(&mut section, walker);
+    let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
+    let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
+    section.finish(walker);
+    let buffers = usize::try_from(buffers).ok()?;
+    Some(Gateway { state: state?.value, control, metrics, engines, log, buffers })
+}
+
+fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<String> {
+    let words = ENGINES.map(|name| (name, name));
+    let named = section.list(walker, "engines", 16, value::choice(&words));
+    let mut engines: Vec<&str> = Vec::new();
+    for engine in named.unwrap_or_default() {
+        if engines.contains(&engine.value) {
+            walker.report(&engine.span, engine.key, Problem::expected("each engine once"));
+        } else if engines.contains(&PORTABLE) {
+            let help = "portable does everything, so that an engine behind it would never be asked";
+            walker.report(&engine.span, engine.key, Problem::expected("\"portable\" last").help(help));
+        } else {
+            engines.push(engine.value);
+        }
+    }
+    let engines = if section.value("engines").is_none() { ENGINES.to_vec() } else { engines };
+    let mut engines: Vec<String> = engines.into_iter().map(str::to_owned).collect();
+    if !engines.iter().any(|name| name == PORTABLE) {
+        engines.push(PORTABLE.to_owned());
+    }
+    engines
+}
+
+/// `[port.protected]`, its MTU still open.
+pub(super) struct ProtectedDraft {
+    name: Option<String>,
+    addresses: Vec<InterfaceAddress>,
+    mtu: Option<Located<u16>>,
+    routes: bool,
+}
+
+pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
+    section.required(walker, "kind", "\"tun\"", value::choice(&[("tun", ())]));
+    let name = section.required(walker, "name", "\"testudo0\"", value::interface);
+    let addresses = section.list(walker, "addresses", MAX_ADDRESSES, value::interface_address);
+    let mut unique: Vec<Located<InterfaceAddress>> = Vec::new();
+    for address in addresses.unwrap_or_default() {
+        match unique.iter().find(|other| other.value.address == address.value.address) {
+            Some(first) => walker.report_repeated(&address, first, Problem::expected("each address once")),
+            None => unique.push(address),
+        }
+    }
+    let mtu = section.located(walker, "mtu", value::number_u16(MIN_MTU, u16::MAX));
+    let routes = section.or_default(walker, "routes", true, value::boolean);
+    section.finish(walker);
+    let addresses = unique.into_iter().map(|address| address.value).collect();
+    ProtectedDraft { name: name.map(|name| name.value), addresses, mtu, routes }
+}
+
+pub(super) fn read_unprotected(
+    mut section: Section<'_>,
+    walker: &mut Walker<'_>,
+) -> Located<UnprotectedPort> {
+    section.required(walker, "kind", "\"socket\"", value::choice(&[("socket", ())]));
+    let mtu = section.located(walker, "mtu", value::number_u16(MIN_MTU, u16::MAX));
+    let interface = section.optional(walker, "interface", value::interface);
+    let (span, key) = (section.span().clone(), section.path_of("mtu"));
+    section.finish(walker);
+    let (mtu, span) = mtu.map_or((1500, span), |mtu| (mtu.value, mtu.span));
+    Located { value: UnprotectedPort { mtu, interface }, span, key }
+}
+
+impl ProtectedDraft {
+    /// Settles the MTU: as configured, or what fits every tunnel.
+    pub(super) fn complete(
+        self,
+        walker: &mut Walker<'_>,
+        link: &Located<UnprotectedPort>,
+        tunnels: &[Tunnel],
+        policies_with_ipv6: bool,
+    ) -> Option<ProtectedPort> {
+        let selectors = || tunnels.iter().flat_map(|tunnel| &tunnel.selectors);
+        let ipv6 = policies_with_ipv6
+            || self.addresses.iter().any(|address| address.address.is_ipv6())
+            || selectors().any(|s| s.local.is_ipv6() == Some(true) || s.remote.is_ipv6() == Some(true));
+        let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+        let mtu = match self.mtu {
+            Some(mtu) => {
+                if mtu.value < least {
+                    let problem = Problem::expected(format!("a number from {least} to 65535"));
+                    walker.report(&mtu.span, mtu.key, problem.help("IPv6 needs 1280 (RFC 8200 5)"));
+                }
+                mtu.value
+            }
+            None => default_mtu(walker, link, tunnels, least),
+        };
+        Some(ProtectedPort { name: self.name?, addresses: self.addresses, mtu, routes: self.routes })
+    }
+}
+
+fn default_mtu(
+    walker: &mut Walker<'_>,
+    link: &Located<UnprotectedPort>,
+    tunnels: &[Tunnel],
+    least: u16,
+) -> u16 {
+    let fits = tunnels.iter().map(|tunnel| tunnel.inner_mtu(link.value.mtu).unwrap_or(0)).min();
+    let mtu = fits.unwrap_or(link.value.mtu);
+    if mtu < least {
+        let problem = Problem::expected(format!("an MTU that leaves {least} bytes for inner packets"));
+        let problem = problem.found(format!("{}, which leaves {mtu}", link.value.mtu));
+        let help =
+            format!("raise it, or set port.protected.mtu to {least} and let outer packets be fragmented");
+        walker.report(&link.span, link.key.clone(), problem.help(help));
+    }
+    mtu
+}

@@ -1,0 +1,154 @@
+//! Loads a configuration from its file, with its keys.
+
+use super::checks::{Facts, KeyRequest};
+use super::error::ConfigErrors;
+use super::model::Configuration;
+use super::walk::{Problem, Walker};
+use super::{Draft, MAX_FILE_BYTES, too_large};
+use crate::fingerprint::{Fingerprint, digest_of};
+use crate::keys::{self, Environment, KeyError, KeySource};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use testudo_crypto::KeyMaterial;
+
+/// Whether a tunnel may say where its numbers start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownAnswers {
+    /// No: on the wire, a number would come twice under its key.
+    Refuse,
+    /// Yes: packets stay in files.
+    Allow,
+}
+
+/// A configuration and its keys.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// The keys of its tunnels, in the same order.
+    pub keys: Vec<TunnelKeys>,
+}
+
+/// The keys of a tunnel; all keys of a configuration differ.
+#[derive(Debug, Clone)]
+pub struct TunnelKeys {
+    /// Of the SA towards the peer.
+    pub outbound: KeyMaterial,
+    /// Of the SA from the peer.
+    pub inbound: KeyMaterial,
+}
+
+impl Configuration {
+    /// Reads the file at `path` and the keys that it names.
+    ///
+    /// # Errors
+    /// All that is wrong, in the file and with its keys.
+    pub fn load(
+        path: &Path,
+        known_answers: KnownAnswers,
+        environment: Environment<'_>,
+    ) -> Result<Loaded, ConfigErrors> {
+        let name = path.to_string_lossy();
+        let text = read(path, &name)?;
+        let mut walker = Walker::new(&text);
+        let draft = Draft::read(&mut walker, &text, &name);
+        if known_answers == KnownAnswers::Refuse {
+            refuse_known_answers(&mut walker, &draft.facts);
+        }
+        let keys = load_keys(&mut walker, &draft.facts.keys, environment);
+        let (configuration, _) = draft.finish(walker, &name)?;
+        let pairs = keys.as_chunks::<2>().0.iter();
+        let keys = pairs.map(|[out, inb]| TunnelKeys { outbound: out.clone(), inbound: inb.clone() });
+        Ok(Loaded { configuration, keys: keys.collect() })
+    }
+}
+
+fn read(path: &Path, name: &str) -> Result<String, ConfigErrors> {
+    let unreadable = |error: io::Error| {
+        let help = (error.kind() == io::ErrorKind::NotFound)
+            .then(|| "the examples folder has configurations to start from".to_owned());
+        ConfigErrors::whole_file(name, "a readable file", error.to_string(), help)
+    };
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(too_large(name));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.as_bytes().iter().take(error.utf8_error().valid_up_to());
+        let line = 1 + valid.filter(|byte| **byte == b'\n').count();
+        ConfigErrors::whole_file(name, "UTF-8", format!("other bytes on line {line}"), None)
+    })
+}
+
+fn refuse_known_answers(walker: &mut Walker<'_>, facts: &Facts) {
+    for place in &facts.known_answers {
+        let problem = Problem::expected("no known answer in a gateway that runs");
+        let help = "it makes sequence numbers repeat under a key; only `testudo replay` takes it";
+        walker.report(&place.span, place.key.clone(), problem.help(help));
+    }
+}
+
+/// Loads every key that was asked for; reports those that cannot be had, and keys that come twice.
+fn load_keys(
+    walker: &mut Walker<'_>,
+    requests: &[KeyRequest],
+    environment: Environment<'_>,
+) -> Vec<KeyMaterial> {
+    let mut loaded = Vec::with_capacity(requests.len());
+    // The cipher's key alone: another salt does not make it another key.
+    let mut seen: HashMap<Fingerprint, &KeyRequest> = HashMap::with_capacity(requests.len());
+    for request in requests {
+        let Some(suite) = request.suite else { continue };
+        let place = &request.source;
+        match keys::load(&place.value, suite, environment) {
+            Ok(material) => {
+                let first = *seen.entry(digest_of(&[material.key()])).or_insert(request);
+                if first.source.value != place.value {
+                    let problem = Problem::expected("a key of its own for each SA");
+                    let problem = problem.found(format!("the key of `{}`", first.source.key));
+                    let problem = problem.help("two SAs under one key would repeat nonces");
+                    walker.report_repeated(place, &first.source, problem);
+                }
+                loaded.push(material);
+            }
+            Err(error) => walker.report(&place.span, place.key.clone(), problem_of(&error, &place.value)),
+        }
+    }
+    loaded
+}
+
+fn problem_of(error: &KeyError, source: &KeySource) -> Problem {
+    let name = match source {
+        KeySource::File(path) => format!("\"{}\"", path.display()),
+        KeySource::Environment(name) => format!("environment variable {name}"),
+    };
+    let problem = |expected: &str| Problem::expected(expected).found(format!("{name}: {error}"));
+    match error {
+        KeyError::Unreadable(_) => problem("a key file that can be read")
+            .help("relative names start at the folder of the configuration"),
+        KeyError::NotRegular => problem("a regular file"),
+        KeyError::Exposed { .. } => {
+            problem("a key file that nobody else may read or write").help(chmod(source))
+        }
+        KeyError::ForeignOwner { .. } => problem("a key file that belongs to the gateway's user or to root"),
+        KeyError::Unset => problem("a variable that is set"),
+        KeyError::TooLong => problem("a key in hex digits"),
+        KeyError::NotHex { .. } => problem("a key in hex digits"),
+        KeyError::Length { expected, .. } => {
+            let help = "the last 8 digits are the salt (RFC 4106 8.1, RFC 7634 2)";
+            problem(&format!("{expected} hex digits: key, then salt")).help(help)
+        }
+    }
+}
+
+fn chmod(source: &KeySource) -> String {
+    match source {
+        KeySource::File(path) => format!("chmod 600 {}", path.display()),
+        KeySource::Environment(_) => String::new(),
+    }
+}

@@ -1,0 +1,195 @@
+//! The configuration: one TOML file, all errors at once, plain data in the end.
+//!
+//! ```text
+//!   text ──► TOML with places ──► sections, key by key ──► checks across sections ──► Configuration
+//!                 │                        │                        │
+//!                 └────────────────────────┴────────────────────────┴──► ConfigErrors: line, column, expected, help
+//! ```
+//!
+//! Whoever holds a [`Configuration`] need not check it: ranges hold, names are unique and refer to something, addresses of
+//! a tunnel are of one version, defaults are filled in, relative paths start at the file's folder. Keys are not part of it:
+//! [`Configuration::load`] hands them out beside it.
+//!
+//! Unknown keys are errors, because a misspelled option that is silently ignored is a hole in a security gateway. So is a
+//! selector that an earlier one covers, since no packet ever reaches it. Everything is bounded, and no text makes the
+//! parser panic.
+
+mod address;
+mod checks;
+mod error;
+mod gateway;
+mod load;
+mod mask;
+mod model;
+mod policy;
+mod quantity;
+mod shadow;
+mod source;
+mod suggest;
+mod tunnel;
+mod value;
+mod walk;
+
+pub use address::{AddressRange, InterfaceAddress, PortRange, Prefix, Protocol, Selector};
+pub use checks::MAX_RULES;
+pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
+pub use gateway::ENGINES;
+pub use load::{KnownAnswers, Loaded, TunnelKeys};
+pub use model::{
+    Action, Configuration, Dscp, Encapsulation, Gateway, KnownAnswer, Lifetime, LogLevel, Policy,
+    ProtectedPort, Remote, SaSettings, Tunnel, UnprotectedPort,
+};
+pub use tunnel::MAX_SELECTORS;
+
+use checks::Facts;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::DeTable;
+use walk::{Problem, Section, Walker};
+
+/// Bytes of a configuration file at most.
+pub const MAX_FILE_BYTES: usize = 32 << 20;
+/// Bytes of a text in which all errors of syntax are looked for, not just the first.
+const MAX_RECOVERED_BYTES: usize = 1 << 20;
+/// Tunnels at most.
+pub const MAX_TUNNELS: usize = 20_000;
+/// Policies at most.
+pub const MAX_POLICIES: usize = 10_000;
+
+impl Configuration {
+    /// Parses and checks a configuration, all but its keys. `name` is the file's name: for messages, and for the folder
+    /// that relative paths start at.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigErrors> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(too_large(name));
+        }
+        let mut walker = Walker::new(text);
+        let draft = Draft::read(&mut walker, text, name);
+        draft.finish(walker, name).map(|(configuration, _)| configuration)
+    }
+}
+
+fn too_large(name: &str) -> ConfigErrors {
+    let expected = format!("at most {} MiB", MAX_FILE_BYTES >> 20);
+    ConfigErrors::whole_file(name, &expected, "more".to_owned(), None)
+}
+
+/// A configuration, complete if nothing was wrong, and the facts noted on the way.
+struct Draft {
+    configuration: Option<Configuration>,
+    facts: Facts,
+}
+
+impl Draft {
+    fn read(walker: &mut Walker<'_>, text: &str, name: &str) -> Self {
+        let (document, errors) = parse_toml(text);
+        let mut facts = Facts::default();
+        let readable = report_syntax(walker, &errors);
+        let base = Path::new(name).parent().unwrap_or(Path::new(""));
+        let configuration =
+            readable.then(|| read_document(walker, document.get_ref(), base, &mut facts)).flatten();
+        Self { configuration, facts }
+    }
+
+    fn finish(self, walker: Walker<'_>, name: &str) -> Result<(Configuration, Facts), ConfigErrors> {
+        let incomplete = || ConfigErrors::whole_file(name, "a configuration", "none".to_owned(), None);
+        match self.configuration {
+            Some(configuration) if walker.is_clean() => Ok((configuration, self.facts)),
+            None if walker.is_clean() => Err(incomplete()),
+            _ => Err(walker.into_errors(name)),
+        }
+    }
+}
+
+/// The document, as far as it can be read, and what is not TOML in it. In a long text the first error must do: there may be
+/// one for each character.
+fn parse_toml(text: &str) -> (Spanned<DeTable<'_>>, Vec<toml::de::Error>) {
+    if text.len() <= MAX_RECOVERED_BYTES {
+        return DeTable::parse_recoverable(text);
+    }
+    match DeTable::parse(text) {
+        Ok(document) => (document, Vec::new()),
+        Err(error) => (Spanned::new(0..0, DeTable::new()), vec![error]),
+    }
+}
+
+/// What the parser says about a key that comes twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// Reports what is not TOML, once a line; says whether the rest is worth reading. Where the syntax is broken, later
+/// complaints would be about what the parser made of it.
+fn report_syntax(walker: &mut Walker<'_>, errors: &[toml::de::Error]) -> bool {
+    let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
+    let mut errors: Vec<_> = errors.iter().collect();
+    errors.sort_by_key(|error| place(error).start);
+    errors.dedup_by_key(|error| walker.line(&place(error)));
+    for error in &errors {
+        let problem = match error.message() {
+            DUPLICATE => Problem::expected("each key once"),
+            message => Problem::expected("TOML").found(message),
+        };
+        walker.report(&place(error), "", problem);
+    }
+    // Duplicates leave the rest intact.
+    errors.iter().all(|error| error.message() == DUPLICATE)
+}
+
+fn read_document(
+    walker: &mut Walker<'_>,
+    document: &DeTable<'_>,
+    base: &Path,
+    facts: &mut Facts,
+) -> Option<Configuration> {
+    let mut root = Section::new("", 0..0, Some(document));
+    let gateway = section(&mut root, walker, "gateway", "[gateway]");
+    let gateway = gateway::read_gateway(gateway, walker, base);
+    let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
+    let protected = section(&mut ports, walker, "protected", "[port.protected]");
+    let protected = gateway::read_protected(protected, walker);
+    let unprotected = section(&mut ports, walker, "unprotected", "[port.unprotected]");
+    let unprotected = gateway::read_unprotected(unprotected, walker);
+    ports.finish(walker);
+    let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
+    let count = sections.len();
+    let tunnels = sections.into_iter().filter_map(|s| tunnel::read_tunnel(s, walker, base, facts));
+    let tunnels: Vec<Tunnel> = tunnels.collect();
+    let by_name = facts.tunnels_by_name();
+    let sections = root.tables(walker, "policy", MAX_POLICIES);
+    let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
+    let policies: Vec<Policy> = policies.collect();
+    root.finish(walker);
+    facts.check(walker, &policies, &unprotected.value);
+    let ipv6 =
+        policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selector));
+    let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);
+    let (gateway, protected) = (gateway?, protected?);
+    // An index in a policy counts all tunnels: fewer were reported.
+    (tunnels.len() == count).then_some(Configuration {
+        gateway,
+        protected,
+        unprotected: unprotected.value,
+        policies,
+        tunnels,
+    })
+}
+
+fn mentions_ipv6(selector: &Selector) -> bool {
+    selector.local.is_ipv6() == Some(true) || selector.remote.is_ipv6() == Some(true)
+}
+
+/// A section that must be there; where it is not, one that is empty, after saying so.
+fn section<'d>(
+    parent: &mut Section<'d>,
+    walker: &mut Walker<'_>,
+    key: &'static str,
+    header: &str,
+) -> Section<'d> {
+    let found = parent.table(walker, key);
+    found.unwrap_or_else(|| parent.absent_section(walker, key, header))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,256 @@
+//! The configuration as plain data: everything in it has been checked against everything else.
+
+use super::address::{InterfaceAddress, Selector};
+use crate::keys::KeySource;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use testudo_crypto::Suite;
+
+/// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// `[gateway]`
+    pub gateway: Gateway,
+    /// `[port.protected]`
+    pub protected: ProtectedPort,
+    /// `[port.unprotected]`
+    pub unprotected: UnprotectedPort,
+    /// `[[policy]]`, in order; they come before the selectors of every tunnel.
+    pub policies: Vec<Policy>,
+    /// `[[tunnel]]`, in order; their selectors make protect policies, in the same order.
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// `[gateway]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// The durable store of sequence numbers.
+    pub state: PathBuf,
+    /// The control socket.
+    pub control: PathBuf,
+    /// Where metrics are served: a loopback address; `None` is nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// Names of engines in the order of placement, without repetition; `portable` is the last.
+    pub engines: Vec<String>,
+    /// What is logged.
+    pub log: LogLevel,
+    /// Buffers in the pool.
+    pub buffers: usize,
+}
+
+/// What is logged: this and everything graver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogLevel {
+    /// What stops the gateway or a tunnel.
+    Error,
+    /// What an operator should look at.
+    Warn,
+    /// What happened.
+    Info,
+    /// How it happened.
+    Debug,
+}
+
+impl LogLevel {
+    /// The name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        }
+    }
+}
+
+/// `[port.protected]`: a TUN interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtectedPort {
+    /// Name of the interface, 1 to 15 characters.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Its MTU in bytes: as configured, or the largest inner packet that fits every tunnel.
+    pub mtu: u16,
+    /// Whether a route to the remote network of each protect selector is installed.
+    pub routes: bool,
+}
+
+/// `[port.unprotected]`: sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnprotectedPort {
+    /// MTU of the link, in bytes.
+    pub mtu: u16,
+    /// The interface that the sockets are bound to; always there if a policy says bypass.
+    pub interface: Option<String>,
+}
+
+/// `[[policy]]`: an entry of the SPD (RFC 4301 4.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Which packets.
+    pub selector: Selector,
+    /// What is done with them.
+    pub action: Action,
+}
+
+/// What a policy does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Through the tunnel at this index of [`Configuration::tunnels`].
+    Protect {
+        /// The index.
+        tunnel: usize,
+    },
+    /// Between the sides unchanged.
+    Bypass,
+    /// Nowhere.
+    Discard,
+}
+
+/// `[[tunnel]]`: a pair of SAs, one each way, in tunnel mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its name, unique: 1 to 64 of `a-z`, `0-9`, `-`, `_` and `.`.
+    pub name: String,
+    /// Our outer address.
+    pub local: IpAddr,
+    /// The peer's outer address, of the same version.
+    pub remote: Remote,
+    /// The algorithms.
+    pub suite: Suite,
+    /// How ESP is carried.
+    pub encapsulation: Encapsulation,
+    /// Extended sequence numbers: 64 bits (RFC 4303 2.2.1).
+    pub esn: bool,
+    /// Packets in the replay window: 64 to 65,536, a multiple of 64.
+    pub replay_window: u32,
+    /// The DSCP of outer headers.
+    pub dscp: Dscp,
+    /// Traffic that it protects, in order; may be empty only if a policy names it.
+    pub selectors: Vec<Selector>,
+    /// The SA towards the peer.
+    pub outbound: SaSettings,
+    /// The SA from the peer.
+    pub inbound: SaSettings,
+    /// When its SAs wear out; the same for each direction.
+    pub lifetime: Lifetime,
+    /// Known answers: for `replay` only.
+    pub known_answer: Option<KnownAnswer>,
+}
+
+/// The peer's outer address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Remote {
+    /// It never changes.
+    Address(IpAddr),
+    /// It is learned from authenticated packets; only with ESP in UDP.
+    Any,
+}
+
+/// How ESP is carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encapsulation {
+    /// Right on IP, protocol 50.
+    Esp,
+    /// In UDP (RFC 3948).
+    EspInUdp {
+        /// Our port.
+        local_port: u16,
+        /// The peer's port; with [`Remote::Any`], only until another is learned.
+        remote_port: u16,
+        /// Silence after which a keepalive is sent; `None` for never.
+        keepalive: Option<Duration>,
+    },
+}
+
+/// The DSCP of outer headers (RFC 4301 5.1.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dscp {
+    /// The inner packet's.
+    Copy,
+    /// This one, 0 to 63.
+    Value(u8),
+}
+
+/// One SA's number and where its key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SaSettings {
+    /// The SPI, 256 or more.
+    pub spi: u32,
+    /// Where the keying material is.
+    pub key: KeySource,
+}
+
+/// When an SA wears out: at a soft limit it warns, at a hard one it stops. Soft is below hard where both are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lifetime {
+    /// Bytes.
+    pub soft_bytes: Option<u64>,
+    /// Bytes.
+    pub hard_bytes: Option<u64>,
+    /// Packets.
+    pub soft_packets: Option<u64>,
+    /// Packets.
+    pub hard_packets: Option<u64>,
+    /// Time since the SA was installed, in seconds.
+    pub soft_seconds: Option<u64>,
+    /// Time since the SA was installed, in seconds.
+    pub hard_seconds: Option<u64>,
+}
+
+/// Where an SA starts, for known answers. Dangerous under a key in use: numbers may come twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownAnswer {
+    /// The sequence number of the first packet, at least 1.
+    pub next_sequence_number: u64,
+    /// The seed of the IVs.
+    pub iv_seed: u64,
+}
+
+impl Tunnel {
+    /// Bytes that encapsulation adds to an inner packet, padding for alignment not counted.
+    #[must_use]
+    pub fn fixed_overhead_bytes(&self) -> usize {
+        const ESP_HEADER: usize = 8;
+        const UDP_HEADER: usize = 8;
+        let ip = if self.local.is_ipv6() { 40 } else { 20 };
+        let udp = if self.encapsulation == Encapsulation::Esp { 0 } else { UDP_HEADER };
+        ip + udp + ESP_HEADER + self.suite.iv_bytes() + ESP_TRAILER + self.suite.icv_bytes()
+    }
+
+    /// The longest inner packet, in bytes, whose outer packet fits `mtu`; `None` if nothing fits.
+    #[must_use]
+    pub fn inner_mtu(&self, mtu: u16) -> Option<u16> {
+        let alignment = self.suite.alignment_bytes();
+        let fixed = self.fixed_overhead_bytes() - ESP_TRAILER;
+        let ciphertext = usize::from(mtu).checked_sub(fixed)? / alignment * alignment;
+        u16::try_from(ciphertext.checked_sub(ESP_TRAILER)?).ok()
+    }
+}
+
+/// Pad length and next header (RFC 4303 2): bytes that are always there.
+const ESP_TRAILER: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::MINIMAL;
+
+    /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4, of which 2 are the trailer.
+    #[test]
+    fn the_inner_mtu_leaves_room_for_padding() {
+        let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let mut tunnel = configuration.tunnels[0].clone();
+        assert_eq!(tunnel.inner_mtu(1500), Some(1446));
+        assert_eq!(tunnel.inner_mtu(1499), Some(1442));
+        assert_eq!(tunnel.inner_mtu(53), None);
+        tunnel.encapsulation =
+            Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive: None };
+        assert_eq!(tunnel.inner_mtu(1500), Some(1438));
+        tunnel.local = "2001:db8::1".parse().unwrap();
+        assert_eq!(tunnel.inner_mtu(1500), Some(1418));
+    }
+}

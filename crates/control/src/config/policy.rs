@@ -1,0 +1,123 @@
+//! Reads selectors and `[[policy]]`.
+
+use super::address::{AddressRange, PortRange, Protocol, Selector};
+use super::checks::Facts;
+use super::model::{Action, Policy};
+use super::suggest::did_you_mean;
+use super::value;
+use super::walk::{Located, Problem, Section, Walker};
+use std::collections::HashMap;
+
+/// The keys of a selector, all optional.
+pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Located<Selector> {
+    let any = AddressRange::Any;
+    let local = section.or_default(walker, "local", any, value::address_range);
+    let remote = section.located(walker, "remote", value::address_range);
+    let protocol = section.located(walker, "protocol", value::protocol);
+    let protocol_is_wrong = protocol.is_none() && section.value("protocol").is_some();
+    let local_ports = section.located(walker, "local_ports", value::ports);
+    let remote_ports = section.located(walker, "remote_ports", value::ports);
+    check_versions(walker, local, remote.as_ref(), protocol.as_ref());
+    let protocol = protocol.map_or(Protocol::Any, |protocol| protocol.value);
+    if !protocol.has_ports() && !protocol_is_wrong {
+        for ports in local_ports.iter().chain(&remote_ports).filter(|p| p.value != PortRange::ANY) {
+            let problem = Problem::expected("ports only with tcp, udp or sctp");
+            walker.report(&ports.span, ports.key.clone(), problem.help("add `protocol = \"tcp\"`"));
+        }
+    }
+    let value = Selector {
+        local,
+        remote: remote.map_or(any, |remote| remote.value),
+        protocol,
+        local_ports: local_ports.map_or(PortRange::ANY, |ports| ports.value),
+        remote_ports: remote_ports.map_or(PortRange::ANY, |ports| ports.value),
+    };
+    Located { value, span: section.span().clone(), key: section.path_of("").trim_end_matches('.').to_owned() }
+}
+
+/// Local, remote and protocol must be able to meet in one packet.
+fn check_versions(
+    walker: &mut Walker<'_>,
+    local: AddressRange,
+    remote: Option<&Located<AddressRange>>,
+    protocol: Option<&Located<Protocol>>,
+) {
+    let remote_version = remote.and_then(|remote| remote.value.is_ipv6());
+    let version = local.is_ipv6().or(remote_version);
+    if let (Some(remote), Some(a), Some(b)) = (remote, local.is_ipv6(), remote_version)
+        && a != b
+    {
+        let problem = Problem::expected(format!("an {} prefix, as `local` is", ip_name(a)));
+        let help = "a packet has addresses of one version: write a selector for each";
+        walker.report(&remote.span, remote.key.clone(), problem.help(help));
+    }
+    let Some((protocol, ipv6)) = protocol.zip(version) else { return };
+    let wrong = if ipv6 { Protocol::ICMP } else { Protocol::ICMPV6 };
+    if protocol.value == wrong {
+        let right = if ipv6 { "icmpv6" } else { "icmp" };
+        let problem = Problem::expected(format!("a protocol of {}", ip_name(ipv6)));
+        walker.report(
+            &protocol.span,
+            protocol.key.clone(),
+            problem.help(format!("write `protocol = \"{right}\"`")),
+        );
+    }
+}
+
+fn ip_name(ipv6: bool) -> &'static str {
+    if ipv6 { "IPv6" } else { "IPv4" }
+}
+
+/// Reads a policy; `tunnels` knows the tunnels by name.
+pub(super) fn read_policy(
+    mut section: Section<'_>,
+    walker: &mut Walker<'_>,
+    tunnels: &HashMap<String, usize>,
+    facts: &mut Facts,
+) -> Option<Policy> {
+    let words = [("protect", "protect"), ("bypass", "bypass"), ("discard", "discard")];
+    let action = section.required(walker, "action", "\"discard\"", value::choice(&words));
+    let selector = read_selector(&mut section, walker);
+    let word = action.as_ref().map(|action| action.value);
+    let action = match word {
+        Some("protect") => {
+            read_tunnel_name(&mut section, walker, tunnels).map(|tunnel| Action::Protect { tunnel })
+        }
+        Some("bypass") => {
+            facts.bypasses.extend(action.map(|action| Located { value: (), ..unit(action) }));
+            Some(Action::Bypass)
+        }
+        Some(_) => Some(Action::Discard),
+        None => None,
+    };
+    if word != Some("protect") {
+        let problem = Problem::expected("`tunnel` only where `action` is \"protect\"");
+        // Where the action is wrong, nobody knows whether a tunnel belongs to it.
+        match word {
+            Some(_) => section.refuse(walker, "tunnel", problem),
+            None => drop(section.value("tunnel")),
+        }
+    }
+    section.finish(walker);
+    facts.policy_rules.push(selector.clone());
+    Some(Policy { selector: selector.value, action: action? })
+}
+
+fn unit<T>(located: Located<T>) -> Located<()> {
+    Located { value: (), span: located.span, key: located.key }
+}
+
+fn read_tunnel_name(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    tunnels: &HashMap<String, usize>,
+) -> Option<usize> {
+    let found = section.required(walker, "tunnel", "\"site-b\"", |value| {
+        let name = value::string(value, "the name of a tunnel")?;
+        tunnels.get(name).copied().ok_or_else(|| {
+            let help = did_you_mean(name, tunnels.keys().map(String::as_str));
+            Problem { help, ..Problem::expected("the name of a tunnel") }
+        })
+    });
+    found.map(|found| found.value)
+}

@@ -1,0 +1,510 @@
+//! One test for each kind of error, in the words that an operator reads.
+
+use super::*;
+use crate::keys::KeySource;
+use proptest::prelude::*;
+use std::time::Duration;
+
+/// The smallest configuration.
+pub(crate) const MINIMAL: &str = r#"
+[gateway]
+state = "state.redb"
+
+[port.protected]
+kind = "tun"
+name = "testudo0"
+
+[port.unprotected]
+kind = "socket"
+
+[[tunnel]]
+name = "site-b"
+local = "192.0.2.1"
+remote = "192.0.2.2"
+suite = "aes128gcm16"
+selectors = [ { local = "10.1.0.0/16", remote = "10.2.0.0/16" } ]
+outbound = { spi = 0x1001, key_file = "out.key" }
+inbound = { spi = 0x1002, key_file = "in.key" }
+"#;
+
+/// A second tunnel that collides with the first in nothing.
+const SECOND: &str = r#"
+[[tunnel]]
+name = "site-c"
+local = "192.0.2.1"
+remote = "192.0.2.3"
+suite = "aes128gcm16"
+selectors = [ { local = "10.1.0.0/16", remote = "10.3.0.0/16" } ]
+outbound = { spi = 0x2001, key_file = "c-out.key" }
+inbound = { spi = 0x2002, key_file = "c-in.key" }
+"#;
+
+fn good(text: &str) -> Configuration {
+    Configuration::parse(text, "/etc/testudo/t.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(text: &str) -> Vec<ConfigError> {
+    match Configuration::parse(text, "t.toml") {
+        Ok(configuration) => panic!("accepted: {configuration:?}"),
+        Err(errors) => errors.errors().to_vec(),
+    }
+}
+
+/// The only error of `text`, as `key: expected …, found …[; help]`.
+fn error(text: &str) -> String {
+    let errors = errors(text);
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    let ConfigError { key, expected, found, help, .. } = &errors[0];
+    let help = help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
+    format!("{key}: expected {expected}, found {found}{help}")
+}
+
+/// The minimal configuration with `from` replaced.
+fn with(from: &str, to: &str) -> String {
+    assert!(MINIMAL.contains(from), "{from}");
+    MINIMAL.replacen(from, to, 1)
+}
+
+/// The minimal configuration with lines added to its tunnel.
+fn in_tunnel(lines: &str) -> String {
+    with("name = \"site-b\"", &format!("name = \"site-b\"\n{lines}"))
+}
+
+fn in_gateway(lines: &str) -> String {
+    with("[gateway]", &format!("[gateway]\n{lines}"))
+}
+
+#[track_caller]
+fn expect(text: &str, parts: &[&str]) {
+    let message = error(text);
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+}
+
+#[test]
+fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
+    let configuration = good(MINIMAL);
+    let Gateway { state, control, metrics, engines, log, buffers } = configuration.gateway;
+    assert_eq!(state, Path::new("/etc/testudo/state.redb"));
+    assert_eq!(control, Path::new("/run/testudo/control.sock"));
+    assert_eq!((metrics, log, buffers), (None, LogLevel::Info, 4096));
+    assert_eq!(engines, ["ipsec-mb", "portable"]);
+    assert_eq!((configuration.protected.mtu, configuration.protected.routes), (1446, true));
+    assert_eq!(configuration.unprotected, UnprotectedPort { mtu: 1500, interface: None });
+    let tunnel = &configuration.tunnels[0];
+    assert_eq!((tunnel.esn, tunnel.replay_window, tunnel.dscp), (true, 4096, Dscp::Copy));
+    assert_eq!(tunnel.encapsulation, Encapsulation::Esp);
+    assert_eq!((tunnel.lifetime, tunnel.known_answer), (Lifetime::default(), None));
+    assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
+    let selector = &tunnel.selectors[0];
+    assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
+}
+
+#[test]
+fn every_key_is_understood() {
+    let text = in_tunnel(
+        r#"encapsulation = "esp-in-udp"
+local_port = 4501
+remote_port = 4502
+keepalive_seconds = 0
+esn = false
+replay_window = 64
+dscp = 46
+lifetime = { soft_bytes = "9 GiB", hard_bytes = "10 GiB", soft_seconds = "7h", hard_seconds = 28800, hard_packets = 5 }
+known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff }"#,
+    );
+    let tunnel = &good(&text).tunnels[0];
+    let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4502, keepalive: None };
+    assert_eq!((tunnel.encapsulation, tunnel.esn, tunnel.dscp), (udp, false, Dscp::Value(46)));
+    assert_eq!(tunnel.lifetime.hard_bytes, Some(10 << 30));
+    assert_eq!(tunnel.lifetime.soft_seconds, Some(25_200));
+    assert_eq!(tunnel.known_answer, Some(KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX }));
+}
+
+#[test]
+fn a_road_warriors_address_is_learned_and_its_nat_kept_open() {
+    let text = with("remote = \"192.0.2.2\"", "remote = \"any\"\nencapsulation = \"esp-in-udp\"");
+    let tunnel = &good(&text).tunnels[0];
+    assert_eq!(tunnel.remote, Remote::Any);
+    let keepalive = Some(Duration::from_secs(20));
+    assert_eq!(
+        tunnel.encapsulation,
+        Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive }
+    );
+}
+
+#[test]
+fn policies_name_tunnels_and_keep_their_order() {
+    let policies = r#"
+[[policy]]
+action = "protect"
+remote = "10.9.0.0/16"
+protocol = "udp"
+remote_ports = "1000-2000"
+tunnel = "site-b"
+[[policy]]
+action = "discard"
+protocol = 47
+"#;
+    let text = with("selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]\n", "") + policies;
+    let policies = good(&text).policies;
+    assert_eq!(policies[0].action, Action::Protect { tunnel: 0 });
+    assert_eq!(policies[0].selector.remote_ports, PortRange::new(1000, 2000).unwrap());
+    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Protocol::Number(47)));
+}
+
+#[test]
+fn portable_is_added_last() {
+    assert_eq!(good(&in_gateway("engines = [\"ipsec-mb\"]")).gateway.engines, ["ipsec-mb", "portable"]);
+    assert_eq!(good(&in_gateway("engines = []")).gateway.engines, ["portable"]);
+}
+
+// What a file may not have.
+
+#[test]
+fn a_misspelled_key_is_an_error_with_a_suggestion() {
+    expect(
+        &in_tunnel("replay_windw = 64"),
+        &["tunnel[site-b].replay_windw", "did you mean `replay_window`?"],
+    );
+    expect(
+        &in_gateway("banana = 1"),
+        &["gateway.banana", "a known key", "the keys here are: state, control"],
+    );
+    expect(&format!("{MINIMAL}[tunnle]"), &["tunnle", "did you mean `tunnel`?"]);
+}
+
+#[test]
+fn a_missing_key_is_an_error_with_an_example() {
+    expect(&with("state = \"state.redb\"", ""), &["gateway.state", "the key `state`", "found nothing"]);
+    expect(&with("suite = \"aes128gcm16\"", ""), &["tunnel[site-b].suite", "`suite = \"aes128gcm16\"`"]);
+    expect(&with("inbound = { spi = 0x1002, key_file = \"in.key\" }", ""), &["tunnel[site-b].inbound"]);
+    expect(&with(", key_file = \"in.key\"", ""), &["tunnel[site-b].inbound.key_file"]);
+}
+
+#[test]
+fn a_missing_section_is_one_error() {
+    expect(&with("[port.unprotected]\nkind = \"socket\"", ""), &["the section [port.unprotected]"]);
+    let no_ports = with("[port.unprotected]\nkind = \"socket\"", "");
+    let no_ports = no_ports.replace("[port.protected]\nkind = \"tun\"\nname = \"testudo0\"", "");
+    expect(&no_ports, &["port: expected the section [port.protected] and [port.unprotected]"]);
+}
+
+#[test]
+fn a_value_of_another_kind_is_an_error() {
+    expect(&in_tunnel("esn = \"true\""), &["true or false", "found \"true\"", "without quotes"]);
+    expect(&in_tunnel("replay_window = \"64\""), &["a number from 64 to 65536", "without quotes"]);
+    expect(&with("name = \"testudo0\"", "name = 7"), &["found 7", "in quotes"]);
+    expect(&in_gateway("log = [1]"), &["gateway.log", "found an array"]);
+    expect(&in_tunnel("lifetime = 5"), &["a table", "found an integer"]);
+    expect(&with("selectors = [ {", "selectors = [ 5, {"), &["selectors[0]", "a table"]);
+    expect(&in_gateway("engines = \"portable\""), &["a list"]);
+    expect(
+        "tunnel = 5\n[gateway]\nstate = \"s\"\n[port.protected]\nkind = \"tun\"\nname = \"t\"\n[port.unprotected]\nkind = \"socket\"",
+        &["a list of tables", "`[[tunnel]]`"],
+    );
+}
+
+#[test]
+fn a_number_out_of_range_is_an_error_with_the_range() {
+    expect(
+        &in_tunnel("replay_window = 32"),
+        &["replay_window: expected a number from 64 to 65536, found 32"],
+    );
+    expect(&in_tunnel("replay_window = 100"), &["a multiple of 64", "write 64 or 128"]);
+    expect(&in_tunnel("dscp = 64"), &["\"copy\" or a number from 0 to 63"]);
+    expect(&in_gateway("buffers = 255"), &["a number from 256 to 1048576"]);
+    expect(&in_gateway("buffers = -1"), &["found -1"]);
+    expect(&in_gateway("buffers = 999999999999999999999999999999999999999999"), &["a number from 256"]);
+    expect(&with("kind = \"socket\"", "kind = \"socket\"\nmtu = 500"), &["a number from 576 to 65535"]);
+}
+
+#[test]
+fn an_unknown_word_is_an_error_with_a_suggestion() {
+    expect(&with("aes128gcm16", "aes128gmc16"), &["one of \"aes128gcm16\"", "did you mean `aes128gcm16`?"]);
+    expect(&in_tunnel("encapsulation = \"esp-udp\""), &["did you mean `esp-in-udp`?"]);
+    expect(&in_gateway("log = \"inof\""), &["did you mean `info`?"]);
+    expect(&in_gateway("engines = [\"ipsec_mb\"]"), &["engines[0]", "did you mean `ipsec-mb`?"]);
+    expect(&with("kind = \"tun\"", "kind = \"tap\""), &["one of \"tun\""]);
+}
+
+#[test]
+fn a_bad_name_is_an_error_with_one_that_would_do() {
+    expect(&with("\"site-b\"", "\"Site B\""), &["tunnel[0].name", "write \"site-b\""]);
+    expect(&with("\"site-b\"", "\"\""), &["1 to 64 characters"]);
+    expect(&with("\"site-b\"", &format!("\"{}\"", "x".repeat(65))), &["1 to 64 characters"]);
+}
+
+#[test]
+fn a_bad_interface_name_is_an_error() {
+    for name in ["testudo-interface", "a/b", "tun%d", "a b", ".."] {
+        expect(&with("testudo0", name), &["port.protected.name", "1 to 15 characters"]);
+    }
+}
+
+#[test]
+fn a_prefix_with_host_bits_is_an_error_with_its_network() {
+    expect(&with("10.1.0.0/16", "10.1.2.3/16"), &["without host bits", "\"10.1.0.0/16\"", "\"10.1.2.3\""]);
+    expect(&with("10.1.0.0/16", "10.1/16"), &["write \"10.1.0.0/16\""]);
+    expect(&with("10.1.0.0/16", "10.1.0.0/33"), &["a number from 0 to 32"]);
+    expect(&with("10.1.0.0/16", "::ffff:10.1.0.0/112"), &["write it as IPv4"]);
+    expect(&with("10.1.0.0/16", "nay"), &["did you mean `any`?"]);
+}
+
+#[test]
+fn versions_may_not_be_mixed_in_a_selector_or_a_tunnel() {
+    expect(&with("10.2.0.0/16", "fd00::/16"), &["an IPv4 prefix, as `local` is", "a selector for each"]);
+    expect(&with("192.0.2.2", "2001:db8::2"), &["an IPv4 address, as `local` is"]);
+    expect(
+        &with("remote = \"10.2.0.0/16\"", "remote = \"10.2.0.0/16\", protocol = \"icmpv6\""),
+        &["\"icmp\""],
+    );
+}
+
+#[test]
+fn an_outer_address_must_be_one_host_and_not_ourselves() {
+    expect(&with("192.0.2.2", "192.0.2.1"), &["another address than `local`"]);
+    expect(&with("192.0.2.2", "192.0.2.0/24"), &["write \"192.0.2.0\""]);
+    expect(&with("192.0.2.2", "site-b.example"), &["names are not looked up"]);
+    for address in ["0.0.0.0", "224.0.0.1", "255.255.255.255"] {
+        expect(&with("192.0.2.2", address), &["of one host"]);
+    }
+}
+
+#[test]
+fn any_remote_needs_esp_in_udp() {
+    expect(&with("192.0.2.2", "any"), &["where ESP is not in UDP", "`encapsulation = \"esp-in-udp\"`"]);
+}
+
+#[test]
+fn udp_options_need_esp_in_udp() {
+    expect(&in_tunnel("keepalive_seconds = 20"), &["`keepalive_seconds` only where ESP is in UDP"]);
+}
+
+#[test]
+fn ports_need_a_protocol_that_has_them() {
+    let with_ports =
+        |ports: &str| with("remote = \"10.2.0.0/16\"", &format!("remote = \"10.2.0.0/16\", {ports}"));
+    expect(&with_ports("remote_ports = \"25\""), &["only with tcp, udp or sctp", "`protocol = \"tcp\"`"]);
+    expect(&with_ports("protocol = \"tcp\", remote_ports = \"20-10\""), &["write \"10-20\""]);
+    expect(&with_ports("protocol = \"tcp\", remote_ports = \"70000\""), &["0 to 65535"]);
+    expect(&with_ports("protocol = \"tpc\""), &["did you mean `tcp`?"]);
+    expect(&with_ports("protocol = 256"), &["a number from 0 to 255"]);
+}
+
+#[test]
+fn reserved_spis_are_errors() {
+    expect(&with("0x1001", "0"), &["an SPI from 256 to 4294967295", "never appears"]);
+    expect(&with("0x1001", "255"), &["1 to 255 are reserved (RFC 4303 2.1)"]);
+    expect(&with("0x1001", "0x1_0000_0000"), &["an SPI from 256"]);
+}
+
+#[test]
+fn names_spis_and_keys_may_not_come_twice() {
+    let second = |from: &str, to: &str| format!("{MINIMAL}{}", SECOND.replacen(from, to, 1));
+    expect(&second("site-c", "site-b"), &["a name that no other tunnel has", "the other is on line 13"]);
+    expect(&second("0x2002", "0x1002"), &["tunnel[site-c].inbound.spi", "an inbound SPI", "on line 19"]);
+    expect(&second("c-in.key", "out.key"), &["a key of its own", "repeat nonces"]);
+    good(&second("0x2001", "0x1001"));
+    let same_peer = second("0x2001", "0x1001").replace("192.0.2.3", "192.0.2.2");
+    expect(&same_peer, &["tunnel[site-c].outbound.spi", "an outbound SPI"]);
+}
+
+#[test]
+fn a_selector_that_an_earlier_one_covers_is_an_error() {
+    let second = |remote: &str| format!("{MINIMAL}{}", SECOND.replacen("10.3.0.0/16", remote, 1));
+    let message = "one that `tunnel[site-b].selectors[0]` on line 17 covers";
+    expect(&second("10.2.0.0/16"), &[message]);
+    expect(&second("10.2.3.0/24"), &[message, "narrower selector first"]);
+    good(&second("10.0.0.0/8"));
+    let everything = "[[policy]]\naction = \"discard\"\n";
+    expect(&format!("{everything}{MINIMAL}"), &["`policy[0]` on line 1 covers"]);
+}
+
+#[test]
+fn a_tunnel_without_selectors_must_be_named_by_a_policy() {
+    let text = with("selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]\n", "");
+    expect(&text, &["at least one selector, or a policy that names the tunnel", "found none"]);
+}
+
+#[test]
+fn a_policy_must_name_a_tunnel_that_exists_and_only_if_it_protects() {
+    let policy = |lines: &str| format!("{MINIMAL}[[policy]]\nremote = \"10.99.0.0/16\"\n{lines}");
+    expect(&policy("action = \"protect\"\ntunnel = \"site-d\""), &["policy[0].tunnel", "`site-b`?"]);
+    expect(&policy("action = \"protect\""), &["the key `tunnel`"]);
+    expect(&policy("action = \"discard\"\ntunnel = \"site-b\""), &["only where `action` is \"protect\""]);
+    expect(&policy("action = \"protct\"\ntunnel = \"site-b\""), &["did you mean `protect`?"]);
+}
+
+#[test]
+fn a_bypass_needs_an_interface() {
+    let bypass = "[[policy]]\nremote = \"10.99.0.0/16\"\naction = \"bypass\"";
+    expect(&format!("{MINIMAL}{bypass}"), &["policy[0].action", "`interface` in [port.unprotected]"]);
+    good(&(with("kind = \"socket\"", "kind = \"socket\"\ninterface = \"eth0\"") + bypass));
+}
+
+#[test]
+fn metrics_are_served_on_loopback_only() {
+    assert!(good(&in_gateway("metrics = \"[::1]:9468\"")).gateway.metrics.is_some());
+    expect(&in_gateway("metrics = \"0.0.0.0:9468\""), &["a loopback address", "not authenticated"]);
+    expect(&in_gateway("metrics = \"::1\""), &["write \"[::1]:9468\""]);
+    expect(&in_gateway("metrics = \"127.0.0.1:0\""), &["a loopback address and a port"]);
+}
+
+#[test]
+fn engines_come_once_and_portable_last() {
+    expect(&in_gateway("engines = [\"ipsec-mb\", \"ipsec-mb\"]"), &["each engine once"]);
+    expect(&in_gateway("engines = [\"portable\", \"ipsec-mb\"]"), &["\"portable\" last"]);
+}
+
+#[test]
+fn a_soft_limit_is_below_its_hard_limit() {
+    expect(
+        &in_tunnel("lifetime = { soft_packets = 5, hard_packets = 5 }"),
+        &["less than the hard limit of 5"],
+    );
+    expect(&in_tunnel("lifetime = { hard_bytes = \"10 parsecs\" }"), &["a size", "units are B, kB"]);
+    expect(&in_tunnel("lifetime = { hard_seconds = 0 }"), &["at least 1"]);
+}
+
+#[test]
+fn ipv6_needs_its_smallest_mtu() {
+    let mtu = |mtu: u16| {
+        with(
+            "name = \"testudo0\"",
+            &format!("name = \"testudo0\"\nmtu = {mtu}\naddresses = [\"fd00:1::1/64\"]"),
+        )
+    };
+    expect(&mtu(1279), &["port.protected.mtu", "1280 to 65535", "RFC 8200"]);
+    good(&mtu(1280));
+    expect(
+        &with("kind = \"socket\"", "kind = \"socket\"\nmtu = 600"),
+        &["port.unprotected.mtu", "leaves 546"],
+    );
+}
+
+#[test]
+fn interface_addresses_have_a_prefix_length_and_come_once() {
+    let addresses =
+        |list: &str| with("name = \"testudo0\"", &format!("name = \"testudo0\"\naddresses = {list}"));
+    assert_eq!(good(&addresses("[\"10.1.0.1/24\"]")).protected.addresses[0].prefix_length, 24);
+    expect(&addresses("[\"10.1.0.1\"]"), &["addresses[0]", "add the prefix length"]);
+    expect(&addresses("[\"10.1.0.1/24\", \"10.1.0.1/16\"]"), &["each address once"]);
+}
+
+#[test]
+fn a_key_in_the_configuration_is_refused_and_not_shown() {
+    let text = with("key_file = \"out.key\"", "key = \"not even in hex\"");
+    let all = Configuration::parse(&text, "t.toml").unwrap_err();
+    assert!(all.to_string().contains("a configuration is copied, kept in backups"), "{all}");
+    assert!(!format!("{all}{}{all:?}", all.to_json()).contains("even in hex"));
+    assert_eq!(all.errors().len(), 1);
+}
+
+#[test]
+fn a_key_in_place_of_a_file_name_is_not_shown_by_any_error_of_its_line() {
+    let key = "4c80cdefbb5d10da906ac73c3613a6342e443b68";
+    let text =
+        with("spi = 0x1001, key_file = \"out.key\"", &format!("spi = 0, key_env = \"{key}\", key_env = 5"));
+    let all = Configuration::parse(&text, "t.toml").unwrap_err();
+    assert!(!format!("{all}{}", all.to_json()).contains("4c80"), "{all}");
+}
+
+#[test]
+fn a_key_comes_from_one_place() {
+    let both = with("key_file = \"out.key\"", "key_file = \"out.key\", key_env = \"KEY\"");
+    expect(&both, &["either `key_file` or `key_env`", "found both"]);
+    expect(&with("key_file = \"out.key\"", "key_env = \"A-B\""), &["the name of an environment variable"]);
+}
+
+#[test]
+fn broken_toml_is_reported_with_its_place_and_nothing_else() {
+    let broken = errors(&with("state = \"state.redb\"", "state = \"state.redb"));
+    assert_eq!((broken.len(), broken[0].line), (1, 3), "{broken:#?}");
+    assert_eq!(broken[0].expected, "TOML");
+}
+
+#[test]
+fn a_key_given_twice_is_reported_beside_other_errors() {
+    let both = errors(&in_tunnel("esn = true\nesn = false\nreplay_window = 1"));
+    assert_eq!(both.len(), 2, "{both:#?}");
+    assert_eq!((both[0].expected.as_str(), both[0].line), ("each key once", 15));
+}
+
+#[test]
+fn there_is_a_bound_to_everything() {
+    let tunnels = "[[tunnel]]\n".repeat(MAX_TUNNELS + 1);
+    let text = MINIMAL.replace("[[tunnel]]", &tunnels);
+    expect(&text, &["at most 20000 tables", "found 20001"]);
+    let selectors = format!("selectors = [ {} ]", "{},".repeat(MAX_SELECTORS + 1));
+    let selector = "selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]";
+    expect(&with(selector, &selectors), &["at most 256 tables"]);
+    let nested = format!("x = {}", "[".repeat(100_000));
+    assert!(errors(&nested).len() <= MAX_ERRORS);
+    for deep in
+        ["a.".repeat(100_000) + "a = 1", format!("[{}a]", "a.".repeat(100_000)), "{a=".repeat(100_000)]
+    {
+        assert!(errors(&deep).len() <= MAX_ERRORS);
+    }
+    let noise = "x = [".to_owned() + &"=,".repeat(1 << 20);
+    assert_eq!(errors(&noise).len(), 1, "of a long text, the first error");
+    let huge = "#".repeat(MAX_FILE_BYTES + 1);
+    assert_eq!(errors(&huge)[0].expected, "at most 32 MiB");
+}
+
+#[test]
+fn errors_beyond_a_hundred_are_counted() {
+    let text = MINIMAL.replace("[[tunnel]]", &"[[tunnel]]\nx = 1\n".repeat(200));
+    let errors = Configuration::parse(&text, "t.toml").unwrap_err();
+    assert_eq!(errors.errors().len(), MAX_ERRORS);
+    assert!(errors.omitted() > 100);
+    assert!(errors.to_string().contains("more errors"));
+}
+
+/// Twenty thousand tunnels are read in seconds, not minutes, and each still has its own line.
+#[test]
+fn the_largest_configuration_is_accepted() {
+    let (header, _) = MINIMAL.split_once("[[tunnel]]").unwrap();
+    let mut text = header.to_owned();
+    for n in 0..MAX_TUNNELS {
+        let (a, b) = (n / 256, n % 256);
+        text += &format!(
+            "[[tunnel]]\nname = \"t{n}\"\nlocal = \"192.0.2.1\"\nremote = \"198.51.{a}.{b}\"\nsuite = \"aes256gcm16\"\n\
+             selectors = [ {{ local = \"10.0.0.0/16\", remote = \"10.{}.{b}.0/24\" }} ]\n\
+             outbound = {{ spi = {}, key_file = \"{n}o\" }}\ninbound = {{ spi = {}, key_file = \"{n}i\" }}\n",
+            a + 1,
+            n + 256,
+            n + 256
+        );
+    }
+    assert_eq!(good(&text).tunnels.len(), MAX_TUNNELS);
+    let last = format!("name = \"t{}\"", MAX_TUNNELS - 1);
+    expect(&text.replace(&last, "name = \"t0\""), &["a name that no other tunnel has"]);
+}
+
+/// Pieces from which texts are made that come near to being configurations.
+fn piece() -> impl Strategy<Value = String> {
+    let lines: Vec<String> = format!("{MINIMAL}{SECOND}").lines().map(|line| format!("{line}\n")).collect();
+    prop_oneof![
+        8 => prop::sample::select(lines),
+        1 => "\\PC{0,12}",
+        1 => prop::sample::select(vec!["key = \"", "'''", "[[policy]]\n", "ü=", "{", "]", "\r\n", "\t", "\u{0}"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(pieces in prop::collection::vec(piece(), 0..30)) {
+        let text = pieces.concat();
+        if let Err(errors) = Configuration::parse(&text, "t.toml") {
+            let _ = (errors.to_string(), errors.to_json());
+        }
+    }
+
+    #[test]
+    fn a_configuration_cut_anywhere_is_an_error_or_still_one(cut in 0..MINIMAL.len()) {
+        let _ = Configuration::parse(&MINIMAL[..cut], "t.toml");
+    }
+}

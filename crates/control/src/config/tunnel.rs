@@ -1,0 +1,265 @@
+//! Reads `[[tunnel]]`.
+
+use super::checks::{Facts, KeyRequest};
+use super::gateway::path;
+use super::model::{Dscp, Encapsulation, KnownAnswer, Lifetime, Remote, SaSettings, Tunnel};
+use super::policy::read_selector;
+use super::quantity;
+use super::value::{self, Parsed};
+use super::walk::{Located, Problem, Section, Walker};
+use crate::keys::KeySource;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use toml::de::DeValue;
+
+/// Selectors of one tunnel at most.
+pub const MAX_SELECTORS: usize = 256;
+/// Seconds of silence before a keepalive at most; NATs forget sooner.
+const MAX_KEEPALIVE_SECONDS: u64 = 3600;
+
+pub(super) fn read_tunnel(
+    mut section: Section<'_>,
+    walker: &mut Walker<'_>,
+    base: &Path,
+    facts: &mut Facts,
+) -> Option<Tunnel> {
+    let name = section.required(walker, "name", "\"site-b\"", value::name);
+    if let Some(name) = &name {
+        section.rename(format!("tunnel[{}]", name.value));
+    }
+    facts.names.push(name.clone());
+    let suites: Vec<_> = Suite::ALL.iter().map(|suite| (suite.name(), *suite)).collect();
+    let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::choice(&suites));
+    let suite = suite.map(|suite| suite.value);
+    let encapsulation = read_encapsulation(&mut section, walker);
+    let (local, remote) = read_addresses(&mut section, walker, encapsulation);
+    let esn = section.or_default(walker, "esn", true, value::boolean);
+    let replay_window = section.or_default(walker, "replay_window", 4096, value::replay_window);
+    let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
+    let selectors = read_selectors(&mut section, walker, facts);
+    let outbound = read_sa(&mut section, walker, "outbound", base);
+    let inbound = read_sa(&mut section, walker, "inbound", base);
+    let lifetime = read_lifetime(&mut section, walker);
+    let known_answer = read_known_answer(&mut section, walker, esn, facts);
+    section.finish(walker);
+    facts.note_sas(&outbound, &inbound, remote, suite);
+    Some(Tunnel {
+        name: name?.value,
+        local: local?,
+        remote: remote?,
+        suite: suite?,
+        encapsulation: encapsulation?,
+        esn,
+        replay_window,
+        dscp,
+        selectors,
+        outbound: outbound.complete()?,
+        inbound: inbound.complete()?,
+        lifetime,
+        known_answer,
+    })
+}
+
+fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {
+    let expected = "\"copy\" or a number from 0 to 63";
+    if value.as_str() == Some("copy") {
+        return Ok(Dscp::Copy);
+    }
+    let number =
+        value::number(0, 63)(value).map_err(|p| Problem { help: p.help, ..Problem::expected(expected) })?;
+    u8::try_from(number).map(Dscp::Value).map_err(|_| Problem::expected(expected))
+}
+
+/// `None` where it is wrong, so that nothing is said about keys that depend on it.
+fn read_encapsulation(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Encapsulation> {
+    let words = [("esp", false), ("esp-in-udp", true)];
+    let given = section.value("encapsulation").is_some();
+    let udp = section.optional(walker, "encapsulation", value::choice(&words));
+    if udp == Some(false) || !given {
+        for key in ["local_port", "remote_port", "keepalive_seconds"] {
+            let problem = Problem::expected(format!("`{key}` only where ESP is in UDP"));
+            section.refuse(walker, key, problem.help("add `encapsulation = \"esp-in-udp\"`"));
+        }
+        return Some(Encapsulation::Esp);
+    }
+    let port = || value::number_u16(1, u16::MAX);
+    let local_port = section.or_default(walker, "local_port", 4500, port());
+    let remote_port = section.or_default(walker, "remote_port", 4500, port());
+    let seconds = value::number(0, MAX_KEEPALIVE_SECONDS);
+    let seconds = section.or_default(walker, "keepalive_seconds", 20, seconds);
+    let keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
+    udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port, keepalive })
+}
+
+fn read_addresses(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    encapsulation: Option<Encapsulation>,
+) -> (Option<IpAddr>, Option<Remote>) {
+    let local = section.required(walker, "local", "\"192.0.2.1\"", value::host_address);
+    let remote = section.required(walker, "remote", "\"192.0.2.2\"", |value| match value.as_str() {
+        Some("any") => Ok(Remote::Any),
+        _ => value::host_address(value).map(Remote::Address),
+    });
+    if let Some(remote) = &remote {
+        let local = local.as_ref().map(|local| local.value);
+        let (span, key) = (&remote.span, remote.key.clone());
+        match (remote.value, local) {
+            (Remote::Any, _) if encapsulation == Some(Encapsulation::Esp) => {
+                let problem = Problem::expected("an address, where ESP is not in UDP");
+                walker.report(span, key, problem.help("add `encapsulation = \"esp-in-udp\"`"));
+            }
+            (Remote::Address(remote), Some(local)) if remote.is_ipv6() != local.is_ipv6() => {
+                let version = if local.is_ipv6() { "IPv6" } else { "IPv4" };
+                let problem = Problem::expected(format!("an {version} address, as `local` is"));
+                walker.report(span, key, problem);
+            }
+            (Remote::Address(remote), Some(local)) if remote == local => {
+                walker.report(span, key, Problem::expected("another address than `local`"));
+            }
+            _ => {}
+        }
+    }
+    (local.map(|local| local.value), remote.map(|remote| remote.value))
+}
+
+fn read_selectors(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    facts: &mut Facts,
+) -> Vec<super::Selector> {
+    let given = section.value("selectors").is_some();
+    let mut selectors = Vec::new();
+    for mut item in section.tables(walker, "selectors", MAX_SELECTORS) {
+        let selector = read_selector(&mut item, walker);
+        item.finish(walker);
+        selectors.push(selector.value);
+        facts.tunnel_rules.push(selector);
+    }
+    // A list that is there but wrong has been reported; an empty one counts as none.
+    let none = !given
+        || section.value("selectors").is_some_and(|v| v.get_ref().as_array().is_some_and(|a| a.is_empty()));
+    let place = Located { value: (), span: section.span().clone(), key: section.path_of("selectors") };
+    facts.without_selectors.push(none.then_some(place));
+    selectors
+}
+
+/// What could be read of an SA.
+pub(super) struct SaDraft {
+    pub(super) spi: Option<Located<u32>>,
+    pub(super) key: Option<Located<KeySource>>,
+}
+
+impl SaDraft {
+    fn complete(self) -> Option<SaSettings> {
+        Some(SaSettings { spi: self.spi?.value, key: self.key?.value })
+    }
+}
+
+fn read_sa(section: &mut Section<'_>, walker: &mut Walker<'_>, key: &'static str, base: &Path) -> SaDraft {
+    if section.value(key).is_none() {
+        let example = if key == "outbound" { "0x1001" } else { "0x1002" };
+        section.missing(walker, key, &format!("{{ spi = {example}, key_file = \"site-b.key\" }}"));
+    }
+    let Some(mut sa) = section.table(walker, key) else { return SaDraft { spi: None, key: None } };
+    let spi = sa.required(walker, "spi", "0x1001", value::spi);
+    let key = read_key_source(&mut sa, walker, base);
+    sa.finish(walker);
+    SaDraft { spi, key }
+}
+
+fn read_key_source(sa: &mut Section<'_>, walker: &mut Walker<'_>, base: &Path) -> Option<Located<KeySource>> {
+    let pasted = sa.value("key").is_some();
+    let help = "a configuration is copied, kept in backups and shown to others: put the key into a file of mode 0600 \
+                and name it with `key_file`; if anybody has seen this key, make a new one";
+    let problem =
+        Problem::expected("`key_file` or `key_env`").found("a key in the configuration (not shown)");
+    sa.refuse(walker, "key", problem.help(help));
+    let file = sa.located(walker, "key_file", path(base));
+    let variable = sa.located(walker, "key_env", environment_name);
+    let both = sa.value("key_file").is_some() && sa.value("key_env").is_some();
+    let neither = sa.value("key_file").is_none() && sa.value("key_env").is_none();
+    if both {
+        sa.refuse(walker, "key_env", Problem::expected("either `key_file` or `key_env`").found("both"));
+    } else if neither && !pasted {
+        sa.missing(walker, "key_file", "\"site-b.key\"");
+    }
+    let file = file.map(|f| Located { value: KeySource::File(f.value), span: f.span, key: f.key });
+    let variable =
+        variable.map(|v| Located { value: KeySource::Environment(v.value), span: v.span, key: v.key });
+    file.or(variable)
+}
+
+fn environment_name(value: &DeValue<'_>) -> Parsed<String> {
+    let expected = "the name of an environment variable, of letters, digits and _";
+    let text = value::string(value, expected)?;
+    let allowed = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let starts = text.starts_with(|c: char| !c.is_ascii_digit());
+    if allowed && starts && text.len() <= 128 {
+        Ok(text.to_owned())
+    } else {
+        Err(Problem::expected(expected))
+    }
+}
+
+fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime {
+    let Some(mut table) = section.table(walker, "lifetime") else { return Lifetime::default() };
+    let mut pair = |soft, hard, parse: fn(&DeValue<'_>) -> Parsed<u64>| {
+        let soft = table.located(walker, soft, parse);
+        let hard = table.located(walker, hard, parse);
+        if let (Some(soft), Some(hard)) = (&soft, &hard)
+            && soft.value >= hard.value
+        {
+            let problem = Problem::expected(format!("less than the hard limit of {}", hard.value));
+            let help = "the soft limit warns in time, before the hard one stops the SA";
+            walker.report(&soft.span, soft.key.clone(), problem.help(help));
+        }
+        (soft.map(|soft| soft.value), hard.map(|hard| hard.value))
+    };
+    let (soft_bytes, hard_bytes) = pair("soft_bytes", "hard_bytes", quantity::bytes);
+    let (soft_packets, hard_packets) = pair("soft_packets", "hard_packets", quantity::packets);
+    let (soft_seconds, hard_seconds) = pair("soft_seconds", "hard_seconds", quantity::seconds);
+    table.finish(walker);
+    Lifetime { soft_bytes, hard_bytes, soft_packets, hard_packets, soft_seconds, hard_seconds }
+}
+
+fn read_known_answer(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    esn: bool,
+    facts: &mut Facts,
+) -> Option<KnownAnswer> {
+    let mut table = section.table(walker, "known_answer")?;
+    facts.known_answers.push(Located {
+        value: (),
+        span: table.span().clone(),
+        key: section.path_of("known_answer"),
+    });
+    let last = if esn { u64::MAX } else { u32::MAX.into() };
+    let next_sequence_number = table.or_default(walker, "next_sequence_number", 1, value::number(1, last));
+    let iv_seed = table.or_default(walker, "iv_seed", 0, value::number(0, u64::MAX));
+    table.finish(walker);
+    Some(KnownAnswer { next_sequence_number, iv_seed })
+}
+
+impl Facts {
+    /// Notes what must be unique among all SAs.
+    fn note_sas(
+        &mut self,
+        outbound: &SaDraft,
+        inbound: &SaDraft,
+        remote: Option<Remote>,
+        suite: Option<Suite>,
+    ) {
+        self.inbound_spis.extend(inbound.spi.clone());
+        if let (Some(spi), Some(remote)) = (&outbound.spi, remote) {
+            let value = (spi.value, remote);
+            self.outbound_spis.push(Located { value, span: spi.span.clone(), key: spi.key.clone() });
+        }
+        for sa in [outbound, inbound] {
+            self.keys.extend(sa.key.clone().map(|source| KeyRequest { source, suite }));
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Walks the document, key by key, and collects what is wrong instead of stopping at it.
+//!
+//! A [`Section`] is a table being read: every key that is asked for is noted, so that at its end the keys that nobody
+//! asked for are the unknown ones. A value that is wrong is reported and replaced by its default or left out: the
+//! configuration is refused anyway, and the walk goes on to find the rest.
+
+use super::error::{ConfigError, ConfigErrors, MAX_ERRORS};
+use super::mask::masked;
+use super::source::{Source, Span};
+use super::suggest::did_you_mean;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What a value should have been.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) expected: String,
+    /// What was found; the text at the place, if nothing is given.
+    pub(super) found: Option<String>,
+    pub(super) help: Option<String>,
+}
+
+impl Problem {
+    pub(super) fn expected(what: impl Into<String>) -> Self {
+        Self { expected: what.into(), found: None, help: None }
+    }
+
+    pub(super) fn found(self, what: impl Into<String>) -> Self {
+        Self { found: Some(what.into()), ..self }
+    }
+
+    pub(super) fn help(self, what: impl Into<String>) -> Self {
+        Self { help: Some(what.into()), ..self }
+    }
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Located<T> {
+    pub(super) value: T,
+    pub(super) span: Span,
+    pub(super) key: String,
+}
+
+/// Collects errors.
+pub(super) struct Walker<'t> {
+    source: Source<'t>,
+    errors: Vec<ConfigError>,
+    omitted: usize,
+}
+
+impl<'t> Walker<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { source: Source::new(text), errors: Vec::new(), omitted: 0 }
+    }
+
+    pub(super) fn report(&mut self, span: &Span, key: impl Into<String>, problem: Problem) {
+        if self.errors.len() >= MAX_ERRORS {
+            self.omitted += 1;
+            return;
+        }
+        let (line, column) = self.source.position(span.start);
+        let found = problem.found.or_else(|| self.source.quote(span)).unwrap_or_else(|| "nothing".to_owned());
+        self.errors.push(ConfigError {
+            line,
+            column,
+            key: masked(&key.into()),
+            expected: masked(&problem.expected),
+            found: masked(&found),
+            help: problem.help.as_deref().map(masked),
+            excerpt: Some(self.source.excerpt(span)),
+        });
+    }
+
+    /// Says that `repeated` must be something of its own, and where the same stands already.
+    pub(super) fn report_repeated<A, B>(
+        &mut self,
+        repeated: &Located<A>,
+        first: &Located<B>,
+        problem: Problem,
+    ) {
+        let help = format!("the other is on line {}", self.line(&first.span));
+        let help = problem.help.as_ref().map_or(help.clone(), |more| format!("{help}; {more}"));
+        self.report(&repeated.span, repeated.key.clone(), problem.help(help));
+    }
+
+    pub(super) fn line(&self, span: &Span) -> usize {
+        self.source.line(span.start)
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    pub(super) fn into_errors(self, file: &str) -> ConfigErrors {
+        ConfigErrors::new(file, self.errors, self.omitted)
+    }
+}
+
+/// A table being read.
+pub(super) struct Section<'d> {
+    path: String,
+    span: Span,
+    table: Option<&'d DeTable<'d>>,
+    asked: Vec<&'static str>,
+}
+
+impl<'d> Section<'d> {
+    pub(super) fn new(path: impl Into<String>, span: Span, table: Option<&'d DeTable<'d>>) -> Self {
+        Self { path: path.into(), span, table, asked: Vec::new() }
+    }
+
+    /// Where its header stands.
+    pub(super) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// From now on it is called `path` in messages.
+    pub(super) fn rename(&mut self, path: String) {
+        self.path = path;
+    }
+
+    /// The path of one of its keys.
+    pub(super) fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Is this key there? Asking makes it a known key.
+    pub(super) fn value(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
+        self.asked.push(key);
+        self.table?.get(key)
+    }
+
+    pub(super) fn optional<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        parse: impl FnOnce(&DeValue<'d>) -> Result<T, Problem>,
+    ) -> Option<T> {
+        self.located(walker, key, parse).map(|located| located.value)
+    }
+
+    /// As [`Self::optional`], with the place.
+    pub(super) fn located<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        parse: impl FnOnce(&DeValue<'d>) -> Result<T, Problem>,
+    ) -> Option<Located<T>> {
+        let value = self.value(key)?;
+        match parse(value.get_ref()) {
+            Ok(parsed) => Some(Located { value: parsed, span: value.span(), key: self.path_of(key) }),
+            Err(problem) => {
+                walker.report(&value.span(), self.path_of(key), problem);
+                None
+            }
+        }
+    }
+
+    pub(super) fn or_default<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        default: T,
+        parse: impl FnOnce(&DeValue<'d>) -> Result<T, Problem>,
+    ) -> T {
+        self.optional(walker, key, parse).unwrap_or(default)
+    }
+
+    /// As [`Self::located`]; that the key is missing is an error. `example` shows how to write it.
+    pub(super) fn required<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        example: &str,
+        parse: impl FnOnce(&DeValue<'d>) -> Result<T, Problem>,
+    ) -> Option<Located<T>> {
+        if self.table.is_some_and(|table| table.get(key).is_none()) {
+            self.missing(walker, key, example);
+        }
+        self.located(walker, key, parse)
+    }
+
+    pub(super) fn missing(&mut self, walker: &mut Walker<'_>, key: &'static str, example: &str) {
+        let problem = Problem::expected(format!("the key `{key}`")).found("nothing");
+        walker.report(
+            &self.span,
+            self.path_of(key),
+            problem.help(format!("add it, for example `{key} = {example}`")),
+        );
+    }
+
+    /// The table under `key`, if it is there and is one.
+    pub(super) fn table(&mut self, walker: &mut Walker<'_>, key: &'static str) -> Option<Section<'d>> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section::new(self.path_of(key), value.span(), Some(table))),
+            other => {
+                let problem = Problem::expected("a table").found(described(other));
+                walker.report(&value.span(), self.path_of(key), problem);
+                None
+            }
+        }
+    }
+
+    /// Says that the table under `key` is missing, unless something else stands there; an empty one in its place.
+    pub(super) fn absent_section(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        header: &str,
+    ) -> Section<'d> {
+        // Inside of a section that is missing itself, that one was reported.
+        if self.table.is_some_and(|table| table.get(key).is_none()) {
+            let problem = Problem::expected(format!("the section {header}")).found("nothing");
+            walker.report(&self.span, self.path_of(key), problem);
+        }
+        Section::new(self.path_of(key), self.span.clone(), None)
+    }
+
+    /// The array of tables under `key`, at most `max` of them.
+    pub(super) fn tables(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        max: usize,
+    ) -> Vec<Section<'d>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let path = self.path_of(key);
+        let Some(array) = value.get_ref().as_array() else {
+            let help = format!("write `[[{path}]]`, or a list of tables: [ {{ … }} ]");
+            let problem = Problem::expected("a list of tables").found(described(value.get_ref()));
+            walker.report(&value.span(), path, problem.help(help));
+            return Vec::new();
+        };
+        if array.len() > max {
+            let problem = Problem::expected(format!("at most {max} tables")).found(array.len().to_string());
+            walker.report(&value.span(), path, problem);
+            return Vec::new();
+        }
+        let mut sections = Vec::with_capacity(array.len());
+        for (index, item) in array.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            match item.get_ref() {
+                DeValue::Table(table) => sections.push(Section::new(path, item.span(), Some(table))),
+                other => {
+                    walker.report(&item.span(), path, Problem::expected("a table").found(described(other)));
+                }
+            }
+        }
+        sections
+    }
+
+    /// The items of the list under `key`, at most `max` of them; those that are wrong are left out.
+    pub(super) fn list<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        max: usize,
+        parse: impl Fn(&DeValue<'d>) -> Result<T, Problem>,
+    ) -> Option<Vec<Located<T>>> {
+        let value = self.value(key)?;
+        let path = self.path_of(key);
+        let Some(array) = value.get_ref().as_array().filter(|array| array.len() <= max) else {
+            walker.report(&value.span(), path, Problem::expected(format!("a list of at most {max}")));
+            return None;
+        };
+        let mut items = Vec::with_capacity(array.len());
+        for (index, item) in array.iter().enumerate() {
+            let key = format!("{path}[{index}]");
+            match parse(item.get_ref()) {
+                Ok(value) => items.push(Located { value, span: item.span(), key }),
+                Err(problem) => walker.report(&item.span(), key, problem),
+            }
+        }
+        Some(items)
+    }
+
+    /// Refuses `key` if it is there: it goes only with something else.
+    pub(super) fn refuse(&mut self, walker: &mut Walker<'_>, key: &'static str, problem: Problem) {
+        if let Some(value) = self.value(key) {
+            walker.report(&value.span(), self.path_of(key), problem);
+        }
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub(super) fn finish(self, walker: &mut Walker<'_>) {
+        for (key, _) in self.table.into_iter().flatten() {
+            let name = key.get_ref().as_ref();
+            if self.asked.contains(&name) {
+                continue;
+            }
+            let help = did_you_mean(name, self.asked.iter().copied());
+            let known = self.asked.join(", ");
+            let help = help.unwrap_or_else(|| format!("the keys here are: {known}"));
+            walker.report(&key.span(), self.path_of(name), Problem::expected("a known key").help(help));
+        }
+    }
+}
+
+/// Names a value's kind, for a place where its text would not say more.
+pub(super) fn described(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Integer(_) => "an integer".to_owned(),
+        other => format!("a {}", other.type_str()),
+    }
+}

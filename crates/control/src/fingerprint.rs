@@ -1,0 +1,86 @@
+//! A name for keying material that does not reveal it.
+
+use aws_lc_rs::digest;
+use std::fmt;
+use testudo_crypto::KeyMaterial;
+
+/// Separates this use of SHA-256 from every other, and its versions from each other.
+const DOMAIN: &[u8] = b"testudo key fingerprint v1";
+
+/// The name of one SA's keying material: SHA-256 over a domain string, the suite's name, key and salt.
+///
+/// Durable state is filed under it, so that numbers belong to the key, whatever tunnel or SPI uses it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint([u8; Fingerprint::BYTES]);
+
+impl Fingerprint {
+    /// Length in bytes.
+    pub const BYTES: usize = 32;
+
+    /// A fingerprint from its bytes, as they stand in the store.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+}
+
+/// Eight bytes are enough to tell keys apart in a message.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// The fingerprint of `keys`.
+#[must_use]
+pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
+    let suite = keys.suite().name().as_bytes();
+    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.salt()])
+}
+
+/// SHA-256 over `parts`, one after the other.
+pub(crate) fn digest_of(parts: &[&[u8]]) -> Fingerprint {
+    let mut context = digest::Context::new(&digest::SHA256);
+    parts.iter().for_each(|part| context.update(part));
+    let mut bytes = [0; Fingerprint::BYTES];
+    bytes.copy_from_slice(context.finish().as_ref());
+    Fingerprint(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::Suite;
+    use zeroize::Zeroizing;
+
+    fn material(suite: Suite, byte: u8) -> KeyMaterial {
+        KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
+    }
+
+    #[test]
+    fn the_same_bytes_under_another_suite_have_another_fingerprint() {
+        let gcm = fingerprint(&material(Suite::Aes256Gcm16, 7));
+        assert_ne!(gcm, fingerprint(&material(Suite::ChaCha20Poly1305, 7)));
+        assert_ne!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 8)));
+        assert_eq!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 7)));
+    }
+
+    /// Computed with Python's hashlib over the same bytes: durable state is filed under it, so it must never change.
+    #[test]
+    fn the_fingerprint_is_stable_across_versions() {
+        let found = fingerprint(&material(Suite::Aes128Gcm16, 0x11));
+        assert_eq!(found.to_string(), "01a6604e7c09feaa");
+    }
+}

@@ -1,0 +1,382 @@
+//! A running gateway: starts the worker, keeps it supplied, reloads, and ends it cleanly.
+
+use super::api::{BindError, ControlSocket, Shared};
+use super::leases::Leases;
+use super::metrics::{self, MetricsError};
+use super::report::Facts;
+use super::roster::{Changes, Numbers, Roster};
+use super::windows::Windows;
+use crate::config::{Configuration, KnownAnswers, Loaded};
+use crate::{LeaseStore, StoreError};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use testudo_crypto::Engine;
+use testudo_gateway::{
+    Clock, Command, Commander, CommanderError, EngineReport, Inbox, PortPair, ServeError, SystemClock,
+    Worker, serve,
+};
+use testudo_ipsec::{Event, EventKind, TunnelIndex};
+use testudo_packet::Pool;
+
+/// How often sequence numbers are granted to SAs that asked for some.
+const SUPPLY_INTERVAL: Duration = Duration::from_millis(20);
+/// News that may wait for the control thread; what comes on top is not worth the worker's time.
+const MAX_NEWS: usize = 1024;
+/// How long after a failure of the store it is asked again, so that a full disk does not fill the log.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a gateway could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The durable store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The control socket.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The metrics address.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The data path.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// Tunnels that could not be installed.
+    #[error("{}", .0.join("; "))]
+    Tunnels(Vec<String>),
+    /// The system.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// The worker.
+    #[error(transparent)]
+    Worker(#[from] CommanderError),
+    /// The worker's thread panicked, which is a bug.
+    #[error("the worker ended in a panic; this is a bug, please report it with the log")]
+    Panicked,
+}
+
+/// Changes the host's routes into the tunnels for a new configuration; what fails is told in words.
+pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<(), String>>;
+
+/// Everything that a gateway starts from, opened and checked by the program.
+pub struct Parts {
+    /// Version of the program.
+    pub version: &'static str,
+    /// The configuration file, which is read again on SIGHUP.
+    pub path: PathBuf,
+    /// What was read from it.
+    pub loaded: Loaded,
+    /// Where sequence numbers are leased and replay windows kept.
+    pub store: Arc<dyn LeaseStore>,
+    /// The two sides.
+    pub ports: PortPair,
+    /// Buffers.
+    pub pool: Pool,
+    /// Engines in the order of placement.
+    pub engines: Vec<Box<dyn Engine>>,
+    /// What became of each engine.
+    pub engine_reports: Vec<EngineReport>,
+    /// Changes routes at a reload.
+    pub change_routes: RouteChanger,
+}
+
+enum News {
+    Signal(i32),
+    Event(Event),
+    WorkerEnded,
+}
+
+/// Runs a gateway until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`DaemonError`] if it cannot start or cannot go on.
+pub fn run(parts: Parts) -> Result<(), DaemonError> {
+    let (sender, news) = sync_channel(MAX_NEWS);
+    watch_signals(sender.clone())?;
+    let mut leases = Leases::default();
+    let clock = SystemClock::default();
+    let loaded = parts.loaded;
+    let empty = Roster::empty(loaded.configuration.clone());
+    let (update, mut roster, _) =
+        empty.plan(&loaded, &mut Numbers::Leased(parts.store.as_ref(), &mut leases))?;
+    let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
+    let failed = roster.note(worker.update(update, clock.now()));
+    if !failed.is_empty() {
+        return Err(DaemonError::Tunnels(failed));
+    }
+    let counters = worker.counters();
+    let facts =
+        Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
+    let shared = Arc::new(Shared { facts, roster: Mutex::new(Arc::new(roster)) });
+    let socket = ControlSocket::bind(&loaded.configuration.gateway.control)?;
+    socket.serve(Arc::clone(&shared))?;
+    if let Some(address) = loaded.configuration.gateway.metrics {
+        serve_metrics(address, &shared)?;
+    }
+    let (commander, inbox) = Commander::channel()?;
+    let thread = start_worker(worker, inbox, clock, sender)?;
+    tell_systemd(&[NotifyState::Ready]);
+    tracing::info!("ready: {} tunnels", shared.roster().tunnels.len());
+    let daemon = Daemon {
+        path: parts.path,
+        store: parts.store,
+        change_routes: parts.change_routes,
+        leases,
+        windows: Windows::new(),
+        shared,
+        commander,
+        thread,
+        store_retry: None,
+    };
+    daemon.run(&news)
+}
+
+fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), MetricsError> {
+    let bound = metrics::serve(address, Arc::clone(shared))?;
+    tracing::info!("metrics at http://{bound}/metrics");
+    Ok(())
+}
+
+fn watch_signals(sender: SyncSender<News>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(News::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// The worker comes back from its thread with what it did last, so that its replay windows can be saved.
+type WorkerThread = JoinHandle<(Worker, Result<(), ServeError>)>;
+
+fn start_worker(
+    mut worker: Worker,
+    inbox: Inbox,
+    clock: SystemClock,
+    news: SyncSender<News>,
+) -> io::Result<WorkerThread> {
+    std::thread::Builder::new().name("worker-0".into()).spawn(move || {
+        let mut tell = |event| drop(news.try_send(News::Event(event)));
+        let result = serve(&mut worker, &inbox, &clock, &mut tell);
+        let _ = news.try_send(News::WorkerEnded);
+        (worker, result)
+    })
+}
+
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(states);
+}
+
+struct Daemon {
+    path: PathBuf,
+    store: Arc<dyn LeaseStore>,
+    change_routes: RouteChanger,
+    leases: Leases,
+    windows: Windows,
+    shared: Arc<Shared>,
+    commander: Commander,
+    thread: WorkerThread,
+    /// When a store that failed is asked again.
+    store_retry: Option<Instant>,
+}
+
+impl Daemon {
+    fn run(mut self, news: &Receiver<News>) -> Result<(), DaemonError> {
+        loop {
+            match news.recv_timeout(SUPPLY_INTERVAL) {
+                Ok(News::Signal(SIGHUP)) => self.reload(),
+                Ok(News::Signal(_)) => return self.stop(),
+                Ok(News::Event(event)) => self.log(event),
+                Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.thread.is_finished() {
+                return self.stop();
+            }
+            if self.store_retry.is_none_or(|at| Instant::now() >= at) {
+                self.store_retry = None;
+                self.supply();
+                self.save_windows();
+            }
+        }
+    }
+
+    fn supply(&mut self) {
+        if let Err(e) = self.leases.refill(self.store.as_ref()) {
+            self.note_store_failure("leasing sequence numbers", &e);
+        }
+    }
+
+    fn note_store_failure(&mut self, doing: &str, error: &StoreError) {
+        tracing::error!("{doing}: {error}; trying again");
+        self.store_retry = Some(Instant::now() + STORE_RETRY);
+    }
+
+    fn save_windows(&mut self) {
+        let roster = self.shared.roster();
+        let due = self.windows.due(&roster, Instant::now());
+        if due.is_empty() {
+            return;
+        }
+        let Ok(windows) = self.commander.save_windows(due) else { return };
+        if let Err(e) = self.windows.save(self.store.as_ref(), &roster, &windows) {
+            self.note_store_failure("saving replay windows", &e);
+        }
+    }
+
+    fn reload(&mut self) {
+        let monotonic = NotifyState::monotonic_usec_now();
+        tell_systemd(&[NotifyState::Reloading]);
+        if let Ok(now) = monotonic {
+            tell_systemd(&[now]);
+        }
+        match self.try_reload() {
+            Ok(c) => tracing::info!(
+                "reloaded: {} tunnels go on untouched, {} started, {} removed",
+                c.kept,
+                c.started,
+                c.removed
+            ),
+            Err(e) => tracing::error!("reload failed, everything goes on as before: {e}"),
+        }
+        tell_systemd(&[NotifyState::Ready]);
+    }
+
+    fn try_reload(&mut self) -> Result<Changes, String> {
+        let environment = |name: &str| std::env::var(name).ok();
+        let loaded = Configuration::load(&self.path, KnownAnswers::Refuse, &environment)
+            .map_err(|e| format!("\n{e}"))?;
+        let old = self.shared.roster();
+        refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
+        // The windows of tunnels that change are carried over to their successors under the same keys.
+        self.save_all_windows(&old).map_err(|e| e.to_string())?;
+        let mut numbers = Numbers::Leased(self.store.as_ref(), &mut self.leases);
+        let (update, mut roster, changes) = old.plan(&loaded, &mut numbers).map_err(|e| e.to_string())?;
+        let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
+        for error in roster.note(outcome) {
+            tracing::error!("{error}");
+        }
+        if let Err(e) = (self.change_routes)(&old.configuration, &roster.configuration) {
+            tracing::error!("routes: {e}");
+        }
+        self.shared.replace_roster(roster);
+        self.leases.forget_unused();
+        Ok(changes)
+    }
+
+    fn save_all_windows(&mut self, roster: &Roster) -> Result<(), StoreError> {
+        let all: Vec<TunnelIndex> = roster.tunnels.iter().map(|t| t.index).collect();
+        let windows = self.commander.save_windows(all).unwrap_or_default();
+        self.windows.save(self.store.as_ref(), roster, &windows)
+    }
+
+    fn stop(mut self) -> Result<(), DaemonError> {
+        tell_systemd(&[NotifyState::Stopping]);
+        match self.commander.send(Command::Stop) {
+            Ok(()) | Err(CommanderError::Ended) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked)?;
+        let roster = self.shared.roster();
+        let windows = roster.tunnels.iter().filter_map(|t| Some((t.index, worker.save_window(t.index)?)));
+        let windows: Vec<_> = windows.collect();
+        self.windows.save(self.store.as_ref(), &roster, &windows)?;
+        result?;
+        tracing::info!("ended");
+        Ok(())
+    }
+
+    fn log(&self, event: Event) {
+        let roster = self.shared.roster();
+        let Some(running) = roster.tunnels.iter().find(|t| t.index == event.tunnel) else { return };
+        let name = &running.tunnel.name;
+        let sa = |outbound: bool| {
+            let (way, settings) = if outbound {
+                ("outbound", &running.tunnel.outbound)
+            } else {
+                ("inbound", &running.tunnel.inbound)
+            };
+            format!("{way} SA {:#x}", settings.spi)
+        };
+        match event.kind {
+            EventKind::SoftLifetime { outbound } => {
+                tracing::warn!(
+                    "tunnel {name}: {} reached its soft lifetime: give it a new key soon",
+                    sa(outbound)
+                );
+            }
+            EventKind::HardLifetime { outbound } => {
+                tracing::error!(
+                    "tunnel {name}: {} reached its hard lifetime and has stopped: give it a new key",
+                    sa(outbound)
+                );
+            }
+            EventKind::SequenceExhausted => {
+                tracing::error!(
+                    "tunnel {name}: {} has used all sequence numbers and has stopped: give it a new key",
+                    sa(true)
+                );
+            }
+            EventKind::SequenceNotLeased => {
+                tracing::error!("tunnel {name}: {} waits for sequence numbers from the store", sa(true));
+            }
+            EventKind::PeerMoved { address, port } => {
+                tracing::info!("tunnel {name}: the peer is at {}", SocketAddr::new(address, port));
+            }
+        }
+    }
+}
+
+/// Ports, engines and paths stay as they are while a gateway runs.
+fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
+    let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
+    if old.gateway != new.gateway {
+        return restart("[gateway]");
+    }
+    if old.protected != new.protected {
+        return restart("[port.protected]");
+    }
+    if old.unprotected != new.unprotected {
+        return restart("[port.unprotected]");
+    }
+    let ends = endpoints(old);
+    match endpoints(new).into_iter().find(|end| !ends.contains(end)) {
+        Some((address, Some(port))) => {
+            restart(&format!("UDP port {} is new, the unprotected port", SocketAddr::new(address, port)))
+        }
+        Some((address, None)) => restart(&format!("ESP at {address} is new, the unprotected port")),
+        None => Ok(()),
+    }
+}
+
+/// Our outer ends: address, and UDP port where ESP comes in UDP. Each is listed once, in the order of the tunnels.
+#[must_use]
+pub fn endpoints(configuration: &Configuration) -> Vec<(std::net::IpAddr, Option<u16>)> {
+    let mut seen = std::collections::HashSet::new();
+    let ends = configuration.tunnels.iter().map(|t| match t.encapsulation {
+        crate::config::Encapsulation::Esp => (t.local, None),
+        crate::config::Encapsulation::EspInUdp { local_port, .. } => (t.local, Some(local_port)),
+    });
+    ends.filter(|end| seen.insert(*end)).collect()
+}
+
+/// Reads the path of the control socket out of a configuration, without its keys: for clients.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn control_path(path: &Path) -> Result<PathBuf, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let configuration = Configuration::parse(&text, &path.to_string_lossy()).map_err(|e| e.to_string())?;
+    Ok(configuration.gateway.control)
+}

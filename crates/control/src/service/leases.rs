@@ -1,0 +1,146 @@
+//! Keeps the workers supplied with sequence numbers.
+
+use crate::{Fingerprint, LeaseStore, StoreError};
+use std::sync::Arc;
+use testudo_ipsec::Lease;
+
+/// Numbers that are leased at a time. Half a block lasts a worker longer than the store takes for a commit even at millions of
+/// packets a second, and a restart wastes less than a 4,000th of what a 32-bit sequence has.
+pub const BLOCK: u64 = 1 << 20;
+
+/// One SA's supply.
+#[derive(Debug, Clone)]
+struct Supply {
+    key: Fingerprint,
+    lease: Arc<Lease>,
+    /// A request that the store could not answer yet.
+    owed: bool,
+}
+
+/// All SAs that must be supplied.
+#[derive(Debug, Default)]
+pub struct Leases {
+    supplies: Vec<Supply>,
+}
+
+impl Leases {
+    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one. Returns each key's
+    /// first number and its lease.
+    ///
+    /// # Errors
+    /// What the store says; then nothing is leased.
+    pub fn begin(
+        &mut self,
+        store: &dyn LeaseStore,
+        keys: &[Fingerprint],
+    ) -> Result<Vec<(u64, Arc<Lease>)>, StoreError> {
+        let requests: Vec<_> = keys.iter().map(|&key| (key, BLOCK)).collect();
+        let blocks = store.lease_many(&requests)?;
+        let started: Vec<_> = blocks.iter().map(|b| (b.first, Arc::new(Lease::until(b.end)))).collect();
+        self.supplies.extend(keys.iter().zip(&started).map(|(&key, (_, lease))| Supply {
+            key,
+            lease: Arc::clone(lease),
+            owed: false,
+        }));
+        Ok(started)
+    }
+
+    /// Forgets the SAs that nobody takes numbers for any more.
+    pub fn forget_unused(&mut self) {
+        self.supplies.retain(|supply| Arc::strong_count(&supply.lease) > 1);
+    }
+
+    /// Grants more numbers to whoever asked for some. Returns how many were granted a block.
+    ///
+    /// # Errors
+    /// What the store says; whoever asked is remembered and served by a later call.
+    pub fn refill(&mut self, store: &dyn LeaseStore) -> Result<usize, StoreError> {
+        for supply in &mut self.supplies {
+            supply.owed |= supply.lease.take_request();
+        }
+        let mut owed: Vec<_> = self.supplies.iter_mut().filter(|s| s.owed).collect();
+        if owed.is_empty() {
+            return Ok(0);
+        }
+        let requests: Vec<_> = owed.iter().map(|s| (s.key, BLOCK)).collect();
+        let blocks = match store.lease_many(&requests) {
+            // One key at its end must not starve the others.
+            Err(StoreError::Exhausted { fingerprint }) => {
+                owed.iter_mut().filter(|s| s.key == fingerprint).for_each(|s| s.owed = false);
+                return Ok(0);
+            }
+            result => result?,
+        };
+        let granted = owed.len();
+        for (supply, block) in owed.into_iter().zip(blocks) {
+            supply.owed = false;
+            // Only a block that continues the last one may be granted: a gap would mean that somebody else leases under this key.
+            if block.first == supply.lease.end() {
+                supply.lease.grant(block.end);
+            }
+        }
+        Ok(granted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+    use testudo_ipsec::{SequenceError, SequenceNumbers};
+
+    fn key(n: u8) -> Fingerprint {
+        Fingerprint::from_bytes([n; Fingerprint::BYTES])
+    }
+
+    fn drain(numbers: &mut SequenceNumbers) -> u64 {
+        std::iter::from_fn(|| numbers.take().ok()).count() as u64
+    }
+
+    #[test]
+    fn whoever_asks_is_granted_the_next_block() {
+        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let started = leases.begin(&store, &[key(1), key(2)]).unwrap();
+        let (first, lease) = &started[0];
+        let mut numbers = SequenceNumbers::new(*first, true, Arc::clone(lease));
+        assert_eq!(leases.refill(&store).unwrap(), 0);
+        assert_eq!(drain(&mut numbers), BLOCK);
+        assert_eq!(leases.refill(&store).unwrap(), 1);
+        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+        assert_eq!(started[1].1.end(), BLOCK + 1);
+    }
+
+    #[test]
+    fn a_full_disk_stops_the_sa_and_nothing_is_lost() {
+        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let started = leases.begin(&store, &[key(1)]).unwrap();
+        let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
+        drain(&mut numbers);
+        store.set_full(true);
+        assert!(leases.refill(&store).unwrap_err().is_disk_full());
+        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        store.set_full(false);
+        assert_eq!(leases.refill(&store).unwrap(), 1);
+        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+    }
+
+    #[test]
+    fn numbers_that_somebody_else_leased_in_between_are_not_granted() {
+        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let started = leases.begin(&store, &[key(1)]).unwrap();
+        let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
+        drain(&mut numbers);
+        let _ = store.lease(key(1), 10).unwrap();
+        leases.refill(&store).unwrap();
+        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+    }
+
+    #[test]
+    fn removed_tunnels_are_forgotten() {
+        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let mut started = leases.begin(&store, &[key(1), key(2)]).unwrap();
+        started.pop();
+        leases.forget_unused();
+        assert_eq!(leases.supplies.len(), 1);
+    }
+}

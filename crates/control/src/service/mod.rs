@@ -1,0 +1,21 @@
+//! The control plane of a running gateway: what stands between a configuration and a worker.
+//!
+//! ```text
+//!   Configuration ──► assemble ──► Roster ──► Update ──► worker          (start, SIGHUP)
+//!   Store ──► leases (grants numbers) ──────────────────► Lease           (every 20 ms)
+//!   worker ──► windows (saved once a second and at the end) ──► Store
+//!   control socket, metrics ──► reports ──► Roster, counters              (read only)
+//! ```
+//!
+//! Ports, engines and the host's routing table are handed in by the program. All of this runs on control threads; it
+//! meets the worker only through commands, leases and counters.
+
+pub mod api;
+pub mod assemble;
+pub mod daemon;
+pub mod leases;
+pub mod metrics;
+pub mod privileges;
+pub mod report;
+pub mod roster;
+mod windows;

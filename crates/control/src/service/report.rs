@@ -1,0 +1,253 @@
+//! What a running gateway tells about itself, as JSON: the source of every table, and of `--json`.
+
+use super::roster::{Roster, Running};
+use crate::config::{self, Encapsulation, Remote};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
+use testudo_ipsec::{Action, Flow, Mismatch, SaCounters, Selector};
+use testudo_packet::DropReason;
+
+/// What does not change while a gateway runs.
+#[derive(Debug)]
+pub struct Facts {
+    /// Version of the program.
+    pub version: &'static str,
+    /// When it started.
+    pub started: Instant,
+    /// What became of each engine.
+    pub engines: Vec<EngineReport>,
+    /// What the worker has done.
+    pub counters: Arc<WorkerCounters>,
+}
+
+/// Drops by reason, all reasons.
+#[must_use]
+pub fn drops(counters: &WorkerCounters) -> Value {
+    counters
+        .drops()
+        .iter()
+        .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn port(snapshot: &PortSnapshot) -> Value {
+    let c = snapshot.counters;
+    json!({
+        "name": snapshot.name, "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes, "tx_packets": c.tx_packets,
+        "tx_bytes": c.tx_bytes, "rx_calls": c.rx_calls, "tx_calls": c.tx_calls,
+    })
+}
+
+/// The gateway as a whole.
+#[must_use]
+pub fn status(facts: &Facts, roster: &Roster) -> Value {
+    let engines =
+        facts.engines.iter().map(|e| json!({ "name": e.name, "in_use": e.in_use, "detail": e.detail }));
+    json!({
+        "version": facts.version,
+        "uptime_seconds": facts.started.elapsed().as_secs(),
+        "engines": engines.collect::<Vec<_>>(),
+        "ports": { "protected": port(&facts.counters.protected()), "unprotected": port(&facts.counters.unprotected()) },
+        "drops": drops(&facts.counters),
+        "created": facts.counters.created(),
+        "free_buffers": facts.counters.free_buffers(),
+        "tunnels": roster.tunnels.len(),
+        "tunnels_down": roster.tunnels.iter().filter(|t| t.installed.is_none()).count(),
+    })
+}
+
+/// Every SA, two for each tunnel.
+#[must_use]
+pub fn security_associations(roster: &Roster) -> Value {
+    roster
+        .tunnels
+        .iter()
+        .flat_map(|running| [sa(running, true), sa(running, false)])
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn sa(running: &Running, outbound: bool) -> Value {
+    let tunnel = &running.tunnel;
+    let settings = if outbound { &tunnel.outbound } else { &tunnel.inbound };
+    let counters =
+        running.installed.as_ref().map(|i| if outbound { &i.outbound_counters } else { &i.inbound_counters });
+    let count = |get: fn(&SaCounters) -> u64| counters.map_or(0, |c| get(c));
+    let drops: Map<_, _> = DropReason::ALL
+        .iter()
+        .map(|&reason| (reason.name().to_owned(), counters.map_or(0, |c| c.drops(reason))))
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| (name, json!(count)))
+        .collect();
+    json!({
+        "tunnel": tunnel.name,
+        "direction": if outbound { "outbound" } else { "inbound" },
+        "spi": settings.spi,
+        "suite": tunnel.suite.name(),
+        "esn": tunnel.esn,
+        "replay_window": if outbound { Value::Null } else { json!(tunnel.replay_window) },
+        "local": tunnel.local,
+        "remote": match tunnel.remote { Remote::Address(a) => json!(a), Remote::Any => json!("any") },
+        "encapsulation": match tunnel.encapsulation { Encapsulation::Esp => "esp", Encapsulation::EspInUdp { .. } => "esp-in-udp" },
+        "state": if running.installed.is_some() { "installed" } else { "down" },
+        "error": running.error,
+        "packets": count(SaCounters::packets),
+        "bytes": count(SaCounters::bytes),
+        "sequence": count(SaCounters::sequence),
+        "drops": drops,
+    })
+}
+
+/// Where a policy of the SPD comes from, in words of the configuration.
+fn origin(configuration: &config::Configuration, place: usize) -> String {
+    match place.checked_sub(configuration.policies.len()) {
+        None => format!("policy {}", place + 1),
+        Some(mut own) => {
+            for tunnel in &configuration.tunnels {
+                match own.checked_sub(tunnel.selectors.len()) {
+                    None => return format!("tunnel {}, selector {}", tunnel.name, own + 1),
+                    Some(rest) => own = rest,
+                }
+            }
+            "unknown".to_owned()
+        }
+    }
+}
+
+fn tunnel_at(roster: &Roster, action: Action) -> Option<&Running> {
+    match action {
+        Action::Protect(index) => roster.tunnels.iter().find(|t| t.index == index),
+        Action::Bypass | Action::Discard => None,
+    }
+}
+
+fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Protect(_) => "protect",
+        Action::Bypass => "bypass",
+        Action::Discard => "discard",
+    }
+}
+
+/// The SPD, in order.
+#[must_use]
+pub fn policies(roster: &Roster) -> Value {
+    let rows = roster.spd.policies().iter().enumerate().map(|(place, policy)| {
+        let selector = &policy.selector;
+        json!({
+            "place": place + 1,
+            "origin": origin(&roster.configuration, place),
+            "action": action_name(policy.action),
+            "tunnel": tunnel_at(roster, policy.action).map(|t| &t.tunnel.name),
+            "local": selector.local.to_string(),
+            "remote": selector.remote.to_string(),
+            "protocol": selector.protocol.map_or(json!("any"), |p| json!(p)),
+            "local_ports": selector.local_ports.to_string(),
+            "remote_ports": selector.remote_ports.to_string(),
+        })
+    });
+    rows.collect::<Vec<_>>().into()
+}
+
+/// Which side a packet comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// From the private network.
+    Protected,
+    /// From the public one.
+    Unprotected,
+}
+
+/// A packet to explain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    /// Where it comes from.
+    pub side: Side,
+    /// Its source address.
+    pub source: IpAddr,
+    /// Its destination address; of the same version.
+    pub destination: IpAddr,
+    /// Its transport protocol.
+    pub protocol: u8,
+    /// Source and destination port.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// Policies that are told one by one why they did not match.
+const TOLD: usize = 20;
+
+/// Which policy and which SA a packet meets, and why.
+#[must_use]
+pub fn explain(roster: &Roster, question: &Question) -> Value {
+    let flow = match question.side {
+        Side::Protected => {
+            Flow::new(question.source, question.destination, question.protocol, question.ports)
+        }
+        Side::Unprotected => {
+            let ports = question.ports.map(|(source, destination)| (destination, source));
+            Flow::new(question.destination, question.source, question.protocol, ports)
+        }
+    };
+    let found = roster.spd.lookup(&flow);
+    let passed_over = found.map_or(roster.spd.policies().len(), |(place, _)| place);
+    let why_not: Vec<_> = (0..passed_over.min(TOLD))
+        .filter_map(|place| {
+            let selector = roster.spd.policies()[place].selector;
+            let mismatch = selector.mismatch(&flow)?;
+            let origin = origin(&roster.configuration, place);
+            Some(json!({ "place": place + 1, "origin": origin, "why": why(&selector, mismatch) }))
+        })
+        .collect();
+    let tunnel = found.and_then(|(_, policy)| tunnel_at(roster, policy.action));
+    json!({
+        "policy": found.map(|(place, policy)| json!({
+            "place": place + 1,
+            "origin": origin(&roster.configuration, place),
+            "action": action_name(policy.action),
+            "selector": policy.selector.to_string(),
+        })),
+        "passed_over": why_not,
+        "passed_over_untold": passed_over - why_not.len(),
+        "tunnel": tunnel.map(|t| &t.tunnel.name),
+        "sa": tunnel.map(|t| match question.side {
+            Side::Protected => sa(t, true),
+            Side::Unprotected => sa(t, false),
+        }),
+        "verdict": verdict(question.side, found.map(|(_, p)| p.action), tunnel),
+    })
+}
+
+fn why(selector: &Selector, mismatch: Mismatch) -> String {
+    match mismatch {
+        Mismatch::Local => format!("the local address is not in {}", selector.local),
+        Mismatch::Remote => format!("the remote address is not in {}", selector.remote),
+        Mismatch::Protocol => format!("the protocol is not {}", selector.protocol.unwrap_or(0)),
+        Mismatch::LocalPort => format!("the local port is not in {}", selector.local_ports),
+        Mismatch::RemotePort => format!("the remote port is not in {}", selector.remote_ports),
+    }
+}
+
+fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> String {
+    let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
+    let down = tunnel.is_none_or(|t| t.installed.is_none());
+    let spi = |outbound: bool| {
+        tunnel.map_or(0, |t| if outbound { t.tunnel.outbound.spi } else { t.tunnel.inbound.spi })
+    };
+    match (side, action) {
+        (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),
+        (_, Some(Action::Discard)) => "discarded: the policy says so".to_owned(),
+        (_, Some(Action::Bypass)) => "passes in clear".to_owned(),
+        (_, Some(Action::Protect(_))) if down => format!("discarded: tunnel {name} is down"),
+        (Side::Protected, Some(Action::Protect(_))) => {
+            format!("goes through tunnel {name}, outbound SA {:#x}", spi(true))
+        }
+        (Side::Unprotected, Some(Action::Protect(_))) => format!(
+            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {:#x} of tunnel {name}: passes",
+            spi(false)
+        ),
+    }
+}

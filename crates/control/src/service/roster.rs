@@ -1,0 +1,186 @@
+//! The tunnels that run, and what a new configuration changes about them.
+
+use super::assemble;
+use super::leases::Leases;
+use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
+use crate::{Fingerprint, LeaseStore, StoreError, fingerprint};
+use std::collections::HashMap;
+use std::sync::Arc;
+use testudo_gateway::{KeyPair, TunnelInstall, Update, UpdateOutcome};
+use testudo_ipsec::{Installed, Lease, Spd, TunnelIndex};
+
+/// A tunnel that runs.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// Its configuration.
+    pub tunnel: Tunnel,
+    /// Its place in the worker.
+    pub index: TunnelIndex,
+    /// Its outbound key.
+    pub outbound_key: Fingerprint,
+    /// Its inbound key.
+    pub inbound_key: Fingerprint,
+    /// Where its SAs stand and count; `None` if it could not be installed.
+    pub installed: Option<Installed>,
+    /// Why not.
+    pub error: Option<String>,
+}
+
+/// The tunnels that run, in the order of the configuration, and their policies.
+#[derive(Debug, Clone)]
+pub struct Roster {
+    /// The configuration in force.
+    pub configuration: Configuration,
+    /// Its tunnels.
+    pub tunnels: Vec<Running>,
+    /// Its policies, as the worker has them.
+    pub spd: Arc<Spd>,
+}
+
+/// Where the first numbers of new tunnels come from.
+pub enum Numbers<'s> {
+    /// The durable store: whatever runs.
+    Leased(&'s dyn LeaseStore, &'s mut Leases),
+    /// The configuration's known answers, else 1: for `replay`, whose packets go to nobody.
+    KnownAnswers,
+}
+
+/// What a reload does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Tunnels that go on untouched.
+    pub kept: usize,
+    /// New tunnels, and changed ones, which start anew.
+    pub started: usize,
+    /// Tunnels that are gone, and changed ones.
+    pub removed: usize,
+}
+
+impl Roster {
+    /// No tunnels yet.
+    #[must_use]
+    pub fn empty(configuration: Configuration) -> Self {
+        Self { configuration, tunnels: Vec::new(), spd: Arc::default() }
+    }
+
+    /// What the worker must do to run `loaded`, and the roster that stands once it has. A tunnel whose settings and keys are as they were
+    /// keeps its place and its SAs.
+    ///
+    /// # Errors
+    /// What the store says when numbers for new tunnels are leased; nothing has changed then.
+    pub fn plan(
+        &self,
+        loaded: &Loaded,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<(Update, Roster, Changes), StoreError> {
+        let configuration = &loaded.configuration;
+        let mut old: HashMap<&str, &Running> =
+            self.tunnels.iter().map(|r| (r.tunnel.name.as_str(), r)).collect();
+        let mut free = self.free_places();
+        let mut next = Vec::with_capacity(configuration.tunnels.len());
+        let mut fresh = Vec::new();
+        for (position, (tunnel, keys)) in configuration.tunnels.iter().zip(&loaded.keys).enumerate() {
+            let (outbound_key, inbound_key) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
+            let same = |r: &Running| {
+                r.installed.is_some()
+                    && is_same_sa(&r.tunnel, tunnel)
+                    && r.outbound_key == outbound_key
+                    && r.inbound_key == inbound_key
+                    && self.configuration.unprotected.mtu == configuration.unprotected.mtu
+            };
+            match old.get(tunnel.name.as_str()).copied().filter(|r| same(r)) {
+                Some(running) => {
+                    old.remove(tunnel.name.as_str());
+                    next.push(Running { tunnel: tunnel.clone(), ..running.clone() });
+                }
+                None => {
+                    fresh.push((position, keys));
+                    let index = free.next().unwrap_or(TunnelIndex(u32::MAX));
+                    let tunnel = tunnel.clone();
+                    next.push(Running {
+                        tunnel,
+                        index,
+                        outbound_key,
+                        inbound_key,
+                        installed: None,
+                        error: None,
+                    });
+                }
+            }
+        }
+        let remove: Vec<_> = old.values().filter(|r| r.installed.is_some()).map(|r| r.index).collect();
+        let changes = Changes { kept: next.len() - fresh.len(), started: fresh.len(), removed: remove.len() };
+        let install = begin(configuration, &next, &fresh, numbers)?;
+        let places: Vec<_> = next.iter().map(|r| r.index).collect();
+        let spd = Arc::new(assemble::policies(configuration, &places));
+        let selectors =
+            places.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
+        let update =
+            Update { remove, install, selectors: selectors.collect(), policies: Some(Arc::clone(&spd)) };
+        Ok((update, Roster { configuration: configuration.clone(), tunnels: next, spd }, changes))
+    }
+
+    /// Places that no tunnel stands at, lowest first, without end.
+    fn free_places(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
+        let taken: std::collections::HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
+        (0..u32::MAX).filter(move |place| !taken.contains(place)).map(TunnelIndex)
+    }
+
+    /// Takes note of what became of the tunnels of an update. Returns what could not be installed, in words.
+    pub fn note(&mut self, outcome: UpdateOutcome) -> Vec<String> {
+        let mut outcome: HashMap<_, _> = outcome.into_iter().collect();
+        let mut errors = Vec::new();
+        for running in &mut self.tunnels {
+            match outcome.remove(&running.index) {
+                Some(Ok(installed)) => running.installed = Some(installed),
+                Some(Err(e)) => {
+                    errors.push(e.to_string());
+                    running.error = Some(e.to_string());
+                }
+                None => {}
+            }
+        }
+        errors
+    }
+}
+
+/// Whether two settings of a tunnel make the same SAs: selectors may differ, they are changed in place.
+fn is_same_sa(a: &Tunnel, b: &Tunnel) -> bool {
+    let without_selectors = |t: &Tunnel| Tunnel { selectors: Vec::new(), ..t.clone() };
+    without_selectors(a) == without_selectors(b)
+}
+
+/// What the worker needs to start the `fresh` tunnels, with numbers leased in one transaction.
+fn begin(
+    configuration: &Configuration,
+    tunnels: &[Running],
+    fresh: &[(usize, &TunnelKeys)],
+    numbers: &mut Numbers<'_>,
+) -> Result<Vec<TunnelInstall>, StoreError> {
+    let keys: Vec<_> = fresh.iter().map(|(position, _)| tunnels[*position].outbound_key).collect();
+    let started = match numbers {
+        Numbers::Leased(store, leases) if !keys.is_empty() => leases.begin(*store, &keys)?,
+        Numbers::Leased(..) => Vec::new(),
+        Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
+    };
+    let mut installs = Vec::with_capacity(fresh.len());
+    for ((position, keys), (first, lease)) in fresh.iter().zip(started) {
+        let running = &tunnels[*position];
+        let selectors = assemble::tunnel_selectors(configuration, *position);
+        let mtu = configuration.unprotected.mtu;
+        installs.push(TunnelInstall {
+            index: running.index,
+            parameters: assemble::parameters(&running.tunnel, selectors, mtu, keys, first, lease),
+            keys: KeyPair { outbound: keys.outbound.clone(), inbound: keys.inbound.clone() },
+            window: match numbers {
+                Numbers::Leased(store, _) => store.window(running.inbound_key)?,
+                Numbers::KnownAnswers => None,
+            },
+        });
+    }
+    Ok(installs)
+}
+
+fn known_answer(tunnel: &Tunnel) -> (u64, Arc<Lease>) {
+    (tunnel.known_answer.map_or(1, |k| k.next_sequence_number), Arc::new(Lease::until(u64::MAX)))
+}

@@ -1,0 +1,53 @@
+//! The store in a file.
+
+use super::file::{ExistingFile, NewFile};
+use super::ledger::Ledger;
+use super::{Lease, LeaseStore, StoreError};
+use crate::fingerprint::Fingerprint;
+use std::path::Path;
+
+/// The durable store: a file with mode 0600, locked while this lives.
+#[derive(Debug)]
+pub struct Store {
+    ledger: Ledger<ExistingFile>,
+}
+
+impl Store {
+    /// Creates an empty store at `path`, whole and durable or not at all, and opens it.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] if anything is there; [`StoreError::Io`].
+    pub fn create(path: &Path) -> Result<Self, StoreError> {
+        let file = NewFile::at(path)?;
+        let created = Ledger::create(&file);
+        if created.is_err() {
+            file.discard();
+        }
+        created?;
+        file.publish()?;
+        Self::open(path)
+    }
+
+    /// Opens the store at `path` and checks all of it.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Version`], [`StoreError::InUse`],
+    /// [`StoreError::Unsafe`], [`StoreError::Io`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Ledger::open(ExistingFile(path.to_owned())).map(|ledger| Self { ledger })
+    }
+}
+
+impl LeaseStore for Store {
+    fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
+        self.ledger.lease_many(requests)
+    }
+
+    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+        self.ledger.save_windows(windows)
+    }
+
+    fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+        self.ledger.window(fingerprint)
+    }
+}

@@ -1,0 +1,157 @@
+//! The store's file: opened safely, locked, created whole or not at all.
+
+use super::StoreError;
+use super::ledger::Medium;
+use redb::backends::FileBackend;
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What a database file starts with.
+const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
+
+/// A file that exists.
+#[derive(Debug)]
+pub(super) struct ExistingFile(pub(super) PathBuf);
+
+impl Medium for ExistingFile {
+    type Backend = FileBackend;
+
+    fn open(&self) -> Result<FileBackend, StoreError> {
+        let path = &self.0;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+            rustix::io::Errno::NOENT => StoreError::Missing(path.clone()),
+            other => io_error(path, other.into()),
+        })?;
+        let file = File::from(file);
+        check(path, &file)?;
+        lock(path, &file)?;
+        // The database would take an empty file for a new one.
+        let mut magic = [0; MAGIC.len()];
+        match file.read_exact_at(&mut magic, 0) {
+            Ok(()) if magic == MAGIC => backend(path, file),
+            Ok(()) => Err(damaged(path, "it does not start as a store does")),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(damaged(path, "it is cut short"))
+            }
+            Err(error) => Err(io_error(path, error)),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// The file must be regular, of our user or root, and writable by nobody else: whoever can write it can make numbers
+/// come again.
+fn check(path: &Path, file: &File) -> Result<(), StoreError> {
+    let metadata = file.metadata().map_err(|error| io_error(path, error))?;
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let reason = if !metadata.is_file() {
+        "not a regular file".to_owned()
+    } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        format!("belongs to user {owner}, neither the gateway's user nor root")
+    } else if mode & 0o022 != 0 {
+        format!("others may write it (mode {mode:04o}); after looking who did: chmod 600 {}", path.display())
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Unsafe { path: path.to_owned(), reason })
+}
+
+/// The database locks too, but goes on where a file system has no locks.
+fn lock(path: &Path, file: &File) -> Result<(), StoreError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StoreError::InUse(path.to_owned()),
+        TryLockError::Error(error) => io_error(path, error),
+    })
+}
+
+fn backend(path: &Path, file: File) -> Result<FileBackend, StoreError> {
+    FileBackend::new(file).map_err(|error| io_error(path, io::Error::other(error.to_string())))
+}
+
+/// A file that does not yet have its name: it gets it when it is whole and on the disk.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    path: PathBuf,
+    temporary: PathBuf,
+}
+
+impl NewFile {
+    /// A new file that will be called `path`, where nothing may be yet.
+    pub(super) fn at(path: &Path) -> Result<Self, StoreError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(StoreError::Exists(path.to_owned()));
+        }
+        let Some(name) = path.file_name() else {
+            return Err(io_error(path, io::ErrorKind::InvalidFilename.into()));
+        };
+        let name = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
+        Ok(Self { path: path.to_owned(), temporary: path.with_file_name(name) })
+    }
+
+    /// Gives it its name, if nothing has that name by now.
+    pub(super) fn publish(&self) -> Result<(), StoreError> {
+        let named = rename_to_free_name(&self.temporary, &self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => StoreError::Exists(self.path.clone()),
+            _ => io_error(&self.path, error),
+        });
+        self.discard();
+        named?;
+        sync_folder(&self.path).map_err(|error| io_error(&self.path, error))
+    }
+
+    /// Takes it away.
+    pub(super) fn discard(&self) {
+        // Nothing more can be done about a leftover, and it does no harm.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+impl Medium for NewFile {
+    type Backend = FileBackend;
+
+    fn open(&self) -> Result<FileBackend, StoreError> {
+        // Left behind by a process that had our number and died.
+        self.discard();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.temporary, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|errno| io_error(&self.path, errno.into()))?);
+        lock(&self.path, &file)?;
+        backend(&self.path, file)
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Renames `from`, unless there is something at `to`.
+fn rename_to_free_name(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Network file systems do not know the flag. A link fails, too, if there is something.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(from, to),
+        other => other.map_err(io::Error::from),
+    }
+}
+
+/// Makes a new name in the folder of `path` durable.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn io_error(path: &Path, source: io::Error) -> StoreError {
+    StoreError::Io { path: path.to_owned(), source }
+}
+
+fn damaged(path: &Path, detail: &str) -> StoreError {
+    StoreError::Damaged { path: path.to_owned(), detail: detail.to_owned() }
+}

@@ -1,0 +1,294 @@
+//! Leases and windows in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
+
+use super::record::{self, BadSeal, FORMAT, Seal};
+use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, block_after};
+use crate::fingerprint::Fingerprint;
+use redb::{
+    Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+    WriteTransaction,
+};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+type Key = &'static [u8; Fingerprint::BYTES];
+const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
+const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows");
+const SEAL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seal");
+const SEAL_KEY: &str = "seal";
+/// Memory for the database's pages.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Where the database's bytes are: a file, or a twin in tests. May be opened again after an error.
+pub(super) trait Medium: fmt::Debug + Send + Sync {
+    type Backend: StorageBackend;
+
+    fn open(&self) -> Result<Self::Backend, StoreError>;
+
+    /// For messages.
+    fn path(&self) -> &Path;
+}
+
+/// A store on a medium.
+#[derive(Debug)]
+pub(super) struct Ledger<M> {
+    medium: M,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` after an error, until it is opened again.
+    database: Option<Database>,
+    /// The end of what this process was promised, by key: no file may say less.
+    promised: HashMap<Fingerprint, u64>,
+}
+
+impl<M: Medium> Ledger<M> {
+    /// Writes an empty store on a medium that is empty.
+    pub(super) fn create(medium: &M) -> Result<(), StoreError> {
+        fenced(medium, || {
+            let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(medium.open()?);
+            let database = database.map_err(|e| translated(medium, e))?;
+            for _ in 0..2 {
+                commit(medium, &database, |transaction, _| {
+                    transaction.open_table(LEASES).map_err(|e| translated(medium, e))?;
+                    transaction.open_table(WINDOWS).map_err(|e| translated(medium, e))?;
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn open(medium: M) -> Result<Self, StoreError> {
+        let database = Some(open_checked(&medium, &HashMap::new())?);
+        Ok(Self { medium, state: Mutex::new(State { database, promised: HashMap::new() }) })
+    }
+
+    /// Does `work` with the database, opened again if an error closed it.
+    fn with_database<T>(
+        &self,
+        state: &mut State,
+        work: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = match state.database.take() {
+            Some(database) => database,
+            None => open_checked(&self.medium, &state.promised)?,
+        };
+        let result = fenced(&self.medium, || work(&database));
+        match &result {
+            Err(error) if error.spoils_database() => {
+                // Closing may fail as the work did; the file is checked before it is used again.
+                let _ = fenced(&self.medium, || {
+                    drop(database);
+                    Ok(())
+                });
+            }
+            _ => state.database = Some(database),
+        }
+        result
+    }
+
+    /// Commits `work`, and then the same state once more (the module's documentation says why).
+    fn commit_twice<T>(
+        &self,
+        state: &mut State,
+        work: impl FnOnce(&WriteTransaction, &mut Seal) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.with_database(state, |database| {
+            let result = commit(&self.medium, database, work)?;
+            commit(&self.medium, database, |_, _| Ok(()))?;
+            Ok(result)
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error<E: Into<redb::Error>>(&self) -> impl Fn(E) -> StoreError {
+        |error| translated(&self.medium, error)
+    }
+}
+
+impl<M: Medium> LeaseStore for Ledger<M> {
+    fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
+        let mut state = self.state();
+        let leases = self.commit_twice(&mut state, |transaction, seal| {
+            let mut table = transaction.open_table(LEASES).map_err(self.error())?;
+            let lease =
+                |(key, block): &(Fingerprint, u64)| lease_one(&self.medium, &mut table, seal, *key, *block);
+            requests.iter().map(lease).collect::<Result<Vec<Lease>, StoreError>>()
+        })?;
+        let ends = requests.iter().zip(&leases).map(|((key, _), lease)| (*key, lease.end));
+        state.promised.extend(ends);
+        Ok(leases)
+    }
+
+    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+        if let Some((_, long)) = windows.iter().find(|(_, window)| window.len() > MAX_WINDOW_BYTES) {
+            return Err(StoreError::WindowTooLong(long.len()));
+        }
+        self.commit_twice(&mut self.state(), |transaction, _| {
+            let mut table = transaction.open_table(WINDOWS).map_err(self.error())?;
+            for (key, window) in windows {
+                let value = record::encode_window(*key, window);
+                let known = table.insert(key.as_bytes(), &value[..]).map_err(self.error())?.is_some();
+                if !known {
+                    check_room(&self.medium, table_length(&self.medium, &table)?.saturating_sub(1))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+        self.with_database(&mut self.state(), |database| {
+            let transaction = database.begin_read().map_err(self.error())?;
+            let table = transaction.open_table(WINDOWS).map_err(self.error())?;
+            let Some(value) = table.get(fingerprint.as_bytes()).map_err(self.error())? else {
+                return Ok(None);
+            };
+            let window = record::decode_window(fingerprint, value.value());
+            window.map(Some).ok_or_else(|| damaged(&self.medium, "the checksum of a window is wrong"))
+        })
+    }
+}
+
+fn lease_one<M: Medium>(
+    medium: &M,
+    table: &mut Table<'_, Key, &'static [u8]>,
+    seal: &mut Seal,
+    key: Fingerprint,
+    block: u64,
+) -> Result<Lease, StoreError> {
+    let stored = table.get(key.as_bytes()).map_err(|e| translated(medium, e))?;
+    let stored = stored.map(|value| record::decode_lease(key, value.value()));
+    let stored = stored.map(|next| next.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong")));
+    let stored = stored.transpose()?;
+    let lease = block_after(stored.unwrap_or(FIRST_NUMBER), block, key)?;
+    match stored {
+        Some(old) => seal.replace(key, old, lease.end),
+        None => {
+            check_room(medium, seal.keys)?;
+            seal.add(key, lease.end);
+        }
+    }
+    let value = record::encode_lease(key, lease.end);
+    table.insert(key.as_bytes(), &value[..]).map_err(|e| translated(medium, e))?;
+    Ok(lease)
+}
+
+fn table_length<M: Medium>(medium: &M, table: &Table<'_, Key, &'static [u8]>) -> Result<u64, StoreError> {
+    use redb::ReadableTableMetadata;
+    table.len().map_err(|e| translated(medium, e))
+}
+
+fn check_room<M: Medium>(medium: &M, keys: u64) -> Result<(), StoreError> {
+    let path = || medium.path().to_owned();
+    if keys < MAX_KEYS { Ok(()) } else { Err(StoreError::Full { path: path(), keys }) }
+}
+
+/// One durable commit: `work`, and the seal renewed.
+fn commit<M: Medium, T>(
+    medium: &M,
+    database: &Database,
+    work: impl FnOnce(&WriteTransaction, &mut Seal) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let mut transaction = database.begin_write().map_err(|e| translated(medium, e))?;
+    transaction.set_durability(Durability::Immediate).map_err(|e| translated(medium, e))?;
+    transaction.set_two_phase_commit(true);
+    let result = {
+        let mut table = transaction.open_table(SEAL).map_err(|e| translated(medium, e))?;
+        let mut seal = {
+            let stored = table.get(SEAL_KEY).map_err(|e| translated(medium, e))?;
+            stored.map_or(Ok(Seal::default()), |value| decode_seal(medium, value.value()))?
+        };
+        let result = work(&transaction, &mut seal)?;
+        seal.commits += 1;
+        table.insert(SEAL_KEY, &seal.encode()[..]).map_err(|e| translated(medium, e))?;
+        result
+    };
+    transaction.commit().map_err(|e| translated(medium, e))?;
+    Ok(result)
+}
+
+fn decode_seal<M: Medium>(medium: &M, value: &[u8]) -> Result<Seal, StoreError> {
+    Seal::decode(value).map_err(|bad| match bad {
+        BadSeal::Format(found) => {
+            StoreError::Version { path: medium.path().to_owned(), found, known: FORMAT }
+        }
+        BadSeal::Damaged => damaged(medium, "the checksum of the seal is wrong"),
+    })
+}
+
+/// Opens the database and checks all of it, against itself and against what was promised.
+fn open_checked<M: Medium>(medium: &M, promised: &HashMap<Fingerprint, u64>) -> Result<Database, StoreError> {
+    fenced(medium, || {
+        let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(medium.open()?);
+        let mut database = database.map_err(|e| translated(medium, e))?;
+        // `false` is a repair, to a commit that holds the same leases; the seal is checked next.
+        database.check_integrity().map_err(|e| translated(medium, e))?;
+        check_leases(medium, &database, promised)?;
+        Ok(database)
+    })
+}
+
+fn check_leases<M: Medium>(
+    medium: &M,
+    database: &Database,
+    promised: &HashMap<Fingerprint, u64>,
+) -> Result<(), StoreError> {
+    let transaction = database.begin_read().map_err(|e| translated(medium, e))?;
+    let table = transaction.open_table(SEAL).map_err(|e| translated(medium, e))?;
+    let seal = table.get(SEAL_KEY).map_err(|e| translated(medium, e))?;
+    let seal = decode_seal(medium, seal.ok_or_else(|| damaged(medium, "it has no seal"))?.value())?;
+    let leases = transaction.open_table(LEASES).map_err(|e| translated(medium, e))?;
+    let (mut counted, mut kept) = (Seal::default(), 0);
+    for entry in leases.iter().map_err(|e| translated(medium, e))? {
+        let (key, value) = entry.map_err(|e| translated(medium, e))?;
+        let key = Fingerprint::from_bytes(*key.value());
+        let next = record::decode_lease(key, value.value());
+        let next = next.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong"))?;
+        counted.add(key, next);
+        kept += usize::from(promised.get(&key).is_some_and(|end| next >= *end));
+    }
+    if !seal.agrees_with(&counted) {
+        return Err(damaged(medium, "leases are missing or changed"));
+    }
+    if kept < promised.len() {
+        return Err(damaged(medium, "it went back behind numbers that are in use"));
+    }
+    Ok(())
+}
+
+/// Runs `work`; a panic of the database library, last of all, is damage too.
+fn fenced<M: Medium, T>(medium: &M, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let caught = catch_unwind(AssertUnwindSafe(work));
+    caught.unwrap_or_else(|_| Err(damaged(medium, "the database library could not cope with it")))
+}
+
+fn damaged<M: Medium>(medium: &M, detail: &str) -> StoreError {
+    StoreError::Damaged { path: medium.path().to_owned(), detail: detail.to_owned() }
+}
+
+/// What an error of the database means to us.
+fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreError {
+    use io::ErrorKind::{InvalidData, UnexpectedEof};
+    let path = medium.path().to_owned();
+    match error.into() {
+        redb::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
+            damaged(medium, &error.to_string())
+        }
+        redb::Error::Io(source) => StoreError::Io { path, source },
+        redb::Error::PreviousIo => {
+            StoreError::Io { path, source: io::Error::other("the disk failed before") }
+        }
+        redb::Error::DatabaseAlreadyOpen => StoreError::InUse(path),
+        other => damaged(medium, &other.to_string()),
+    }
+}

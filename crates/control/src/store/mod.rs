@@ -1,0 +1,105 @@
+//! Durable state: which sequence numbers each key may still use, and replay windows.
+//!
+//! A nonce that comes twice under a key gives the key's secrets away (RFC 4106 2, RFC 7634 1.1). Numbers are therefore
+//! leased before they are used: the store notes, durably, that all numbers of a block are gone, and only then hands the
+//! block out. What a crash leaves unused is lost, which costs nothing: there are 2^64 numbers.
+//!
+//! ```text
+//!   lease(key, 1000) ──► commit "next = 1001" ──► commit again ──► Lease 1..1001 ──► packets 1, 2, 3, … 412
+//!   kill -9, start   ──► open, check it all   ─────────────────► Lease 1001..2001 ──► packets 1001, …
+//! ```
+//!
+//! **Why twice.** The database keeps its two latest commits, so that a commit which a crash interrupts falls back to the
+//! one before. A damaged byte in its header looks just like such a crash, and the fallback would give numbers out again.
+//! After the second commit both places say the same, and falling back changes nothing.
+//!
+//! **Damage.** A missing or damaged file is an error, never a fresh start at 1. Opening checks every page's checksum, every
+//! entry's own checksum, and the number and digest of all entries against a seal that each commit renews.
+//! What no file can know is that all of it was replaced by an older copy: do not restore it from a backup. If it is lost,
+//! change the keys and create a new one.
+//!
+//! **Entries stay forever.** A key that leaves the configuration may come back, and must not start at 1. An entry has about
+//! 50 bytes; at [`MAX_KEYS`] of them, new keys are refused.
+//!
+//! **When the disk is full** or fails, a call returns the error and has promised nothing; the next call opens the
+//! file again, checks that nothing it handed out was forgotten, and goes on when the disk does.
+//!
+//! Threads: any; calls are serialised. Other processes are kept out by a lock. [`MemoryStore`] is the twin for tests and
+//! for `replay`, with the same contract but for durability.
+
+mod disk;
+mod error;
+mod file;
+mod ledger;
+mod memory;
+mod record;
+
+pub use disk::Store;
+pub use error::StoreError;
+pub use memory::MemoryStore;
+
+use crate::fingerprint::Fingerprint;
+
+/// Keys that a store remembers at most.
+pub const MAX_KEYS: u64 = 1 << 20;
+/// Bytes of a saved window at most: 65,536 packets are 8 KiB.
+pub const MAX_WINDOW_BYTES: usize = 64 << 10;
+/// The first number of a key: ESP starts at 1 (RFC 4303 2.2).
+pub const FIRST_NUMBER: u64 = 1;
+
+/// Numbers that belong to whoever holds this, and to nobody else, ever: `first`, … up to but without `end`.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "numbers that are leased and not used are lost"]
+pub struct Lease {
+    /// The first number.
+    pub first: u64,
+    /// The first number after the lease; more than `first`.
+    pub end: u64,
+}
+
+/// Where sequence numbers are leased and replay windows kept.
+pub trait LeaseStore: Send + Sync {
+    /// Leases a block for each key, all or none, in one transaction; durable before it returns. Blocks are in the order of
+    /// `requests`, of the length asked for, shorter only at the end of a key's numbers.
+    ///
+    /// # Errors
+    /// [`StoreError::Exhausted`] if a key has no numbers left, [`StoreError::Full`], [`StoreError::EmptyBlock`], or what
+    /// the disk says. After any error nothing is leased, though numbers may be lost.
+    fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError>;
+
+    /// Leases one block of `block` numbers.
+    ///
+    /// # Errors
+    /// As [`Self::lease_many`].
+    fn lease(&self, fingerprint: Fingerprint, block: u64) -> Result<Lease, StoreError> {
+        let mut leases = self.lease_many(&[(fingerprint, block)])?;
+        leases.pop().ok_or(StoreError::EmptyBlock)
+    }
+
+    /// Saves replay windows, all or none, in one transaction; durable before it returns.
+    ///
+    /// # Errors
+    /// [`StoreError::WindowTooLong`], [`StoreError::Full`], or what the disk says.
+    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError>;
+
+    /// The window that was last saved for a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or what the disk says.
+    fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError>;
+}
+
+/// The block after `next`: its lease, and the number after it.
+fn block_after(next: u64, block: u64, fingerprint: Fingerprint) -> Result<Lease, StoreError> {
+    if block == 0 {
+        return Err(StoreError::EmptyBlock);
+    }
+    // The very last number is left out: the end of a lease must be a number.
+    let end = next.saturating_add(block);
+    if end == next { Err(StoreError::Exhausted { fingerprint }) } else { Ok(Lease { first: next, end }) }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod twin;

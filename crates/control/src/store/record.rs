@@ -1,0 +1,184 @@
+//! The records of the store, each with a checksum of its own.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `leases` | fingerprint | next number that is not leased (8 bytes), checksum (8 bytes) |
+//! | `windows` | fingerprint | checksum (8 bytes), window |
+//! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
+//!
+//! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the value: an entry
+//! that ends up under another key is found out too. The digest of leases is the exclusive or of the hashes of all
+//! entries, so that each commit renews it without reading the others.
+
+use crate::fingerprint::{Fingerprint, digest_of};
+
+/// The format that this program writes.
+pub(super) const FORMAT: u32 = 1;
+
+const LEASE_DOMAIN: &[u8] = b"testudo lease v1";
+const WINDOW_DOMAIN: &[u8] = b"testudo window v1";
+const SEAL_DOMAIN: &[u8] = b"testudo seal v1";
+const CHECK_BYTES: usize = 8;
+const SEAL_BYTES: usize = 4 + 8 + 8 + 32;
+
+/// Bytes of a lease's value.
+pub(super) const LEASE_BYTES: usize = 8 + CHECK_BYTES;
+
+fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let all: Vec<&[u8]> = std::iter::once(domain).chain(parts.iter().copied()).collect();
+    *digest_of(&all).as_bytes()
+}
+
+fn lease_hash(fingerprint: Fingerprint, next: u64) -> [u8; 32] {
+    hash(LEASE_DOMAIN, &[fingerprint.as_bytes(), &next.to_le_bytes()])
+}
+
+/// The value of a lease.
+pub(super) fn encode_lease(fingerprint: Fingerprint, next: u64) -> [u8; LEASE_BYTES] {
+    let mut value = [0; LEASE_BYTES];
+    let (number, check) = value.split_at_mut(8);
+    number.copy_from_slice(&next.to_le_bytes());
+    check.copy_from_slice(&lease_hash(fingerprint, next)[..CHECK_BYTES]);
+    value
+}
+
+/// The next number in a lease's value; `None` if the checksum is wrong.
+pub(super) fn decode_lease(fingerprint: Fingerprint, value: &[u8]) -> Option<u64> {
+    let next = u64::from_le_bytes(*value.first_chunk()?);
+    (value == encode_lease(fingerprint, next)).then_some(next)
+}
+
+/// The value of a window.
+pub(super) fn encode_window(fingerprint: Fingerprint, window: &[u8]) -> Vec<u8> {
+    let check = hash(WINDOW_DOMAIN, &[fingerprint.as_bytes(), window]);
+    [&check[..CHECK_BYTES], window].concat()
+}
+
+/// The window in a value; `None` if the checksum is wrong.
+pub(super) fn decode_window(fingerprint: Fingerprint, value: &[u8]) -> Option<Vec<u8>> {
+    let (check, window) = value.split_first_chunk::<CHECK_BYTES>()?;
+    let expected = hash(WINDOW_DOMAIN, &[fingerprint.as_bytes(), window]);
+    (check[..] == expected[..CHECK_BYTES]).then(|| window.to_vec())
+}
+
+/// What each commit says about all leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Seal {
+    /// Commits so far.
+    pub(super) commits: u64,
+    /// Number of leases.
+    pub(super) keys: u64,
+    /// Exclusive or of their hashes.
+    digest: [u8; 32],
+}
+
+/// A seal's bytes are not a seal.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadSeal {
+    /// Another format.
+    Format(u32),
+    /// The checksum or length is wrong.
+    Damaged,
+}
+
+impl Seal {
+    /// Counts a lease in that was not there.
+    pub(super) fn add(&mut self, fingerprint: Fingerprint, next: u64) {
+        self.keys += 1;
+        self.toggle(fingerprint, next);
+    }
+
+    /// Counts a lease's new value instead of its old one.
+    pub(super) fn replace(&mut self, fingerprint: Fingerprint, old: u64, new: u64) {
+        self.toggle(fingerprint, old);
+        self.toggle(fingerprint, new);
+    }
+
+    fn toggle(&mut self, fingerprint: Fingerprint, next: u64) {
+        let hash = lease_hash(fingerprint, next);
+        self.digest.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
+    }
+
+    /// Whether both speak of the same leases.
+    pub(super) fn agrees_with(&self, other: &Seal) -> bool {
+        (self.keys, self.digest) == (other.keys, other.digest)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut value = Vec::with_capacity(SEAL_BYTES + CHECK_BYTES);
+        value.extend(FORMAT.to_le_bytes());
+        value.extend(self.commits.to_le_bytes());
+        value.extend(self.keys.to_le_bytes());
+        value.extend(self.digest);
+        value.extend(&hash(SEAL_DOMAIN, &[&value])[..CHECK_BYTES]);
+        value
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Result<Self, BadSeal> {
+        // The format first: another one may have another length.
+        match value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) {
+            Some(FORMAT) => Self::fields(value).filter(|seal| seal.encode() == value).ok_or(BadSeal::Damaged),
+            Some(other) => Err(BadSeal::Format(other)),
+            None => Err(BadSeal::Damaged),
+        }
+    }
+
+    fn fields(value: &[u8]) -> Option<Self> {
+        let commits = u64::from_le_bytes(*value.get(4..)?.first_chunk()?);
+        let keys = u64::from_le_bytes(*value.get(12..)?.first_chunk()?);
+        Some(Self { commits, keys, digest: *value.get(20..)?.first_chunk()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Fingerprint = Fingerprint::from_bytes([7; 32]);
+    const OTHER: Fingerprint = Fingerprint::from_bytes([8; 32]);
+
+    #[test]
+    fn a_lease_with_any_flipped_bit_or_under_another_key_is_refused() {
+        let value = encode_lease(KEY, 4711);
+        assert_eq!(decode_lease(KEY, &value), Some(4711));
+        assert_eq!(decode_lease(OTHER, &value), None);
+        for bit in 0..LEASE_BYTES * 8 {
+            let mut flipped = value;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_lease(KEY, &flipped), None, "bit {bit}");
+        }
+        assert_eq!(decode_lease(KEY, &value[..15]), None);
+    }
+
+    #[test]
+    fn a_window_with_a_flipped_bit_is_refused() {
+        let mut value = encode_window(KEY, b"window");
+        assert_eq!(decode_window(KEY, &value).as_deref(), Some(&b"window"[..]));
+        assert_eq!(decode_window(OTHER, &value), None);
+        value[10] ^= 1;
+        assert_eq!(decode_window(KEY, &value), None);
+        assert_eq!(decode_window(KEY, &[]), None);
+    }
+
+    #[test]
+    fn a_seal_tells_a_lost_entry_a_changed_one_and_another_format() {
+        let mut seal = Seal::default();
+        seal.add(KEY, 1);
+        seal.add(OTHER, 1);
+        seal.replace(KEY, 1, 100);
+        let mut same = Seal::default();
+        same.add(OTHER, 1);
+        assert!(!seal.agrees_with(&same), "one is lost");
+        same.add(KEY, 99);
+        assert!(!seal.agrees_with(&same), "one is older");
+        same.replace(KEY, 99, 100);
+        assert!(seal.agrees_with(&same));
+        assert_eq!(Seal::decode(&seal.encode()), Ok(seal));
+        let mut newer = seal.encode();
+        newer[0] = 2;
+        assert_eq!(Seal::decode(&newer), Err(BadSeal::Format(2)));
+        let mut damaged = seal.encode();
+        damaged[30] ^= 1;
+        assert_eq!(Seal::decode(&damaged), Err(BadSeal::Damaged));
+    }
+}

@@ -1,0 +1,297 @@
+//! The nonce contract against every accident that can be simulated.
+
+use super::ledger::Ledger;
+use super::twin::{Disk, Random};
+use super::*;
+use std::collections::HashMap;
+
+fn key(number: u64) -> Fingerprint {
+    crate::fingerprint::digest_of(&[&number.to_le_bytes()])
+}
+
+/// An empty store on a new disk.
+fn created() -> Disk {
+    let disk = Disk::default();
+    Ledger::create(&disk).unwrap();
+    disk
+}
+
+fn opened(disk: &Disk) -> Result<Ledger<Disk>, StoreError> {
+    Ledger::open(disk.clone())
+}
+
+/// Every contract holds for both kinds of store.
+fn for_each_store(check: impl Fn(&dyn LeaseStore)) {
+    check(&MemoryStore::new());
+    check(&opened(&created()).unwrap());
+}
+
+#[test]
+fn the_first_lease_starts_at_one_and_each_starts_where_the_last_ended() {
+    for_each_store(|store| {
+        assert_eq!(store.lease(key(1), 1000).unwrap(), Lease { first: 1, end: 1001 });
+        assert_eq!(store.lease(key(1), 1).unwrap(), Lease { first: 1001, end: 1002 });
+        assert_eq!(store.lease(key(2), 5).unwrap(), Lease { first: 1, end: 6 });
+        let leases = store.lease_many(&[(key(1), 10), (key(3), 10), (key(1), 10)]).unwrap();
+        assert_eq!(leases.iter().map(|lease| lease.first).collect::<Vec<_>>(), [1002, 1, 1012]);
+    });
+}
+
+#[test]
+fn a_key_without_numbers_left_says_so_and_its_neighbours_in_the_request_lose_nothing() {
+    for_each_store(|store| {
+        assert_eq!(store.lease(key(1), u64::MAX - 10).unwrap().end, u64::MAX - 9);
+        assert_eq!(store.lease(key(1), 100).unwrap(), Lease { first: u64::MAX - 9, end: u64::MAX });
+        let error = store.lease_many(&[(key(2), 7), (key(1), 1)]).unwrap_err();
+        assert!(matches!(error, StoreError::Exhausted { fingerprint } if fingerprint == key(1)));
+        assert_eq!(store.lease(key(2), 7).unwrap().first, 1, "nothing was leased");
+    });
+}
+
+#[test]
+fn a_lease_of_nothing_is_refused() {
+    for_each_store(|store| assert!(matches!(store.lease(key(1), 0), Err(StoreError::EmptyBlock))));
+}
+
+#[test]
+fn windows_come_back_as_they_were_saved() {
+    for_each_store(|store| {
+        assert_eq!(store.window(key(1)).unwrap(), None);
+        store.save_windows(&[(key(1), b"one"), (key(2), &[7; MAX_WINDOW_BYTES])]).unwrap();
+        store.save_windows(&[(key(1), b"another")]).unwrap();
+        assert_eq!(store.window(key(1)).unwrap().as_deref(), Some(&b"another"[..]));
+        assert_eq!(store.window(key(2)).unwrap(), Some(vec![7; MAX_WINDOW_BYTES]));
+        let long = vec![0; MAX_WINDOW_BYTES + 1];
+        assert!(matches!(store.save_windows(&[(key(1), &long)]), Err(StoreError::WindowTooLong(_))));
+    });
+}
+
+#[test]
+fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
+    let disk = created();
+    let requests: Vec<_> = (0..10_000).map(|number| (key(number), 1 << 20)).collect();
+    let store = opened(&disk).unwrap();
+    assert!(store.lease_many(&requests).unwrap().iter().all(|lease| lease.first == 1));
+    drop(store);
+    let leases = opened(&disk).unwrap().lease_many(&requests).unwrap();
+    assert!(leases.iter().all(|lease| lease.first == 1 + (1 << 20)));
+}
+
+/// Leases from `disk` until the power fails after `writes` writes; returns the ends that were promised.
+fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u64>, random: &mut Random) {
+    disk.full_after(Some(writes));
+    let Ok(store) = opened(disk) else { return };
+    for _ in 0..6 {
+        let number = random.below(3);
+        let Ok(lease) = store.lease(key(number), 1 + random.below(50)) else { break };
+        let end = promised.entry(number).or_insert(1);
+        assert!(lease.first >= *end, "a number came twice");
+        *end = lease.end;
+    }
+    // A process that dies does not close its store.
+    std::mem::forget(store);
+}
+
+/// Power fails at every write of a run in turn, torn sectors and all: the store opens, and no number comes twice.
+#[test]
+fn a_power_cut_at_any_write_loses_no_promise() {
+    let mut random = Random(0x7e57_0d0a);
+    for writes in 0..120 {
+        let mut disk = created();
+        let mut promised = HashMap::new();
+        for _ in 0..3 {
+            lease_until_power_cut(&disk, writes, &mut promised, &mut random);
+            disk = disk.after_power_cut(&mut random);
+        }
+        disk.full_after(None);
+        let store = opened(&disk).unwrap_or_else(|error| panic!("cut at write {writes}: {error}"));
+        for (number, end) in promised {
+            assert!(store.lease(key(number), 1).unwrap().first >= end, "cut at write {writes}");
+        }
+    }
+}
+
+/// The disk is full at every write in turn, and then is not: the call fails, and the next one goes on.
+#[test]
+fn a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_space() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let before = disk.writes();
+    let mut end = store.lease(key(1), 10).unwrap().end;
+    let writes_per_lease = disk.writes() - before;
+    let mut refused = 0;
+    for writes in 0..writes_per_lease + 2 {
+        disk.full_after(Some(writes));
+        match store.lease(key(1), 10) {
+            Ok(lease) => {
+                assert!(lease.first >= end);
+                end = lease.end;
+            }
+            Err(error) => {
+                assert!(error.is_disk_full(), "{error}");
+                refused += 1;
+                assert!(store.lease(key(1), 10).is_err(), "still full");
+            }
+        }
+        disk.full_after(None);
+        let lease = store.lease(key(1), 10).unwrap();
+        assert!(lease.first >= end);
+        end = lease.end;
+    }
+    assert!(refused > 3, "the disk was full {refused} times");
+}
+
+/// The leases of a damaged store, if it opens at all.
+fn survivors(bytes: Vec<u8>, keys: u64) -> Option<Vec<u64>> {
+    let store = opened(&Disk::holding(bytes)).ok()?;
+    // Reading may fail as well as opening, but may not lie.
+    (0..keys).map(|number| store.lease(key(number), 1).ok().map(|lease| lease.first)).collect()
+}
+
+/// A store with history: several keys and windows, closed cleanly or not.
+fn with_history(closed: bool) -> (Vec<u8>, u64) {
+    let (disk, keys) = (created(), 40);
+    let store = opened(&disk).unwrap();
+    for round in 0..3 {
+        let requests: Vec<_> = (0..keys).map(|number| (key(number), 100 + round)).collect();
+        store.save_windows(&[(key(0), &[1; 900])]).unwrap();
+        // Last of all a lease, whose loss would be the worst.
+        store.lease_many(&requests).unwrap();
+    }
+    if closed {
+        drop(store);
+        return (disk.bytes(), keys);
+    }
+    let bytes = disk.bytes();
+    std::mem::forget(store);
+    (bytes, keys)
+}
+
+fn check_damage(bytes: Vec<u8>, keys: u64, what: &str) -> bool {
+    let survivors = survivors(bytes, keys);
+    if let Some(found) = &survivors {
+        let right = 1 + 100 + 101 + 102;
+        assert!(found.iter().all(|next| *next >= right), "{what}: numbers came again: {found:?}");
+    }
+    survivors.is_none()
+}
+
+/// Panics of the database library are fenced; their messages would drown the test's own.
+fn quietly(test: impl FnOnce()) {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|info| {
+        if !info.location().is_some_and(|place| place.file().contains("redb")) {
+            eprintln!("{info}");
+        }
+    }));
+    test();
+    std::panic::set_hook(hook);
+}
+
+fn one(bit: u64) -> std::ops::Range<u64> {
+    bit..bit + 1
+}
+
+#[test]
+fn a_flipped_byte_anywhere_is_an_error_or_changes_nothing() {
+    quietly(|| {
+        for closed in [true, false] {
+            let (bytes, keys) = with_history(closed);
+            let used: Vec<usize> = (0..bytes.len()).filter(|at| *at < 400 || bytes[*at] != 0).collect();
+            let mut random = Random(99);
+            let mut found = 0;
+            for at in used.iter().copied() {
+                // Of the flags, every bit; of the other header bytes, one; and one in forty of the rest.
+                let bits = match at {
+                    9 => 0..8,
+                    _ if at < 400 || random.below(40) == 0 => one(random.below(8)),
+                    _ => 0..0,
+                };
+                for bit in bits {
+                    let mut damaged = bytes.clone();
+                    damaged[at] ^= 1 << bit;
+                    let what = format!("byte {at} bit {bit}, closed {closed}");
+                    found += usize::from(check_damage(damaged, keys, &what));
+                }
+            }
+            assert!(found > 20, "{found} of {} flips were found", used.len());
+        }
+    });
+}
+
+#[test]
+fn a_file_cut_to_any_length_is_an_error() {
+    quietly(|| {
+        for closed in [true, false] {
+            let (bytes, keys) = with_history(closed);
+            let near = |mark: usize| mark.saturating_sub(2)..=mark + 2;
+            let lengths = (0..340).chain((1..40).flat_map(|page| near(page * 4096)));
+            let lengths = lengths.chain((0..50).map(|n| bytes.len() * n / 50)).chain(near(bytes.len() - 2));
+            for length in lengths.filter(|length| *length < bytes.len()) {
+                // The database makes an empty file a new one: the file's own check refuses that before.
+                if length > 0 {
+                    check_damage(
+                        bytes[..length].to_vec(),
+                        keys,
+                        &format!("cut to {length}, closed {closed}"),
+                    );
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn zeroed_and_swapped_pages_are_errors_or_change_nothing() {
+    quietly(|| {
+        let (bytes, keys) = with_history(true);
+        let pages = bytes.len() / 4096;
+        let in_use = |page: &usize| bytes[page * 4096..(page + 1) * 4096].iter().any(|byte| *byte != 0);
+        let used: Vec<usize> = (0..pages).filter(in_use).collect();
+        for (index, page) in used.iter().enumerate() {
+            let mut zeroed = bytes.clone();
+            zeroed[page * 4096..(page + 1) * 4096].fill(0);
+            check_damage(zeroed, keys, &format!("page {page} zeroed"));
+            let other = used[(index + 1) % used.len()];
+            let mut swapped = bytes.clone();
+            swapped.copy_within(page * 4096..(page + 1) * 4096, other * 4096);
+            check_damage(swapped, keys, &format!("page {page} over page {other}"));
+        }
+    });
+}
+
+#[test]
+fn random_bytes_are_no_store() {
+    quietly(|| {
+        let mut random = Random(5);
+        let mut magic = b"redb\x1a\n\xa9\r\n".to_vec();
+        magic.extend((0..9000).map(|_| random.next().to_le_bytes()[0]));
+        assert!(matches!(opened(&Disk::holding(magic)), Err(StoreError::Damaged { .. })));
+        let noise = (0..9000).map(|_| random.next().to_le_bytes()[0]).collect();
+        assert!(matches!(opened(&Disk::holding(noise)), Err(StoreError::Damaged { .. })));
+    });
+}
+
+/// A store that is replaced by its older self under a running gateway is found out after the next error.
+#[test]
+fn a_store_that_went_back_under_a_running_gateway_is_refused() {
+    let disk = created();
+    let old = disk.bytes();
+    let store = opened(&disk).unwrap();
+    let _ = store.lease(key(1), 10).unwrap();
+    disk.full_after(Some(0));
+    store.lease(key(1), 10).unwrap_err();
+    disk.full_after(None);
+    disk.restore(old);
+    assert!(matches!(store.lease(key(1), 10), Err(StoreError::Damaged { .. })));
+}
+
+#[test]
+fn the_twin_in_memory_fails_and_starts_as_it_is_told() {
+    let store = MemoryStore::new();
+    store.start_at(key(1), 77);
+    store.set_full(true);
+    assert!(store.lease(key(1), 1).unwrap_err().is_disk_full());
+    store.set_full(false);
+    assert_eq!(store.lease(key(1), 1).unwrap().first, 77);
+}
