@@ -1,0 +1,172 @@
+//! `testudo bench host`: one TCP stream through two gateways on one machine, beside the bare link and wireguard-go.
+//!
+//! ```text
+//!   TCP source ─ TUN ─ gateway A ─ UDP ── veth ── UDP ─ gateway B ─ TUN ─ TCP sink      in two namespaces
+//! ```
+//!
+//! The same two hosts, the same cable and the same generator for each subject. Each measurement builds its own
+//! world and takes it down, so that an idle subject cannot slow down another. The subjects take turns, so that
+//! what changes on the machine meanwhile hits all of them, and ratios are taken within a turn.
+
+mod report;
+mod subject;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::demo::{find_program, program, require_programs};
+use crate::error::LabError;
+use crate::gateway::SUITES;
+use crate::namespaces::{Entered, require_tun};
+use crate::progress::Progress;
+use crate::traffic::gbit_s;
+use crate::workspace::{Workspace, enter_with_workspace};
+use report::{Report, Series};
+use subject::{Setting, Subject};
+
+/// What `testudo bench` can measure.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum BenchCommand {
+    /// One TCP stream through two gateways: Testudo beside the bare link and wireguard-go
+    Host(BenchHostOptions),
+}
+
+impl BenchCommand {
+    /// Does it, as [`run`].
+    #[must_use = "it says whether the measurement has failed"]
+    pub fn run(&self) -> ExitCode {
+        match self {
+            BenchCommand::Host(options) => run(options),
+        }
+    }
+}
+
+/// What `testudo bench host` can be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchHostOptions {
+    /// Seconds of TCP in each measurement
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: u64,
+
+    /// Measurements of each subject, which take turns
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repetitions: u32,
+
+    /// Print one JSON object instead of the table, and no progress
+    #[arg(long)]
+    pub json: bool,
+
+    /// Suite of the tunnel
+    #[arg(long, default_value = "aes128gcm16", value_parser = SUITES.map(|(name, _)| name))]
+    pub suite: String,
+
+    /// Engine that does the cryptography [default: the best that works here]
+    #[arg(long)]
+    pub engine: Option<String>,
+
+    /// Program of wireguard-go [default: wireguard-go or wireguard on the path or in ~/go/bin]
+    #[arg(long, value_name = "FILE")]
+    pub wireguard: Option<PathBuf>,
+
+    /// Exit with 1 if Testudo is not at least this many times as fast as wireguard-go
+    #[arg(long, value_name = "RATIO")]
+    pub require_ratio: Option<f64>,
+
+    /// Build of the program that is measured [default: this one]
+    #[arg(long, hide = true)]
+    pub testudo: Option<PathBuf>,
+}
+
+/// Measures and prints: 0 if all went well, 1 with the reason on standard error otherwise.
+///
+/// Call it on the main thread before others start: it runs the program anew inside private namespaces.
+#[must_use = "it says whether the measurement has failed"]
+pub fn run(options: &BenchHostOptions) -> ExitCode {
+    match attempt(options) {
+        Ok(report) => verdict(options, &report),
+        Err(error) => {
+            eprintln!("testudo bench host: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn verdict(options: &BenchHostOptions, report: &Report) -> ExitCode {
+    if options.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.table());
+    }
+    let Some(required) = options.require_ratio else { return ExitCode::SUCCESS };
+    match report.ratio(Subject::Testudo, Subject::WireguardGo) {
+        Some(ratio) if ratio >= required => ExitCode::SUCCESS,
+        Some(ratio) => {
+            eprintln!("testudo bench host: {ratio:.2} times wireguard-go, {required:.2} required");
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("testudo bench host: no ratio: wireguard-go was not measured");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn attempt(options: &BenchHostOptions) -> Result<Report, LabError> {
+    require_programs()?;
+    // Before we enter: inside, the home folder may be another's.
+    let wireguard = wireguard_go(options);
+    let (inside, workspace) = enter_with_workspace("bench", false)?;
+    require_tun()?;
+    let setting = Setting {
+        program: program(options.testudo.as_deref())?,
+        wireguard: wireguard.clone().unwrap_or_default(),
+        suite: options.suite.clone(),
+        engine: options.engine.clone(),
+    };
+    let mut subjects = vec![Subject::Bare, Subject::Testudo];
+    subjects.extend(wireguard.map(|_| Subject::WireguardGo));
+    measure(inside, options, &setting, &workspace, &subjects)
+}
+
+fn measure(
+    inside: Entered,
+    options: &BenchHostOptions,
+    setting: &Setting,
+    workspace: &Workspace,
+    subjects: &[Subject],
+) -> Result<Report, LabError> {
+    let duration = Duration::from_secs(options.seconds);
+    let count = options.repetitions * u32::try_from(subjects.len()).unwrap_or(1);
+    let silent = options.json || !std::io::stderr().is_terminal();
+    let mut progress = Progress::new(duration * count, silent);
+    let mut series: Vec<Series> = subjects.iter().map(|&subject| Series::new(subject)).collect();
+    let mut engine = String::new();
+    for turn in 0..options.repetitions {
+        for series in &mut series {
+            let name = format!("{} ({} of {})", series.subject.name(), turn + 1, options.repetitions);
+            progress.stage(&name, duration);
+            let folder = workspace.join(format!("{}-{turn}", series.subject.name().replace(' ', "-")));
+            let mut observe = |elapsed: Duration, bytes| {
+                progress.at(elapsed, duration, &format!("{:.2} Gbit/s", gbit_s(bytes, elapsed)));
+            };
+            let measured = series.subject.measure(inside, setting, &folder, duration, &mut observe)?;
+            series.gbit_s.push(measured.gbit_s);
+            engine = measured.engine.unwrap_or(engine);
+        }
+    }
+    Ok(Report { series, engine, suite: options.suite.clone(), seconds: options.seconds })
+}
+
+/// Where wireguard-go is, if it and the program `wg` that configures it are installed.
+fn wireguard_go(options: &BenchHostOptions) -> Option<PathBuf> {
+    let in_home = || {
+        let file = PathBuf::from(std::env::var_os("HOME")?).join("go/bin/wireguard");
+        file.is_file().then_some(file)
+    };
+    let found = options.wireguard.clone();
+    let found =
+        found.or_else(|| find_program("wireguard-go")).or_else(|| find_program("wireguard")).or_else(in_home);
+    found.filter(|_| find_program("wg").is_some())
+}

@@ -1,0 +1,138 @@
+//! Medians, spread and ratios.
+
+use serde_json::{Map, Value, json};
+
+use super::subject::Subject;
+use crate::render::columns;
+use crate::traffic::median;
+
+/// The measurements of one subject, in the order of the turns.
+#[derive(Debug, Clone)]
+pub(super) struct Series {
+    pub(super) subject: Subject,
+    pub(super) gbit_s: Vec<f64>,
+}
+
+impl Series {
+    pub(super) fn new(subject: Subject) -> Self {
+        Self { subject, gbit_s: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        median(&self.gbit_s).unwrap_or(0.0)
+    }
+
+    /// The lowest and the highest.
+    fn spread(&self) -> (f64, f64) {
+        let fold = |pick: fn(f64, f64) -> f64| self.gbit_s.iter().copied().reduce(pick).unwrap_or(0.0);
+        (fold(f64::min), fold(f64::max))
+    }
+}
+
+/// All measurements of a run.
+pub(super) struct Report {
+    pub(super) series: Vec<Series>,
+    pub(super) engine: String,
+    pub(super) suite: String,
+    pub(super) seconds: u64,
+}
+
+impl Report {
+    fn of(&self, subject: Subject) -> Option<&Series> {
+        self.series.iter().find(|series| series.subject == subject)
+    }
+
+    /// How many times as fast `this` is as `other`: the median of the ratios within each turn.
+    pub(super) fn ratio(&self, this: Subject, other: Subject) -> Option<f64> {
+        let pairs = self.of(this)?.gbit_s.iter().zip(&self.of(other)?.gbit_s);
+        median(&pairs.map(|(this, other)| this / other).collect::<Vec<_>>())
+    }
+
+    /// For people.
+    pub(super) fn table(&self) -> String {
+        let mut rows =
+            vec![["one TCP stream", "Gbit/s", "lowest", "highest", "testudo is"].map(str::to_owned).to_vec()];
+        for series in &self.series {
+            let ratio = match series.subject {
+                Subject::Testudo => String::new(),
+                other => {
+                    self.ratio(Subject::Testudo, other).map_or_else(String::new, |r| format!("{r:.2} ×"))
+                }
+            };
+            let (lowest, highest) = series.spread();
+            let name = series.subject.name().to_owned();
+            let figures = [series.median(), lowest, highest].map(|figure| format!("{figure:.2}"));
+            rows.push([vec![name], figures.to_vec(), vec![ratio]].concat());
+        }
+        let turns = self.series.first().map_or(0, |series| series.gbit_s.len());
+        let Self { engine, suite, seconds, .. } = self;
+        let mut text = columns(&rows);
+        text +=
+            &format!("\n  medians of {turns} turns of {seconds} s; testudo: {suite}, ESP in UDP, {engine}\n");
+        if self.of(Subject::WireguardGo).is_none() {
+            text += "  wireguard-go is not installed: `go install golang.zx2c4.com/wireguard@latest` and the package \
+                     wireguard-tools\n";
+        }
+        text
+    }
+
+    /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the ratios.
+    pub(super) fn json(&self) -> Value {
+        let mut object = Map::new();
+        for series in &self.series {
+            let name = match series.subject {
+                Subject::Bare => "bare",
+                Subject::Testudo => "testudo",
+                Subject::WireguardGo => "wireguard_go",
+            };
+            object.insert(format!("{name}_gbit_s"), json!(series.median()));
+            object.insert(format!("{name}_gbit_s_all"), json!(series.gbit_s));
+        }
+        let ratio = |other| json!(self.ratio(Subject::Testudo, other));
+        object.insert("ratio_to_bare".to_owned(), ratio(Subject::Bare));
+        object.insert("ratio_to_wireguard_go".to_owned(), ratio(Subject::WireguardGo));
+        object.insert("engine".to_owned(), json!(self.engine));
+        object.insert("suite".to_owned(), json!(self.suite));
+        object.insert("seconds".to_owned(), json!(self.seconds));
+        Value::Object(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(wireguard_go: Option<Vec<f64>>) -> Report {
+        let mut series = vec![
+            Series { subject: Subject::Bare, gbit_s: vec![10.0, 20.0, 12.0] },
+            Series { subject: Subject::Testudo, gbit_s: vec![5.0, 10.0, 9.0] },
+        ];
+        series.extend(wireguard_go.map(|gbit_s| Series { subject: Subject::WireguardGo, gbit_s }));
+        Report { series, engine: "portable".to_owned(), suite: "aes128gcm16".to_owned(), seconds: 3 }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_turn() {
+        let report = report(Some(vec![2.5, 2.0, 3.0]));
+        assert_eq!(report.ratio(Subject::Testudo, Subject::Bare), Some(0.5));
+        assert_eq!(report.ratio(Subject::Testudo, Subject::WireguardGo), Some(3.0));
+        let json = report.json();
+        assert_eq!(json["ratio_to_wireguard_go"], 3.0);
+        assert_eq!(json["testudo_gbit_s"], 9.0);
+    }
+
+    #[test]
+    fn a_missing_wireguard_go_is_said_and_gives_no_ratio() {
+        let report = report(None);
+        assert!(report.table().contains("wireguard-go is not installed"), "{}", report.table());
+        assert!(report.json()["ratio_to_wireguard_go"].is_null());
+    }
+
+    #[test]
+    fn the_table_shows_median_and_spread() {
+        let table = report(Some(vec![2.5, 2.0, 3.0])).table();
+        let row = table.lines().find(|line| line.contains("bare link")).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells, ["bare", "link", "12.00", "10.00", "20.00", "0.50", "×"], "{table}");
+    }
+}

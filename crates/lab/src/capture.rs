@@ -1,0 +1,218 @@
+//! An eavesdropper on a link: records it, and counts what is there to be read.
+
+mod frame;
+mod judge;
+mod pcap;
+
+pub use judge::{Eavesdropper, Seen};
+
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+
+use crate::error::{LabError, io as io_error};
+use crate::namespaces::Namespace;
+
+/// Whole packets, for whoever wants to send them again.
+pub const WHOLE: u32 = 65_535;
+/// The headers and the beginning of the contents: cheap enough not to slow down what is measured.
+pub const HEADERS: u32 = 128;
+
+/// Asked of the kernel, which gives what an unprivileged process may have.
+const BUFFER_BYTES: usize = 32 << 20;
+/// How long the recording thread sleeps on a silent link before it looks whether it should end.
+const POLL: Duration = Duration::from_millis(20);
+/// How long the thread may lag behind the link at the end.
+const DRAINED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A recording in progress. Dropping it ends it.
+///
+/// tcpdump would do, but for one thing: as root of a user namespace it insists on giving up privileges, in a way
+/// that the kernel refuses there. A packet socket of our own (`man 7 packet`) has no such wishes. Its socket
+/// filter keeps the first bytes of what passes one interface, so that a super-segment of 64 KiB takes no more room
+/// in the socket's buffer than they.
+#[derive(Debug)]
+pub struct Capture {
+    interface: String,
+    file: PathBuf,
+    /// What the interface had counted when the recording began.
+    passed_before: u64,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    packets: AtomicU64,
+    done: AtomicBool,
+}
+
+impl Capture {
+    /// Records `interface` of `namespace` into `file` (pcap), `snap` bytes of each packet; returns once it records.
+    ///
+    /// # Errors
+    /// No packet socket can be had, there is no such interface, or the file cannot be written.
+    pub fn start(namespace: &Namespace, interface: &str, file: &Path, snap: u32) -> Result<Self, LabError> {
+        let index = numbers(namespace, interface, &["ifindex"])?;
+        let index = u32::try_from(index).unwrap_or(0);
+        let socket = namespace.within(|| listen(index, snap))?.map_err(io_error("open a packet socket"))?;
+        let passed_before = passed(namespace, interface)?;
+        let to_file = || -> io::Result<_> {
+            let mut output = BufWriter::new(File::create(file)?);
+            pcap::write_header(&mut output, snap)?;
+            Ok(output)
+        };
+        let output = to_file().map_err(io_error(format!("write {}", file.display())))?;
+        let shared = Arc::new(Shared::default());
+        let (interface, file) = (interface.to_owned(), file.to_owned());
+        let inner = Arc::clone(&shared);
+        let thread = Some(thread::spawn(move || record(socket, output, &inner)));
+        Ok(Self { interface, file, passed_before, shared, thread })
+    }
+
+    /// Ends the recording when all that has passed so far is in it, or known to be missing. `namespace` is the
+    /// one that it was started with.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn finish(mut self, namespace: &Namespace) -> Result<Recording, LabError> {
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        let passed = passed(namespace, &self.interface)?.saturating_sub(self.passed_before);
+        while self.shared.packets.load(Ordering::Relaxed) < passed && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        self.end().map_err(io_error(format!("record to {}", self.file.display())))?;
+        let packets = self.shared.packets.load(Ordering::Relaxed);
+        Ok(Recording { file: self.file.clone(), packets, not_recorded: passed.saturating_sub(packets) })
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.shared.done.store(true, Ordering::Relaxed);
+        match self.thread.take() {
+            Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // Whoever drops it does not want the recording any more.
+        let _ = self.end();
+    }
+}
+
+/// The sum of some numbers that the kernel shows about an interface.
+fn numbers(namespace: &Namespace, interface: &str, files: &[&str]) -> Result<u64, LabError> {
+    let paths: Vec<String> = files.iter().map(|file| format!("/sys/class/net/{interface}/{file}")).collect();
+    let words: Vec<&str> = std::iter::once("cat").chain(paths.iter().map(String::as_str)).collect();
+    let text = namespace.run(&words)?;
+    let invalid = |_| io_error(format!("read the counters of {interface}"))(ErrorKind::InvalidData.into());
+    text.lines().try_fold(0, |sum, line| line.parse::<u64>().map(|number| sum + number)).map_err(invalid)
+}
+
+/// Packets that have passed an interface, both ways.
+fn passed(namespace: &Namespace, interface: &str) -> Result<u64, LabError> {
+    numbers(namespace, interface, &["statistics/rx_packets", "statistics/tx_packets"])
+}
+
+/// A socket that gets the first `snap` bytes of every frame at the interface of this index.
+fn listen(index: u32, snap: u32) -> io::Result<Socket> {
+    const EVERY_PROTOCOL: u16 = 3;
+    let protocol = Protocol::from(i32::from(EVERY_PROTOCOL.to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+    socket.attach_filter(&filter(index, snap))?;
+    // A smaller buffer only means more packets that are missed, and those are counted.
+    let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
+    // What came before the filter was there.
+    socket.set_nonblocking(true)?;
+    let mut byte = [0];
+    while (&socket).read(&mut byte).is_ok() {}
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(POLL))?;
+    Ok(socket)
+}
+
+/// In the kernel's classic filter language: is it this interface? Then `snap` bytes, else none.
+fn filter(index: u32, snap: u32) -> [SockFilter; 4] {
+    /// Load a word, jump if equal, return: `man 7 socket`, linux/bpf_common.h.
+    const LOAD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    /// The "address" of the interface's index (SKF_AD_OFF + SKF_AD_IFINDEX, linux/filter.h).
+    const INTERFACE_INDEX: u32 = 0xffff_f008;
+    [
+        SockFilter::new(LOAD, 0, 0, INTERFACE_INDEX),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, index),
+        SockFilter::new(RETURN, 0, 0, snap),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ]
+}
+
+fn record(mut socket: Socket, mut output: impl Write, shared: &Shared) -> io::Result<()> {
+    let mut frame = vec![0; 1 << 17];
+    while !shared.done.load(Ordering::Relaxed) {
+        // Silence and an interface that goes down are errors here; neither ends the recording.
+        if let Ok(length) = socket.read(&mut frame) {
+            let recorded = frame.get(..length).unwrap_or(&[]);
+            let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            pcap::write_frame(&mut output, time, recorded, length_on_link(recorded))?;
+            shared.packets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    output.flush()
+}
+
+/// How long a frame was before the filter cut it: IPv4 says so itself, and nothing else here is long.
+fn length_on_link(frame: &[u8]) -> usize {
+    match frame {
+        [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, _, _, high, low, ..] => {
+            frame.len().max(14 + usize::from(u16::from_be_bytes([*high, *low])))
+        }
+        [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, _, _, _, _, high, low, ..] => {
+            frame.len().max(14 + 40 + usize::from(u16::from_be_bytes([*high, *low])))
+        }
+        _ => frame.len(),
+    }
+}
+
+/// A finished recording.
+#[derive(Debug)]
+pub struct Recording {
+    file: PathBuf,
+    /// Packets in it. What the kernel hands over in one piece (super-segments) counts once.
+    pub packets: u64,
+    /// Packets that passed the interface and were lost to the recording.
+    pub not_recorded: u64,
+}
+
+impl Recording {
+    /// Calls `each` with the recorded beginning of every frame, and the frame's length on the link in bytes.
+    ///
+    /// # Errors
+    /// The file cannot be read or is no recording of Ethernet.
+    pub fn frames(&self, each: impl FnMut(&[u8], usize)) -> Result<(), LabError> {
+        pcap::read(&self.file, each).map_err(io_error(format!("read {}", self.file.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_beginning_keeps_the_length_that_the_packet_had() {
+        let mut frame = [0; 60];
+        frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0x20, 0]);
+        assert_eq!(length_on_link(&frame), 0x2000 + 14);
+        assert_eq!(length_on_link(&frame[..14]), 14);
+        frame[12..14].copy_from_slice(&[8, 6]);
+        assert_eq!(length_on_link(&frame), 60);
+    }
+}

@@ -1,0 +1,171 @@
+//! `testudo demo`: the main job, on real traffic, without privileges, with a verdict.
+//!
+//! ```text
+//!   site A ══ gateway A ─── unprotected link ─── gateway B ══ site B
+//!   10.1.0.2             192.0.2.1 ▲ 192.0.2.2               10.2.0.2
+//!                    an eavesdropper and attacker sits here
+//! ```
+//!
+//! Four hosts in namespaces of their own; at the gateways, two processes of the program with configurations as a
+//! user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent again as
+//! it was and changed. The report says what was measured, and whether every promise was kept.
+
+mod network;
+mod report;
+mod stages;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::error::{LabError, io};
+use crate::gateway::SUITES;
+use crate::namespaces::require_tun;
+use crate::progress::Progress;
+use crate::render;
+use crate::workspace::{Workspace, enter_with_workspace};
+use report::Report;
+
+/// What `testudo demo` can be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DemoOptions {
+    /// Seconds of TCP in each direction
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+
+    /// Print one JSON object instead of the table, and no progress
+    #[arg(long)]
+    pub json: bool,
+
+    /// Keep the folder with configurations, keys, logs and recordings
+    #[arg(long)]
+    pub keep: bool,
+
+    /// IPv6 at the sites and on the link
+    #[arg(long)]
+    pub ipv6: bool,
+
+    /// Suite of the tunnel
+    #[arg(long, default_value = "aes128gcm16", value_parser = SUITES.map(|(name, _)| name))]
+    pub suite: String,
+
+    /// How ESP is carried
+    #[arg(long, default_value = "esp-in-udp", value_parser = ["esp-in-udp", "esp"])]
+    pub encapsulation: String,
+
+    /// Engine that does the cryptography [default: the best that works here]
+    #[arg(long)]
+    pub engine: Option<String>,
+
+    /// Build of the program that runs as gateways [default: this one]
+    #[arg(long, hide = true)]
+    pub testudo: Option<PathBuf>,
+
+    /// Also draw the table to this file
+    #[arg(long, hide = true)]
+    pub svg: Option<PathBuf>,
+}
+
+/// Runs the demonstration and prints its report: success if everything in it is as it must be, failure (1) with
+/// the reasons on standard error otherwise.
+///
+/// Call it on the main thread before others start: it runs the program anew inside private namespaces.
+#[must_use = "it says whether the demonstration has failed"]
+pub fn run(options: &DemoOptions) -> ExitCode {
+    let outcome = attempt(options);
+    let failures = match &outcome {
+        Ok(report) => report.failures.clone(),
+        Err(error) => vec![error.to_string()],
+    };
+    match &outcome {
+        Err(_) if options.json => println!("{}", serde_json::json!({"passed": false, "failures": failures})),
+        _ => {}
+    }
+    failures.iter().for_each(|failure| eprintln!("testudo demo: failed: {failure}"));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn attempt(options: &DemoOptions) -> Result<Report, LabError> {
+    require_programs()?;
+    let (inside, workspace) = enter_with_workspace("demo", options.keep)?;
+    require_tun()?;
+    let program = program(options.testudo.as_deref())?;
+    if !options.json {
+        introduce(options, &workspace);
+    }
+    let silent = options.json || !std::io::stderr().is_terminal();
+    let mut progress = Progress::new(Duration::from_secs(2 * options.seconds + 4), silent);
+    let report = stages::run(inside, options, &program, &workspace, &mut progress)?;
+    drop(progress);
+    show(options, &report)?;
+    Ok(report)
+}
+
+/// Says so at once and all together if something is not installed.
+pub(crate) fn require_programs() -> Result<(), LabError> {
+    const NEEDED: [(&str, &str); 3] =
+        [("ip", "iproute2"), ("setpriv", "util-linux"), ("unshare", "util-linux")];
+    let missing = NEEDED.iter().find(|(program, _)| find_program(program).is_none());
+    match missing {
+        Some(&(program, package)) => Err(LabError::MissingProgram { program, package }),
+        None => Ok(()),
+    }
+}
+
+/// Where a program is on the path.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The build to be used: this program, unless another is named.
+pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf, LabError> {
+    match named {
+        Some(path) => path.canonicalize().map_err(io(format!("find {}", path.display()))),
+        None => std::env::current_exe().map_err(io("find the program's own file")),
+    }
+}
+
+fn introduce(options: &DemoOptions, workspace: &Workspace) {
+    let fate = if options.keep { "they stay there" } else { "removed at the end; --keep keeps them" };
+    println!("site A ══ gateway A ─── unprotected link ─── gateway B ══ site B");
+    println!("configurations, keys, logs: {} ({fate})\n", workspace.path().display());
+    // The bar is drawn on standard error, and should come after this.
+    let _ = std::io::stdout().flush();
+}
+
+fn show(options: &DemoOptions, report: &Report) -> Result<(), LabError> {
+    if options.json {
+        let text = serde_json::to_string(report).map_err(|error| io("write JSON")(error.into()))?;
+        println!("{text}");
+    } else {
+        print!("{}", report.table());
+    }
+    if let Some(file) = &options.svg {
+        let typed = "$ make demo\nsite A ══ gateway A ─── unprotected link ─── gateway B ══ site B\n\n";
+        let picture = render::svg(&format!("{typed}{}", report.table()));
+        std::fs::write(file, picture).map_err(io(format!("write {}", file.display())))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: DemoOptions,
+    }
+
+    #[test]
+    fn options_have_defaults_and_limits() {
+        let options = Line::parse_from(["demo"]).options;
+        assert_eq!((options.seconds, options.suite.as_str(), options.ipv6), (5, "aes128gcm16", false));
+        assert!(Line::try_parse_from(["demo", "--seconds", "0"]).is_err());
+        assert!(Line::try_parse_from(["demo", "--suite", "rot13"]).is_err());
+    }
+}

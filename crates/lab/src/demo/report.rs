@@ -1,0 +1,259 @@
+//! What the demonstration has found: the figures, and what is wrong with them.
+
+use serde::Serialize;
+
+use crate::capture::Seen;
+use crate::gateway::Status;
+use crate::render::{columns, thousands};
+use crate::traffic::RoundTrips;
+
+/// Packets on both sides of a gateway.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Packets {
+    protected_rx_packets: u64,
+    protected_tx_packets: u64,
+    unprotected_rx_packets: u64,
+    unprotected_tx_packets: u64,
+}
+
+impl Packets {
+    pub(super) fn of(status: &Status) -> Self {
+        let (protected, unprotected) = (status.ports.protected, status.ports.unprotected);
+        Self {
+            protected_rx_packets: protected.rx_packets,
+            protected_tx_packets: protected.tx_packets,
+            unprotected_rx_packets: unprotected.rx_packets,
+            unprotected_tx_packets: unprotected.tx_packets,
+        }
+    }
+}
+
+/// Everything that is shown: the members of `--json`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Report {
+    /// The mean of both directions.
+    pub(super) tcp_gbit_s: f64,
+    pub(super) tcp_gbit_s_a_to_b: f64,
+    pub(super) tcp_gbit_s_b_to_a: f64,
+    /// The median.
+    pub(super) ping_ms: Option<f64>,
+    pub(super) pings_sent: usize,
+    pub(super) pings_lost: usize,
+    pub(super) udp_sent: usize,
+    pub(super) udp_lost: usize,
+    pub(super) cleartext_packets_outside: u64,
+    /// ESP packets in the recordings; a super-segment counts once.
+    pub(super) packets_captured: u64,
+    /// Packets of the link that the recordings have missed.
+    pub(super) packets_not_captured: u64,
+    pub(super) replayed_sent: u64,
+    pub(super) replayed_refused: u64,
+    pub(super) forged_sent: u64,
+    pub(super) forged_refused: u64,
+    /// Packets that left gateway B for its site while only the attacker was sending.
+    pub(super) attack_packets_forwarded: u64,
+    /// Packets refused as replayed or forged before any were.
+    pub(super) valid_refused: u64,
+    pub(super) engine: String,
+    pub(super) suite: String,
+    pub(super) encapsulation: String,
+    pub(super) gateway_a: Packets,
+    pub(super) gateway_b: Packets,
+    /// Of TCP in each direction.
+    pub(super) seconds: u64,
+    /// Where the files are, if they were kept.
+    pub(super) files: Option<String>,
+    pub(super) passed: bool,
+    /// One line for each expectation that was not met.
+    pub(super) failures: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn add_pings(&mut self, trips: &RoundTrips) {
+        self.pings_sent += trips.times.len() + trips.lost;
+        self.pings_lost += trips.lost;
+    }
+
+    pub(super) fn add_udp(&mut self, trips: &RoundTrips) {
+        self.udp_sent += trips.times.len() + trips.lost;
+        self.udp_lost += trips.lost;
+    }
+
+    pub(super) fn set_seen(&mut self, seen: &Seen) {
+        self.cleartext_packets_outside = seen.cleartext;
+        self.packets_captured = seen.protected;
+        self.packets_not_captured = seen.not_recorded;
+    }
+
+    /// Checks every expectation. Failures that were noted before stay.
+    pub(super) fn conclude(&mut self) {
+        self.tcp_gbit_s = f64::midpoint(self.tcp_gbit_s_a_to_b, self.tcp_gbit_s_b_to_a);
+        let expectations = [
+            (self.pings_lost == 0, format!("{} of {} pings got no answer", self.pings_lost, self.pings_sent)),
+            (
+                self.udp_lost == 0,
+                format!("{} of {} UDP datagrams did not come back", self.udp_lost, self.udp_sent),
+            ),
+            (self.tcp_gbit_s_a_to_b > 0.0, "no TCP data from site A to site B".to_owned()),
+            (self.tcp_gbit_s_b_to_a > 0.0, "no TCP data from site B to site A".to_owned()),
+            (self.packets_captured > 0, "no ESP packet was seen on the link".to_owned()),
+            (
+                self.cleartext_packets_outside == 0,
+                format!("{} cleartext packets on the unprotected link", self.cleartext_packets_outside),
+            ),
+            (
+                self.valid_refused == 0,
+                format!("{} valid packets refused as replayed or forged", self.valid_refused),
+            ),
+            (
+                self.replayed_sent > 0 && self.replayed_refused == self.replayed_sent,
+                format!("{} replayed packets sent, {} refused", self.replayed_sent, self.replayed_refused),
+            ),
+            (
+                self.forged_sent > 0 && self.forged_refused == self.forged_sent,
+                format!("{} forged packets sent, {} refused", self.forged_sent, self.forged_refused),
+            ),
+            (
+                self.attack_packets_forwarded == 0,
+                format!("{} of the attacker's packets reached site B", self.attack_packets_forwarded),
+            ),
+        ];
+        let failed = expectations.into_iter().filter(|(met, _)| !met).map(|(_, failure)| failure);
+        self.failures.extend(failed);
+        self.passed = self.failures.is_empty();
+    }
+
+    /// For people.
+    pub(super) fn table(&self) -> String {
+        let verdict = if self.passed { "✓ every expectation met" } else { "✗ failed" };
+        let files = self.files.as_ref().map(|path| format!("  files: {path}\n")).unwrap_or_default();
+        format!("{}\n{}\n{}\n  {verdict}\n{files}", self.speed(), self.sides(), self.security())
+    }
+
+    fn speed(&self) -> String {
+        let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
+        pairs(&[
+            ("tunnel", format!("{}, {}, ESN", self.encapsulation, self.suite)),
+            ("engine in use", self.engine.clone()),
+            ("TCP, site A → site B", format!("{:.2} Gbit/s", self.tcp_gbit_s_a_to_b)),
+            ("TCP, site B → site A", format!("{:.2} Gbit/s", self.tcp_gbit_s_b_to_a)),
+            ("round trip (median ping)", ping),
+        ])
+    }
+
+    fn sides(&self) -> String {
+        let (a, b) = (&self.gateway_a, &self.gateway_b);
+        let row = |name: &str, a, b| vec![name.to_owned(), thousands(a), thousands(b)];
+        columns(&[
+            ["packets                 ", "gateway A", "gateway B"].map(str::to_owned).to_vec(),
+            row("from protected side", a.protected_rx_packets, b.protected_rx_packets),
+            row("to unprotected side", a.unprotected_tx_packets, b.unprotected_tx_packets),
+            row("from unprotected side", a.unprotected_rx_packets, b.unprotected_rx_packets),
+            row("to protected side", a.protected_tx_packets, b.protected_tx_packets),
+        ])
+    }
+
+    fn security(&self) -> String {
+        let mark = |good| if good { "✓" } else { "✗" };
+        let refused = |refused: u64, sent: u64| format!("{} {refused} of {sent}", mark(refused == sent));
+        // What the kernel hands over in one piece is recorded in one piece.
+        let mut recorded = format!("{} ESP, segments joined", thousands(self.packets_captured));
+        if self.packets_not_captured > 0 {
+            recorded += &format!(", {} missed", thousands(self.packets_not_captured));
+        }
+        let cleartext = self.cleartext_packets_outside;
+        pairs(&[
+            ("recorded on the link", recorded),
+            ("cleartext seen outside", format!("{} {}", mark(cleartext == 0), thousands(cleartext))),
+            ("replayed packets refused", refused(self.replayed_refused, self.replayed_sent)),
+            ("forged packets refused", refused(self.forged_refused, self.forged_sent)),
+        ])
+    }
+}
+
+/// A label and what belongs to it, on a line each.
+fn pairs(rows: &[(&str, String)]) -> String {
+    rows.iter().map(|(label, value)| format!("  {label:<26} {value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Report {
+        let mut report = Report {
+            tcp_gbit_s_a_to_b: 9.0,
+            tcp_gbit_s_b_to_a: 8.0,
+            ping_ms: Some(0.1),
+            packets_captured: 5,
+            replayed_sent: 16,
+            replayed_refused: 16,
+            forged_sent: 8,
+            forged_refused: 8,
+            engine: "portable".to_owned(),
+            ..Report::default()
+        };
+        report.conclude();
+        report
+    }
+
+    fn broken(change: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = good();
+        change(&mut report);
+        report.conclude();
+        assert_eq!(report.passed, report.failures.is_empty());
+        report.failures
+    }
+
+    #[test]
+    fn a_good_run_passes_and_every_broken_promise_is_named() {
+        assert!(good().passed);
+        assert_eq!(good().tcp_gbit_s, 8.5);
+        assert_eq!(
+            broken(|r| r.cleartext_packets_outside = 1),
+            ["1 cleartext packets on the unprotected link"]
+        );
+        assert_eq!(broken(|r| r.replayed_refused = 15), ["16 replayed packets sent, 15 refused"]);
+        assert_eq!(broken(|r| r.forged_refused = 9), ["8 forged packets sent, 9 refused"]);
+        assert_eq!(broken(|r| r.valid_refused = 2), ["2 valid packets refused as replayed or forged"]);
+        assert_eq!(
+            broken(|r| r.attack_packets_forwarded = 1),
+            ["1 of the attacker's packets reached site B"]
+        );
+        assert_eq!(broken(|r| r.tcp_gbit_s_b_to_a = 0.0), ["no TCP data from site B to site A"]);
+        assert_eq!(broken(|r| r.packets_captured = 0), ["no ESP packet was seen on the link"]);
+        assert_eq!(broken(|r| r.pings_lost = 1).len(), 1);
+        assert_eq!(broken(|r| r.udp_lost = 1).len(), 1);
+        // An attack that did not take place proves nothing.
+        assert_eq!(
+            broken(|r| (r.forged_sent, r.forged_refused) = (0, 0)),
+            ["0 forged packets sent, 0 refused"]
+        );
+    }
+
+    #[test]
+    fn the_object_has_the_members_that_scripts_rely_on() {
+        let value = serde_json::to_value(good()).unwrap();
+        for member in [
+            "tcp_gbit_s",
+            "ping_ms",
+            "cleartext_packets_outside",
+            "replayed_refused",
+            "forged_refused",
+            "engine",
+        ] {
+            assert!(value.get(member).is_some_and(|value| !value.is_null()), "{member}");
+        }
+        assert_eq!(value["passed"], true);
+    }
+
+    #[test]
+    fn the_table_marks_what_is_wrong() {
+        assert!(!good().table().contains('✗'));
+        let mut report = good();
+        report.cleartext_packets_outside = 1234;
+        report.conclude();
+        let table = report.table();
+        assert!(table.contains("✗ 1,234") && table.contains("✗ failed"), "{table}");
+    }
+}

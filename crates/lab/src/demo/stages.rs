@@ -1,0 +1,245 @@
+//! The demonstration, step by step.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::DemoOptions;
+use super::network::{LINK, Network, Site};
+use super::report::{Packets, Report};
+use crate::attack::{self, Recorded};
+use crate::capture::{Capture, Eavesdropper, HEADERS, Seen, WHOLE};
+use crate::error::LabError;
+use crate::gateway::{Gateway, Keys, Status};
+use crate::namespaces::Entered;
+use crate::progress::Progress;
+use crate::traffic::{RoundTrips, gbit_s, ping, tcp_stream, udp_echo};
+use crate::workspace::Workspace;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Pings each way.
+const PINGS: u16 = 50;
+/// Bytes of UDP data: small, nearly a whole packet, and what must be fragmented inside.
+const UDP_SIZES: [usize; 6] = [1, 64, 512, 1350, 4000, 8000];
+/// Packets sent again from the beginning of the run, and as many from its end; and forged ones.
+const ATTACKS: usize = 8;
+/// How far ahead forged sequence numbers are: each one further, all beyond what was sent.
+const AHEAD: u32 = 1000;
+/// How long the refusals may take to be counted.
+const REFUSED_WITHIN: Duration = Duration::from_secs(3);
+/// Reasons to drop what was sent before. With extended sequence numbers, one that lies left of the window is taken
+/// for one of the next 2^32 (RFC 4303 A2.2), under which the integrity check fails.
+const REPLAYED: [&str; 3] = ["replay_duplicate", "replay_too_old", "authentication_failed"];
+/// The reason to drop what nobody of ours has sent.
+const FORGED: [&str; 1] = ["authentication_failed"];
+
+/// All that the stages share.
+struct Demo<'a> {
+    options: &'a DemoOptions,
+    workspace: &'a Workspace,
+    progress: &'a mut Progress,
+    network: Network,
+    eavesdropper: Eavesdropper,
+    gateways: [Gateway; 2],
+    report: Report,
+}
+
+/// Builds everything, runs every stage, takes everything down.
+pub(super) fn run(
+    inside: Entered,
+    options: &DemoOptions,
+    program: &Path,
+    workspace: &Workspace,
+    progress: &mut Progress,
+) -> Result<Report, LabError> {
+    progress.stage("building two sites and a link", SECOND);
+    let network = Network::build(inside, options.ipv6)?;
+    progress.stage("starting two gateways", SECOND);
+    let gateways = start_gateways(&network, options, program, workspace)?;
+    let eavesdropper = network.eavesdropper(options);
+    let report = Report {
+        seconds: options.seconds,
+        suite: options.suite.clone(),
+        encapsulation: options.encapsulation.clone(),
+        files: options.keep.then(|| workspace.path().display().to_string()),
+        ..Report::default()
+    };
+    let mut demo = Demo { options, workspace, progress, network, eavesdropper, gateways, report };
+    match demo.stages() {
+        Ok(()) => demo.finish(),
+        // A gateway that has died explains whatever else went wrong.
+        Err(error) => {
+            demo.gateways.iter_mut().try_for_each(Gateway::check_alive)?;
+            Err(error)
+        }
+    }
+}
+
+fn start_gateways(
+    network: &Network,
+    options: &DemoOptions,
+    program: &Path,
+    workspace: &Workspace,
+) -> Result<[Gateway; 2], LabError> {
+    let keys = Keys::random(&options.suite)?;
+    let [a, b] = network.settings(options);
+    let (folder_a, folder_b) = (workspace.join("gateway-a"), workspace.join("gateway-b"));
+    a.write(&keys, &folder_a)?;
+    b.write(&keys, &folder_b)?;
+    Ok([
+        Gateway::start(&network.a.gateway, program, "gateway A", &folder_a)?,
+        Gateway::start(&network.b.gateway, program, "gateway B", &folder_b)?,
+    ])
+}
+
+/// A direction of traffic.
+#[derive(Clone, Copy)]
+enum Direction {
+    AToB,
+    BToA,
+}
+
+impl Demo<'_> {
+    fn stages(&mut self) -> Result<(), LabError> {
+        let mut seen = Seen::default();
+        self.progress.stage("ping", SECOND);
+        self.recorded("link-1-ping.pcap", WHOLE, &mut seen, Self::pings)?;
+        let old = std::mem::take(&mut seen.to_send_again);
+        self.recorded("link-2-tcp.pcap", HEADERS, &mut seen, Self::streams)?;
+        self.progress.stage("UDP", SECOND);
+        self.recorded("link-3-udp.pcap", WHOLE, &mut seen, Self::datagrams)?;
+        let fresh = std::mem::take(&mut seen.to_send_again);
+        self.progress.stage("attack: packets sent again and forged ones", SECOND);
+        self.recorded("link-4-attack.pcap", WHOLE, &mut seen, |demo| demo.attack(&old, &fresh))?;
+        self.report.set_seen(&seen);
+        Ok(())
+    }
+
+    /// Does `work` while the link is recorded, and adds to `seen` what was there.
+    fn recorded(
+        &mut self,
+        file: &str,
+        snap: u32,
+        seen: &mut Seen,
+        work: impl FnOnce(&mut Self) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
+        let file = self.workspace.join(file);
+        let capture = Capture::start(&self.network.a.gateway, LINK, &file, snap)?;
+        work(self)?;
+        self.eavesdropper.judge(&capture.finish(&self.network.a.gateway)?, seen)
+    }
+
+    fn ends(&self, direction: Direction) -> (&Site, &Site) {
+        match direction {
+            Direction::AToB => (&self.network.a, &self.network.b),
+            Direction::BToA => (&self.network.b, &self.network.a),
+        }
+    }
+
+    fn ping(&mut self, direction: Direction) -> Result<RoundTrips, LabError> {
+        let (from, to) = self.ends(direction);
+        let trips = ping(&from.host, to.address, PINGS, SECOND)?;
+        self.report.add_pings(&trips);
+        Ok(trips)
+    }
+
+    fn pings(&mut self) -> Result<(), LabError> {
+        let mut trips = self.ping(Direction::AToB)?;
+        trips.times.extend(self.ping(Direction::BToA)?.times);
+        self.report.ping_ms = trips.median_ms();
+        Ok(())
+    }
+
+    fn streams(&mut self) -> Result<(), LabError> {
+        self.report.tcp_gbit_s_a_to_b = self.stream(Direction::AToB, "TCP, site A → site B")?;
+        self.report.tcp_gbit_s_b_to_a = self.stream(Direction::BToA, "TCP, site B → site A")?;
+        Ok(())
+    }
+
+    fn stream(&mut self, direction: Direction, name: &str) -> Result<f64, LabError> {
+        let duration = Duration::from_secs(self.options.seconds);
+        self.progress.stage(name, duration);
+        let (from, to) = self.ends(direction);
+        let mut observe = |elapsed: Duration, bytes| {
+            self.progress.at(elapsed, duration, &format!("{:.2} Gbit/s", gbit_s(bytes, elapsed)));
+        };
+        let result = tcp_stream(&from.host, &to.host, to.address, duration, &mut observe)?;
+        Ok(result.gbit_s())
+    }
+
+    /// After TCP, so that both hosts know the path's MTU and fragment what is larger.
+    fn datagrams(&mut self) -> Result<(), LabError> {
+        for direction in [Direction::AToB, Direction::BToA] {
+            let (from, to) = self.ends(direction);
+            let trips = udp_echo(&from.host, &to.host, to.address, &UDP_SIZES)?;
+            self.report.add_udp(&trips);
+        }
+        // The last packets from A: still in B's replay window when they are sent again.
+        self.ping(Direction::AToB).map(drop)
+    }
+
+    /// Sends to gateway B in the name of A: packets of the beginning and of the end of the run, and forged ones.
+    fn attack(&mut self, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Result<(), LabError> {
+        let last = |packets: &[Vec<u8>]| -> Vec<Recorded> {
+            let recorded = packets.iter().rev().filter_map(|packet| {
+                Recorded::new(packet, self.eavesdropper.esp_at(), self.eavesdropper.udp_port.is_some())
+            });
+            recorded.take(ATTACKS).collect()
+        };
+        let (old, fresh) = (last(old), last(fresh));
+        let forged: Vec<Recorded> =
+            fresh.iter().zip(1_u32..).map(|(packet, number)| packet.forged(number * AHEAD)).collect();
+        let replayed = [old, fresh].concat();
+        self.report.valid_refused = self.statuses()?.iter().map(|status| refused(status, &REPLAYED)).sum();
+        (self.report.replayed_sent, self.report.forged_sent) = (count(&replayed), count(&forged));
+        self.report.replayed_refused = self.strike(&replayed, &REPLAYED)?;
+        self.report.forged_refused = self.strike(&forged, &FORGED)?;
+        // The forged numbers must not have moved B's window beyond what A sends next.
+        self.ping(Direction::AToB).map(drop)
+    }
+
+    /// Sends `packets` to gateway B and waits until it has counted them as dropped for any of `reasons`: how many.
+    fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
+        let before = self.gateways[1].status()?;
+        attack::send(&self.network.a.gateway, self.network.b.outer, packets)?;
+        let deadline = Instant::now() + REFUSED_WITHIN;
+        loop {
+            let now = self.gateways[1].status()?;
+            let since = refused(&now, reasons).saturating_sub(refused(&before, reasons));
+            if since >= count(packets) || Instant::now() > deadline {
+                let [now, before] = [now, before].map(|status| status.ports.protected.tx_packets);
+                self.report.attack_packets_forwarded += now.saturating_sub(before);
+                return Ok(since);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn statuses(&self) -> Result<[Status; 2], LabError> {
+        Ok([self.gateways[0].status()?, self.gateways[1].status()?])
+    }
+
+    /// Asks the gateways for their counters, ends them, and judges.
+    fn finish(mut self) -> Result<Report, LabError> {
+        let [a, b] = self.statuses()?;
+        self.report.gateway_a = Packets::of(&a);
+        self.report.gateway_b = Packets::of(&b);
+        self.report.engine = a.engine().to_owned();
+        if a.engine() != b.engine() {
+            self.report.engine = format!("{} (A), {} (B)", a.engine(), b.engine());
+        }
+        let ends = self.gateways.into_iter().map(Gateway::stop);
+        self.report.failures = ends.filter_map(|end| end.err().map(|error| error.to_string())).collect();
+        self.report.conclude();
+        Ok(self.report)
+    }
+}
+
+/// Packets refused for any of `reasons`.
+fn refused(status: &Status, reasons: &[&str]) -> u64 {
+    reasons.iter().map(|reason| status.dropped(reason)).sum()
+}
+
+fn count(packets: &[Recorded]) -> u64 {
+    u64::try_from(packets.len()).unwrap_or(u64::MAX)
+}

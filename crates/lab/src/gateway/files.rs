@@ -1,0 +1,169 @@
+//! Configuration and key files as a user would write them.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::Path;
+
+use crate::error::{LabError, io};
+use crate::workspace::write_private;
+
+/// The name of the configuration in a gateway's folder.
+pub(super) const CONFIGURATION: &str = "testudo.toml";
+/// The UDP port of ESP at every gateway of ours (RFC 3948).
+pub(crate) const UDP_PORT: u16 = 4500;
+
+/// The suites, each with the bytes of its keying material: the cipher's key and the salt of 4.
+pub const SUITES: [(&str, usize); 3] = [("aes128gcm16", 20), ("aes256gcm16", 36), ("chacha20poly1305", 36)];
+
+/// Fresh keying material for both directions of a tunnel.
+#[derive(Debug)]
+pub struct Keys {
+    a_to_b: String,
+    b_to_a: String,
+}
+
+impl Keys {
+    /// Random keys for `suite`, from the kernel.
+    ///
+    /// # Errors
+    /// There is no such suite, or no `/dev/urandom`.
+    pub fn random(suite: &str) -> Result<Self, LabError> {
+        let unknown = || io(format!("use the suite '{suite}'"))(std::io::ErrorKind::Unsupported.into());
+        let &(_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).ok_or_else(unknown)?;
+        Ok(Self { a_to_b: random_hex(bytes)?, b_to_a: random_hex(bytes)? })
+    }
+}
+
+fn random_hex(length: usize) -> Result<String, LabError> {
+    let mut bytes = vec![0; length];
+    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+    read.map_err(io("read /dev/urandom"))?;
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+/// One end of a tunnel between the gateways A and B.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Whether this is A: says which key and SPI is for which direction.
+    pub is_a: bool,
+    /// Addresses of the TUN interface with their prefix lengths; none where hosts are behind the gateway.
+    pub addresses: Vec<String>,
+    /// Outer address.
+    pub local: IpAddr,
+    /// The peer's outer address.
+    pub remote: IpAddr,
+    /// The protected network here.
+    pub local_network: String,
+    /// The protected network there.
+    pub remote_network: String,
+    /// The suite's name.
+    pub suite: String,
+    /// `esp-in-udp` or `esp`.
+    pub encapsulation: String,
+    /// The engine to use; `None` for the gateway's own choice.
+    pub engine: Option<String>,
+}
+
+impl Settings {
+    /// Makes `folder` and puts the configuration and the key files into it.
+    ///
+    /// # Errors
+    /// The folder exists or cannot be written.
+    pub fn write(&self, keys: &Keys, folder: &Path) -> Result<(), LabError> {
+        fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
+        write_private(&folder.join("a-to-b.key"), &format!("{}\n", keys.a_to_b))?;
+        write_private(&folder.join("b-to-a.key"), &format!("{}\n", keys.b_to_a))?;
+        write_private(&folder.join(CONFIGURATION), &self.text())
+    }
+
+    fn text(&self) -> String {
+        let (peer, outbound, inbound) = if self.is_a {
+            ("b", (0x1001, "a-to-b.key"), (0x1002, "b-to-a.key"))
+        } else {
+            ("a", (0x1002, "b-to-a.key"), (0x1001, "a-to-b.key"))
+        };
+        let engine = self.engine.as_ref().map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
+        let addresses = self.addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>();
+        let addresses = match addresses.as_slice() {
+            [] => String::new(),
+            some => format!("addresses = [{}]\n", some.join(", ")),
+        };
+        let ports = match self.encapsulation.as_str() {
+            "esp-in-udp" => format!("local_port = {UDP_PORT}\nremote_port = {UDP_PORT}\n"),
+            _ => String::new(),
+        };
+        let Self { local, remote, suite, encapsulation, local_network, remote_network, .. } = self;
+        let sa = |(spi, key): (u32, &str)| format!("{{ spi = {spi:#x}, key_file = \"{key}\" }}");
+        let (outbound, inbound) = (sa(outbound), sa(inbound));
+        format!(
+            r#"[gateway]
+state = "state.redb"
+control = "control.sock"
+{engine}
+[port.protected]
+kind = "tun"
+name = "testudo0"
+{addresses}
+[port.unprotected]
+kind = "socket"
+mtu = 1500
+
+[[tunnel]]
+name = "site-{peer}"
+local = "{local}"
+remote = "{remote}"
+suite = "{suite}"
+encapsulation = "{encapsulation}"
+{ports}esn = true
+replay_window = 4096
+selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]
+outbound = {outbound}
+inbound = {inbound}
+"#
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(is_a: bool) -> Settings {
+        Settings {
+            is_a,
+            addresses: vec!["10.9.0.1/24".to_owned()],
+            local: "192.0.2.1".parse().unwrap(),
+            remote: "192.0.2.2".parse().unwrap(),
+            local_network: "10.1.0.0/24".to_owned(),
+            remote_network: "10.2.0.0/24".to_owned(),
+            suite: "aes128gcm16".to_owned(),
+            encapsulation: "esp-in-udp".to_owned(),
+            engine: Some("portable".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_one_end_sends_with_the_other_receives_with() {
+        let (a, b) = (settings(true).text(), settings(false).text());
+        let line =
+            |text: &str, key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+        assert_eq!(line(&a, "outbound").replace("outbound", "inbound"), line(&b, "inbound"));
+        assert_eq!(line(&b, "outbound").replace("outbound", "inbound"), line(&a, "inbound"));
+        assert!(a.contains("engines = [\"portable\"]") && a.contains("addresses = [\"10.9.0.1/24\"]"), "{a}");
+    }
+
+    #[test]
+    fn keys_have_the_suites_length_and_differ() {
+        for (suite, bytes) in SUITES {
+            let keys = Keys::random(suite).unwrap();
+            assert_eq!((keys.a_to_b.len(), keys.b_to_a.len()), (2 * bytes, 2 * bytes));
+            assert_ne!(keys.a_to_b, keys.b_to_a);
+        }
+        assert!(Keys::random("rot13").is_err());
+    }
+}

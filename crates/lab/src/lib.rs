@@ -1,0 +1,34 @@
+//! Traffic, measurement, reports: real packets through real gateways, in networks made for the purpose.
+//!
+//! ```text
+//!   namespaces   private hosts and links, without privileges
+//!   workspace    the folder of configurations, keys and logs, gone when the last process is
+//!   traffic      TCP streams, ping, UDP echo: what users send
+//!   capture      what an eavesdropper on the link sees, and how he judges it
+//!   attack       what an attacker on the link sends
+//!   gateway      a process of the program: started, asked, stopped
+//!   demo         `testudo demo`: all of that, once, with a verdict
+//!   bench_host   `testudo bench host`: host mode beside the bare link and wireguard-go
+//! ```
+//!
+//! The laboratory is no friend of the gateway: it reads packets with parsers of its own, so that a misreading
+//! shared with the gateway cannot hide a leak. It knows the gateway only as a user does, by its command line,
+//! configuration file and control socket; any build of the program can be put to the test.
+//!
+//! Deliberately absent: packet generators for links faster than a kernel's TCP (those come with their ports).
+
+#![forbid(unsafe_code)]
+
+pub mod attack;
+pub mod bench_host;
+pub mod capture;
+pub mod demo;
+mod error;
+pub mod gateway;
+pub mod namespaces;
+mod progress;
+mod render;
+pub mod traffic;
+mod workspace;
+
+pub use error::LabError;

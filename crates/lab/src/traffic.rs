@@ -1,0 +1,63 @@
+//! What users send: TCP streams, ping, UDP. Each measures what it sends through, and checks that it arrives.
+//!
+//! All of them take namespaces and addresses, and nothing else: a bare link, Testudo and any other gateway
+//! are measured alike.
+
+mod echo;
+mod pattern;
+mod ping;
+mod tcp;
+
+pub use echo::udp_echo;
+pub use ping::ping;
+pub use tcp::{TcpStreamResult, tcp_stream};
+pub(crate) use tcp::{gbit_s, portless};
+
+use std::time::Duration;
+
+/// Round trips that came back, and how many did not.
+#[derive(Debug, Clone, Default)]
+pub struct RoundTrips {
+    /// Of each answer, in the order sent.
+    pub times: Vec<Duration>,
+    /// Requests without an answer in time.
+    pub lost: usize,
+}
+
+impl RoundTrips {
+    /// The median in milliseconds; `None` if nothing came back.
+    pub fn median_ms(&self) -> Option<f64> {
+        median(&self.times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<_>>())
+    }
+}
+
+/// The middle of `values`, or the mean of the two that are nearest to it; `None` if there are none.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_its_two_middles() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
+    }
+
+    #[test]
+    fn one_slow_answer_does_not_move_the_round_trip() {
+        let times = [1, 1, 500].map(Duration::from_millis).to_vec();
+        assert_eq!(RoundTrips { times, lost: 0 }.median_ms(), Some(1.0));
+    }
+}

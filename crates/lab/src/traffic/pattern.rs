@@ -1,0 +1,66 @@
+//! Data that shows where in the stream it belongs.
+
+/// Bytes after which the pattern begins again. Not a multiple of any size that networks or pages have, so
+/// that data lost, doubled or exchanged in such sizes is out of step ever after.
+const PERIOD: usize = 262_139;
+
+/// How much of each piece received is compared: enough to notice, little enough not to be what is measured.
+const COMPARED: usize = 2048;
+
+/// An endless stream of bytes that looks random, the same every time.
+pub(super) struct Pattern(Vec<u8>);
+
+impl Pattern {
+    pub(super) fn new() -> Self {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let next = || {
+            // Marsaglia's xorshift64 (2003): any period longer than ours will do.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        };
+        Self(std::iter::repeat_with(next).take(PERIOD).collect())
+    }
+
+    /// The stream from `position` to the end of the period: never empty.
+    pub(super) fn from(&self, position: u64) -> &[u8] {
+        &self.0[offset(position)..]
+    }
+
+    /// Whether `data`, received at `position`, begins as the stream does there.
+    pub(super) fn matches(&self, position: u64, data: &[u8]) -> bool {
+        let expected = self.from(position);
+        let length = data.len().min(COMPARED).min(expected.len());
+        data[..length] == expected[..length]
+    }
+}
+
+fn offset(position: u64) -> usize {
+    let period = u64::try_from(PERIOD).unwrap_or(1);
+    usize::try_from(position % period).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stream_goes_on_after_its_period() {
+        let pattern = Pattern::new();
+        let end = PERIOD as u64;
+        assert_eq!(pattern.from(end - 1).len(), 1);
+        assert_eq!(pattern.from(end), pattern.from(0));
+        assert!(pattern.matches(end + 5, &pattern.from(5)[..100]));
+    }
+
+    #[test]
+    fn a_changed_byte_and_a_missing_segment_are_noticed() {
+        let pattern = Pattern::new();
+        let mut piece = pattern.from(1000)[..1000].to_vec();
+        piece[500] ^= 1;
+        assert!(!pattern.matches(1000, &piece));
+        assert!(!pattern.matches(1000, &pattern.from(2448)[..1000]));
+        assert!(!pattern.matches(1000, &pattern.from(1000 + 65_536)[..1000]));
+    }
+}

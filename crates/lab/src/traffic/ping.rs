@@ -1,0 +1,111 @@
+//! ICMP echo, without the program `ping`: the kernel's own ICMP sockets (`man 7 icmp`, ping_group_range).
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+
+use super::RoundTrips;
+use super::tcp::portless;
+use crate::error::{LabError, io};
+use crate::namespaces::Namespace;
+
+/// Bytes of an ICMP header (RFC 792, RFC 4443 4.1); the data of `ping` makes 64 with it.
+const HEADER: usize = 8;
+const MESSAGE: usize = 64;
+
+/// Sends `count` echo requests from `from` to `address`, each when the one before it was answered or given up
+/// after `patience`.
+///
+/// # Errors
+/// No ICMP socket can be had, or the request cannot be sent: an unanswered one is no error but counted.
+pub fn ping(
+    from: &Namespace,
+    address: IpAddr,
+    count: u16,
+    patience: Duration,
+) -> Result<RoundTrips, LabError> {
+    // Group 0 is all that a user namespace surely has, and the one that we are in.
+    from.sysctl("net.ipv4.ping_group_range", "0 0")?;
+    let socket = from.within(|| open(address))?.map_err(io("open an ICMP socket"))?;
+    socket.connect(portless(address)).map_err(io(format!("find a way to {address}")))?;
+    let mut trips = RoundTrips::default();
+    for number in 0..count {
+        match echo(&socket, address, number, patience).map_err(io(format!("ping {address}")))? {
+            Some(time) => trips.times.push(time),
+            None => trips.lost += 1,
+        }
+    }
+    Ok(trips)
+}
+
+/// An ICMP socket, in the type that std has for what sends and receives datagrams.
+fn open(address: IpAddr) -> std::io::Result<UdpSocket> {
+    let (family, protocol) = match address {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    Ok(UdpSocket::from(socket(family, SocketType::DGRAM, Some(protocol))?))
+}
+
+/// The kernel fills in identifier and checksum.
+fn request(address: IpAddr, number: u16) -> [u8; MESSAGE] {
+    let mut message = [0x5a; MESSAGE];
+    message[..HEADER].fill(0);
+    message[0] = if address.is_ipv6() { 128 } else { 8 };
+    message[6..HEADER].copy_from_slice(&number.to_be_bytes());
+    message
+}
+
+/// Whether `answer` is the echo reply to `request`: same number, same data.
+fn answers(address: IpAddr, request: &[u8; MESSAGE], answer: &[u8]) -> bool {
+    let reply = if address.is_ipv6() { 129 } else { 0 };
+    answer.len() == MESSAGE && answer[0] == reply && answer[6..] == request[6..]
+}
+
+fn echo(
+    socket: &UdpSocket,
+    address: IpAddr,
+    number: u16,
+    patience: Duration,
+) -> std::io::Result<Option<Duration>> {
+    let request = request(address, number);
+    let started = Instant::now();
+    socket.send(&request)?;
+    let mut answer = [0; 2 * MESSAGE];
+    loop {
+        let left = patience.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        socket.set_read_timeout(Some(left))?;
+        // Errors here are the network's answer (unreachable) or our patience: no echo in either case.
+        if let Ok(length) = socket.recv(&mut answer)
+            && answers(address, &request, &answer[..length])
+        {
+            return Ok(Some(started.elapsed()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reply_to_this_request_with_its_data_is_an_answer() {
+        for (address, reply) in [("10.0.0.1", 0), ("fd00::1", 129)] {
+            let address = address.parse().unwrap();
+            let sent = request(address, 7);
+            let mut answer = sent;
+            assert!(!answers(address, &sent, &answer), "our own request");
+            answer[0] = reply;
+            answer[4] = 99; // the identifier, which the kernel chose
+            assert!(answers(address, &sent, &answer));
+            assert!(!answers(address, &request(address, 8), &answer), "another number");
+            assert!(!answers(address, &sent, &answer[..63]), "cut short");
+            answer[63] ^= 1;
+            assert!(!answers(address, &sent, &answer), "other data");
+        }
+    }
+}

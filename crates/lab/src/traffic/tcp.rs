@@ -1,0 +1,179 @@
+//! One TCP stream as fast as it goes.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::pattern::Pattern;
+use crate::error::{LabError, io};
+use crate::namespaces::Namespace;
+
+/// Nothing moves for this long: the path is broken.
+const STALLED: Duration = Duration::from_secs(5);
+/// How often the observer is called.
+const OBSERVED_EVERY: Duration = Duration::from_millis(100);
+/// What one read can take: more than a TCP super-segment, so that the system calls do not count.
+const READ_BYTES: usize = 256 * 1024;
+
+/// What came out at the far end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TcpStreamResult {
+    /// Bytes of user data received.
+    pub bytes: u64,
+    /// From the first byte received to the last.
+    pub elapsed: Duration,
+}
+
+impl TcpStreamResult {
+    /// User data per time, in Gbit/s (1e9 bits).
+    pub fn gbit_s(&self) -> f64 {
+        gbit_s(self.bytes, self.elapsed)
+    }
+}
+
+/// `bytes` in `elapsed` as Gbit/s (1e9 bits); 0 if no time has passed.
+pub(crate) fn gbit_s(bytes: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() { 0.0 } else { bytes as f64 * 8e-9 / elapsed.as_secs_f64() }
+}
+
+/// Sends one TCP stream from the namespace `from` to `address`, which is in `to`, for `duration`.
+///
+/// The stream is made of a known pattern, of which a part of every read is compared. `observe` hears about
+/// ten times a second how long it has been and how many bytes have arrived.
+///
+/// # Errors
+/// No connection, five seconds without progress, or [`LabError::Corrupted`] if other data arrives than was
+/// sent.
+pub fn tcp_stream(
+    from: &Namespace,
+    to: &Namespace,
+    address: IpAddr,
+    duration: Duration,
+    observe: &mut dyn FnMut(Duration, u64),
+) -> Result<TcpStreamResult, LabError> {
+    let (near, far) = connect(from, to, address)?;
+    let (pattern, received) = (Pattern::new(), AtomicU64::new(0));
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let source = scope.spawn(|| send(near, &pattern, started + duration));
+        let sink = scope.spawn(|| receive(far, &pattern, &received));
+        while !sink.is_finished() {
+            thread::sleep(OBSERVED_EVERY);
+            observe(started.elapsed(), received.load(Ordering::Relaxed));
+        }
+        let sent = source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let result = sink.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // What the sink noticed explains why the source got stuck, not the other way round.
+        let (result, sent) = (result?, sent?);
+        if result.bytes == sent {
+            return Ok(result);
+        }
+        Err(LabError::Corrupted(format!("{sent} bytes of TCP sent, {} received", result.bytes)))
+    })
+}
+
+/// A connection, its client in `from`.
+fn connect(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<(TcpStream, TcpStream), LabError> {
+    let listener =
+        to.within(|| TcpListener::bind((address, 0)))?.map_err(io(format!("listen at {address}")))?;
+    let server = listener.local_addr().map_err(io("ask for the listener's port"))?;
+    let near = from
+        .within(|| TcpStream::connect_timeout(&server, STALLED))?
+        .map_err(io(format!("connect from {} to {address}", from.name())))?;
+    let (far, _) = listener.accept().map_err(io("accept a connection"))?;
+    near.set_write_timeout(Some(STALLED)).map_err(io("limit the time of writing"))?;
+    far.set_read_timeout(Some(STALLED)).map_err(io("limit the time of reading"))?;
+    Ok((near, far))
+}
+
+/// The bytes sent.
+fn send(mut stream: TcpStream, pattern: &Pattern, deadline: Instant) -> Result<u64, LabError> {
+    let mut sent = 0;
+    while Instant::now() < deadline {
+        sent += counted(stream.write(pattern.from(sent)), "send TCP data")?;
+    }
+    stream.shutdown(Shutdown::Write).map_err(io("end a TCP stream"))?;
+    Ok(sent)
+}
+
+fn receive(
+    mut stream: TcpStream,
+    pattern: &Pattern,
+    received: &AtomicU64,
+) -> Result<TcpStreamResult, LabError> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    let mut times: Option<(Instant, Instant)> = None;
+    loop {
+        let count = counted(stream.read(&mut buffer), "receive TCP data")?;
+        if count == 0 {
+            let elapsed = times.map_or(Duration::ZERO, |(first, last)| last - first);
+            return Ok(TcpStreamResult { bytes, elapsed });
+        }
+        let now = Instant::now();
+        times = Some((times.map_or(now, |(first, _)| first), now));
+        let piece = usize::try_from(count).ok().and_then(|count| buffer.get(..count)).unwrap_or(&[]);
+        if !pattern.matches(bytes, piece) {
+            return Err(LabError::Corrupted(format!("wrong TCP data after {bytes} bytes")));
+        }
+        bytes += count;
+        received.store(bytes, Ordering::Relaxed);
+    }
+}
+
+fn counted(result: io::Result<usize>, action: &str) -> Result<u64, LabError> {
+    match result {
+        Ok(count) => Ok(u64::try_from(count).unwrap_or(u64::MAX)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(LabError::TooLate { what: format!("could not {action}: nothing moved"), limit: STALLED })
+        }
+        Err(error) => Err(io(action)(error)),
+    }
+}
+
+/// A socket address without a port that matters.
+pub(crate) fn portless(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn all_that_is_sent_arrives_and_is_counted() {
+        let ((near, far), pattern, received) = (pair(), Pattern::new(), AtomicU64::new(0));
+        let (sent, result) = thread::scope(|scope| {
+            let source = scope.spawn(|| send(near, &pattern, Instant::now() + Duration::from_millis(50)));
+            let result = receive(far, &pattern, &received).unwrap();
+            (source.join().unwrap().unwrap(), result)
+        });
+        assert!(sent > 0);
+        assert_eq!((result.bytes, received.into_inner()), (sent, sent));
+        assert!(result.gbit_s() > 0.0);
+    }
+
+    #[test]
+    fn other_data_than_was_sent_is_an_error() {
+        let ((mut near, far), pattern) = (pair(), Pattern::new());
+        near.write_all(&pattern.from(0)[1..3000]).unwrap();
+        drop(near);
+        let refused = receive(far, &pattern, &AtomicU64::new(0));
+        assert!(matches!(refused, Err(LabError::Corrupted(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_gigabit_is_a_thousand_million_bits() {
+        assert_eq!(gbit_s(125_000_000, Duration::from_secs(1)), 1.0);
+        assert_eq!(gbit_s(1, Duration::ZERO), 0.0);
+    }
+}

@@ -1,0 +1,155 @@
+//! The demonstration judges gateways: one that keeps its promises passes, and for every promise one that breaks
+//! it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be had on purpose.
+
+#![forbid(unsafe_code)]
+
+mod stand_in;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde_json::Value;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::bench_host::BenchCommand;
+use testudo_lab::demo::{self, DemoOptions};
+
+#[derive(Parser)]
+struct DemoLine {
+    #[command(flatten)]
+    options: DemoOptions,
+}
+
+#[derive(Parser)]
+struct BenchLine {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some("demo") => demo::run(&DemoLine::parse_from(arguments).options),
+        Some("bench") => BenchLine::parse_from(arguments).command.run(),
+        Some("init" | "run" | "status") => stand_in::main(&arguments),
+        _ => tests(),
+    }
+}
+
+fn tests() -> ExitCode {
+    Suite::new()
+        .test("a_gateway_that_keeps_its_promises_passes_over_ipv4_and_ipv6", passes)
+        .test("cleartext_on_the_link_is_seen", |_| {
+            fails("cleartext", "cleartext packets on the unprotected link")
+        })
+        .test("accepted_replays_are_noticed", |_| fails("replays", "16 replayed packets sent, 0 refused"))
+        .test("accepted_forgeries_are_noticed", |_| fails("forgeries", "8 forged packets sent, 0 refused"))
+        .test("corrupted_data_is_noticed", |_| fails("corrupts", "corrupted data: wrong TCP data"))
+        .test("a_gateway_that_dies_is_named_with_its_log", |_| fails("dies", "gateway A has ended by itself"))
+        .test("a_gateway_that_refuses_to_start_is_named_with_its_log", |_| fails("refuses", "no such device"))
+        .test("a_gateway_that_ignores_sigterm_is_noticed", |_| fails("lingers", "did not end after SIGTERM"))
+        .test("an_interrupted_demonstration_leaves_nothing_behind", interrupted)
+        .test("the_bench_measures_a_gateway_beside_the_bare_link", compares)
+        .run(|| Ok::<(), String>(()))
+}
+
+/// A folder for temporary files of one run, so that what it leaves behind can be seen.
+fn command(folder: &Path, flaw: &str, arguments: &[&str]) -> Result<Command, Box<dyn Error>> {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(&program);
+    command.args(["demo", "--json", "--testudo"]).arg(&program).args(arguments);
+    command.env("TMPDIR", folder).env(stand_in::FLAW, flaw).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+fn run(flaw: &str, arguments: &[&str]) -> Result<(Output, Value), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let output = command(folder.path(), flaw, arguments)?.output()?;
+    wait_until_empty(folder.path())?;
+    let value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok((output, value))
+}
+
+fn compares((): &mut ()) -> TestResult {
+    let (folder, program) = (tempfile::tempdir()?, std::env::current_exe()?);
+    let mut command = Command::new(&program);
+    command
+        .args(["bench", "host", "--json", "--seconds", "1", "--repetitions", "1"])
+        .arg("--testudo")
+        .arg(&program);
+    let output = command.env("TMPDIR", folder.path()).env(stand_in::FLAW, "none").output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["engine"], "stand-in");
+    let ratio = report["ratio_to_bare"].as_f64().ok_or("no ratio")?;
+    assert!(ratio > 0.0 && ratio < 1.0, "{report:#}");
+    wait_until_empty(folder.path())
+}
+
+/// What the run has made is gone with it, or a moment later.
+fn wait_until_empty(folder: &Path) -> TestResult {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let left: Vec<PathBuf> =
+            std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        match left.first() {
+            None => return Ok(()),
+            Some(path) if Instant::now() > deadline => {
+                return Err(format!("left behind: {}", path.display()).into());
+            }
+            Some(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+fn passes((): &mut ()) -> TestResult {
+    for arguments in [[].as_slice(), &["--ipv6"]] {
+        let (output, report) = run("none", &[&["--seconds", "1"], arguments].concat())?;
+        assert!(output.status.success(), "{report:#} {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(report["passed"], true, "{report:#}");
+        assert_eq!(report["cleartext_packets_outside"], 0, "{report:#}");
+        assert_eq!((&report["replayed_refused"], &report["forged_refused"]), (&16.into(), &8.into()));
+        assert!(report["tcp_gbit_s"].as_f64() > Some(0.0), "{report:#}");
+    }
+    Ok(())
+}
+
+fn fails(flaw: &str, reason: &str) -> TestResult {
+    let (output, report) = run(flaw, &["--seconds", "1"])?;
+    assert_eq!(output.status.code(), Some(1), "{report:#}");
+    assert_eq!(report["passed"], false, "{report:#}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(reason), "expected {reason:?}, was {said}");
+    Ok(())
+}
+
+fn interrupted((): &mut ()) -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let mut child = command(folder.path(), "none", &["--seconds", "600"])?.spawn()?;
+    let started = Instant::now();
+    while !has_state(folder.path())? {
+        assert!(started.elapsed() < Duration::from_secs(30), "it does not start");
+        assert!(child.try_wait()?.is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(&child)?;
+    child.wait()?;
+    wait_until_empty(folder.path())
+}
+
+/// Whether a gateway runs: its log has been made.
+fn has_state(folder: &Path) -> std::io::Result<bool> {
+    let runs = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    Ok(runs.iter().any(|run| run.path().join("gateway-b/log").exists()))
+}
+
+fn terminate(child: &Child) -> std::io::Result<()> {
+    let pid = rustix::process::Pid::from_child(child);
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::TERM)?)
+}

@@ -1,0 +1,236 @@
+//! The rules of this house that a program can check: sizes, no unsafe code where none may be, nothing left for
+//! later, and a test behind every promise.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES: usize = 700;
+const FUNCTION_LINES: usize = 70;
+/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it.
+const MAY_BE_UNSAFE: [&str; 2] = ["crates/engines/", "crates/ports/"];
+
+struct Source {
+    /// Relative to the repository.
+    path: String,
+    text: String,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The entries of a folder, or a panic that names it.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let names =
+        fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into())).collect());
+    names.unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files below `folders` whose names end in one of `extensions`, in order.
+fn files(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
+    let (root, mut found) = (repository(), Vec::new());
+    let mut pending: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
+    while let Some(path) = pending.pop() {
+        let (full, name) = (root.join(&path), path.to_string_lossy().into_owned());
+        let is_ours = !name.ends_with("/target") && !name.ends_with("/corpus");
+        if full.is_dir() && is_ours {
+            pending.extend(entries(&full).into_iter().map(|entry| path.join(entry)));
+        } else if full.is_file() && extensions.iter().any(|extension| name.ends_with(extension)) {
+            found.push(Source { path: name, text: read(&full) });
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(!found.is_empty(), "nothing to check in {folders:?}");
+    found
+}
+
+fn rust() -> Vec<Source> {
+    files(&["crates", "fuzz"], &[".rs"])
+}
+
+impl Source {
+    /// Files of tests may be long.
+    fn is_test(&self) -> bool {
+        ["/tests/", "/tests.rs", "/benches/", "/examples/"].iter().any(|part| self.path.contains(part))
+    }
+
+    /// The lines before the file's own tests, which stand at its end.
+    fn code(&self) -> Vec<&str> {
+        let lines: Vec<&str> = self.text.lines().collect();
+        let is_test = |pair: &[&str]| {
+            pair[0].starts_with("#[cfg(") && pair[0].contains("test") && pair[1].starts_with("mod ")
+        };
+        let end = lines.windows(2).position(is_test).unwrap_or(lines.len());
+        lines[..end].to_vec()
+    }
+}
+
+fn assert_none(problems: Vec<String>) {
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}
+
+#[test]
+fn files_have_at_most_700_lines_without_their_tests() {
+    let sources = rust();
+    let long = sources.iter().filter(|source| !source.is_test() && source.code().len() > FILE_LINES);
+    assert_none(long.map(|source| format!("{}: {} lines", source.path, source.code().len())).collect());
+}
+
+/// A function's head as rustfmt writes it: its name and how far it is indented.
+fn head_of_function(line: &str) -> Option<(&str, usize)> {
+    let words = line.trim_start();
+    let indent = line.len() - words.len();
+    let (before, after) = words.split_once("fn ")?;
+    let modifiers = before.split_whitespace().all(|word| {
+        ["pub", "pub(crate)", "pub(super)", "const", "async", "unsafe", "extern", "\"C\""].contains(&word)
+    });
+    let name =
+        after.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())?;
+    modifiers.then_some((name, indent))
+}
+
+/// Names and lengths of the functions in `lines`, which rustfmt has formatted: a body ends where a brace stands as far
+/// indented as the head.
+fn functions<'a>(lines: &[&'a str]) -> Vec<(&'a str, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some((name, indent)) = head_of_function(line) else { continue };
+        let closing = format!("{}}}", " ".repeat(indent));
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        let length = lines[start..].iter().position(|line| *line == closing).unwrap_or(0);
+        found.push((name, if one_line { 1 } else { length + 1 }));
+    }
+    found
+}
+
+#[test]
+fn functions_have_at_most_70_lines_outside_of_tests() {
+    let sources = rust();
+    let code = sources.iter().filter(|source| !source.is_test());
+    let long = code.flat_map(|source| {
+        let long = functions(&source.code()).into_iter().filter(|(_, length)| *length > FUNCTION_LINES);
+        long.map(|(name, length)| format!("{}: {name}: {length} lines", source.path)).collect::<Vec<_>>()
+    });
+    assert_none(long.collect());
+}
+
+#[test]
+fn the_length_of_a_function_is_counted_from_its_head_to_its_brace() {
+    let text = "pub fn one() {}\n    const fn two(\n        a: u8,\n    ) -> u8 {\n        if a > 0 {\n            1\n        }\n    }";
+    assert_eq!(functions(&text.lines().collect::<Vec<_>>()), [("one", 1), ("two", 7)]);
+    assert_eq!(head_of_function("// a comment about fn pointers"), None);
+}
+
+#[test]
+fn every_crate_forbids_unsafe_code_but_engines_and_ports() {
+    let roots = rust()
+        .into_iter()
+        .filter(|source| source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs"));
+    let open = roots.filter(|source| {
+        let may = MAY_BE_UNSAFE.iter().any(|folder| source.path.starts_with(folder));
+        !may && !source.text.contains("#![forbid(unsafe_code)]")
+    });
+    assert_none(open.map(|source| format!("{}: no #![forbid(unsafe_code)]", source.path)).collect());
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Put together here, so that this file does not accuse itself.
+    let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|halves| halves.concat());
+    let sources = files(
+        &["crates", "fuzz", "scripts", "tests", "examples", "contrib"],
+        &[".rs", ".sh", ".py", ".toml", ".service"],
+    );
+    let lines = sources
+        .iter()
+        .flat_map(|source| source.text.lines().zip(1..).map(move |(line, number)| (source, line, number)));
+    let is_mark = |line: &str| {
+        line.split(|c: char| !c.is_alphanumeric()).any(|word| marks.iter().any(|mark| mark == word))
+    };
+    let left = lines.filter(|(_, line, _)| is_mark(line));
+    assert_none(
+        left.map(|(source, line, number)| format!("{}:{number}: {}", source.path, line.trim())).collect(),
+    );
+}
+
+/// Names of tests: functions, and the strings that name the cases of test programs with a runner of their own.
+fn names_of_tests() -> HashSet<String> {
+    let mut names = HashSet::new();
+    for source in files(&["crates", "fuzz", "tests"], &[".rs", ".py"]) {
+        for line in source.text.lines() {
+            names.extend(head_of_function(line).map(|(name, _)| name.to_owned()));
+            names.extend(
+                line.trim_start()
+                    .strip_prefix("def ")
+                    .and_then(|rest| rest.split('(').next())
+                    .map(str::to_owned),
+            );
+            let quoted = line.split('"').skip(1).step_by(2);
+            names.extend(quoted.filter(|text| is_identifier(text)).map(str::to_owned));
+        }
+    }
+    names
+}
+
+fn is_identifier(text: &str) -> bool {
+    text.contains('_') && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// What stands between backticks in the last cell of a table's row: what shows that the promise is kept.
+fn evidence(row: &str) -> Vec<&str> {
+    let last = row.trim().trim_end_matches('|').rsplit('|').next().unwrap_or("");
+    last.split('`').skip(1).step_by(2).collect()
+}
+
+/// The rows of all tables, without heads and rules.
+fn rows(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_row = |line: &str| line.trim_start().starts_with('|');
+    let is_rule = |line: &str| is_row(line) && line.chars().all(|c| "|-: ".contains(c));
+    let is_body = |&(index, line): &(usize, &&str)| {
+        let heads = lines.get(index + 1).is_some_and(|next| is_rule(next));
+        is_row(line) && !is_rule(line) && !heads
+    };
+    lines.iter().enumerate().filter(is_body).map(|(_, line)| *line).collect()
+}
+
+/// Every row of SPECIFICATION.md names, in backticks in its last cell, at least one test that exists or a target of
+/// the Makefile (`make bench-host`), or says "pending".
+#[test]
+fn every_promise_of_the_specification_names_an_existing_test() {
+    let text = read(&repository().join("SPECIFICATION.md"));
+    let makefile = read(&repository().join("Makefile"));
+    let (names, rows) = (names_of_tests(), rows(&text));
+    assert!(!rows.is_empty(), "no promise at all");
+    let exists = |evidence: &str| match evidence.strip_prefix("make ") {
+        Some(target) => makefile.lines().any(|line| line.starts_with(&format!("{target}:"))),
+        // `crate::module::test`, or only the test.
+        None => evidence.rsplit("::").next().is_some_and(|name| names.contains(name)),
+    };
+    let mut problems = Vec::new();
+    for row in rows {
+        let evidence = evidence(row);
+        if evidence.is_empty() && !row.contains("pending") {
+            problems.push(format!("no test named: {row}"));
+        }
+        problems.extend(
+            evidence.iter().filter(|name| !exists(name)).map(|name| format!("no test {name}: {row}")),
+        );
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn evidence_is_read_from_the_last_cell_of_each_row() {
+    let text = "| promise | shown by |\n| --- | --- |\n| `a` is 1 | `crate::a_is_1`, `make demo` |\n| b | pending |\n";
+    assert_eq!(rows(text).len(), 2);
+    assert_eq!(evidence(rows(text)[0]), ["crate::a_is_1", "make demo"]);
+    assert!(evidence(rows(text)[1]).is_empty());
+}
