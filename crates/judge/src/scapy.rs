@@ -1,0 +1,141 @@
+//! Scapy as IPsec peer: scripts in `tests/scapy` run `testudo replay` on packet files that Scapy has written, and
+//! judge with Scapy what comes out.
+//!
+//! ```text
+//!   inner packets ── testudo replay ── ESP ── Scapy opens ── the same inner packets?
+//!   inner packets ── Scapy seals ── ESP, among attacks ── testudo replay ── the same inner packets, the drops as expected?
+//! ```
+//!
+//! One Python process judges one configuration, however many tunnels and packets it has. It uses Scapy's own
+//! `SecurityAssociation`, on OpenSSL's cryptography: no code of ours has a part in the verdict.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Debian's Python, the one that Debian's Scapy is for.
+const PYTHON: &str = "/usr/bin/python3";
+/// What the scripts need: a Python package, and the Debian package that has it.
+const NEEDED: [(&str, &str); 2] =
+    [("scapy.layers.ipsec", "python3-scapy"), ("cryptography", "python3-cryptography")];
+
+/// What went wrong. The text is meant to be read as a test's failure.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScapyError {
+    /// Python itself is missing.
+    #[error("{PYTHON} cannot be run ({0}): install the package python3")]
+    NoPython(#[source] io::Error),
+    /// Python cannot import what the scripts need.
+    #[error(
+        "{PYTHON} cannot import {module}: install the package {package} (tests/packages-scapy.txt)\n{said}"
+    )]
+    NotInstalled {
+        /// The Python package.
+        module: &'static str,
+        /// The Debian package.
+        package: &'static str,
+        /// What Python said.
+        said: String,
+    },
+    /// The judge found a difference.
+    #[error("{said}\nto repeat it: {command}")]
+    Verdict {
+        /// What the judge said: the case, and the first packet that differs.
+        said: String,
+        /// A command line that does the same again.
+        command: String,
+    },
+}
+
+/// A Scapy that is known to be there.
+#[derive(Debug)]
+pub struct Scapy {
+    scripts: PathBuf,
+}
+
+impl Scapy {
+    /// Looks whether Python can import what the scripts in the folder `scripts` need.
+    ///
+    /// # Errors
+    /// [`ScapyError::NoPython`] or [`ScapyError::NotInstalled`], which names the package to install.
+    pub fn find(scripts: &Path) -> Result<Self, ScapyError> {
+        for (module, package) in NEEDED {
+            let output = run(Command::new(PYTHON).args(["-c", &format!("import {module}")]))?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Err(ScapyError::NotInstalled { module, package, said });
+            }
+        }
+        Ok(Self { scripts: scripts.canonicalize().unwrap_or_else(|_| scripts.to_owned()) })
+    }
+
+    /// Has a script judge the program `testudo`; returns what it says of what it has seen.
+    ///
+    /// # Errors
+    /// [`ScapyError::Verdict`] says what differs and how to repeat it.
+    pub fn judge(&self, script: &str, testudo: &Path, arguments: &[&OsStr]) -> Result<String, ScapyError> {
+        let mut command = Command::new(PYTHON);
+        // No compiled files among the sources.
+        command.arg("-B").arg(self.scripts.join(script)).arg(testudo).args(arguments);
+        let output = run(&mut command)?;
+        let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).trim().to_owned());
+        if output.status.success() {
+            let [said, _] = said;
+            return Ok(said);
+        }
+        Err(ScapyError::Verdict { said: said.join("\n"), command: command_line(&command) })
+    }
+}
+
+fn run(command: &mut Command) -> Result<Output, ScapyError> {
+    command.output().map_err(ScapyError::NoPython)
+}
+
+/// The command as one would type it; none of its words needs quoting but for spaces.
+fn command_line(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let quoted = words.map(|word| match word.to_string_lossy() {
+        word if word.contains(' ') => format!("'{word}'"),
+        word => word.into_owned(),
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(script: &str) -> (PathBuf, Scapy) {
+        let path = std::env::temp_dir().join(format!("testudo-scapy-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("script.py"), script).unwrap();
+        (path.clone(), Scapy { scripts: path })
+    }
+
+    #[test]
+    fn a_verdict_carries_what_was_said_and_the_command_to_repeat_it() {
+        let (path, scapy) = folder(
+            "import sys\nprint(*sys.argv[1:])\nsys.exit('different' if sys.argv[2] == 'bad' else 0)\n",
+        );
+        assert_eq!(scapy.judge("script.py", Path::new("/t"), &["good"].map(OsStr::new)).unwrap(), "/t good");
+        let error = scapy
+            .judge("script.py", Path::new("/t"), &["bad", "two words"].map(OsStr::new))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("/t bad two words\ndifferent\nto repeat it: /usr/bin/python3 -B "),
+            "{error}"
+        );
+        assert!(error.ends_with("script.py /t bad 'two words'"), "{error}");
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_missing_scapy_is_named_by_its_package() {
+        let error =
+            ScapyError::NotInstalled { module: "scapy", package: "python3-scapy", said: String::new() };
+        assert!(error.to_string().contains("install the package python3-scapy"), "{error}");
+    }
+}
