@@ -1,0 +1,39 @@
+//! `testudo check`.
+
+use crate::cli::CheckArgs;
+use crate::exit::{Failure, Kind};
+use testudo_control::config::{Configuration, KnownAnswers};
+
+/// Tells all errors of a configuration and its keys.
+pub fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let environment = |name: &str| std::env::var(name).ok();
+    match Configuration::load(&args.config, KnownAnswers::Allow, &environment) {
+        Ok(loaded) if args.json => {
+            let _ = loaded;
+            println!("[]");
+            Ok(())
+        }
+        Ok(loaded) => {
+            let (tunnels, policies) =
+                (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
+            println!(
+                "{}: no errors; tunnels: {tunnels}, policies besides theirs: {policies}",
+                args.config.display()
+            );
+            if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
+                println!(
+                    "note: it gives known answers, so that `testudo run` refuses it; it is for `testudo replay`"
+                );
+            }
+            Ok(())
+        }
+        Err(errors) if args.json => {
+            println!("{}", errors.to_json());
+            Err(Failure::silent(Kind::Configuration))
+        }
+        Err(errors) => {
+            eprintln!("{errors}");
+            Err(Failure::silent(Kind::Configuration))
+        }
+    }
+}

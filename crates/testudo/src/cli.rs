@@ -1,0 +1,197 @@
+//! The command line. Man pages and completions are generated from it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use testudo_lab::bench_host::BenchCommand;
+use testudo_lab::demo::DemoOptions;
+
+/// A VPN gateway in software: IPsec in tunnel mode at the speed of the machine.
+#[derive(Debug, Parser)]
+#[command(name = "testudo", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 command line or configuration; 3 durable state; \
+4 device, port, address or permission; 5 no engine; 6 no gateway answers.";
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a gateway in the foreground, until SIGTERM; SIGHUP reloads its configuration
+    Run(ConfigArgs),
+    /// Check a configuration and its keys, and tell all errors at once
+    Check(CheckArgs),
+    /// Create the durable store of sequence numbers, once, before a gateway's first start
+    Init(ConfigArgs),
+    /// Send packet files through the data path, offline and deterministic
+    Replay(ReplayArgs),
+    /// Show how the running gateway is
+    Status(QueryArgs),
+    /// Security associations of the running gateway
+    #[command(subcommand)]
+    Sa(SaVerb),
+    /// Policies of the running gateway
+    #[command(subcommand)]
+    Policy(PolicyVerb),
+    /// Tell which policy and which SA a packet would meet in the running gateway, and why
+    Explain(ExplainArgs),
+    /// Show the main job on real traffic: two sites, two gateways, an eavesdropper and an attacker, in namespaces of its own
+    Demo(DemoOptions),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages
+    Man(ManArgs),
+}
+
+/// `testudo sa …`
+#[derive(Debug, Subcommand)]
+pub enum SaVerb {
+    /// List all SAs with their counters
+    List(QueryArgs),
+}
+
+/// `testudo policy …`
+#[derive(Debug, Subcommand)]
+pub enum PolicyVerb {
+    /// List all policies in their order
+    List(QueryArgs),
+}
+
+/// A configuration file.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// Configuration file (TOML)
+    pub config: PathBuf,
+}
+
+/// `testudo check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Configuration file (TOML)
+    pub config: PathBuf,
+    /// Print errors as a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which side of a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SideArg {
+    /// The private network
+    Protected,
+    /// The public network
+    Unprotected,
+}
+
+/// `PORT=FILE`
+#[derive(Debug, Clone)]
+pub struct PortFile {
+    /// The side.
+    pub side: SideArg,
+    /// The packet file.
+    pub path: PathBuf,
+}
+
+impl FromStr for PortFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (side, path) = text.split_once('=').ok_or("expected PORT=FILE, for example protected=in.pcap")?;
+        let side = SideArg::from_str(side, false).map_err(|_| "PORT is \"protected\" or \"unprotected\"")?;
+        Ok(Self { side, path: path.into() })
+    }
+}
+
+/// `testudo replay`
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// Configuration file (TOML); it may give known answers
+    pub config: PathBuf,
+    /// Packets that come in at a port: PORT=FILE, PORT being protected or unprotected
+    #[arg(long, value_name = "PORT=FILE", required = true)]
+    pub rx: Vec<PortFile>,
+    /// Where packets that leave by a port are written: PORT=FILE; other packets are only counted
+    #[arg(long, value_name = "PORT=FILE")]
+    pub tx: Vec<PortFile>,
+    /// Engine to use instead of the configuration's
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+    /// Print counters as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which gateway to ask.
+#[derive(Debug, Args)]
+pub struct QueryArgs {
+    /// Control socket of the gateway
+    #[arg(long, value_name = "SOCKET", env = "TESTUDO_CONTROL", conflicts_with = "config")]
+    pub control: Option<PathBuf>,
+    /// Configuration file that names the control socket
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `testudo explain`
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Side that the packet comes from
+    #[arg(long, value_enum, default_value = "protected")]
+    pub side: SideArg,
+    /// Source address
+    #[arg(value_name = "SOURCE")]
+    pub source: IpAddr,
+    /// Destination address
+    #[arg(value_name = "DESTINATION")]
+    pub destination: IpAddr,
+    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number
+    #[arg(long, default_value = "0", value_parser = protocol)]
+    pub protocol: u8,
+    /// Source port
+    #[arg(long, value_name = "PORT", requires = "destination_port")]
+    pub source_port: Option<u16>,
+    /// Destination port
+    #[arg(long, value_name = "PORT", requires = "source_port")]
+    pub destination_port: Option<u16>,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+fn protocol(text: &str) -> Result<u8, String> {
+    use testudo_wire::protocol as p;
+    let named =
+        [("icmp", p::ICMP), ("icmpv6", p::ICMPV6), ("tcp", p::TCP), ("udp", p::UDP), ("sctp", p::SCTP)];
+    match named.iter().find(|(name, _)| *name == text) {
+        Some((_, number)) => Ok(*number),
+        None => text
+            .parse()
+            .map_err(|_| "expected icmp, icmpv6, tcp, udp, sctp, or a number from 0 to 255".into()),
+    }
+}
+
+/// `testudo completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `testudo man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory to write testudo.1 and a page for each verb to
+    pub directory: PathBuf,
+}

@@ -1,0 +1,10 @@
+//! The engines that the program knows. The portable one is always there and needs no line here.
+
+use testudo_engine_ipsec_mb::IpsecMbEngine;
+use testudo_gateway::Candidate;
+
+/// The candidates for the engines that a configuration names, in its order.
+pub fn candidates(names: &[String]) -> Vec<Candidate> {
+    let known = || [Candidate { name: "ipsec-mb", open: Box::new(|| Ok(Box::new(IpsecMbEngine::open()?))) }];
+    names.iter().filter_map(|name| known().into_iter().find(|c| c.name == name)).collect()
+}

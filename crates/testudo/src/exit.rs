@@ -1,0 +1,54 @@
+//! How the program ends: one clear line, and an exit code that scripts can tell apart.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// What kind of thing went wrong: the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Anything else.
+    Other = 1,
+    /// The command line or the configuration (clap uses 2 as well).
+    Configuration = 2,
+    /// The durable state.
+    State = 3,
+    /// A device, port, address or permission.
+    Port = 4,
+    /// No engine.
+    Engine = 5,
+    /// No gateway answers.
+    Unreachable = 6,
+}
+
+/// Why the program ends.
+#[derive(Debug)]
+pub struct Failure {
+    kind: Kind,
+    message: String,
+}
+
+impl Failure {
+    /// A failure of this kind, told in one line (or several, where each tells of another error).
+    pub fn new(kind: Kind, message: impl Display) -> Self {
+        Self { kind, message: message.to_string() }
+    }
+
+    /// A failure whose message was printed already.
+    pub fn silent(kind: Kind) -> Self {
+        Self { kind, message: String::new() }
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("testudo: {}", self.message);
+        }
+        ExitCode::from(self.kind as u8)
+    }
+}
+
+/// Makes a failure of any error.
+pub fn failure<E: Display>(kind: Kind) -> impl Fn(E) -> Failure {
+    move |error| Failure::new(kind, error)
+}

@@ -1,0 +1,23 @@
+//! `testudo init`.
+
+use crate::cli::ConfigArgs;
+use crate::exit::{Failure, Kind, failure};
+use std::os::unix::fs::DirBuilderExt;
+use testudo_control::Store;
+use testudo_control::config::Configuration;
+
+/// Creates the durable store, once.
+pub fn init(args: &ConfigArgs) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(&args.config)
+        .map_err(|e| Failure::new(Kind::Configuration, format!("{}: {e}", args.config.display())))?;
+    let configuration = Configuration::parse(&text, &args.config.to_string_lossy())
+        .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
+    let state = &configuration.gateway.state;
+    if let Some(parent) = state.parent().filter(|p| !p.as_os_str().is_empty()) {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        made.map_err(|e| Failure::new(Kind::State, format!("{}: {e}", parent.display())))?;
+    }
+    Store::create(state).map_err(failure(Kind::State))?;
+    println!("created {}; do not restore it from a backup: sequence numbers would repeat", state.display());
+    Ok(())
+}

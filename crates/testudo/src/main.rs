@@ -1,0 +1,47 @@
+//! Testudo, a VPN gateway in software: one program, many verbs.
+//!
+//! This crate is where everything is put together: it opens the ports and engines that a configuration asks for and hands them to the
+//! control plane. A new engine or port is a new folder under `crates/engines` or `crates/ports` and a line in `engines.rs` or `ports.rs`.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod cli;
+mod documents;
+mod engines;
+mod exit;
+mod host_routes;
+mod init;
+mod ports;
+mod query;
+mod replay;
+mod run;
+mod table;
+
+use clap::Parser;
+use cli::{Cli, Verb};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // What we create (control socket, state, key files) is for us alone.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Run(args) => run::run(&args),
+        Verb::Check(args) => check::check(&args),
+        Verb::Init(args) => init::init(&args),
+        Verb::Replay(args) => replay::replay(&args),
+        Verb::Status(args) => query::status(&args),
+        Verb::Sa(cli::SaVerb::List(args)) => query::security_associations(&args),
+        Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
+        Verb::Explain(args) => query::explain(&args),
+        Verb::Demo(options) => return testudo_lab::demo::run(&options),
+        Verb::Bench(command) => return command.run(),
+        Verb::Completions(args) => documents::completions(&args),
+        Verb::Man(args) => documents::man_pages(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,62 @@
+//! Opens the ports that a configuration asks for.
+
+use crate::exit::{Failure, Kind, failure};
+use crate::host_routes;
+use testudo_control::Configuration;
+use testudo_control::config::Action;
+use testudo_control::service::daemon::endpoints;
+use testudo_gateway::PortPair;
+use testudo_packet::Pool;
+use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
+use testudo_port_tun::configure::Prefix;
+use testudo_port_tun::{TunConfig, TunPort};
+
+/// The longest packet that either port may carry, in bytes: what a pool's buffers must hold. Outer datagrams are the longer ones, and a peer with
+/// a larger MTU than ours may send longer ones than we do, so ordinary links get the room of a jumbo-free Ethernet with some to spare.
+pub fn packet_bytes(configuration: &Configuration) -> usize {
+    const ORDINARY: usize = 65_535;
+    usize::from(configuration.unprotected.mtu.max(configuration.protected.mtu)).max(ORDINARY)
+}
+
+/// The pool that a configuration asks for.
+pub fn pool(configuration: &Configuration) -> Pool {
+    Pool::new(configuration.gateway.buffers, packet_bytes(configuration))
+}
+
+/// Opens the TUN interface and the sockets; the interface is configured and up.
+pub fn open(configuration: &Configuration) -> Result<PortPair, Failure> {
+    let unprotected = open_sockets(configuration)?;
+    let protected = open_tun(configuration)?;
+    Ok(PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) })
+}
+
+fn open_tun(configuration: &Configuration) -> Result<TunPort, Failure> {
+    let settings = &configuration.protected;
+    let port = TunPort::open(&TunConfig::new(&settings.name)).map_err(failure(Kind::Port))?;
+    let addresses: Vec<_> =
+        settings.addresses.iter().map(|a| Prefix::new(a.address, a.prefix_length)).collect();
+    let routes = host_routes::wanted(configuration);
+    port.configure(&addresses, settings.mtu.into(), &routes).map_err(failure(Kind::Port))?;
+    tracing::info!(
+        "protected side: {} with MTU {}, offloads {:?}",
+        settings.name,
+        settings.mtu,
+        port.offloads()
+    );
+    Ok(port)
+}
+
+fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
+    let ends = endpoints(configuration).into_iter().map(|(local, port)| Endpoint {
+        local,
+        encapsulation: port.map_or(Encapsulation::RawEsp, |port| Encapsulation::Udp { port }),
+    });
+    let mut config = SocketConfig::new(ends.collect());
+    config.interface.clone_from(&configuration.unprotected.interface);
+    config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
+    let port = SocketPort::open(&config).map_err(failure(Kind::Port))?;
+    for end in port.endpoints() {
+        tracing::info!("unprotected side: {end}");
+    }
+    Ok(port)
+}

@@ -1,0 +1,78 @@
+//! `testudo run`.
+
+use crate::cli::ConfigArgs;
+use crate::exit::{Failure, Kind, failure};
+use crate::{engines, host_routes, ports};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
+use testudo_control::service::daemon::{self, DaemonError, Parts};
+use testudo_control::service::privileges;
+use testudo_control::{Store, StoreError};
+use testudo_gateway::choose_engines;
+use tracing::level_filters::LevelFilter;
+
+/// Runs a gateway until it is told to end.
+pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
+    privileges::hide_memory().map_err(failure(Kind::Port))?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let loaded = Configuration::load(&args.config, KnownAnswers::Refuse, &environment)
+        .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
+    start_log(loaded.configuration.gateway.log);
+    let configuration = &loaded.configuration;
+    let store = Store::open(&configuration.gateway.state).map_err(|e| explain_store(&e, args))?;
+    let candidates = engines::candidates(&configuration.gateway.engines);
+    let (engines, engine_reports) = choose_engines(&candidates).map_err(failure(Kind::Engine))?;
+    for report in &engine_reports {
+        let use_ = if report.in_use { "in use" } else { "not used" };
+        tracing::info!("engine {} {use_}: {}", report.name, report.detail);
+    }
+    let pair = ports::open(configuration)?;
+    privileges::drop_privileges().map_err(failure(Kind::Port))?;
+    let parts = Parts {
+        version: env!("CARGO_PKG_VERSION"),
+        path: args.config.clone(),
+        pool: ports::pool(configuration),
+        store: Arc::new(store),
+        ports: pair,
+        engines,
+        engine_reports,
+        change_routes: Box::new(host_routes::change),
+        loaded,
+    };
+    daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e))
+}
+
+fn explain_store(error: &StoreError, args: &ConfigArgs) -> Failure {
+    match error {
+        StoreError::Missing(_) => {
+            Failure::new(Kind::State, format!("{error}: `testudo init {}`", args.config.display()))
+        }
+        _ => Failure::new(Kind::State, error),
+    }
+}
+
+fn kind_of(error: &DaemonError) -> Kind {
+    match error {
+        DaemonError::Store(_) => Kind::State,
+        DaemonError::Bind(_) | DaemonError::Metrics(_) | DaemonError::Serve(_) => Kind::Port,
+        DaemonError::Tunnels(_) => Kind::Configuration,
+        DaemonError::System(_) | DaemonError::Worker(_) | DaemonError::Panicked => Kind::Other,
+    }
+}
+
+/// Logs go to standard error: the journal of systemd adds the time, a terminal gets it from us.
+fn start_log(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    if std::env::var_os("JOURNAL_STREAM").is_some() { builder.without_time().init() } else { builder.init() }
+}
