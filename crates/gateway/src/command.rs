@@ -43,6 +43,12 @@ pub enum UpdateError {
     /// The protocol refused it.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// Its saved replay window cannot be read; without it, it would take again what it has received before.
+    #[error("tunnel {tunnel}: its saved replay window is damaged; give it new keys")]
+    Window {
+        /// The tunnel.
+        tunnel: Arc<str>,
+    },
     /// No engine takes its keys.
     #[error("tunnel {tunnel}: {source}")]
     Placement {

@@ -45,7 +45,12 @@ impl Dispatcher {
 
     /// Whether any job is with an engine or waits for one that is.
     pub(crate) fn is_busy(&self) -> bool {
-        self.placement.in_flight() > 0 || !self.waiting.is_empty()
+        self.under_way() > 0
+    }
+
+    /// Jobs that are with an engine or wait for one that is.
+    pub(crate) fn under_way(&self) -> usize {
+        self.placement.in_flight() + self.waiting.len()
     }
 
     /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).

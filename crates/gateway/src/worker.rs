@@ -9,6 +9,10 @@ use testudo_crypto::{Direction, Engine, Job};
 use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Spd, TunnelIndex};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortError};
 
+/// Batches that are taken from one side before what became of them is sent: what the other port joins into one call may stand in several
+/// batches. More would only make the first of them late.
+const ROUNDS: usize = 4;
+
 /// The two sides of a gateway.
 pub struct PortPair {
     /// The private network.
@@ -83,13 +87,16 @@ impl Worker {
         let (outbound, inbound) = self
             .dispatcher
             .install(&keys)
-            .map_err(|source| UpdateError::Placement { tunnel: name, source })?;
+            .map_err(|source| UpdateError::Placement { tunnel: Arc::clone(&name), source })?;
         match self.ipsec.install(index, parameters, now) {
             Ok(installed) => {
                 self.dispatcher.connect(Direction::Seal, installed.outbound, outbound);
                 self.dispatcher.connect(Direction::Open, installed.inbound, inbound);
-                // What is no window was refused by the store already; here an empty window is the safe answer to none.
-                let _ = window.is_some_and(|w| self.ipsec.restore_window(index, &w));
+                if window.is_some_and(|w| !self.ipsec.restore_window(index, &w)) {
+                    // Without it the tunnel would take again what it has received before.
+                    self.remove(index);
+                    return Err(UpdateError::Window { tunnel: name });
+                }
                 Ok(installed)
             }
             Err(e) => {
@@ -124,6 +131,7 @@ impl Worker {
     /// # Errors
     /// [`PortError`] if a port failed for good.
     pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
+        let was_busy = self.dispatcher.is_busy();
         let mut moved = self.collect(now)?;
         // While packets wait for a port, no more are made for it: the queue behind the other port is the place to wait.
         if !self.unprotected.is_waiting() && !self.draining {
@@ -132,7 +140,7 @@ impl Worker {
         if !self.protected.is_waiting() {
             moved += self.inbound(now)?;
         }
-        if moved > 0 {
+        if moved > 0 || was_busy {
             self.publish();
         }
         Ok(moved)
@@ -146,40 +154,54 @@ impl Worker {
     }
 
     fn outbound(&mut self, now: Moment) -> Result<usize, PortError> {
-        let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
-        if received == 0 {
-            return Ok(0);
+        let mut moved = 0;
+        for _ in 0..ROUNDS {
+            let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
+            if received == 0 {
+                break;
+            }
+            moved += received;
+            self.ipsec.outbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+            for buffer in self.prepared.pass.drain(..) {
+                self.unprotected.push(buffer, &mut self.pool);
+            }
+            for buffer in self.prepared.replies.drain(..) {
+                self.protected.push(buffer, &mut self.pool);
+            }
+            self.dispatch(now);
         }
-        self.ipsec.outbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
-        for buffer in self.prepared.pass.drain(..) {
-            self.unprotected.push(buffer, &mut self.pool);
-        }
-        for buffer in self.prepared.replies.drain(..) {
-            self.protected.push(buffer, &mut self.pool);
-        }
-        self.dispatch(now)?;
-        Ok(received)
+        self.flush(moved)
     }
 
     fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
-        let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
-        if received == 0 {
-            return Ok(0);
+        let mut moved = 0;
+        for _ in 0..ROUNDS {
+            let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
+            if received == 0 {
+                break;
+            }
+            moved += received;
+            self.ipsec.inbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+            for buffer in self.prepared.pass.drain(..) {
+                self.protected.push(buffer, &mut self.pool);
+            }
+            self.dispatch(now);
         }
-        self.ipsec.inbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
-        for buffer in self.prepared.pass.drain(..) {
-            self.protected.push(buffer, &mut self.pool);
-        }
-        self.dispatch(now)?;
-        Ok(received)
+        self.flush(moved)
     }
 
-    fn dispatch(&mut self, now: Moment) -> Result<(), PortError> {
+    fn dispatch(&mut self, now: Moment) {
         self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
         self.finish(now);
-        self.unprotected.flush(&mut self.pool)?;
-        self.protected.flush(&mut self.pool)?;
-        Ok(())
+    }
+
+    /// Sends what `moved` packets have become; passes their number on.
+    fn flush(&mut self, moved: usize) -> Result<usize, PortError> {
+        if moved > 0 {
+            self.unprotected.flush(&mut self.pool)?;
+            self.protected.flush(&mut self.pool)?;
+        }
+        Ok(moved)
     }
 
     /// Passes ended jobs back through the protocol and on to their port.
@@ -204,6 +226,7 @@ impl Worker {
     /// Work that is due by the clock, not by a packet. To be called about once a second.
     pub fn tick(&mut self, now: Moment) {
         let mut due = Vec::new();
+        self.ipsec.age(now);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
         due.into_iter().for_each(|buffer| self.unprotected.push(buffer, &mut self.pool));
         self.publish();
@@ -234,8 +257,9 @@ impl Worker {
         exhausted && !protected && !unprotected && !self.is_busy()
     }
 
-    /// Drops what still waits, when the gateway must end now.
+    /// Drops what still waits, when the gateway must end now. What is with an engine is counted; its buffers do not come back.
     pub fn discard_waiting(&mut self) {
+        self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
         self.publish();

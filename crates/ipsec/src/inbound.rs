@@ -159,17 +159,25 @@ impl Ipsec {
         let sequence = sequence_of(&job.aad);
         let is_newest = sequence > sa.window.top();
         sa.window.commit(sequence).map_err(reason_of_replay)?;
-        let outer = IpHeader::parse(job.buffer.bytes()).map_err(|_| DropReason::EngineFault)?;
-        let source_port = UdpHeader::parse(outer.payload(job.buffer.bytes())).map_or(0, |u| u.source_port);
+        let tunnel = sa.tunnel;
+        let moved_to = if is_newest { self.new_place_of_peer(tunnel, job.buffer.bytes()) } else { None };
+        let outer_class = ip::traffic_class(job.buffer.bytes());
         strip(job)?;
-        let inner = self.check_inner(&mut job.buffer, name, outer.traffic_class)?;
+        let inner = self.check_inner(&mut job.buffer, name, outer_class)?;
         let sa = self.inbound.get_mut(name).ok_or(DropReason::ShuttingDown)?;
         sa.count(inner, now, &mut self.events);
-        let tunnel = sa.tunnel;
-        if is_newest {
-            self.follow_peer(tunnel, outer.source, source_port);
+        if let Some((address, port)) = moved_to {
+            self.follow_peer(tunnel, address, port);
         }
         Ok(())
+    }
+
+    /// Where a datagram came from, if its tunnel is to learn that.
+    fn new_place_of_peer(&self, tunnel: TunnelIndex, datagram: &[u8]) -> Option<(IpAddr, u16)> {
+        self.tunnel(tunnel).filter(|t| t.parameters.learn_remote)?;
+        let outer = IpHeader::parse(datagram).ok()?;
+        let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
+        Some((outer.source, udp.source_port))
     }
 
     /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod age;
 mod counters;
 mod ecn;
 mod event;
@@ -27,6 +28,7 @@ mod keepalive;
 mod lifetime;
 mod outbound;
 mod replay;
+mod reply_budget;
 mod sa;
 mod selector;
 mod sequence;

@@ -77,11 +77,23 @@ impl LifetimeUse {
         }
         self.packets += 1;
         self.bytes = self.bytes.saturating_add(bytes);
+        self.look_at_soft(now)
+    }
+
+    fn look_at_soft(&mut self, now: Moment) -> LifetimeState {
         if !self.warned && self.reached(&self.lifetime.soft, now) {
             self.warned = true;
             return LifetimeState::SoftReached;
         }
         LifetimeState::Alive
+    }
+
+    /// How the SA stands without a packet; what it says of a soft limit, it says once.
+    pub fn look(&mut self, now: Moment) -> LifetimeState {
+        if self.is_expired(now) {
+            return LifetimeState::Expired;
+        }
+        self.look_at_soft(now)
     }
 
     fn reached(&self, limits: &Limits, now: Moment) -> bool {
@@ -108,6 +120,16 @@ mod tests {
         use LifetimeState::{Alive, Expired, SoftReached};
         assert_eq!(states, [Alive, SoftReached, Alive, Alive, Expired]);
         assert!(used.is_expired(at(1)));
+    }
+
+    #[test]
+    fn time_is_noticed_without_packets_and_warned_of_once() {
+        let soft = Limits { time: Some(Duration::from_secs(5)), ..Limits::default() };
+        let hard = Limits { time: Some(Duration::from_secs(8)), ..Limits::default() };
+        let mut used = LifetimeUse::new(Lifetime { soft, hard }, at(0));
+        let states: Vec<_> = [4, 5, 6, 8, 9].map(|t| used.look(at(t))).into();
+        use LifetimeState::{Alive, Expired, SoftReached};
+        assert_eq!(states, [Alive, SoftReached, Alive, Expired, Expired]);
     }
 
     #[test]

@@ -56,7 +56,9 @@ impl Ipsec {
         }
         if c.header.dont_fragment {
             let mtu = u16::try_from(sa.inner_mtu).unwrap_or(u16::MAX);
-            reply_too_big(&c.header, &buffer, mtu, pool, &mut out.replies);
+            if self.replies.take(now) {
+                reply_too_big(&c.header, &buffer, mtu, pool, &mut out.replies);
+            }
             sa.counters.count_drop(DropReason::TooBig);
             return pool.discard(buffer, DropReason::TooBig);
         }

@@ -21,6 +21,13 @@ pub(crate) struct Reported {
     not_leased: bool,
 }
 
+impl Reported {
+    /// Reports, once, that a hard limit was reached.
+    pub(crate) fn hard_lifetime(&mut self, events: &mut Vec<Event>, tunnel: TunnelIndex, outbound: bool) {
+        report(events, &mut self.hard_lifetime, tunnel, EventKind::HardLifetime { outbound });
+    }
+}
+
 /// An SA towards the peer.
 #[derive(Debug)]
 pub(crate) struct OutboundSa {
@@ -96,12 +103,7 @@ impl OutboundSa {
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
         if self.lifetime.is_expired(now) {
-            report(
-                events,
-                &mut self.reported.hard_lifetime,
-                self.tunnel,
-                EventKind::HardLifetime { outbound: true },
-            );
+            self.reported.hard_lifetime(events, self.tunnel, true);
             return Err(DropReason::LifetimeExpired);
         }
         let sequence = self.sequence.take().map_err(|e| self.explain(e, events))?;
@@ -132,12 +134,7 @@ impl InboundSa {
     /// Whether a packet may be tried at all.
     pub(crate) fn admit(&mut self, now: Moment, events: &mut Vec<Event>) -> Result<(), DropReason> {
         if self.lifetime.is_expired(now) {
-            report(
-                events,
-                &mut self.reported.hard_lifetime,
-                self.tunnel,
-                EventKind::HardLifetime { outbound: false },
-            );
+            self.reported.hard_lifetime(events, self.tunnel, false);
             return Err(DropReason::LifetimeExpired);
         }
         Ok(())

@@ -4,6 +4,7 @@ use crate::counters::SaCounters;
 use crate::event::Event;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
+use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, OutboundSa, Reported, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
@@ -70,6 +71,7 @@ pub struct Ipsec {
     /// UDP ports on which ESP is expected, with the number of tunnels that do.
     pub(crate) udp_ports: HashMap<u16, u32, foldhash::fast::RandomState>,
     pub(crate) events: Vec<Event>,
+    pub(crate) replies: ReplyBudget,
 }
 
 /// The longest inner packet that a tunnel over this path carries, in bytes.

@@ -8,11 +8,19 @@ pub const HEADROOM_BYTES: usize = 128;
 /// Room after a received packet: TFC-free padding (up to 255), trailer and the longest ICV (32), rounded up.
 pub const TAILROOM_BYTES: usize = 320;
 
-/// A fixed number of buffers for one worker, and the books of what became of them.
+/// Buffers that are there from the start: a few batches.
+const PREPARED: usize = 256;
+
+/// Up to a fixed number of buffers for one worker, and the books of what became of them.
+///
+/// A few are there from the start, the others are made when for the first time so many are in use at once, and stay: long buffers
+/// would otherwise take memory that nobody needs.
 ///
 /// When it is empty, [`take`](Self::take) returns `None`: ports then leave packets in the kernel's queues.
 pub struct Pool {
     free: Vec<Buffer>,
+    /// Buffers that exist, free or in use.
+    made: usize,
     size: usize,
     packet_bytes: usize,
     created: u64,
@@ -23,17 +31,27 @@ impl Pool {
     /// `count` buffers, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and [`TAILROOM_BYTES`].
     #[must_use]
     pub fn new(count: usize, packet_bytes: usize) -> Self {
-        let capacity = HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES;
-        let free = (0..count).map(|_| Buffer::with_capacity(capacity)).collect();
-        Self { free, size: count, packet_bytes, created: 0, drops: DropCounters::default() }
+        let made = count.min(PREPARED);
+        let drops = DropCounters::default();
+        let mut pool =
+            Self { free: Vec::with_capacity(count), made, size: count, packet_bytes, created: 0, drops };
+        pool.free
+            .extend((0..made).map(|_| Buffer::with_capacity(HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES)));
+        pool
     }
 
     /// A buffer, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
     #[must_use]
     pub fn take(&mut self) -> Option<Buffer> {
-        let mut buffer = self.free.pop()?;
+        let mut buffer = self.free.pop().or_else(|| self.make())?;
         buffer.reset(HEADROOM_BYTES);
         Some(buffer)
+    }
+
+    fn make(&mut self) -> Option<Buffer> {
+        let may = self.made < self.size;
+        self.made += usize::from(may);
+        may.then(|| Buffer::with_capacity(self.capacity()))
     }
 
     /// Like [`take`](Self::take), for a packet that no port received: a fragment, a reply, a keepalive. It is counted, so that the books balance.
@@ -46,7 +64,7 @@ impl Pool {
 
     /// Takes back the buffer of a packet that went on its way.
     pub fn recycle(&mut self, buffer: Buffer) {
-        if self.free.len() < self.size && buffer.capacity() >= self.capacity() {
+        if self.free.len() < self.made && buffer.capacity() >= self.capacity() {
             self.free.push(buffer);
         }
     }
@@ -68,10 +86,10 @@ impl Pool {
         self.packet_bytes
     }
 
-    /// Buffers that are free now.
+    /// Buffers that are free now, made or not.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.size - self.made
     }
 
     /// Buffers of the pool, free or in use.
@@ -111,6 +129,16 @@ mod tests {
         assert_eq!(pool.available(), 2);
         assert_eq!(pool.drops().get(DropReason::NotIp), 1);
         assert_eq!(pool.drops().total(), 1);
+    }
+
+    #[test]
+    fn buffers_are_made_when_they_are_needed_and_no_more_than_there_may_be() {
+        let mut pool = Pool::new(2 * PREPARED, 100);
+        assert_eq!((pool.free.len(), pool.available()), (PREPARED, 2 * PREPARED));
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((taken.len(), pool.available()), (2 * PREPARED, 0));
+        taken.into_iter().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!((pool.free.len(), pool.available()), (2 * PREPARED, 2 * PREPARED));
     }
 
     #[test]

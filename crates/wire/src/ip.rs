@@ -299,6 +299,16 @@ impl OuterHeader {
     }
 }
 
+/// DSCP and ECN of a packet whose header was parsed before; 0 for bytes that are no IP packet.
+#[must_use]
+pub fn traffic_class(bytes: &[u8]) -> u8 {
+    match bytes {
+        [first, second, ..] if first >> 4 == 4 => *second,
+        [first, second, ..] if first >> 4 == 6 => first << 4 | second >> 4,
+        _ => 0,
+    }
+}
+
 /// Sets the ECN field of the packet in `bytes` (RFC 3168 5) and mends an IPv4 checksum; bytes that are no IP packet stay as they are.
 pub fn set_ecn(bytes: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;
@@ -346,6 +356,7 @@ mod tests {
             assert_eq!((header.source, header.destination), (s.parse().unwrap(), d.parse().unwrap()));
             assert_eq!((header.protocol, header.traffic_class, header.hop_limit), (17, 0xB9, 63));
             assert_eq!(header.total_bytes, bytes.len());
+            assert_eq!(traffic_class(&bytes), 0xB9);
             assert_eq!(header.ports(&bytes), Some((5000, 53)));
             assert!(header.dont_fragment && header.fragment.is_none());
         }

@@ -127,8 +127,7 @@ impl Engine for IpsecMbEngine {
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
-        let refused =
-            |why: String| EngineError::KeyRefused { engine: NAME, reason: why };
+        let refused = |why: String| EngineError::KeyRefused { engine: NAME, reason: why };
         let cipher = match key.suite() {
             Suite::Aes128Gcm16 => Cipher::Gcm128(self.manager.expand_gcm(key.key()).map_err(refused)?),
             Suite::Aes256Gcm16 => Cipher::Gcm256(self.manager.expand_gcm(key.key()).map_err(refused)?),

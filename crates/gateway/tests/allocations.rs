@@ -1,0 +1,170 @@
+//! Nothing is allocated per packet, and no flood grows a table (DESIGN, "Memory").
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "test data is made of small numbers, and a test says what must hold"
+)]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use support::gateway::portable;
+use support::sealer::encapsulate;
+use support::{Handmade, Inner, LeaseTwin, Random, Sealer, Side, TunnelSpec};
+use testudo_crypto::Suite;
+use testudo_gateway::{PortPair, Update, Worker};
+use testudo_ipsec::{Moment, Spd};
+use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting what each thread asks of it.
+struct Counting;
+
+// SAFETY: every call is passed to the system's allocator as it came; counting touches a thread-local cell that needs no allocation.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises about both are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Gives what a function writes, and swallows what it gets, without allocating.
+struct Source<F> {
+    write: F,
+    counters: PortCounters,
+}
+
+impl<F: FnMut(&mut [u8]) -> usize + Send> Port for Source<F> {
+    fn name(&self) -> &str {
+        "source"
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        while !batch.is_full() {
+            let Some(mut buffer) = pool.take() else { break };
+            let len = (self.write)(buffer.receive_area());
+            if len == 0 {
+                pool.recycle(buffer);
+                break;
+            }
+            buffer.set_len(len);
+            self.counters.rx_packets += 1;
+            batch.push(buffer);
+        }
+        Ok(batch.len())
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let n = batch.len();
+        self.counters.tx_packets += n as u64;
+        batch.drain(..).for_each(|buffer| pool.recycle(buffer));
+        Ok(n)
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+type Writer = Box<dyn FnMut(&mut [u8]) -> usize + Send>;
+
+fn silent() -> Writer {
+    Box::new(|_| 0)
+}
+
+fn spec() -> TunnelSpec {
+    TunnelSpec::new(0, Suite::Aes128Gcm16)
+}
+
+fn worker(side: Side, protected: Writer, unprotected: Writer) -> Worker {
+    let port = |write| Box::new(Source { write, counters: PortCounters::default() });
+    let ports = PortPair { protected: port(protected), unprotected: port(unprotected) };
+    let policies = Arc::new(Spd::new(spec().policies(side)));
+    let mut worker = Worker::new(ports, Pool::new(512, 2048), portable(), policies);
+    let install = vec![spec().install(side, &mut LeaseTwin::new(1 << 40), None)];
+    worker.update(Update { install, ..Update::default() }, Moment::default());
+    worker
+}
+
+/// Packets that fill what grows once.
+const WARM_UP: usize = 2048;
+
+/// Allocations while `packets` more than the [`WARM_UP`] are moved.
+fn allocations(worker: &mut Worker, packets: usize) -> u64 {
+    let mut turn_until = |packets: usize| {
+        let mut moved = 0;
+        while moved < packets {
+            let now = worker.turn(Moment::default()).expect("memory does not fail");
+            assert!(now > 0, "the source has run dry");
+            moved += now;
+        }
+    };
+    turn_until(WARM_UP);
+    let before = ALLOCATIONS.with(Cell::get);
+    turn_until(packets);
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    to[..from.len()].copy_from_slice(from);
+    from.len()
+}
+
+#[test]
+fn sealing_allocates_nothing_per_packet() {
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+    let mut a = worker(Side::A, Box::new(move |out| copy(&packet, out)), silent());
+    assert_eq!(allocations(&mut a, 32_768), 0);
+    assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+}
+
+#[test]
+fn opening_allocates_nothing_per_packet() {
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let sealed: Vec<_> = (1..=10_240).map(|n| sealer.seal(n, &Handmade::carrying(&packet))).collect();
+    let mut next = sealed.into_iter();
+    let mut b = worker(Side::B, silent(), Box::new(move |out| next.next().map_or(0, |d| copy(&d, out))));
+    assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0);
+    assert_eq!(b.protected_port().counters().tx_packets, 10_240);
+}
+
+#[test]
+fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
+    let mut random = Random::new(support::random::seed());
+    let datagram = encapsulate(&spec(), Side::A, &random.bytes(100), 0);
+    let spi = spec().spi_from(Side::A).to_be_bytes();
+    let flood = move |out: &mut [u8]| {
+        let n = copy(&datagram, out);
+        if random.one_in(2) {
+            random.fill(&mut out[20..n]);
+        } else {
+            out[20..24].copy_from_slice(&spi);
+            random.fill(&mut out[24..n]);
+        }
+        n
+    };
+    let mut b = worker(Side::B, silent(), Box::new(flood));
+    assert_eq!(allocations(&mut b, 131_072), 0);
+    let drops = b.pool().drops();
+    assert!(
+        drops.get(DropReason::UnknownSpi) > 50_000 && drops.get(DropReason::AuthenticationFailed) > 50_000
+    );
+}

@@ -1,0 +1,163 @@
+//! Tunnels come, go and change while packets flow; those that do not change lose nothing (reload).
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::packet::{number, numbered};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use std::sync::Arc;
+use testudo_crypto::{Engine, PortableEngine, Suite};
+use testudo_engine_late::{LateConfig, LateEngine};
+use testudo_gateway::{Update, UpdateError};
+use testudo_ipsec::{InstallError, Spd};
+use testudo_packet::DropReason;
+
+fn spec(number: u8) -> TunnelSpec {
+    TunnelSpec::new(number, Suite::ALL[usize::from(number) % 3])
+}
+
+fn engines(late: bool) -> Vec<Box<dyn Engine>> {
+    let mut engines = portable();
+    if late {
+        let engine = LateEngine::new(Box::new(PortableEngine::new()), LateConfig::unreliable(5));
+        engines.insert(0, Box::new(engine));
+    }
+    engines
+}
+
+/// Tunnels 0 and 1 carry traffic both ways while 2 and 3 are removed and installed all the time, policies are replaced, and 1 gets the
+/// same selectors again.
+#[test]
+fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
+    for late in [false, true] {
+        let mut store = [LeaseTwin::new(1 << 20), LeaseTwin::new(1 << 20)];
+        let all: Vec<_> = (0..4).map(spec).collect();
+        let mut ends = [Side::A, Side::B].map(|side| {
+            let policies = all.iter().flat_map(|s| s.policies(side)).collect();
+            let mut gateway = Gateway::new(policies, PoolSize(2048, 2048), engines(late));
+            let store = &mut store[usize::from(side == Side::B)];
+            all.iter().for_each(|s| gateway.install(s.install(side, store, None)));
+            gateway
+        });
+        let mut delivered: [Vec<u32>; 2] = Default::default();
+        for round in 0..300u32 {
+            for tunnel in 0..4 {
+                (0..20).for_each(|n| {
+                    let packet = numbered(9, round * 20 + n, tunnel, true, 1000);
+                    ends[0].protected.push(packet.bytes());
+                });
+            }
+            for (end, side) in [Side::A, Side::B].into_iter().enumerate() {
+                ends[end].turn();
+                let changing = &all[2 + round as usize % 2];
+                let now = ends[end].now();
+                let policies = all.iter().flat_map(|s| s.policies(side)).collect();
+                let update = Update {
+                    remove: vec![changing.index()],
+                    install: vec![changing.install(side, &mut store[end], None)],
+                    selectors: vec![(all[1].index(), all[1].selectors(side))],
+                    policies: Some(Arc::new(Spd::new(policies))),
+                };
+                let outcome = ends[end].worker.update(update, now);
+                assert!(outcome.iter().all(|(_, result)| result.is_ok()));
+            }
+            ends[0].settle();
+            ends[0].unprotected.take().into_iter().for_each(|d| ends[1].unprotected.push(d));
+            ends[1].turn();
+            if round % 10 == 9 {
+                ends[1].settle();
+            }
+            for packet in ends[1].protected.take() {
+                let tunnel = usize::from(crate::support::packet::tunnel_of(&packet, true));
+                if tunnel < 2 {
+                    delivered[tunnel].push(number(&packet, true));
+                }
+            }
+        }
+        let sent: Vec<u32> = (0..300 * 20).collect();
+        assert_eq!(delivered[0], sent);
+        assert_eq!(delivered[1], sent);
+        ends.iter().for_each(Gateway::assert_settled);
+    }
+}
+
+#[test]
+fn an_install_that_cannot_be_leaves_nothing_behind() {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec(0)]);
+    let mut store = LeaseTwin::new(1 << 20);
+    let now = a.now();
+    let mut same_spi = spec(1).install(Side::A, &mut store, None);
+    same_spi.parameters.inbound.spi = spec(0).spi_from(Side::B);
+    let same_place = spec(0).install(Side::A, &mut store, None);
+    let good = spec(2).install(Side::A, &mut store, None);
+    let update = Update { install: vec![same_spi, same_place, good], ..Update::default() };
+    let outcome = a.worker.update(update, now);
+    assert!(matches!(outcome[0].1, Err(UpdateError::Install(InstallError::SpiInUse { .. }))));
+    assert!(matches!(outcome[1].1, Err(UpdateError::Install(InstallError::PlaceInUse { .. }))));
+    assert!(outcome[2].1.is_ok(), "the others were installed");
+    assert_eq!(
+        a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()).len(),
+        1,
+        "and the old one still works"
+    );
+}
+
+/// Without an engine that takes its key a tunnel is not installed; nothing waits for keys that never come.
+#[test]
+fn a_tunnel_that_no_engine_takes_is_refused() {
+    let mut a = Gateway::new(spec(0).policies(Side::A), PoolSize(8, 2048), Vec::new());
+    let now = a.now();
+    let install = vec![spec(0).install(Side::A, &mut LeaseTwin::new(10), None)];
+    let outcome = a.worker.update(Update { install, ..Update::default() }, now);
+    assert!(matches!(outcome[0].1, Err(UpdateError::Placement { .. })));
+    assert!(a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()).is_empty());
+    assert_eq!(a.drops(DropReason::NoSa), 1);
+}
+
+/// An empty window in place of one that cannot be read would take again what was received before.
+#[test]
+fn a_tunnel_whose_saved_window_is_damaged_is_refused() {
+    let mut a = Gateway::new(spec(0).policies(Side::A), PoolSize(8, 2048), portable());
+    let now = a.now();
+    let install = vec![spec(0).install(Side::A, &mut LeaseTwin::new(10), Some(vec![1, 2, 3]))];
+    let outcome = a.worker.update(Update { install, ..Update::default() }, now);
+    assert!(matches!(outcome[0].1, Err(UpdateError::Window { .. })));
+    assert!(a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()).is_empty());
+    assert_eq!(a.drops(DropReason::NoSa), 1);
+}
+
+/// A link that is slow loses nothing: what does not fit waits where it came from.
+#[test]
+fn a_slow_link_makes_packets_wait_not_vanish() {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec(0)]);
+    (0..2000).for_each(|_| a.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()));
+    let mut sent = 0;
+    for turn in 0..10_000 {
+        a.unprotected.set_room(Some(turn % 3));
+        a.turn();
+        sent += a.unprotected.take().len();
+        a.assert_books_balance();
+        if sent == 2000 {
+            break;
+        }
+    }
+    assert_eq!(sent, 2000);
+    assert_eq!(a.worker.pool().drops().total(), 0);
+    a.assert_settled();
+}
+
+/// The end of a gateway: nothing more is taken from inside, what is under way leaves, what comes from outside is still delivered.
+#[test]
+fn a_draining_gateway_finishes_what_it_has() {
+    for late in [false, true] {
+        let mut a = Gateway::new(spec(0).policies(Side::A), PoolSize(256, 2048), engines(late));
+        a.install(spec(0).install(Side::A, &mut LeaseTwin::new(1 << 20), None));
+        (0..2000).for_each(|_| a.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()));
+        a.turn();
+        let untaken = a.protected.arriving();
+        assert!((1..2000).contains(&untaken), "some packets were taken, some were not: {untaken}");
+        a.worker.drain();
+        a.settle();
+        assert_eq!(a.unprotected.take().len(), 2000 - untaken);
+        assert_eq!(a.protected.arriving(), untaken);
+        a.assert_settled();
+    }
+}

@@ -1,0 +1,333 @@
+//! Every drop reason has a test that raises it (DESIGN, "Drop").
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::sealer::{encapsulate, esp_offset};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::time::Duration;
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_engine_late::{LateConfig, LateEngine};
+use testudo_gateway::{Update, Worker};
+use testudo_ipsec::{Action, Lifetime, Limits, Policy, Selector};
+use testudo_packet::{DropReason, Pool};
+
+fn spec() -> TunnelSpec {
+    TunnelSpec::new(0, Suite::Aes128Gcm16)
+}
+
+fn in_udp() -> TunnelSpec {
+    TunnelSpec { udp: true, ..spec() }
+}
+
+/// A packet that A's policy sends through tunnel 0.
+fn inner(bytes: usize) -> Inner {
+    Inner::udp("10.0.0.1", "172.16.0.2", bytes)
+}
+
+/// A after it was given `packet` from its protected side.
+fn a_given(packet: impl Into<Vec<u8>>) -> Gateway {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+    assert_eq!(a.seal(packet), [[0u8; 0]; 0]);
+    a
+}
+
+/// B after it was given `datagram` from its unprotected side.
+fn b_given(spec: &TunnelSpec, datagram: impl Into<Vec<u8>>) -> Gateway {
+    let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(spec));
+    assert_eq!(b.open(datagram), [[0u8; 0]; 0]);
+    b
+}
+
+/// B after it was given a valid ESP packet with this inside.
+fn b_given_inside(made: &Handmade) -> Gateway {
+    b_given(&spec(), Sealer::new(&spec(), Side::A).seal(1, made))
+}
+
+/// A gateway whose only policy does this with everything.
+fn with_policy(action: Action) -> Gateway {
+    Gateway::new(vec![Policy { selector: Selector::ANY, action }], PoolSize(64, 2048), portable())
+}
+
+/// An engine that fails at everything.
+struct BrokenEngine;
+
+impl Engine for BrokenEngine {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn description(&self) -> String {
+        self.name().into()
+    }
+
+    fn capability(&self, _: Suite) -> Option<Capability> {
+        None
+    }
+
+    fn install(&mut self, _: &KeyMaterial, _: Direction) -> Result<KeyId, EngineError> {
+        Ok(KeyId(0))
+    }
+
+    fn remove(&mut self, _: KeyId) {}
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+        jobs.len()
+    }
+}
+
+fn a_with(
+    spec: &TunnelSpec,
+    pool: PoolSize,
+    engines: Vec<Box<dyn Engine>>,
+    store: &mut LeaseTwin,
+) -> Gateway {
+    let mut a = Gateway::new(spec.policies(Side::A), pool, engines);
+    a.install(spec.install(Side::A, store, None));
+    a
+}
+
+/// A with a lease store that was prepared.
+fn a_leasing(spec: &TunnelSpec, mut store: LeaseTwin) -> Gateway {
+    a_with(spec, PoolSize(64, 2048), portable(), &mut store)
+}
+
+/// Makes a gateway drop packets for `reason`, and returns it. The match names every reason: a new one does not compile without a test.
+fn raise(reason: DropReason) -> Gateway {
+    let good = Handmade::carrying(&inner(100).bytes());
+    match reason {
+        DropReason::NotIp => a_given([0x00; 40]),
+        DropReason::Truncated => a_given(&inner(100).bytes()[..99]),
+        DropReason::BadHeader => a_given([0x44; 40]),
+        DropReason::BadChecksum => {
+            let mut packet = inner(100).bytes();
+            packet[8] ^= 1;
+            a_given(packet)
+        }
+        DropReason::PolicyDiscard => {
+            let mut gateway = with_policy(Action::Discard);
+            gateway.seal(inner(100).bytes());
+            gateway
+        }
+        DropReason::NoPolicy => a_given(Inner::udp("10.0.0.1", "8.8.8.8", 100).bytes()),
+        DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
+        DropReason::SelectorMismatch => {
+            b_given_inside(&Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", 100).bytes()))
+        }
+        DropReason::NoSa => {
+            let mut gateway = with_policy(Action::Protect(spec().index()));
+            gateway.seal(inner(100).bytes());
+            gateway
+        }
+        DropReason::PeerUnknown => {
+            let spec = TunnelSpec { b_learns: true, ..in_udp() };
+            let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+            b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes());
+            b
+        }
+        DropReason::LifetimeExpired => {
+            let hard = Limits { time: Some(Duration::from_secs(1)), ..Limits::default() };
+            let spec = TunnelSpec { lifetime: Lifetime { hard, ..Lifetime::default() }, ..spec() };
+            let mut a = Gateway::with_tunnels(Side::A, &[spec]);
+            a.clock.advance(Duration::from_secs(1));
+            a.seal(inner(100).bytes());
+            a
+        }
+        DropReason::SequenceExhausted => {
+            let spec = TunnelSpec { esn: false, ..spec() };
+            let mut store = LeaseTwin::new(1 << 40);
+            store.begin_at(spec.spi_from(Side::A), u64::from(u32::MAX));
+            let mut a = a_leasing(&spec, store);
+            assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the last number is used");
+            a.seal(inner(100).bytes());
+            a
+        }
+        DropReason::SequenceNotLeased => {
+            let mut a = a_leasing(&spec(), LeaseTwin::new(1));
+            assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the leased number is used");
+            a.seal(inner(100).bytes());
+            a
+        }
+        DropReason::TooBig => a_given(Inner { dont_fragment: true, ..inner(1500) }.bytes()),
+        DropReason::NoRoom => {
+            // A path that pretends to carry more than an IPv4 datagram can be long.
+            let spec = TunnelSpec { path_mtu: 70_000, ..spec() };
+            let mut store = LeaseTwin::new(1 << 40);
+            let mut a = a_with(&spec, PoolSize(4, 65_535), portable(), &mut store);
+            a.seal(inner(65_535).bytes());
+            a
+        }
+        DropReason::NotForUs => b_given(&spec(), Inner::udp("192.0.2.9", "198.51.100.2", 100).bytes()),
+        DropReason::OuterFragment => {
+            let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good);
+            datagram[6] = 0x20;
+            mend(&mut datagram);
+            b_given(&spec(), datagram)
+        }
+        DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
+        DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
+        DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
+        DropReason::WrongEncapsulation => {
+            let datagram = Sealer::new(&in_udp(), Side::A).seal(1, &good);
+            let esp = &datagram[esp_offset(&in_udp())..];
+            b_given(&in_udp(), encapsulate(&spec(), Side::A, esp, 0))
+        }
+        DropReason::EspMalformed => b_given(&spec(), encapsulate(&spec(), Side::A, &[0; 7], 0)),
+        DropReason::ReplayTooOld | DropReason::ReplayDuplicate => {
+            // With ESN an old number reads as one of the next 2^32, and fails its ICV (RFC 4303 A2.2).
+            let spec = TunnelSpec { esn: false, ..spec() };
+            let mut sealer = Sealer::new(&spec, Side::A);
+            let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+            assert_eq!(b.open(sealer.seal(10_000, &good)).len(), 1);
+            let sequence = if reason == DropReason::ReplayDuplicate { 10_000 } else { 10_000 - 4096 };
+            b.open(sealer.seal(sequence, &good));
+            b
+        }
+        DropReason::AuthenticationFailed => {
+            let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good);
+            *datagram.last_mut().expect("an ICV") ^= 1;
+            b_given(&spec(), datagram)
+        }
+        DropReason::EngineFault => {
+            let engines: Vec<Box<dyn Engine>> = vec![Box::new(BrokenEngine)];
+            let mut a = a_with(&spec(), PoolSize(64, 2048), engines, &mut LeaseTwin::new(1 << 40));
+            a.seal(inner(100).bytes());
+            a
+        }
+        DropReason::BadPadding => b_given_inside(&Handmade { pad_length: 255, ..good }),
+        DropReason::BadNextHeader => b_given_inside(&Handmade { next_header: 6, ..good }),
+        DropReason::DummyPacket => b_given_inside(&Handmade { next_header: 59, ..good }),
+        DropReason::InnerMalformed => b_given_inside(&Handmade { next_header: 41, ..good }),
+        DropReason::EcnCongestion => b_given_inside(&Handmade { outer_class: 3, ..good }),
+        DropReason::ReceiveTruncated => a_given([0x45; 3000]),
+        DropReason::PoolEmpty => {
+            let mut a = a_with(&spec(), PoolSize(1, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+            a.seal(inner(2000).bytes());
+            a
+        }
+        DropReason::QueueFull => {
+            // The protected side takes no replies while packets that are too big keep coming from there.
+            let mut a = a_with(&spec(), PoolSize(6000, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+            a.protected.set_room(Some(0));
+            (0..5000).for_each(|_| a.protected.push(Inner { dont_fragment: true, ..inner(1500) }.bytes()));
+            while a.protected.arriving() > 0 {
+                a.turn();
+                // Replies are limited in rate.
+                a.clock.advance(Duration::from_secs(1));
+            }
+            a.protected.set_room(None);
+            a.settle();
+            a
+        }
+        DropReason::MessageTooLong | DropReason::SendRefused => {
+            let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+            a.unprotected.refuse_next(reason);
+            a.seal(inner(100).bytes());
+            a
+        }
+        DropReason::BypassUnavailable => {
+            let mut gateway = with_policy(Action::Bypass);
+            gateway.unprotected.refuse_next(reason);
+            gateway.seal(inner(100).bytes());
+            gateway
+        }
+        DropReason::ShuttingDown => {
+            let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+            a.unprotected.set_room(Some(0));
+            a.seal(inner(100).bytes());
+            a.worker.drain();
+            a.worker.discard_waiting();
+            a
+        }
+    }
+}
+
+/// Mends the checksum of an IPv4 header without options.
+fn mend(datagram: &mut [u8]) {
+    datagram[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&datagram[..20]).to_bytes();
+    datagram[10..12].copy_from_slice(&sum);
+}
+
+#[test]
+fn every_drop_reason_is_raised() {
+    for &reason in DropReason::ALL {
+        let gateway = raise(reason);
+        assert!(gateway.drops(reason) > 0, "{reason:?} was not raised: {:?}", gateway.worker.pool().drops());
+        gateway.assert_settled();
+    }
+}
+
+/// Where a drop belongs to one packet, it is counted once, and nothing else is.
+#[test]
+fn a_dropped_packet_has_one_reason() {
+    for &reason in DropReason::ALL {
+        if !matches!(reason, DropReason::QueueFull) {
+            let gateway = raise(reason);
+            assert_eq!(
+                gateway.worker.pool().drops().total(),
+                1,
+                "{reason:?}: {:?}",
+                gateway.worker.pool().drops()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_other_threads_read_is_what_happened() {
+    for &reason in DropReason::ALL {
+        let mut gateway = raise(reason);
+        let now = gateway.now();
+        gateway.worker.tick(now);
+        let counters = gateway.worker.counters();
+        assert_eq!(&counters.drops(), gateway.worker.pool().drops(), "{reason:?}");
+        assert_eq!(counters.created(), gateway.worker.pool().created());
+        assert_eq!(counters.free_buffers(), gateway.worker.pool().size() as u64);
+        assert_eq!(counters.protected().counters, gateway.worker.protected_port().counters());
+        assert_eq!(counters.unprotected().counters, gateway.worker.unprotected_port().counters());
+    }
+}
+
+/// Removing a tunnel ends what engines still do for it: as shutting down, in both directions, whatever the engine says of it later.
+#[test]
+fn packets_under_way_when_their_tunnel_is_removed_end_as_shutting_down() {
+    for faults_per_million in [0, 1_000_000] {
+        let config = LateConfig { polls_min: 3, faults_per_million, ..LateConfig::reliable(1) };
+        let late = || -> Vec<Box<dyn Engine>> {
+            vec![
+                Box::new(LateEngine::new(Box::new(PortableEngine::new()), config)),
+                Box::new(PortableEngine::new()),
+            ]
+        };
+        let mut a = a_with(&spec(), PoolSize(64, 2048), late(), &mut LeaseTwin::new(1 << 40));
+        (0..5).for_each(|_| a.protected.push(inner(100).bytes()));
+        let mut sealer = Sealer::new(&spec(), Side::B);
+        let back = Handmade::carrying(&Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes());
+        (1..=5).for_each(|n| a.unprotected.push(sealer.seal(n, &back)));
+        a.turn();
+        let now = a.now();
+        a.worker.update(Update { remove: vec![spec().index()], ..Update::default() }, now);
+        a.settle();
+        assert_eq!(a.drops(DropReason::ShuttingDown), 10, "{:?}", a.worker.pool().drops());
+        assert!(a.unprotected.take().is_empty() && a.protected.take().is_empty());
+        a.assert_settled();
+    }
+}
+
+/// A pool is shared by nobody else: that a worker can be built from its parts alone is part of the frame.
+#[test]
+fn a_worker_without_tunnels_drops_everything_and_loses_nothing() {
+    let gateway = Gateway::new(Vec::new(), PoolSize(8, 2048), Vec::new());
+    let Gateway { mut worker, protected, unprotected, clock } = gateway;
+    for _ in 0..100 {
+        protected.push(inner(100).bytes());
+        unprotected.push(inner(100).bytes());
+    }
+    use testudo_gateway::Clock;
+    while Worker::turn(&mut worker, clock.now()).expect("memory does not fail") > 0 {}
+    let pool: &Pool = worker.pool();
+    assert_eq!((pool.drops().get(DropReason::NoPolicy), pool.drops().get(DropReason::NotForUs)), (100, 100));
+    assert_eq!(pool.available(), 8);
+}

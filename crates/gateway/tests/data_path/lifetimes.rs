@@ -1,0 +1,170 @@
+//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), numbers that run out: each reported once, and the SA stops where it must.
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_gateway::Clock;
+use testudo_ipsec::{Event, EventKind, Lifetime, Limits};
+use testudo_packet::DropReason;
+
+const BYTES: usize = 100;
+
+fn with(lifetime: Lifetime) -> TunnelSpec {
+    TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
+}
+
+/// Soft after 5 packets, hard after 8, told in each of the ways that amount to it.
+fn limits() -> [Lifetime; 3] {
+    let packets = |n| Limits { packets: Some(n), ..Limits::default() };
+    let bytes = |n| Limits { bytes: Some(n), ..Limits::default() };
+    // The clock moves one second after each packet.
+    let time = |n| Limits { time: Some(Duration::from_secs(n)), ..Limits::default() };
+    [
+        Lifetime { soft: packets(5), hard: packets(8) },
+        Lifetime { soft: bytes(450), hard: bytes(750) },
+        Lifetime { soft: time(4), hard: time(8) },
+    ]
+}
+
+fn once(events: &[Event], kind: EventKind) {
+    let times = events.iter().filter(|e| e.kind == kind).count();
+    assert_eq!(times, 1, "{kind:?} was reported {times} times: {events:?}");
+}
+
+#[test]
+fn an_outbound_sa_warns_once_and_stops_once() {
+    for lifetime in limits() {
+        let mut a = Gateway::with_tunnels(Side::A, &[with(lifetime)]);
+        let mut passed = 0;
+        for _ in 0..20 {
+            passed += a.seal(Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes()).len();
+            a.clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(passed, 8, "{lifetime:?}");
+        assert_eq!(a.drops(DropReason::LifetimeExpired), 12);
+        let events = a.worker.take_events();
+        once(&events, EventKind::SoftLifetime { outbound: true });
+        once(&events, EventKind::HardLifetime { outbound: true });
+        assert_eq!(events.len(), 2, "{events:?}");
+        a.assert_settled();
+    }
+}
+
+#[test]
+fn an_inbound_sa_warns_once_and_stops_once() {
+    for lifetime in limits() {
+        let spec = with(lifetime);
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+        let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes());
+        let mut passed = 0;
+        for n in 1..=20 {
+            passed += b.open(sealer.seal(n, &made)).len();
+            b.clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(passed, 8, "{lifetime:?}");
+        assert_eq!(b.drops(DropReason::LifetimeExpired), 12);
+        let events = b.worker.take_events();
+        once(&events, EventKind::SoftLifetime { outbound: false });
+        once(&events, EventKind::HardLifetime { outbound: false });
+        assert_eq!(events.len(), 2, "{events:?}");
+        b.assert_settled();
+    }
+}
+
+/// A hard limit holds within a batch as well: the packets that were let in before it was reached do not slip through behind it.
+#[test]
+fn a_batch_does_not_overshoot_a_hard_limit() {
+    for lifetime in &limits()[..2] {
+        let spec = with(*lifetime);
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+        let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
+        for n in 1..=60 {
+            a.protected.push(packet.clone());
+            b.unprotected.push(sealer.seal(n, &Handmade::carrying(&packet)));
+        }
+        a.settle();
+        b.settle();
+        assert_eq!((a.unprotected.take().len(), b.protected.take().len()), (8, 8));
+        assert_eq!((a.drops(DropReason::LifetimeExpired), b.drops(DropReason::LifetimeExpired)), (52, 52));
+        once(&a.worker.take_events(), EventKind::HardLifetime { outbound: true });
+        once(&b.worker.take_events(), EventKind::HardLifetime { outbound: false });
+        b.assert_settled();
+    }
+}
+
+/// What is not authentic uses nothing up.
+#[test]
+fn forged_and_replayed_packets_do_not_age_an_sa() {
+    let spec = with(limits()[0]);
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+    let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes());
+    for n in 1..=7 {
+        let datagram = sealer.seal(n, &made);
+        for _ in 0..20 {
+            let mut forged = datagram.clone();
+            *forged.last_mut().expect("an ICV") ^= 1;
+            assert!(b.open(forged).is_empty());
+        }
+        assert_eq!(b.open(datagram.clone()).len(), 1);
+        assert!(b.open(datagram).is_empty());
+    }
+    assert_eq!(b.drops(DropReason::LifetimeExpired), 0);
+    assert_eq!(b.open(sealer.seal(8, &made)).len(), 1, "the eighth and last");
+    assert!(b.open(sealer.seal(9, &made)).is_empty());
+}
+
+#[test]
+fn numbers_that_run_out_are_reported_once() {
+    let spec = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };
+    let mut store = LeaseTwin::new(1 << 40);
+    store.begin_at(spec.spi_from(Side::A), (1 << 32) - 3);
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
+    a.install(spec.install(Side::A, &mut store, None));
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
+    let passed: usize = (0..10).map(|_| a.seal(packet.clone()).len()).sum();
+    assert_eq!(passed, 3);
+    let events = a.worker.take_events();
+    once(&events, EventKind::SequenceExhausted);
+    assert_eq!(events.len(), 1);
+}
+
+/// A store that does not answer stops the SA until it does: one report per outage, and no number is skipped or repeated.
+#[test]
+fn a_store_that_does_not_answer_is_reported_once_per_outage() {
+    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let mut store = LeaseTwin::new(4);
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
+    a.install(spec.install(Side::A, &mut store, None));
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
+    let mut ivs = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..10 {
+            let sealed = a.seal(packet.clone());
+            ivs.extend(sealed.iter().map(|d| u64::from_be_bytes(*d[28..].first_chunk().expect("an IV"))));
+        }
+        once(&a.worker.take_events(), EventKind::SequenceNotLeased);
+        store.serve();
+    }
+    assert_eq!(ivs, (1..=12).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_lifetime_by_time_is_reported_without_any_packet() {
+    let time = |seconds| Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() };
+    let mut a = Gateway::with_tunnels(Side::A, &[with(Lifetime { soft: time(4), hard: time(8) })]);
+    for _ in 0..20 {
+        a.worker.tick(a.clock.now());
+        a.clock.advance(Duration::from_secs(1));
+    }
+    let events = a.worker.take_events();
+    for outbound in [true, false] {
+        once(&events, EventKind::SoftLifetime { outbound });
+        once(&events, EventKind::HardLifetime { outbound });
+    }
+    assert_eq!(events.len(), 4, "{events:?}");
+}

@@ -1,0 +1,21 @@
+//! The data path of a whole gateway, promise by promise: what it forwards, what it refuses and why, and that nothing upsets it.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "test data is made of small numbers, and a test says what must hold"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod changes;
+mod drop_reasons;
+mod handmade;
+mod headers;
+mod lifetimes;
+mod many_tunnels;
+mod policies;
+mod roaming;
+mod rubbish;

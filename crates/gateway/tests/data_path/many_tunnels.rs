@@ -1,0 +1,107 @@
+//! 10,000 tunnels: installed, used, told apart.
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Inner, Random, Side, TunnelSpec};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use testudo_crypto::{KeyMaterial, Suite};
+use testudo_gateway::{KeyPair, TunnelInstall, Update};
+use testudo_ipsec::{
+    Action, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, TunnelIndex, TunnelParameters,
+};
+use testudo_packet::DropReason;
+use zeroize::Zeroizing;
+
+const TUNNELS: u32 = 10_000;
+
+/// Tunnel `n` carries 10.0.0.0/8 to 172.16.0.0 + n.
+fn selector(n: u32, side: Side) -> Selector {
+    let a = Prefix::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8).expect("a prefix");
+    let b = Prefix::new(host(n), 32).expect("a prefix");
+    if side == Side::A { Selector::between(a, b) } else { Selector::between(b, a) }
+}
+
+fn host(n: u32) -> IpAddr {
+    IpAddr::V4((0xAC10_0000 + n).into())
+}
+
+fn install(n: u32, side: Side) -> TunnelInstall {
+    let suite = Suite::ALL[n as usize % Suite::ALL.len()];
+    let spec = TunnelSpec { window: 64, ..TunnelSpec::new(0, suite) };
+    let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
+    let material = |spi: u32| Random::new(spi.into()).bytes(suite.keying_material_bytes());
+    let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
+    let sa = |spi: u32| SaParameters {
+        spi,
+        salt: *material(spi).last_chunk().expect("a salt"),
+        lifetime: Lifetime::default(),
+    };
+    let is_a = side == Side::A;
+    let (out_spi, in_spi) = (spi(is_a), spi(!is_a));
+    let parameters = TunnelParameters {
+        name: format!("tunnel {n}").into(),
+        selectors: Arc::from([selector(n, side)]),
+        outbound: sa(out_spi),
+        inbound: sa(in_spi),
+        ..spec.parameters(side, 1, Arc::new(Lease::until(1 << 40)))
+    };
+    TunnelInstall {
+        index: TunnelIndex(n),
+        parameters,
+        keys: KeyPair { outbound: key(out_spi), inbound: key(in_spi) },
+        window: None,
+    }
+}
+
+fn gateway(side: Side) -> Gateway {
+    let mut gateway = Gateway::new(Vec::new(), PoolSize(256, 2048), portable());
+    let policies = (0..TUNNELS)
+        .map(|n| Policy { selector: selector(n, side), action: Action::Protect(TunnelIndex(n)) })
+        .collect();
+    let install = (0..TUNNELS).map(|n| install(n, side)).collect();
+    let update = Update { install, policies: Some(Arc::new(Spd::new(policies))), ..Update::default() };
+    let now = gateway.now();
+    let outcome = gateway.worker.update(update, now);
+    assert!(outcome.iter().all(|(_, result)| result.is_ok()));
+    gateway
+}
+
+fn packet(n: u32) -> Inner {
+    Inner { destination: host(n), ..Inner::udp("10.0.0.1", "172.16.0.0", 60) }
+}
+
+#[test]
+fn ten_thousand_tunnels_carry_traffic_each_under_its_own_key() {
+    let (mut a, mut b) = (gateway(Side::A), gateway(Side::B));
+    let mut random = Random::new(crate::support::random::seed());
+    for n in (0..TUNNELS).chain((0..20_000).map(|_| random.below(TUNNELS as usize) as u32)) {
+        let sealed = a.seal(packet(n).bytes());
+        let spi = u32::from_be_bytes(*sealed[0][20..].first_chunk().expect("an SPI"));
+        assert_eq!(spi, 0x10_0000 + n * 2);
+        assert_eq!(b.open(sealed[0].clone()), [packet(n).bytes()]);
+    }
+    // A packet of one tunnel under the SPI of another is a forgery.
+    let mut swapped = a.seal(packet(1).bytes()).remove(0);
+    swapped[20..24].copy_from_slice(&(0x10_0000u32 + 2 * 4).to_be_bytes());
+    assert!(b.open(swapped).is_empty());
+    assert_eq!(b.drops(DropReason::AuthenticationFailed), 1);
+    a.assert_settled();
+    b.assert_settled();
+}
+
+#[test]
+fn ten_thousand_tunnels_can_be_removed_and_installed_again() {
+    let mut a = gateway(Side::A);
+    let now = a.now();
+    for _ in 0..3 {
+        let remove = (0..TUNNELS).map(TunnelIndex).collect();
+        let install = (0..TUNNELS).map(|n| install(n, Side::A)).collect();
+        let outcome = a.worker.update(Update { remove, install, ..Update::default() }, now);
+        assert!(outcome.iter().all(|(_, result)| result.is_ok()));
+    }
+    assert_eq!(a.seal(packet(9_999).bytes()).len(), 1);
+    let remove = (0..TUNNELS).map(TunnelIndex).collect();
+    a.worker.update(Update { remove, ..Update::default() }, now);
+    assert!(a.seal(packet(5).bytes()).is_empty());
+    assert_eq!(a.drops(DropReason::NoSa), 1);
+}

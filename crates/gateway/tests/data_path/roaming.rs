@@ -1,0 +1,121 @@
+//! Peers behind NAT: ESP in UDP (RFC 3948), keepalives, and peers that move.
+
+use crate::support::{Gateway, Handmade, Inner, Sealer, Side, TunnelSpec};
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_ipsec::EventKind;
+use testudo_packet::DropReason;
+use testudo_wire::checksum;
+
+fn spec() -> TunnelSpec {
+    TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
+}
+
+/// The same datagram, as it arrives from elsewhere.
+fn from(datagram: &[u8], host: u8, port: u16) -> Vec<u8> {
+    let mut moved = datagram.to_vec();
+    moved[15] = host;
+    moved[20..22].copy_from_slice(&port.to_be_bytes());
+    moved[10..12].fill(0);
+    let sum = checksum::of(&moved[..20]).to_bytes();
+    moved[10..12].copy_from_slice(&sum);
+    moved
+}
+
+/// Where B sends to now: last byte of the address, and port.
+fn target(b: &mut Gateway) -> Option<(u8, u16)> {
+    let sealed = b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 60).bytes());
+    sealed.first().map(|d| (d[19], u16::from_be_bytes([d[22], d[23]])))
+}
+
+fn authentic(sealer: &mut Sealer, sequence: u64) -> Vec<u8> {
+    sealer.seal(sequence, &Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()))
+}
+
+#[test]
+fn answers_go_to_where_the_newest_authentic_packet_came_from() {
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    assert_eq!(target(&mut b), None);
+    assert_eq!(b.drops(DropReason::PeerUnknown), 1);
+    for (sequence, host, port) in [(10, 7, 1111), (11, 7, 2222), (12, 9, 2222)] {
+        b.open(from(&authentic(&mut sealer, sequence), host, port));
+        assert_eq!(target(&mut b), Some((host, port)));
+        let events = b.worker.take_events();
+        assert_eq!(events.len(), 1);
+        assert!(matches!(events[0].kind, EventKind::PeerMoved { port: p, .. } if p == port));
+    }
+    b.open(from(&authentic(&mut sealer, 13), 9, 2222));
+    assert!(b.worker.take_events().is_empty(), "the peer stays where it is");
+}
+
+/// Whoever sees the peer's packets can send them from anywhere: that must not pull its traffic away.
+#[test]
+fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    let current = authentic(&mut sealer, 100);
+    b.open(from(&current, 7, 1111));
+    b.worker.take_events();
+    let late = authentic(&mut sealer, 99);
+    let mut forged = authentic(&mut sealer, 101);
+    *forged.last_mut().expect("an ICV") ^= 1;
+    assert!(b.open(from(&current, 66, 6666)).is_empty(), "a replay");
+    assert!(b.open(from(&forged, 66, 6666)).is_empty(), "a forgery");
+    assert_eq!(b.open(from(&late, 66, 6666)).len(), 1, "late, but authentic: delivered, not followed");
+    b.open(from(&crate::support::sealer::encapsulate(&spec(), Side::A, &[0xFF], 0), 66, 6666));
+    b.open(from(&crate::support::sealer::encapsulate(&spec(), Side::A, &[0; 40], 0), 66, 6666));
+    assert_eq!(target(&mut b), Some((7, 1111)));
+    assert!(b.worker.take_events().is_empty());
+}
+
+#[test]
+fn a_peer_with_a_fixed_address_is_not_followed() {
+    let spec = TunnelSpec { b_learns: false, ..spec() };
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+    assert_eq!(
+        b.open(from(&authentic(&mut sealer, 1), 66, 6666)).len(),
+        1,
+        "a NAT may have moved it: the ICV counts"
+    );
+    assert_eq!(target(&mut b), Some((1, 4500)));
+    assert!(b.worker.take_events().is_empty());
+}
+
+#[test]
+fn a_keepalive_is_sent_after_each_silence_and_only_then() {
+    let spec = TunnelSpec { keepalive: Some(Duration::from_secs(20)), b_learns: false, ..spec() };
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+    let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+    let mut sent_at = Vec::new();
+    for second in 0..100 {
+        let now = a.now();
+        a.worker.tick(now);
+        a.settle();
+        for keepalive in a.unprotected.take() {
+            assert_eq!(keepalive[28..], [0xFF]);
+            sent_at.push(second);
+            assert!(b.open(keepalive).is_empty());
+        }
+        if second == 50 {
+            a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes());
+        }
+        a.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(sent_at, [20, 40, 70, 90]);
+    assert_eq!(b.drops(DropReason::NatKeepalive), 4);
+    a.assert_settled();
+}
+
+/// RFC 3948 4 is about ESP in UDP: outside UDP the one byte would be a broken ESP packet.
+#[test]
+fn no_keepalive_is_sent_outside_udp() {
+    let spec = TunnelSpec { keepalive: Some(Duration::from_secs(20)), udp: false, b_learns: false, ..spec() };
+    let mut a = Gateway::with_tunnels(Side::A, &[spec]);
+    a.clock.advance(Duration::from_secs(100));
+    let now = a.now();
+    a.worker.tick(now);
+    a.settle();
+    assert!(a.unprotected.take().is_empty());
+}

@@ -1,0 +1,176 @@
+//! No input upsets the gateway: no panic, no lost buffer, no packet unaccounted for.
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::random::seed;
+use crate::support::sealer::{encapsulate, esp_offset};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Random, Sealer, Side, TunnelSpec};
+use testudo_crypto::Suite;
+use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
+
+fn specs() -> Vec<TunnelSpec> {
+    let mut specs = Vec::new();
+    for outer in [Version::V4, Version::V6] {
+        for udp in [false, true] {
+            specs.push(TunnelSpec { outer, udp, ..TunnelSpec::new(0, Suite::Aes128Gcm16) });
+        }
+    }
+    specs
+}
+
+fn inner(is_v6: bool, bytes: usize) -> Vec<u8> {
+    let packet = if is_v6 {
+        Inner::udp("fd0a::1", "fd16::2", bytes)
+    } else {
+        Inner::udp("10.0.0.1", "172.16.0.2", bytes)
+    };
+    packet.bytes()
+}
+
+/// A gateway with one tunnel over each kind of outer network; on jumbo buffers.
+fn jumbo(side: Side, buffers: usize) -> Gateway {
+    let specs: Vec<_> =
+        specs().into_iter().zip(0..).map(|(spec, number)| TunnelSpec { number, ..spec }).collect();
+    let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
+    let mut gateway = Gateway::new(policies, PoolSize(buffers, 65_536), portable());
+    let mut store = LeaseTwin::new(1 << 40);
+    specs.iter().for_each(|s| gateway.install(s.install(side, &mut store, None)));
+    gateway
+}
+
+/// Bytes that get past one more check than pure noise would.
+fn noise(random: &mut Random, max: usize) -> Vec<u8> {
+    let len = random.below(max);
+    let mut bytes = random.bytes(len);
+    let templates = specs();
+    let template = &templates[random.below(4)];
+    match random.below(4) {
+        0 => {}
+        1 => {
+            if let Some(first) = bytes.first_mut() {
+                *first = [0x45, 0x60, 0x46, 0x4F][random.below(4)];
+            }
+        }
+        2 => {
+            // The right datagram around noise.
+            bytes = encapsulate(template, Side::A, &bytes[..bytes.len().min(60_000)], random.byte());
+        }
+        _ => {
+            // The right SPI too.
+            bytes.truncate(60_000);
+            let spi = template.spi_from(Side::A).to_be_bytes();
+            let n = bytes.len().min(4);
+            bytes[..n].copy_from_slice(&spi[..n]);
+            bytes = encapsulate(template, Side::A, &bytes, random.byte());
+        }
+    }
+    bytes
+}
+
+fn feed_noise(seed: u64, gateway: &mut Gateway, packets: usize, max: usize) {
+    let mut random = Random::new(seed);
+    for _ in 0..packets / 64 {
+        for _ in 0..64 {
+            gateway.protected.push(noise(&mut random, max));
+            gateway.unprotected.push(noise(&mut random, max));
+        }
+        gateway.settle();
+        gateway.protected.take();
+        gateway.unprotected.take();
+    }
+    gateway.assert_settled();
+}
+
+#[test]
+fn a_million_short_packets_of_noise_on_each_port_are_all_accounted_for() {
+    println!("TESTUDO_SEED={:#x}", seed());
+    let mut gateway = jumbo(Side::B, 256);
+    feed_noise(seed() ^ 1, &mut gateway, 1_000_000, 200);
+    assert!(gateway.drops(DropReason::AuthenticationFailed) > 1000, "noise reached the cryptography");
+}
+
+#[test]
+fn thousands_of_64_kib_packets_of_noise_are_all_accounted_for() {
+    println!("TESTUDO_SEED={:#x}", seed());
+    let mut gateway = jumbo(Side::B, 256);
+    feed_noise(seed() ^ 2, &mut gateway, 4_096, 65_536);
+    let mut small = Gateway::with_tunnels(Side::B, &specs()[..1]);
+    feed_noise(seed() ^ 3, &mut small, 4_096, 65_536);
+    assert!(small.drops(DropReason::ReceiveTruncated) > 1000);
+}
+
+#[test]
+fn every_truncation_of_every_kind_of_packet_is_refused_on_either_side() {
+    for spec in specs() {
+        for is_v6 in [false, true] {
+            let packet = inner(is_v6, 120);
+            let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+            let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+            for len in 0..packet.len() {
+                assert!(a.seal(&packet[..len]).is_empty(), "{len} bytes of an inner packet");
+            }
+            let datagram = a.seal(packet.clone()).remove(0);
+            let keepalive = encapsulate(&spec, Side::A, &[0xFF], 0);
+            let ike = encapsulate(&spec, Side::A, &[0; 40], 0);
+            for whole in [&datagram, &keepalive, &ike] {
+                for len in 0..whole.len() {
+                    assert!(b.open(&whole[..len]).is_empty(), "{len} bytes of a datagram");
+                }
+            }
+            assert_eq!(b.open(datagram), [packet], "the whole one is still welcome");
+            a.assert_settled();
+            b.assert_settled();
+        }
+    }
+}
+
+/// As above, but with the outer headers mended, so that each check behind them meets every length.
+#[test]
+fn every_length_of_esp_is_refused_but_the_right_one() {
+    for spec in specs() {
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let packet = inner(false, 120);
+        let datagram = Sealer::new(&spec, Side::A).seal(1, &Handmade::carrying(&packet));
+        let esp = &datagram[esp_offset(&spec)..];
+        for len in 0..esp.len() {
+            assert!(b.open(encapsulate(&spec, Side::A, &esp[..len], 0)).is_empty(), "{len} bytes of ESP");
+        }
+        assert_eq!(b.open(datagram.clone()), [packet]);
+        b.assert_settled();
+    }
+}
+
+/// Every single bit of a datagram: what is authenticated is refused when it flips, and a forged packet never moves the window.
+#[test]
+fn each_flipped_bit_behind_the_outer_headers_is_refused() {
+    for spec in specs() {
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let packet = inner(true, 60);
+        let datagram = Sealer::new(&spec, Side::A).seal(1, &Handmade::carrying(&packet));
+        for bit in esp_offset(&spec) * 8..datagram.len() * 8 {
+            let mut damaged = datagram.clone();
+            damaged[bit / 8] ^= 0x80 >> (bit % 8);
+            assert!(b.open(damaged).is_empty(), "bit {bit}");
+        }
+        assert_eq!(b.open(datagram), [packet]);
+        b.assert_settled();
+    }
+}
+
+/// The packets that a jumbo link carries go through whole, up to the longest IPv4 datagram of all.
+#[test]
+fn jumbo_packets_go_through() {
+    let mut spec = specs().remove(0);
+    spec.path_mtu = 65_535;
+    let longest = spec.inner_mtu();
+    let mut ends = [Side::A, Side::B].map(|side| {
+        let mut gateway = Gateway::new(spec.policies(side), PoolSize(8, 65_535), portable());
+        gateway.install(spec.install(side, &mut LeaseTwin::new(1 << 40), None));
+        gateway
+    });
+    for bytes in [9000, 32_768, longest] {
+        let packet = inner(false, bytes);
+        let sealed = ends[0].seal(packet.clone());
+        assert_eq!(ends[1].open(sealed[0].clone()), [packet]);
+    }
+}

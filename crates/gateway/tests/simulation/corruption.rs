@@ -1,0 +1,123 @@
+//! What a network may do to the bytes of a datagram, and whether the packet inside survives it.
+
+use crate::support::Random;
+use testudo_wire::checksum;
+use testudo_wire::ip::IPV4_HEADER_BYTES;
+
+/// Whether a datagram that arrives is, as far as the peer's key can tell, one that the peer has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truth {
+    /// All that is authenticated, and all that leads there, is as it was sent.
+    Genuine { sequence: u64 },
+    /// Made or damaged by somebody without the key.
+    Hostile,
+}
+
+/// A field of the datagram: first bit, bits, and whether a receiver can do without it.
+struct Field {
+    first_bit: usize,
+    bits: usize,
+    is_free: bool,
+}
+
+const fn field(first_bit: usize, bits: usize, is_free: bool) -> Field {
+    Field { first_bit, bits, is_free }
+}
+
+/// Version and IHL, TOS, length, identification, reserved and DF, MF and offset, TTL, protocol, source, destination.
+const IPV4: [Field; 10] = [
+    field(0, 8, false),
+    field(8, 8, true),
+    field(16, 16, false),
+    field(32, 16, true),
+    field(48, 2, true),
+    field(50, 14, false),
+    field(64, 8, true),
+    field(72, 8, false),
+    field(96, 32, true),
+    field(128, 32, false),
+];
+
+/// Version, class, flow label, length, next header, hop limit, source, destination.
+const IPV6: [Field; 8] = [
+    field(0, 4, false),
+    field(4, 8, true),
+    field(12, 20, true),
+    field(32, 16, false),
+    field(48, 8, false),
+    field(56, 8, true),
+    field(64, 128, true),
+    field(192, 128, false),
+];
+
+/// Source port, destination port, length, checksum (which RFC 3948 2.1 tells receivers not to depend on).
+const UDP: [Field; 4] = [field(0, 16, true), field(16, 16, false), field(32, 16, false), field(48, 16, true)];
+
+/// SPI, sequence number, IV, ciphertext, ICV: all authenticated.
+fn esp(bytes: usize) -> [Field; 5] {
+    let text = bytes * 8 - 128 - 128;
+    [
+        field(0, 32, false),
+        field(32, 32, false),
+        field(64, 64, false),
+        field(128, text, false),
+        field(128 + text, 128, false),
+    ]
+}
+
+/// Flips one bit of a field, each field as likely as every other; sometimes mends the IPv4 checksum, as an attacker would.
+pub fn flip_a_bit(random: &mut Random, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
+    let mut bytes = datagram.to_vec();
+    let is_v4 = bytes[0] >> 4 == 4;
+    let ip = if is_v4 { &IPV4[..] } else { &IPV6[..] };
+    let ip_bits = if is_v4 { 160 } else { 320 };
+    let is_udp = bytes[if is_v4 { 9 } else { 6 }] == 17;
+    let udp = if is_udp { &UDP[..] } else { &[] };
+    let udp_bits = if is_udp { 64 } else { 0 };
+    let esp = esp(bytes.len() - (ip_bits + udp_bits) / 8);
+    let fields: Vec<(usize, &Field)> = ip
+        .iter()
+        .map(|f| (0, f))
+        .chain(udp.iter().map(|f| (ip_bits, f)))
+        .chain(esp.iter().map(|f| (ip_bits + udp_bits, f)))
+        .collect();
+    let (base, field) = fields[random.below(fields.len())];
+    let bit = base + field.first_bit + random.below(field.bits);
+    bytes[bit / 8] ^= 0x80 >> (bit % 8);
+    let mut survives = field.is_free;
+    if is_v4 && bit < 160 {
+        if random.one_in(2) {
+            bytes[10..12].fill(0);
+            let sum = checksum::of(&bytes[..IPV4_HEADER_BYTES]).to_bytes();
+            bytes[10..12].copy_from_slice(&sum);
+        } else {
+            survives = false;
+        }
+    }
+    (bytes, if survives { Truth::Genuine { sequence } } else { Truth::Hostile })
+}
+
+/// Bytes that were never a packet, or only look like one from outside.
+pub fn rubbish(random: &mut Random, like: &[u8]) -> Vec<u8> {
+    let len = random.below(2000);
+    let mut bytes = random.bytes(len);
+    if random.one_in(2) {
+        // The right outer headers around nothing that makes sense.
+        let headers = like.len().min(len).min(48);
+        bytes[..headers].copy_from_slice(&like[..headers]);
+    }
+    bytes
+}
+
+/// A packet with the right headers and SPI and a sequence number from the future, by somebody without the key.
+pub fn forge(random: &mut Random, like: &[u8], esp_at: usize) -> Vec<u8> {
+    let mut bytes = like.to_vec();
+    let sequence =
+        u32::from_be_bytes([bytes[esp_at + 4], bytes[esp_at + 5], bytes[esp_at + 6], bytes[esp_at + 7]]);
+    let ahead = 1 + (random.next() >> (33 + random.below(30))) as u32;
+    bytes[esp_at + 4..esp_at + 8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+    if random.one_in(2) {
+        random.fill(&mut bytes[esp_at + 8..]);
+    }
+    bytes
+}

@@ -1,0 +1,154 @@
+//! Pairs of whole gateways in one process, from a seed, on a network that does its worst.
+//!
+//! A failure prints the seed and the scenario, and how to run just that again.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "test data is made of small numbers, and a test says what must hold"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod corruption;
+mod late;
+mod model;
+mod network;
+mod pair;
+
+use pair::{Engines, Outcome, Pair, Scenario};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use support::TunnelSpec;
+use support::random::seed;
+use testudo_crypto::Suite;
+use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
+
+/// Every mix of outer IP version, encapsulation, ESN and window for one suite; inner packets are of both versions in each.
+fn scenarios(suite: Suite) -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    for outer in [Version::V4, Version::V6] {
+        for udp in [false, true] {
+            for esn in [false, true] {
+                for window in [64, 4096, 65_536] {
+                    let spec = TunnelSpec { esn, window, outer, udp, ..TunnelSpec::new(0, suite) };
+                    let number = scenarios.len() as u64;
+                    let packets = match window {
+                        64 => 6_000,
+                        4096 => 12_000,
+                        // Longer than the window where it matters, and shorter in the other mixes.
+                        _ if number % 12 == 2 => 80_000,
+                        _ => 12_000,
+                    };
+                    let first_sequence = first_sequence(&spec, packets);
+                    scenarios.push(Scenario {
+                        seed: seed() ^ (number + 1) << 32 ^ (suite as u64) << 48,
+                        spec,
+                        packets,
+                        first_sequence,
+                        // Each restart skips what was leased: near the end of the numbers that must not be all of them.
+                        lease_block: if esn { [150, 1_000, 100_000][number as usize % 3] } else { 150 },
+                        restarts: number % 4 != 3,
+                    });
+                }
+            }
+        }
+    }
+    scenarios
+}
+
+/// Half of the mixes begin at 1. The others cross a multiple of 2^32 midway with ESN (the first one, and a later one), and run out of
+/// numbers without.
+fn first_sequence(spec: &TunnelSpec, packets: u32) -> u64 {
+    let half = u64::from(packets) / 2;
+    match (spec.esn, spec.udp, spec.outer) {
+        (true, false, Version::V4) => (1 << 32) - half,
+        (true, false, Version::V6) => (7 << 32) - half,
+        (false, true, _) => (1 << 32) - u64::from(packets) * 3 / 4,
+        _ => 1,
+    }
+}
+
+fn name(s: &Scenario) -> String {
+    let esp = if s.spec.udp { "UDP" } else { "ESP" };
+    let numbers = if s.spec.esn { "ESN" } else { "32-bit" };
+    format!(
+        "{} {esp} over {:?}, {numbers} from {:#x}, window {}",
+        s.spec.suite, s.spec.outer, s.first_sequence, s.spec.window
+    )
+}
+
+/// Runs a scenario; if it fails, says how to run it again.
+fn run(test: &str, scenario: &Scenario, engines: &mut Engines<'_>, midway: impl FnMut()) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| Pair::new(scenario, engines).run(midway)));
+    outcome.unwrap_or_else(|panic| {
+        eprintln!("scenario: {}", name(scenario));
+        eprintln!(
+            "again:    TESTUDO_SEED={:#x} cargo test -p testudo-gateway --test simulation {test}",
+            seed()
+        );
+        resume_unwind(panic)
+    })
+}
+
+fn run_suite(test: &str, suite: Suite) {
+    let (mut sent, mut delivered, mut refused) = (0, 0, HashMap::new());
+    for scenario in scenarios(suite) {
+        let outcome = run(test, &scenario, &mut |_| support::gateway::portable(), || {});
+        assert!(
+            outcome.delivered * 2 > outcome.sent,
+            "{}: too little went through: {outcome:?}",
+            name(&scenario)
+        );
+        sent += outcome.sent;
+        delivered += outcome.delivered;
+        for (reason, count) in outcome.refused {
+            *refused.entry(reason).or_insert(0) += count;
+        }
+    }
+    println!("{suite}: {sent} packets sent, {delivered} delivered");
+    assert!(sent >= 340_000, "three suites make a million packets, but {suite} sent {sent}");
+    assert_network_did_its_worst(&refused);
+}
+
+/// No scenario passed because the network was kind: everything that it can do was noticed.
+fn assert_network_did_its_worst(refused: &HashMap<DropReason, u64>) {
+    use DropReason as R;
+    for reason in [
+        R::NotIp,
+        R::Truncated,
+        R::BadHeader,
+        R::BadChecksum,
+        R::OuterFragment,
+        R::UnknownSpi,
+        R::WrongEncapsulation,
+        R::EspMalformed,
+        R::ReplayTooOld,
+        R::ReplayDuplicate,
+        R::AuthenticationFailed,
+        R::EcnCongestion,
+        R::SequenceNotLeased,
+        R::SequenceExhausted,
+        R::NotForUs,
+    ] {
+        assert!(refused.get(&reason).copied().unwrap_or(0) > 0, "never happened: {}", reason.description());
+    }
+}
+
+#[test]
+fn what_comes_out_of_aes128gcm16_tunnels_is_what_went_in() {
+    run_suite("what_comes_out_of_aes128gcm16", Suite::Aes128Gcm16);
+}
+
+#[test]
+fn what_comes_out_of_aes256gcm16_tunnels_is_what_went_in() {
+    run_suite("what_comes_out_of_aes256gcm16", Suite::Aes256Gcm16);
+}
+
+#[test]
+fn what_comes_out_of_chacha20poly1305_tunnels_is_what_went_in() {
+    run_suite("what_comes_out_of_chacha20poly1305", Suite::ChaCha20Poly1305);
+}

@@ -1,0 +1,495 @@
+//! Two whole gateways, the network between them, and the judge who knows what must come out.
+//!
+//! ```text
+//!   protected A ─► gateway A ─► network (loses, repeats, reorders, damages, forges) ─► gateway B ─► protected B
+//!   protected A ◄─ gateway A ◄──────────────────── network ◄────────────────────────── gateway B ◄─ protected B
+//!                       a foreign peer that pads its packets (TFC) ─► network ─► gateway B
+//! ```
+//!
+//! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. What a gateway then delivers is
+//! exactly that, per SA and in order: nothing forged, repeated or damaged, nothing valid refused, nothing lost.
+
+use crate::corruption::Truth;
+use crate::model::{WindowModel, ecn_at_egress};
+use crate::network::Network;
+use crate::support::gateway::PoolSize;
+use crate::support::packet::{number, numbered, tunnel_of};
+use crate::support::sealer::esp_offset;
+use crate::support::{Gateway, Handmade, LeaseTwin, PortHandle, Random, Sealer, Side, TunnelSpec};
+use std::collections::{HashMap, HashSet, VecDeque};
+use testudo_crypto::Engine;
+use testudo_ipsec::ReplayWindow;
+use testudo_packet::DropReason;
+
+/// The streams: A to B, B to A, and the foreign peer's to B.
+const A_TO_B: usize = 0;
+const B_TO_A: usize = 1;
+const FOREIGN: usize = 2;
+
+/// What is simulated.
+#[derive(Clone)]
+pub struct Scenario {
+    pub seed: u64,
+    pub spec: TunnelSpec,
+    /// Packets that protected A sends; B sends a quarter as many.
+    pub packets: u32,
+    /// The number of each SA's first packet.
+    pub first_sequence: u64,
+    /// How many sequence numbers are leased at a time.
+    pub lease_block: u64,
+    pub restarts: bool,
+}
+
+/// Gives a gateway its engines.
+pub type Engines<'e> = dyn FnMut(u64) -> Vec<Box<dyn Engine>> + 'e;
+
+/// One SA: what was sent through it, and what must come out.
+struct Stream {
+    from: Side,
+    spec: TunnelSpec,
+    seed: u64,
+    network: Network,
+    next_id: u32,
+    /// Packets that the sending gateway has, in order.
+    pending: VecDeque<u32>,
+    /// Sequence number to packet.
+    sent: HashMap<u64, u32>,
+    model: WindowModel,
+    saved_model: WindowModel,
+    /// Packets that must be delivered, in order, with their ECN field.
+    expected: VecDeque<(u32, u8)>,
+    delivered: HashSet<u32>,
+    /// Delivered since the window was last saved.
+    unsaved: Vec<u32>,
+    /// A killed gateway forgets what it received since then: only these may come twice.
+    forgotten: HashSet<u32>,
+}
+
+/// What a run has shown, so that no scenario passes because nothing happened.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub sent: u64,
+    pub delivered: u64,
+    pub refused: HashMap<DropReason, u64>,
+}
+
+pub struct Pair<'a> {
+    scenario: Scenario,
+    random: Random,
+    gateways: [Gateway; 2],
+    stores: [LeaseTwin; 2],
+    saved_windows: [Vec<Option<Vec<u8>>>; 2],
+    streams: [Stream; 3],
+    foreign_peer: Sealer,
+    foreign_sequence: u64,
+    nonces: HashSet<(u32, u64)>,
+    outcome: Outcome,
+    engines: &'a mut Engines<'a>,
+}
+
+fn place(side: Side) -> usize {
+    usize::from(side == Side::B)
+}
+
+fn start_gateway(
+    side: Side,
+    specs: &[TunnelSpec],
+    links: (PortHandle, PortHandle),
+    store: &mut LeaseTwin,
+    windows: &[Option<Vec<u8>>],
+    engines: Vec<Box<dyn Engine>>,
+) -> Gateway {
+    let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
+    let mut gateway = Gateway::on_links(links.0, links.1, policies, PoolSize(4096, 2048), engines);
+    for (spec, window) in specs.iter().zip(windows) {
+        gateway.install(spec.install(side, store, window.clone()));
+    }
+    gateway
+}
+
+impl Stream {
+    fn new(from: Side, spec: &TunnelSpec, scenario: &Scenario, random: &mut Random) -> Self {
+        let model = match scenario.first_sequence {
+            1 => WindowModel::new(spec.window),
+            first => WindowModel::behind(spec.window, first - 1),
+        };
+        Self {
+            from,
+            spec: spec.clone(),
+            seed: random.next(),
+            network: Network::new(random.fork(), spec.window, esp_offset(spec)),
+            next_id: 0,
+            pending: VecDeque::new(),
+            sent: HashMap::new(),
+            saved_model: model.clone(),
+            model,
+            expected: VecDeque::new(),
+            delivered: HashSet::new(),
+            unsaved: Vec::new(),
+            forgotten: HashSet::new(),
+        }
+    }
+
+    fn packet(&self, id: u32) -> crate::support::Inner {
+        let max = if self.spec.number == 1 { 1200 } else { self.spec.inner_mtu() };
+        numbered(self.seed, id, self.spec.number, self.from == Side::A, max)
+    }
+
+    /// Decides, before the gateway sees it, whether the packet of an arriving datagram must be delivered.
+    fn judge(&mut self, truth: Truth, datagram: &[u8]) {
+        let Truth::Genuine { sequence } = truth else { return };
+        if !self.model.receive(sequence) {
+            return;
+        }
+        let id = self.sent[&sequence];
+        let outer_class =
+            if self.spec.outer == testudo_wire::ip::Version::V4 { datagram[1] } else { datagram[1] >> 4 };
+        if let Some(ecn) = ecn_at_egress(self.packet(id).traffic_class, outer_class) {
+            self.expected.push_back((id, ecn));
+        }
+    }
+
+    /// A packet has come out: it must be the next expected one, byte for byte.
+    fn deliver(&mut self, packet: &[u8]) {
+        let id = number(packet, self.from == Side::A);
+        let next = self.expected.pop_front();
+        assert_eq!(next.map(|(id, _)| id), Some(id), "packet {id} came out, which is not the next one due");
+        let mut original = self.packet(id);
+        original.traffic_class = original.traffic_class & !3 | next.map_or(0, |(_, ecn)| ecn);
+        assert!(packet == original.bytes(), "packet {id} was changed under way");
+        self.unsaved.push(id);
+        let is_first = self.delivered.insert(id);
+        assert!(is_first || self.forgotten.contains(&id), "packet {id} came out twice");
+    }
+
+    fn window_is_saved(&mut self) {
+        self.saved_model = self.model.clone();
+        self.unsaved.clear();
+    }
+
+    fn receiver_was_killed(&mut self) {
+        self.model = self.saved_model.clone();
+        self.expected.clear();
+        self.forgotten.extend(self.unsaved.drain(..));
+    }
+}
+
+impl<'a> Pair<'a> {
+    pub fn new(scenario: &Scenario, engines: &'a mut Engines<'a>) -> Self {
+        let mut random = Random::new(scenario.seed);
+        let foreign = TunnelSpec { number: 1, ..scenario.spec.clone() };
+        let specs = [scenario.spec.clone(), foreign.clone()];
+        let first = scenario.first_sequence;
+        let window = (first > 1).then(|| {
+            let mut window = ReplayWindow::new(scenario.spec.window, scenario.spec.esn);
+            window.commit(first - 1).expect("an empty window takes anything");
+            window.save()
+        });
+        let mut stores = [(); 2].map(|()| LeaseTwin::new(scenario.lease_block));
+        let gateways = [Side::A, Side::B].map(|side| {
+            let store = &mut stores[place(side)];
+            specs.iter().for_each(|s| store.begin_at(s.spi_from(side), first));
+            let links = (PortHandle::default(), PortHandle::default());
+            start_gateway(
+                side,
+                &specs,
+                links,
+                store,
+                &[window.clone(), window.clone()],
+                engines(random.next()),
+            )
+        });
+        let streams = [(Side::A, 0), (Side::B, 0), (Side::A, 1)]
+            .map(|(from, tunnel)| Stream::new(from, &specs[tunnel], scenario, &mut random));
+        Self {
+            scenario: scenario.clone(),
+            random,
+            gateways,
+            stores,
+            saved_windows: [vec![window.clone(), window.clone()], vec![window.clone(), window]],
+            streams,
+            foreign_peer: Sealer::new(&foreign, Side::A),
+            foreign_sequence: first,
+            nonces: HashSet::new(),
+            outcome: Outcome::default(),
+            engines,
+        }
+    }
+
+    /// Runs the scenario to its end; `midway` is called when half is done.
+    pub fn run(mut self, mut midway: impl FnMut()) -> Outcome {
+        let steps = self.scenario.packets / 48 + 1;
+        for step in 0..steps {
+            self.step();
+            if step % 16 == 7 {
+                self.save_windows();
+            }
+            if step == steps / 2 {
+                midway();
+            }
+            if self.scenario.restarts {
+                match step * 8 / steps {
+                    2 if (step - 1) * 8 / steps == 1 => self.restart(Side::B),
+                    3 if (step - 1) * 8 / steps == 2 => self.kill(Side::A),
+                    5 if (step - 1) * 8 / steps == 4 => self.kill(Side::B),
+                    6 if (step - 1) * 8 / steps == 5 => self.restart(Side::A),
+                    _ => {}
+                }
+            }
+        }
+        self.end()
+    }
+
+    /// A burst from each side, and what the network makes of it.
+    fn step(&mut self) {
+        for (stream, at_most) in [(A_TO_B, 96), (B_TO_A, 24)] {
+            let burst = 1 + self.random.below(at_most);
+            self.feed(stream, burst);
+        }
+        // At times the durable store answers late, and the gateways run out of numbers.
+        if !self.random.one_in(8) {
+            self.stores.iter_mut().for_each(LeaseTwin::serve);
+        }
+        self.pump(Side::A);
+        self.pump(Side::B);
+        for _ in 0..self.random.below(12) {
+            self.send_from_foreign_peer();
+        }
+        self.carry();
+    }
+
+    fn feed(&mut self, stream: usize, packets: usize) {
+        let stream = &mut self.streams[stream];
+        let link = &self.gateways[place(stream.from)].protected;
+        for _ in 0..packets {
+            let id = stream.next_id;
+            stream.next_id += 1;
+            stream.pending.push_back(id);
+            link.push(stream.packet(id).bytes());
+            self.outcome.sent += 1;
+        }
+    }
+
+    fn send_from_foreign_peer(&mut self) {
+        let stream = &mut self.streams[FOREIGN];
+        if !self.scenario.spec.esn && self.foreign_sequence > u64::from(u32::MAX) {
+            return;
+        }
+        let (id, sequence) = (stream.next_id, self.foreign_sequence);
+        stream.next_id += 1;
+        self.foreign_sequence += 1;
+        let tfc_bytes = self.random.below(120);
+        // Routers on the way may have marked congestion: any outer field meets any inner one.
+        let outer_class = self.random.byte();
+        let made = Handmade { outer_class, ..Handmade::with_tfc(&stream.packet(id).bytes(), tfc_bytes) };
+        stream.sent.insert(sequence, id);
+        stream.network.send(sequence, self.foreign_peer.seal(sequence, &made));
+        self.outcome.sent += 1;
+    }
+
+    /// Lets a gateway take all that has arrived, and looks at what it sends.
+    fn pump(&mut self, side: Side) {
+        loop {
+            let refused = self.refused_numbers(side);
+            self.gateways[place(side)].turn();
+            self.notice_refusals(side, self.refused_numbers(side) - refused);
+            self.collect(side);
+            let gateway = &self.gateways[place(side)];
+            if gateway.protected.arriving() + gateway.unprotected.arriving() == 0 {
+                break;
+            }
+        }
+        self.gateways[place(side)].assert_books_balance();
+    }
+
+    fn refused_numbers(&self, side: Side) -> u64 {
+        let gateway = &self.gateways[place(side)];
+        gateway.drops(DropReason::SequenceExhausted) + gateway.drops(DropReason::SequenceNotLeased)
+    }
+
+    /// Numbers run out between two packets and come back between two turns: the last packets of a turn went without.
+    fn notice_refusals(&mut self, side: Side, refused: u64) {
+        let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
+        let waiting = self.gateways[place(side)].protected.arriving();
+        let taken = stream.pending.len() - waiting;
+        stream.pending.drain(taken - refused as usize..taken);
+    }
+
+    fn collect(&mut self, side: Side) {
+        let (sent, delivered) =
+            (self.gateways[place(side)].unprotected.take(), self.gateways[place(side)].protected.take());
+        let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
+        let esp_at = esp_offset(&stream.spec);
+        for datagram in sent {
+            let esp = &datagram[esp_at..];
+            let spi = u32::from_be_bytes(*esp.first_chunk().expect("an SPI"));
+            let iv = u64::from_be_bytes(*esp[8..].first_chunk().expect("an IV"));
+            assert!(self.nonces.insert((spi, iv)), "the nonce {iv:#x} of SPI {spi:#x} was used twice");
+            let id = stream.pending.pop_front().expect("nothing leaves that did not come");
+            stream.sent.insert(iv, id);
+            stream.network.send(iv, datagram);
+        }
+        for packet in delivered {
+            let stream = match (side, tunnel_of(&packet, side == Side::B)) {
+                (Side::A, 0) => B_TO_A,
+                (Side::B, 0) => A_TO_B,
+                (Side::B, 1) => FOREIGN,
+                (_, tunnel) => panic!("a packet came out of tunnel {tunnel}"),
+            };
+            self.streams[stream].deliver(&packet);
+            self.outcome.delivered += 1;
+        }
+    }
+
+    /// Hands what the network lets arrive to the gateways.
+    fn carry(&mut self) {
+        for side in [Side::A, Side::B] {
+            let streams: &[usize] = if side == Side::A { &[B_TO_A] } else { &[A_TO_B, FOREIGN] };
+            loop {
+                let mut moved = false;
+                for &stream in streams {
+                    let burst = 1 + self.random.below(64);
+                    moved |= self.hand_over(stream, side, burst);
+                }
+                self.pump(side);
+                if !moved {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn hand_over(&mut self, stream: usize, to: Side, at_most: usize) -> bool {
+        let stream = &mut self.streams[stream];
+        for done in 0..at_most {
+            let Some(arrival) = stream.network.next() else { return done > 0 };
+            stream.judge(arrival.truth, &arrival.bytes);
+            self.gateways[place(to)].unprotected.push(arrival.bytes);
+        }
+        true
+    }
+
+    fn streams_to(&mut self, side: Side) -> impl Iterator<Item = &mut Stream> {
+        self.streams.iter_mut().filter(move |s| s.from != side)
+    }
+
+    fn settle(&mut self, side: Side) {
+        self.pump(side);
+        while self.gateways[place(side)].worker.is_busy() {
+            self.pump(side);
+        }
+    }
+
+    fn save_windows(&mut self) {
+        for side in [Side::A, Side::B] {
+            self.settle(side);
+            self.save_windows_of(side);
+        }
+    }
+
+    fn save_windows_of(&mut self, side: Side) {
+        let worker = &self.gateways[place(side)].worker;
+        let windows = [0, 1].map(|tunnel| worker.save_window(testudo_ipsec::TunnelIndex(tunnel)));
+        assert!(windows.iter().all(Option::is_some), "every tunnel has a window to save");
+        self.saved_windows[place(side)] = windows.into();
+        self.streams_to(side).for_each(Stream::window_is_saved);
+    }
+
+    /// Sends until every number that is leased has been used: whoever starts again one number too early repeats one.
+    fn use_up_the_lease(&mut self, side: Side) {
+        let refused = self.refused_numbers(side);
+        while self.scenario.lease_block <= 1_000 && self.refused_numbers(side) == refused {
+            self.feed(if side == Side::A { A_TO_B } else { B_TO_A }, 64);
+            self.pump(side);
+        }
+    }
+
+    /// An orderly end and a new start: nothing is lost, nothing forgotten.
+    fn restart(&mut self, side: Side) {
+        self.use_up_the_lease(side);
+        self.settle(side);
+        self.gateways[place(side)].assert_settled();
+        assert!(self.streams_to(side).all(|s| s.expected.is_empty()), "a settled gateway owes packets");
+        self.save_windows_of(side);
+        self.start_again(side);
+    }
+
+    /// A kill -9: what is under way is lost; of the windows only what was saved last remains; of the numbers, what the store noted.
+    fn kill(&mut self, side: Side) {
+        self.use_up_the_lease(side);
+        self.gateways[place(side)].assert_books_balance();
+        let untaken = self.gateways[place(side)].protected.arriving();
+        let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
+        stream.pending.drain(..stream.pending.len() - untaken);
+        self.streams_to(side).for_each(Stream::receiver_was_killed);
+        self.start_again(side);
+    }
+
+    fn start_again(&mut self, side: Side) {
+        self.note_refusals(side);
+        let specs = [self.streams[A_TO_B].spec.clone(), self.streams[FOREIGN].spec.clone()];
+        let old = &self.gateways[place(side)];
+        let links = (old.protected.clone(), old.unprotected.clone());
+        let engines = (self.engines)(self.random.next());
+        let windows = &self.saved_windows[place(side)];
+        let store = &mut self.stores[place(side)];
+        self.gateways[place(side)] = start_gateway(side, &specs, links, store, windows, engines);
+    }
+
+    fn note_refusals(&mut self, side: Side) {
+        for (reason, count) in self.gateways[place(side)].worker.pool().drops().iter() {
+            *self.outcome.refused.entry(reason).or_default() += count;
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        self.streams.iter_mut().for_each(|s| s.network.flush());
+        self.carry();
+        self.streams.iter_mut().for_each(|s| s.network.replay_everything());
+        self.carry();
+        for side in [Side::A, Side::B] {
+            self.settle(side);
+            self.gateways[place(side)].assert_settled();
+            self.note_refusals(side);
+        }
+        for stream in &self.streams {
+            let missing = stream.expected.len();
+            assert_eq!(missing, 0, "{missing} packets from {:?} were not delivered", stream.from);
+            assert!(stream.pending.is_empty(), "packets from {:?} never left", stream.from);
+        }
+        self.assert_only_expected_refusals();
+        self.outcome
+    }
+
+    /// Nothing was dropped for lack of room, buffers, an engine or a policy: only what the network did, and numbers that ran out.
+    fn assert_only_expected_refusals(&self) {
+        use DropReason as R;
+        for reason in [
+            R::PolicyDiscard,
+            R::NoPolicy,
+            R::SelectorMismatch,
+            R::NoSa,
+            R::PeerUnknown,
+            R::LifetimeExpired,
+            R::TooBig,
+            R::NoRoom,
+            R::EngineFault,
+            R::BadPadding,
+            R::BadNextHeader,
+            R::DummyPacket,
+            R::InnerMalformed,
+            R::PoolEmpty,
+            R::QueueFull,
+            R::MessageTooLong,
+            R::SendRefused,
+            R::ShuttingDown,
+        ] {
+            assert_eq!(
+                self.outcome.refused.get(&reason).copied().unwrap_or(0),
+                0,
+                "{}",
+                reason.description()
+            );
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A whole gateway in memory: worker, two ports, a pool.
+
+use super::{LeaseTwin, PortHandle, Side, TunnelSpec};
+use std::sync::Arc;
+use testudo_crypto::{Engine, PortableEngine};
+use testudo_gateway::{Clock, ManualClock, PortPair, TunnelInstall, Update, Worker};
+use testudo_ipsec::{Moment, Policy, Spd};
+use testudo_packet::{DropReason, Pool};
+
+/// Buffers of a pool and the bytes of each.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolSize(pub usize, pub usize);
+
+/// A gateway and the test's ends of its ports.
+pub struct Gateway {
+    pub worker: Worker,
+    pub protected: PortHandle,
+    pub unprotected: PortHandle,
+    pub clock: ManualClock,
+}
+
+/// What the books of a gateway say.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Books {
+    pub received: u64,
+    pub created: u64,
+    pub sent: u64,
+    pub dropped: u64,
+    pub held: u64,
+}
+
+pub fn portable() -> Vec<Box<dyn Engine>> {
+    vec![Box::new(PortableEngine::new())]
+}
+
+impl Gateway {
+    pub fn new(policies: Vec<Policy>, pool: PoolSize, engines: Vec<Box<dyn Engine>>) -> Self {
+        Self::on_links(PortHandle::default(), PortHandle::default(), policies, pool, engines)
+    }
+
+    /// A gateway on links that were there before it, as after a restart.
+    pub fn on_links(
+        protected: PortHandle,
+        unprotected: PortHandle,
+        policies: Vec<Policy>,
+        PoolSize(buffers, bytes): PoolSize,
+        engines: Vec<Box<dyn Engine>>,
+    ) -> Self {
+        let ports =
+            PortPair { protected: protected.port("protected"), unprotected: unprotected.port("unprotected") };
+        let worker = Worker::new(ports, Pool::new(buffers, bytes), engines, Arc::new(Spd::new(policies)));
+        Self { worker, protected, unprotected, clock: ManualClock::default() }
+    }
+
+    /// One side of these tunnels, on the portable engine, with the policies that lead into them.
+    pub fn with_tunnels(side: Side, specs: &[TunnelSpec]) -> Self {
+        let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
+        let mut gateway = Self::new(policies, PoolSize(512, 2048), portable());
+        let mut store = LeaseTwin::new(1 << 40);
+        specs.iter().for_each(|spec| gateway.install(spec.install(side, &mut store, None)));
+        gateway
+    }
+
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    pub fn install(&mut self, tunnel: TunnelInstall) {
+        let now = self.now();
+        let update = Update { install: vec![tunnel], ..Update::default() };
+        for (_, outcome) in self.worker.update(update, now) {
+            outcome.expect("the tunnel can be installed");
+        }
+    }
+
+    pub fn turn(&mut self) -> usize {
+        let now = self.now();
+        self.worker.turn(now).expect("ports in memory do not fail")
+    }
+
+    /// Turns until nothing moves and nothing is under way.
+    pub fn settle(&mut self) {
+        while self.turn() > 0 || self.worker.is_busy() {}
+    }
+
+    /// Sends a packet from the protected side and returns what leaves.
+    pub fn seal(&mut self, packet: impl Into<Vec<u8>>) -> Vec<Vec<u8>> {
+        self.protected.push(packet);
+        self.settle();
+        self.unprotected.take()
+    }
+
+    /// Sends a datagram from the unprotected side and returns what is delivered.
+    pub fn open(&mut self, datagram: impl Into<Vec<u8>>) -> Vec<Vec<u8>> {
+        self.unprotected.push(datagram);
+        self.settle();
+        self.protected.take()
+    }
+
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.worker.pool().drops().get(reason)
+    }
+
+    pub fn books(&self) -> Books {
+        let pool = self.worker.pool();
+        let (p, u) = (self.worker.protected_port().counters(), self.worker.unprotected_port().counters());
+        Books {
+            received: p.rx_packets + u.rx_packets,
+            created: pool.created(),
+            sent: p.tx_packets + u.tx_packets,
+            dropped: pool.drops().total(),
+            held: (pool.size() - pool.available()) as u64,
+        }
+    }
+
+    /// Every packet is accounted for: in + created = out + drops by reason + still held.
+    pub fn assert_books_balance(&self) {
+        let b = self.books();
+        assert_eq!(b.received + b.created, b.sent + b.dropped + b.held, "the books do not balance: {b:?}");
+    }
+
+    /// As [`assert_books_balance`](Self::assert_books_balance), and no buffer is missing.
+    pub fn assert_settled(&self) {
+        self.assert_books_balance();
+        assert_eq!(self.books().held, 0, "buffers are missing from the pool");
+    }
+}

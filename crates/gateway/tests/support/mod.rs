@@ -1,0 +1,17 @@
+//! What the gateway's tests share: chance from a seed, ports in memory, packets, whole gateways, and a hand that seals ESP.
+
+#![allow(dead_code, unused_imports, reason = "each test target uses its own part of this")]
+
+pub mod gateway;
+pub mod packet;
+pub mod port;
+pub mod random;
+pub mod sealer;
+pub mod tunnel;
+
+pub use gateway::Gateway;
+pub use packet::Inner;
+pub use port::PortHandle;
+pub use random::Random;
+pub use sealer::{Handmade, Sealer};
+pub use tunnel::{LeaseTwin, Side, TunnelSpec};

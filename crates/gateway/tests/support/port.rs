@@ -1,0 +1,107 @@
+//! A port in memory with a script: what comes in, what the link takes, what it refuses.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+
+#[derive(Default)]
+struct Link {
+    arriving: VecDeque<Vec<u8>>,
+    left: Vec<Vec<u8>>,
+    /// How many more packets the link takes; `None` for any number.
+    room: Option<usize>,
+    /// What happens to the next packets sent, first first: refused for a reason, or sent.
+    refusals: VecDeque<Option<DropReason>>,
+}
+
+/// The test's end of a port.
+#[derive(Clone, Default)]
+pub struct PortHandle(Arc<Mutex<Link>>);
+
+/// The gateway's end.
+struct ScriptedPort {
+    name: &'static str,
+    link: PortHandle,
+    counters: PortCounters,
+}
+
+impl PortHandle {
+    pub fn port(&self, name: &'static str) -> Box<dyn Port> {
+        Box::new(ScriptedPort { name, link: self.clone(), counters: PortCounters::default() })
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.0.lock().expect("no test panics with the link in its hands")
+    }
+
+    pub fn push(&self, packet: impl Into<Vec<u8>>) {
+        self.link().arriving.push_back(packet.into());
+    }
+
+    /// Packets that the gateway has not taken yet.
+    pub fn arriving(&self) -> usize {
+        self.link().arriving.len()
+    }
+
+    /// What the gateway has sent since this was last called.
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.link().left)
+    }
+
+    pub fn set_room(&self, room: Option<usize>) {
+        self.link().room = room;
+    }
+
+    pub fn refuse_next(&self, reason: DropReason) {
+        self.link().refusals.push_back(Some(reason));
+    }
+}
+
+impl Port for ScriptedPort {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let mut link = self.link.link();
+        let before = batch.len();
+        while !batch.is_full() && !link.arriving.is_empty() {
+            let Some(mut buffer) = pool.take() else { break };
+            let Some(packet) = link.arriving.pop_front() else { break };
+            self.counters.rx_packets += 1;
+            self.counters.rx_bytes += packet.len() as u64;
+            if packet.len() > pool.packet_bytes() {
+                pool.discard(buffer, DropReason::ReceiveTruncated);
+                continue;
+            }
+            buffer.receive_area()[..packet.len()].copy_from_slice(&packet);
+            buffer.set_len(packet.len());
+            batch.push(buffer);
+        }
+        let received = batch.len() - before;
+        self.counters.rx_calls += u64::from(received > 0);
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let mut link = self.link.link();
+        let n = link.room.map_or(batch.len(), |room| room.min(batch.len()));
+        link.room = link.room.map(|room| room - n);
+        for buffer in batch.drain(..n) {
+            if let Some(Some(reason)) = link.refusals.pop_front() {
+                pool.discard(buffer, reason);
+                continue;
+            }
+            self.counters.tx_packets += 1;
+            self.counters.tx_bytes += buffer.len() as u64;
+            link.left.push(buffer.bytes().to_vec());
+            pool.recycle(buffer);
+        }
+        self.counters.tx_calls += u64::from(n > 0);
+        Ok(n)
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}

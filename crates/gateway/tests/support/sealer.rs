@@ -1,0 +1,122 @@
+//! ESP packets made by hand: valid under their key, whatever stands inside.
+
+use super::{Side, TunnelSpec};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine};
+use testudo_packet::Buffer;
+use testudo_wire::esp::EspHeader;
+use testudo_wire::ip::{OuterHeader, Version};
+use testudo_wire::protocol;
+use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
+
+/// Seals as one side of a tunnel does, but what it is told to.
+pub struct Sealer {
+    engine: PortableEngine,
+    key: KeyId,
+    spec: TunnelSpec,
+    from: Side,
+}
+
+/// The plaintext of a handmade ESP packet.
+#[derive(Debug, Clone)]
+pub struct Handmade {
+    /// Payload, TFC padding included.
+    pub payload: Vec<u8>,
+    pub padding: Vec<u8>,
+    pub pad_length: u8,
+    pub next_header: u8,
+    /// Outer TOS or Traffic Class.
+    pub outer_class: u8,
+}
+
+impl Handmade {
+    /// What a correct sender makes of a packet: padding 1, 2, 3, … up to a multiple of 4 (RFC 4303 2.4).
+    pub fn carrying(packet: &[u8]) -> Self {
+        let next_header = if packet.first().is_some_and(|b| b >> 4 == 6) { 41 } else { 4 };
+        Self::with_payload(packet.to_vec(), next_header)
+    }
+
+    pub fn with_payload(payload: Vec<u8>, next_header: u8) -> Self {
+        let pad_length = ((payload.len() + 2).next_multiple_of(4) - payload.len() - 2) as u8;
+        Self { padding: (1..=pad_length).collect(), payload, pad_length, next_header, outer_class: 0 }
+    }
+
+    /// Traffic flow confidentiality: bytes behind the packet, which the receiver cuts off by the packet's own length (RFC 4303 2.7).
+    pub fn with_tfc(packet: &[u8], tfc_bytes: usize) -> Self {
+        let next_header = Self::carrying(packet).next_header;
+        let mut payload = packet.to_vec();
+        payload.resize(packet.len() + tfc_bytes, 0x5A);
+        Self::with_payload(payload, next_header)
+    }
+
+    pub fn text(&self) -> Vec<u8> {
+        [&self.payload[..], &self.padding[..], &[self.pad_length, self.next_header]].concat()
+    }
+}
+
+impl Sealer {
+    pub fn new(spec: &TunnelSpec, from: Side) -> Self {
+        let mut engine = PortableEngine::new();
+        let key = engine.install(&spec.key_from(from), Direction::Seal).expect("a key");
+        Self { engine, key, spec: spec.clone(), from }
+    }
+
+    /// The whole datagram with this plaintext and sequence number, addressed to the other side.
+    pub fn seal(&mut self, sequence: u64, made: &Handmade) -> Vec<u8> {
+        self.seal_text(sequence, &made.text(), made.outer_class)
+    }
+
+    pub fn seal_text(&mut self, sequence: u64, text: &[u8], outer_class: u8) -> Vec<u8> {
+        let spi = self.spec.spi_from(self.from);
+        let iv = sequence.to_be_bytes();
+        let header = EspHeader { spi, sequence: sequence as u32 };
+        let esp = [&header.to_bytes()[..], &iv, text, &[0; 16]].concat();
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&self.spec.salt_from(self.from));
+        nonce[4..].copy_from_slice(&iv);
+        let aad = if self.spec.esn { Aad::extended(spi, sequence) } else { Aad::short(spi, sequence as u32) };
+        let mut jobs = [Job {
+            buffer: Buffer::copied(&esp, 0, 0),
+            cookie: 0,
+            text_start: 16,
+            text_bytes: text.len() as u32,
+            key: self.key,
+            nonce,
+            aad,
+            direction: Direction::Seal,
+            status: JobStatus::Pending,
+        }];
+        self.engine.submit(&mut jobs);
+        assert_eq!(jobs[0].status, JobStatus::Done);
+        encapsulate(&self.spec, self.from, jobs[0].buffer.bytes(), outer_class)
+    }
+}
+
+/// Puts outer headers around bytes that should be ESP.
+pub fn encapsulate(spec: &TunnelSpec, from: Side, esp: &[u8], outer_class: u8) -> Vec<u8> {
+    let to = if from == Side::A { Side::B } else { Side::A };
+    let payload = if spec.udp {
+        let mut udp = vec![0; UDP_HEADER_BYTES];
+        let total_bytes = UDP_HEADER_BYTES + esp.len();
+        UdpHeader { source_port: 4500, destination_port: 4500, total_bytes }.write(&mut udp).expect("UDP");
+        [&udp[..], esp].concat()
+    } else {
+        esp.to_vec()
+    };
+    let header = OuterHeader {
+        source: spec.address(from),
+        destination: spec.address(to),
+        protocol: if spec.udp { protocol::UDP } else { protocol::ESP },
+        traffic_class: outer_class,
+        hop_limit: 64,
+        dont_fragment: true,
+    };
+    let mut datagram = vec![0; header.bytes()];
+    header.write(&mut datagram, header.bytes() + payload.len(), 0).expect("a header");
+    datagram.extend(payload);
+    datagram
+}
+
+/// Where ESP starts in a datagram of a tunnel.
+pub fn esp_offset(spec: &TunnelSpec) -> usize {
+    Version::header_bytes(spec.outer) + if spec.udp { UDP_HEADER_BYTES } else { 0 }
+}

@@ -1,0 +1,198 @@
+//! Tunnels between two gateways A and B, told from either side, and the twin of the durable store that leases their numbers.
+
+use super::Random;
+use super::packet::{network_a, network_b};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use testudo_crypto::{KeyMaterial, Suite};
+use testudo_gateway::{KeyPair, TunnelInstall};
+use testudo_ipsec::{
+    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Policy, Prefix, SaParameters, Selector,
+    TunnelIndex, TunnelParameters, inner_mtu,
+};
+use testudo_wire::ip::Version;
+use zeroize::Zeroizing;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    A,
+    B,
+}
+
+/// A tunnel between A and B.
+#[derive(Debug, Clone)]
+pub struct TunnelSpec {
+    pub number: u8,
+    pub suite: Suite,
+    pub esn: bool,
+    pub window: u32,
+    pub outer: Version,
+    pub udp: bool,
+    pub path_mtu: usize,
+    pub lifetime: Lifetime,
+    pub keepalive: Option<Duration>,
+    /// B does not know where A is.
+    pub b_learns: bool,
+}
+
+impl TunnelSpec {
+    pub fn new(number: u8, suite: Suite) -> Self {
+        Self {
+            number,
+            suite,
+            esn: true,
+            window: 4096,
+            outer: Version::V4,
+            udp: false,
+            path_mtu: 1500,
+            lifetime: Lifetime::default(),
+            keepalive: None,
+            b_learns: false,
+        }
+    }
+
+    pub fn index(&self) -> TunnelIndex {
+        TunnelIndex(self.number.into())
+    }
+
+    /// The SPI of packets from this side.
+    pub fn spi_from(&self, side: Side) -> u32 {
+        0x1000 + u32::from(self.number) * 2 + u32::from(side == Side::B)
+    }
+
+    pub fn keying_material_from(&self, side: Side) -> Vec<u8> {
+        Random::new(0xC0FFEE ^ u64::from(self.spi_from(side))).bytes(self.suite.keying_material_bytes())
+    }
+
+    pub fn key_from(&self, side: Side) -> KeyMaterial {
+        KeyMaterial::new(self.suite, Zeroizing::new(self.keying_material_from(side))).expect("a key")
+    }
+
+    pub fn salt_from(&self, side: Side) -> [u8; 4] {
+        *self.keying_material_from(side).last_chunk().expect("a salt")
+    }
+
+    pub fn address(&self, side: Side) -> IpAddr {
+        let text = match (self.outer, side) {
+            (Version::V4, Side::A) => "192.0.2.1",
+            (Version::V4, Side::B) => "198.51.100.2",
+            (Version::V6, Side::A) => "2001:db8:a::1",
+            (Version::V6, Side::B) => "2001:db8:b::2",
+        };
+        text.parse().expect("an address")
+    }
+
+    pub fn encapsulation(&self) -> Encapsulation {
+        if self.udp {
+            Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 }
+        } else {
+            Encapsulation::Esp
+        }
+    }
+
+    pub fn inner_mtu(&self) -> usize {
+        inner_mtu(self.path_mtu, self.outer, self.encapsulation(), self.suite)
+    }
+
+    /// What goes through: A's network to the tunnel's, in both IP versions.
+    pub fn selectors(&self, side: Side) -> Arc<[Selector]> {
+        let prefix = |(address, length)| Prefix::new(address, length).expect("a prefix");
+        [Version::V4, Version::V6]
+            .map(|version| {
+                let (a, b) = (prefix(network_a(version)), prefix(network_b(version, self.number)));
+                if side == Side::A { Selector::between(a, b) } else { Selector::between(b, a) }
+            })
+            .into()
+    }
+
+    pub fn policies(&self, side: Side) -> Vec<Policy> {
+        let action = Action::Protect(self.index());
+        self.selectors(side).iter().map(|&selector| Policy { selector, action }).collect()
+    }
+
+    pub fn parameters(&self, side: Side, first_sequence: u64, lease: Arc<Lease>) -> TunnelParameters {
+        let other = if side == Side::A { Side::B } else { Side::A };
+        let learns = self.b_learns && side == Side::B;
+        let sa = |from| SaParameters {
+            spi: self.spi_from(from),
+            salt: self.salt_from(from),
+            lifetime: self.lifetime,
+        };
+        TunnelParameters {
+            name: format!("tunnel {}", self.number).into(),
+            endpoints: Endpoints {
+                local: self.address(side),
+                remote: (!learns).then(|| self.address(other)),
+                encapsulation: self.encapsulation(),
+            },
+            learn_remote: learns,
+            suite: self.suite,
+            esn: self.esn,
+            replay_window: self.window,
+            dscp: Dscp::Copy,
+            path_mtu: self.path_mtu,
+            keepalive: self.keepalive,
+            selectors: self.selectors(side),
+            outbound: sa(side),
+            inbound: sa(other),
+            first_sequence,
+            lease,
+            iv_seed: 0,
+        }
+    }
+
+    /// Everything to install the tunnel on one side.
+    pub fn install(&self, side: Side, store: &mut LeaseTwin, window: Option<Vec<u8>>) -> TunnelInstall {
+        let other = if side == Side::A { Side::B } else { Side::A };
+        let (first, lease) = store.start(self.spi_from(side));
+        TunnelInstall {
+            index: self.index(),
+            parameters: self.parameters(side, first, lease),
+            keys: KeyPair { outbound: self.key_from(side), inbound: self.key_from(other) },
+            window,
+        }
+    }
+}
+
+/// The twin of the durable store: what it has noted survives everything, what it has granted does not.
+#[derive(Default)]
+pub struct LeaseTwin {
+    noted: HashMap<u32, u64>,
+    granted: HashMap<u32, Arc<Lease>>,
+    pub block: u64,
+}
+
+impl LeaseTwin {
+    pub fn new(block: u64) -> Self {
+        Self { block, ..Self::default() }
+    }
+
+    /// The next number of an SA is this.
+    pub fn begin_at(&mut self, spi: u32, sequence: u64) {
+        self.noted.insert(spi, sequence);
+    }
+
+    /// A gateway starts: it goes on behind all that was ever noted.
+    fn start(&mut self, spi: u32) -> (u64, Arc<Lease>) {
+        let noted = self.noted.entry(spi).or_insert(1);
+        let first = *noted;
+        *noted = noted.saturating_add(self.block);
+        let lease = Arc::new(Lease::until(*noted));
+        self.granted.insert(spi, Arc::clone(&lease));
+        (first, lease)
+    }
+
+    /// Grants what was asked for: noted first, granted then.
+    pub fn serve(&mut self) {
+        for (spi, lease) in &self.granted {
+            if lease.take_request()
+                && let Some(noted) = self.noted.get_mut(spi)
+            {
+                *noted = noted.saturating_add(self.block);
+                lease.grant(*noted);
+            }
+        }
+    }
+}
