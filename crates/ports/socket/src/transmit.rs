@@ -123,7 +123,27 @@ impl Dispatch<'_> {
             self.refuse(run, DropReason::SendRefused);
             return Ok(());
         }
+        let run = if channel.joins { self.without_growing_tail(run) } else { run };
         self.send(&channel.socket, &mut channel.joins, run)
+    }
+
+    /// A full batch has more behind it: its last message, where it could take more packets, stays for the next call, so that super-frames
+    /// which do not fit one message do not each leave a small one behind.
+    fn without_growing_tail(&self, run: Range<usize>) -> Range<usize> {
+        if !self.batch.is_full() || run.end < self.parcels.len() {
+            return run;
+        }
+        match self.messages(run.clone(), true).as_slice() {
+            [_, .., last] if self.may_grow(last) => run.start..last.start,
+            _ => run,
+        }
+    }
+
+    /// Whether one more packet like its first could join a message.
+    fn may_grow(&self, message: &Range<usize>) -> bool {
+        let lengths = || self.parcels[message.clone()].iter().flatten().map(Parcel::len);
+        let first = lengths().next().unwrap_or(0);
+        lengths().all(|bytes| bytes == first) && first * (message.len() + 1) <= MAX_MESSAGE_BYTES
     }
 
     fn send_in_clear(&mut self, bypass: &Bypass, version: Version, run: Range<usize>) -> Result<(), Stop> {

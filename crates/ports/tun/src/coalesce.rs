@@ -192,6 +192,12 @@ impl Group {
         self.open = !shape.push && !is_short;
     }
 
+    /// Whether one more packet like its first could join.
+    pub(crate) fn may_grow(&self) -> bool {
+        let room = |own: &Shape| own.header_bytes + self.payload_bytes + own.payload_bytes <= MAX_FRAME_BYTES;
+        self.open && self.shape.as_ref().is_some_and(room)
+    }
+
     fn first<'a>(&self, all: &[&'a [u8]]) -> &'a [u8] {
         self.members.first().and_then(|&i| all.get(usize::from(i))).copied().unwrap_or_default()
     }

@@ -21,7 +21,6 @@ const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const IFLA_MTU: u16 = 4;
-const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 /// Duplicate address detection makes no sense on a point-to-point device, and would delay the first packet by a second.
@@ -138,18 +137,6 @@ pub fn remove_route(interface: &str, destination: Prefix) -> Result<(), Configur
 /// [`ConfigureError`] with what the kernel said.
 pub fn set_mtu(interface: &str, mtu: u32) -> Result<(), ConfigureError> {
     Session::open(interface)?.set_mtu(mtu)
-}
-
-/// Bounds the super-frames that the kernel hands over, in bytes: those that must fit another device's bound once they are encrypted are best
-/// cut where they are made.
-///
-/// # Errors
-/// [`ConfigureError`] with what the kernel said; kernels before 4.16 do not know how.
-pub fn set_super_frame_bytes(interface: &str, bytes: u32) -> Result<(), ConfigureError> {
-    let mut session = Session::open(interface)?;
-    let action = format!("bound the super-frames of {interface} to {bytes} bytes");
-    let message = Message::new(RTM_NEWLINK, 0, &session.link(0, 0));
-    session.request(action, message.attribute(IFLA_GSO_MAX_SIZE, &bytes.to_ne_bytes()))
 }
 
 /// A netlink socket and the interface that is worked on.

@@ -32,6 +32,7 @@ pub mod configure;
 mod device;
 mod error;
 mod netlink;
+mod payload;
 mod port;
 mod receive;
 pub mod split;

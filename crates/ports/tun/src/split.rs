@@ -1,5 +1,6 @@
 //! Cutting super-frames into packets, and finishing checksums: pure functions on bytes.
 
+use crate::payload;
 use crate::vnet::{Gso, NEEDS_CHECKSUM, VnetHeader};
 use std::ops::Range;
 use testudo_packet::DropReason;
@@ -214,7 +215,7 @@ fn within(head: &[u8], at: usize) -> Result<(), DropReason> {
 /// The sum of pseudo-header, transport header and payload; the addresses are where the fixed IP header has them.
 pub(crate) fn transport_sum(packet: &[u8], transport_at: usize, protocol: u8) -> Sum {
     let transport = &packet[transport_at..];
-    pseudo_header_sum(packet, protocol, transport.len()).bytes(transport)
+    payload::add(pseudo_header_sum(packet, protocol, transport.len()), transport)
 }
 
 /// The sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1).

@@ -47,7 +47,12 @@ pub(crate) fn transmit(
     let mut fates = [Fate::Kept; BATCH_SIZE];
     let mut sent = Sent::default();
     let mut outcome = Ok(());
-    for group in coalesce::plan(batch.iter().map(|b| b.bytes()), udp) {
+    let mut groups = coalesce::plan(batch.iter().map(|b| b.bytes()), udp);
+    // A full batch has more behind it: what could take more packets stays for the next call.
+    if batch.is_full() && groups.len() > 1 && groups.last().is_some_and(Group::may_grow) {
+        groups.pop();
+    }
+    for group in groups {
         match send_group(&group, batch, &mut fates, &mut sent, &mut write) {
             Ok(()) => {}
             Err(Refusal::Device(error)) => {
