@@ -145,8 +145,7 @@ fn default_mtu(
     if mtu < least {
         let problem = Problem::expected(format!("an MTU that leaves {least} bytes for inner packets"));
         let problem = problem.found(format!("{}, which leaves {mtu}", link.value.mtu));
-        let help =
-            format!("raise it, or set port.protected.mtu to {least} and let outer packets be fragmented");
+        let help = "raise it; outer packets are never fragmented";
         walker.report(&link.span, link.key.clone(), problem.help(help));
     }
     mtu

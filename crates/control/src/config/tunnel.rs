@@ -237,7 +237,8 @@ fn read_known_answer(
         span: table.span().clone(),
         key: section.path_of("known_answer"),
     });
-    let last = if esn { u64::MAX } else { u32::MAX.into() };
+    // The very last extended number is not used: an SA stops before it.
+    let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
     let next_sequence_number = table.or_default(walker, "next_sequence_number", 1, value::number(1, last));
     let iv_seed = table.or_default(walker, "iv_seed", 0, value::number(0, u64::MAX));
     table.finish(walker);

@@ -344,9 +344,6 @@ fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Resu
     if old.gateway != new.gateway {
         return restart("[gateway]");
     }
-    if old.protected != new.protected {
-        return restart("[port.protected]");
-    }
     if old.unprotected != new.unprotected {
         return restart("[port.unprotected]");
     }
@@ -356,6 +353,8 @@ fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Resu
             restart(&format!("UDP port {} is new, the unprotected port", SocketAddr::new(address, port)))
         }
         Some((address, None)) => restart(&format!("ESP at {address} is new, the unprotected port")),
+        // Last, because its MTU follows from the other parts.
+        None if old.protected != new.protected => restart("[port.protected]"),
         None => Ok(()),
     }
 }

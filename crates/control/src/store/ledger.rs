@@ -118,10 +118,15 @@ impl<M: Medium> Ledger<M> {
 impl<M: Medium> LeaseStore for Ledger<M> {
     fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
         let mut state = self.state();
+        let promised = requests.iter().filter_map(|(key, _)| Some((*key, *state.promised.get(key)?)));
+        let mut next: HashMap<Fingerprint, u64> = promised.collect();
         let leases = self.commit_twice(&mut state, |transaction, seal| {
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
-            let lease =
-                |(key, block): &(Fingerprint, u64)| lease_one(&self.medium, &mut table, seal, *key, *block);
+            let lease = |&(key, block): &(Fingerprint, u64)| {
+                let lease = lease_one(&self.medium, &mut table, seal, (key, block), next.get(&key).copied())?;
+                next.insert(key, lease.end);
+                Ok(lease)
+            };
             requests.iter().map(lease).collect::<Result<Vec<Lease>, StoreError>>()
         })?;
         let ends = requests.iter().zip(&leases).map(|((key, _), lease)| (*key, lease.end));
@@ -159,26 +164,30 @@ impl<M: Medium> LeaseStore for Ledger<M> {
     }
 }
 
+/// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
+/// numbers as leased and handed out none of them, and a gap would stop the SA that waits for the next number. Nobody else can
+/// have had them, because the file is locked. The note in the store only ever rises.
 fn lease_one<M: Medium>(
     medium: &M,
     table: &mut Table<'_, Key, &'static [u8]>,
     seal: &mut Seal,
-    key: Fingerprint,
-    block: u64,
+    (key, block): (Fingerprint, u64),
+    promised: Option<u64>,
 ) -> Result<Lease, StoreError> {
     let stored = table.get(key.as_bytes()).map_err(|e| translated(medium, e))?;
     let stored = stored.map(|value| record::decode_lease(key, value.value()));
     let stored = stored.map(|next| next.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong")));
     let stored = stored.transpose()?;
-    let lease = block_after(stored.unwrap_or(FIRST_NUMBER), block, key)?;
+    let lease = block_after(promised.or(stored).unwrap_or(FIRST_NUMBER), block, key)?;
+    let end = lease.end.max(stored.unwrap_or(FIRST_NUMBER));
     match stored {
-        Some(old) => seal.replace(key, old, lease.end),
+        Some(old) => seal.replace(key, old, end),
         None => {
             check_room(medium, seal.keys)?;
-            seal.add(key, lease.end);
+            seal.add(key, end);
         }
     }
-    let value = record::encode_lease(key, lease.end);
+    let value = record::encode_lease(key, end);
     table.insert(key.as_bytes(), &value[..]).map_err(|e| translated(medium, e))?;
     Ok(lease)
 }
