@@ -1,0 +1,220 @@
+//! What a gateway tells about itself: tables for people, JSON and metrics for programs.
+
+use crate::support::config::{Config, pair};
+use crate::support::gateway::Gateway;
+use crate::support::link::Link;
+use crate::support::wait::PATIENCE;
+use crate::support::{Outcome, ensure};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::namespaces::Namespace;
+use testudo_lab::traffic::ping;
+
+pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
+    suite
+        .test("status_tells_engines_ports_and_drops", tells_status)
+        .test("sa_list_tells_what_each_sa_has_done", lists_associations)
+        .test("policy_list_tells_the_spd_in_its_order", lists_policies)
+        .test("explain_tells_policy_and_sa_and_why_not_the_others", explains)
+        .test("metrics_are_openmetrics_with_help_for_every_family", serves_metrics)
+}
+
+const METRICS: &str = "127.0.0.1:9468";
+
+/// What Prometheus would get.
+pub fn scrape(namespace: &Namespace) -> Outcome<String> {
+    let mut stream = namespace.within(|| TcpStream::connect(METRICS))??;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no HTTP")?;
+    ensure(head.starts_with("HTTP/1.1 200 "), || head.to_owned())?;
+    ensure(head.contains("application/openmetrics-text; version=1.0.0"), || head.to_owned())?;
+    Ok(body.to_owned())
+}
+
+/// A running pair that has carried five pings; policies in A's configuration.
+fn busy_pair(link: &mut Link) -> Outcome<[Gateway; 2]> {
+    let [mut a, b] = pair(true)?;
+    a.gateway = format!("metrics = \"{METRICS}\"");
+    a.policies =
+        "[[policy]]\naction = \"discard\"\nlocal = \"10.1.0.1\"\nremote = \"10.2.0.1\"\nprotocol = \"tcp\"\n\
+                  remote_ports = \"25\"\n"
+            .to_owned();
+    let (gateway, _) = link.start_a(&a)?;
+    let (peer, _) = link.start_b(&Config { gateway: String::new(), ..b })?;
+    let trips = ping(&link.a, "10.2.0.1".parse()?, 5, PATIENCE)?;
+    ensure(trips.lost == 0, || format!("{} of 5 pings were lost", trips.lost))?;
+    Ok([gateway, peer])
+}
+
+fn stop([gateway, peer]: [Gateway; 2]) -> Outcome<()> {
+    gateway.stop()?;
+    peer.stop()
+}
+
+/// The table that a verb prints holds all of `words`.
+fn prints(gateway: &Gateway, verb: &[&str], words: &[&str]) -> Outcome<()> {
+    let said = gateway.ask(verb)?;
+    let missing: Vec<_> = words.iter().filter(|word| !said.stdout.contains(**word)).collect();
+    ensure(said.code == Some(0) && missing.is_empty(), || {
+        format!("{verb:?} lacks {missing:?}:\n{}", said.stdout)
+    })
+}
+
+fn tells_status(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let status = pair[0].ask_json(&["status"])?;
+    let engines = status["engines"].as_array().ok_or("no engines")?;
+    let last = engines.last().ok_or("no engine")?;
+    ensure(last["name"] == "portable" && last["in_use"] == true, || format!("{engines:#?}"))?;
+    ensure(status["tunnels"] == 1 && status["tunnels_down"] == 0, || format!("{status:#}"))?;
+    for side in ["protected", "unprotected"] {
+        let port = &status["ports"][side];
+        let counts = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"].map(|key| port[key].as_u64());
+        ensure(counts.iter().all(|count| *count >= Some(5)), || format!("{side}: {port:#}"))?;
+    }
+    ensure(status["drops"]["replay_duplicate"] == 0, || format!("{status:#}"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    prints(
+        &pair[0],
+        &["status"],
+        &["testudo", version, "1 tunnels (0 down)", "portable", "testudo0", "packets in"],
+    )?;
+    stop(pair)
+}
+
+fn lists_associations(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    for (direction, spi) in [("outbound", 0x1001), ("inbound", 0x1002)] {
+        let sa = pair[0].sa("a-b", direction)?;
+        let expected = json!({
+            "tunnel": "a-b", "direction": direction, "spi": spi, "suite": "aes128gcm16", "esn": true,
+            "local": "192.0.2.1", "remote": "192.0.2.2", "encapsulation": "esp-in-udp", "state": "installed", "packets": 5,
+            "sequence": 5, "bytes": 5 * 84,
+        });
+        for (key, value) in expected.as_object().into_iter().flatten() {
+            ensure(sa[key] == *value, || format!("{key} is to be {value} in {sa:#}"))?;
+        }
+    }
+    let words = ["a-b", "outbound", "inbound", "0x1001", "0x1002", "aes128gcm16, esn", "installed", "420"];
+    prints(&pair[0], &["sa", "list"], &words)?;
+    stop(pair)
+}
+
+fn lists_policies(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let list = pair[0].ask_json(&["policy", "list"])?;
+    let actions: Vec<_> =
+        list.as_array().into_iter().flatten().map(|row| (&row["place"], &row["action"])).collect();
+    ensure(actions == [(&json!(1), &json!("discard")), (&json!(2), &json!("protect"))], || {
+        format!("{list:#}")
+    })?;
+    ensure(list[1]["tunnel"] == "a-b" && list[0]["remote_ports"] == "25", || format!("{list:#}"))?;
+    let words =
+        ["policy 1", "discard", "protect by a-b", "tunnel a-b, selector 1", "10.1.0.1", "is discarded"];
+    prints(&pair[0], &["policy", "list"], &words)?;
+    stop(pair)
+}
+
+fn explains(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let ports = ["--protocol", "tcp", "--source-port", "4711", "--destination-port"];
+    let mail = [&["explain", "10.1.0.1", "10.2.0.1"][..], &ports, &["25"]].concat();
+    let web = [&["explain", "10.1.0.1", "10.2.0.1"][..], &ports, &["80"]].concat();
+    let stray = ["explain", "10.1.0.1", "10.3.0.1"];
+    let back = ["explain", "--side", "unprotected", "10.2.0.1", "10.1.0.1"];
+    let ask = |words: &[&str]| pair[0].ask_json(words);
+    let (mail_says, web_says, stray_says, back_says) = (ask(&mail)?, ask(&web)?, ask(&stray)?, ask(&back)?);
+    ensure(mail_says["policy"]["place"] == 1 && mail_says["sa"].is_null(), || format!("{mail_says:#}"))?;
+    ensure(web_says["tunnel"] == "a-b" && web_says["sa"]["spi"] == 0x1001, || format!("{web_says:#}"))?;
+    let why = web_says["passed_over"][0]["why"].as_str().unwrap_or_default();
+    ensure(why == "the remote port is not in 25", || why.to_owned())?;
+    ensure(stray_says["policy"].is_null() && stray_says["tunnel"].is_null(), || format!("{stray_says:#}"))?;
+    ensure(back_says["sa"]["spi"] == 0x1002, || format!("{back_says:#}"))?;
+    prints(&pair[0], &mail, &["yes, discard", "=> discarded: the policy says so"])?;
+    prints(
+        &pair[0],
+        &web,
+        &["no, the remote port is not in 25", "=> goes through tunnel a-b, outbound SA 0x1001"],
+    )?;
+    prints(&pair[0], &stray, &["=> discarded: no policy matches"])?;
+    prints(&pair[0], &back, &["through inbound SA 0x1002 of tunnel a-b: passes"])?;
+    let mixed = pair[0].ask(&["explain", "10.1.0.1", "fd00::1"])?;
+    ensure(mixed.code != Some(0) && mixed.stderr.contains("same IP version"), || format!("{mixed:#?}"))?;
+    stop(pair)
+}
+
+/// One family of a scrape.
+#[derive(Debug, Default)]
+struct Family {
+    help: String,
+    kind: String,
+    samples: Vec<(String, f64)>,
+}
+
+/// Reads OpenMetrics text strictly enough for what we write.
+fn parse(text: &str) -> Outcome<BTreeMap<String, Family>> {
+    let (lines, end) = text.strip_suffix("# EOF\n").map(|lines| (lines, true)).unwrap_or((text, false));
+    ensure(end, || format!("it does not end with EOF:\n{text}"))?;
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for line in lines.lines() {
+        let words: Vec<_> = line.splitn(4, ' ').collect();
+        match words.as_slice() {
+            ["#", "HELP", name, help] => {
+                families.entry((*name).to_owned()).or_default().help = (*help).to_owned()
+            }
+            ["#", "TYPE", name, kind] => {
+                families.entry((*name).to_owned()).or_default().kind = (*kind).to_owned()
+            }
+            _ => {
+                let (sample, value) = line.rsplit_once(' ').ok_or("a sample without value")?;
+                let name = sample.split('{').next().unwrap_or_default();
+                let family = name.strip_suffix("_total").unwrap_or(name);
+                let family = families.get_mut(family).ok_or_else(|| format!("no family for {line}"))?;
+                family.samples.push((sample.to_owned(), value.parse()?));
+            }
+        }
+    }
+    Ok(families)
+}
+
+fn serves_metrics(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let families = parse(&scrape(&link.a)?)?;
+    for (name, family) in &families {
+        ensure(name.starts_with("testudo_"), || name.clone())?;
+        ensure(!family.help.is_empty() && ["counter", "gauge"].contains(&family.kind.as_str()), || {
+            format!("{name}: {family:?}")
+        })?;
+        let mut seen = BTreeSet::new();
+        ensure(family.samples.iter().all(|(sample, _)| seen.insert(sample)), || format!("{family:?}"))?;
+    }
+    let sample = |name: &str, label: &str| -> Option<f64> {
+        let samples = &families.get(name)?.samples;
+        samples.iter().find(|(sample, _)| sample.contains(label)).map(|(_, value)| *value)
+    };
+    for direction in ["outbound", "inbound"] {
+        for (name, value) in
+            [("testudo_sa_packets", 5.0), ("testudo_sa_bytes", 420.0), ("testudo_sa_sequence", 5.0)]
+        {
+            let found = sample(name, &format!("direction=\"{direction}\""));
+            ensure(found == Some(value), || format!("{name} of {direction} is {found:?}"))?;
+        }
+    }
+    let status = pair[0].ask_json(&["status"])?;
+    let reasons: Vec<_> = status["drops"].as_object().into_iter().flatten().collect();
+    ensure(reasons.len() > 30, || format!("{reasons:?}"))?;
+    for (reason, _) in reasons {
+        let family = families.get(&format!("testudo_drop_{reason}"));
+        ensure(family.is_some_and(|family| family.samples.len() == 1), || format!("{reason}: {family:?}"))?;
+    }
+    ensure(sample("testudo_port_rx_packets", "side=\"unprotected\"") >= Some(5.0), || "no ports".to_owned())?;
+    let not_found = Value::from(families.contains_key("testudo_sa_dropped"));
+    ensure(not_found == true, || "no family for drops of an SA".to_owned())?;
+    stop(pair)
+}

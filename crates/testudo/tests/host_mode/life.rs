@@ -1,0 +1,129 @@
+//! Beginning and end of a gateway, and what it holds on to in between.
+
+use crate::support::config::pair;
+use crate::support::gateway::{Gateway, proc_file};
+use crate::support::link::Link;
+use crate::support::{Outcome, ensure, wait};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use testudo_judge::harness::{Suite, TestResult};
+
+pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
+    suite
+        .test("systemd_hears_ready_reloading_and_stopping", tells_systemd)
+        .test("sigterm_and_sigint_end_it_well_and_remove_its_socket", ends_well)
+        .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
+        .test("the_control_socket_is_the_owners_alone", keeps_others_out)
+        .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
+        .test("keys_appear_nowhere", keeps_secrets)
+}
+
+fn tells_systemd(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let (mut gateway, _) = link.start_a(&config)?;
+    gateway.signal(Signal::HUP)?;
+    gateway.hears("RELOADING=1")?;
+    gateway.hears("MONOTONIC_USEC=")?;
+    gateway.hears("READY=1")?;
+    // Waits for STOPPING=1.
+    gateway.stop()
+}
+
+fn ends_well(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let folder = link.prepare(&config)?;
+    for signal in [Signal::TERM, Signal::INT] {
+        let gateway = Gateway::start(&link.a, &folder)?;
+        ensure(folder.join("control.sock").exists(), || "there is no control socket".to_owned())?;
+        gateway.ended_by(signal)?;
+        ensure(!folder.join("control.sock").exists(), || "the control socket is still there".to_owned())?;
+        let interfaces = link.a.run(&["ip", "-o", "link"])?;
+        ensure(!interfaces.contains("testudo0"), || interfaces)?;
+    }
+    Ok(())
+}
+
+fn replaces_a_stale_socket(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let (gateway, folder) = link.start_a(&config)?;
+    gateway.kill()?;
+    ensure(folder.join("control.sock").exists(), || "a killed gateway removed its socket".to_owned())?;
+    let gateway = Gateway::start(&link.a, &folder)?;
+    gateway.ask_json(&["status"])?;
+    gateway.stop()
+}
+
+/// That another user is refused can be shown only where there is another user; the private namespaces have one.
+fn keeps_others_out(link: &mut Link) -> TestResult {
+    let [mut config, _] = pair(true)?;
+    config.control = "made/for/it/control.sock".to_owned();
+    let (gateway, folder) = link.start_a(&config)?;
+    let mode =
+        |name: &str| -> Outcome<u32> { Ok(fs::metadata(folder.join(name))?.permissions().mode() & 0o777) };
+    let modes = [mode("made/for/it/control.sock")?, mode("made/for/it")?, mode("made")?, mode("state.redb")?];
+    ensure(modes.iter().all(|mode| mode & 0o077 == 0), || format!("others may use one of {modes:?}"))?;
+    gateway.stop()
+}
+
+fn gives_up_privileges(link: &mut Link) -> TestResult {
+    const NET_ADMIN: &str = "0000000000001000";
+    let [mut config, _] = pair(true)?;
+    config.gateway = "metrics = \"127.0.0.1:9468\"".to_owned();
+    let (gateway, _) = link.start_a(&config)?;
+    let process = gateway.process();
+    let mut threads = 0;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let status = fs::read_to_string(thread?.path().join("status"))?;
+        let field =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
+        ensure(field("CapEff:") == NET_ADMIN && field("CapPrm:") == NET_ADMIN, || status.clone())?;
+        ensure(field("CapInh:") == "0000000000000000" && field("NoNewPrivs:") == "1", || status.clone())?;
+        threads += 1;
+    }
+    ensure(threads >= 4, || format!("{threads} threads: worker, control and metrics were to be among them"))?;
+    let limits = proc_file(process, "limits")?;
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or("?");
+    ensure(core.split_whitespace().skip(4).take(2).eq(["0", "0"]), || core.to_owned())?;
+    // Nobody of the same user reads its memory: what is not dumpable belongs to root, outside.
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(format!("/proc/{process}/mem"))?);
+    let own = rustix::process::geteuid().as_raw();
+    ensure(owner != own || own == 0, || format!("/proc/{process}/mem belongs to {owner}"))?;
+    gateway.stop()
+}
+
+fn keeps_secrets(link: &mut Link) -> TestResult {
+    let [mut config, other] = pair(true)?;
+    config.gateway = "metrics = \"127.0.0.1:9468\"\nlog = \"debug\"".to_owned();
+    let (mut gateway, folder) = link.start_a(&config)?;
+    let (peer, _) = link.start_b(&other)?;
+    testudo_lab::traffic::ping(&link.a, "10.2.0.1".parse()?, 3, wait::PATIENCE)?;
+    let mut said = String::new();
+    for words in [&["status"][..], &["sa", "list"], &["policy", "list"], &["explain", "10.1.0.1", "10.2.0.1"]]
+    {
+        for json in [&[][..], &["--json"]] {
+            let answer = gateway.ask(&[words, json].concat())?;
+            said += &(answer.stdout + &answer.stderr);
+        }
+    }
+    said += &super::inspection::scrape(&link.a)?;
+    said += &proc_file(gateway.process(), "cmdline")?;
+    // A key that is wrong is not quoted either.
+    let mut spoiled = config.clone();
+    spoiled.tunnels[0].outbound.key.replace_range(10..11, "x");
+    spoiled.write(&folder)?;
+    gateway.reload()?;
+    spoiled.tunnels[0].outbound.key.truncate(20);
+    spoiled.write(&folder)?;
+    gateway.reload()?;
+    said += &gateway.logs("reload failed")?;
+    gateway.stop()?;
+    peer.stop()?;
+    let lower = said.to_lowercase();
+    for key in config.keys() {
+        // Any eight bytes in a row would be too much.
+        let shown = (0..=key.len() - 16).find(|&at| lower.contains(&key[at..at + 16]));
+        ensure(shown.is_none(), || format!("a part of the key {key} is in:\n{said}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! The running program, as its operator meets it: what it says when something is wrong, what it keeps going through, and
+//! what it tells about itself.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod disk;
+mod inspection;
+mod life;
+mod packets;
+mod refusals;
+mod reload;
+
+use std::process::ExitCode;
+use support::link::Link;
+use testudo_judge::harness::Suite;
+
+fn main() -> ExitCode {
+    let suite = refusals::tests(Suite::new());
+    let suite = disk::tests(life::tests(suite));
+    let suite = packets::tests(reload::tests(suite));
+    inspection::tests(suite).run(Link::build)
+}

@@ -1,0 +1,150 @@
+//! The nonce contract under `kill -9`: two gateways with manual keys are killed at random moments, some of them while they
+//! start, and no pair of SPI and IV is ever seen twice on the link between them. Traffic resumes after every restart.
+//!
+//! `TESTUDO_SEED` repeats the moments of an earlier run, as far as the machine allows.
+
+mod support;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use support::config::{Config, pair};
+use support::gateway::{Gateway, run_command};
+use support::link::{LINK, Link};
+use support::stream::Stream;
+use support::{Outcome, ensure, folder};
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::capture::{Capture, HEADERS, Recording};
+
+const KILLS: u32 = 24;
+const ADDRESSES: [&str; 2] = ["10.1.0.1", "10.2.0.1"];
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("no_number_is_used_twice_however_often_gateways_are_killed", survives_kills)
+        .run(Link::build)
+}
+
+/// Moments, from a seed: Marsaglia's xorshift64 (2003).
+struct Moments(u64);
+
+impl Moments {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("TESTUDO_SEED").ok().and_then(|text| text.parse().ok());
+    let now =
+        || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| u64::from(time.subsec_nanos()));
+    given.unwrap_or_else(now).max(1)
+}
+
+/// One gateway of the pair; `None` while it is dead.
+struct Site {
+    folder: PathBuf,
+    gateway: Option<Gateway>,
+}
+
+fn survives_kills(link: &mut Link) -> TestResult {
+    let seed = seed();
+    scenario(link, &mut Moments(seed)).map_err(|e| format!("TESTUDO_SEED={seed}: {e}").into())
+}
+
+fn scenario(link: &mut Link, moments: &mut Moments) -> Outcome<()> {
+    let sites = build(link)?;
+    let capture = Capture::start(&link.a, LINK, &folder("capture")?.join("wan.pcap"), HEADERS)?;
+    let outcome = kill_and_restart(link, sites, moments);
+    // A number that came twice explains whatever else went wrong.
+    let sent = no_number_twice(&capture.finish(&link.a)?)?;
+    outcome?;
+    every_restart_is_seen(sent)
+}
+
+fn kill_and_restart(link: &Link, mut sites: [Site; 2], moments: &mut Moments) -> Outcome<()> {
+    let ends = [(&link.a, ADDRESSES[0]), (&link.b, ADDRESSES[1])];
+    let streams = [Stream::start(ends[0], ends[1])?, Stream::start(ends[1], ends[0])?];
+    for kill in 0..KILLS {
+        let victim = usize::try_from(kill % 2)?;
+        streams.iter().try_for_each(|stream| stream.flows(1 + moments.below(100)))?;
+        let namespace = ends[victim].0;
+        let site = &mut sites[victim];
+        site.gateway.take().map_or(Ok(()), Gateway::kill)?;
+        if kill % 3 == 0 {
+            // Once more on its way up, maybe in the midst of leasing.
+            let dying = Gateway::spawn(run_command(namespace, &site.folder), &site.folder)?;
+            thread::sleep(Duration::from_micros(moments.below(60_000)));
+            dying.kill()?;
+        }
+        site.gateway = Some(Gateway::start(namespace, &site.folder)?);
+    }
+    streams.iter().try_for_each(|stream| stream.flows(100))?;
+    for stream in streams {
+        stream.end()?;
+    }
+    sites.into_iter().try_for_each(|site| site.gateway.map_or(Ok(()), Gateway::stop))
+}
+
+/// Both gateways, with their hosts' inner addresses where no kill takes them away.
+fn build(link: &mut Link) -> Outcome<[Site; 2]> {
+    link.a.address("lo", &format!("{}/32", ADDRESSES[0]))?;
+    link.b.address("lo", &format!("{}/32", ADDRESSES[1]))?;
+    let [a, b] = pair(false)?.map(|config| Config { addresses: Vec::new(), ..config });
+    let ((gateway_a, folder_a), (gateway_b, folder_b)) = (link.start_a(&a)?, link.start_b(&b)?);
+    let site = |folder, gateway| Site { folder, gateway: Some(gateway) };
+    Ok([site(folder_a, gateway_a), site(folder_b, gateway_b)])
+}
+
+/// What one SA has sent so far.
+#[derive(Default)]
+struct Sent {
+    packets: u64,
+    last_number: u32,
+    /// Blocks of numbers left behind: the restarts that can be seen.
+    jumps: u32,
+}
+
+/// Reads the recording: no pair of SPI and IV twice, and numbers only ever rise.
+fn no_number_twice(recording: &Recording) -> Outcome<HashMap<u32, Sent>> {
+    ensure(recording.not_recorded == 0, || format!("{} packets were not recorded", recording.not_recorded))?;
+    let (mut ivs, mut sent) = (HashMap::new(), HashMap::<u32, Sent>::new());
+    let (mut position, mut complaint) = (0_u64, None);
+    recording.frames(|frame, _| {
+        position += 1;
+        let Some((spi, number, iv)) = esp(frame) else { return };
+        if let Some(first) = ivs.insert((spi, iv), position) {
+            complaint.get_or_insert(format!("SPI {spi:#x}: IV {iv:02x?} in frames {first} and {position}"));
+        }
+        let sa = sent.entry(spi).or_default();
+        if number <= sa.last_number {
+            complaint.get_or_insert(format!("SPI {spi:#x}: number {number} after {}", sa.last_number));
+        }
+        sa.jumps += u32::from(number > sa.last_number + 1000);
+        (sa.last_number, sa.packets) = (number, sa.packets + 1);
+    })?;
+    complaint.map_or(Ok(sent), |complaint| Err(complaint.into()))
+}
+
+fn every_restart_is_seen(mut sent: HashMap<u32, Sent>) -> Outcome<()> {
+    for spi in [0x1001, 0x1002] {
+        let sa = sent.remove(&spi).unwrap_or_default();
+        println!("  SPI {spi:#x}: {} packets, {} restarts", sa.packets, sa.jumps);
+        ensure(sa.jumps >= KILLS / 2, || format!("SPI {spi:#x}: only {} restarts can be seen", sa.jumps))?;
+    }
+    Ok(())
+}
+
+/// SPI, sequence number and IV of a frame that carries ESP over IPv4 (RFC 4303 2, RFC 4106 3.1).
+fn esp(frame: &[u8]) -> Option<(u32, u32, [u8; 8])> {
+    let is_esp = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 50;
+    let esp = is_esp.then(|| frame.get(34..))??;
+    let word = |at: usize| Some(u32::from_be_bytes(*esp.get(at..)?.first_chunk()?));
+    Some((word(0)?, word(4)?, *esp.get(8..)?.first_chunk()?))
+}

@@ -1,0 +1,187 @@
+//! Testudo against Scapy, both ways, through `testudo replay`: every suite, IPv4 and IPv6 inside and outside in every
+//! mix, sequence numbers of 32 and 64 bits from the first and to the last, ESP raw and in UDP.
+//!
+//! Each test is one gateway with a tunnel for every case of its suite, and one Python process that plays their peers
+//! (`tests/scapy`). What it makes up comes from [`SEED`] alone. Its files stay in the folder that a failure names.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use testudo_judge::scapy::{Scapy, ScapyError};
+
+const TESTUDO: &str = env!("CARGO_BIN_EXE_testudo");
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
+const SEED: &str = "4303";
+/// The second packet from here on has a sequence number whose high half is 1; without ESN there is only one more.
+const LAST_BUT_ONE_OF_32_BITS: u64 = 0xFFFF_FFFE;
+/// Sizes of replay windows: the cases take them in turn.
+const WINDOWS: [u32; 4] = [64, 128, 4096, 65_536];
+
+/// One tunnel of the matrix; IPv4 and IPv6 inside are both in each.
+#[derive(Clone, Copy)]
+struct Case {
+    ipv6_outside: bool,
+    esn: bool,
+    udp: bool,
+    first_number: u64,
+}
+
+fn matrix() -> Vec<Case> {
+    let both = [false, true];
+    let mut cases = Vec::new();
+    for first_number in [1, LAST_BUT_ONE_OF_32_BITS] {
+        for ipv6_outside in both {
+            for esn in both {
+                cases.extend(both.map(|udp| Case { ipv6_outside, esn, udp, first_number }));
+            }
+        }
+    }
+    cases
+}
+
+impl Case {
+    fn name(self) -> String {
+        format!(
+            "ipv{}-{}-{}-from-{}",
+            if self.ipv6_outside { 6 } else { 4 },
+            if self.esn { "esn" } else { "noesn" },
+            if self.udp { "udp" } else { "raw" },
+            self.first_number,
+        )
+    }
+
+    /// Its `[[tunnel]]`. No two SPIs differ in one bit only, so that a flipped bit never leads to another SA.
+    fn table(self, index: usize, suite: &str) -> String {
+        let (local, remote) =
+            if self.ipv6_outside { ("2001:db8::1", "2001:db8::2") } else { ("192.0.2.1", "192.0.2.2") };
+        let encapsulation = if self.udp { "esp-in-udp" } else { "esp" };
+        let window = WINDOWS[index % WINDOWS.len()];
+        let spi = 0x0101_0101 * (index + 1);
+        let (name, esn, first) = (self.name(), self.esn, self.first_number);
+        format!(
+            r#"
+[[tunnel]]
+name = "{name}"
+local = "{local}"
+remote = "{remote}"
+suite = "{suite}"
+encapsulation = "{encapsulation}"
+esn = {esn}
+replay_window = {window}
+selectors = [
+    {{ local = "10.{index}.0.0/17", remote = "10.{index}.128.0/17" }},
+    {{ local = "fd00:{index}::/48", remote = "fd00:{index}:1::/48" }},
+]
+outbound = {{ spi = {spi:#x}, key_file = "{name}-out.key" }}
+inbound = {{ spi = {spi:#x}, key_file = "{name}-in.key" }}
+known_answer = {{ next_sequence_number = {first}, iv_seed = {iv_seed:#x} }}
+"#,
+            iv_seed = 0x0123_4567_89AB_CDEF_u64.rotate_left(u32::try_from(index).unwrap()) >> 1,
+        )
+    }
+}
+
+/// A folder with a gateway for all cases of a suite; the path of its configuration.
+fn gateway(purpose: &str, suite: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("scapy-{purpose}-{suite}"));
+    fs::create_dir_all(&folder).unwrap();
+    let mut configuration = r#"
+[gateway]
+state = "state.redb"
+
+[port.protected]
+kind = "tun"
+name = "testudo0"
+
+[port.unprotected]
+kind = "socket"
+mtu = 1500
+"#
+    .to_owned();
+    for (index, case) in matrix().into_iter().enumerate() {
+        write!(configuration, "{}", case.table(index, suite)).unwrap();
+        for (direction, mark) in [("out", 0), ("in", 128)] {
+            let key = key(suite, u8::try_from(mark + index).unwrap());
+            write_private(&folder.join(format!("{}-{direction}.key", case.name())), &key);
+        }
+    }
+    let path = folder.join("gateway.toml");
+    fs::write(&path, configuration).unwrap();
+    path
+}
+
+/// Key and salt in hex; another one for every mark.
+fn key(suite: &str, mark: u8) -> String {
+    let bytes = if suite == "aes128gcm16" { 16 + 4 } else { 32 + 4 };
+    (0..bytes).map(|at| format!("{:02x}", mark ^ (at * 7))).collect()
+}
+
+/// A key file that others may read would be refused.
+fn write_private(path: &Path, text: &str) {
+    let _ = fs::remove_file(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+fn judge(script: &str, arguments: &[&OsStr]) {
+    let verdict =
+        Scapy::find(Path::new(SCRIPTS)).and_then(|scapy| scapy.judge(script, Path::new(TESTUDO), arguments));
+    match verdict {
+        Ok(said) => println!("{said}"),
+        Err(error @ ScapyError::Verdict { .. }) => panic!("{error}"),
+        Err(error) => panic!("no judge: {error}"),
+    }
+}
+
+fn scapy_opens_what_testudo_seals(suite: &str) {
+    let configuration = gateway("opens", suite);
+    judge("testudo_seals.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
+}
+
+fn testudo_opens_what_scapy_seals(suite: &str) {
+    let configuration = gateway("seals", suite);
+    judge("testudo_opens.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes128gcm16() {
+    scapy_opens_what_testudo_seals("aes128gcm16");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes256gcm16() {
+    scapy_opens_what_testudo_seals("aes256gcm16");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_chacha20poly1305() {
+    scapy_opens_what_testudo_seals("chacha20poly1305");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes128gcm16_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes128gcm16");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes256gcm16_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes256gcm16");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_chacha20poly1305_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("chacha20poly1305");
+}
+
+/// RFC 7634 appendix A, and the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can have.
+#[test]
+fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-official");
+    fs::create_dir_all(&folder).unwrap();
+    judge("official.py", &[folder.as_os_str()]);
+}

@@ -1,0 +1,181 @@
+//! Configuration and key files, as a user would write them.
+
+use super::Outcome;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The name of the configuration in a gateway's folder.
+pub const CONFIGURATION: &str = "testudo.toml";
+
+/// One SA: its number and its key in hex.
+#[derive(Debug, Clone)]
+pub struct Sa {
+    pub spi: u32,
+    pub key: String,
+}
+
+impl Sa {
+    /// With a random key for `suite`.
+    pub fn random(spi: u32, suite: &str) -> Outcome<Self> {
+        let mut bytes = vec![0; if suite == "aes128gcm16" { 20 } else { 36 }];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let key = bytes.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        Ok(Self { spi, key })
+    }
+}
+
+/// `[[tunnel]]`
+#[derive(Debug, Clone)]
+pub struct Tunnel {
+    pub name: String,
+    pub local: String,
+    pub remote: String,
+    pub suite: String,
+    /// Whether ESP goes in UDP.
+    pub udp: bool,
+    pub esn: bool,
+    /// (local, remote) each.
+    pub selectors: Vec<(String, String)>,
+    pub outbound: Sa,
+    pub inbound: Sa,
+    /// Further lines.
+    pub more: String,
+}
+
+impl Tunnel {
+    /// The same tunnel as its other end has it.
+    #[must_use]
+    pub fn mirrored(&self) -> Self {
+        Self {
+            local: self.remote.clone(),
+            remote: self.local.clone(),
+            selectors: self.selectors.iter().map(|(l, r)| (r.clone(), l.clone())).collect(),
+            outbound: self.inbound.clone(),
+            inbound: self.outbound.clone(),
+            ..self.clone()
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self { name, local, remote, suite, esn, more, .. } = self;
+        let encapsulation = if self.udp { "esp-in-udp" } else { "esp" };
+        let selectors: Vec<_> = self
+            .selectors
+            .iter()
+            .map(|(local, remote)| format!("{{ local = \"{local}\", remote = \"{remote}\" }}"))
+            .collect();
+        let sa = |sa: &Sa| format!("{{ spi = {:#x}, key_file = \"{:x}.key\" }}", sa.spi, sa.spi);
+        format!(
+            "\n[[tunnel]]\nname = \"{name}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nsuite = \"{suite}\"\n\
+             encapsulation = \"{encapsulation}\"\nesn = {esn}\nselectors = [ {} ]\noutbound = {}\ninbound = {}\n{more}\n",
+            selectors.join(", "),
+            sa(&self.outbound),
+            sa(&self.inbound),
+        )
+    }
+}
+
+/// A whole configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Path of the durable store.
+    pub state: String,
+    /// Path of the control socket.
+    pub control: String,
+    /// Further lines of `[gateway]`.
+    pub gateway: String,
+    /// Name of the TUN interface.
+    pub interface: String,
+    /// Addresses of the TUN interface.
+    pub addresses: Vec<String>,
+    /// Further lines of `[port.unprotected]`.
+    pub unprotected: String,
+    /// `[[policy]]` tables.
+    pub policies: String,
+    pub tunnels: Vec<Tunnel>,
+}
+
+impl Default for Config {
+    /// No tunnels yet, and everything in the configuration's own folder.
+    fn default() -> Self {
+        Self {
+            state: "state.redb".to_owned(),
+            control: "control.sock".to_owned(),
+            gateway: String::new(),
+            interface: "testudo0".to_owned(),
+            addresses: Vec::new(),
+            unprotected: String::new(),
+            policies: String::new(),
+            tunnels: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The text of the configuration file.
+    pub fn text(&self) -> String {
+        let addresses: Vec<_> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();
+        let tunnels: String = self.tunnels.iter().map(Tunnel::text).collect();
+        format!(
+            "[gateway]\nstate = \"{}\"\ncontrol = \"{}\"\n{}\n\n[port.protected]\nkind = \"tun\"\n\
+             name = \"{}\"\naddresses = [{}]\n\n[port.unprotected]\nkind = \"socket\"\n{}\n{}{tunnels}",
+            self.state,
+            self.control,
+            self.gateway,
+            self.interface,
+            addresses.join(", "),
+            self.unprotected,
+            self.policies,
+        )
+    }
+
+    /// Writes configuration and key files into `folder`, over what is there.
+    pub fn write(&self, folder: &Path) -> Outcome<()> {
+        for sa in self.tunnels.iter().flat_map(|tunnel| [&tunnel.outbound, &tunnel.inbound]) {
+            write_private(&folder.join(format!("{:x}.key", sa.spi)), &sa.key)?;
+        }
+        write_private(&folder.join(CONFIGURATION), &self.text())
+    }
+
+    /// Every key, in hex.
+    pub fn keys(&self) -> Vec<&str> {
+        self.tunnels.iter().flat_map(|t| [t.outbound.key.as_str(), &t.inbound.key]).collect()
+    }
+}
+
+/// The configurations of the two ends of a tunnel between 192.0.2.1 and 192.0.2.2, with 10.1.0.1 and 10.2.0.1 inside.
+pub fn pair(udp: bool) -> Outcome<[Config; 2]> {
+    let suite = "aes128gcm16";
+    let tunnel = Tunnel {
+        name: "a-b".to_owned(),
+        local: "192.0.2.1".to_owned(),
+        remote: "192.0.2.2".to_owned(),
+        suite: suite.to_owned(),
+        udp,
+        esn: true,
+        selectors: vec![("10.1.0.1".to_owned(), "10.2.0.1".to_owned())],
+        outbound: Sa::random(0x1001, suite)?,
+        inbound: Sa::random(0x1002, suite)?,
+        more: String::new(),
+    };
+    let end = |address: &str, tunnel: Tunnel| Config {
+        addresses: vec![format!("{address}/32")],
+        tunnels: vec![tunnel],
+        ..Config::default()
+    };
+    Ok([end("10.1.0.1", tunnel.clone()), end("10.2.0.1", tunnel.mirrored())])
+}
+
+/// Writes a file that only its owner may read; an old one is replaced in one step, as an editor does.
+pub fn write_private(path: &Path, text: &str) -> Outcome<()> {
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    Ok(fs::rename(new, path)?)
+}

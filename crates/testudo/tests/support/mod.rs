@@ -1,0 +1,28 @@
+//! What the tests of the running program share: a gateway as a user has one, and waiting with deadlines.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod config;
+pub mod gateway;
+pub mod link;
+pub mod stream;
+pub mod wait;
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+/// What a step of a test returns: an error fails the test, and says how.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Makes a new folder. It lies in the private `/run` of the test's namespaces, so that it is gone with them.
+pub fn folder(name: &str) -> Outcome<PathBuf> {
+    let path = PathBuf::from("/run/testudo-tests").join(name);
+    fs::create_dir_all(&path)?;
+    Ok(path)
+}
+
+/// Fails with a message unless `condition` holds.
+pub fn ensure(condition: bool, complaint: impl FnOnce() -> String) -> Outcome<()> {
+    if condition { Ok(()) } else { Err(complaint().into()) }
+}

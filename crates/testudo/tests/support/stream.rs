@@ -1,0 +1,102 @@
+//! A steady stream of numbered datagrams, and what became of each.
+
+use super::Outcome;
+use super::wait::PATIENCE;
+use std::collections::HashSet;
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use testudo_lab::namespaces::Namespace;
+
+/// Not so many that a busy machine has to drop some, and enough that no gap stays unseen.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Room at a receiver that does not get to run; the kernel gives what it may.
+const BUFFER_BYTES: usize = 8 << 20;
+/// How often the receiver looks whether it is over.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What was shared by the two ends.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+/// A stream that flows until it is ended.
+pub struct Stream {
+    shared: Arc<Shared>,
+    sender: JoinHandle<()>,
+    receiver: JoinHandle<io::Result<HashSet<u64>>>,
+}
+
+impl Stream {
+    /// Starts to send from one host and address (without port) to another.
+    pub fn start(from: (&Namespace, &str), to: (&Namespace, &str)) -> Outcome<Self> {
+        let far = to.0.within(|| UdpSocket::bind(format!("{}:0", to.1)))??;
+        rustix::net::sockopt::set_socket_recv_buffer_size(&far, BUFFER_BYTES)?;
+        far.set_read_timeout(Some(POLL))?;
+        let near = from.0.within(|| UdpSocket::bind(format!("{}:0", from.1)))??;
+        near.connect(far.local_addr()?)?;
+        let shared = Arc::new(Shared::default());
+        let (of_sender, of_receiver) = (Arc::clone(&shared), Arc::clone(&shared));
+        let sender = thread::spawn(move || send(&near, &of_sender));
+        let receiver = thread::spawn(move || receive(&far, &of_receiver));
+        Ok(Self { shared, sender, receiver })
+    }
+
+    /// Datagrams that have arrived so far.
+    pub fn received(&self) -> u64 {
+        self.shared.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `count` more have arrived.
+    pub fn flows(&self, count: u64) -> Outcome<()> {
+        let goal = self.received() + count;
+        super::wait::until("for the stream to flow", || Ok((self.received() >= goal).then_some(())))
+    }
+
+    /// Ends it; returns how many datagrams were sent and which of them never arrived.
+    pub fn end(self) -> Outcome<(u64, Vec<u64>)> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let arrived = self.receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let sent = self.shared.sent.load(Ordering::Relaxed);
+        Ok((sent, (0..sent).filter(|number| !arrived.contains(number)).collect()))
+    }
+}
+
+fn send(socket: &UdpSocket, shared: &Shared) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        // What cannot be sent (the route is gone with a gateway, say) is as lost as what does not arrive.
+        let _ = socket.send(&shared.sent.load(Ordering::Relaxed).to_be_bytes());
+        shared.sent.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Receives until all has arrived, or nothing comes any more.
+fn receive(socket: &UdpSocket, shared: &Shared) -> io::Result<HashSet<u64>> {
+    let (mut arrived, mut number) = (HashSet::new(), [0; 8]);
+    let mut last = Instant::now();
+    loop {
+        let is_over = shared.stop.load(Ordering::Relaxed);
+        match socket.recv(&mut number) {
+            Ok(_) => {
+                arrived.insert(u64::from_be_bytes(number));
+                shared.received.fetch_add(1, Ordering::Relaxed);
+                last = Instant::now();
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let all = arrived.len() as u64 == shared.sent.load(Ordering::Relaxed);
+                if is_over && (all || last.elapsed() > PATIENCE / 10) {
+                    return Ok(arrived);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
