@@ -1,0 +1,123 @@
+//! Writes the seed corpora: `cargo run --example seeds` in this folder. What fuzzing found stays beside them, under names of its own.
+
+use std::path::Path;
+use testudo_fuzz::support::{Handmade, Inner, Sealer, Side, TunnelSpec};
+use testudo_ipsec::ReplayWindow;
+use testudo_port_tun::vnet::VnetHeader;
+
+fn write(target: &str, name: &str, bytes: &[u8]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join(name), bytes).expect("a file");
+}
+
+/// A run of bytes with its length before it.
+fn run(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
+}
+
+fn v4(bytes: usize) -> Vec<u8> {
+    Inner::udp("10.0.0.1", "172.16.0.2", bytes).bytes()
+}
+
+fn v6(bytes: usize) -> Vec<u8> {
+    Inner::udp("fd0a::1", "fd16::2", bytes).bytes()
+}
+
+fn spec() -> TunnelSpec {
+    TunnelSpec::new(0, testudo_crypto::Suite::Aes128Gcm16)
+}
+
+fn wire() {
+    write("wire_ip", "ipv4", &v4(100));
+    write("wire_ip", "ipv6", &v6(100));
+    write("wire_ip", "ipv4-long", &v4(1500));
+    let mut options = v4(60);
+    options[0] = 0x47;
+    options[20..28].copy_from_slice(&[0x83, 3, 4, 1, 7, 3, 4, 0]);
+    options[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&options[..28]).to_bytes();
+    options[10..12].copy_from_slice(&sum);
+    write("wire_ip", "ipv4-options", &options);
+    let mut extended = v6(64);
+    extended[6] = 0;
+    extended[40..48].copy_from_slice(&[44, 0, 1, 4, 0, 0, 0, 0]);
+    extended[48..56].copy_from_slice(&[17, 0, 0, 1, 0, 0, 0, 9]);
+    write("wire_ip", "ipv6-extensions", &extended);
+    write("esp_trailer", "carrying-ipv4", &Handmade::carrying(&v4(45)).text());
+    write("esp_trailer", "only-a-trailer", &[0, 59]);
+    write("esp_trailer", "long-padding", &[&(1..=254).collect::<Vec<u8>>()[..], &[254, 4]].concat());
+    write("udp", "esp-in-udp", &[0x11, 0x94, 0x11, 0x94, 0, 12, 0, 0, 1, 2, 3, 4]);
+    write("udp", "keepalive", &[0x11, 0x94, 0x11, 0x94, 0, 9, 0, 0, 0xFF]);
+}
+
+fn data_path() {
+    for (name, choice) in [("esp-v4", 0u8), ("udp-v4", 0x20), ("esp-v6", 0x41), ("udp-v6-learned", 0xE2)] {
+        let datagram = Sealer::new(&spec(), Side::A).seal(1, &Handmade::carrying(&v4(40)));
+        let steps: [&[u8]; 8] = [
+            &[choice],
+            &[&[0][..], &run(&datagram)].concat(),
+            &[&[1][..], &run(&[0xFF])].concat(),
+            &[&[6, 90, 3][..], &run(&[]), &[0]].concat(),
+            &[2],
+            &[&[3][..], &run(&[0, 30, 1])].concat(),
+            &[&[5, 59][..], &run(&[0; 20]), &[3]].concat(),
+            &[&[4][..], &run(&[0, 0, 2, 4]), &[0]].concat(),
+        ];
+        write("inbound", name, &steps.concat());
+        let steps: [&[u8]; 4] = [
+            &[200, choice],
+            &[&[0][..], &run(&v6(80))].concat(),
+            &[&[1, 60][..], &run(&[0x55; 2000]), &run(&[])].concat(),
+            &[&[1, 61][..], &run(&[0; 20]), &run(&[0, 6, 58])].concat(),
+        ];
+        write("outbound", name, &steps.concat());
+    }
+    let mut window = ReplayWindow::new(64, true);
+    [1, 5, 60, 70].into_iter().for_each(|n| window.commit(n).expect("fresh"));
+    write("replay_window_restore", "same-size", &[&[0][..], &run(&window.save())].concat());
+    write("replay_window_restore", "another-size", &[&[6][..], &run(&window.save()), &[1, 2, 3]].concat());
+    write("replay_window_restore", "made-to-fit", &[&[0x80][..], &run(&[0xFF; 32])].concat());
+}
+
+fn operator() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for name in ["site-to-site.toml", "road-warrior.toml"] {
+        write("config", name, &std::fs::read(examples.join(name)).expect("the example"));
+    }
+    write("config", "broken.toml", b"[gateway]\nlog = 7\n[[tunnel]]\nname = \"a\nsuite = []\n");
+}
+
+fn ports() {
+    let header: Vec<u8> =
+        [0xA1B2_C3D4u32, 0x0004_0002, 0, 0, 65_535, 101].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let packet = v4(60);
+    let record: Vec<u8> = [0, 1, 60, 60u32].iter().flat_map(|w| w.to_le_bytes()).collect();
+    write("pcap", "raw-ip.pcap", &[&header[..], &record, &packet].concat());
+    let block = |kind: u32, body: &[u8]| {
+        let length = (body.len() as u32 + 12).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    };
+    let section =
+        block(0x0A0D_0D0A, &[0x4D, 0x3C, 0x2B, 0x1A, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    let interface = block(1, &[101, 0, 0, 0, 0, 0, 0, 0]);
+    let enhanced = block(6, &[&[0; 12][..], &60u32.to_le_bytes(), &60u32.to_le_bytes(), &packet].concat());
+    write("pcap", "raw-ip.pcapng", &[section, interface, enhanced].concat());
+
+    for (name, gso_type, protocol, mut frame) in
+        [("tcp4", 1u8, 6u8, v4(1000)), ("udp4", 5, 17, v4(1000)), ("tcp6", 4, 6, v6(1000))]
+    {
+        let (at, protocol_at) = if frame[0] >> 4 == 4 { (20, 9) } else { (40, 6) };
+        frame[protocol_at] = protocol;
+        frame[at + 12] = 0x50;
+        let vnet = VnetHeader { flags: 1, gso_type, gso_size: 300, ..VnetHeader::default() };
+        write("tun_split", name, &[&vnet.to_bytes()[..], &frame].concat());
+    }
+}
+
+fn main() {
+    wire();
+    data_path();
+    operator();
+    ports();
+}

@@ -1,0 +1,226 @@
+//! The data path as a whole: gateways that are given any bytes.
+
+use crate::input::Input;
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::sealer::encapsulate;
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::collections::HashSet;
+use testudo_crypto::Suite;
+use testudo_ipsec::{Action, Policy, PortRange, ReplayWindow, Selector};
+use testudo_packet::DropReason;
+use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::protocol;
+
+/// The tunnel that the first byte asks for.
+fn spec(input: &mut Input<'_>) -> TunnelSpec {
+    let choice = usize::from(input.byte());
+    let suite = Suite::ALL[choice % Suite::ALL.len()];
+    TunnelSpec {
+        esn: choice & 0x10 == 0,
+        udp: choice & 0x20 != 0,
+        outer: if choice & 0x40 == 0 { Version::V4 } else { Version::V6 },
+        b_learns: choice & 0x80 != 0,
+        window: 64,
+        ..TunnelSpec::new(0, suite)
+    }
+}
+
+fn gateway(side: Side, spec: &TunnelSpec, policies: Vec<Policy>) -> Gateway {
+    let mut gateway = Gateway::new(policies, PoolSize(64, 2048), portable());
+    gateway.install(spec.install(side, &mut LeaseTwin::new(1 << 40), None));
+    gateway
+}
+
+/// A packet that may come through the tunnel.
+fn template(choice: u8) -> Vec<u8> {
+    let bytes = 20 + usize::from(choice >> 1);
+    if choice & 1 == 0 {
+        Inner::udp("10.0.0.1", "172.16.0.2", bytes).bytes()
+    } else {
+        Inner::udp("fd0a::1", "fd16::2", bytes.max(40)).bytes()
+    }
+}
+
+/// Changes bytes of a packet: pairs of place and value.
+fn overwrite(bytes: &mut [u8], changes: &[u8]) {
+    for change in changes.chunks_exact(3) {
+        let place = usize::from(change[0]) << 8 | usize::from(change[1]);
+        if let Some(byte) = bytes.get_mut(place) {
+            *byte = change[2];
+        }
+    }
+}
+
+/// Inbound processing as a whole. The input says how each datagram is made: raw, in the right outer headers, or validly sealed with
+/// anything inside, so that the code behind the ICV is reached.
+pub fn inbound(data: &[u8]) {
+    let mut input = Input::new(data);
+    let spec = spec(&mut input);
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut b = gateway(Side::B, &spec, spec.policies(Side::B));
+    let mut sequence = 0;
+    let mut sealed_at = HashSet::new();
+    let mut last = Vec::new();
+    let mut different = HashSet::new();
+    while !input.is_empty() {
+        let kind = input.byte();
+        let datagram = match kind % 8 {
+            0 => input.run().to_vec(),
+            1 => encapsulate(&spec, Side::A, input.run(), kind),
+            2 => last.clone(),
+            3 => {
+                let mut damaged = last.clone();
+                overwrite(&mut damaged, input.run());
+                damaged
+            }
+            _ => {
+                sequence += 1 + u64::from(kind >> 3);
+                if !spec.esn && sequence > u64::from(u32::MAX) || !sealed_at.insert(sequence) {
+                    return;
+                }
+                let text = sealed_text(kind % 8, &mut input);
+                sealer.seal_text(sequence, &text, input.byte())
+            }
+        };
+        b.unprotected.push(datagram.clone());
+        b.settle();
+        different.insert(datagram.clone());
+        last = datagram;
+    }
+    let delivered = b.protected.take();
+    assert!(delivered.len() <= different.len(), "a replayed datagram was delivered again");
+    for packet in delivered {
+        let header = IpHeader::parse(&packet).expect("what is delivered is a packet");
+        assert_eq!(header.total_bytes, packet.len());
+        let flow = testudo_ipsec::Flow::inbound(&header, &packet);
+        assert!(spec.selectors(Side::B).iter().any(|s| s.matches(&flow)), "outside of its selectors");
+    }
+    let answer = b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 60).bytes());
+    assert!(answer.len() == 1 || spec.b_learns, "the gateway still works");
+    b.assert_settled();
+}
+
+/// Plaintext for a datagram whose ICV will be right.
+fn sealed_text(kind: u8, input: &mut Input<'_>) -> Vec<u8> {
+    match kind {
+        // Any text of a legal length.
+        4 => {
+            let text = input.run();
+            text[..text.len() & !3].to_vec()
+        }
+        // Any payload, with a correct trailer.
+        5 => {
+            let next_header = input.byte();
+            Handmade::with_payload(input.run().to_vec(), next_header).text()
+        }
+        // A good packet, damaged before it was sealed.
+        _ => {
+            let choice = input.byte();
+            let mut text = Handmade::with_tfc(&template(choice), usize::from(input.byte())).text();
+            overwrite(&mut text, input.run());
+            text
+        }
+    }
+}
+
+/// Outbound processing as a whole: what leaves one gateway sealed, the other delivers; the books balance.
+pub fn outbound(data: &[u8]) {
+    let mut input = Input::new(data);
+    let spec =
+        TunnelSpec { path_mtu: 576 + usize::from(input.byte()) * 5, b_learns: false, ..spec(&mut input) };
+    let dns = Selector {
+        protocol: Some(protocol::UDP),
+        remote_ports: PortRange { first: 53, last: 53 },
+        ..Selector::ANY
+    };
+    let mut policies = vec![
+        Policy { selector: dns, action: Action::Bypass },
+        Policy {
+            selector: Selector { protocol: Some(protocol::SCTP), ..Selector::ANY },
+            action: Action::Discard,
+        },
+    ];
+    policies.extend(spec.policies(Side::A));
+    let mut a = gateway(Side::A, &spec, policies);
+    let mut b = gateway(Side::B, &spec, spec.policies(Side::B));
+    while !input.is_empty() {
+        let packet = match input.byte() % 2 {
+            0 => input.run().to_vec(),
+            _ => {
+                let choice = input.byte();
+                let mut packet = template(choice);
+                packet.extend_from_slice(input.run());
+                let total = u16::try_from(packet.len()).unwrap_or(u16::MAX).to_be_bytes();
+                if packet[0] >> 4 == 4 {
+                    packet[2..4].copy_from_slice(&total);
+                }
+                overwrite(&mut packet, input.run());
+                if packet[0] == 0x45 {
+                    packet[10..12].fill(0);
+                    let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();
+                    packet[10..12].copy_from_slice(&sum);
+                }
+                packet
+            }
+        };
+        a.protected.push(packet);
+        a.settle();
+        for datagram in a.unprotected.take() {
+            let header = IpHeader::parse(&datagram).expect("what leaves is a packet");
+            let is_sealed = header.source == spec.address(Side::A);
+            if is_sealed {
+                assert!(datagram.len() <= spec.path_mtu, "longer than the path carries");
+                assert_eq!(b.open(datagram).len(), 1, "sealed, but refused by the peer");
+            }
+        }
+        for reply in a.protected.take() {
+            IpHeader::parse(&reply).expect("a reply is a packet");
+        }
+    }
+    assert_eq!(
+        a.drops(DropReason::NoRoom) + a.drops(DropReason::EngineFault) + a.drops(DropReason::QueueFull),
+        0
+    );
+    a.assert_settled();
+    b.assert_settled();
+}
+
+/// A window that was restored from any bytes is a window: it takes what is above its top once, and saves what it restored.
+pub fn replay_window_restore(data: &[u8]) {
+    let mut input = Input::new(data);
+    let choice = input.byte();
+    let esn = choice & 1 == 0;
+    let sizes = [64, 128, 1024, 4096];
+    let size = sizes[usize::from(choice >> 1) % 4];
+    let mut saved = input.run().to_vec();
+    if choice & 0x80 != 0 {
+        // Of the right length, so that the words themselves are met.
+        let whole = ReplayWindow::new(sizes[usize::from(choice >> 4) % 4], esn).save();
+        saved.resize(whole.len(), 0);
+        saved[8..16].copy_from_slice(&whole[8..16]);
+    }
+    let mut window = ReplayWindow::new(size, esn);
+    if !window.restore(&saved) {
+        assert_eq!(window, ReplayWindow::new(size, esn), "a refused restore changes nothing");
+        return;
+    }
+    assert_eq!(window.size(), u64::from(size));
+    let mut again = ReplayWindow::new(size, esn);
+    assert!(again.restore(&window.save()));
+    assert_eq!(again, window);
+    let top = window.top();
+    for back in 0..(u64::from(size) + 70).min(top) {
+        let number = top - back;
+        let answer = window.check(number);
+        assert!(!window.clone().commit(number).is_ok_and(|()| answer.is_err()));
+        assert!(answer.is_err() || back < u64::from(size));
+    }
+    let mut steps: Vec<u64> = (0..64).map(|_| u64::from(input.byte())).collect();
+    steps.extend([1, 3, 2]);
+    let mut seen = HashSet::new();
+    for step in steps {
+        let Some(number) = top.checked_add(1 + step) else { return };
+        let is_inside = window.top() < u64::from(size) || number > window.top() - u64::from(size);
+        assert_eq!(window.commit(number).is_ok(), is_inside && seen.insert(number), "{number} above {top}");
+    }
+}

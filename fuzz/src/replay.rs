@@ -1,0 +1,63 @@
+//! The corpora, replayed without libFuzzer.
+
+use crate::support::Random;
+use std::path::PathBuf;
+
+/// The files of a target's corpus, in the order of their names.
+fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    // Of the crate that is built, which is this one or one in `crates/`.
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let corpora = [here.join("corpus"), here.join("../../fuzz/corpus")];
+    let corpus = corpora.iter().find(|c| c.is_dir()).expect("the corpora are part of the repository");
+    let entries = std::fs::read_dir(corpus.join(target)).expect("every target has a corpus");
+    let mut paths: Vec<_> = entries.map(|e| e.expect("a readable folder").path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read(&path).expect("a readable file"))).collect()
+}
+
+/// Gives a target each file of its corpus, and says which one it was giving when it fails.
+pub fn corpus(name: &str, target: fn(&[u8])) {
+    let files = files(name);
+    assert!(!files.is_empty(), "the corpus of {name} is empty");
+    for (path, bytes) in files {
+        let outcome = std::panic::catch_unwind(|| target(&bytes));
+        assert!(outcome.is_ok(), "{name} fails on {}", path.display());
+    }
+}
+
+/// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test run, the same each time.
+pub fn damaged_corpus(name: &str, target: fn(&[u8]), times: usize) {
+    let mut random = Random::new(1);
+    for (path, original) in files(name) {
+        for time in 0..times {
+            let bytes = damage(&mut random, original.clone());
+            let outcome = std::panic::catch_unwind(|| target(&bytes));
+            assert!(
+                outcome.is_ok(),
+                "{name} fails on {} damaged (time {time}): {bytes:02x?}",
+                path.display()
+            );
+        }
+    }
+}
+
+fn damage(random: &mut Random, mut bytes: Vec<u8>) -> Vec<u8> {
+    for _ in 0..=random.below(4) {
+        if bytes.is_empty() {
+            return random.bytes(16);
+        }
+        let at = random.below(bytes.len());
+        match random.below(5) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.byte(),
+            2 => bytes.truncate(at),
+            3 => bytes.insert(at, random.byte()),
+            _ => {
+                let end = (at + random.below(32)).min(bytes.len());
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
+    bytes
+}

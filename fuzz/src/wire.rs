@@ -1,0 +1,93 @@
+//! Parsers of packet formats.
+
+use std::net::IpAddr;
+use testudo_ipsec::{Flow, Selector};
+use testudo_wire::esp::{EspHeader, EspTrailer};
+use testudo_wire::fragment::pieces;
+use testudo_wire::icmp::{MAX_TOO_BIG_BYTES, too_big};
+use testudo_wire::ip::{IpHeader, Version, set_ecn};
+use testudo_wire::tcp::TcpHeader;
+use testudo_wire::udp::UdpHeader;
+
+/// A header that parses describes its bytes, and all that is made of them holds together.
+pub fn wire_ip(data: &[u8]) {
+    set_ecn(&mut data.to_vec(), 3);
+    let _ = TcpHeader::parse(data);
+    let Ok(header) = IpHeader::parse(data) else { return };
+    assert!(header.header_bytes <= header.total_bytes && header.total_bytes <= data.len());
+    assert_eq!(header.payload(data).len(), header.total_bytes - header.header_bytes);
+    assert!(Selector::ANY.matches(&Flow::outbound(&header, data)));
+    assert!(Selector::ANY.matches(&Flow::inbound(&header, data)));
+    // Nothing behind the datagram matters.
+    assert_eq!(IpHeader::parse(&data[..header.total_bytes]), Ok(header));
+    mark(&header, data);
+    [28, 68, 576, 1280, 1400].into_iter().for_each(|mtu| cut(&header, data, mtu));
+    complain(&header, data);
+}
+
+/// Setting ECN changes ECN.
+fn mark(header: &IpHeader, data: &[u8]) {
+    for ecn in 0..4 {
+        let mut bytes = data.to_vec();
+        set_ecn(&mut bytes, ecn);
+        let traffic_class = header.traffic_class & !3 | ecn;
+        assert_eq!(IpHeader::parse(&bytes), Ok(IpHeader { traffic_class, ..*header }));
+    }
+}
+
+/// Fragments fit, parse, and carry exactly the packet's payload.
+fn cut(header: &IpHeader, data: &[u8], mtu: usize) {
+    let payload = header.payload(data);
+    let mut expected = 0;
+    for piece in pieces(header, data, mtu) {
+        assert!(piece.header_bytes + piece.payload_bytes <= mtu);
+        assert_eq!(piece.payload_start, expected);
+        let part = &payload[piece.payload_start..piece.payload_start + piece.payload_bytes];
+        let bytes = [&piece.header[..piece.header_bytes], part].concat();
+        let fragment = IpHeader::parse(&bytes).expect("a fragment is a packet");
+        assert_eq!((fragment.total_bytes, fragment.protocol), (bytes.len(), header.protocol));
+        assert_eq!((fragment.source, fragment.destination), (header.source, header.destination));
+        let own = header.fragment.map_or(0, |f| f.offset_bytes);
+        let at = fragment.fragment.map_or(0, |f| f.offset_bytes);
+        assert_eq!(usize::from(at), usize::from(own) + expected);
+        expected += piece.payload_bytes;
+    }
+    let can_be_cut = header.version == Version::V4 && !header.dont_fragment && mtu >= header.header_bytes + 8;
+    assert_eq!(expected, if can_be_cut { payload.len() } else { 0 });
+}
+
+/// A "too big" message is a packet to the sender.
+fn complain(header: &IpHeader, data: &[u8]) {
+    let mut out = [0; MAX_TOO_BIG_BYTES];
+    let from: IpAddr = header.destination;
+    if let Ok(Some(length)) = too_big(header, data, 1280, from, &mut out) {
+        let reply = IpHeader::parse(&out[..length]).expect("the message is a packet");
+        assert_eq!((reply.source, reply.destination), (from, header.source));
+        assert!(!from.is_multicast() && !header.source.is_multicast());
+    }
+}
+
+/// A trailer that parses is the one that a correct sender writes.
+pub fn esp_trailer(data: &[u8]) {
+    let _ = EspHeader::parse(data).map(|h| assert_eq!(h.to_bytes(), data[..8]));
+    if let Ok(trailer) = EspTrailer::parse(data) {
+        let mut written = data.to_vec();
+        written[trailer.payload_bytes..].fill(0xEE);
+        EspTrailer::write(&mut written[trailer.payload_bytes..], trailer.next_header);
+        assert_eq!(written, data);
+    }
+    let padding = EspTrailer::padding_for(data.len(), 4);
+    let mut text = data.to_vec();
+    text.resize(data.len() + padding + 2, 0);
+    EspTrailer::write(&mut text[data.len()..], 4);
+    assert_eq!(EspTrailer::parse(&text), Ok(EspTrailer { payload_bytes: data.len(), next_header: 4 }));
+}
+
+/// A UDP header that parses is written the same, but for its checksum.
+pub fn udp(data: &[u8]) {
+    let Ok(header) = UdpHeader::parse(data) else { return };
+    assert!(header.total_bytes <= data.len());
+    let mut written = [0xEE; 8];
+    header.write(&mut written).expect("there is room");
+    assert_eq!(written[..6], data[..6]);
+}
