@@ -1,0 +1,61 @@
+# Testudo: what can be done with a fresh clone. `make help` lists it.
+#
+#   ARGS    options of the program for demo and bench-host:   make demo ARGS='--ipv6 --json'
+#   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
+#   PREFIX, DESTDIR                for install:                make install PREFIX=/usr DESTDIR=/tmp/package
+
+ARGS ?=
+SECONDS_PER_TARGET ?= 30
+TARGETS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+target_dir = $${CARGO_TARGET_DIR:-target}
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench-host fuzz setup fmt lint docs install picture
+
+help: ## show this
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in namespaces of its own
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" demo $(ARGS)
+
+test: ## everything that is promised, tested; what CI runs
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+bench-host: ## one TCP stream through two gateways, beside the bare link and wireguard-go if it is installed
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" bench host $(ARGS)
+
+fuzz: ## run every fuzz target for SECONDS_PER_TARGET seconds
+	@scripts/setup.sh fuzz
+	@fuzz/run.sh $(SECONDS_PER_TARGET) $(TARGETS)
+
+setup: ## install what the demo and the tests need, through apt
+	@scripts/setup.sh test
+
+fmt: ## format the sources
+	@$(CARGO) fmt --all
+	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+
+lint: ## check formatting and lints; warnings are errors
+	@scripts/test.sh format lints
+
+docs: ## build the documentation of the crates
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
+	@echo "open $(target_dir)/doc/testudo/index.html"
+
+install: ## install the program, man pages, completions and a systemd unit below PREFIX
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install.sh
+
+picture: ## draw docs/demo.svg from a run of the demo
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" demo --svg docs/demo.svg $(ARGS)

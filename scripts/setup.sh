@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Installs what is missing for one purpose, through apt, with sudo only if something is missing. Says what and why
+# before it does. Does and asks nothing where all is there.
+#
+# usage: setup.sh demo|test|fuzz
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "setup: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+# One line each: PACKAGE, then what it is needed for.
+demo_packages() {
+  echo "gcc compiles the C parts of the portable engine"
+  echo "libc6-dev compiles the C parts of the portable engine"
+  echo "iproute2 builds the private networks of the demo"
+  echo "util-linux enters private namespaces"
+  # Elsewhere there is no multi-buffer engine, and the portable one does everything.
+  [[ $(dpkg --print-architecture 2>/dev/null || uname -m) =~ ^(amd64|x86_64)$ ]] &&
+    echo "libipsec-mb1 is the fast engine on this processor"
+  return 0
+}
+
+# Lists of packages lie beside the tests that want them: a package a line, # begins a comment.
+test_packages() {
+  local file
+  for file in tests/packages*.txt tests/*/packages*.txt; do
+    [[ -e $file ]] || continue
+    sed 's/#.*//' "$file" | tr -s ' \t' '\n' | sed '/^$/d' | sed "s|\$| ($file)|"
+  done
+}
+
+packages_for() {
+  demo_packages
+  case $1 in
+    test) test_packages ;;
+    fuzz) echo "g++ compiles libFuzzer" ;;
+  esac
+}
+
+check_cargo() {
+  local needed found
+  needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  command -v cargo >/dev/null ||
+    die "cargo is missing: Testudo is built with Rust $needed or newer. Get it from https://rustup.rs, open a new shell, and try again"
+  found=$(cargo --version | awk '{ print $2 }')
+  [[ $(printf '%s\n' "$needed" "${found%%-*}" | sort -V | head -n 1) == "$needed" ]] ||
+    die "this is Rust $found, and Testudo needs $needed or newer: \`rustup update stable\`, or get rustup from https://rustup.rs"
+}
+
+is_installed() { # PACKAGE
+  [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null) == ii* ]]
+}
+
+# Without dpkg we only look for what nothing works without.
+check_without_debian() { # PURPOSE
+  local missing=() program
+  for program in cc ip unshare setpriv; do command -v "$program" >/dev/null || missing+=("$program"); done
+  ((${#missing[@]} == 0)) && return
+  say "this is no Debian, and these programs are missing: ${missing[*]}"
+  say "install what your system has for these Debian packages:"
+  packages_for "$1" | sed 's/^/    /' >&2
+  exit 1
+}
+
+install_packages() { # PACKAGE...
+  local apt=(apt-get) as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "sudo is missing: as root, run  apt-get install $*"
+    as_root=(sudo)
+  fi
+  apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
+  # A machine that has never asked for its lists, or long ago, needs them first.
+  "${apt[@]}" install -y --no-install-recommends "$@" >&2 ||
+    { "${apt[@]}" update >&2 && "${apt[@]}" install -y --no-install-recommends "$@" >&2; } ||
+    die "apt could not install: $*"
+}
+
+main() {
+  local purpose=${1:-} missing=() package reason
+  case $purpose in demo | test | fuzz) ;; *) die "usage: setup.sh demo|test|fuzz" ;; esac
+  check_cargo
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    check_without_debian "$purpose"
+    return
+  fi
+  while read -r package reason; do
+    is_installed "$package" || missing+=("$package $reason")
+  done < <(packages_for "$purpose" | sort -u -k 1,1)
+  ((${#missing[@]} == 0)) && return
+  say "installing through apt:"
+  printf '    %s\n' "${missing[@]}" >&2
+  install_packages "${missing[@]%% *}"
+}
+
+main "$@"
