@@ -77,6 +77,15 @@ install_packages() { # PACKAGE...
     die "apt could not install: $*"
 }
 
+# The tests fetch a kernel through apt without installing it: apt must have its lists, and know the package.
+know_kernel() {
+  apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 && return
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo)
+  say "asking apt for its lists: the tests boot Debian's own kernel as a peer"
+  "${as_root[@]}" apt-get update >&2 || say "apt has no lists; the tests against a Linux kernel will say what they miss"
+}
+
 main() {
   local purpose=${1:-} missing=() package reason
   case $purpose in demo | test | fuzz) ;; *) die "usage: setup.sh demo|test|fuzz" ;; esac
@@ -88,10 +97,12 @@ main() {
   while read -r package reason; do
     is_installed "$package" || missing+=("$package $reason")
   done < <(packages_for "$purpose" | sort -u -k 1,1)
-  ((${#missing[@]} == 0)) && return
-  say "installing through apt:"
-  printf '    %s\n' "${missing[@]}" >&2
-  install_packages "${missing[@]%% *}"
+  if ((${#missing[@]})); then
+    say "installing through apt:"
+    printf '    %s\n' "${missing[@]}" >&2
+    install_packages "${missing[@]%% *}"
+  fi
+  [[ $purpose != test ]] || know_kernel
 }
 
 main "$@"
