@@ -102,18 +102,45 @@ impl Dispatcher {
 
     /// Takes all of `jobs`; those that end at once, and those that they let go, are appended to `released`, in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        for mut job in jobs.drain(..) {
-            let Some(lane) = self.lane(&job) else {
-                job.status = JobStatus::Fault;
-                released.push(job);
+        match self.ticket(jobs) {
+            // The common case: one engine takes the whole batch where it stands.
+            Some(engine) => self.run(engine, jobs, released),
+            None => {
+                for mut job in jobs.drain(..) {
+                    match self.lane(&job).map(|lane| lane.keys) {
+                        Some(keys) => self.enqueue(job, &keys, 0, released),
+                        None => {
+                            job.status = JobStatus::Fault;
+                            released.push(job);
+                        }
+                    }
+                }
+            }
+        }
+        self.run_queues(released);
+    }
+
+    /// Gives each job its ticket and its key in the first engine that has one. Returns that engine if it is the same for all jobs.
+    fn ticket(&mut self, jobs: &mut [Job]) -> Option<usize> {
+        let engines = self.queues.len();
+        let mut common = None;
+        let mut is_common = true;
+        for job in jobs {
+            let Some(lane) = self.lane(job) else {
+                is_common = false;
                 continue;
             };
             job.cookie |= u64::from(lane.next_ticket);
             lane.next_ticket = lane.next_ticket.wrapping_add(1);
-            let keys = lane.keys;
-            self.enqueue(job, &keys, 0, released);
+            match lane.keys.next_engine(0).filter(|(engine, _)| *engine < engines) {
+                Some((engine, key)) => {
+                    job.key = key;
+                    is_common &= *common.get_or_insert(engine) == engine;
+                }
+                None => is_common = false,
+            }
         }
-        self.run_queues(released);
+        common.filter(|_| is_common)
     }
 
     /// Takes what the engines have ended since.
@@ -148,27 +175,31 @@ impl Dispatcher {
     /// Submits what is queued, first engine first: what one cannot take or fails at is queued for one further down, so one pass does.
     fn run_queues(&mut self, released: &mut Vec<Job>) {
         for engine in 0..self.queues.len() {
-            if self.queues[engine].is_empty() {
-                continue;
+            if !self.queues[engine].is_empty() {
+                let mut queue = std::mem::take(&mut self.queues[engine]);
+                self.run(engine, &mut queue, released);
+                self.queues[engine] = queue;
             }
-            let mut queue = std::mem::take(&mut self.queues[engine]);
-            let is_last = engine + 1 == self.placement.len();
-            let mut taken = self.placement.submit(engine, &mut queue);
-            // The last engine has nobody to hand over to; it is asked again as long as it takes some.
-            while is_last && taken < queue.len() {
-                match self.placement.submit(engine, &mut queue[taken..]) {
-                    0 => break,
-                    more => taken += more,
-                }
+        }
+    }
+
+    /// Submits all of `jobs` to one engine, and passes on what it does not take or fails at.
+    fn run(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        let is_last = engine + 1 == self.placement.len();
+        let mut taken = self.placement.submit(engine, jobs);
+        // The last engine has nobody to hand over to; it is asked again as long as it takes some.
+        while is_last && taken < jobs.len() {
+            match self.placement.submit(engine, &mut jobs[taken..]) {
+                0 => break,
+                more => taken += more,
             }
-            for (place, job) in queue.drain(..).enumerate() {
-                match job.status {
-                    JobStatus::Taken if place < taken => {}
-                    _ if place < taken => self.ended(job, engine, released),
-                    _ => self.hand_over(job, engine, released),
-                }
+        }
+        for (place, job) in jobs.drain(..).enumerate() {
+            match job.status {
+                JobStatus::Taken if place < taken => {}
+                _ if place < taken => self.ended(job, engine, released),
+                _ => self.hand_over(job, engine, released),
             }
-            self.queues[engine] = queue;
         }
     }
 

@@ -137,7 +137,11 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     if total_bytes > bytes.len() {
         return Err(ParseError::Truncated);
     }
-    if !checksum::of(&bytes[..header_bytes]).is_intact() {
+    let sum = match header_bytes {
+        IPV4_HEADER_BYTES => checksum::of_ipv4_header(fixed),
+        _ => checksum::of(&bytes[..header_bytes]),
+    };
+    if !sum.is_intact() {
         return Err(ParseError::BadChecksum);
     }
     let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
@@ -294,7 +298,7 @@ impl OuterHeader {
         out[10..12].fill(0);
         out[12..16].copy_from_slice(&source.octets());
         out[16..20].copy_from_slice(&destination.octets());
-        let checksum = checksum::of(out).to_bytes();
+        let checksum = checksum::of_ipv4_header(out).to_bytes();
         out[10..12].copy_from_slice(&checksum);
     }
 }

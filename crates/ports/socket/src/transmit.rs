@@ -72,8 +72,7 @@ pub(crate) fn transmit(
     pool: &mut Pool,
     batch: &mut Batch,
 ) -> io::Result<Sent> {
-    let endpoints = channels.iter().map(|c| &c.endpoint);
-    let parcels = batch.iter().map(|b| Parcel::address(b.bytes(), endpoints.clone())).collect();
+    let parcels = address_all(channels, batch);
     let mut dispatch = Dispatch { batch, parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
     let (fates, calls) = (dispatch.fates, dispatch.calls);
@@ -82,6 +81,23 @@ pub(crate) fn transmit(
         Err(Stop::Fatal(error)) => Err(error),
         Err(Stop::Later) | Ok(()) => Ok(sent),
     }
+}
+
+/// Addresses every packet of a batch, by the one before it where they are alike.
+fn address_all(channels: &[Channel], batch: &Batch) -> Parcels {
+    let endpoints = channels.iter().map(|c| &c.endpoint);
+    let mut parcels = Parcels::new();
+    let mut before: &[u8] = &[];
+    for buffer in batch {
+        let packet = buffer.bytes();
+        let alike = match parcels.last() {
+            Some(Ok(parcel)) => parcel.of_next(before, packet),
+            _ => None,
+        };
+        parcels.push(alike.map_or_else(|| Parcel::address(packet, endpoints.clone()), Ok));
+        before = packet;
+    }
+    parcels
 }
 
 impl Dispatch<'_> {
