@@ -22,6 +22,8 @@ pub struct TunnelInstall {
     pub keys: KeyPair,
     /// A replay window saved earlier under the same inbound key.
     pub window: Option<Vec<u8>>,
+    /// A tunnel with the same inbound key that this update removes: its window, as it is in that moment, is taken over instead.
+    pub inherits: Option<TunnelIndex>,
 }
 
 /// A change of tunnels and policies, made between two batches: no packet sees half of it.

@@ -69,7 +69,11 @@ impl Worker {
     }
 
     /// Changes tunnels and policies between two batches.
-    pub fn update(&mut self, update: Update, now: Moment) -> UpdateOutcome {
+    pub fn update(&mut self, mut update: Update, now: Moment) -> UpdateOutcome {
+        for tunnel in &mut update.install {
+            let inherited = tunnel.inherits.and_then(|index| self.save_window(index));
+            tunnel.window = inherited.or_else(|| tunnel.window.take());
+        }
         update.remove.into_iter().for_each(|index| self.remove(index));
         let outcome = update.install.into_iter().map(|t| (t.index, self.install(t, now))).collect();
         for (index, selectors) in update.selectors {
@@ -82,7 +86,7 @@ impl Worker {
     }
 
     fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
-        let TunnelInstall { index, parameters, keys, window } = tunnel;
+        let TunnelInstall { index, parameters, keys, window, .. } = tunnel;
         let name = Arc::clone(&parameters.name);
         let (outbound, inbound) = self
             .dispatcher

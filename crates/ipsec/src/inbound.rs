@@ -7,7 +7,7 @@ use crate::replay::ReplayError;
 use crate::sa::{InboundSa, aad, nonce, sequence_of};
 use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::{Action, TunnelIndex};
+use crate::spd::{Action, TunnelIndex, Verdict};
 use crate::template::OuterTemplate;
 use crate::tunnel::Encapsulation;
 use crate::verdict::{Cleared, Prepared};
@@ -91,11 +91,12 @@ impl Ipsec {
 
     /// RFC 4301 5.2, step 3b: a packet in clear passes only where policy says bypass.
     fn pass_clear(&self, header: &IpHeader, packet: &[u8]) -> Result<(), DropReason> {
-        match self.spd.lookup(&Flow::inbound(header, packet)).map(|(_, policy)| policy.action) {
-            Some(Action::Bypass) => Ok(()),
-            Some(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
-            Some(Action::Discard) => Err(DropReason::PolicyDiscard),
-            None => Err(DropReason::NotForUs),
+        match self.spd.verdict(&Flow::inbound(header, packet)) {
+            Verdict::Policy(Action::Bypass) => Ok(()),
+            Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
+            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
+            Verdict::PortsHidden => Err(DropReason::PortsHidden),
+            Verdict::NoPolicy => Err(DropReason::NotForUs),
         }
     }
 
@@ -189,6 +190,13 @@ impl Ipsec {
         let flow = Flow::inbound(&header, buffer.bytes());
         if !tunnel.parameters.selectors.iter().any(|s| s.matches(&flow)) {
             return Err(DropReason::SelectorMismatch);
+        }
+        // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
+        match self.spd.verdict(&flow) {
+            Verdict::Policy(Action::Protect(index)) if index == sa.tunnel => {}
+            Verdict::Policy(Action::Discard) => return Err(DropReason::PolicyDiscard),
+            Verdict::PortsHidden => return Err(DropReason::PortsHidden),
+            _ => return Err(DropReason::SelectorMismatch),
         }
         let ecn = ecn::at_egress(header.traffic_class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != header.traffic_class & ecn::MASK {

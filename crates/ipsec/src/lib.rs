@@ -47,7 +47,7 @@ pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
 pub use sequence::{Lease, SequenceError, SequenceNumbers};
 pub use slots::SaRef;
-pub use spd::{Action, Policy, Spd, TunnelIndex};
+pub use spd::{Action, Policy, Spd, TunnelIndex, Verdict};
 pub use tables::{InstallError, Installed, Ipsec, inner_mtu};
 pub use template::Dscp;
 pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};

@@ -6,7 +6,7 @@ use crate::lifetime::Moment;
 use crate::sa::{OutboundSa, aad, low, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::Action;
+use crate::spd::{Action, Verdict};
 use crate::verdict::{Prepared, Sealed, SealedOr};
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
@@ -38,14 +38,15 @@ impl Ipsec {
         let header = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
         buffer.truncate(header.total_bytes);
         let flow = Flow::outbound(&header, buffer.bytes());
-        match self.spd.lookup(&flow).map(|(_, policy)| policy.action) {
-            Some(Action::Protect(index)) => {
+        match self.spd.verdict(&flow) {
+            Verdict::Policy(Action::Protect(index)) => {
                 let tunnel = self.tunnel(index).ok_or(DropReason::NoSa)?;
                 Ok(Some(Classified { header, sa: tunnel.outbound }))
             }
-            Some(Action::Bypass) => Ok(None),
-            Some(Action::Discard) => Err(DropReason::PolicyDiscard),
-            None => Err(DropReason::NoPolicy),
+            Verdict::Policy(Action::Bypass) => Ok(None),
+            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
+            Verdict::NoPolicy => Err(DropReason::NoPolicy),
+            Verdict::PortsHidden => Err(DropReason::PortsHidden),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::protocol;
 
 /// An address as a number, so that prefixes of both versions are compared alike. Always used together with a version.
 fn number(address: IpAddr) -> u128 {
@@ -108,26 +109,41 @@ pub struct Flow {
     remote: u128,
     protocol: u8,
     ports: Option<(u16, u16)>,
+    /// The protocol has ports, but this packet does not show them: a later fragment.
+    ports_hidden: bool,
 }
 
 impl Flow {
     /// The flow of a packet that leaves: its source is local.
     #[must_use]
     pub fn outbound(header: &IpHeader, packet: &[u8]) -> Self {
-        Self::new(header.source, header.destination, header.protocol, header.ports(packet))
+        Self::of(header, header.source, header.destination, header.ports(packet))
     }
 
     /// The flow of a packet that arrives: its destination is local.
     #[must_use]
     pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
         let ports = header.ports(packet).map(|(source, destination)| (destination, source));
-        Self::new(header.destination, header.source, header.protocol, ports)
+        Self::of(header, header.destination, header.source, ports)
+    }
+
+    fn of(header: &IpHeader, local: IpAddr, remote: IpAddr, ports: Option<(u16, u16)>) -> Self {
+        let has_ports = matches!(header.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+        let ports_hidden = ports.is_none() && has_ports && header.fragment.is_some();
+        Self { ports_hidden, ..Self::new(local, remote, header.protocol, ports) }
     }
 
     /// A flow by its parts; `ports` are local and remote.
     #[must_use]
     pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
-        Self { version: Version::of(local), local: number(local), remote: number(remote), protocol, ports }
+        Self {
+            version: Version::of(local),
+            local: number(local),
+            remote: number(remote),
+            protocol,
+            ports,
+            ports_hidden: false,
+        }
     }
 
     /// The IP version of both addresses.
@@ -195,6 +211,16 @@ impl Selector {
             Some(Mismatch::RemotePort)
         } else {
             None
+        }
+    }
+
+    /// Whether the flow is selected, or would be if its ports, which it hides, were right.
+    #[inline]
+    pub(crate) fn concerns(&self, flow: &Flow) -> bool {
+        match self.mismatch(flow) {
+            None => true,
+            Some(Mismatch::LocalPort | Mismatch::RemotePort) => flow.ports_hidden,
+            Some(_) => false,
         }
     }
 

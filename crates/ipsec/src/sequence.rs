@@ -113,7 +113,8 @@ impl SequenceNumbers {
             return Err(SequenceError::Exhausted);
         }
         self.look();
-        if self.next >= self.low_water {
+        // Nothing is asked for behind the last number of all.
+        if self.next >= self.low_water && self.leased <= self.last {
             self.lease.request();
         }
         if self.next >= self.leased { Err(SequenceError::NotLeased) } else { Ok(()) }
@@ -173,6 +174,14 @@ mod tests {
         assert_eq!(numbers.take(), Ok(u64::MAX - 2));
         assert_eq!(numbers.take(), Ok(u64::MAX - 1));
         assert_eq!(numbers.take(), Err(SequenceError::Exhausted));
+    }
+
+    #[test]
+    fn nothing_is_asked_for_behind_the_last_number() {
+        let lease = Arc::new(Lease::until(1 << 40));
+        let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
+        while numbers.take().is_ok() {}
+        assert!(!lease.take_request());
     }
 
     #[test]

@@ -27,6 +27,17 @@ pub struct Policy {
     pub action: Action,
 }
 
+/// What the SPD says of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// This policy decides.
+    Policy(Action),
+    /// No policy names it.
+    NoPolicy,
+    /// It is a fragment that hides its ports, and the first policy that concerns it asks for them.
+    PortsHidden,
+}
+
 /// Up to this many policies a scan is faster than hashing.
 const SCANNED: usize = 8;
 
@@ -74,11 +85,23 @@ impl Spd {
         &self.policies
     }
 
-    /// The first policy that selects `flow`, and its place in the order.
+    /// What becomes of `flow`.
+    #[must_use]
+    #[inline]
+    pub fn verdict(&self, flow: &Flow) -> Verdict {
+        match self.lookup(flow) {
+            None => Verdict::NoPolicy,
+            Some((_, policy)) if policy.selector.matches(flow) => Verdict::Policy(policy.action),
+            Some(_) => Verdict::PortsHidden,
+        }
+    }
+
+    /// The first policy that selects `flow`, and its place in the order. For a fragment that hides its ports it may be one that would select it
+    /// if the ports were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         if self.tables.is_empty() {
-            return self.policies.iter().enumerate().find(|(_, p)| p.selector.matches(flow));
+            return self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow));
         }
         let mut best = usize::MAX;
         for table in &self.tables {
@@ -99,7 +122,7 @@ impl Table {
             return None;
         }
         let candidates = self.entries.get(&flow.masked(self.shape.local_mask, self.shape.remote_mask))?;
-        candidates.iter().copied().find(|&index| policies[index].selector.matches(flow))
+        candidates.iter().copied().find(|&index| policies[index].selector.concerns(flow))
     }
 }
 

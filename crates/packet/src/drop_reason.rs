@@ -36,6 +36,7 @@ drop_reasons! {
     // Policy.
     PolicyDiscard, "policy_discard", "A discard policy matched.";
     NoPolicy, "no_policy", "No policy matched, and what no policy names is discarded (RFC 4301 4.4.1).";
+    PortsHidden, "ports_hidden", "A fragment shows no ports, and the first policy that concerns it asks for them (RFC 4301 7.4).";
     CleartextForProtected, "cleartext_for_protected", "A packet came in clear that policy wants protected (RFC 4301 5.2).";
     SelectorMismatch, "selector_mismatch", "A decrypted packet does not match the selectors of its SA (RFC 4301 5.2).";
     BypassUnavailable, "bypass_unavailable", "A bypass policy matched, but the port cannot send packets in clear.";
@@ -45,7 +46,7 @@ drop_reasons! {
     LifetimeExpired, "lifetime_expired", "The SA has reached a hard limit of its lifetime (RFC 4301 4.4.2.1).";
     SequenceExhausted, "sequence_exhausted", "The SA has used all its sequence numbers (RFC 4303 3.3.3).";
     SequenceNotLeased, "sequence_not_leased", "No sequence number is leased from the durable store.";
-    TooBig, "too_big", "The packet does not fit the tunnel and must not be fragmented; its sender was told.";
+    TooBig, "too_big", "The packet does not fit the tunnel and must not be fragmented; its sender was told, within the limits for such messages.";
     NoRoom, "no_room", "The buffer has no room for the headers or the trailer.";
     // Inbound, before authentication.
     NotForUs, "not_for_us", "The packet is neither ESP nor ESP in UDP.";

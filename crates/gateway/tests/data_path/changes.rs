@@ -2,7 +2,7 @@
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::packet::{number, numbered};
-use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
@@ -160,4 +160,22 @@ fn a_draining_gateway_finishes_what_it_has() {
         assert_eq!(a.protected.arriving(), untaken);
         a.assert_settled();
     }
+}
+
+/// A tunnel that is changed by a reload goes on with the window that it has in that moment, not with one saved before.
+#[test]
+fn a_changed_tunnel_takes_no_packet_again_that_it_took_before_the_change() {
+    let mut sealer = Sealer::new(&spec(0), Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec(0)]);
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes();
+    let first = sealer.seal(1, &Handmade::carrying(&packet));
+    assert_eq!(b.open(first.clone()).len(), 1);
+    let mut install = spec(0).install(Side::B, &mut LeaseTwin::new(10), None);
+    install.inherits = Some(install.index);
+    let update = Update { remove: vec![install.index], install: vec![install], ..Update::default() };
+    let now = b.now();
+    assert!(b.worker.update(update, now)[0].1.is_ok());
+    assert!(b.open(first).is_empty());
+    assert_eq!(b.drops(DropReason::ReplayDuplicate), 1);
+    assert_eq!(b.open(sealer.seal(2, &Handmade::carrying(&packet))).len(), 1);
 }

@@ -9,7 +9,7 @@ use testudo_crypto::{
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Update, Worker};
-use testudo_ipsec::{Action, Lifetime, Limits, Policy, Selector};
+use testudo_ipsec::{Action, Lifetime, Limits, Policy, PortRange, Selector};
 use testudo_packet::{DropReason, Pool};
 
 fn spec() -> TunnelSpec {
@@ -23,6 +23,15 @@ fn in_udp() -> TunnelSpec {
 /// A packet that A's policy sends through tunnel 0.
 fn inner(bytes: usize) -> Inner {
     Inner::udp("10.0.0.1", "172.16.0.2", bytes)
+}
+
+/// An IPv4 packet made the second fragment of a datagram.
+fn later_fragment(mut packet: Vec<u8>) -> Vec<u8> {
+    packet[6..8].copy_from_slice(&100u16.to_be_bytes());
+    packet[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();
+    packet[10..12].copy_from_slice(&sum);
+    packet
 }
 
 /// A after it was given `packet` from its protected side.
@@ -111,6 +120,18 @@ fn raise(reason: DropReason) -> Gateway {
             gateway
         }
         DropReason::NoPolicy => a_given(Inner::udp("10.0.0.1", "8.8.8.8", 100).bytes()),
+        DropReason::PortsHidden => {
+            let selector = Selector {
+                protocol: Some(17),
+                remote_ports: PortRange { first: 443, last: 443 },
+                ..Selector::ANY
+            };
+            let policies = [(selector, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
+            let policies = policies.map(|(selector, action)| Policy { selector, action });
+            let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
+            gateway.seal(later_fragment(inner(100).bytes()));
+            gateway
+        }
         DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
         DropReason::SelectorMismatch => {
             b_given_inside(&Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", 100).bytes()))

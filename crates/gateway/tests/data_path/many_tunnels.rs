@@ -50,6 +50,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
         parameters,
         keys: KeyPair { outbound: key(out_spi), inbound: key(in_spi) },
         window: None,
+        inherits: None,
     }
 }
 

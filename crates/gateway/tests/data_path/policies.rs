@@ -140,3 +140,52 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
     assert!(b.seal(out).is_empty());
     assert_eq!(b.drops(DropReason::NoPolicy), 1);
 }
+
+/// A datagram is not half protected and half in clear: a fragment that hides its ports does not pass over a policy that asks for them (RFC 4301 7.4).
+#[test]
+fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
+    let https = Selector {
+        protocol: Some(protocol::UDP),
+        remote_ports: PortRange { first: 443, last: 443 },
+        ..Selector::ANY
+    };
+    let policies = [(https, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
+    let policies = policies.map(|(selector, action)| Policy { selector, action });
+    let mut a = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
+    let whole = Inner { ports: (40_000, 53), ..Inner::udp("10.0.0.1", "172.16.0.2", 100) }.bytes();
+    assert_eq!(a.seal(whole.clone()), [whole.clone()], "shown ports that are not asked for pass in clear");
+    let mut fragment = whole;
+    fragment[6..8].copy_from_slice(&100u16.to_be_bytes());
+    fragment[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&fragment[..20]).to_bytes();
+    fragment[10..12].copy_from_slice(&sum);
+    assert!(a.seal(fragment).is_empty());
+    assert_eq!(a.drops(DropReason::PortsHidden), 1);
+}
+
+/// Policies are ordered: what one discards, or gives to another tunnel, does not come through a tunnel whose selectors it also matches.
+#[test]
+fn a_decrypted_packet_that_an_earlier_policy_claims_is_refused() {
+    for (action, reason) in [
+        (Action::Discard, DropReason::PolicyDiscard),
+        (Action::Bypass, DropReason::SelectorMismatch),
+        (Action::Protect(testudo_ipsec::TunnelIndex(7)), DropReason::SelectorMismatch),
+    ] {
+        let mail = Selector {
+            protocol: Some(protocol::TCP),
+            remote_ports: PortRange { first: 25, last: 25 },
+            ..Selector::ANY
+        };
+        let mut policies = vec![Policy { selector: mail, action }];
+        policies.extend(spec().policies(Side::B));
+        let mut b = Gateway::new(policies, PoolSize(64, 2048), portable());
+        b.install(spec().install(Side::B, &mut LeaseTwin::new(10), None));
+        let mut sealer = Sealer::new(&spec(), Side::A);
+        let inner = Inner { protocol: protocol::TCP, ..Inner::udp("10.0.0.1", "172.16.0.2", 100) };
+        let from_mail = Inner { ports: (25, 40_000), ..inner };
+        let from_web = Inner { ports: (80, 40_000), ..inner };
+        assert!(b.open(sealer.seal(1, &Handmade::carrying(&from_mail.bytes()))).is_empty());
+        assert_eq!(b.drops(reason), 1, "{action:?}");
+        assert_eq!(b.open(sealer.seal(2, &Handmade::carrying(&from_web.bytes()))), [from_web.bytes()]);
+    }
+}

@@ -152,6 +152,7 @@ impl TunnelSpec {
             parameters: self.parameters(side, first, lease),
             keys: KeyPair { outbound: self.key_from(side), inbound: self.key_from(other) },
             window,
+            inherits: None,
         }
     }
 }
