@@ -14,7 +14,9 @@ pub enum OpenError {
     #[error("{0} is no address of this host (see `ip address`): add it, or correct the configuration")]
     NoSuchAddress(IpAddr),
     /// Raw sockets need a capability.
-    #[error("not permitted to {action}: this needs {capability} (run as root, or `setcap {}+ep` the program)", capability.to_lowercase())]
+    #[error(
+        "not permitted to {action}: this needs {capability} (run as root, or `setcap cap_net_admin,cap_net_raw+ep` the program)"
+    )]
     NotPermitted {
         /// What was tried.
         action: String,

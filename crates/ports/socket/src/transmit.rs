@@ -165,7 +165,17 @@ impl Dispatch<'_> {
     fn send_in_clear(&mut self, bypass: &Bypass, version: Version, run: Range<usize>) -> Result<(), Stop> {
         let socket = if version == Version::V4 { &bypass.v4 } else { &bypass.v6 };
         match socket {
-            Some(socket) => self.send(socket, &mut false, run),
+            // What waits here would hold up the tunnels' packets behind it; those in clear have senders that try again.
+            Some(socket) => match self.send(socket, &mut false, run.clone()) {
+                Err(Stop::Later) => {
+                    let kept = run.filter(|&index| self.fates[index] == Fate::Kept);
+                    kept.collect::<ArrayVec<usize, BATCH_SIZE>>()
+                        .into_iter()
+                        .for_each(|index| self.fates[index] = Fate::Refused(DropReason::QueueFull));
+                    Ok(())
+                }
+                other => other,
+            },
             None => {
                 self.refuse(run, DropReason::BypassUnavailable);
                 Ok(())

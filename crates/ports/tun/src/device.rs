@@ -83,11 +83,11 @@ fn attach(file: BorrowedFd<'_>, name: &str, multi_queue: bool) -> io::Result<()>
         *to = libc::c_char::from_ne_bytes([from]);
     }
     let flags = libc::c_short::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let request =
+    let mut request =
         libc::ifreq { ifr_name: request_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
     // SAFETY: neither the standard library nor rustix has this call. The descriptor is open for the borrow's lifetime, and TUNSETIFF
     // reads and writes one `ifreq`, which `request` is, alive and exclusively ours during the call.
-    let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     checked(status)
 }
 

@@ -22,7 +22,7 @@ pub enum OpenError {
     },
     /// The device node or the interface may not be used.
     #[error(
-        "not permitted to {action}: this needs CAP_NET_ADMIN (run as root, or `setcap cap_net_admin+ep` the program)"
+        "not permitted to {action}: this needs CAP_NET_ADMIN (run as root, or `setcap cap_net_admin,cap_net_raw+ep` the program)"
     )]
     NotPermitted {
         /// What was tried.
