@@ -2,6 +2,7 @@
 
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Kind};
+use crate::out::outln;
 use testudo_control::config::{Configuration, KnownAnswers};
 
 /// Tells all errors of a configuration and its keys.
@@ -10,25 +11,25 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     match Configuration::load(&args.config, KnownAnswers::Allow, &environment) {
         Ok(loaded) if args.json => {
             let _ = loaded;
-            println!("[]");
+            outln!("[]");
             Ok(())
         }
         Ok(loaded) => {
             let (tunnels, policies) =
                 (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
-            println!(
+            outln!(
                 "{}: no errors; tunnels: {tunnels}, policies besides theirs: {policies}",
                 args.config.display()
             );
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
-                println!(
+                outln!(
                     "note: it gives known answers, so that `testudo run` refuses it; it is for `testudo replay`"
                 );
             }
             Ok(())
         }
         Err(errors) if args.json => {
-            println!("{}", errors.to_json());
+            outln!("{}", errors.to_json());
             Err(Failure::silent(Kind::Configuration))
         }
         Err(errors) => {

@@ -155,14 +155,14 @@ pub struct ExplainArgs {
     /// Destination address
     #[arg(value_name = "DESTINATION")]
     pub destination: IpAddr,
-    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number
-    #[arg(long, default_value = "0", value_parser = protocol)]
-    pub protocol: u8,
+    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number; without it, one that no policy names
+    #[arg(long, value_parser = protocol)]
+    pub protocol: Option<u8>,
     /// Source port
-    #[arg(long, value_name = "PORT", requires = "destination_port")]
+    #[arg(long, value_name = "PORT", requires_all = ["destination_port", "protocol"])]
     pub source_port: Option<u16>,
     /// Destination port
-    #[arg(long, value_name = "PORT", requires = "source_port")]
+    #[arg(long, value_name = "PORT", requires_all = ["source_port", "protocol"])]
     pub destination_port: Option<u16>,
     /// Which gateway.
     #[command(flatten)]

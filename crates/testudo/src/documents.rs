@@ -6,12 +6,16 @@ use clap::CommandFactory;
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "testudo", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "testudo", &mut script);
+    crate::out::write(&String::from_utf8_lossy(&script));
     Ok(())
 }
 
 /// Writes testudo.1 and a page for each verb.
 pub fn man_pages(args: &ManArgs) -> Result<(), Failure> {
+    // Unlike all else that the program writes, these are for everybody.
+    rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     let error = |e: std::io::Error| Failure::new(Kind::Other, format!("{}: {e}", args.directory.display()));
     std::fs::create_dir_all(&args.directory).map_err(error)?;
     clap_mangen::generate_to(Cli::command(), &args.directory).map_err(error)

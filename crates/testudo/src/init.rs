@@ -2,6 +2,7 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
+use crate::out::outln;
 use std::os::unix::fs::DirBuilderExt;
 use testudo_control::Store;
 use testudo_control::config::Configuration;
@@ -18,6 +19,6 @@ pub fn init(args: &ConfigArgs) -> Result<(), Failure> {
         made.map_err(|e| Failure::new(Kind::State, format!("{}: {e}", parent.display())))?;
     }
     Store::create(state).map_err(failure(Kind::State))?;
-    println!("created {}; do not restore it from a backup: sequence numbers would repeat", state.display());
+    outln!("created {}; do not restore it from a backup: sequence numbers would repeat", state.display());
     Ok(())
 }

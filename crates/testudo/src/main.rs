@@ -12,6 +12,7 @@ mod engines;
 mod exit;
 mod host_routes;
 mod init;
+mod out;
 mod ports;
 mod query;
 mod replay;
@@ -22,10 +23,23 @@ use clap::Parser;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
 
+/// Verbs that load keys leave no core dump.
+fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
+    match verb {
+        Verb::Run(_) | Verb::Check(_) | Verb::Replay(_) => {
+            testudo_control::service::privileges::hide_memory().map_err(exit::failure(exit::Kind::Port))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn main() -> ExitCode {
     // What we create (control socket, state, key files) is for us alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let cli = Cli::parse();
+    if let Err(failure) = protect_keys(&cli.verb) {
+        return failure.report();
+    }
     let result = match cli.verb {
         Verb::Run(args) => run::run(&args),
         Verb::Check(args) => check::check(&args),

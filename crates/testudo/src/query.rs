@@ -2,11 +2,15 @@
 
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
+use crate::out::outln;
 use crate::table::{Table, cell, grouped};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use testudo_control::service::api::ask;
 use testudo_control::service::daemon::control_path;
+
+/// Reserved by IANA: no policy has reason to name it.
+const UNNAMED_PROTOCOL: u8 = 255;
 
 /// Where a gateway's control socket is unless somebody says otherwise.
 const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
@@ -23,7 +27,7 @@ fn socket(args: &QueryArgs) -> Result<PathBuf, Failure> {
 fn query(args: &QueryArgs, request: &Value, show: fn(&Value)) -> Result<(), Failure> {
     let answer = ask(&socket(args)?, request).map_err(failure(Kind::Unreachable))?;
     if args.json {
-        println!("{answer}")
+        outln!("{answer}")
     } else {
         show(&answer)
     }
@@ -53,7 +57,7 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     };
     let request = json!({
         "verb": "explain", "side": side, "source": args.source, "destination": args.destination,
-        "protocol": args.protocol, "source_port": args.source_port, "destination_port": args.destination_port,
+        "protocol": args.protocol.unwrap_or(UNNAMED_PROTOCOL), "source_port": args.source_port, "destination_port": args.destination_port,
     });
     query(&args.gateway, &request, show_explanation)
 }
@@ -64,7 +68,7 @@ fn rows(value: &Value) -> &[Value] {
 
 fn show_status(status: &Value) {
     let uptime = status["uptime_seconds"].as_u64().unwrap_or(0);
-    println!(
+    outln!(
         "testudo {}, up {}:{:02}:{:02}, {} tunnels ({} down)",
         cell(&status["version"]),
         uptime / 3600,
@@ -77,7 +81,7 @@ fn show_status(status: &Value) {
     for engine in rows(&status["engines"]) {
         engines.row(vec![cell(&engine["name"]), cell(&engine["in_use"]), cell(&engine["detail"])]);
     }
-    println!();
+    outln!();
     engines.print();
     let mut ports = Table::new(&["side", "port", "packets in", "bytes in", "packets out", "bytes out"]);
     for side in ["protected", "unprotected"] {
@@ -85,7 +89,7 @@ fn show_status(status: &Value) {
         let counts = ["name", "rx_packets", "rx_bytes", "tx_packets", "tx_bytes"].map(|key| cell(&port[key]));
         ports.row([side.to_owned()].into_iter().chain(counts).collect());
     }
-    println!();
+    outln!();
     ports.print();
     let mut drops = Table::new(&["dropped because", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
@@ -94,8 +98,8 @@ fn show_status(status: &Value) {
     for (reason, count) in &counted {
         drops.row(vec![reason.replace('_', " "), grouped(*count)]);
     }
-    println!();
-    if counted.is_empty() { println!("no packet was dropped") } else { drops.print() }
+    outln!();
+    if counted.is_empty() { outln!("no packet was dropped") } else { drops.print() }
 }
 
 fn show_associations(list: &Value) {
@@ -140,12 +144,12 @@ fn show_policies(list: &Value) {
         ]);
     }
     table.print();
-    println!("what no policy names is discarded");
+    outln!("what no policy names is discarded");
 }
 
 fn show_explanation(answer: &Value) {
     for policy in rows(&answer["passed_over"]) {
-        println!(
+        outln!(
             "place {} ({}): no, {}",
             cell(&policy["place"]),
             cell(&policy["origin"]),
@@ -153,12 +157,12 @@ fn show_explanation(answer: &Value) {
         );
     }
     if let Some(more) = answer["passed_over_untold"].as_u64().filter(|n| *n > 0) {
-        println!("… and {} more that do not match", grouped(more));
+        outln!("… and {} more that do not match", grouped(more));
     }
     let policy = &answer["policy"];
     if !policy.is_null() {
         let (place, origin) = (cell(&policy["place"]), cell(&policy["origin"]));
-        println!("place {place} ({origin}): yes, {} {}", cell(&policy["action"]), cell(&policy["selector"]));
+        outln!("place {place} ({origin}): yes, {} {}", cell(&policy["action"]), cell(&policy["selector"]));
     }
-    println!("=> {}", cell(&answer["verdict"]));
+    outln!("=> {}", cell(&answer["verdict"]));
 }

@@ -5,6 +5,7 @@
 
 use crate::cli::{PortFile, ReplayArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
+use crate::out::outln;
 use crate::table::{Table, cell, grouped};
 use crate::{engines, ports};
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = Configuration::load(&args.config, KnownAnswers::Allow, &environment)
         .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
+    warn_of_reused_numbers(&loaded, args);
     let pair = PortPair {
         protected: open(SideArg::Protected, args)?,
         unprotected: open(SideArg::Unprotected, args)?,
@@ -33,11 +35,22 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     run(&mut worker)?;
     let answer = summary(&worker, &roster);
     if args.json {
-        println!("{answer}")
+        outln!("{answer}")
     } else {
         show(&answer)
     }
     Ok(())
+}
+
+/// What `replay` seals under keys that are in use must not get about: its numbers are not leased.
+fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
+    let seals = args.rx.iter().any(|f| f.side == SideArg::Protected);
+    if seals && loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_none()) {
+        eprintln!(
+            "testudo: warning: packets are sealed under numbers from 1, which a gateway with the same keys has used: \
+             keep the output as secret as the keys"
+        );
+    }
 }
 
 fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, Roster), Failure> {
@@ -124,10 +137,10 @@ fn show(answer: &Value) {
         ports.row([side.to_owned()].into_iter().chain(counts).collect());
     }
     ports.print();
-    println!("made by the gateway: {}", cell(&answer["created"]));
+    outln!("made by the gateway: {}", cell(&answer["created"]));
     for (reason, count) in answer["drops"].as_object().into_iter().flatten() {
         if let Some(count) = count.as_u64().filter(|n| *n > 0) {
-            println!("dropped, {}: {}", reason.replace('_', " "), grouped(count));
+            outln!("dropped, {}: {}", reason.replace('_', " "), grouped(count));
         }
     }
 }

@@ -14,7 +14,6 @@ use tracing::level_filters::LevelFilter;
 
 /// Runs a gateway until it is told to end.
 pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
-    privileges::hide_memory().map_err(failure(Kind::Port))?;
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = Configuration::load(&args.config, KnownAnswers::Refuse, &environment)
         .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
@@ -55,9 +54,12 @@ fn explain_store(error: &StoreError, args: &ConfigArgs) -> Failure {
 fn kind_of(error: &DaemonError) -> Kind {
     match error {
         DaemonError::Store(_) => Kind::State,
-        DaemonError::Bind(_) | DaemonError::Metrics(_) | DaemonError::Serve(_) => Kind::Port,
+        DaemonError::Bind(_) | DaemonError::Metrics(_) => Kind::Port,
         DaemonError::Tunnels(_) => Kind::Configuration,
-        DaemonError::System(_) | DaemonError::Worker(_) | DaemonError::Panicked => Kind::Other,
+        // What failed while it ran may work again after a restart: not a fault of what was configured.
+        DaemonError::Serve(_) | DaemonError::System(_) | DaemonError::Worker(_) | DaemonError::Panicked => {
+            Kind::Other
+        }
     }
 }
 

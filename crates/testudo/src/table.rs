@@ -20,7 +20,7 @@ impl Table {
 
     /// Prints it to standard output.
     pub fn print(&self) {
-        print!("{}", self.render());
+        crate::out::write(&self.render());
     }
 
     fn render(&self) -> String {

@@ -120,6 +120,8 @@ impl ProtectedDraft {
             || self.addresses.iter().any(|address| address.address.is_ipv6())
             || selectors().any(|s| s.local.is_ipv6() == Some(true) || s.remote.is_ipv6() == Some(true));
         let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+        // Asked in any case: a tunnel that carries less would tell senders of an MTU that they need not heed.
+        let fits = default_mtu(walker, link, tunnels, least);
         let mtu = match self.mtu {
             Some(mtu) => {
                 if mtu.value < least {
@@ -128,7 +130,7 @@ impl ProtectedDraft {
                 }
                 mtu.value
             }
-            None => default_mtu(walker, link, tunnels, least),
+            None => fits,
         };
         Some(ProtectedPort { name: self.name?, addresses: self.addresses, mtu, routes: self.routes })
     }

@@ -378,6 +378,11 @@ fn ipv6_needs_its_smallest_mtu() {
     };
     expect(&mtu(1279), &["port.protected.mtu", "1280 to 65535", "RFC 8200"]);
     good(&mtu(1280));
+    // A tunnel that carries less than the interface's own MTU promises is an error, too.
+    expect(
+        &mtu(1400).replace("kind = \"socket\"", "kind = \"socket\"\nmtu = 1300"),
+        &["port.unprotected.mtu", "1280"],
+    );
     expect(
         &with("kind = \"socket\"", "kind = \"socket\"\nmtu = 600"),
         &["port.unprotected.mtu", "leaves 546"],

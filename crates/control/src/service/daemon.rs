@@ -259,8 +259,8 @@ impl Daemon {
             .map_err(|e| format!("\n{e}"))?;
         let old = self.shared.roster();
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
-        // The windows of tunnels that change are carried over to their successors under the same keys.
-        self.save_all_windows(&old).map_err(|e| e.to_string())?;
+        // A key that leaves and comes back later starts from what is saved now.
+        self.save_all_windows(&old)?;
         let mut numbers = Numbers::Leased(self.store.as_ref(), &mut self.leases);
         let (update, mut roster, changes) = old.plan(&loaded, &mut numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
@@ -275,10 +275,10 @@ impl Daemon {
         Ok(changes)
     }
 
-    fn save_all_windows(&mut self, roster: &Roster) -> Result<(), StoreError> {
+    fn save_all_windows(&mut self, roster: &Roster) -> Result<(), String> {
         let all: Vec<TunnelIndex> = roster.tunnels.iter().map(|t| t.index).collect();
-        let windows = self.commander.save_windows(all).unwrap_or_default();
-        self.windows.save(self.store.as_ref(), roster, &windows)
+        let windows = self.commander.save_windows(all).map_err(|e| e.to_string())?;
+        self.windows.save(self.store.as_ref(), roster, &windows).map_err(|e| e.to_string())
     }
 
     fn stop(mut self) -> Result<(), DaemonError> {

@@ -37,7 +37,7 @@ pub fn serve(address: SocketAddr, shared: Arc<Shared>) -> Result<SocketAddr, Met
     let listener = TcpListener::bind(address).map_err(error)?;
     listener.set_nonblocking(true).map_err(error)?;
     let bound = listener.local_addr().map_err(error)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(error)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(error)?;
     let app = Router::new().route("/metrics", get(scrape)).with_state(shared);
     std::thread::Builder::new()
         .name("metrics".into())

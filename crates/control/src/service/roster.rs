@@ -110,7 +110,13 @@ impl Roster {
         }
         let remove: Vec<_> = old.values().filter(|r| r.installed.is_some()).map(|r| r.index).collect();
         let changes = Changes { kept: next.len() - fresh.len(), started: fresh.len(), removed: remove.len() };
-        let install = begin(configuration, &next, &fresh, numbers)?;
+        let mut install = begin(configuration, &next, &fresh, numbers)?;
+        // Windows follow keys, not names: a key that goes on under other settings takes up where it was, to the packet.
+        let by_key: HashMap<_, _> =
+            self.tunnels.iter().filter(|r| r.installed.is_some()).map(|r| (r.inbound_key, r.index)).collect();
+        for (tunnel, (position, _)) in install.iter_mut().zip(&fresh) {
+            tunnel.inherits = by_key.get(&next[*position].inbound_key).copied();
+        }
         let places: Vec<_> = next.iter().map(|r| r.index).collect();
         let spd = Arc::new(assemble::policies(configuration, &places));
         let selectors =
@@ -176,6 +182,7 @@ fn begin(
                 Numbers::Leased(store, _) => store.window(running.inbound_key)?,
                 Numbers::KnownAnswers => None,
             },
+            inherits: None,
         });
     }
     Ok(installs)

@@ -42,7 +42,7 @@ use crate::fingerprint::Fingerprint;
 
 /// Keys that a store remembers at most.
 pub const MAX_KEYS: u64 = 1 << 20;
-/// Bytes of a saved window at most: 65,536 packets are 8 KiB.
+/// Bytes of a saved window at most: 65,536 packets are 16 KiB.
 pub const MAX_WINDOW_BYTES: usize = 64 << 10;
 /// The first number of a key: ESP starts at 1 (RFC 4303 2.2).
 pub const FIRST_NUMBER: u64 = 1;
