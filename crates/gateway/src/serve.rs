@@ -12,8 +12,6 @@ use testudo_packet::PortError;
 const TICK: Duration = Duration::from_secs(1);
 /// How long packets under way may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Turns without a packet before the worker waits: a packet often follows close behind another.
-const IDLE_TURNS: u32 = 2;
 
 /// Why a worker ended although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +36,6 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let mut next_tick = clock.now();
     let mut stop_at: Option<Moment> = None;
-    let mut idle = 0;
     loop {
         let now = clock.now();
         while let Some(command) = inbox.take() {
@@ -52,15 +49,15 @@ pub fn serve(
         }
         let moved = worker.turn(now)?;
         worker.take_events().into_iter().for_each(&mut *tell);
-        idle = if moved > 0 { 0 } else { idle + 1 };
+        let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();
-            let done = idle > 0 && !worker.is_busy() && !protected && !unprotected;
+            let done = is_idle && !worker.is_busy() && !protected && !unprotected;
             if done || now >= deadline {
                 worker.discard_waiting();
                 return Ok(());
             }
-        } else if idle > IDLE_TURNS && !worker.is_busy() {
+        } else if is_idle && !worker.is_busy() {
             wait(worker, inbox, next_tick.since(now))?;
         }
     }
