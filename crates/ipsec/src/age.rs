@@ -2,37 +2,31 @@
 
 use crate::Ipsec;
 use crate::event::{Event, EventKind};
-use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
-use crate::sa::Reported;
-use crate::spd::TunnelIndex;
+use crate::lifetime::{LifetimeState, Moment};
 
 impl Ipsec {
     /// Reports the SAs that have reached a limit since this was last called. To be called about once a second.
     pub fn age(&mut self, now: Moment) {
+        let events = &mut self.events;
         for tunnel in self.tunnels.iter().flatten() {
             if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-                look(&mut sa.lifetime, &mut sa.reported, sa.tunnel, true, now, &mut self.events);
+                match sa.lifetime.look(now) {
+                    LifetimeState::Alive => {}
+                    LifetimeState::SoftReached => events.push(soft(sa.tunnel, true)),
+                    LifetimeState::Expired => sa.expire(events),
+                }
             }
             if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
-                look(&mut sa.lifetime, &mut sa.reported, sa.tunnel, false, now, &mut self.events);
+                match sa.lifetime.look(now) {
+                    LifetimeState::Alive => {}
+                    LifetimeState::SoftReached => events.push(soft(sa.tunnel, false)),
+                    LifetimeState::Expired => sa.expire(events),
+                }
             }
         }
     }
 }
 
-fn look(
-    lifetime: &mut LifetimeUse,
-    reported: &mut Reported,
-    tunnel: TunnelIndex,
-    outbound: bool,
-    now: Moment,
-    events: &mut Vec<Event>,
-) {
-    match lifetime.look(now) {
-        LifetimeState::Alive => {}
-        LifetimeState::SoftReached => {
-            events.push(Event { tunnel, kind: EventKind::SoftLifetime { outbound } })
-        }
-        LifetimeState::Expired => reported.hard_lifetime(events, tunnel, outbound),
-    }
+fn soft(tunnel: crate::TunnelIndex, outbound: bool) -> Event {
+    Event { tunnel, kind: EventKind::SoftLifetime { outbound } }
 }

@@ -1,7 +1,19 @@
 //! What an SA has done, readable by other threads while its worker counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use testudo_packet::DropReason;
+
+/// Whether an SA can pass packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SaState {
+    /// It can.
+    Installed,
+    /// It has reached a hard limit of its lifetime.
+    Expired,
+    /// It has used all its sequence numbers.
+    Exhausted,
+}
 
 /// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic addition.
 #[derive(Debug)]
@@ -9,6 +21,7 @@ pub struct SaCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
     sequence: AtomicU64,
+    state: AtomicU8,
     drops: [AtomicU64; DropReason::ALL.len()],
 }
 
@@ -18,6 +31,7 @@ impl Default for SaCounters {
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
+            state: AtomicU8::new(SaState::Installed as u8),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
         }
     }
@@ -36,6 +50,20 @@ impl SaCounters {
 
     pub(crate) fn count_drop(&self, reason: DropReason) {
         add(&self.drops[reason as usize], 1);
+    }
+
+    pub(crate) fn set_state(&self, state: SaState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Whether the SA can pass packets.
+    #[must_use]
+    pub fn state(&self) -> SaState {
+        let state = self.state.load(Ordering::Relaxed);
+        [SaState::Expired, SaState::Exhausted]
+            .into_iter()
+            .find(|s| *s as u8 == state)
+            .unwrap_or(SaState::Installed)
     }
 
     /// Packets that passed.

@@ -12,8 +12,12 @@ use testudo_wire::udp::UDP_HEADER_BYTES;
 /// The longest outer headers of a keepalive: it always goes in UDP.
 const MAX_OUTER_BYTES: usize = IPV6_HEADER_BYTES + UDP_HEADER_BYTES;
 
+/// Keepalives that go out at a time. Those beyond stay due for the next second, so that many tunnels that fall silent together
+/// spread out instead of overflowing the queue to the port.
+const MAX_AT_A_TIME: usize = 1024;
+
 impl Ipsec {
-    /// Appends the keepalives that are due to `out`. To be called about once a second.
+    /// Appends the keepalives that are due to `out`, at most 1,024. To be called about once a second.
     pub fn keepalives(&mut self, now: Moment, pool: &mut Pool, out: &mut Vec<Buffer>) {
         for tunnel in self.tunnels.iter().flatten() {
             let Some(interval) = tunnel.parameters.keepalive else { continue };
@@ -25,6 +29,9 @@ impl Ipsec {
             let Some(template) = sa.template.as_ref().filter(|_| now.since(sa.last_sent) >= interval) else {
                 continue;
             };
+            if out.len() >= MAX_AT_A_TIME {
+                return;
+            }
             let Some(buffer) = keepalive(template, pool) else { return };
             sa.last_sent = now;
             out.push(buffer);

@@ -40,7 +40,7 @@ mod template;
 mod tunnel;
 mod verdict;
 
-pub use counters::SaCounters;
+pub use counters::{SaCounters, SaState};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment};
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};

@@ -1,6 +1,6 @@
 //! The two kinds of security association.
 
-use crate::counters::SaCounters;
+use crate::counters::{SaCounters, SaState};
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
@@ -19,13 +19,6 @@ pub(crate) struct Reported {
     hard_lifetime: bool,
     exhausted: bool,
     not_leased: bool,
-}
-
-impl Reported {
-    /// Reports, once, that a hard limit was reached.
-    pub(crate) fn hard_lifetime(&mut self, events: &mut Vec<Event>, tunnel: TunnelIndex, outbound: bool) {
-        report(events, &mut self.hard_lifetime, tunnel, EventKind::HardLifetime { outbound });
-    }
 }
 
 /// An SA towards the peer.
@@ -94,6 +87,13 @@ pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> [u8; 12] {
 }
 
 impl OutboundSa {
+    /// Notes, and reports once, that a hard limit was reached.
+    pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
+        self.counters.set_state(SaState::Expired);
+        let kind = EventKind::HardLifetime { outbound: true };
+        report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+    }
+
     /// The next sequence number, or why this packet must not be sent.
     #[inline]
     pub(crate) fn admit(
@@ -103,7 +103,7 @@ impl OutboundSa {
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
         if self.lifetime.is_expired(now) {
-            self.reported.hard_lifetime(events, self.tunnel, true);
+            self.expire(events);
             return Err(DropReason::LifetimeExpired);
         }
         let sequence = self.sequence.take().map_err(|e| self.explain(e, events))?;
@@ -119,6 +119,7 @@ impl OutboundSa {
     fn explain(&mut self, error: SequenceError, events: &mut Vec<Event>) -> DropReason {
         match error {
             SequenceError::Exhausted => {
+                self.counters.set_state(SaState::Exhausted);
                 report(events, &mut self.reported.exhausted, self.tunnel, EventKind::SequenceExhausted);
                 DropReason::SequenceExhausted
             }
@@ -131,10 +132,17 @@ impl OutboundSa {
 }
 
 impl InboundSa {
+    /// Notes, and reports once, that a hard limit was reached.
+    pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
+        self.counters.set_state(SaState::Expired);
+        let kind = EventKind::HardLifetime { outbound: false };
+        report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+    }
+
     /// Whether a packet may be tried at all.
     pub(crate) fn admit(&mut self, now: Moment, events: &mut Vec<Event>) -> Result<(), DropReason> {
         if self.lifetime.is_expired(now) {
-            self.reported.hard_lifetime(events, self.tunnel, false);
+            self.expire(events);
             return Err(DropReason::LifetimeExpired);
         }
         Ok(())

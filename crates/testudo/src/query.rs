@@ -103,8 +103,19 @@ fn show_status(status: &Value) {
 }
 
 fn show_associations(list: &Value) {
-    let heads =
-        ["tunnel", "direction", "spi", "suite", "via", "state", "packets", "bytes", "sequence", "dropped"];
+    let heads = [
+        "tunnel",
+        "direction",
+        "spi",
+        "remote",
+        "suite",
+        "via",
+        "state",
+        "packets",
+        "bytes",
+        "sequence",
+        "dropped",
+    ];
     let mut table = Table::new(&heads);
     for sa in rows(list) {
         let dropped: u64 =
@@ -113,6 +124,7 @@ fn show_associations(list: &Value) {
             cell(&sa["tunnel"]),
             cell(&sa["direction"]),
             format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
+            cell(if sa["peer"].is_null() { &sa["remote"] } else { &sa["peer"] }),
             format!("{}{}", cell(&sa["suite"]), if sa["esn"] == true { ", esn" } else { "" }),
             cell(&sa["encapsulation"]),
             cell(&sa["state"]),

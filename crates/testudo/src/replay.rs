@@ -125,7 +125,7 @@ fn summary(worker: &Worker, roster: &Roster) -> Value {
         "ports": { "protected": side(counters.protected()), "unprotected": side(counters.unprotected()) },
         "created": counters.created(),
         "drops": report::drops(&counters),
-        "sas": report::security_associations(roster),
+        "sas": report::security_associations(roster, &report::Peers::new()),
     })
 }
 

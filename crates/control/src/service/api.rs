@@ -1,6 +1,6 @@
 //! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and for nobody else.
 
-use super::report::{self, Facts, Question, Side};
+use super::report::{self, Facts, Peers, Question, Side};
 use super::roster::Roster;
 use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The longest request, in bytes.
@@ -26,6 +26,8 @@ pub struct Shared {
     pub facts: Facts,
     /// The tunnels that run.
     pub roster: Mutex<Arc<Roster>>,
+    /// Where peers whose address is learned were last heard from.
+    pub peers: Mutex<Peers>,
 }
 
 impl Shared {
@@ -33,6 +35,11 @@ impl Shared {
     #[must_use]
     pub fn roster(&self) -> Arc<Roster> {
         Arc::clone(&self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where peers whose address is learned were last heard from.
+    pub fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Other tunnels run from now on.
@@ -140,9 +147,9 @@ fn reply(line: &str, shared: &Shared) -> Result<Value, String> {
     let roster = shared.roster();
     match request["verb"].as_str() {
         Some("status") => Ok(report::status(&shared.facts, &roster)),
-        Some("sa-list") => Ok(report::security_associations(&roster)),
+        Some("sa-list") => Ok(report::security_associations(&roster, &shared.peers())),
         Some("policy-list") => Ok(report::policies(&roster)),
-        Some("explain") => Ok(report::explain(&roster, &question(&request)?)),
+        Some("explain") => Ok(report::explain(&roster, &shared.peers(), &question(&request)?)),
         _ => Err("unknown verb".to_owned()),
     }
 }

@@ -11,6 +11,7 @@ use crate::{LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,8 @@ pub struct Parts {
 enum News {
     Signal(i32),
     Event(Event),
+    /// So many events were more than could be told.
+    Lost(u64),
     WorkerEnded,
 }
 
@@ -114,7 +117,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let counters = worker.counters();
     let facts =
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
-    let shared = Arc::new(Shared { facts, roster: Mutex::new(Arc::new(roster)) });
+    let shared = Arc::new(Shared { facts, roster: Mutex::new(Arc::new(roster)), peers: Mutex::default() });
     let socket = ControlSocket::bind(&loaded.configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
     if let Some(address) = loaded.configuration.gateway.metrics {
@@ -166,7 +169,13 @@ fn start_worker(
     news: SyncSender<News>,
 ) -> io::Result<WorkerThread> {
     std::thread::Builder::new().name("worker-0".into()).spawn(move || {
-        let mut tell = |event| drop(news.try_send(News::Event(event)));
+        let mut lost = 0_u64;
+        let mut tell = |event| match news.try_send(News::Event(event)) {
+            // The worker does not wait for the log. What could not be told is counted, and shows in `sa list`.
+            Err(_) => lost += 1,
+            Ok(()) if lost > 0 => lost = if news.try_send(News::Lost(lost)).is_ok() { 0 } else { lost },
+            Ok(()) => {}
+        };
         let result = serve(&mut worker, &inbox, &clock, &mut tell);
         let _ = news.try_send(News::WorkerEnded);
         (worker, result)
@@ -198,6 +207,9 @@ impl Daemon {
                 Ok(News::Signal(SIGHUP)) => self.reload(),
                 Ok(News::Signal(_)) => return self.stop(),
                 Ok(News::Event(event)) => self.log(event),
+                Ok(News::Lost(n)) => {
+                    tracing::warn!("{n} events came too fast to be told: see `testudo sa list`")
+                }
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -270,6 +282,11 @@ impl Daemon {
         if let Err(e) = (self.change_routes)(&old.configuration, &roster.configuration) {
             tracing::error!("routes: {e}");
         }
+        // A place that is free, or another tunnel's now, says nothing about its peer.
+        let kept: HashSet<_> = old.tunnels.iter().map(|t| (t.index, t.inbound_key)).collect();
+        let kept = roster.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
+        let kept: HashSet<_> = kept.map(|t| t.index).collect();
+        self.shared.peers().retain(|index, _| kept.contains(index));
         self.shared.replace_roster(roster);
         self.leases.forget_unused();
         Ok(changes)
@@ -332,6 +349,7 @@ impl Daemon {
                 tracing::error!("tunnel {name}: {} waits for sequence numbers from the store", sa(true));
             }
             EventKind::PeerMoved { address, port } => {
+                self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
                 tracing::info!("tunnel {name}: the peer is at {}", SocketAddr::new(address, port));
             }
         }

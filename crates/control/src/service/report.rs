@@ -3,11 +3,12 @@
 use super::roster::{Roster, Running};
 use crate::config::{self, Encapsulation, Remote};
 use serde_json::{Map, Value, json};
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
-use testudo_ipsec::{Action, Flow, Mismatch, SaCounters, Selector};
+use testudo_ipsec::{Action, Flow, Mismatch, SaCounters, SaState, Selector, TunnelIndex};
 use testudo_packet::DropReason;
 
 /// What does not change while a gateway runs.
@@ -62,21 +63,30 @@ pub fn status(facts: &Facts, roster: &Roster) -> Value {
 
 /// Every SA, two for each tunnel.
 #[must_use]
-pub fn security_associations(roster: &Roster) -> Value {
-    roster
-        .tunnels
-        .iter()
-        .flat_map(|running| [sa(running, true), sa(running, false)])
-        .collect::<Vec<_>>()
-        .into()
+pub fn security_associations(roster: &Roster, peers: &Peers) -> Value {
+    let both = |running| [sa(running, peers, true), sa(running, peers, false)];
+    roster.tunnels.iter().flat_map(both).collect::<Vec<_>>().into()
 }
 
-fn sa(running: &Running, outbound: bool) -> Value {
+/// Where peers whose address is learned were last heard from.
+pub type Peers = HashMap<TunnelIndex, SocketAddr>;
+
+/// What an SA is told to be: it may have stopped although its tunnel is installed.
+fn state(counters: Option<&SaCounters>) -> &'static str {
+    match counters.map(SaCounters::state) {
+        None => "down",
+        Some(SaState::Installed) => "installed",
+        Some(SaState::Expired) => "expired",
+        Some(SaState::Exhausted) => "exhausted",
+    }
+}
+
+fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
     let tunnel = &running.tunnel;
     let settings = if outbound { &tunnel.outbound } else { &tunnel.inbound };
-    let counters =
-        running.installed.as_ref().map(|i| if outbound { &i.outbound_counters } else { &i.inbound_counters });
-    let count = |get: fn(&SaCounters) -> u64| counters.map_or(0, |c| get(c));
+    let counters = running.installed.as_ref();
+    let counters = counters.map(|i| if outbound { &*i.outbound_counters } else { &*i.inbound_counters });
+    let count = |get: fn(&SaCounters) -> u64| counters.map_or(0, get);
     let drops: Map<_, _> = DropReason::ALL
         .iter()
         .map(|&reason| (reason.name().to_owned(), counters.map_or(0, |c| c.drops(reason))))
@@ -93,7 +103,8 @@ fn sa(running: &Running, outbound: bool) -> Value {
         "local": tunnel.local,
         "remote": match tunnel.remote { Remote::Address(a) => json!(a), Remote::Any => json!("any") },
         "encapsulation": match tunnel.encapsulation { Encapsulation::Esp => "esp", Encapsulation::EspInUdp { .. } => "esp-in-udp" },
-        "state": if running.installed.is_some() { "installed" } else { "down" },
+        "state": state(counters),
+        "peer": peers.get(&running.index),
         "error": running.error,
         "packets": count(SaCounters::packets),
         "bytes": count(SaCounters::bytes),
@@ -182,7 +193,7 @@ const TOLD: usize = 20;
 
 /// Which policy and which SA a packet meets, and why.
 #[must_use]
-pub fn explain(roster: &Roster, question: &Question) -> Value {
+pub fn explain(roster: &Roster, peers: &Peers, question: &Question) -> Value {
     let flow = match question.side {
         Side::Protected => {
             Flow::new(question.source, question.destination, question.protocol, question.ports)
@@ -214,8 +225,8 @@ pub fn explain(roster: &Roster, question: &Question) -> Value {
         "passed_over_untold": passed_over - why_not.len(),
         "tunnel": tunnel.map(|t| &t.tunnel.name),
         "sa": tunnel.map(|t| match question.side {
-            Side::Protected => sa(t, true),
-            Side::Unprotected => sa(t, false),
+            Side::Protected => sa(t, peers, true),
+            Side::Unprotected => sa(t, peers, false),
         }),
         "verdict": verdict(question.side, found.map(|(_, p)| p.action), tunnel),
     })

@@ -4,8 +4,8 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_gateway::Clock;
-use testudo_ipsec::{Event, EventKind, Lifetime, Limits};
+use testudo_gateway::{Clock, Update};
+use testudo_ipsec::{Event, EventKind, Lifetime, Limits, SaState};
 use testudo_packet::DropReason;
 
 const BYTES: usize = 100;
@@ -167,4 +167,30 @@ fn a_lifetime_by_time_is_reported_without_any_packet() {
         once(&events, EventKind::HardLifetime { outbound });
     }
     assert_eq!(events.len(), 4, "{events:?}");
+}
+
+#[test]
+fn an_sa_that_has_stopped_says_so() {
+    let time = Limits { time: Some(Duration::from_secs(8)), ..Limits::default() };
+    let expiring = with(Lifetime { hard: time, ..Lifetime::default() });
+    let mut a = Gateway::new(expiring.policies(Side::A), PoolSize(8, 2048), portable());
+    let mut store = LeaseTwin::new(1 << 40);
+    let install = vec![expiring.install(Side::A, &mut store, None)];
+    let outcome = a.worker.update(Update { install, ..Update::default() }, a.now());
+    let installed = outcome[0].1.clone().expect("it can be installed");
+    let states = || (installed.outbound_counters.state(), installed.inbound_counters.state());
+    assert_eq!(states(), (SaState::Installed, SaState::Installed));
+    a.clock.advance(Duration::from_secs(8));
+    a.worker.tick(a.now());
+    assert_eq!(states(), (SaState::Expired, SaState::Expired));
+
+    let short = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };
+    let mut a = Gateway::new(short.policies(Side::A), PoolSize(8, 2048), portable());
+    store.begin_at(short.spi_from(Side::A), u64::from(u32::MAX));
+    let install = vec![short.install(Side::A, &mut store, None)];
+    let outcome = a.worker.update(Update { install, ..Update::default() }, a.now());
+    let counters = outcome[0].1.clone().expect("it can be installed").outbound_counters;
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
+    assert_eq!((a.seal(packet.clone()).len(), counters.state()), (1, SaState::Installed));
+    assert_eq!((a.seal(packet).len(), counters.state()), (0, SaState::Exhausted));
 }

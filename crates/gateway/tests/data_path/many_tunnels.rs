@@ -4,10 +4,12 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, Random, Side, TunnelSpec};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update};
 use testudo_ipsec::{
-    Action, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, TunnelIndex, TunnelParameters,
+    Action, Encapsulation, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, TunnelIndex,
+    TunnelParameters,
 };
 use testudo_packet::DropReason;
 use zeroize::Zeroizing;
@@ -105,4 +107,31 @@ fn ten_thousand_tunnels_can_be_removed_and_installed_again() {
     a.worker.update(Update { remove, ..Update::default() }, now);
     assert!(a.seal(packet(5).bytes()).is_empty());
     assert_eq!(a.drops(DropReason::NoSa), 1);
+}
+
+/// Tunnels that fall silent together do not overflow the queue to the port: each gets its keepalive, some a second later.
+#[test]
+fn keepalives_of_many_silent_tunnels_are_spread_out() {
+    const SILENT: u32 = 2500;
+    let mut a = Gateway::new(Vec::new(), PoolSize(4096, 2048), portable());
+    let install = (0..SILENT).map(|n| {
+        let mut tunnel = install(n, Side::A);
+        tunnel.parameters.keepalive = Some(Duration::from_secs(20));
+        tunnel.parameters.endpoints.encapsulation =
+            Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 };
+        tunnel
+    });
+    let update = Update { install: install.collect(), ..Update::default() };
+    let now = a.now();
+    assert!(a.worker.update(update, now).iter().all(|(_, outcome)| outcome.is_ok()));
+    a.clock.advance(Duration::from_secs(20));
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        a.worker.tick(a.now());
+        a.settle();
+        sent.push(a.worker.pool().created());
+        a.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(sent, [1024, 2048, 2500, 2500]);
+    assert_eq!(a.worker.pool().drops().total(), 0);
 }
