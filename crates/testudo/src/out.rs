@@ -14,7 +14,7 @@ pub fn write(text: &str) {
     }
 }
 
-/// `println!`, by way of [`write`].
+/// `println!`, by way of [`write()`].
 macro_rules! outln {
     () => { $crate::out::write("\n") };
     ($($arg:tt)*) => { $crate::out::write(&format!("{}\n", format_args!($($arg)*))) };
