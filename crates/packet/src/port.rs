@@ -48,8 +48,11 @@ pub trait Port: Send {
     /// [`PortError`] if the device is unusable from now on.
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
-    /// Sends a prefix of `batch` and returns its length; the rest stays in `batch`, for later. Buffers of the prefix go to
-    /// `pool`: recycled when sent, discarded with a reason when the system refused that one packet.
+    /// Sends packets of `batch` and returns how many left it; the rest stays in `batch`, for later, and the packets of one flow never change
+    /// their order. Buffers that left go to `pool`: recycled when sent, discarded with a reason when the system refused that one packet.
+    ///
+    /// A port that joins packets into one call may keep back the last of them when the batch is full, since more will follow; from a batch
+    /// that is not full, all go that can go. It returns 0 only if nothing can be sent now.
     ///
     /// # Errors
     /// [`PortError`] if the device is unusable from now on.
