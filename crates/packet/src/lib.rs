@@ -22,11 +22,13 @@
 mod batch;
 mod buffer;
 mod drop_reason;
+mod fate;
 mod pool;
 mod port;
 
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Buffer, NoRoom};
 pub use drop_reason::{DropCounters, DropReason};
+pub use fate::{Fate, Sent};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};

@@ -8,7 +8,7 @@ use crate::sys::{Outgoing, Socket};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Fate, Pool, Sent};
 use testudo_wire::ip::Version;
 
 /// The most payload of one message: the length of the IP datagram that it would be without segmentation has 16 bits.
@@ -19,24 +19,6 @@ const MAX_MESSAGE_BYTES: usize = 65_535 - 48;
 pub(crate) struct Bypass {
     pub(crate) v4: Option<Socket>,
     pub(crate) v6: Option<Socket>,
-}
-
-/// What one call sent.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// Packets that left the batch, sent or refused.
-    pub(crate) taken: usize,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) calls: u64,
-}
-
-/// What became of one packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Kept,
-    Sent,
-    Refused(DropReason),
 }
 
 type Parcels = ArrayVec<Result<Parcel, DropReason>, BATCH_SIZE>;
@@ -76,7 +58,7 @@ pub(crate) fn transmit(
     let mut dispatch = Dispatch { batch, parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
     let (fates, calls) = (dispatch.fates, dispatch.calls);
-    let sent = settle(pool, batch, &fates, calls);
+    let sent = Sent::settle(pool, batch, &fates, calls);
     match outcome {
         Err(Stop::Fatal(error)) => Err(error),
         Err(Stop::Later) | Ok(()) => Ok(sent),
@@ -322,27 +304,4 @@ fn refusal(error: io::Error) -> Result<DropReason, Stop> {
         // No route, host unreachable, a firewall, or an ICMP error about an earlier packet.
         _ => Ok(DropReason::SendRefused),
     }
-}
-
-/// Gives the buffers of what left to the pool and closes the gap in the batch.
-fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], calls: u64) -> Sent {
-    let mut sent = Sent { calls, ..Sent::default() };
-    let mut kept = Batch::new();
-    for (buffer, fate) in batch.drain(..).zip(fates) {
-        match *fate {
-            Fate::Kept => {
-                kept.push(buffer);
-                continue;
-            }
-            Fate::Sent => {
-                sent.packets += 1;
-                sent.bytes += buffer.len() as u64;
-                pool.recycle(buffer);
-            }
-            Fate::Refused(reason) => pool.discard(buffer, reason),
-        }
-        sent.taken += 1;
-    }
-    *batch = kept;
-    sent
 }

@@ -4,25 +4,7 @@ use crate::coalesce::{self, Group};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
-use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
-
-/// What one call sent.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// Packets that left the batch, sent or refused.
-    pub(crate) taken: usize,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) calls: u64,
-}
-
-/// What became of one packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Kept,
-    Sent,
-    Refused(DropReason),
-}
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Fate, Pool, Sent};
 
 /// How a failed write is to be taken.
 enum Refusal {
@@ -45,7 +27,7 @@ pub(crate) fn transmit(
     mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
 ) -> io::Result<Sent> {
     let mut fates = [Fate::Kept; BATCH_SIZE];
-    let mut sent = Sent::default();
+    let mut calls = 0;
     let mut outcome = Ok(());
     let mut groups = coalesce::plan(batch.iter().map(|b| b.bytes()), udp);
     // A full batch has more behind it: what could take more packets stays for the next call.
@@ -53,7 +35,7 @@ pub(crate) fn transmit(
         groups.pop();
     }
     for group in groups {
-        match send_group(&group, batch, &mut fates, &mut sent, &mut write) {
+        match send_group(&group, batch, &mut fates, &mut calls, &mut write) {
             Ok(()) => {}
             Err(Refusal::Device(error)) => {
                 outcome = Err(error);
@@ -62,7 +44,7 @@ pub(crate) fn transmit(
             Err(_) => break,
         }
     }
-    settle(pool, batch, &fates, &mut sent);
+    let sent = Sent::settle(pool, batch, &fates, calls);
     outcome.map(|()| sent)
 }
 
@@ -70,12 +52,12 @@ fn send_group(
     group: &Group,
     batch: &Batch,
     fates: &mut [Fate; BATCH_SIZE],
-    sent: &mut Sent,
+    calls: &mut u64,
     write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
 ) -> Result<(), Refusal> {
     match write_joined(group, batch, write) {
         Some(Ok(_)) => {
-            sent.calls += 1;
+            *calls += 1;
             group.members.iter().for_each(|&index| fates[usize::from(index)] = Fate::Sent);
             return Ok(());
         }
@@ -91,7 +73,7 @@ fn send_group(
         let vnet = VnetHeader::default().to_bytes();
         match write(&[IoSlice::new(&vnet), IoSlice::new(batch[index].bytes())]) {
             Ok(_) => {
-                sent.calls += 1;
+                *calls += 1;
                 fates[index] = Fate::Sent;
             }
             Err(error) => match refusal(error) {
@@ -130,25 +112,4 @@ fn refusal(error: io::Error) -> Refusal {
         // EIO: the link is down. EINVAL: not to the kernel's taste. It may take the next one.
         _ => Refusal::Packet(DropReason::SendRefused),
     }
-}
-
-/// Gives the buffers of what left to the pool and closes the gaps in the batch.
-fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], sent: &mut Sent) {
-    let mut kept = Batch::new();
-    for (buffer, fate) in batch.drain(..).zip(fates) {
-        match *fate {
-            Fate::Kept => {
-                kept.push(buffer);
-                continue;
-            }
-            Fate::Sent => {
-                sent.packets += 1;
-                sent.bytes += buffer.len() as u64;
-                pool.recycle(buffer);
-            }
-            Fate::Refused(reason) => pool.discard(buffer, reason),
-        }
-        sent.taken += 1;
-    }
-    *batch = kept;
 }

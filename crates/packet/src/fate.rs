@@ -1,0 +1,76 @@
+//! What became of the packets of a batch that a port was given to send.
+
+use crate::{BATCH_SIZE, Batch, DropReason, Pool};
+
+/// What became of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays in the batch, for later.
+    Kept,
+    /// It left.
+    Sent,
+    /// The system does not take this one.
+    Refused(DropReason),
+}
+
+/// What one call of [`Port::tx`](crate::Port::tx) did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Packets that left the batch, sent or refused.
+    pub taken: usize,
+    /// Packets that were sent.
+    pub packets: u64,
+    /// Their IP bytes.
+    pub bytes: u64,
+    /// System calls that sent packets.
+    pub calls: u64,
+}
+
+impl Sent {
+    /// Gives the buffers of what left to the pool, and closes the gaps in the batch. `calls` system calls did it.
+    #[must_use]
+    pub fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], calls: u64) -> Self {
+        let mut sent = Self { calls, ..Self::default() };
+        let mut kept = Batch::new();
+        for (buffer, fate) in batch.drain(..).zip(fates) {
+            match *fate {
+                Fate::Kept => {
+                    kept.push(buffer);
+                    continue;
+                }
+                Fate::Sent => {
+                    sent.packets += 1;
+                    sent.bytes += buffer.len() as u64;
+                    pool.recycle(buffer);
+                }
+                Fate::Refused(reason) => pool.discard(buffer, reason),
+            }
+            sent.taken += 1;
+        }
+        *batch = kept;
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_left_goes_to_the_pool_and_what_stays_keeps_its_order() {
+        let mut pool = Pool::new(4, 1500);
+        let mut batch = Batch::new();
+        for length in 1..=4 {
+            let mut buffer = pool.take().unwrap();
+            buffer.set_len(length);
+            batch.push(buffer);
+        }
+        let mut fates = [Fate::Kept; BATCH_SIZE];
+        fates[1] = Fate::Sent;
+        fates[2] = Fate::Refused(DropReason::SendRefused);
+        let sent = Sent::settle(&mut pool, &mut batch, &fates, 1);
+        assert_eq!(sent, Sent { taken: 2, packets: 1, bytes: 2, calls: 1 });
+        assert_eq!(batch.iter().map(|b| b.len()).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!((pool.available(), pool.drops().get(DropReason::SendRefused)), (2, 1));
+    }
+}
