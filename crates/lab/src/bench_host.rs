@@ -1,10 +1,10 @@
 //! `testudo bench host`: one TCP stream through two gateways on one machine, beside the bare link and wireguard-go.
 //!
 //! ```text
-//!   TCP source ─ TUN ─ gateway A ─ UDP ── veth ── UDP ─ gateway B ─ TUN ─ TCP sink      in two namespaces
+//!   site A ══ gateway A ─── link ─── gateway B ══ site B      the demonstration's four hosts
 //! ```
 //!
-//! The same two hosts, the same cable and the same generator for each subject. Each measurement builds its own
+//! The same hosts, cables and generator for each subject; the bare link is two routers without a tunnel. Each measurement builds its own
 //! world and takes it down, so that an idle subject cannot slow down another. The subjects take turns, so that
 //! what changes on the machine meanwhile hits all of them, and ratios are taken within a turn.
 
@@ -57,6 +57,10 @@ pub struct BenchHostOptions {
     /// Print one JSON object instead of the table, and no progress
     #[arg(long)]
     pub json: bool,
+
+    /// IPv6 at the sites and on the link
+    #[arg(long)]
+    pub ipv6: bool,
 
     /// Suite of the tunnel
     #[arg(long, default_value = "aes128gcm16", value_parser = SUITES.map(|(name, _)| name))]
@@ -123,6 +127,7 @@ fn attempt(options: &BenchHostOptions) -> Result<Report, LabError> {
         program: program(options.testudo.as_deref())?,
         wireguard: wireguard.clone().unwrap_or_default(),
         suite: options.suite.clone(),
+        ipv6: options.ipv6,
         engine: options.engine.clone(),
     };
     let mut subjects = vec![Subject::Bare, Subject::Testudo];

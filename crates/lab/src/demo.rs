@@ -10,7 +10,6 @@
 //! user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent again as
 //! it was and changed. The report says what was measured, and whether every promise was kept.
 
-mod network;
 mod report;
 mod stages;
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   namespaces   private hosts and links, without privileges
+//!   network      two sites, two gateways, a link
 //!   workspace    the folder of configurations, keys and logs, gone when the last process is
 //!   traffic      TCP streams, ping, UDP echo: what users send
 //!   capture      what an eavesdropper on the link sees, and how he judges it
@@ -26,6 +27,7 @@ pub mod demo;
 mod error;
 pub mod gateway;
 pub mod namespaces;
+mod network;
 mod progress;
 mod render;
 pub mod traffic;

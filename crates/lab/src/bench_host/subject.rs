@@ -1,24 +1,22 @@
-//! What is measured: the world of each subject, from two bare hosts to a TCP stream.
+//! What is measured: the world of each subject, from two bare sites to a TCP stream.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, io};
-use crate::gateway::{Gateway, Keys, Settings};
-use crate::namespaces::{Entered, Namespace, veth};
+use crate::gateway::Gateway;
+use crate::namespaces::{Entered, Namespace};
+use crate::network::{Network, Site, Tunnel};
 use crate::traffic::tcp_stream;
 use crate::workspace::write_private;
 
-const OUTER: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-const INNER: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
-const LINK: &str = "wan";
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A way from one host to the other.
+/// A way from one site to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Bare,
@@ -31,6 +29,7 @@ pub(super) struct Setting {
     pub(super) program: PathBuf,
     pub(super) wireguard: PathBuf,
     pub(super) suite: String,
+    pub(super) ipv6: bool,
     pub(super) engine: Option<String>,
 }
 
@@ -41,8 +40,6 @@ pub(super) struct Measured {
     pub(super) engine: Option<String>,
 }
 
-type Hosts = [Namespace; 2];
-
 impl Subject {
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -52,7 +49,7 @@ impl Subject {
         }
     }
 
-    /// Builds two hosts, sends one stream from the first to the second, takes everything down.
+    /// Builds two sites and their gateways, sends one stream from the first to the second, takes everything down.
     pub(super) fn measure(
         self,
         inside: Entered,
@@ -61,68 +58,32 @@ impl Subject {
         duration: Duration,
         observe: &mut dyn FnMut(Duration, u64),
     ) -> Result<Measured, LabError> {
-        let hosts = hosts(inside)?;
+        let network = Network::build(inside, setting.ipv6)?;
         fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
-        let mut stream = |to: &str| stream(&hosts, to, duration, observe);
+        let mut stream = || -> Result<f64, LabError> {
+            let (a, b) = (&network.a.host, &network.b.host);
+            Ok(tcp_stream(a, b, network.b.address, duration, observe)?.gbit_s())
+        };
         match self {
-            Subject::Bare => Ok(Measured { gbit_s: stream(OUTER[1])?, engine: None }),
+            Subject::Bare => {
+                network.join_in_clear()?;
+                Ok(Measured { gbit_s: stream()?, engine: None })
+            }
             Subject::Testudo => {
-                let gateways = testudo(&hosts, setting, folder)?;
-                let gbit_s = stream(INNER[1])?;
+                let engine = setting.engine.as_deref();
+                let tunnel = Tunnel { suite: &setting.suite, encapsulation: "esp-in-udp", engine };
+                let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
+                let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine().to_owned();
                 gateways.into_iter().try_for_each(Gateway::stop)?;
                 Ok(Measured { gbit_s, engine: Some(engine) })
             }
             Subject::WireguardGo => {
-                let _gateways = wireguard_go(&hosts, setting, folder)?;
-                Ok(Measured { gbit_s: stream(INNER[1])?, engine: None })
+                let _gateways = wireguard_go(&network, setting, folder)?;
+                Ok(Measured { gbit_s: stream()?, engine: None })
             }
         }
     }
-}
-
-fn hosts(inside: Entered) -> Result<Hosts, LabError> {
-    let hosts = [Namespace::new(inside, "bench-a")?, Namespace::new(inside, "bench-b")?];
-    veth((&hosts[0], LINK), (&hosts[1], LINK))?;
-    for (host, address) in hosts.iter().zip(OUTER) {
-        host.address(LINK, &format!("{address}/24"))?;
-    }
-    Ok(hosts)
-}
-
-fn parse(address: &str) -> Result<IpAddr, LabError> {
-    let invalid = |_| io(format!("read the address {address}"))(std::io::ErrorKind::InvalidData.into());
-    address.parse().map_err(invalid)
-}
-
-fn stream(
-    [from, to]: &Hosts,
-    address: &str,
-    duration: Duration,
-    observe: &mut dyn FnMut(Duration, u64),
-) -> Result<f64, LabError> {
-    Ok(tcp_stream(from, to, parse(address)?, duration, observe)?.gbit_s())
-}
-
-fn testudo(hosts: &Hosts, setting: &Setting, folder: &Path) -> Result<[Gateway; 2], LabError> {
-    let keys = Keys::random(&setting.suite)?;
-    let start = |here: usize, there: usize, name: &str| {
-        let settings = Settings {
-            is_a: here == 0,
-            addresses: vec![format!("{}/24", INNER[here])],
-            local: parse(OUTER[here])?,
-            remote: parse(OUTER[there])?,
-            local_network: format!("{}/32", INNER[here]),
-            remote_network: format!("{}/32", INNER[there]),
-            suite: setting.suite.clone(),
-            encapsulation: "esp-in-udp".to_owned(),
-            engine: setting.engine.clone(),
-        };
-        let folder = folder.join(if here == 0 { "a" } else { "b" });
-        settings.write(&keys, &folder)?;
-        Gateway::start(&hosts[here], &setting.program, name, &folder)
-    };
-    Ok([start(0, 1, "gateway A")?, start(1, 0, "gateway B")?])
 }
 
 /// A process of wireguard-go, killed when dropped.
@@ -136,35 +97,40 @@ impl Drop for Wireguard {
 }
 
 /// As `wg-quick` would do it, without touching the host's configuration.
-fn wireguard_go(hosts: &Hosts, setting: &Setting, folder: &Path) -> Result<[Wireguard; 2], LabError> {
-    let (secret, public): (Vec<_>, Vec<_>) =
-        [key_pair(&hosts[0], &folder.join("a"))?, key_pair(&hosts[1], &folder.join("b"))?]
-            .into_iter()
-            .unzip();
+fn wireguard_go(network: &Network, setting: &Setting, folder: &Path) -> Result<[Wireguard; 2], LabError> {
+    let (a, b) = (&network.a, &network.b);
+    let ends = [(a, "wga", 5001_u16), (b, "wgb", 5002)];
+    let keys = [key_pair(&a.gateway, &folder.join("a"))?, key_pair(&b.gateway, &folder.join("b"))?];
     let start = |here: usize, there: usize| -> Result<Wireguard, LabError> {
-        let (host, interface) = (&hosts[here], ["wga", "wgb"][here]);
-        let child = host
-            .command(&setting.wireguard)
-            .arg(interface)
-            .envs([("WG_PROCESS_FOREGROUND", "1"), ("LOG_LEVEL", "error")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(io(format!("start {}", setting.wireguard.display())))?;
-        let process = Wireguard(child);
-        wait_for_wireguard(host, interface)?;
-        let (port, endpoint) =
-            (["5001", "5002"][here], format!("{}:{}", OUTER[there], ["5001", "5002"][there]));
-        let own = ["wg", "set", interface, "private-key", &secret[here], "listen-port", port];
-        let allowed = format!("{}/32", INNER[there]);
-        let peer = ["peer", &public[there], "endpoint", &endpoint, "allowed-ips", &allowed];
-        host.run(&[own.as_slice(), &peer].concat())?;
-        host.address(interface, &format!("{}/24", INNER[here]))?;
-        host.link_up(interface)?;
+        let ((site, interface, port), (peer, _, peer_port)) = (ends[here], ends[there]);
+        let ((secret, _), (_, public)) = (&keys[here], &keys[there]);
+        let port = port.to_string();
+        let process = start_wireguard_go(site, interface, setting)?;
+        let endpoint = SocketAddr::new(peer.outer, peer_port).to_string();
+        let own = ["wg", "set", interface, "private-key", secret, "listen-port", &port];
+        let peer_words = ["peer", public, "endpoint", &endpoint, "allowed-ips", &peer.network];
+        site.gateway.run(&[own.as_slice(), &peer_words].concat())?;
+        site.gateway.link_up(interface)?;
+        site.gateway.route_into(&peer.network, interface)?;
         Ok(process)
     };
     Ok([start(0, 1)?, start(1, 0)?])
+}
+
+fn start_wireguard_go(site: &Site, interface: &str, setting: &Setting) -> Result<Wireguard, LabError> {
+    let child = site
+        .gateway
+        .command(&setting.wireguard)
+        .arg(interface)
+        .envs([("WG_PROCESS_FOREGROUND", "1"), ("LOG_LEVEL", "error")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(io(format!("start {}", setting.wireguard.display())))?;
+    let process = Wireguard(child);
+    wait_for_wireguard(&site.gateway, interface)?;
+    Ok(process)
 }
 
 /// The file of a fresh secret key, and the public key.

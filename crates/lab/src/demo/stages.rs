@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::DemoOptions;
-use super::network::{LINK, Network, Site};
 use super::report::{Packets, Report};
 use crate::attack::{self, Recorded};
 use crate::capture::{Capture, Eavesdropper, HEADERS, Seen, WHOLE};
 use crate::error::LabError;
-use crate::gateway::{Gateway, Keys, Status};
+use crate::gateway::{Gateway, Status, UDP_PORT};
 use crate::namespaces::Entered;
+use crate::network::{LINK, Network, Site, Tunnel};
 use crate::progress::Progress;
 use crate::traffic::{RoundTrips, gbit_s, ping, tcp_stream, udp_echo};
 use crate::workspace::Workspace;
@@ -55,8 +55,13 @@ pub(super) fn run(
     progress.stage("building two sites and a link", SECOND);
     let network = Network::build(inside, options.ipv6)?;
     progress.stage("starting two gateways", SECOND);
-    let gateways = start_gateways(&network, options, program, workspace)?;
-    let eavesdropper = network.eavesdropper(options);
+    let tunnel = Tunnel {
+        suite: &options.suite,
+        encapsulation: &options.encapsulation,
+        engine: options.engine.as_deref(),
+    };
+    let gateways = network.start_gateways(&tunnel, program, workspace.path())?;
+    let eavesdropper = eavesdropper(&network, options);
     let report = Report {
         seconds: options.seconds,
         suite: options.suite.clone(),
@@ -75,21 +80,13 @@ pub(super) fn run(
     }
 }
 
-fn start_gateways(
-    network: &Network,
-    options: &DemoOptions,
-    program: &Path,
-    workspace: &Workspace,
-) -> Result<[Gateway; 2], LabError> {
-    let keys = Keys::random(&options.suite)?;
-    let [a, b] = network.settings(options);
-    let (folder_a, folder_b) = (workspace.join("gateway-a"), workspace.join("gateway-b"));
-    a.write(&keys, &folder_a)?;
-    b.write(&keys, &folder_b)?;
-    Ok([
-        Gateway::start(&network.a.gateway, program, "gateway A", &folder_a)?,
-        Gateway::start(&network.b.gateway, program, "gateway B", &folder_b)?,
-    ])
+/// What an eavesdropper on the link may expect.
+fn eavesdropper(network: &Network, options: &DemoOptions) -> Eavesdropper {
+    Eavesdropper {
+        gateways: [network.a.outer, network.b.outer],
+        udp_port: (options.encapsulation == "esp-in-udp").then_some(UDP_PORT),
+        inner: [network.a.address, network.b.address],
+    }
 }
 
 /// A direction of traffic.

@@ -51,8 +51,6 @@ fn random_hex(length: usize) -> Result<String, LabError> {
 pub struct Settings {
     /// Whether this is A: says which key and SPI is for which direction.
     pub is_a: bool,
-    /// Addresses of the TUN interface with their prefix lengths; none where hosts are behind the gateway.
-    pub addresses: Vec<String>,
     /// Outer address.
     pub local: IpAddr,
     /// The peer's outer address.
@@ -88,11 +86,6 @@ impl Settings {
             ("a", (0x1002, "b-to-a.key"), (0x1001, "a-to-b.key"))
         };
         let engine = self.engine.as_ref().map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
-        let addresses = self.addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>();
-        let addresses = match addresses.as_slice() {
-            [] => String::new(),
-            some => format!("addresses = [{}]\n", some.join(", ")),
-        };
         let ports = match self.encapsulation.as_str() {
             "esp-in-udp" => format!("local_port = {UDP_PORT}\nremote_port = {UDP_PORT}\n"),
             _ => String::new(),
@@ -108,7 +101,7 @@ control = "control.sock"
 [port.protected]
 kind = "tun"
 name = "testudo0"
-{addresses}
+
 [port.unprotected]
 kind = "socket"
 mtu = 1500
@@ -136,7 +129,6 @@ mod tests {
     fn settings(is_a: bool) -> Settings {
         Settings {
             is_a,
-            addresses: vec!["10.9.0.1/24".to_owned()],
             local: "192.0.2.1".parse().unwrap(),
             remote: "192.0.2.2".parse().unwrap(),
             local_network: "10.1.0.0/24".to_owned(),
@@ -154,7 +146,7 @@ mod tests {
             |text: &str, key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
         assert_eq!(line(&a, "outbound").replace("outbound", "inbound"), line(&b, "inbound"));
         assert_eq!(line(&b, "outbound").replace("outbound", "inbound"), line(&a, "inbound"));
-        assert!(a.contains("engines = [\"portable\"]") && a.contains("addresses = [\"10.9.0.1/24\"]"), "{a}");
+        assert!(a.contains("engines = [\"portable\"]"), "{a}");
     }
 
     #[test]

@@ -1,26 +1,37 @@
-//! The hosts of the demonstration and their cables.
+//! Two sites, their gateways, and the link between them.
+//!
+//! ```text
+//!   site A ══ gateway A ─── unprotected link ─── gateway B ══ site B
+//!   10.1.0.2             192.0.2.1     192.0.2.2             10.2.0.2
+//! ```
 
 use std::net::IpAddr;
+use std::path::Path;
 
-use super::DemoOptions;
-use crate::capture::Eavesdropper;
 use crate::error::{LabError, io};
-use crate::gateway::Settings;
+use crate::gateway::{Gateway, Keys, Settings};
 use crate::namespaces::{Entered, Namespace, veth};
 
 /// The interface of both gateways towards the link.
-pub(super) const LINK: &str = "wan";
-const UDP_PORT: u16 = crate::gateway::UDP_PORT;
+pub(crate) const LINK: &str = "wan";
 
 /// A host behind a gateway, and the gateway.
-pub(super) struct Site {
-    pub(super) host: Namespace,
-    pub(super) gateway: Namespace,
+pub(crate) struct Site {
+    pub(crate) host: Namespace,
+    pub(crate) gateway: Namespace,
     /// The host's address.
-    pub(super) address: IpAddr,
+    pub(crate) address: IpAddr,
     /// The gateway's address on the link.
-    pub(super) outer: IpAddr,
-    network: String,
+    pub(crate) outer: IpAddr,
+    /// The protected network.
+    pub(crate) network: String,
+}
+
+/// The tunnel between the two gateways.
+pub(crate) struct Tunnel<'a> {
+    pub(crate) suite: &'a str,
+    pub(crate) encapsulation: &'a str,
+    pub(crate) engine: Option<&'a str>,
 }
 
 /// Addresses of one site.
@@ -64,13 +75,13 @@ impl Site {
 }
 
 /// Both sites.
-pub(super) struct Network {
-    pub(super) a: Site,
-    pub(super) b: Site,
+pub(crate) struct Network {
+    pub(crate) a: Site,
+    pub(crate) b: Site,
 }
 
 impl Network {
-    pub(super) fn build(inside: Entered, ipv6: bool) -> Result<Self, LabError> {
+    pub(crate) fn build(inside: Entered, ipv6: bool) -> Result<Self, LabError> {
         let network = Self { a: Site::build(inside, ipv6, true)?, b: Site::build(inside, ipv6, false)? };
         veth((&network.a.gateway, LINK), (&network.b.gateway, LINK))?;
         for (site, is_a) in [(&network.a, true), (&network.b, false)] {
@@ -80,28 +91,43 @@ impl Network {
         Ok(network)
     }
 
-    /// The configurations of both gateways.
-    pub(super) fn settings(&self, options: &DemoOptions) -> [Settings; 2] {
-        let end = |here: &Site, there: &Site, is_a| Settings {
-            is_a,
-            addresses: Vec::new(),
-            local: here.outer,
-            remote: there.outer,
-            local_network: here.network.clone(),
-            remote_network: there.network.clone(),
-            suite: options.suite.clone(),
-            encapsulation: options.encapsulation.clone(),
-            engine: options.engine.clone(),
-        };
-        [end(&self.a, &self.b, true), end(&self.b, &self.a, false)]
+    /// The link and the sites behind it without a tunnel, as routers would join them.
+    pub(crate) fn join_in_clear(&self) -> Result<(), LabError> {
+        for (here, there) in [(&self.a, &self.b), (&self.b, &self.a)] {
+            here.gateway.route_via(&there.network, &there.outer.to_string())?;
+        }
+        Ok(())
     }
 
-    /// What an eavesdropper on the link may expect.
-    pub(super) fn eavesdropper(&self, options: &DemoOptions) -> Eavesdropper {
-        Eavesdropper {
-            gateways: [self.a.outer, self.b.outer],
-            udp_port: (options.encapsulation == "esp-in-udp").then_some(UDP_PORT),
-            inner: [self.a.address, self.b.address],
-        }
+    /// Starts a build of the program at each gateway, with a tunnel of fresh keys between them; configurations and
+    /// logs go into `folder`.
+    pub(crate) fn start_gateways(
+        &self,
+        tunnel: &Tunnel,
+        program: &Path,
+        folder: &Path,
+    ) -> Result<[Gateway; 2], LabError> {
+        let keys = Keys::random(tunnel.suite)?;
+        let start = |is_a: bool| {
+            let (here, there) = if is_a { (&self.a, &self.b) } else { (&self.b, &self.a) };
+            let (name, below) = if is_a { ("gateway A", "gateway-a") } else { ("gateway B", "gateway-b") };
+            let folder = folder.join(below);
+            settings(here, there, is_a, tunnel).write(&keys, &folder)?;
+            Gateway::start(&here.gateway, program, name, &folder)
+        };
+        Ok([start(true)?, start(false)?])
+    }
+}
+
+fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings {
+    Settings {
+        is_a,
+        local: here.outer,
+        remote: there.outer,
+        local_network: here.network.clone(),
+        remote_network: there.network.clone(),
+        suite: tunnel.suite.to_owned(),
+        encapsulation: tunnel.encapsulation.to_owned(),
+        engine: tunnel.engine.map(str::to_owned),
     }
 }
