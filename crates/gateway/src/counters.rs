@@ -1,7 +1,7 @@
 //! What a worker has done, readable by other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use testudo_packet::{DropCounters, DropReason, Pool, PortCounters};
+use testudo_packet::{DropCounters, DropReason, Pool, PortCounters, Stage, StageTimes};
 
 /// Counters of one port as atomics.
 #[derive(Debug, Default)]
@@ -29,6 +29,33 @@ impl SharedPortCounters {
     }
 }
 
+/// Stage times of one direction as atomics.
+#[derive(Debug, Default)]
+struct SharedStageTimes {
+    ticks: [AtomicU64; Stage::ALL.len()],
+    packets: AtomicU64,
+    batches: AtomicU64,
+}
+
+impl SharedStageTimes {
+    fn publish(&self, times: &StageTimes) {
+        if self.batches.load(Ordering::Relaxed) == times.batches {
+            return;
+        }
+        self.ticks.iter().zip(times.ticks).for_each(|(shared, ticks)| shared.store(ticks, Ordering::Relaxed));
+        self.packets.store(times.packets, Ordering::Relaxed);
+        self.batches.store(times.batches, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> StageTimes {
+        StageTimes {
+            ticks: self.ticks.each_ref().map(|ticks| ticks.load(Ordering::Relaxed)),
+            packets: self.packets.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// What a worker has done. The worker publishes after each turn in which it did anything.
 #[derive(Debug)]
 pub struct WorkerCounters {
@@ -39,6 +66,8 @@ pub struct WorkerCounters {
     created: AtomicU64,
     free_buffers: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
+    outbound_stages: SharedStageTimes,
+    inbound_stages: SharedStageTimes,
 }
 
 impl WorkerCounters {
@@ -51,6 +80,8 @@ impl WorkerCounters {
             created: AtomicU64::new(0),
             free_buffers: AtomicU64::new(0),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
+            outbound_stages: SharedStageTimes::default(),
+            inbound_stages: SharedStageTimes::default(),
         }
     }
 
@@ -62,6 +93,23 @@ impl WorkerCounters {
         for (reason, count) in pool.drops().iter() {
             self.drops[reason as usize].store(count, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn publish_stages(&self, outbound: &StageTimes, inbound: &StageTimes) {
+        self.outbound_stages.publish(outbound);
+        self.inbound_stages.publish(inbound);
+    }
+
+    /// Where the cycles went of what came from the protected side. A reading beside the worker may mix two batches.
+    #[must_use]
+    pub fn outbound_stages(&self) -> StageTimes {
+        self.outbound_stages.snapshot()
+    }
+
+    /// The same for what came from the unprotected side.
+    #[must_use]
+    pub fn inbound_stages(&self) -> StageTimes {
+        self.inbound_stages.snapshot()
     }
 
     /// The port to the protected side.

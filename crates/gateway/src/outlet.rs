@@ -50,6 +50,15 @@ impl Outlet {
         }
     }
 
+    /// Sends while a whole batch is there; what is left may still be joined by what comes next.
+    pub(crate) fn flush_full(&mut self, pool: &mut Pool) -> Result<(), PortError> {
+        while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
+            let room = BATCH_SIZE - self.batch.len();
+            self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
+        }
+        Ok(())
+    }
+
     /// Discards what waits.
     pub(crate) fn discard_all(&mut self, pool: &mut Pool) {
         for buffer in self.batch.drain(..).chain(self.waiting.drain(..)) {

@@ -7,7 +7,7 @@ use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
 use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Spd, TunnelIndex};
-use testudo_packet::{Batch, DropReason, Pool, Port, PortError};
+use testudo_packet::{Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
 /// Batches that are taken from one side before what became of them is sent: what the other port joins into one call may stand in several
 /// batches. More would only make the first of them late.
@@ -32,6 +32,10 @@ pub struct Worker {
     batch: Batch,
     prepared: Prepared,
     released: Vec<Job>,
+    /// Of what comes from the protected side.
+    outbound_clock: StageClock,
+    /// Of what comes from the unprotected side.
+    inbound_clock: StageClock,
     draining: bool,
 }
 
@@ -50,6 +54,8 @@ impl Worker {
             batch: Batch::new(),
             prepared: Prepared::default(),
             released: Vec::new(),
+            outbound_clock: StageClock::default(),
+            inbound_clock: StageClock::default(),
             draining: false,
         };
         worker.publish();
@@ -60,6 +66,18 @@ impl Worker {
     #[must_use]
     pub fn counters(&self) -> Arc<WorkerCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Where the cycles went of what came from the protected side.
+    #[must_use]
+    pub fn outbound_stages(&self) -> &StageTimes {
+        self.outbound_clock.times()
+    }
+
+    /// Where the cycles went of what came from the unprotected side.
+    #[must_use]
+    pub fn inbound_stages(&self) -> &StageTimes {
+        self.inbound_clock.times()
     }
 
     /// Names of the engines, in the order of placement.
@@ -158,6 +176,7 @@ impl Worker {
     }
 
     fn outbound(&mut self, now: Moment) -> Result<usize, PortError> {
+        self.outbound_clock.begin();
         let mut moved = 0;
         for _ in 0..ROUNDS {
             let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
@@ -165,19 +184,30 @@ impl Worker {
                 break;
             }
             moved += received;
-            self.ipsec.outbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+            let clock = &mut self.outbound_clock;
+            clock.lap(Stage::Receive);
+            self.ipsec.outbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);
             for buffer in self.prepared.pass.drain(..) {
                 self.unprotected.push(buffer, &mut self.pool);
             }
             for buffer in self.prepared.replies.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            self.dispatch(now);
+            self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            self.outbound_clock.lap(Stage::Cryptography);
+            self.finish(now);
+            self.outbound_clock.lap(Stage::Finish);
+            self.unprotected.flush_full(&mut self.pool)?;
+            self.outbound_clock.lap(Stage::Transmit);
         }
-        self.flush(moved)
+        self.flush(moved)?;
+        self.outbound_clock.lap(Stage::Transmit);
+        self.outbound_clock.end(moved);
+        Ok(moved)
     }
 
     fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
+        self.inbound_clock.begin();
         let mut moved = 0;
         for _ in 0..ROUNDS {
             let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
@@ -185,27 +215,32 @@ impl Worker {
                 break;
             }
             moved += received;
-            self.ipsec.inbound(&mut self.batch, now, &mut self.pool, &mut self.prepared);
+            let clock = &mut self.inbound_clock;
+            clock.lap(Stage::Receive);
+            self.ipsec.inbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);
             for buffer in self.prepared.pass.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            self.dispatch(now);
+            self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            self.inbound_clock.lap(Stage::Cryptography);
+            self.finish(now);
+            self.inbound_clock.lap(Stage::Finish);
+            self.protected.flush_full(&mut self.pool)?;
+            self.inbound_clock.lap(Stage::Transmit);
         }
-        self.flush(moved)
+        self.flush(moved)?;
+        self.inbound_clock.lap(Stage::Transmit);
+        self.inbound_clock.end(moved);
+        Ok(moved)
     }
 
-    fn dispatch(&mut self, now: Moment) {
-        self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
-        self.finish(now);
-    }
-
-    /// Sends what `moved` packets have become; passes their number on.
-    fn flush(&mut self, moved: usize) -> Result<usize, PortError> {
+    /// Sends what `moved` packets have become.
+    fn flush(&mut self, moved: usize) -> Result<(), PortError> {
         if moved > 0 {
             self.unprotected.flush(&mut self.pool)?;
             self.protected.flush(&mut self.pool)?;
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Passes ended jobs back through the protocol and on to their port.
@@ -299,5 +334,6 @@ impl Worker {
     fn publish(&self) {
         let (protected, unprotected) = (self.protected.port.counters(), self.unprotected.port.counters());
         self.counters.publish(&self.pool, &protected, &unprotected);
+        self.counters.publish_stages(self.outbound_clock.times(), self.inbound_clock.times());
     }
 }

@@ -14,7 +14,7 @@ use crate::verdict::{Cleared, Prepared};
 use crate::{Ipsec, ecn};
 use std::net::IpAddr;
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{Batch, Buffer, DropReason, Pool};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IpHeader, Version};
 use testudo_wire::protocol;
@@ -31,7 +31,14 @@ enum Demultiplexed {
 impl Ipsec {
     /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch` is taken: every packet
     /// ends up in `out` or is discarded to `pool` with its reason.
-    pub fn inbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Prepared) {
+    pub fn inbound(
+        &mut self,
+        batch: &mut Batch,
+        now: Moment,
+        pool: &mut Pool,
+        clock: &mut StageClock,
+        out: &mut Prepared,
+    ) {
         for mut buffer in batch.drain(..) {
             match self.prepare_inbound(&mut buffer, now) {
                 Ok(Some(mut job)) => {
@@ -42,6 +49,7 @@ impl Ipsec {
                 Err(reason) => pool.discard(buffer, reason),
             }
         }
+        clock.lap(Stage::Headers);
     }
 
     /// The job that opens the packet in `buffer` (its own buffer is still empty); `None` for a packet that policy lets pass in clear.

@@ -9,7 +9,7 @@ use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
 use crate::verdict::{Prepared, Sealed, SealedOr};
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{Batch, Buffer, DropReason, Pool};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES, EspHeader, EspTrailer};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::{ParseError, fragment, icmp};
@@ -23,7 +23,14 @@ struct Classified {
 impl Ipsec {
     /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is taken: every packet ends
     /// up in `out` or is discarded to `pool` with its reason.
-    pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Prepared) {
+    pub fn outbound(
+        &mut self,
+        batch: &mut Batch,
+        now: Moment,
+        pool: &mut Pool,
+        clock: &mut StageClock,
+        out: &mut Prepared,
+    ) {
         for mut buffer in batch.drain(..) {
             match self.classify_outbound(&mut buffer) {
                 Ok(Some(classified)) => self.protect(buffer, &classified, now, pool, out),
@@ -31,6 +38,7 @@ impl Ipsec {
                 Err(reason) => pool.discard(buffer, reason),
             }
         }
+        clock.lap(Stage::Headers);
     }
 
     /// The SA of a packet that policy protects; `None` for one that it lets pass.

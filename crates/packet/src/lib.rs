@@ -14,9 +14,11 @@
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic.
 //!
+//! A [`StageClock`] tells where the cycles of a batch go: it travels with the batch through the rooms above.
+//!
 //! Deliberately missing: packets of several segments. A pool's buffers are as long as the longest datagram its ports may carry.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod batch;
@@ -25,6 +27,8 @@ mod drop_reason;
 mod fate;
 mod pool;
 mod port;
+mod stage;
+mod ticks;
 
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Buffer, NoRoom};
@@ -32,3 +36,5 @@ pub use drop_reason::{DropCounters, DropReason};
 pub use fate::{Fate, Sent};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};
+pub use stage::{MEASURED_OF, Stage, StageClock, StageTimes};
+pub use ticks::ticks;
