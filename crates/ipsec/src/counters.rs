@@ -42,8 +42,10 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl SaCounters {
-    pub(crate) fn count(&self, bytes: u64, sequence: u64) {
-        add(&self.packets, 1);
+    /// Counts `packets` packets of together `bytes` inner bytes.
+    #[inline]
+    pub(crate) fn count(&self, packets: u64, bytes: u64, sequence: u64) {
+        add(&self.packets, packets);
         add(&self.bytes, bytes);
         self.sequence.store(sequence, Ordering::Relaxed);
     }

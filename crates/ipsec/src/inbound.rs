@@ -224,7 +224,7 @@ impl Ipsec {
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
         if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-            sa.template = OuterTemplate::new(endpoints, tunnel.parameters.dscp);
+            sa.template = OuterTemplate::new(endpoints, tunnel.parameters.dscp, sa.spi);
         }
         self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
     }

@@ -46,12 +46,29 @@ pub enum LifetimeState {
 }
 
 /// What an SA has used of its lifetime.
+///
+/// Limits are looked at only when one is near: `attention` is the nearest of each kind that is still ahead.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub struct LifetimeUse {
-    lifetime: Lifetime,
-    installed: Moment,
     bytes: u64,
     packets: u64,
+    attention: Amounts,
+    limits: Box<LimitsOf>,
+}
+
+/// Amounts below which nothing happens.
+#[derive(Debug, Clone, Copy)]
+struct Amounts {
+    bytes: u64,
+    packets: u64,
+    at: Moment,
+}
+
+#[derive(Debug, Clone)]
+struct LimitsOf {
+    lifetime: Lifetime,
+    installed: Moment,
     warned: bool,
 }
 
@@ -59,19 +76,36 @@ impl LifetimeUse {
     /// An unused lifetime that begins at `installed`.
     #[must_use]
     pub fn new(lifetime: Lifetime, installed: Moment) -> Self {
-        Self { lifetime, installed, bytes: 0, packets: 0, warned: false }
+        let limits = Box::new(LimitsOf { lifetime, installed, warned: false });
+        let attention = limits.attention();
+        Self { bytes: 0, packets: 0, attention, limits }
     }
 
     /// Whether the SA has reached a hard limit.
     #[must_use]
     #[inline]
     pub fn is_expired(&self, now: Moment) -> bool {
-        self.reached(&self.lifetime.hard, now)
+        self.is_near(0, 0, now) && self.reached(&self.limits.lifetime.hard, now)
+    }
+
+    /// Counts `packets` packets of together `bytes` inner bytes if that brings no limit about; `false`, with nothing counted, if it might:
+    /// [`count`](Self::count) then says where.
+    #[inline]
+    pub fn count_run(&mut self, packets: u64, bytes: u64, now: Moment) -> bool {
+        if self.is_near(packets, bytes, now) {
+            return false;
+        }
+        self.packets += packets;
+        self.bytes += bytes;
+        true
     }
 
     /// Counts a packet of `bytes` inner bytes. The packet that reaches a hard limit is the last to pass; one that comes after is not counted.
     #[inline]
     pub fn count(&mut self, bytes: u64, now: Moment) -> LifetimeState {
+        if self.count_run(1, bytes, now) {
+            return LifetimeState::Alive;
+        }
         if self.is_expired(now) {
             return LifetimeState::Expired;
         }
@@ -81,8 +115,9 @@ impl LifetimeUse {
     }
 
     fn look_at_soft(&mut self, now: Moment) -> LifetimeState {
-        if !self.warned && self.reached(&self.lifetime.soft, now) {
-            self.warned = true;
+        if !self.limits.warned && self.reached(&self.limits.lifetime.soft, now) {
+            self.limits.warned = true;
+            self.attention = self.limits.attention();
             return LifetimeState::SoftReached;
         }
         LifetimeState::Alive
@@ -96,10 +131,34 @@ impl LifetimeUse {
         self.look_at_soft(now)
     }
 
+    /// Whether a limit is reached, or would be by so much more.
+    #[must_use]
+    #[inline]
+    pub fn is_near(&self, packets: u64, bytes: u64, now: Moment) -> bool {
+        self.packets.saturating_add(packets) >= self.attention.packets
+            || self.bytes.saturating_add(bytes) >= self.attention.bytes
+            || now >= self.attention.at
+    }
+
+    #[cold]
     fn reached(&self, limits: &Limits, now: Moment) -> bool {
         limits.packets.is_some_and(|n| self.packets >= n)
             || limits.bytes.is_some_and(|n| self.bytes >= n)
-            || limits.time.is_some_and(|t| now.since(self.installed) >= t)
+            || limits.time.is_some_and(|t| now.since(self.limits.installed) >= t)
+    }
+}
+
+impl LimitsOf {
+    /// The nearest limits: the hard ones, and the soft ones as long as nobody was warned.
+    fn attention(&self) -> Amounts {
+        let nearest = |limit: fn(&Limits) -> Option<u64>| {
+            let soft = limit(&self.lifetime.soft).filter(|_| !self.warned);
+            soft.into_iter().chain(limit(&self.lifetime.hard)).min().unwrap_or(u64::MAX)
+        };
+        let times = [self.lifetime.soft.time.filter(|_| !self.warned), self.lifetime.hard.time];
+        let at =
+            times.into_iter().flatten().min().map_or(Duration::MAX, |t| self.installed.0.saturating_add(t));
+        Amounts { bytes: nearest(|l| l.bytes), packets: nearest(|l| l.packets), at: Moment(at) }
     }
 }
 
@@ -130,6 +189,25 @@ mod tests {
         let states: Vec<_> = [4, 5, 6, 8, 9].map(|t| used.look(at(t))).into();
         use LifetimeState::{Alive, Expired, SoftReached};
         assert_eq!(states, [Alive, SoftReached, Alive, Expired, Expired]);
+    }
+
+    #[test]
+    fn a_run_is_counted_only_below_every_limit() {
+        let soft = Limits { packets: Some(10), ..Limits::default() };
+        let hard = Limits { packets: Some(20), bytes: Some(5000), time: Some(Duration::from_secs(9)) };
+        let mut used = LifetimeUse::new(Lifetime { soft, hard }, at(0));
+        assert!(used.count_run(9, 900, at(1)));
+        assert!(!used.count_run(1, 100, at(1)), "the tenth packet is to be warned of");
+        assert_eq!(used.count(100, at(1)), LifetimeState::SoftReached);
+        assert!(used.count_run(9, 900, at(1)));
+        assert!(!used.count_run(1, 100, at(1)), "the twentieth packet is the last");
+        assert_eq!(used.count(100, at(1)), LifetimeState::Alive);
+        assert_eq!(used.count(100, at(1)), LifetimeState::Expired);
+
+        let mut used = LifetimeUse::new(Lifetime { soft, hard }, at(0));
+        assert!(!used.count_run(2, 5000, at(1)) && !used.count_run(1, 1, at(9)));
+        assert!(used.count_run(2, 4999, at(8)));
+        assert!(!used.count_run(1, u64::MAX, at(8)));
     }
 
     #[test]

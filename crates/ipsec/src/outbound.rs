@@ -1,24 +1,56 @@
 //! From the protected to the unprotected side: policy, headers, sequence numbers, jobs (RFC 4303 3.3).
+//!
+//! A batch goes through in phases, each a loop over all packets: read headers, ask policy, find SAs, then number and write. Packets of one SA that
+//! stand together get their numbers and are counted together. Whatever is not common (options, fragments, a limit or the end of a
+//! lease near, a packet too long) is done packet by packet, at its place in the order.
 
 use crate::Ipsec;
 use crate::event::Event;
 use crate::lifetime::Moment;
+use crate::reply_budget::ReplyBudget;
 use crate::sa::{OutboundSa, aad, low, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
+use crate::template::{BLOCK_BYTES, OuterTemplate};
 use crate::verdict::{Prepared, Sealed, SealedOr};
+use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
-use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES, EspHeader, EspTrailer};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::IpHeader;
+use testudo_wire::plain::PlainHeader;
 use testudo_wire::{ParseError, fragment, icmp};
 
-/// What of a packet's header is needed after policy has spoken.
-struct Classified {
-    header: IpHeader,
-    sa: SaRef,
+/// Free bytes that the common path wants before and behind a packet; every pool's buffers have more.
+const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
+const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
+const MAX_IV_BYTES: usize = 16;
+const MAX_ICV_BYTES: usize = 32;
+/// What is written behind a packet at once: up to 15 bytes of padding, the trailer, and what the ICV will overwrite.
+const TRAILER_BLOCK_BYTES: usize = 32;
+
+/// What is known of a packet while its batch goes through the phases.
+#[derive(Debug, Clone, Copy)]
+struct Lead {
+    flow: Flow,
+    /// Length of the packet, in bytes.
+    bytes: u16,
+    traffic_class: u8,
+    /// Whether the buffer has the room that the common path wants.
+    has_room: bool,
 }
+
+/// What becomes of a packet, as far as policy tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Protect(SaRef),
+    Pass,
+    Drop(DropReason),
+}
+
+type Leads = ArrayVec<Result<Lead, DropReason>, BATCH_SIZE>;
+type Ways = ArrayVec<Way, BATCH_SIZE>;
 
 impl Ipsec {
     /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is taken: every packet ends
@@ -31,49 +63,80 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        for mut buffer in batch.drain(..) {
-            match self.classify_outbound(&mut buffer) {
-                Ok(Some(classified)) => self.protect(buffer, &classified, now, pool, out),
-                Ok(None) => out.pass.push(buffer),
-                Err(reason) => pool.discard(buffer, reason),
+        let leads: Leads = batch.iter_mut().map(lead).collect();
+        clock.lap(Stage::Parse);
+        let ways: Ways = leads.iter().map(|lead| self.way(lead)).collect();
+        clock.lap(Stage::Policy);
+        for way in &ways {
+            if let Way::Protect(name) = way {
+                self.outbound.prefetch(*name);
+            }
+        }
+        clock.lap(Stage::Sa);
+        out.jobs.reserve(batch.len());
+        let mut buffers = batch.drain(..);
+        let mut at = 0;
+        while let Some(&way) = ways.get(at) {
+            let run = ways[at..].iter().take_while(|&&other| other == way).count();
+            let (leads, buffers) = (&leads[at..at + run], buffers.by_ref().take(run));
+            at += run;
+            match way {
+                Way::Protect(name) => self.protect(name, leads, buffers, now, pool, out),
+                Way::Pass => out.pass.extend(buffers),
+                Way::Drop(reason) => buffers.for_each(|buffer| pool.discard(buffer, reason)),
             }
         }
         clock.lap(Stage::Headers);
     }
 
-    /// The SA of a packet that policy protects; `None` for one that it lets pass.
-    fn classify_outbound(&self, buffer: &mut Buffer) -> Result<Option<Classified>, DropReason> {
-        let header = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
-        buffer.truncate(header.total_bytes);
-        let flow = Flow::outbound(&header, buffer.bytes());
-        match self.spd.verdict(&flow) {
+    /// What policy says of a packet, down to the SA.
+    #[inline]
+    fn way(&self, lead: &Result<Lead, DropReason>) -> Way {
+        let flow = match lead {
+            Ok(lead) => &lead.flow,
+            Err(reason) => return Way::Drop(*reason),
+        };
+        match self.spd.verdict(flow) {
             Verdict::Policy(Action::Protect(index)) => {
-                let tunnel = self.tunnel(index).ok_or(DropReason::NoSa)?;
-                Ok(Some(Classified { header, sa: tunnel.outbound }))
+                let name = self.outbound_of.get(index.0 as usize).copied().flatten();
+                name.map_or(Way::Drop(DropReason::NoSa), Way::Protect)
             }
-            Verdict::Policy(Action::Bypass) => Ok(None),
-            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
-            Verdict::NoPolicy => Err(DropReason::NoPolicy),
-            Verdict::PortsHidden => Err(DropReason::PortsHidden),
+            Verdict::Policy(Action::Bypass) => Way::Pass,
+            Verdict::Policy(Action::Discard) => Way::Drop(DropReason::PolicyDiscard),
+            Verdict::NoPolicy => Way::Drop(DropReason::NoPolicy),
+            Verdict::PortsHidden => Way::Drop(DropReason::PortsHidden),
         }
     }
 
-    fn protect(&mut self, buffer: Buffer, c: &Classified, now: Moment, pool: &mut Pool, out: &mut Prepared) {
-        let Some(sa) = self.outbound.get_mut(c.sa) else { return pool.discard(buffer, DropReason::NoSa) };
-        if buffer.len() <= sa.inner_mtu {
-            return push_job(sa, c.sa, buffer, &c.header, now, pool, &mut out.jobs, &mut self.events);
-        }
-        if c.header.dont_fragment {
-            let mtu = u16::try_from(sa.inner_mtu).unwrap_or(u16::MAX);
-            if self.replies.take(now) {
-                reply_too_big(&c.header, &buffer, mtu, pool, &mut out.replies);
+    /// Makes jobs of packets of one SA that stand together in a batch.
+    #[inline]
+    fn protect(
+        &mut self,
+        name: SaRef,
+        leads: &[Result<Lead, DropReason>],
+        buffers: impl Iterator<Item = Buffer>,
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) {
+        let Some(sa) = self.outbound.get_mut(name) else {
+            return buffers.for_each(|buffer| pool.discard(buffer, DropReason::NoSa));
+        };
+        let leads = leads.iter().filter_map(|lead| lead.as_ref().ok());
+        let first = admit_run(sa, leads.clone(), now);
+        if let (Some(first), Some(template)) = (first, &sa.template) {
+            let cookie = u64::from(name.bits()) << 32;
+            for ((buffer, lead), sequence) in buffers.zip(leads).zip(first..) {
+                match seal_job(sa, template, buffer, lead, sequence, cookie) {
+                    Ok(job) => out.jobs.push(job),
+                    Err(buffer) => pool.discard(buffer, DropReason::NoRoom),
+                }
             }
-            sa.counters.count_drop(DropReason::TooBig);
-            return pool.discard(buffer, DropReason::TooBig);
+            return;
         }
-        for (piece, header) in cut(buffer, &c.header, sa.inner_mtu, pool) {
-            push_job(sa, c.sa, piece, &header, now, pool, &mut out.jobs, &mut self.events);
-        }
+        let (events, replies) = (&mut self.events, &mut self.replies);
+        let mut alone = Alone { sa, name, now, pool, out, events, replies };
+        buffers.for_each(|buffer| alone.protect(buffer));
     }
 
     /// Takes a job that the engine has ended, in the order of its SA, and gives the datagram to send, or nothing if it was discarded.
@@ -91,83 +154,199 @@ impl Ipsec {
     }
 }
 
-/// Numbers the packet, writes its headers and trailer and makes it a job.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the parts of the worker's state that a packet meets, borrowed apart"
-)]
+/// Reads a packet's header, and cuts off what stands behind the datagram.
 #[inline]
-fn push_job(
-    sa: &mut OutboundSa,
-    name: SaRef,
-    mut buffer: Buffer,
-    inner: &IpHeader,
-    now: Moment,
-    pool: &mut Pool,
-    jobs: &mut Vec<Job>,
-    events: &mut Vec<Event>,
-) {
-    let inner_bytes = buffer.len();
-    match seal_job(sa, &mut buffer, inner, now, events) {
-        Ok((sequence, mut job)) => {
-            sa.counters.count(inner_bytes as u64, sequence);
-            job.buffer = buffer;
-            job.cookie = u64::from(name.bits()) << 32;
-            jobs.push(job);
-        }
-        Err(reason) => {
-            sa.counters.count_drop(reason);
-            pool.discard(buffer, reason);
-        }
-    }
+fn lead(buffer: &mut Buffer) -> Result<Lead, DropReason> {
+    let has_room = buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND;
+    let lead = match PlainHeader::parse(buffer.bytes()) {
+        Some(header) => Lead {
+            flow: Flow::plain_outbound(&header),
+            bytes: header.total_bytes,
+            traffic_class: header.traffic_class,
+            has_room,
+        },
+        None => uncommon_lead(buffer.bytes())?,
+    };
+    buffer.truncate(lead.bytes.into());
+    Ok(lead)
 }
 
-/// The job that seals the packet in `buffer`, which it leaves with all headers written; the job's buffer is still empty.
-fn seal_job(
+#[cold]
+fn uncommon_lead(packet: &[u8]) -> Result<Lead, DropReason> {
+    let header = IpHeader::parse(packet).map_err(reason_of)?;
+    Ok(Lead {
+        flow: Flow::outbound(&header, packet),
+        bytes: u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?,
+        traffic_class: header.traffic_class,
+        has_room: false,
+    })
+}
+
+/// The first of as many numbers as there are packets; `None`, with nothing used up, if any of them is not common, or a limit of the SA
+/// or of its lease is near.
+#[inline]
+fn admit_run<'a>(
     sa: &mut OutboundSa,
-    buffer: &mut Buffer,
-    inner: &IpHeader,
+    leads: impl Iterator<Item = &'a Lead> + Clone,
     now: Moment,
-    events: &mut Vec<Event>,
-) -> Result<(u64, Job), DropReason> {
-    let inner_bytes = buffer.len();
-    let template = sa.template.as_ref().ok_or(DropReason::PeerUnknown)?;
-    let (iv_bytes, icv_bytes) = (sa.suite.iv_bytes(), sa.suite.icv_bytes());
-    let esp_at = template.bytes();
-    let front = esp_at + ESP_HEADER_BYTES + iv_bytes;
-    let padding = EspTrailer::padding_for(inner_bytes, sa.suite.alignment_bytes());
-    let trailer = padding + ESP_TRAILER_BYTES;
-    // Room is checked before a number is used up.
-    if buffer.headroom() < front || buffer.tailroom() < trailer + icv_bytes {
-        return Err(DropReason::NoRoom);
+) -> Option<u64> {
+    let (mut packets, mut bytes, mut are_common) = (0, 0, sa.template.is_some());
+    for lead in leads {
+        packets += 1;
+        bytes += u64::from(lead.bytes);
+        are_common &= lead.bytes <= sa.inner_mtu && lead.has_room;
     }
-    let out = buffer.append(trailer + icv_bytes).map_err(|_| DropReason::NoRoom)?;
-    EspTrailer::write(&mut out[..trailer], inner.version.protocol());
-    let total = front + inner_bytes + trailer + icv_bytes;
-    let out = buffer.prepend(front).map_err(|_| DropReason::NoRoom)?;
-    template.write(out, total, inner.traffic_class).map_err(|_| DropReason::NoRoom)?;
-    let sequence = sa.admit(inner_bytes, now, events)?;
+    if !are_common || sa.lifetime.is_near(packets, bytes, now) {
+        return None;
+    }
+    let first = sa.sequence.take_run(packets)?;
+    sa.lifetime.count_run(packets, bytes, now);
+    sa.last_sent = now;
+    sa.counters.count(packets, bytes, first + packets - 1);
+    Some(first)
+}
+
+/// Writes headers and trailer around the packet in `buffer` and makes it the job that seals it. Without the room that its lead has promised, the
+/// buffer comes back.
+#[inline]
+fn seal_job(
+    sa: &OutboundSa,
+    template: &OuterTemplate,
+    mut buffer: Buffer,
+    lead: &Lead,
+    sequence: u64,
+    cookie: u64,
+) -> Result<Job, Buffer> {
+    let (iv_bytes, icv_bytes) = (usize::from(sa.shape.iv_bytes), usize::from(sa.shape.icv_bytes));
+    let inner_bytes = usize::from(lead.bytes);
+    let padding = sa.shape.padding_for(inner_bytes);
+    let trailer = padding + ESP_TRAILER_BYTES;
+    let front = template.bytes() + ESP_HEADER_BYTES + iv_bytes;
+    let Ok(total) = u16::try_from(front + inner_bytes + trailer + icv_bytes) else { return Err(buffer) };
     let iv = (sequence ^ sa.iv_seed).to_be_bytes();
-    let header = EspHeader { spi: sa.spi, sequence: low(sequence) };
-    out[esp_at..esp_at + ESP_HEADER_BYTES].copy_from_slice(&header.to_bytes());
-    out[esp_at + ESP_HEADER_BYTES..].copy_from_slice(&iv);
-    let job = Job {
-        buffer: Buffer::default(),
-        cookie: 0,
-        text_start: u32::try_from(front).map_err(|_| DropReason::NoRoom)?,
-        text_bytes: u32::try_from(inner_bytes + trailer).map_err(|_| DropReason::NoRoom)?,
+    let Some(before) = buffer.before::<ROOM_BEFORE>() else { return Err(buffer) };
+    let (headers, iv_at) = before[MAX_IV_BYTES - iv_bytes..].split_at_mut(BLOCK_BYTES);
+    if let Some(headers) = headers.first_chunk_mut() {
+        template.stamp(headers, total, lead.traffic_class, low(sequence));
+    }
+    iv_at.copy_from_slice(&iv);
+    let Some(behind) = buffer.behind::<TRAILER_BLOCK_BYTES>() else { return Err(buffer) };
+    *behind = TRAILERS[padding & MAX_PADDING];
+    behind[(padding & MAX_PADDING) + 1] = lead.flow.version().protocol();
+    if buffer.widen(front, trailer + icv_bytes).is_err() {
+        return Err(buffer);
+    }
+    Ok(Job {
+        buffer,
+        cookie,
+        text_start: small(front),
+        text_bytes: small(inner_bytes + trailer),
         key: KeyId(u32::MAX),
         nonce: nonce(sa.salt, iv),
         aad: aad(sa.spi, sa.esn, sequence),
         direction: Direction::Seal,
         status: JobStatus::Pending,
-    };
-    Ok((sequence, job))
+    })
+}
+
+/// A packet by itself: the uncommon path.
+struct Alone<'a> {
+    sa: &'a mut OutboundSa,
+    name: SaRef,
+    now: Moment,
+    pool: &'a mut Pool,
+    out: &'a mut Prepared,
+    events: &'a mut Vec<Event>,
+    replies: &'a mut ReplyBudget,
+}
+
+impl Alone<'_> {
+    /// Makes a job of the packet, or of each fragment that it has to be cut into.
+    fn protect(&mut self, buffer: Buffer) {
+        let header = match IpHeader::parse(buffer.bytes()) {
+            Ok(header) => header,
+            Err(error) => return self.pool.discard(buffer, reason_of(error)),
+        };
+        let mtu = self.sa.inner_mtu;
+        if buffer.len() <= usize::from(mtu) {
+            return self.push(buffer, &header);
+        }
+        if header.dont_fragment {
+            if self.replies.take(self.now) {
+                reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
+            }
+            return self.refuse(buffer, DropReason::TooBig);
+        }
+        for piece in cut(buffer, &header, mtu.into(), self.pool) {
+            self.push(piece, &header);
+        }
+    }
+
+    fn push(&mut self, buffer: Buffer, header: &IpHeader) {
+        match self.job(buffer, header) {
+            Ok(job) => self.out.jobs.push(job),
+            Err((buffer, reason)) => self.refuse(buffer, reason),
+        }
+    }
+
+    fn job(&mut self, buffer: Buffer, header: &IpHeader) -> Result<Job, (Buffer, DropReason)> {
+        let Ok(bytes) = u16::try_from(buffer.len()) else { return Err((buffer, DropReason::NoRoom)) };
+        if self.sa.template.is_none() {
+            return Err((buffer, DropReason::PeerUnknown));
+        }
+        // Room is checked before a number is used up.
+        if buffer.headroom() < ROOM_BEFORE || buffer.tailroom() < ROOM_BEHIND {
+            return Err((buffer, DropReason::NoRoom));
+        }
+        let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
+            Ok(sequence) => sequence,
+            Err(reason) => return Err((buffer, reason)),
+        };
+        self.sa.counters.count(1, bytes.into(), sequence);
+        let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
+        let flow = Flow::outbound(header, buffer.bytes());
+        let lead = Lead { flow, bytes, traffic_class: header.traffic_class, has_room: true };
+        let cookie = u64::from(self.name.bits()) << 32;
+        seal_job(self.sa, template, buffer, &lead, sequence, cookie).map_err(|b| (b, DropReason::NoRoom))
+    }
+
+    fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
+        self.sa.counters.count_drop(reason);
+        self.pool.discard(buffer, reason);
+    }
+}
+
+/// Offsets inside a datagram, which are below 2^16.
+#[inline]
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// The most padding that alignment to 16 bytes takes.
+const MAX_PADDING: usize = 15;
+
+/// The default padding (RFC 4303 2.4) and the pad length behind it, for each length; the next header's place is the byte after.
+static TRAILERS: [[u8; TRAILER_BLOCK_BYTES]; MAX_PADDING + 1] = trailers();
+
+#[allow(clippy::cast_possible_truncation, reason = "numbers up to 15")]
+const fn trailers() -> [[u8; TRAILER_BLOCK_BYTES]; MAX_PADDING + 1] {
+    let mut all = [[0; TRAILER_BLOCK_BYTES]; MAX_PADDING + 1];
+    let mut padding = 0;
+    while padding <= MAX_PADDING {
+        let mut at = 0;
+        while at < padding {
+            all[padding][at] = at as u8 + 1;
+            at += 1;
+        }
+        all[padding][padding] = padding as u8;
+        padding += 1;
+    }
+    all
 }
 
 /// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new ones. If buffers lack, all are
 /// dropped: a part of a packet's fragments helps nobody.
-fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<(Buffer, IpHeader)> {
+fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
     let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
     let Some(first) = pieces.next() else {
         // The tunnel's MTU is below any fragment's size: configuration refuses that, so this is only a last fence.
@@ -188,13 +367,13 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
         area[..piece.header_bytes].copy_from_slice(&piece.header[..piece.header_bytes]);
         area[piece.header_bytes..piece.header_bytes + payload.len()].copy_from_slice(payload);
         own.set_len(piece.header_bytes + payload.len());
-        later.push((own, *header));
+        later.push(own);
     }
     buffer.truncate(first.header_bytes + first.payload_bytes);
     buffer.bytes_mut()[..first.header_bytes].copy_from_slice(&first.header[..first.header_bytes]);
-    later.insert(0, (buffer, *header));
+    later.insert(0, buffer);
     if !is_whole {
-        later.drain(..).for_each(|(buffer, _)| pool.discard(buffer, DropReason::PoolEmpty));
+        later.drain(..).for_each(|buffer| pool.discard(buffer, DropReason::PoolEmpty));
     }
     later
 }

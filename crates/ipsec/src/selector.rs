@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
 
 /// An address as a number, so that prefixes of both versions are compared alike. Always used together with a version.
@@ -125,6 +126,33 @@ impl Flow {
     pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
         let ports = header.ports(packet).map(|(source, destination)| (destination, source));
         Self::of(header, header.destination, header.source, ports)
+    }
+
+    /// The flow of a plain packet that leaves.
+    #[must_use]
+    #[inline]
+    pub fn plain_outbound(header: &PlainHeader) -> Self {
+        Self::plain(header, header.source, header.destination, header.ports)
+    }
+
+    /// The flow of a plain packet that arrives.
+    #[must_use]
+    #[inline]
+    pub fn plain_inbound(header: &PlainHeader) -> Self {
+        let ports = header.ports.map(|(source, destination)| (destination, source));
+        Self::plain(header, header.destination, header.source, ports)
+    }
+
+    #[inline]
+    fn plain(header: &PlainHeader, local: u128, remote: u128, ports: Option<(u16, u16)>) -> Self {
+        let (version, protocol) = (header.version, header.protocol);
+        Self { version, local, remote, protocol, ports, ports_hidden: false }
+    }
+
+    /// Whether it is a later fragment of a protocol with ports.
+    #[inline]
+    pub(crate) fn hides_ports(&self) -> bool {
+        self.ports_hidden
     }
 
     fn of(header: &IpHeader, local: IpAddr, remote: IpAddr, ports: Option<(u16, u16)>) -> Self {

@@ -66,12 +66,13 @@ pub enum SequenceError {
 
 /// The next numbers of one outbound SA. Owned by one worker.
 #[derive(Debug)]
+#[repr(C)]
 pub struct SequenceNumbers {
     next: u64,
-    /// End of the lease when it was last looked at.
-    leased: u64,
     /// From here on the worker asks for more.
     low_water: u64,
+    /// End of the lease when it was last looked at.
+    leased: u64,
     last: u64,
     lease: Arc<Lease>,
 }
@@ -99,6 +100,17 @@ impl SequenceNumbers {
         let number = self.next;
         self.next += 1;
         Ok(number)
+    }
+
+    /// Uses up the next `count` numbers and returns the first; `None`, with nothing used up, where the lease has to be looked at:
+    /// [`take`](Self::take) does that, and says what is wrong.
+    #[inline]
+    pub fn take_run(&mut self, count: u64) -> Option<u64> {
+        // Below low water, so within the lease and within what the SA may use at all.
+        let first = self.next;
+        let next = first.checked_add(count).filter(|&next| next <= self.low_water)?;
+        self.next = next;
+        Some(first)
     }
 
     /// The number that [`take`](Self::take) gives next.
@@ -144,6 +156,22 @@ mod tests {
         lease.grant(7);
         assert_eq!((numbers.take(), numbers.take()), (Ok(5), Ok(6)));
         assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+    }
+
+    #[test]
+    fn a_run_ends_at_low_water_and_single_numbers_go_on() {
+        let lease = Arc::new(Lease::until(101));
+        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
+        assert_eq!(
+            (numbers.take_run(30), numbers.take_run(20), numbers.take_run(1)),
+            (Some(1), Some(31), None)
+        );
+        assert!(!lease.take_request(), "a run asks for nothing");
+        assert_eq!(numbers.take(), Ok(51));
+        assert!(lease.take_request());
+        assert_eq!(numbers.take_run(2), None);
+        lease.grant(1001);
+        assert_eq!((numbers.take(), numbers.take_run(0)), (Ok(52), Some(53)));
     }
 
     #[test]

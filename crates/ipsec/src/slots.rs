@@ -1,5 +1,7 @@
 //! A table whose places are reused, with names that go stale when a place is.
 
+use testudo_packet::prefetch;
+
 /// The name of an entry: a place and how often it was reused (modulo 256), so that the job of a removed SA does not find its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaRef(u32);
@@ -26,10 +28,18 @@ impl SaRef {
     }
 }
 
+/// One place. It starts on a cache line, so that what stands first in `T` is near with one access.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Entry<T> {
+    value: Option<T>,
+    name: SaRef,
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    entries: Vec<(SaRef, Option<T>)>,
+    entries: Vec<Entry<T>>,
     free: Vec<SaRef>,
 }
 
@@ -43,30 +53,38 @@ impl<T> Slots<T> {
     /// The name that the next [`insert`](Self::insert) gives; `None` if 2^24 entries are in use.
     pub(crate) fn insert(&mut self, value: T) -> Option<SaRef> {
         if let Some(name) = self.free.pop() {
-            self.entries[name.place()] = (name, Some(value));
+            self.entries[name.place()] = Entry { value: Some(value), name };
             return Some(name);
         }
         let place = u32::try_from(self.entries.len()).ok().filter(|&n| n < 1 << PLACE_BITS)?;
-        self.entries.push((SaRef(place), Some(value)));
+        self.entries.push(Entry { value: Some(value), name: SaRef(place) });
         Some(SaRef(place))
     }
 
     pub(crate) fn remove(&mut self, name: SaRef) -> Option<T> {
-        let entry = self.entries.get_mut(name.place()).filter(|e| e.0 == name)?;
-        let value = entry.1.take()?;
+        let entry = self.entries.get_mut(name.place()).filter(|e| e.name == name)?;
+        let value = entry.value.take()?;
         let next = SaRef(name.0.wrapping_add(1 << PLACE_BITS));
-        entry.0 = next;
+        entry.name = next;
         self.free.push(next);
         Some(value)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, name: SaRef) -> Option<&mut T> {
-        self.entries.get_mut(name.place()).filter(|e| e.0 == name)?.1.as_mut()
+        self.entries.get_mut(name.place()).filter(|e| e.name == name)?.value.as_mut()
+    }
+
+    /// Asks for an entry's memory before it is needed.
+    #[inline]
+    pub(crate) fn prefetch(&self, name: SaRef) {
+        if let Some(entry) = self.entries.get(name.place()) {
+            prefetch(entry);
+        }
     }
 
     pub(crate) fn get(&self, name: SaRef) -> Option<&T> {
-        self.entries.get(name.place()).filter(|e| e.0 == name)?.1.as_ref()
+        self.entries.get(name.place()).filter(|e| e.name == name)?.value.as_ref()
     }
 }
 

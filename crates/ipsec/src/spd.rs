@@ -91,6 +91,7 @@ impl Spd {
     pub fn verdict(&self, flow: &Flow) -> Verdict {
         match self.lookup(flow) {
             None => Verdict::NoPolicy,
+            Some((_, policy)) if !flow.hides_ports() => Verdict::Policy(policy.action),
             Some((_, policy)) if policy.selector.matches(flow) => Verdict::Policy(policy.action),
             Some(_) => Verdict::PortsHidden,
         }

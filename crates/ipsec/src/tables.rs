@@ -5,7 +5,7 @@ use crate::event::Event;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{InboundSa, OutboundSa, Reported, Tunnel};
+use crate::sa::{InboundSa, OutboundSa, Reported, Shape, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{Spd, TunnelIndex};
@@ -17,6 +17,9 @@ use testudo_crypto::Suite;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::Version;
 use testudo_wire::udp::UDP_HEADER_BYTES;
+
+/// The longest datagram that an IPv4 length field can tell, in bytes.
+const MAX_DATAGRAM: usize = 65_535;
 
 /// A tunnel could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +68,8 @@ pub struct Installed {
 pub struct Ipsec {
     pub(crate) spd: Arc<Spd>,
     pub(crate) tunnels: Vec<Option<Tunnel>>,
+    /// The SA towards the peer of each tunnel, by the tunnel's place: all that a packet needs of a tunnel, close together.
+    pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
     pub(crate) sad: HashMap<u32, SaRef, foldhash::fast::RandomState>,
@@ -135,7 +140,9 @@ impl Ipsec {
         let place = index.0 as usize;
         if self.tunnels.len() <= place {
             self.tunnels.resize_with(place + 1, || None);
+            self.outbound_of.resize(place + 1, None);
         }
+        self.outbound_of[place] = Some(outbound);
         self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound });
         Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
     }
@@ -144,6 +151,7 @@ impl Ipsec {
     /// Returns where its SAs stood; `None` if there is no such tunnel.
     pub fn remove(&mut self, index: TunnelIndex) -> Option<(SaRef, SaRef)> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
+        self.outbound_of[index.0 as usize] = None;
         self.outbound.remove(tunnel.outbound);
         self.inbound.remove(tunnel.inbound);
         self.sad.remove(&tunnel.parameters.inbound.spi);
@@ -201,14 +209,20 @@ fn outbound_sa(
     let outer = Version::of(p.endpoints.local);
     OutboundSa {
         spi: p.outbound.spi,
-        suite: p.suite,
+        shape: Shape::of(p.suite),
         esn: p.esn,
         salt: p.outbound.salt,
         iv_seed: p.iv_seed,
         sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
         lifetime: LifetimeUse::new(p.outbound.lifetime, now),
-        template: OuterTemplate::new(&p.endpoints, p.dscp),
-        inner_mtu: inner_mtu(p.path_mtu, outer, p.endpoints.encapsulation, p.suite),
+        template: OuterTemplate::new(&p.endpoints, p.dscp, p.outbound.spi),
+        inner_mtu: u16::try_from(inner_mtu(
+            p.path_mtu.min(MAX_DATAGRAM),
+            outer,
+            p.endpoints.encapsulation,
+            p.suite,
+        ))
+        .unwrap_or(0),
         last_sent: now,
         tunnel: index,
         counters,

@@ -142,6 +142,37 @@ impl Buffer {
         Ok(grown)
     }
 
+    /// The `N` bytes before the packet, for headers that are written before [`widen`](Self::widen) takes them in; `None` if there are fewer.
+    #[must_use]
+    #[inline]
+    pub fn before<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+        self.storage.as_mut_bytes()[..self.start as usize].last_chunk_mut()
+    }
+
+    /// The `N` bytes behind the packet, likewise; `None` if there are fewer.
+    #[must_use]
+    #[inline]
+    pub fn behind<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+        self.storage.as_mut_bytes()[self.end as usize..].first_chunk_mut()
+    }
+
+    /// Grows the packet by `front` and `back` bytes, which keep their contents: whoever calls has written them, or an engine will
+    /// (the ICV), before the packet goes anywhere.
+    ///
+    /// # Errors
+    /// [`NoRoom`] of the side that is too short; the packet is then unchanged.
+    #[inline]
+    pub fn widen(&mut self, front: usize, back: usize) -> Result<(), NoRoom> {
+        for (wanted, available) in [(front, self.headroom()), (back, self.tailroom())] {
+            if wanted > available {
+                return Err(NoRoom { wanted, available });
+            }
+        }
+        self.start -= offset(front);
+        self.end += offset(back);
+        Ok(())
+    }
+
     /// Removes up to `n` bytes from the packet's front; they become headroom.
     pub fn trim_front(&mut self, n: usize) {
         self.start += offset(n.min(self.len()));
@@ -184,6 +215,19 @@ mod tests {
         assert_eq!(buffer.prepend(20).unwrap(), [0; 20]);
         assert_eq!(buffer.append(10).unwrap(), [0; 10]);
         assert_eq!(&buffer.bytes()[20..30], [0xAA; 10]);
+    }
+
+    #[test]
+    fn a_packet_widens_over_what_was_written_around_it() {
+        let mut buffer = Buffer::copied(b"inner", 8, 8);
+        *buffer.before::<4>().unwrap() = *b"head";
+        *buffer.behind::<4>().unwrap() = *b"tail";
+        buffer.widen(4, 4).unwrap();
+        assert_eq!(buffer.bytes(), b"headinnertail");
+        assert!(buffer.before::<5>().is_none() && buffer.widen(5, 0).is_err());
+        let rest = buffer.tailroom();
+        assert!(buffer.widen(0, rest + 1).is_err());
+        assert_eq!(buffer.bytes(), b"headinnertail");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod drop_reason;
 mod fate;
 mod pool;
 mod port;
+mod prefetch;
 mod stage;
 mod ticks;
 
@@ -36,5 +37,6 @@ pub use drop_reason::{DropCounters, DropReason};
 pub use fate::{Fate, Sent};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};
+pub use prefetch::prefetch;
 pub use stage::{MEASURED_OF, Stage, StageClock, StageTimes};
 pub use ticks::ticks;

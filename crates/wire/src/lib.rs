@@ -23,6 +23,7 @@ pub mod esp;
 pub mod fragment;
 pub mod icmp;
 pub mod ip;
+pub mod plain;
 pub mod protocol;
 pub mod tcp;
 pub mod udp;

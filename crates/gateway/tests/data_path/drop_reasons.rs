@@ -172,11 +172,9 @@ fn raise(reason: DropReason) -> Gateway {
         }
         DropReason::TooBig => a_given(Inner { dont_fragment: true, ..inner(1500) }.bytes()),
         DropReason::NoRoom => {
-            // A path that pretends to carry more than an IPv4 datagram can be long.
-            let spec = TunnelSpec { path_mtu: 70_000, ..spec() };
-            let mut store = LeaseTwin::new(1 << 40);
-            let mut a = a_with(&spec, PoolSize(4, 65_535), portable(), &mut store);
-            a.seal(inner(65_535).bytes());
+            let mut a = a_with(&spec(), PoolSize(4, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+            a.protected.leave_no_room();
+            a.seal(inner(100).bytes());
             a
         }
         DropReason::NotForUs => b_given(&spec(), Inner::udp("192.0.2.9", "198.51.100.2", 100).bytes()),

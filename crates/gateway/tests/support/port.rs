@@ -12,6 +12,8 @@ struct Link {
     room: Option<usize>,
     /// What happens to the next packets sent, first first: refused for a reason, or sent.
     refusals: VecDeque<Option<DropReason>>,
+    /// Whether packets are put at the very front of their buffers.
+    leaves_no_room: bool,
 }
 
 /// The test's end of a port.
@@ -52,6 +54,11 @@ impl PortHandle {
         self.link().room = room;
     }
 
+    /// From now on packets stand at the very front of their buffers, as no port of ours puts them.
+    pub fn leave_no_room(&self) {
+        self.link().leaves_no_room = true;
+    }
+
     pub fn refuse_next(&self, reason: DropReason) {
         self.link().refusals.push_back(Some(reason));
     }
@@ -73,6 +80,9 @@ impl Port for ScriptedPort {
             if packet.len() > pool.packet_bytes() {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
                 continue;
+            }
+            if link.leaves_no_room {
+                buffer.reset(0);
             }
             buffer.receive_area()[..packet.len()].copy_from_slice(&packet);
             buffer.set_len(packet.len());

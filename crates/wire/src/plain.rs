@@ -1,0 +1,183 @@
+//! The common packet, read in a few instructions.
+//!
+//! Nearly every packet is a whole IPv4 datagram without options, or an IPv6 datagram without extension headers, with the ports of its transport
+//! protocol right behind. [`PlainHeader::parse`] takes just those, with every check that [`IpHeader`](crate::ip::IpHeader) makes of them, and
+//! leaves all others, right or wrong, to it.
+
+use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Version};
+use crate::{checksum, protocol};
+
+/// Bytes behind the header that must be there: the ports, or the first four of whatever stands there.
+const FIRST_BYTES: usize = 4;
+const V4_BYTES: usize = IPV4_HEADER_BYTES + FIRST_BYTES;
+const V6_BYTES: usize = IPV6_HEADER_BYTES + FIRST_BYTES;
+
+/// What the header of a plain packet says. Addresses are numbers, the first byte on the wire the highest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainHeader {
+    /// Source address.
+    pub source: u128,
+    /// Destination address.
+    pub destination: u128,
+    /// Source and destination port, where the protocol has them.
+    pub ports: Option<(u16, u16)>,
+    /// Bytes of the whole datagram; never more than there are.
+    pub total_bytes: u16,
+    /// IP version.
+    pub version: Version,
+    /// Transport protocol.
+    pub protocol: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+impl PlainHeader {
+    /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed. `None` for a packet that is not plain or not valid: only
+    /// [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
+    #[must_use]
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        match *bytes.first()? {
+            0x45 => Self::parse_v4(bytes),
+            0x60..=0x6F => Self::parse_v6(bytes),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn parse_v4(bytes: &[u8]) -> Option<Self> {
+        let h = bytes.first_chunk::<V4_BYTES>()?;
+        let total_bytes = u16::from_be_bytes([h[2], h[3]]);
+        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V4_BYTES;
+        // More Fragments, and any offset.
+        let is_fragment = u16::from_be_bytes([h[6], h[7]]) & 0x3FFF != 0;
+        let header = h.first_chunk::<IPV4_HEADER_BYTES>()?;
+        if !fits || is_fragment || !checksum::of_ipv4_header(header).is_intact() {
+            return None;
+        }
+        let protocol = h[9];
+        Some(Self {
+            source: u32::from_be_bytes([h[12], h[13], h[14], h[15]]).into(),
+            destination: u32::from_be_bytes([h[16], h[17], h[18], h[19]]).into(),
+            ports: ports(protocol, [h[20], h[21], h[22], h[23]]),
+            total_bytes,
+            version: Version::V4,
+            protocol,
+            traffic_class: h[1],
+        })
+    }
+
+    #[inline]
+    fn parse_v6(bytes: &[u8]) -> Option<Self> {
+        let h = bytes.first_chunk::<V6_BYTES>()?;
+        let payload_bytes = u16::from_be_bytes([h[4], h[5]]);
+        let total_bytes = payload_bytes.checked_add(40)?;
+        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V6_BYTES;
+        let protocol = h[6];
+        if !fits || is_extension(protocol) {
+            return None;
+        }
+        let number = |at: usize| {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&h[at..at + 16]);
+            u128::from_be_bytes(octets)
+        };
+        Some(Self {
+            source: number(8),
+            destination: number(24),
+            ports: ports(protocol, [h[40], h[41], h[42], h[43]]),
+            total_bytes,
+            version: Version::V6,
+            protocol,
+            traffic_class: h[0] << 4 | h[1] >> 4,
+        })
+    }
+}
+
+#[inline]
+fn ports(protocol: u8, first: [u8; FIRST_BYTES]) -> Option<(u16, u16)> {
+    let pair = (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]));
+    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP).then_some(pair)
+}
+
+/// What [`IpHeader`](crate::ip::IpHeader) steps over.
+fn is_extension(protocol: u8) -> bool {
+    matches!(
+        protocol,
+        protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS | protocol::FRAGMENT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::{IpHeader, OuterHeader};
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    fn number(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(a) => a.to_bits().into(),
+            IpAddr::V6(a) => a.to_bits(),
+        }
+    }
+
+    /// A valid packet, then a few bytes changed: the plain parser must agree with the whole one wherever it says anything.
+    fn packet() -> impl Strategy<Value = Vec<u8>> {
+        let change = (0..48usize, any::<u8>());
+        (any::<bool>(), 0..64usize, any::<[u8; 4]>(), prop::collection::vec(change, 0..3), any::<bool>())
+            .prop_map(|(v6, payload, four, changes, mend)| {
+                let (source, destination): (IpAddr, IpAddr) = if v6 {
+                    ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap())
+                } else {
+                    ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
+                };
+                let protocol = [6, 17, 132, 1, 50, 44, 0, 60][usize::from(four[0]) % 8];
+                let header = OuterHeader {
+                    source,
+                    destination,
+                    protocol,
+                    traffic_class: four[1],
+                    hop_limit: four[2],
+                    dont_fragment: four[3] & 1 == 1,
+                };
+                let mut bytes = vec![four[3]; header.bytes() + payload];
+                let total = bytes.len();
+                header.write(&mut bytes, total, 7).unwrap();
+                for (at, value) in changes {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte = value;
+                    }
+                }
+                if mend && bytes.len() >= 20 && bytes[0] == 0x45 {
+                    bytes[10..12].fill(0);
+                    let sum = checksum::of(&bytes[..20]).to_bytes();
+                    bytes[10..12].copy_from_slice(&sum);
+                }
+                bytes
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_it_reads_the_whole_parser_reads_alike(bytes in packet()) {
+            let whole = IpHeader::parse(&bytes);
+            let Some(plain) = PlainHeader::parse(&bytes) else {
+                // All that it may leave: what is wrong, cut, has options or extensions, or is too short for ports.
+                if let Ok(h) = whole {
+                    let fixed = h.version.header_bytes();
+                    let is_plain = h.fragment.is_none() && h.header_bytes == fixed && h.total_bytes >= fixed + FIRST_BYTES;
+                    prop_assert!(!is_plain, "{h:?} was left");
+                }
+                return Ok(());
+            };
+            let whole = whole.unwrap();
+            prop_assert_eq!(plain.version, whole.version);
+            prop_assert_eq!((plain.source, plain.destination), (number(whole.source), number(whole.destination)));
+            prop_assert_eq!(plain.ports, whole.ports(&bytes));
+            prop_assert_eq!(usize::from(plain.total_bytes), whole.total_bytes);
+            prop_assert_eq!((plain.protocol, plain.traffic_class), (whole.protocol, whole.traffic_class));
+            prop_assert!(whole.fragment.is_none());
+        }
+    }
+}
