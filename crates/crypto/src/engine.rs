@@ -89,6 +89,11 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
+    /// Whether every job ends inside `submit`, so that none is ever `Taken`: the gateway then leaves jobs where they are.
+    fn is_synchronous(&self) -> bool {
+        false
+    }
+
     /// Appends up to `max` jobs that ended since they were taken.
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         let _ = (done, max);

@@ -53,6 +53,18 @@ impl Aad {
         Some(Self { bytes, len: u8::try_from(data.len()).ok()? })
     }
 
+    /// The sequence number, extended or not; 0 for other data.
+    #[must_use]
+    #[inline]
+    pub fn sequence(&self) -> u64 {
+        let [_, _, _, _, a, b, c, d, e, f, g, h] = self.bytes;
+        match self.len {
+            8 => u32::from_be_bytes([a, b, c, d]).into(),
+            12 => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            _ => 0,
+        }
+    }
+
     /// The bytes to authenticate.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -69,6 +69,10 @@ impl Engine for PortableEngine {
         drop(self.keys.remove(key));
     }
 
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         for job in &mut *jobs {
             job.status = match self.keys.get(job.key) {

@@ -2,7 +2,7 @@
 
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
 use hashbrown::HashMap;
-use testudo_crypto::{Direction, Engine, Job, JobStatus};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
 
 /// How many completions are taken from an engine at a time.
@@ -12,6 +12,8 @@ const POLL_MAX: usize = 256;
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     sa: SaRef,
+    /// The first engine that has the key, and the key's name there.
+    first: (u32, KeyId),
     keys: SaKeys,
     /// Ticket of the next job to submit.
     next_ticket: u32,
@@ -75,7 +77,10 @@ impl Dispatcher {
         if lanes.len() <= sa.place() {
             lanes.resize(sa.place() + 1, None);
         }
-        lanes[sa.place()] = Some(Lane { sa, keys, next_ticket: 0, next_release: 0 });
+        // An SA that no engine has a key of ends its jobs as faults, by the way of an engine that does not exist.
+        let (engine, key) = keys.next_engine(0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
+        let first = (u32::try_from(engine).unwrap_or(u32::MAX), key);
+        lanes[sa.place()] = Some(Lane { sa, first, keys, next_ticket: 0, next_release: 0 });
     }
 
     /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
@@ -100,10 +105,36 @@ impl Dispatcher {
         self.lanes(job.direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
     }
 
-    /// Takes all of `jobs`; those that end at once, and those that they let go, are appended to `released`, in the order of each SA.
-    pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        match self.ticket(jobs) {
-            // The common case: one engine takes the whole batch where it stands.
+    /// Takes all of `jobs`. Either all of them have then ended where they stand (`true`), or those that ended, and those that they let go, are
+    /// appended to `released`, in the order of each SA.
+    pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
+        let common = self.address(jobs);
+        match common.filter(|&engine| self.placement.is_synchronous(engine) && !self.is_busy()) {
+            Some(engine) => self.run_in_place(engine, jobs, released),
+            None => {
+                self.ticket(jobs);
+                self.run_apart(common, jobs, released);
+                false
+            }
+        }
+    }
+
+    /// The common case: nothing is under way, and one engine ends the whole batch before it returns. Then the order is the one that
+    /// the jobs stand in, and nobody needs a ticket.
+    fn run_in_place(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
+        let taken = self.offer(engine, jobs);
+        let has_ended = |job: &Job| matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed);
+        if taken == jobs.len() && jobs.iter().all(has_ended) {
+            return true;
+        }
+        self.ticket(jobs);
+        self.settle(engine, taken, jobs, released);
+        self.run_queues(released);
+        false
+    }
+
+    fn run_apart(&mut self, common: Option<usize>, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        match common {
             Some(engine) => self.run(engine, jobs, released),
             None => {
                 for mut job in jobs.drain(..) {
@@ -120,27 +151,41 @@ impl Dispatcher {
         self.run_queues(released);
     }
 
-    /// Gives each job its ticket and its key in the first engine that has one. Returns that engine if it is the same for all jobs.
-    fn ticket(&mut self, jobs: &mut [Job]) -> Option<usize> {
-        let engines = self.queues.len();
+    /// Gives each job its key in the first engine that has one. Returns that engine if it is the same for all jobs.
+    #[inline]
+    fn address(&mut self, jobs: &mut [Job]) -> Option<usize> {
+        let mut last: Option<(Direction, SaRef, (u32, KeyId))> = None;
         let mut common = None;
         let mut is_common = true;
         for job in jobs {
-            let Some(lane) = self.lane(job) else {
-                is_common = false;
-                continue;
-            };
-            job.cookie |= u64::from(lane.next_ticket);
-            lane.next_ticket = lane.next_ticket.wrapping_add(1);
-            match lane.keys.next_engine(0).filter(|(engine, _)| *engine < engines) {
-                Some((engine, key)) => {
-                    job.key = key;
-                    is_common &= *common.get_or_insert(engine) == engine;
+            let (direction, sa) = (job.direction, Prepared::sa_of(job));
+            // Packets of one SA tend to stand together.
+            let (engine, key) = match last {
+                Some((d, s, first)) if d == direction && s == sa => first,
+                _ => {
+                    let Some(lane) = self.lane(job) else {
+                        is_common = false;
+                        continue;
+                    };
+                    last = Some((direction, sa, lane.first));
+                    lane.first
                 }
-                None => is_common = false,
+            };
+            job.key = key;
+            is_common &= *common.get_or_insert(engine) == engine;
+        }
+        let engine = common.filter(|_| is_common).map(|engine| engine as usize)?;
+        (engine < self.queues.len()).then_some(engine)
+    }
+
+    /// Gives each job its place in the order of its SA.
+    fn ticket(&mut self, jobs: &mut [Job]) {
+        for job in jobs {
+            if let Some(lane) = self.lane(job) {
+                job.cookie |= u64::from(lane.next_ticket);
+                lane.next_ticket = lane.next_ticket.wrapping_add(1);
             }
         }
-        common.filter(|_| is_common)
     }
 
     /// Takes what the engines have ended since.
@@ -185,15 +230,26 @@ impl Dispatcher {
 
     /// Submits all of `jobs` to one engine, and passes on what it does not take or fails at.
     fn run(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        let taken = self.offer(engine, jobs);
+        self.settle(engine, taken, jobs, released);
+    }
+
+    /// Submits jobs to an engine and returns how many it took. The last engine has nobody to hand over to: it is asked again as long as it
+    /// takes some.
+    fn offer(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         let is_last = engine + 1 == self.placement.len();
         let mut taken = self.placement.submit(engine, jobs);
-        // The last engine has nobody to hand over to; it is asked again as long as it takes some.
         while is_last && taken < jobs.len() {
             match self.placement.submit(engine, &mut jobs[taken..]) {
                 0 => break,
                 more => taken += more,
             }
         }
+        taken
+    }
+
+    /// Passes on what became of jobs of which an engine took the first `taken`.
+    fn settle(&mut self, engine: usize, taken: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
                 JobStatus::Taken if place < taken => {}

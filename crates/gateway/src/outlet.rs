@@ -24,10 +24,18 @@ impl Outlet {
         !self.batch.is_empty() || !self.waiting.is_empty()
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer, pool: &mut Pool) {
         if self.waiting.is_empty() && !self.batch.is_full() {
             self.batch.push(buffer);
-        } else if self.waiting.len() < MAX_WAITING {
+        } else {
+            self.wait(buffer, pool);
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, buffer: Buffer, pool: &mut Pool) {
+        if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(buffer);
         } else {
             pool.discard(buffer, DropReason::QueueFull);

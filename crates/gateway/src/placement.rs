@@ -80,6 +80,10 @@ impl Placement {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
     }
 
+    pub(crate) fn is_synchronous(&self, engine: usize) -> bool {
+        self.engines.get(engine).is_some_and(|e| e.is_synchronous())
+    }
+
     pub(crate) fn poll(&mut self, engine: usize, done: &mut Vec<Job>, max: usize) {
         if let Some(engine) = self.engines.get_mut(engine) {
             engine.poll(done, max);

@@ -193,9 +193,16 @@ impl Worker {
             for buffer in self.prepared.replies.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
             self.outbound_clock.lap(Stage::Cryptography);
-            self.finish(now);
+            if in_place {
+                let outlet = &mut self.unprotected;
+                self.ipsec.finish_outbound_batch(&mut self.prepared.jobs, &mut self.pool, |sealed, pool| {
+                    outlet.push(sealed.into_buffer(), pool);
+                });
+            } else {
+                self.finish(now);
+            }
             self.outbound_clock.lap(Stage::Finish);
             self.unprotected.flush_full(&mut self.pool)?;
             self.outbound_clock.lap(Stage::Transmit);
@@ -221,10 +228,18 @@ impl Worker {
             for buffer in self.prepared.pass.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
             self.inbound_clock.lap(Stage::Cryptography);
-            self.finish(now);
-            self.inbound_clock.lap(Stage::Finish);
+            if in_place {
+                let (jobs, outlet) = (&mut self.prepared.jobs, &mut self.protected);
+                let (pool, clock) = (&mut self.pool, &mut self.inbound_clock);
+                self.ipsec.finish_inbound_batch(jobs, now, pool, clock, |cleared, pool| {
+                    outlet.push(cleared.into_buffer(), pool);
+                });
+            } else {
+                self.finish(now);
+                self.inbound_clock.lap(Stage::Finish);
+            }
             self.protected.flush_full(&mut self.pool)?;
             self.inbound_clock.lap(Stage::Transmit);
         }

@@ -1,32 +1,62 @@
 //! From the unprotected to the protected side: demultiplexing, SAD, replay check, jobs; then verdicts (RFC 4303 3.4, RFC 4301 5.2).
+//!
+//! As outbound, a batch goes through in phases. What is not a plain ESP packet, with or without UDP, is told by the whole parser.
 
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
-use crate::outbound::reason_of;
+use crate::outbound::{reason_of, small};
 use crate::replay::ReplayError;
-use crate::sa::{InboundSa, aad, nonce, sequence_of};
+use crate::sa::{InboundSa, Local, aad, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::{Action, TunnelIndex, Verdict};
+use crate::spd::{Action, Spd, TunnelIndex, Verdict};
 use crate::template::OuterTemplate;
 use crate::tunnel::Encapsulation;
 use crate::verdict::{Cleared, Prepared};
 use crate::{Ipsec, ecn};
+use arrayvec::ArrayVec;
 use std::net::IpAddr;
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IpHeader, Version};
+use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
-/// What a datagram from the unprotected side is.
-enum Demultiplexed {
-    /// ESP: where it starts and ends in the datagram, and the UDP ports (source, destination) around it.
-    Esp { at: usize, end: usize, udp: Option<(u16, u16)> },
-    /// Something else, for policy to decide on.
-    Clear,
+/// An ESP packet in a datagram.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    header: EspHeader,
+    /// Where it starts and ends in the datagram, in bytes.
+    at: u16,
+    end: u16,
+    /// The UDP port it came to, if it came in UDP.
+    udp_port: Option<u16>,
+    version: Version,
+    destination: u128,
 }
+
+/// What a datagram from the unprotected side is.
+#[derive(Debug, Clone, Copy)]
+enum Seen {
+    Esp(Arrival),
+    /// Something that policy lets pass in clear.
+    Pass,
+    Drop(DropReason),
+}
+
+/// What becomes of a job that was opened.
+#[derive(Debug, Clone, Copy)]
+enum Opened {
+    /// It is authentic, new and well formed; its outer header had this traffic class. The inner packet is still to be checked.
+    Stripped(u8),
+    /// All checks passed.
+    Cleared,
+    Refused(DropReason),
+}
+
+type Outcomes = ArrayVec<Opened, BATCH_SIZE>;
 
 impl Ipsec {
     /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch` is taken: every packet
@@ -39,61 +69,84 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        for mut buffer in batch.drain(..) {
-            match self.prepare_inbound(&mut buffer, now) {
-                Ok(Some(mut job)) => {
-                    job.buffer = buffer;
-                    out.jobs.push(job);
-                }
-                Ok(None) => out.pass.push(buffer),
-                Err(reason) => pool.discard(buffer, reason),
+        let mut seen = ArrayVec::<Seen, BATCH_SIZE>::new();
+        for buffer in batch.iter_mut() {
+            seen.push(self.see(buffer));
+        }
+        clock.lap(Stage::Parse);
+        let mut names = ArrayVec::<Option<SaRef>, BATCH_SIZE>::new();
+        for seen in &seen {
+            names.push(self.find(seen));
+        }
+        clock.lap(Stage::Sa);
+        out.jobs.reserve(batch.len());
+        for ((buffer, seen), name) in batch.drain(..).zip(&seen).zip(names) {
+            match seen {
+                Seen::Esp(arrival) => self.open(name, arrival, buffer, now, pool, &mut out.jobs),
+                Seen::Pass => out.pass.push(buffer),
+                Seen::Drop(reason) => pool.discard(buffer, *reason),
             }
         }
         clock.lap(Stage::Headers);
     }
 
-    /// The job that opens the packet in `buffer` (its own buffer is still empty); `None` for a packet that policy lets pass in clear.
-    fn prepare_inbound(&mut self, buffer: &mut Buffer, now: Moment) -> Result<Option<Job>, DropReason> {
-        let header = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
-        buffer.truncate(header.total_bytes);
-        match self.demultiplex(&header, buffer.bytes())? {
-            Demultiplexed::Esp { at, end, udp } => {
-                // What stands behind the UDP datagram is no part of the ESP packet.
-                let esp = buffer.bytes().get(at..end).unwrap_or_default();
-                self.open_job(&header, esp, at, udp, now).map(Some)
+    /// Tells ESP from the rest, and cuts off what stands behind the datagram.
+    #[inline(always)]
+    fn see(&self, buffer: &mut Buffer) -> Seen {
+        let Some(header) = PlainHeader::parse(buffer.bytes()) else { return self.see_uncommon(buffer) };
+        buffer.truncate(header.total_bytes.into());
+        let ip_bytes = header.version.header_bytes();
+        let (at, udp_port) = match (header.protocol, header.ports) {
+            (protocol::ESP, _) => (ip_bytes, None),
+            (protocol::UDP, Some((_, port))) if self.udp_ports.contains(port) => {
+                (ip_bytes + UDP_HEADER_BYTES, Some(port))
             }
-            Demultiplexed::Clear => self.pass_clear(&header, buffer.bytes()).map(|()| None),
+            _ => return self.see_uncommon(buffer),
+        };
+        let datagram = buffer.bytes();
+        let mut end = datagram.len();
+        if udp_port.is_some() {
+            match UdpHeader::parse(&datagram[ip_bytes..]) {
+                // What stands behind the UDP datagram is no part of the ESP packet.
+                Ok(udp) => end = ip_bytes + udp.total_bytes,
+                Err(error) => return Seen::Drop(reason_of(error)),
+            }
         }
+        let place = Place { at, end, udp_port };
+        arrival(datagram, place, header.version, header.destination)
     }
 
-    fn demultiplex(&self, header: &IpHeader, packet: &[u8]) -> Result<Demultiplexed, DropReason> {
+    #[cold]
+    fn see_uncommon(&self, buffer: &mut Buffer) -> Seen {
+        let seen = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
+            buffer.truncate(header.total_bytes);
+            let packet = buffer.bytes();
+            match self.demultiplex(&header, packet)? {
+                Some(place) => {
+                    let destination = Flow::outbound(&header, packet).remote();
+                    Ok(arrival(packet, place, header.version, destination))
+                }
+                None => self.pass_clear(&header, packet).map(|()| Seen::Pass),
+            }
+        });
+        seen.unwrap_or_else(Seen::Drop)
+    }
+
+    /// Where the ESP packet stands in a datagram; `None` for something that policy is to decide on.
+    fn demultiplex(&self, header: &IpHeader, packet: &[u8]) -> Result<Option<Place>, DropReason> {
         let payload = header.payload(packet);
-        if !matches!(header.protocol, protocol::ESP | protocol::UDP) {
-            return Ok(Demultiplexed::Clear);
-        }
-        if header.fragment.is_some() {
-            return if header.protocol == protocol::ESP {
-                Err(DropReason::OuterFragment)
-            } else {
-                Ok(Demultiplexed::Clear)
-            };
-        }
-        if header.protocol == protocol::ESP {
-            return Ok(Demultiplexed::Esp { at: header.header_bytes, end: header.total_bytes, udp: None });
-        }
-        let udp = UdpHeader::parse(payload).map_err(reason_of)?;
-        if !self.udp_ports.contains_key(&udp.destination_port) {
-            return Ok(Demultiplexed::Clear);
-        }
-        match &payload[UDP_HEADER_BYTES..udp.total_bytes] {
-            [NAT_KEEPALIVE] => Err(DropReason::NatKeepalive),
-            // RFC 3948 2.2: four zero bytes where ESP has its SPI mark an IKE message.
-            [0, 0, 0, 0, ..] => Err(DropReason::IkeOnEspPort),
-            _ => Ok(Demultiplexed::Esp {
-                at: header.header_bytes + UDP_HEADER_BYTES,
-                end: header.header_bytes + udp.total_bytes,
-                udp: Some((udp.source_port, udp.destination_port)),
-            }),
+        let (at, end) = (header.header_bytes, header.total_bytes);
+        match (header.protocol, header.fragment) {
+            (protocol::ESP, Some(_)) => Err(DropReason::OuterFragment),
+            (protocol::ESP, None) => Ok(Some(Place { at, end, udp_port: None })),
+            (protocol::UDP, None) => {
+                let udp = UdpHeader::parse(payload).map_err(reason_of)?;
+                let end = at + udp.total_bytes;
+                let udp_port = Some(udp.destination_port);
+                let is_ours = self.udp_ports.contains(udp.destination_port);
+                Ok(is_ours.then_some(Place { at: at + UDP_HEADER_BYTES, end, udp_port }))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -108,31 +161,109 @@ impl Ipsec {
         }
     }
 
-    fn open_job(
+    /// The SA of an arrival, whose memory is asked for at the same time.
+    #[inline]
+    fn find(&self, seen: &Seen) -> Option<SaRef> {
+        let Seen::Esp(arrival) = seen else { return None };
+        let name = self.sad.get(arrival.header.spi)?;
+        self.inbound.prefetch(name);
+        Some(name)
+    }
+
+    /// Appends the job that opens an ESP packet to `jobs`.
+    #[inline]
+    fn open(
         &mut self,
-        header: &IpHeader,
-        esp: &[u8],
-        at: usize,
-        udp: Option<(u16, u16)>,
+        name: Option<SaRef>,
+        arrival: &Arrival,
+        buffer: Buffer,
         now: Moment,
-    ) -> Result<Job, DropReason> {
-        let esp_header = EspHeader::parse(esp).ok_or(DropReason::EspMalformed)?;
-        let &name = self.sad.get(&esp_header.spi).ok_or(DropReason::UnknownSpi)?;
-        let sa = self.inbound.get_mut(name).ok_or(DropReason::UnknownSpi)?;
-        let tunnel =
-            self.tunnels.get(sa.tunnel.0 as usize).and_then(Option::as_ref).ok_or(DropReason::UnknownSpi)?;
-        let endpoints = &tunnel.parameters.endpoints;
-        let counted = |reason: DropReason, sa: &InboundSa| {
-            sa.counters.count_drop(reason);
-            reason
-        };
-        if header.destination != endpoints.local || !encapsulated_as(endpoints.encapsulation, udp) {
-            return Err(counted(DropReason::WrongEncapsulation, sa));
+        pool: &mut Pool,
+        jobs: &mut Vec<Job>,
+    ) {
+        let found = name.and_then(|name| Some((name, self.inbound.get_mut(name)?)));
+        let Some((name, sa)) = found else { return pool.discard(buffer, DropReason::UnknownSpi) };
+        let parsed = sa
+            .check_place(arrival)
+            .and_then(|()| sa.admit(now, &mut self.events))
+            .and_then(|()| sa.parse(arrival, buffer.bytes()));
+        match parsed {
+            Ok(p) => jobs.push(Job {
+                buffer,
+                cookie: u64::from(name.bits()) << 32,
+                text_start: p.text_start,
+                text_bytes: p.text_bytes,
+                key: KeyId(u32::MAX),
+                nonce: nonce(sa.salt, p.iv),
+                aad: aad(arrival.header.spi, sa.esn, p.sequence),
+                direction: Direction::Open,
+                status: JobStatus::Pending,
+            }),
+            Err(reason) => {
+                sa.counters.count_drop(reason);
+                pool.discard(buffer, reason);
+            }
         }
-        sa.admit(now, &mut self.events).map_err(|reason| counted(reason, sa))?;
-        let mut job = sa.parse(esp, esp_header, at).map_err(|reason| counted(reason, sa))?;
-        job.cookie = u64::from(name.bits()) << 32;
-        Ok(job)
+    }
+
+    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that ended where they stand, in their order, in two phases: verdicts,
+    /// then inner packets against policy.
+    pub fn finish_inbound_batch(
+        &mut self,
+        jobs: &mut Vec<Job>,
+        now: Moment,
+        pool: &mut Pool,
+        clock: &mut StageClock,
+        mut forward: impl FnMut(Cleared, &mut Pool),
+    ) {
+        while !jobs.is_empty() {
+            let count = jobs.len().min(BATCH_SIZE);
+            let outcomes = self.judge_batch(&mut jobs[..count], now, clock);
+            for (job, outcome) in jobs.drain(..count).zip(outcomes) {
+                match outcome {
+                    Opened::Cleared => forward(Cleared::new(job.buffer), pool),
+                    Opened::Refused(reason) => self.refuse(job, reason, pool),
+                    // Not reached: the second phase leaves none.
+                    Opened::Stripped(_) => self.refuse(job, DropReason::SelectorMismatch, pool),
+                }
+            }
+        }
+        clock.lap(Stage::Finish);
+    }
+
+    fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Outcomes {
+        let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
+        let mut outcomes = Outcomes::new();
+        for job in jobs.iter_mut() {
+            let name = Prepared::sa_of(job);
+            let opened = match self.inbound.get_mut(name) {
+                // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
+                Some(sa) if !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now) => {
+                    sa.judge(job).map_or_else(Opened::Refused, Opened::Stripped)
+                }
+                _ => self.judge(job, name, now).map_or_else(Opened::Refused, |()| Opened::Cleared),
+            };
+            outcomes.push(opened);
+        }
+        clock.lap(Stage::Finish);
+        let mut at = 0;
+        while let Some(name) = jobs.get(at).map(Prepared::sa_of) {
+            let run = jobs[at..].iter().take_while(|job| Prepared::sa_of(job) == name).count();
+            if let Some(sa) = self.inbound.get_mut(name) {
+                sa.check_run(&self.spd, &mut jobs[at..at + run], &mut outcomes[at..at + run], now);
+            }
+            at += run;
+        }
+        clock.lap(Stage::Policy);
+        outcomes
+    }
+
+    #[cold]
+    fn refuse(&mut self, job: Job, reason: DropReason, pool: &mut Pool) {
+        if let Some(sa) = self.inbound.get(Prepared::sa_of(&job)) {
+            sa.counters.count_drop(reason);
+        }
+        pool.discard(job.buffer, reason);
     }
 
     /// Takes a job that the engine has ended, in the order of its SA: checks the verdict, commits the sequence number, strips the
@@ -147,70 +278,28 @@ impl Ipsec {
         match self.judge(&mut job, sa, now) {
             Ok(()) => Some(Cleared::new(job.buffer)),
             Err(reason) => {
-                if let Some(sa) = self.inbound.get(sa) {
-                    sa.counters.count_drop(reason);
-                }
-                pool.discard(job.buffer, reason);
+                self.refuse(job, reason, pool);
                 None
             }
         }
     }
 
+    /// All checks on one job, and the counting.
     fn judge(&mut self, job: &mut Job, name: SaRef, now: Moment) -> Result<(), DropReason> {
         let sa = self.inbound.get_mut(name).ok_or(DropReason::ShuttingDown)?;
-        match job.status {
-            JobStatus::Done => {}
-            JobStatus::AuthenticationFailed => return Err(DropReason::AuthenticationFailed),
-            _ => return Err(DropReason::EngineFault),
-        }
+        verdict_of(job)?;
         // Asked again: packets of the same batch may have used the lifetime up since this one was let in.
         sa.admit(now, &mut self.events)?;
-        let sequence = sequence_of(&job.aad);
-        let is_newest = sequence > sa.window.top();
-        sa.window.commit(sequence).map_err(reason_of_replay)?;
-        let tunnel = sa.tunnel;
-        let moved_to = if is_newest { self.new_place_of_peer(tunnel, job.buffer.bytes()) } else { None };
-        let outer_class = ip::traffic_class(job.buffer.bytes());
-        strip(job)?;
-        let inner = self.check_inner(&mut job.buffer, name, outer_class)?;
-        let sa = self.inbound.get_mut(name).ok_or(DropReason::ShuttingDown)?;
+        let is_newest = job.aad.sequence() > sa.window.top();
+        let source = if is_newest && sa.learns_remote { source_of(job.buffer.bytes()) } else { None };
+        let outer_class = sa.judge(job)?;
+        let inner = sa.check_inner(&self.spd, &mut job.buffer, outer_class)?;
         sa.count(inner, now, &mut self.events);
-        if let Some((address, port)) = moved_to {
+        if let Some((address, port)) = source {
+            let tunnel = sa.tunnel;
             self.follow_peer(tunnel, address, port);
         }
         Ok(())
-    }
-
-    /// Where a datagram came from, if its tunnel is to learn that.
-    fn new_place_of_peer(&self, tunnel: TunnelIndex, datagram: &[u8]) -> Option<(IpAddr, u16)> {
-        self.tunnel(tunnel).filter(|t| t.parameters.learn_remote)?;
-        let outer = IpHeader::parse(datagram).ok()?;
-        let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
-        Some((outer.source, udp.source_port))
-    }
-
-    /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
-    fn check_inner(&self, buffer: &mut Buffer, sa: SaRef, outer_class: u8) -> Result<usize, DropReason> {
-        let sa = self.inbound.get(sa).ok_or(DropReason::ShuttingDown)?;
-        let tunnel = self.tunnel(sa.tunnel).ok_or(DropReason::ShuttingDown)?;
-        let header = IpHeader::parse(buffer.bytes()).map_err(|_| DropReason::InnerMalformed)?;
-        buffer.truncate(header.total_bytes);
-        let flow = Flow::inbound(&header, buffer.bytes());
-        if !tunnel.parameters.selectors.iter().any(|s| s.matches(&flow)) {
-            return Err(DropReason::SelectorMismatch);
-        }
-        // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
-        match self.spd.verdict(&flow) {
-            Verdict::Policy(Action::Protect(index)) if index == sa.tunnel => {}
-            Verdict::Policy(Action::Discard) => return Err(DropReason::PolicyDiscard),
-            Verdict::PortsHidden => return Err(DropReason::PortsHidden),
-            _ => return Err(DropReason::SelectorMismatch),
-        }
-        let ecn = ecn::at_egress(header.traffic_class, outer_class).ok_or(DropReason::EcnCongestion)?;
-        if ecn != header.traffic_class & ecn::MASK {
-            ip::set_ecn(buffer.bytes_mut(), ecn);
-        }
-        Ok(buffer.len())
     }
 
     /// Where the peer's address is to be learned: answers go to where its newest authentic packet came from.
@@ -230,40 +319,149 @@ impl Ipsec {
     }
 }
 
-impl InboundSa {
-    /// Checks an ESP packet's shape and sequence number; the job that opens it, without buffer and cookie.
-    fn parse(&self, esp: &[u8], header: EspHeader, at: usize) -> Result<Job, DropReason> {
-        let (iv_bytes, icv_bytes) = (self.suite.iv_bytes(), self.suite.icv_bytes());
-        let front = ESP_HEADER_BYTES + iv_bytes;
-        let text_bytes = esp.len().checked_sub(front + icv_bytes).ok_or(DropReason::EspMalformed)?;
-        if text_bytes == 0 || !text_bytes.is_multiple_of(self.suite.alignment_bytes()) {
-            return Err(DropReason::EspMalformed);
+/// Where an ESP packet stands in a datagram, and the UDP port it came to.
+struct Place {
+    at: usize,
+    end: usize,
+    udp_port: Option<u16>,
+}
+
+/// Reads the ESP header of a packet; behind UDP, only if it is one.
+#[inline(always)]
+fn arrival(datagram: &[u8], place: Place, version: Version, destination: u128) -> Seen {
+    let Place { at, end, udp_port } = place;
+    let esp = datagram.get(at..end).unwrap_or_default();
+    if udp_port.is_some() {
+        match esp {
+            [NAT_KEEPALIVE] => return Seen::Drop(DropReason::NatKeepalive),
+            // RFC 3948 2.2: four zero bytes where ESP has its SPI mark an IKE message.
+            [0, 0, 0, 0, ..] => return Seen::Drop(DropReason::IkeOnEspPort),
+            _ => {}
         }
-        let sequence = self.window.infer(header.sequence).map_err(reason_of_replay)?;
-        self.window.check(sequence).map_err(reason_of_replay)?;
-        let mut iv = [0; 8];
-        iv.copy_from_slice(esp.get(ESP_HEADER_BYTES..front).ok_or(DropReason::EspMalformed)?);
-        Ok(Job {
-            buffer: Buffer::default(),
-            cookie: 0,
-            text_start: u32::try_from(at + front).map_err(|_| DropReason::EspMalformed)?,
-            text_bytes: u32::try_from(text_bytes).map_err(|_| DropReason::EspMalformed)?,
-            key: KeyId(u32::MAX),
-            nonce: nonce(self.salt, iv),
-            aad: aad(self.spi, self.esn, sequence),
-            direction: Direction::Open,
-            status: JobStatus::Pending,
-        })
+    }
+    match (EspHeader::parse(esp), u16::try_from(at), u16::try_from(end)) {
+        (Some(header), Ok(at), Ok(end)) => {
+            Seen::Esp(Arrival { header, at, end, udp_port, version, destination })
+        }
+        _ => Seen::Drop(DropReason::EspMalformed),
     }
 }
 
-/// Whether a packet came as its SA's tunnel is configured.
-fn encapsulated_as(encapsulation: Encapsulation, udp: Option<(u16, u16)>) -> bool {
-    match (encapsulation, udp) {
-        (Encapsulation::Esp, None) => true,
-        // The source port is not compared: a NAT may have changed it, and the ICV says who sent it.
-        (Encapsulation::EspInUdp { local_port, .. }, Some((_, destination))) => local_port == destination,
-        _ => false,
+/// Where a datagram came from: address and UDP port.
+#[cold]
+fn source_of(datagram: &[u8]) -> Option<(IpAddr, u16)> {
+    let outer = IpHeader::parse(datagram).ok()?;
+    let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
+    Some((outer.source, udp.source_port))
+}
+
+#[cold]
+fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
+    let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
+    Ok((Flow::inbound(&header, packet), header.total_bytes, header.traffic_class))
+}
+
+impl InboundSa {
+    /// Whether an ESP packet came as its SA's tunnel is configured. The source port is not compared: a NAT may have changed it, and the ICV
+    /// says who sent it.
+    #[inline]
+    fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
+        let came_to = Local::new(arrival.version, arrival.destination);
+        let is_ours = came_to == self.local && arrival.udp_port == self.udp_port;
+        if is_ours { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
+    }
+
+    /// Checks an ESP packet's shape and sequence number (RFC 4303 3.4.3: before authentication, changing nothing).
+    #[inline]
+    fn parse(&self, arrival: &Arrival, datagram: &[u8]) -> Result<Parsed, DropReason> {
+        let (iv_bytes, icv_bytes) = (usize::from(self.shape.iv_bytes), usize::from(self.shape.icv_bytes));
+        let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
+        let text_start = at + ESP_HEADER_BYTES + iv_bytes;
+        let text_bytes = end.checked_sub(text_start + icv_bytes).ok_or(DropReason::EspMalformed)?;
+        if text_bytes == 0 || !self.shape.is_aligned(text_bytes) {
+            return Err(DropReason::EspMalformed);
+        }
+        let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
+        self.window.check(sequence).map_err(reason_of_replay)?;
+        let iv = datagram.get(..text_start).and_then(|front| front.last_chunk::<8>());
+        let iv = *iv.ok_or(DropReason::EspMalformed)?;
+        Ok(Parsed { text_start: small(text_start), text_bytes: small(text_bytes), sequence, iv })
+    }
+
+    /// The engine's verdict, the replay commit, and what ESP has put around the packet: off with it. Returns the outer traffic class.
+    #[inline]
+    fn judge(&mut self, job: &mut Job) -> Result<u8, DropReason> {
+        verdict_of(job)?;
+        self.window.commit(job.aad.sequence()).map_err(reason_of_replay)?;
+        let outer_class = ip::traffic_class(job.buffer.bytes());
+        strip(job)?;
+        Ok(outer_class)
+    }
+
+    /// Checks the inner packets of stripped jobs, which are all this SA's, and counts those that pass.
+    #[inline]
+    fn check_run(&mut self, spd: &Spd, jobs: &mut [Job], outcomes: &mut [Opened], now: Moment) {
+        let (mut packets, mut bytes) = (0, 0);
+        for (job, outcome) in jobs.iter_mut().zip(outcomes) {
+            let Opened::Stripped(outer_class) = *outcome else { continue };
+            *outcome = match self.check_inner(spd, &mut job.buffer, outer_class) {
+                Ok(inner) => {
+                    packets += 1;
+                    bytes += inner as u64;
+                    Opened::Cleared
+                }
+                Err(reason) => Opened::Refused(reason),
+            };
+        }
+        if packets > 0 {
+            // No limit is near: it was asked before with more.
+            self.lifetime.count_run(packets, bytes, now);
+            self.counters.count(packets, bytes, self.window.top());
+        }
+    }
+
+    /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
+    #[inline]
+    fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
+        let (flow, bytes, class) = match PlainHeader::parse(buffer.bytes()) {
+            Some(header) => {
+                (Flow::plain_inbound(&header), usize::from(header.total_bytes), header.traffic_class)
+            }
+            None => uncommon_flow(buffer.bytes())?,
+        };
+        buffer.truncate(bytes);
+        if !self.selectors.iter().any(|s| s.matches(&flow)) {
+            return Err(DropReason::SelectorMismatch);
+        }
+        // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
+        match spd.verdict(&flow) {
+            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => {}
+            Verdict::Policy(Action::Discard) => return Err(DropReason::PolicyDiscard),
+            Verdict::PortsHidden => return Err(DropReason::PortsHidden),
+            _ => return Err(DropReason::SelectorMismatch),
+        }
+        let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
+        if ecn != class & ecn::MASK {
+            ip::set_ecn(buffer.bytes_mut(), ecn);
+        }
+        Ok(bytes)
+    }
+}
+
+/// What a job is made of.
+struct Parsed {
+    text_start: u32,
+    text_bytes: u32,
+    sequence: u64,
+    iv: [u8; 8],
+}
+
+#[inline]
+fn verdict_of(job: &Job) -> Result<(), DropReason> {
+    match job.status {
+        JobStatus::Done => Ok(()),
+        JobStatus::AuthenticationFailed => Err(DropReason::AuthenticationFailed),
+        _ => Err(DropReason::EngineFault),
     }
 }
 

@@ -34,10 +34,12 @@ mod selector;
 mod sequence;
 mod slots;
 mod spd;
+mod spi_table;
 mod sync;
 mod tables;
 mod template;
 mod tunnel;
+mod udp_ports;
 mod verdict;
 
 pub use counters::{SaCounters, SaState};

@@ -63,9 +63,15 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let leads: Leads = batch.iter_mut().map(lead).collect();
+        let mut leads = Leads::new();
+        for buffer in batch.iter_mut() {
+            leads.push(lead(buffer));
+        }
         clock.lap(Stage::Parse);
-        let ways: Ways = leads.iter().map(|lead| self.way(lead)).collect();
+        let mut ways = Ways::new();
+        for lead in &leads {
+            ways.push(self.way(lead));
+        }
         clock.lap(Stage::Policy);
         for way in &ways {
             if let Way::Protect(name) = way {
@@ -127,9 +133,9 @@ impl Ipsec {
         if let (Some(first), Some(template)) = (first, &sa.template) {
             let cookie = u64::from(name.bits()) << 32;
             for ((buffer, lead), sequence) in buffers.zip(leads).zip(first..) {
-                match seal_job(sa, template, buffer, lead, sequence, cookie) {
-                    Ok(job) => out.jobs.push(job),
-                    Err(buffer) => pool.discard(buffer, DropReason::NoRoom),
+                let numbers = (sequence, cookie);
+                if let Err(buffer) = push_job(sa, template, buffer, lead, numbers, &mut out.jobs) {
+                    pool.discard(buffer, DropReason::NoRoom);
                 }
             }
             return;
@@ -137,6 +143,25 @@ impl Ipsec {
         let (events, replies) = (&mut self.events, &mut self.replies);
         let mut alone = Alone { sa, name, now, pool, out, events, replies };
         buffers.for_each(|buffer| alone.protect(buffer));
+    }
+
+    /// [`finish_outbound`](Self::finish_outbound) for jobs that ended where they stand, in their order.
+    #[inline]
+    pub fn finish_outbound_batch(
+        &mut self,
+        jobs: &mut Vec<Job>,
+        pool: &mut Pool,
+        mut send: impl FnMut(Sealed, &mut Pool),
+    ) {
+        for job in jobs.drain(..) {
+            // Nothing can have happened to the SA of a job that nobody took away.
+            if job.status == JobStatus::Done {
+                send(Sealed::new(job.buffer), pool);
+            } else {
+                let sa = Prepared::sa_of(&job);
+                let _ = self.finish_outbound(job, sa, pool);
+            }
+        }
     }
 
     /// Takes a job that the engine has ended, in the order of its SA, and gives the datagram to send, or nothing if it was discarded.
@@ -155,7 +180,7 @@ impl Ipsec {
 }
 
 /// Reads a packet's header, and cuts off what stands behind the datagram.
-#[inline]
+#[inline(always)]
 fn lead(buffer: &mut Buffer) -> Result<Lead, DropReason> {
     let has_room = buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND;
     let lead = match PlainHeader::parse(buffer.bytes()) {
@@ -206,37 +231,37 @@ fn admit_run<'a>(
     Some(first)
 }
 
-/// Writes headers and trailer around the packet in `buffer` and makes it the job that seals it. Without the room that its lead has promised, the
-/// buffer comes back.
-#[inline]
-fn seal_job(
+/// Writes headers and trailer around the packet in `buffer`, and appends the job that seals it to `jobs`. Without the room that its lead has
+/// promised, the buffer comes back.
+#[inline(always)]
+fn push_job(
     sa: &OutboundSa,
     template: &OuterTemplate,
     mut buffer: Buffer,
     lead: &Lead,
-    sequence: u64,
-    cookie: u64,
-) -> Result<Job, Buffer> {
+    (sequence, cookie): (u64, u64),
+    jobs: &mut Vec<Job>,
+) -> Result<(), Buffer> {
     let (iv_bytes, icv_bytes) = (usize::from(sa.shape.iv_bytes), usize::from(sa.shape.icv_bytes));
     let inner_bytes = usize::from(lead.bytes);
-    let padding = sa.shape.padding_for(inner_bytes);
+    let padding = sa.shape.padding_for(inner_bytes) & MAX_PADDING;
     let trailer = padding + ESP_TRAILER_BYTES;
     let front = template.bytes() + ESP_HEADER_BYTES + iv_bytes;
     let Ok(total) = u16::try_from(front + inner_bytes + trailer + icv_bytes) else { return Err(buffer) };
-    let iv = (sequence ^ sa.iv_seed).to_be_bytes();
-    let Some(before) = buffer.before::<ROOM_BEFORE>() else { return Err(buffer) };
-    let (headers, iv_at) = before[MAX_IV_BYTES - iv_bytes..].split_at_mut(BLOCK_BYTES);
-    if let Some(headers) = headers.first_chunk_mut() {
-        template.stamp(headers, total, lead.traffic_class, low(sequence));
-    }
-    iv_at.copy_from_slice(&iv);
     let Some(behind) = buffer.behind::<TRAILER_BLOCK_BYTES>() else { return Err(buffer) };
-    *behind = TRAILERS[padding & MAX_PADDING];
-    behind[(padding & MAX_PADDING) + 1] = lead.flow.version().protocol();
+    *behind = TRAILERS[padding];
+    behind[padding + 1] = lead.flow.version().protocol();
+    let Some(before) = buffer.before::<ROOM_BEFORE>() else { return Err(buffer) };
+    let iv = (sequence ^ sa.iv_seed).to_be_bytes();
+    let (headers, iv_place) = before[MAX_IV_BYTES - iv_bytes..].split_at_mut(BLOCK_BYTES);
+    if let (Some(headers), Some(iv_place)) = (headers.first_chunk_mut(), iv_place.first_chunk_mut()) {
+        template.stamp(headers, total, lead.traffic_class, low(sequence));
+        *iv_place = iv;
+    }
     if buffer.widen(front, trailer + icv_bytes).is_err() {
         return Err(buffer);
     }
-    Ok(Job {
+    jobs.push(Job {
         buffer,
         cookie,
         text_start: small(front),
@@ -246,7 +271,8 @@ fn seal_job(
         aad: aad(sa.spi, sa.esn, sequence),
         direction: Direction::Seal,
         status: JobStatus::Pending,
-    })
+    });
+    Ok(())
 }
 
 /// A packet by itself: the uncommon path.
@@ -283,13 +309,12 @@ impl Alone<'_> {
     }
 
     fn push(&mut self, buffer: Buffer, header: &IpHeader) {
-        match self.job(buffer, header) {
-            Ok(job) => self.out.jobs.push(job),
-            Err((buffer, reason)) => self.refuse(buffer, reason),
+        if let Err((buffer, reason)) = self.try_push(buffer, header) {
+            self.refuse(buffer, reason);
         }
     }
 
-    fn job(&mut self, buffer: Buffer, header: &IpHeader) -> Result<Job, (Buffer, DropReason)> {
+    fn try_push(&mut self, buffer: Buffer, header: &IpHeader) -> Result<(), (Buffer, DropReason)> {
         let Ok(bytes) = u16::try_from(buffer.len()) else { return Err((buffer, DropReason::NoRoom)) };
         if self.sa.template.is_none() {
             return Err((buffer, DropReason::PeerUnknown));
@@ -306,8 +331,9 @@ impl Alone<'_> {
         let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
         let flow = Flow::outbound(header, buffer.bytes());
         let lead = Lead { flow, bytes, traffic_class: header.traffic_class, has_room: true };
-        let cookie = u64::from(self.name.bits()) << 32;
-        seal_job(self.sa, template, buffer, &lead, sequence, cookie).map_err(|b| (b, DropReason::NoRoom))
+        let numbers = (sequence, u64::from(self.name.bits()) << 32);
+        let jobs = &mut self.out.jobs;
+        push_job(self.sa, template, buffer, &lead, numbers, jobs).map_err(|b| (b, DropReason::NoRoom))
     }
 
     fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
@@ -318,7 +344,7 @@ impl Alone<'_> {
 
 /// Offsets inside a datagram, which are below 2^16.
 #[inline]
-fn small(n: usize) -> u32 {
+pub(crate) fn small(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 

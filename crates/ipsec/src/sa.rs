@@ -4,6 +4,7 @@ use crate::counters::{SaCounters, SaState};
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
+use crate::selector::Selector;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
 use crate::spd::TunnelIndex;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use testudo_crypto::{Aad, Suite};
 use testudo_packet::DropReason;
 use testudo_wire::esp::ESP_TRAILER_BYTES;
+use testudo_wire::ip::Version;
 
 /// What stops being worth a report once reported.
 #[derive(Debug, Default)]
@@ -65,6 +67,12 @@ impl Shape {
         }
     }
 
+    /// Whether a text may be so long.
+    #[inline]
+    pub(crate) fn is_aligned(self, text_bytes: usize) -> bool {
+        text_bytes & usize::from(self.alignment).wrapping_sub(1) == 0
+    }
+
     /// Bytes of padding behind a payload of this length. Alignments are powers of two.
     #[inline]
     pub(crate) fn padding_for(self, payload_bytes: usize) -> usize {
@@ -75,17 +83,41 @@ impl Shape {
 
 /// An SA from the peer.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct InboundSa {
-    pub(crate) spi: u32,
-    pub(crate) suite: Suite,
-    pub(crate) esn: bool,
-    pub(crate) salt: [u8; 4],
     pub(crate) window: ReplayWindow,
-    pub(crate) lifetime: LifetimeUse,
+    /// Where its packets come to: our outer address, and, if they come in UDP, our port.
+    pub(crate) local: Local,
+    pub(crate) udp_port: Option<u16>,
+    pub(crate) shape: Shape,
+    pub(crate) esn: bool,
+    pub(crate) learns_remote: bool,
+    pub(crate) salt: [u8; 4],
     pub(crate) tunnel: TunnelIndex,
+    pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
+    pub(crate) selectors: Arc<[Selector]>,
     pub(crate) reported: Reported,
 }
+
+/// An address in the form that is compared with each packet's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Local {
+    /// In two halves, which need no wider alignment than the rest of an SA.
+    number: [u64; 2],
+    version: Version,
+}
+
+impl Local {
+    #[inline]
+    pub(crate) fn new(version: Version, number: u128) -> Self {
+        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        Self { number: [half(number >> 64), half(number)], version }
+    }
+}
+
+/// Three cache lines with its name.
+const _: () = assert!(size_of::<Entry<InboundSa>>() == 192);
 
 /// A tunnel as the worker holds it: its parameters and where its SAs stand.
 #[derive(Debug)]
@@ -98,11 +130,6 @@ pub(crate) struct Tunnel {
 /// SPI and sequence number as they are authenticated (RFC 4106 5, RFC 7634 2.1).
 pub(crate) fn aad(spi: u32, esn: bool, sequence: u64) -> Aad {
     if esn { Aad::extended(spi, sequence) } else { Aad::short(spi, low(sequence)) }
-}
-
-/// The sequence number that an SA authenticated a packet with.
-pub(crate) fn sequence_of(aad: &Aad) -> u64 {
-    aad.as_bytes().get(4..).unwrap_or_default().iter().fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 /// The low 32 bits, which ESP carries.

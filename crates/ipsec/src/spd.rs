@@ -100,10 +100,15 @@ impl Spd {
     /// The first policy that selects `flow`, and its place in the order. For a fragment that hides its ports it may be one that would select it
     /// if the ports were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
     #[must_use]
+    #[inline]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         if self.tables.is_empty() {
             return self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow));
         }
+        self.lookup_in_tables(flow)
+    }
+
+    fn lookup_in_tables(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         let mut best = usize::MAX;
         for table in &self.tables {
             if table.first >= best {

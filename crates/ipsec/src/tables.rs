@@ -5,13 +5,15 @@ use crate::event::Event;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{InboundSa, OutboundSa, Reported, Shape, Tunnel};
+use crate::sa::{InboundSa, Local, OutboundSa, Reported, Shape, Tunnel};
+use crate::selector::number;
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{Spd, TunnelIndex};
+use crate::spi_table::SpiTable;
 use crate::template::OuterTemplate;
 use crate::tunnel::{Encapsulation, TunnelParameters};
-use hashbrown::HashMap;
+use crate::udp_ports::UdpPorts;
 use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
@@ -72,9 +74,8 @@ pub struct Ipsec {
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
-    pub(crate) sad: HashMap<u32, SaRef, foldhash::fast::RandomState>,
-    /// UDP ports on which ESP is expected, with the number of tunnels that do.
-    pub(crate) udp_ports: HashMap<u16, u32, foldhash::fast::RandomState>,
+    pub(crate) sad: SpiTable,
+    pub(crate) udp_ports: UdpPorts,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -120,7 +121,7 @@ impl Ipsec {
         if self.tunnels.get(index.0 as usize).is_some_and(Option::is_some) {
             return Err(InstallError::PlaceInUse { tunnel: Arc::clone(name), place: index.0 });
         }
-        if self.sad.contains_key(&parameters.inbound.spi) {
+        if self.sad.get(parameters.inbound.spi).is_some() {
             return Err(InstallError::SpiInUse { tunnel: Arc::clone(name), spi: parameters.inbound.spi });
         }
         let outbound_counters = Arc::new(SaCounters::default());
@@ -135,7 +136,7 @@ impl Ipsec {
         };
         self.sad.insert(parameters.inbound.spi, inbound);
         if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
-            *self.udp_ports.entry(local_port).or_default() += 1;
+            self.udp_ports.add(local_port);
         }
         let place = index.0 as usize;
         if self.tunnels.len() <= place {
@@ -154,24 +155,19 @@ impl Ipsec {
         self.outbound_of[index.0 as usize] = None;
         self.outbound.remove(tunnel.outbound);
         self.inbound.remove(tunnel.inbound);
-        self.sad.remove(&tunnel.parameters.inbound.spi);
+        self.sad.remove(tunnel.parameters.inbound.spi);
         if let Encapsulation::EspInUdp { local_port, .. } = tunnel.parameters.endpoints.encapsulation {
-            self.release_udp_port(local_port);
+            self.udp_ports.release(local_port);
         }
         Some((tunnel.outbound, tunnel.inbound))
-    }
-
-    fn release_udp_port(&mut self, port: u16) {
-        let Some(users) = self.udp_ports.get_mut(&port) else { return };
-        *users -= 1;
-        if *users == 0 {
-            self.udp_ports.remove(&port);
-        }
     }
 
     /// Replaces the selectors that packets out of a tunnel are checked against, while its SAs go on.
     pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
+                sa.selectors = Arc::clone(&selectors);
+            }
             tunnel.parameters.selectors = selectors;
         }
     }
@@ -231,9 +227,16 @@ fn outbound_sa(
 }
 
 fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters>, now: Moment) -> InboundSa {
+    let udp_port = match p.endpoints.encapsulation {
+        Encapsulation::Esp => None,
+        Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
+    };
     InboundSa {
-        spi: p.inbound.spi,
-        suite: p.suite,
+        local: Local::new(Version::of(p.endpoints.local), number(p.endpoints.local)),
+        udp_port,
+        shape: Shape::of(p.suite),
+        learns_remote: p.learn_remote,
+        selectors: Arc::clone(&p.selectors),
         esn: p.esn,
         salt: p.inbound.salt,
         window: ReplayWindow::new(p.replay_window, p.esn),

@@ -35,7 +35,7 @@ impl PlainHeader {
     /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed. `None` for a packet that is not plain or not valid: only
     /// [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match *bytes.first()? {
             0x45 => Self::parse_v4(bytes),
@@ -44,7 +44,7 @@ impl PlainHeader {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
         let h = bytes.first_chunk::<V4_BYTES>()?;
         let total_bytes = u16::from_be_bytes([h[2], h[3]]);
@@ -94,7 +94,7 @@ impl PlainHeader {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn ports(protocol: u8, first: [u8; FIRST_BYTES]) -> Option<(u16, u16)> {
     let pair = (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]));
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP).then_some(pair)

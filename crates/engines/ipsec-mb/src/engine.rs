@@ -143,6 +143,10 @@ impl Engine for IpsecMbEngine {
         self.manager.wipe_contexts();
     }
 
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         jobs.chunks_mut(BATCH_SIZE).for_each(|batch| self.batch(batch));
         jobs.len()

@@ -1,0 +1,71 @@
+//! The UDP ports on which ESP is expected (RFC 3948).
+
+use hashbrown::HashMap;
+
+const WORDS: usize = (1 << 16) / 64;
+
+/// UDP ports with the number of tunnels that use each. Asking is one load: every datagram in UDP is asked about.
+#[derive(Debug)]
+pub(crate) struct UdpPorts {
+    users: HashMap<u16, u32, foldhash::fast::RandomState>,
+    bits: Box<[u64; WORDS]>,
+}
+
+impl Default for UdpPorts {
+    fn default() -> Self {
+        Self { users: HashMap::default(), bits: Box::new([0; WORDS]) }
+    }
+}
+
+impl UdpPorts {
+    /// Whether any tunnel uses the port.
+    #[inline]
+    pub(crate) fn contains(&self, port: u16) -> bool {
+        let (word, bit) = place(port);
+        self.bits[word] & bit != 0
+    }
+
+    /// One tunnel more uses the port.
+    pub(crate) fn add(&mut self, port: u16) {
+        *self.users.entry(port).or_default() += 1;
+        let (word, bit) = place(port);
+        self.bits[word] |= bit;
+    }
+
+    /// One tunnel less uses the port.
+    pub(crate) fn release(&mut self, port: u16) {
+        let Some(users) = self.users.get_mut(&port) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.users.remove(&port);
+            let (word, bit) = place(port);
+            self.bits[word] &= !bit;
+        }
+    }
+}
+
+fn place(port: u16) -> (usize, u64) {
+    (usize::from(port / 64), 1 << (port % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_there_until_its_last_user_has_left() {
+        let mut ports = UdpPorts::default();
+        for port in [0, 4500, 4500, u16::MAX] {
+            ports.add(port);
+        }
+        assert!(
+            ports.contains(0) && ports.contains(4500) && ports.contains(u16::MAX) && !ports.contains(4501)
+        );
+        ports.release(4500);
+        ports.release(4501);
+        assert!(ports.contains(4500));
+        ports.release(4500);
+        ports.release(u16::MAX);
+        assert!(!ports.contains(4500) && !ports.contains(u16::MAX) && ports.contains(0));
+    }
+}
