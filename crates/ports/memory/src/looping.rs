@@ -1,6 +1,23 @@
 //! A port that never runs dry: the load of a benchmark.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+
+/// Asks a [`LoopPort`] for packets.
+#[derive(Debug, Clone, Default)]
+pub struct Demand(Arc<AtomicU64>);
+
+impl Demand {
+    /// The port gives `packets` more, going on where it stands.
+    pub fn ask(&self, packets: u64) {
+        self.0.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
 
 /// A port that gives a fixed set of packets again and again, and forgets what it is given.
 #[derive(Debug)]
@@ -9,6 +26,7 @@ pub struct LoopPort {
     packets: Vec<Vec<u8>>,
     next: usize,
     left: u64,
+    demand: Demand,
     counters: PortCounters,
 }
 
@@ -17,7 +35,8 @@ impl LoopPort {
     #[must_use]
     pub fn new(name: impl Into<String>, packets: Vec<Vec<u8>>) -> Self {
         let left = if packets.is_empty() { 0 } else { u64::MAX };
-        Self { name: name.into(), packets, next: 0, left, counters: PortCounters::default() }
+        let counters = PortCounters::default();
+        Self { name: name.into(), packets, next: 0, left, demand: Demand::default(), counters }
     }
 
     /// The same, ending after `limit` packets.
@@ -25,6 +44,14 @@ impl LoopPort {
     pub fn with_limit(mut self, limit: u64) -> Self {
         self.left = self.left.min(limit);
         self
+    }
+
+    /// A port that gives as many packets as its [`Demand`] is asked for.
+    #[must_use]
+    pub fn on_demand(name: impl Into<String>, packets: Vec<Vec<u8>>) -> (Self, Demand) {
+        let port = Self::new(name, packets).with_limit(0);
+        let demand = port.demand.clone();
+        (port, demand)
     }
 
     /// A port that only takes packets, and forgets them.
@@ -41,6 +68,9 @@ impl Port for LoopPort {
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
+        if self.left == 0 && !self.packets.is_empty() {
+            self.left = self.demand.0.swap(0, Ordering::Relaxed);
+        }
         while self.left > 0 && !batch.is_full() {
             let Some(mut buffer) = pool.take() else { break };
             let packet = &self.packets[self.next];
@@ -73,7 +103,7 @@ impl Port for LoopPort {
     }
 
     fn exhausted(&self) -> bool {
-        self.left == 0
+        self.left == 0 && self.demand.is_none()
     }
 
     fn counters(&self) -> PortCounters {
@@ -98,6 +128,21 @@ mod tests {
         assert!(seen.iter().zip([1, 2, 3].iter().cycle()).all(|(a, b)| a == b));
         assert_eq!((seen.len(), port.counters().tx_packets), (100, 100));
         assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn on_demand_a_port_goes_on_where_it_stood() {
+        let (mut port, demand) = LoopPort::on_demand("load", vec![vec![1], vec![2], vec![3]]);
+        let (mut pool, mut batch) = (Pool::new(64, 100), Batch::new());
+        assert!(port.exhausted());
+        for expected in [[1, 2], [3, 1]] {
+            demand.ask(2);
+            assert!(!port.exhausted());
+            assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 2);
+            assert_eq!(batch.iter().map(|buffer| buffer.bytes()[0]).collect::<Vec<_>>(), expected);
+            port.tx(&mut pool, &mut batch).unwrap();
+            assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0);
+        }
     }
 
     #[test]

@@ -1,0 +1,179 @@
+//! A port that takes everything: the end of a benchmark, with a look at what came.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use testudo_packet::{Batch, Buffer, Pool, Port, PortCounters, PortError};
+
+/// What the port and its handle share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// One packet in this many is kept; 0 keeps none.
+    interval: AtomicUsize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    packets: VecDeque<Vec<u8>>,
+    at_most: usize,
+}
+
+impl Shared {
+    /// A thread that panicked with the lock held left whole packets behind.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A port that gives nothing, takes everything, and keeps copies of a few packets for whoever holds its [`SinkHandle`].
+#[derive(Debug)]
+pub struct SinkPort {
+    name: String,
+    shared: Arc<Shared>,
+    interval: usize,
+    /// Packets until the next that is kept.
+    until_next: usize,
+    counters: PortCounters,
+}
+
+/// Says which packets of a [`SinkPort`] are kept, and takes them.
+#[derive(Debug, Clone)]
+pub struct SinkHandle(Arc<Shared>);
+
+impl SinkHandle {
+    /// From now on one packet in `interval` is kept (0 keeps none), beginning with the next, and of those the newest `at_most`.
+    /// What was kept before is forgotten.
+    pub fn keep(&self, interval: usize, at_most: usize) {
+        let mut kept = self.0.kept();
+        *kept = Kept { packets: VecDeque::with_capacity(at_most), at_most };
+        // Nothing is kept where there is no place for it.
+        self.0.interval.store(if at_most == 0 { 0 } else { interval }, Ordering::Relaxed);
+    }
+
+    /// The packets that were kept, oldest first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.0.kept().packets).into()
+    }
+}
+
+impl SinkPort {
+    /// A port that keeps nothing yet, and its handle.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> (Self, SinkHandle) {
+        let shared = Arc::<Shared>::default();
+        let handle = SinkHandle(Arc::clone(&shared));
+        let counters = PortCounters::default();
+        (Self { name: name.into(), shared, interval: 0, until_next: 0, counters }, handle)
+    }
+
+    /// Counts down by one packet, and keeps it if its turn has come.
+    fn look_at(&mut self, buffer: &Buffer) {
+        if self.until_next > 0 {
+            self.until_next -= 1;
+            return;
+        }
+        self.until_next = self.interval - 1;
+        let mut kept = self.shared.kept();
+        let oldest = if kept.packets.len() < kept.at_most { None } else { kept.packets.pop_front() };
+        let mut copy = oldest.unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(buffer.bytes());
+        kept.packets.push_back(copy);
+    }
+}
+
+impl Port for SinkPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, _pool: &mut Pool, _batch: &mut Batch) -> Result<usize, PortError> {
+        Ok(0)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let taken = batch.len();
+        let interval = self.shared.interval.load(Ordering::Relaxed);
+        if interval != self.interval {
+            (self.interval, self.until_next) = (interval, 0);
+        }
+        // Most batches have no packet that is kept: these cost no more than where nothing is ever kept.
+        let is_watched = interval > 0 && self.until_next < taken;
+        for buffer in batch.drain(..) {
+            self.counters.tx_bytes += buffer.len() as u64;
+            if is_watched {
+                self.look_at(&buffer);
+            }
+            pool.recycle(buffer);
+        }
+        if interval > 0 && !is_watched {
+            self.until_next -= taken;
+        }
+        self.counters.tx_packets += taken as u64;
+        self.counters.tx_calls += u64::from(taken > 0);
+        Ok(taken)
+    }
+
+    fn exhausted(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends the numbers of `range` in batches of 64.
+    fn send(port: &mut SinkPort, range: std::ops::Range<u16>) {
+        let mut pool = Pool::new(64, 100);
+        for number in range.clone() {
+            let mut batch = Batch::new();
+            if number % 64 == 0 {
+                for number in number..(number + 64).min(range.end) {
+                    let mut buffer = pool.take().unwrap();
+                    buffer.append(2).unwrap().copy_from_slice(&number.to_be_bytes());
+                    batch.push(buffer);
+                }
+                assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), usize::from((range.end - number).min(64)));
+                assert_eq!(pool.available(), 64);
+            }
+        }
+    }
+
+    fn numbers(handle: &SinkHandle) -> Vec<u16> {
+        handle.take().iter().map(|packet| u16::from_be_bytes([packet[0], packet[1]])).collect()
+    }
+
+    #[test]
+    fn one_in_several_is_kept_and_the_newest_of_those() {
+        let (mut port, handle) = SinkPort::new("sink");
+        handle.keep(100, 3);
+        send(&mut port, 0..1000);
+        assert_eq!(numbers(&handle), [700, 800, 900]);
+        assert_eq!(port.counters().tx_packets, 1000);
+    }
+
+    #[test]
+    fn all_are_kept_where_one_in_one_is() {
+        let (mut port, handle) = SinkPort::new("sink");
+        handle.keep(1, 1000);
+        send(&mut port, 0..200);
+        assert_eq!(numbers(&handle), (0..200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nothing_is_kept_unless_asked_for() {
+        let (mut port, handle) = SinkPort::new("sink");
+        send(&mut port, 0..200);
+        handle.keep(1, 0);
+        send(&mut port, 0..200);
+        assert_eq!(numbers(&handle), [0u16; 0]);
+        assert!(port.exhausted());
+    }
+}
