@@ -26,23 +26,6 @@ use crate::workspace::{Workspace, enter_with_workspace};
 use report::{Report, Series};
 use subject::{Setting, Subject};
 
-/// What `testudo bench` can measure.
-#[derive(Debug, Clone, clap::Subcommand)]
-pub enum BenchCommand {
-    /// One TCP stream through two gateways: Testudo beside the bare link and wireguard-go
-    Host(BenchHostOptions),
-}
-
-impl BenchCommand {
-    /// Does it, as [`run`].
-    #[must_use = "it says whether the measurement has failed"]
-    pub fn run(&self) -> ExitCode {
-        match self {
-            BenchCommand::Host(options) => run(options),
-        }
-    }
-}
-
 /// What `testudo bench host` can be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchHostOptions {

@@ -9,6 +9,7 @@
 //!   attack       what an attacker on the link sends
 //!   gateway      a process of the program: started, asked, stopped
 //!   demo         `testudo demo`: all of that, once, with a verdict
+//!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode beside the bare link and wireguard-go
 //! ```
 //!
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attack;
+pub mod bench;
 pub mod bench_host;
 pub mod capture;
 pub mod demo;

@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use testudo_lab::bench_host::BenchCommand;
+use testudo_lab::bench::BenchArgs;
 use testudo_lab::demo::DemoOptions;
 
 /// A VPN gateway in software: IPsec in tunnel mode at the speed of the machine.
@@ -42,9 +42,8 @@ pub enum Verb {
     Explain(ExplainArgs),
     /// Show the main job on real traffic: two sites, two gateways, an eavesdropper and an attacker, in namespaces of its own
     Demo(DemoOptions),
-    /// Measure
-    #[command(subcommand)]
-    Bench(BenchCommand),
+    /// Measure the data path in memory: packets per second, cycles by stage, distance to the floor of cryptography
+    Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages

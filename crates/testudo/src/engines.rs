@@ -3,8 +3,12 @@
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_gateway::Candidate;
 
+/// Every engine that the program knows, the best first.
+pub fn known() -> Vec<Candidate> {
+    vec![Candidate { name: "ipsec-mb", open: Box::new(|| Ok(Box::new(IpsecMbEngine::open()?))) }]
+}
+
 /// The candidates for the engines that a configuration names, in its order.
 pub fn candidates(names: &[String]) -> Vec<Candidate> {
-    let known = || [Candidate { name: "ipsec-mb", open: Box::new(|| Ok(Box::new(IpsecMbEngine::open()?))) }];
     names.iter().filter_map(|name| known().into_iter().find(|c| c.name == name)).collect()
 }

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options),
-        Verb::Bench(command) => return command.run(),
+        Verb::Bench(args) => return args.run(engines::known()),
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),
     };

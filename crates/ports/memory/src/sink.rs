@@ -140,7 +140,10 @@ mod tests {
                     buffer.append(2).unwrap().copy_from_slice(&number.to_be_bytes());
                     batch.push(buffer);
                 }
-                assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), usize::from((range.end - number).min(64)));
+                assert_eq!(
+                    port.tx(&mut pool, &mut batch).unwrap(),
+                    usize::from((range.end - number).min(64))
+                );
                 assert_eq!(pool.available(), 64);
             }
         }

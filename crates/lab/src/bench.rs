@@ -1,0 +1,134 @@
+//! `testudo bench`: the data path in memory, and the floor below it.
+//!
+//! ```text
+//!   packets ──copy──► protected port ─► Worker::turn ─► unprotected port ──► forgotten, but for a few      outbound
+//!   sealed  ──copy──► unprotected port ─► Worker::turn ─► protected port ──► forgotten, but for a few      inbound
+//!                                  the very jobs of it ─► Engine::submit                                    the floor
+//! ```
+//!
+//! Whole rounds of a gateway's worker are measured, with nothing left out but devices. Authenticity comes first: a figure counts only if no
+//! packet was lost, and if a peer whose cryptography is another implementation accepts what was sealed before, during and after the
+//! measured run and finds in it what was sent, byte by byte. Inbound, that other implementation has sealed what is opened, and replay
+//! windows are on: before a packet comes again, tunnels are installed anew, outside of the measured time.
+//!
+//! All cases are measured once, then once more, and so on: what changes on the machine meanwhile hits all of them. Each time a case builds
+//! its gateway anew, so that the layout of its memory is not an accident that all its repetitions share.
+
+mod case;
+mod engines;
+mod error;
+mod floor;
+mod judge;
+mod load;
+mod measure;
+mod options;
+mod report;
+mod statistics;
+mod subject;
+mod tunnels;
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use testudo_gateway::Candidate;
+
+use crate::bench_host::{self, BenchHostOptions};
+use crate::progress::Progress;
+use case::Case;
+pub use case::{Carrier, Size, Way};
+use engines::Engines;
+pub use error::BenchError;
+pub use options::BenchOptions;
+use report::Series;
+
+/// `testudo bench …`
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    /// Something else than the data path in memory.
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+    /// What to measure in memory.
+    #[command(flatten)]
+    pub options: BenchOptions,
+}
+
+/// What `testudo bench` can do besides.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum BenchCommand {
+    /// One TCP stream through two gateways: Testudo beside the bare link and wireguard-go
+    Host(BenchHostOptions),
+}
+
+impl BenchArgs {
+    /// Does it and prints: 0 if all went well, otherwise the reason is on standard error. `candidates` are the engines that the
+    /// program has besides the portable one.
+    #[must_use = "it says whether the measurement has failed"]
+    pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
+        match &self.command {
+            Some(BenchCommand::Host(options)) => bench_host::run(options),
+            None => match measure_all(&self.options, candidates) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("testudo bench: {error}");
+                    error.exit_code()
+                }
+            },
+        }
+    }
+}
+
+fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(), BenchError> {
+    let mut engines = Engines::start(candidates, &options.engines)?;
+    let (cases, refused) = options.cases(&engines)?;
+    if !options.json {
+        let mut text = options.announcement(&cases, &engines);
+        text.extend(engines.missing.iter().chain(&refused).map(|line| format!("  not measured: {line}\n")));
+        print(&format!("{text}\n"))?;
+    }
+    let series = repeat(options, &cases, &mut engines)?;
+    if options.json {
+        print(&format!("{:#}\n", report::json(&series)))
+    } else {
+        print(&(report::table(&series) + &options.legend(&series)))
+    }
+}
+
+/// To standard output; a reader who has gone is no failure.
+fn print(text: &str) -> Result<(), BenchError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(BenchError::File { path: "standard output".into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Measures all cases in turn, as often as wanted.
+fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Result<Vec<Series>, BenchError> {
+    let mut series: Vec<Series> = cases
+        .iter()
+        .map(|&case| Series {
+            case,
+            engine: engines.available[case.engine].name(),
+            judge: engines.judge(&case).name(),
+            samples: Vec::new(),
+        })
+        .collect();
+    let silent = options.json || !std::io::stderr().is_terminal();
+    let visit = options.expected_visit();
+    let mut progress = Progress::new(options.expected(cases.len()), silent);
+    for turn in 0..options.repetitions {
+        for series in &mut series {
+            let case = series.case;
+            let name = format!("{case}, {}", series.engine);
+            progress.stage(&format!("{} of {}: {name}", turn + 1, options.repetitions), visit);
+            let duration = Duration::from_millis(options.milliseconds);
+            let sample = measure::measure(&case, engines, duration);
+            series.samples.push(sample.map_err(|what| BenchError::Invalid { case: name, what })?);
+        }
+    }
+    Ok(series)
+}

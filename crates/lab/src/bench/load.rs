@@ -1,0 +1,163 @@
+//! The packets of a measurement: valid IPv4 and UDP, all different, spread evenly over the tunnels.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use testudo_wire::checksum::Sum;
+use testudo_wire::ip::{IPV4_HEADER_BYTES, OuterHeader};
+use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
+use testudo_wire::{ParseError, protocol};
+
+use super::case::Size;
+
+/// An IPv4 header and a UDP header.
+pub(super) const SMALLEST_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
+/// Jumbo frames and more; longer ones would ask for much memory to say little.
+pub(super) const LARGEST_BYTES: usize = 16_000;
+/// What the mix is shuffled and payloads are drawn from: every run has the same packets.
+pub(super) const SEED: u64 = 1;
+/// Packets at least, of one size.
+const FLOWS: usize = 512;
+/// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes without their FCS).
+const MIX: [(usize, usize); 3] = [(600, 60 - 14), (230, 536 - 14), (150, 1360 - 14)];
+
+/// Pseudo-random numbers (splitmix64).
+pub(super) struct Draw(pub(super) u64);
+
+impl Draw {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    pub(super) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count + 8);
+        while bytes.len() < count {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(count);
+        bytes
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            // The remainder is below `items.len()`.
+            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(0);
+            items.swap(last, other);
+        }
+    }
+}
+
+impl Size {
+    /// The longest packet, in bytes.
+    pub(super) fn longest_bytes(self) -> usize {
+        match self {
+            Size::Bytes(bytes) => bytes,
+            Size::Imix => MIX.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
+        }
+    }
+
+    /// The lengths of the packets, in their order, at least one for each SA.
+    fn lengths(self, sas: u32) -> Vec<usize> {
+        let sas = sas as usize;
+        match self {
+            Size::Bytes(bytes) => vec![bytes; sas * FLOWS.div_ceil(sas)],
+            Size::Imix => {
+                let mut mix: Vec<usize> =
+                    MIX.iter().flat_map(|&(count, bytes)| std::iter::repeat_n(bytes, count)).collect();
+                Draw(SEED).shuffle(&mut mix);
+                mix.repeat(sas.div_ceil(mix.len()))
+            }
+        }
+    }
+}
+
+/// The host behind the peer that tunnel `number` leads to.
+pub(super) fn destination(number: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(0xAC10_0000 + number))
+}
+
+/// Inner packets; the tunnels take turns from packet to packet.
+pub(super) fn packets(size: Size, sas: u32) -> Result<Vec<Vec<u8>>, ParseError> {
+    let mut draw = Draw(SEED);
+    (0..)
+        .zip(size.lengths(sas))
+        .map(|(number, bytes)| packet(number, number % sas, bytes, &mut draw))
+        .collect()
+}
+
+fn packet(number: u32, tunnel: u32, bytes: usize, draw: &mut Draw) -> Result<Vec<u8>, ParseError> {
+    let (source, destination) = (IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0101 + number)), destination(tunnel));
+    let ip = OuterHeader {
+        source,
+        destination,
+        protocol: protocol::UDP,
+        traffic_class: 0,
+        hop_limit: 64,
+        dont_fragment: false,
+    };
+    let port = u16::try_from(1024 + number % 60_000).unwrap_or(u16::MAX);
+    let udp_bytes = bytes - IPV4_HEADER_BYTES;
+    let udp = UdpHeader { source_port: port, destination_port: 5000, total_bytes: udp_bytes };
+    let mut packet = draw.bytes(bytes);
+    ip.write(&mut packet, bytes, port)?;
+    udp.write(&mut packet[IPV4_HEADER_BYTES..])?;
+    let length = u32::try_from(udp_bytes).unwrap_or(u32::MAX);
+    let sum = Sum::default().pseudo_header(source, destination, protocol::UDP, length);
+    let checksum = sum.bytes(&packet[IPV4_HEADER_BYTES..]).finish().to_bytes();
+    // RFC 768: a sum of zero is sent as all ones.
+    let checksum = if checksum == [0; 2] { [0xFF; 2] } else { checksum };
+    packet[IPV4_HEADER_BYTES + 6..SMALLEST_BYTES].copy_from_slice(&checksum);
+    Ok(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, HashSet};
+    use testudo_wire::ip::IpHeader;
+
+    #[test]
+    fn the_mix_has_its_shares() {
+        let lengths = Size::Imix.lengths(1);
+        let count = |bytes| lengths.iter().filter(|length| **length == bytes).count();
+        assert_eq!((lengths.len(), count(46), count(522), count(1346)), (980, 600, 230, 150));
+        assert_eq!(lengths, Size::Imix.lengths(100), "the order is the same in every run");
+        assert!(lengths[..100].iter().any(|length| *length != 46), "the mix is not shuffled");
+    }
+
+    #[test]
+    fn packets_are_valid_and_all_different() {
+        for size in [Size::Bytes(28), Size::Bytes(1420), Size::Imix] {
+            let packets = packets(size, 3).unwrap();
+            assert_eq!(packets.iter().collect::<HashSet<_>>().len(), packets.len());
+            for packet in &packets {
+                let header = IpHeader::parse(packet).unwrap();
+                let udp = UdpHeader::parse(header.payload(packet)).unwrap();
+                assert_eq!((header.total_bytes, udp.total_bytes + 20), (packet.len(), packet.len()));
+                let sum = Sum::default().pseudo_header(
+                    header.source,
+                    header.destination,
+                    17,
+                    udp.total_bytes as u32,
+                );
+                assert!(sum.bytes(&packet[20..]).finish().is_intact());
+            }
+        }
+    }
+
+    #[test]
+    fn every_sa_gets_its_share() {
+        for (size, sas) in
+            [(Size::Bytes(64), 1), (Size::Bytes(64), 100), (Size::Bytes(64), 1000), (Size::Imix, 7)]
+        {
+            let mut shares = HashMap::new();
+            for packet in packets(size, sas).unwrap() {
+                *shares.entry(IpHeader::parse(&packet).unwrap().destination).or_insert(0) += 1;
+            }
+            assert_eq!(shares.len(), sas as usize);
+            assert!(shares.values().max().unwrap() - shares.values().min().unwrap() <= 1, "{shares:?}");
+        }
+    }
+}

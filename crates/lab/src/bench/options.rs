@@ -1,0 +1,173 @@
+//! The command line of `testudo bench`, and the cases that it asks for.
+
+use std::time::Duration;
+
+use testudo_crypto::Suite;
+
+use super::case::{Carrier, Case, Size, Way};
+use super::engines::Engines;
+use super::error::BenchError;
+use super::load::SEED;
+use super::report::Series;
+
+/// Bytes of all tunnels' longest packets: a measurement holds several copies of them, and is to stay below 256 MiB.
+const LOAD_BYTES: usize = 24 << 20;
+/// What a visit to a case takes besides the measurement: tunnels, packets, judge.
+const AROUND_A_VISIT: Duration = Duration::from_millis(15);
+
+/// What `testudo bench` can be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchOptions {
+    /// Suites [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "SUITE,…", value_parser = suite)]
+    pub suites: Vec<Suite>,
+
+    /// Lengths of whole inner IP packets in bytes, or imix
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,256,512,1024,1420,imix")]
+    pub sizes: Vec<Size>,
+
+    /// Ways through the gateway
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "DIRECTION,…",
+        default_value = "outbound,inbound"
+    )]
+    pub directions: Vec<Way>,
+
+    /// Numbers of SAs, which packets are spread over evenly
+    #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub sas: Vec<u32>,
+
+    /// Engines [default: all that work here]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub engines: Vec<String>,
+
+    /// How ESP travels
+    #[arg(long, value_enum, default_value = "esp")]
+    pub encapsulation: Carrier,
+
+    /// Measurements of each case, which take turns
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repetitions: u32,
+
+    /// Milliseconds of each measurement; its floor takes half as long
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub milliseconds: u64,
+
+    /// Print a JSON array instead of the table, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn suite(name: &str) -> Result<Suite, String> {
+    name.parse().map_err(|error: testudo_crypto::UnknownSuite| {
+        let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
+        format!("{error}; the suites are {}", names.join(", "))
+    })
+}
+
+/// `items`, each once, in their order.
+fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
+    let mut kept = Vec::new();
+    for item in items {
+        if !kept.contains(item) {
+            kept.push(*item);
+        }
+    }
+    kept
+}
+
+impl BenchOptions {
+    /// The cases, in the order of the table, and what to say about those that no engine can do.
+    pub(super) fn cases(&self, engines: &Engines) -> Result<(Vec<Case>, Vec<String>), BenchError> {
+        self.check_memory()?;
+        let suites = if self.suites.is_empty() { Suite::ALL.to_vec() } else { distinct(&self.suites) };
+        let is_wanted =
+            |name: &str| self.engines.is_empty() || self.engines.iter().any(|wanted| wanted == name);
+        let (mut cases, mut refused) = (Vec::new(), Vec::new());
+        for suite in suites {
+            for way in distinct(&self.directions) {
+                for (engine, available) in engines.available.iter().enumerate() {
+                    if !is_wanted(available.name()) {
+                        continue;
+                    }
+                    for sas in distinct(&self.sas) {
+                        for size in distinct(&self.sizes) {
+                            let case = Case { suite, way, size, sas, carrier: self.encapsulation, engine };
+                            match available.refusal(&case) {
+                                None => cases.push(case),
+                                Some(reason) if refused.contains(&reason) => {}
+                                Some(reason) => refused.push(reason),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        if cases.is_empty() {
+            return Err(BenchError::Engine(format!("nothing can be measured: {}", refused.join("; "))));
+        }
+        Ok((cases, refused))
+    }
+
+    fn check_memory(&self) -> Result<(), BenchError> {
+        let sas = self.sas.iter().copied().max().unwrap_or(1);
+        let bytes = self.sizes.iter().map(|size| size.longest_bytes()).max().unwrap_or(0);
+        if sas as usize * bytes <= LOAD_BYTES {
+            return Ok(());
+        }
+        let most = LOAD_BYTES / bytes.max(1);
+        Err(BenchError::Usage(format!(
+            "{sas} SAs with packets of {bytes} bytes take too much memory: at most {most} SAs of these, or shorter packets"
+        )))
+    }
+
+    pub(super) fn expected_visit(&self) -> Duration {
+        Duration::from_millis(self.milliseconds * 3 / 2) + AROUND_A_VISIT
+    }
+
+    pub(super) fn expected(&self, cases: usize) -> Duration {
+        let visits = u32::try_from(cases).unwrap_or(u32::MAX).saturating_mul(self.repetitions);
+        self.expected_visit().saturating_mul(visits)
+    }
+
+    /// What is going to be measured.
+    pub(super) fn announcement(&self, cases: &[Case], engines: &Engines) -> String {
+        let mut text = format!(
+            "The data path in memory: receive with a copy, ESP in tunnel mode ({}), transmit that discards; one worker.\n\
+             {} cases, {} repetitions of {} ms in turn, about {} s.\n",
+            self.encapsulation.name(),
+            cases.len(),
+            self.repetitions,
+            self.milliseconds,
+            self.expected(cases.len()).as_secs().max(1),
+        );
+        for (place, engine) in engines.available.iter().enumerate() {
+            if cases.iter().any(|case| case.engine == place) {
+                text += &format!("  {}: {}\n", engine.name(), engine.instance.description());
+            }
+        }
+        text
+    }
+
+    /// What the columns of the table mean, and why its figures can be believed.
+    pub(super) fn legend(&self, series: &[Series]) -> String {
+        let judged: u64 = series.iter().flat_map(|series| &series.samples).map(|sample| sample.judged).sum();
+        let mut text = format!(
+            "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; the mix is shuffled from seed {SEED}.\n  \
+             cycles: of the time stamp counter, per packet. floor: the engine alone with the same jobs, in the same run.\n  \
+             rx … tx: percent of the cycles, by stage. No packet was lost; {judged} were judged by a peer and are what was sent.\n",
+            self.repetitions,
+        );
+        let own: Vec<_> = series.iter().filter(|series| series.judge == series.engine).collect();
+        if let Some(series) = own.first() {
+            text += &format!(
+                "  There is no other engine here that could judge {}: it has judged itself.\n",
+                series.engine
+            );
+        }
+        text
+    }
+}

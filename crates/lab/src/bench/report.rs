@@ -1,0 +1,170 @@
+//! What `testudo bench` prints: a table for people, JSON for programs.
+
+use serde_json::{Map, Value, json};
+use testudo_packet::Stage;
+
+use super::case::{Case, Size, plural};
+use super::measure::Sample;
+use super::statistics::Spread;
+use crate::render::columns;
+
+/// All measurements of one case.
+pub(super) struct Series {
+    pub(super) case: Case,
+    pub(super) engine: &'static str,
+    pub(super) judge: &'static str,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl Series {
+    fn spread(&self, figure: impl Fn(&Sample) -> f64) -> Spread {
+        Spread::of(self.samples.iter().map(figure))
+    }
+
+    pub(super) fn packets_per_second(&self) -> Spread {
+        self.spread(|sample| sample.run.packets as f64 / sample.run.elapsed.as_secs_f64())
+    }
+
+    /// Of inner packets.
+    pub(super) fn gbit_s(&self) -> Spread {
+        self.spread(|sample| sample.run.bytes as f64 * 8e-9 / sample.run.elapsed.as_secs_f64())
+    }
+
+    fn cycles_per_packet(&self) -> Spread {
+        self.spread(|sample| sample.run.ticks as f64 / sample.run.packets as f64)
+    }
+
+    /// Per byte of inner packets.
+    fn cycles_per_byte(&self) -> Spread {
+        self.spread(|sample| sample.run.ticks as f64 / sample.run.bytes as f64)
+    }
+
+    fn floor_cycles_per_packet(&self) -> Spread {
+        self.spread(|sample| sample.floor_cycles_per_packet)
+    }
+
+    /// How many times the floor a packet costs: the median of the ratios within each repetition.
+    fn times_the_floor(&self) -> Spread {
+        self.spread(|sample| {
+            sample.run.ticks as f64 / sample.run.packets as f64 / sample.floor_cycles_per_packet
+        })
+    }
+
+    /// Share of the measured cycles that went into `stage`, of 1; and these cycles per packet.
+    fn stage(&self, stage: Stage) -> (f64, f64) {
+        let sum = |figure: &dyn Fn(&Sample) -> u64| self.samples.iter().map(figure).sum::<u64>() as f64;
+        let ticks = sum(&|sample| sample.run.stages.of(stage));
+        let share = |all: f64| if all > 0.0 { ticks / all } else { 0.0 };
+        (share(sum(&|sample| sample.run.stages.total())), share(sum(&|sample| sample.run.stages.packets)))
+    }
+
+    /// The object of this case in the array that `--json` prints.
+    pub(super) fn json(&self) -> Value {
+        let Case { suite, way, size, sas, carrier, .. } = self.case;
+        let inner_bytes = match size {
+            Size::Bytes(bytes) => json!(bytes),
+            Size::Imix => json!("imix"),
+        };
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+        put("suite", json!(suite.name()));
+        put("direction", json!(way.name()));
+        put("inner_bytes", inner_bytes);
+        put("sas", json!(sas));
+        put("engine", json!(self.engine));
+        put("encapsulation", json!(carrier.name()));
+        let figures = [
+            ("packets_per_second", self.packets_per_second()),
+            ("gbit_s", self.gbit_s()),
+            ("cycles_per_packet", self.cycles_per_packet()),
+            ("cycles_per_byte", self.cycles_per_byte()),
+            ("floor_cycles_per_packet", self.floor_cycles_per_packet()),
+            ("times_the_floor", self.times_the_floor()),
+        ];
+        for (name, Spread { median, lowest, highest }) in figures {
+            put(name, json!(median));
+            put(&format!("{name}_lowest"), json!(lowest));
+            put(&format!("{name}_highest"), json!(highest));
+        }
+        let stages = |pick: fn((f64, f64)) -> f64| {
+            let named = |stage: Stage| (stage.name().to_owned(), json!(pick(self.stage(stage))));
+            Value::Object(Stage::ALL.into_iter().map(named).collect())
+        };
+        put("stages", stages(|(share, _)| share));
+        put("stage_cycles_per_packet", stages(|(_, cycles)| cycles));
+        put("repetitions", json!(self.samples.len()));
+        put("packets", json!(self.samples.iter().map(|sample| sample.run.packets).sum::<u64>()));
+        put("judged_packets", json!(self.samples.iter().map(|sample| sample.judged).sum::<u64>()));
+        put("judge", json!(self.judge));
+        Value::Object(object)
+    }
+
+    /// What the rows of a group have in common.
+    fn group(&self) -> String {
+        let Case { suite, way, sas, carrier, .. } = self.case;
+        format!("{suite}, {}, {}, {}, {}", way.name(), self.engine, plural(sas), carrier.name())
+    }
+
+    fn row(&self) -> Vec<String> {
+        let rate = self.packets_per_second();
+        let mpps = |rate: f64| figure(rate / 1e6);
+        let mut row = vec![
+            self.case.size.to_string(),
+            mpps(rate.median),
+            format!("{}-{}", mpps(rate.lowest), mpps(rate.highest)),
+            figure(self.gbit_s().median),
+            format!("{:.0}", self.cycles_per_packet().median),
+            format!("{:.2}", self.cycles_per_byte().median),
+            format!("{:.0}", self.floor_cycles_per_packet().median),
+            format!("{:.2}", self.times_the_floor().median),
+        ];
+        row.extend(Stage::ALL.map(|stage| format!("{:.0}", self.stage(stage).0 * 100.0)));
+        row
+    }
+}
+
+/// Three digits that mean something.
+fn figure(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+fn short_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Receive => "rx",
+        Stage::Headers => "head",
+        Stage::Cryptography => "crypt",
+        Stage::Finish => "fin",
+        Stage::Transmit => "tx",
+        other => other.name(),
+    }
+}
+
+/// A row a case, in groups of what only differs in size.
+pub(super) fn table(series: &[Series]) -> String {
+    let heads = ["bytes", "Mpps", "spread", "Gbit/s", "cycles", "/byte", "floor", "×floor"];
+    let heads = heads.into_iter().chain(Stage::ALL.map(short_name));
+    let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
+    rows.extend(series.iter().map(Series::row));
+    let text = columns(&rows);
+    let mut lines = text.lines();
+    let mut table = format!("{}\n", lines.next().unwrap_or_default());
+    let mut group = String::new();
+    for (series, line) in series.iter().zip(lines) {
+        if series.group() != group {
+            group = series.group();
+            table += &format!("\n  {group}\n");
+        }
+        table += line;
+        table.push('\n');
+    }
+    table
+}
+
+/// The array that `--json` prints.
+pub(super) fn json(series: &[Series]) -> Value {
+    Value::Array(series.iter().map(Series::json).collect())
+}

@@ -1,0 +1,176 @@
+//! A gateway in memory that is measured: a worker with tunnels between a port that gives and a port that takes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use testudo_crypto::Engine;
+use testudo_gateway::{Clock, PortPair, SystemClock, Worker};
+use testudo_packet::{Pool, PortCounters, StageTimes, ticks};
+use testudo_port_memory::{LoopPort, SinkHandle, SinkPort};
+
+use super::case::{Case, Way};
+use super::error::Wrong;
+use super::tunnels::{self, OVERHEAD_BYTES};
+
+/// Buffers of the pool: more than are ever under way, unless an engine is asynchronous.
+const BUFFERS: usize = 4096;
+/// Buffers are at least this long, as for an Internet MTU.
+const BUFFER_BYTES: usize = 2048;
+/// Turns between two looks at the clock that ends a measurement.
+const TURNS: usize = 8;
+/// Turns in a row without a packet after which none will come.
+const QUIET_TURNS: u32 = 100_000;
+
+/// What was measured.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Run {
+    pub(super) packets: u64,
+    /// Of inner packets.
+    pub(super) bytes: u64,
+    pub(super) ticks: u64,
+    pub(super) elapsed: Duration,
+    pub(super) stages: StageTimes,
+}
+
+/// A gateway whose packets go one way.
+pub(super) struct Subject {
+    worker: Worker,
+    clock: SystemClock,
+    way: Way,
+    /// What the last port is given.
+    pub(super) sink: SinkHandle,
+}
+
+/// A moment's readings.
+struct Reading {
+    received: PortCounters,
+    sent: PortCounters,
+    stages: StageTimes,
+    at: Instant,
+    ticks: u64,
+}
+
+impl Subject {
+    /// A gateway on the side of `case` where packets go `way`, taking them from `feed`. It has no engine to fall back on: what it does
+    /// is what `engine` does.
+    pub(super) fn new(case: &Case, way: Way, engine: Box<dyn Engine>, feed: LoopPort) -> Result<Self, Wrong> {
+        let (sink_port, sink) = SinkPort::new("sink");
+        let ports = match way {
+            Way::Outbound => PortPair { protected: Box::new(feed), unprotected: Box::new(sink_port) },
+            Way::Inbound => PortPair { protected: Box::new(sink_port), unprotected: Box::new(feed) },
+        };
+        let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
+        let mut worker = Worker::new(ports, pool, vec![engine], Arc::default());
+        tunnels::install(&mut worker, case, way)?;
+        Ok(Self { worker, clock: SystemClock::default(), way, sink })
+    }
+
+    /// What was taken from the first port, and given to the last.
+    fn ports(&self) -> (PortCounters, PortCounters) {
+        let (protected, unprotected) =
+            (self.worker.protected_port().counters(), self.worker.unprotected_port().counters());
+        match self.way {
+            Way::Outbound => (protected, unprotected),
+            Way::Inbound => (unprotected, protected),
+        }
+    }
+
+    fn read(&self) -> Reading {
+        let (received, sent) = self.ports();
+        let stages = match self.way {
+            Way::Outbound => self.worker.outbound_stages(),
+            Way::Inbound => self.worker.inbound_stages(),
+        };
+        Reading { received, sent, stages: *stages, at: Instant::now(), ticks: ticks() }
+    }
+
+    /// The clock is read for each turn, as `testudo run` does.
+    fn turn(&mut self) -> Result<usize, Wrong> {
+        self.worker.turn(self.clock.now()).map_err(|e| e.to_string())
+    }
+
+    /// Turns until `packets` more have come out.
+    pub(super) fn advance(&mut self, packets: usize) -> Result<(), Wrong> {
+        let goal = self.ports().1.tx_packets + packets as u64;
+        let mut quiet = 0;
+        while self.ports().1.tx_packets < goal {
+            quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
+            // A feed without end would be lost without end.
+            if quiet > QUIET_TURNS || self.worker.pool().drops().total() > 0 {
+                return Err(self.loss());
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns until there is nothing left to take, whatever becomes of it.
+    pub(super) fn exhaust(&mut self) -> Result<(), Wrong> {
+        while self.turn()? > 0 {}
+        Ok(())
+    }
+
+    /// Turns for a while, and says what that brought.
+    pub(super) fn run_for(&mut self, duration: Duration) -> Result<Run, Wrong> {
+        let before = self.read();
+        while before.at.elapsed() < duration {
+            for _ in 0..TURNS {
+                self.turn()?;
+            }
+        }
+        Ok(self.since(&before))
+    }
+
+    /// As [`advance`](Self::advance), and says what that took.
+    pub(super) fn run_through(&mut self, packets: usize) -> Result<Run, Wrong> {
+        let before = self.read();
+        self.advance(packets)?;
+        Ok(self.since(&before))
+    }
+
+    fn since(&self, before: &Reading) -> Run {
+        let ticks = ticks().wrapping_sub(before.ticks);
+        let elapsed = before.at.elapsed();
+        let now = self.read();
+        let bytes = match self.way {
+            Way::Outbound => now.received.rx_bytes - before.received.rx_bytes,
+            Way::Inbound => now.sent.tx_bytes - before.sent.tx_bytes,
+        };
+        let packets = now.sent.tx_packets - before.sent.tx_packets;
+        Run { packets, bytes, ticks, elapsed, stages: now.stages.since(&before.stages) }
+    }
+
+    /// Takes nothing more, and lets come out what is under way.
+    pub(super) fn settle(&mut self) -> Result<(), Wrong> {
+        self.worker.drain();
+        let mut quiet = 0;
+        while self.worker.is_busy() || self.worker.is_waiting() != (false, false) {
+            quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
+            if quiet > QUIET_TURNS {
+                return Err(self.loss());
+            }
+        }
+        Ok(())
+    }
+
+    /// New sequence numbers and replay windows, as after an exchange of keys.
+    pub(super) fn reinstall(&mut self, case: &Case) -> Result<(), Wrong> {
+        tunnels::reinstall(&mut self.worker, case, self.way)
+    }
+
+    /// Every packet that went in must have come out.
+    pub(super) fn check_books(&self) -> Result<(), Wrong> {
+        let (received, sent) = self.ports();
+        let pool = self.worker.pool();
+        let is_settled = received.rx_packets == sent.tx_packets && pool.created() == 0;
+        if is_settled && pool.drops().total() == 0 { Ok(()) } else { Err(self.loss()) }
+    }
+
+    fn loss(&self) -> Wrong {
+        let (received, sent) = self.ports();
+        let drops = self.worker.pool().drops().iter().filter(|(_, count)| *count > 0);
+        let drops: Vec<String> = drops.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+        let (received, sent) = (received.rx_packets, sent.tx_packets);
+        format!("{received} packets went in and {sent} came out; drops: {drops}")
+    }
+}
