@@ -15,6 +15,8 @@
 //! its gateway anew, so that the layout of its memory is not an accident that all its repetitions share.
 
 mod case;
+mod chart;
+mod compare;
 mod engines;
 mod error;
 mod floor;
@@ -27,16 +29,21 @@ mod statistics;
 mod subject;
 mod tunnels;
 
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench_host::{self, BenchHostOptions};
 use crate::progress::Progress;
 use case::Case;
 pub use case::{Carrier, Size, Way};
+pub use compare::CompareOptions;
+use compare::Comparison;
 use engines::Engines;
 pub use error::BenchError;
 pub use options::BenchOptions;
@@ -59,6 +66,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// One TCP stream through two gateways: Testudo beside the bare link and wireguard-go
     Host(BenchHostOptions),
+    /// Two runs of `testudo bench --json` beside each other
+    Compare(CompareOptions),
 }
 
 impl BenchArgs {
@@ -66,17 +75,38 @@ impl BenchArgs {
     /// program has besides the portable one.
     #[must_use = "it says whether the measurement has failed"]
     pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
-        match &self.command {
-            Some(BenchCommand::Host(options)) => bench_host::run(options),
-            None => match measure_all(&self.options, candidates) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("testudo bench: {error}");
-                    error.exit_code()
-                }
+        let result = match &self.command {
+            Some(BenchCommand::Host(options)) => return bench_host::run(options),
+            Some(BenchCommand::Compare(options)) => compare(options),
+            None => measure_all(&self.options, candidates),
+        };
+        result.map_or_else(
+            |error| {
+                eprintln!("testudo bench: {error}");
+                error.exit_code()
             },
-        }
+            |()| ExitCode::SUCCESS,
+        )
     }
+}
+
+fn compare(options: &CompareOptions) -> Result<(), BenchError> {
+    let comparison = Comparison::of_files(&options.before, &options.after)?;
+    print(&if options.json { format!("{:#}\n", comparison.json()) } else { comparison.table() })?;
+    match options.fail_above.and_then(|percent| comparison.slower_than(percent)) {
+        Some(slower) => Err(BenchError::Slower(slower)),
+        None => Ok(()),
+    }
+}
+
+/// Measures what `options` ask for, and gives the array that `testudo bench --json` prints.
+///
+/// # Errors
+/// [`BenchError`] if nothing can be measured, or if what was measured was not the whole work.
+pub fn measure(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
+    let mut engines = Engines::start(candidates, &options.engines)?;
+    let (cases, _) = options.cases(&engines)?;
+    Ok(report::json(&repeat(options, &cases, &mut engines)?))
 }
 
 fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(), BenchError> {
@@ -87,12 +117,34 @@ fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(),
         text.extend(engines.missing.iter().chain(&refused).map(|line| format!("  not measured: {line}\n")));
         print(&format!("{text}\n"))?;
     }
+    // Whether the picture can be written is known before the measurement, not after it.
+    let picture = options.svg.as_deref().map(open_picture).transpose()?;
     let series = repeat(options, &cases, &mut engines)?;
+    if let Some((path, file)) = picture {
+        draw(options, &series, path, file)?;
+    }
     if options.json {
         print(&format!("{:#}\n", report::json(&series)))
     } else {
         print(&(report::table(&series) + &options.legend(&series)))
     }
+}
+
+/// The file of a picture, as it is until there is one.
+fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    file.map(|file| (path, file)).map_err(|source| BenchError::File { path: path.to_owned(), source })
+}
+
+fn draw(options: &BenchOptions, series: &[Series], path: &Path, mut file: File) -> Result<(), BenchError> {
+    let subtitle = format!(
+        "one core, in memory, {}; medians of {} repetitions, with lowest and highest",
+        options.encapsulation.name(),
+        options.repetitions
+    );
+    let picture = chart::svg("Testudo: throughput over packet size", &subtitle, &chart::lines(series));
+    let written = file.set_len(0).and_then(|()| file.write_all(picture.as_bytes()));
+    written.map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
 
 /// To standard output; a reader who has gone is no failure.

@@ -37,6 +37,9 @@ pub enum BenchError {
         /// What is wrong with it.
         what: String,
     },
+    /// A comparison shows more of a loss than is allowed.
+    #[error("{0}")]
+    Slower(String),
 }
 
 impl BenchError {

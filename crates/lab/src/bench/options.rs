@@ -1,5 +1,6 @@
 //! The command line of `testudo bench`, and the cases that it asks for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use testudo_crypto::Suite;
@@ -23,7 +24,12 @@ pub struct BenchOptions {
     pub suites: Vec<Suite>,
 
     /// Lengths of whole inner IP packets in bytes, or imix
-    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,256,512,1024,1420,imix")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "BYTES,…",
+        default_value = "64,128,256,512,1024,1420,imix"
+    )]
     pub sizes: Vec<Size>,
 
     /// Ways through the gateway
@@ -59,6 +65,10 @@ pub struct BenchOptions {
     /// Print a JSON array instead of the table, and no progress
     #[arg(long)]
     pub json: bool,
+
+    /// Draw throughput over packet size to a file, too
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 fn suite(name: &str) -> Result<Suite, String> {

@@ -1,0 +1,361 @@
+//! A picture of throughput against packet size, a line for each variant (SVG 1.1).
+
+use std::fmt::Write as _;
+
+use super::case::{Case, Size, plural};
+use super::report::Series;
+use super::statistics::Spread;
+
+/// Colours of the variants, to be told apart by most eyes and on paper.
+const COLOURS: [&str; 8] =
+    ["#0b6e99", "#c8452d", "#2e8540", "#8e4585", "#b8860b", "#4b4b4b", "#d16ba5", "#3ba7a0"];
+const DASHES: [&str; 2] = ["none", "7 4"];
+
+/// Lengths in pixels.
+const LEFT: f64 = 70.0;
+const TOP: f64 = 64.0;
+const WIDTH: f64 = 620.0;
+const HEIGHT: f64 = 380.0;
+const MIX_WIDTH: f64 = 70.0;
+const LEGEND_GAP: f64 = 28.0;
+const LEGEND_LINE: f64 = 22.0;
+const CHARACTER: f64 = 6.8;
+
+/// One line of the picture.
+pub(super) struct Line {
+    pub(super) name: String,
+    /// Lines of one colour differ in their dashes.
+    pub(super) colour: usize,
+    pub(super) dash: usize,
+    /// Bytes of a packet and Gbit/s, by bytes.
+    pub(super) points: Vec<(usize, Spread)>,
+    pub(super) mix: Option<Spread>,
+}
+
+impl Line {
+    fn top(&self) -> f64 {
+        self.points.iter().map(|(_, rate)| rate).chain(&self.mix).map(|rate| rate.highest).fold(0.0, f64::max)
+    }
+
+    /// What the legend is sorted by: where the line ends.
+    fn end(&self) -> f64 {
+        self.points.last().map(|(_, rate)| rate.median).or(self.mix.map(|rate| rate.median)).unwrap_or(0.0)
+    }
+}
+
+/// A line for each suite, engine and number of SAs (its colour) and direction (its dashes).
+pub(super) fn lines(series: &[Series]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut variants: Vec<String> = Vec::new();
+    let many_sas = series.iter().any(|other| other.case.sas != series[0].case.sas);
+    for series in series {
+        let Case { suite, way, size, sas, .. } = series.case;
+        let sas = if many_sas { format!(", {}", plural(sas)) } else { String::new() };
+        let variant = format!("{suite}, {}{sas}", series.engine);
+        let colour = variants.iter().position(|known| *known == variant).unwrap_or_else(|| {
+            variants.push(variant.clone());
+            variants.len() - 1
+        });
+        let name = format!("{variant}, {}", way.name());
+        let place = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            lines.push(Line { name, colour, dash: way as usize, points: Vec::new(), mix: None });
+            lines.len() - 1
+        });
+        match size {
+            Size::Bytes(bytes) => lines[place].points.push((bytes, series.gbit_s())),
+            Size::Imix => lines[place].mix = Some(series.gbit_s()),
+        }
+    }
+    lines.iter_mut().for_each(|line| line.points.sort_by_key(|(bytes, _)| *bytes));
+    lines.sort_by(|a, b| b.end().total_cmp(&a.end()));
+    lines
+}
+
+/// A step of 1, 2 or 5 times a power of ten that goes at most `steps` times into `most`.
+fn step(most: f64, steps: f64) -> f64 {
+    let least = (most / steps).max(1e-6);
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|step| *step >= least * 0.999)
+        .unwrap_or(least)
+}
+
+/// Where values stand in the picture.
+struct Axes {
+    bytes: f64,
+    bytes_step: f64,
+    gbit_s: f64,
+    gbit_s_step: f64,
+    has_mix: bool,
+}
+
+impl Axes {
+    fn of(lines: &[Line]) -> Self {
+        let longest = lines.iter().flat_map(|line| &line.points).map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        let top = lines.iter().map(Line::top).fold(0.0, f64::max).max(0.1);
+        let longest = (longest as f64).max(100.0);
+        let (bytes_step, gbit_s_step) = (step(longest, 8.0), step(top, 8.0));
+        let whole = |value: f64, step: f64| (value / step).ceil() * step;
+        Self {
+            bytes: whole(longest, bytes_step / 2.0),
+            bytes_step,
+            gbit_s: whole(top, gbit_s_step),
+            gbit_s_step,
+            has_mix: lines.iter().any(|line| line.mix.is_some()),
+        }
+    }
+
+    fn x(&self, bytes: f64) -> f64 {
+        LEFT + bytes / self.bytes * WIDTH
+    }
+
+    fn y(&self, gbit_s: f64) -> f64 {
+        TOP + HEIGHT - gbit_s / self.gbit_s * HEIGHT
+    }
+
+    /// The middle of the strip for the Internet mix, which has no length of its own.
+    fn mix_x() -> f64 {
+        LEFT + WIDTH + MIX_WIDTH / 2.0
+    }
+
+    fn right(&self) -> f64 {
+        LEFT + WIDTH + if self.has_mix { MIX_WIDTH } else { 0.0 }
+    }
+
+    fn draw(&self, picture: &mut String) {
+        let (bottom, right) = (TOP + HEIGHT, self.right());
+        let count = |most: f64, step: f64| {
+            (0..=1000).map(f64::from).map(move |n| n * step).take_while(move |v| *v <= most * 1.0001)
+        };
+        for gbit_s in count(self.gbit_s, self.gbit_s_step) {
+            let (y, label) = (self.y(gbit_s), tick(gbit_s, self.gbit_s_step));
+            let _ = writeln!(
+                picture,
+                r##"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#e3e3e3"/>"##
+            );
+            let _ = writeln!(
+                picture,
+                r#"<text x="{}" y="{:.1}" text-anchor="end">{label}</text>"#,
+                LEFT - 8.0,
+                y + 4.0
+            );
+        }
+        for bytes in count(self.bytes, self.bytes_step) {
+            let x = self.x(bytes);
+            let _ = writeln!(
+                picture,
+                r##"<line x1="{x:.1}" y1="{bottom}" x2="{x:.1}" y2="{}" stroke="#444"/>"##,
+                bottom + 5.0
+            );
+            let _ = writeln!(
+                picture,
+                r#"<text x="{x:.1}" y="{}" text-anchor="middle">{bytes:.0}</text>"#,
+                bottom + 20.0
+            );
+        }
+        if self.has_mix {
+            let (x, middle) = (LEFT + WIDTH, Self::mix_x());
+            let _ = writeln!(
+                picture,
+                r##"<line x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}" stroke="#bbb" stroke-dasharray="2 3"/>"##
+            );
+            let _ = writeln!(
+                picture,
+                r#"<text x="{middle}" y="{}" text-anchor="middle">IMIX</text>"#,
+                bottom + 20.0
+            );
+        }
+        let _ =
+            writeln!(picture, r##"<path d="M{LEFT},{TOP} V{bottom} H{right}" fill="none" stroke="#444"/>"##);
+        let middle = LEFT + WIDTH / 2.0;
+        let _ = writeln!(
+            picture,
+            r#"<text x="{middle}" y="{}" text-anchor="middle">packet size (bytes of the inner IP packet)</text>"#,
+            bottom + 44.0
+        );
+        let middle = TOP + HEIGHT / 2.0;
+        let _ = writeln!(
+            picture,
+            r#"<text transform="translate(22 {middle}) rotate(-90)" text-anchor="middle">throughput (Gbit/s of inner packets)</text>"#
+        );
+    }
+}
+
+/// A label as exact as the steps between labels.
+fn tick(value: f64, step: f64) -> String {
+    if step >= 1.0 {
+        format!("{value:.0}")
+    } else if step >= 0.1 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// Median and spread at one place.
+fn mark(picture: &mut String, axes: &Axes, x: f64, rate: &Spread, line: &Line) {
+    let (colour, y) = (COLOURS[line.colour % COLOURS.len()], axes.y(rate.median));
+    let (lowest, highest) = (axes.y(rate.lowest), axes.y(rate.highest));
+    let fill = if line.dash == 0 { colour } else { "#ffffff" };
+    let _ = writeln!(
+        picture,
+        r#"<line x1="{x:.1}" y1="{lowest:.1}" x2="{x:.1}" y2="{highest:.1}" stroke="{colour}" stroke-opacity="0.5"/>"#
+    );
+    let _ = writeln!(
+        picture,
+        r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{fill}" stroke="{colour}" stroke-width="1.5"/>"#
+    );
+}
+
+fn draw_line(picture: &mut String, axes: &Axes, line: &Line) {
+    let (colour, dash) = (COLOURS[line.colour % COLOURS.len()], DASHES[line.dash % DASHES.len()]);
+    let place =
+        |(bytes, rate): &(usize, Spread)| format!("{:.1},{:.1}", axes.x(*bytes as f64), axes.y(rate.median));
+    let path: Vec<String> = line.points.iter().map(place).collect();
+    if path.len() > 1 {
+        let path = path.join(" ");
+        let _ = writeln!(
+            picture,
+            r#"<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>"#
+        );
+    }
+    for (bytes, rate) in &line.points {
+        mark(picture, axes, axes.x(*bytes as f64), rate, line);
+    }
+    if let Some(rate) = &line.mix {
+        mark(picture, axes, Axes::mix_x(), rate, line);
+    }
+}
+
+fn draw_legend(picture: &mut String, axes: &Axes, lines: &[Line]) {
+    let x = axes.right() + LEGEND_GAP;
+    for (place, line) in (0..).map(f64::from).zip(lines) {
+        let (colour, dash) = (COLOURS[line.colour % COLOURS.len()], DASHES[line.dash % DASHES.len()]);
+        let y = TOP + 10.0 + place * LEGEND_LINE;
+        let fill = if line.dash == 0 { colour } else { "#ffffff" };
+        let (end, middle, text) = (x + 34.0, x + 17.0, x + 44.0);
+        let _ = writeln!(
+            picture,
+            r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>"#
+        );
+        let _ = writeln!(
+            picture,
+            r#"<circle cx="{middle}" cy="{y}" r="3.5" fill="{fill}" stroke="{colour}" stroke-width="1.5"/>"#
+        );
+        let _ = writeln!(picture, r#"<text x="{text}" y="{}">{}</text>"#, y + 4.0, escaped(&line.name));
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The picture: axes, lines, and a legend beside them.
+pub(super) fn svg(title: &str, subtitle: &str, lines: &[Line]) -> String {
+    let axes = Axes::of(lines);
+    let longest = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let width = (axes.right() + LEGEND_GAP + 44.0 + longest as f64 * CHARACTER + 16.0).ceil();
+    let legend_bottom = TOP + lines.len() as f64 * LEGEND_LINE + 20.0;
+    let height = (TOP + HEIGHT + 62.0).max(legend_bottom).ceil();
+    let mut picture = format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">
+<rect width="100%" height="100%" fill="#ffffff"/>
+<g font-family="'DejaVu Sans', Verdana, Helvetica, sans-serif" font-size="12" fill="#222222">
+<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
+<text x="{LEFT}" y="46" fill="#666666">{}</text>
+"##,
+        escaped(title),
+        escaped(subtitle)
+    );
+    axes.draw(&mut picture);
+    // The highest line is drawn last, so that its marks lie on top.
+    lines.iter().rev().for_each(|line| draw_line(&mut picture, &axes, line));
+    draw_legend(&mut picture, &axes, lines);
+    picture + "</g>\n</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, dash: usize, points: &[(usize, f64)], mix: Option<f64>) -> Line {
+        let points = points.iter().map(|&(bytes, rate)| (bytes, Spread::of([rate]))).collect();
+        Line { name: name.to_owned(), colour: 0, dash, points, mix: mix.map(|rate| Spread::of([rate])) }
+    }
+
+    /// The elements of a document in which every element is closed; panics where one is not.
+    fn elements(document: &str) -> Vec<String> {
+        let (mut open, mut seen) = (Vec::new(), Vec::new());
+        for part in document.split('<').skip(1) {
+            let (tag, text) = part.split_once('>').expect("every < has its >");
+            assert!(!text.contains('>'), "a > that nothing has opened: {part}");
+            assert_eq!(tag.matches('"').count() % 2, 0, "a quote that is not closed: {tag}");
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+            if tag.starts_with('/') {
+                assert_eq!(open.pop().as_deref(), Some(name), "closed in the wrong order");
+            } else {
+                seen.push(name.to_owned());
+                if !tag.ends_with('/') {
+                    open.push(name.to_owned());
+                }
+            }
+        }
+        assert!(open.is_empty(), "not closed: {open:?}");
+        seen
+    }
+
+    #[test]
+    fn a_picture_is_well_formed_and_has_a_line_for_each_variant() {
+        let lines = [
+            line("a <fast> & good one", 0, &[(64, 4.0), (1420, 44.0)], Some(19.0)),
+            line("another", 1, &[(64, 3.0), (1420, 38.0)], None),
+        ];
+        let picture = svg("Throughput", "a test", &lines);
+        let elements = elements(&picture);
+        let count = |name: &str| elements.iter().filter(|element| *element == name).count();
+        assert_eq!((count("svg"), count("polyline")), (1, 2));
+        // Five points and two in the legend.
+        assert_eq!(count("circle"), 7, "{picture}");
+        assert!(picture.contains("a &lt;fast&gt; &amp; good one</text>") && picture.contains(">IMIX</text>"));
+    }
+
+    #[test]
+    fn one_size_or_only_the_mix_makes_a_picture_too() {
+        for lines in [vec![line("a", 0, &[(64, 4.0)], None)], vec![line("a", 0, &[], Some(0.01))], Vec::new()]
+        {
+            let picture = svg("t", "s", &lines);
+            assert!(!elements(&picture).contains(&"polyline".to_owned()));
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+        }
+    }
+
+    #[test]
+    fn everything_stands_inside_the_picture() {
+        let lines: Vec<Line> =
+            (0..40).map(|n| line(&format!("line {n}"), n % 2, &[(16_000, 400.0)], Some(1.0))).collect();
+        let picture = svg("t", "s", &lines);
+        let attribute = |element: &str, name: &str| -> Option<f64> {
+            element
+                .split_once(&format!(" {name}=\""))
+                .and_then(|(_, rest)| rest.split('"').next()?.parse().ok())
+        };
+        let (width, height) = (attribute(&picture, "width").unwrap(), attribute(&picture, "height").unwrap());
+        for element in picture.split('<') {
+            assert!(
+                ["x", "x1", "x2", "cx"].iter().filter_map(|n| attribute(element, n)).all(|x| x <= width),
+                "{element}"
+            );
+            assert!(
+                ["y", "y1", "y2", "cy"].iter().filter_map(|n| attribute(element, n)).all(|y| y <= height),
+                "{element}"
+            );
+        }
+    }
+
+    #[test]
+    fn steps_are_round() {
+        assert_eq!([44.0, 8.0, 1420.0, 0.3].map(|most| step(most, 8.0)), [10.0, 1.0, 200.0, 0.05]);
+    }
+}

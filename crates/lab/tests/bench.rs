@@ -1,0 +1,220 @@
+//! `testudo bench`, by its public entry: what it prints, and that it does not believe an engine that cheats.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::Parser;
+use serde_json::Value;
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_engine_late::{LateConfig, LateEngine};
+use testudo_gateway::Candidate;
+use testudo_lab::bench::{BenchArgs, BenchError, measure};
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+/// Short measurements with these options besides.
+fn bench(words: &str, candidates: Vec<Candidate>) -> Result<Vec<Value>, BenchError> {
+    let words = format!("bench --json --repetitions 2 --milliseconds 2 {words}");
+    let options = Program::parse_from(words.split_whitespace()).bench.options;
+    Ok(measure(&options, candidates)?.as_array().expect("an array").clone())
+}
+
+fn number(object: &Value, name: &str) -> f64 {
+    object[name].as_f64().unwrap_or_else(|| panic!("{name} is no number in {object}"))
+}
+
+#[test]
+fn a_run_has_all_cases_and_each_has_all_fields() {
+    let cases = bench("--sizes 64,1420,imix --sas 1,5", Vec::new()).expect("figures");
+    assert_eq!(cases.len(), Suite::ALL.len() * 2 * 2 * 3);
+    for case in &cases {
+        assert!(Suite::ALL.iter().any(|suite| case["suite"] == suite.name()), "{case}");
+        assert!(["outbound", "inbound"].iter().any(|direction| case["direction"] == *direction), "{case}");
+        assert!(case["inner_bytes"] == "imix" || case["inner_bytes"].is_u64(), "{case}");
+        assert_eq!((&case["engine"], &case["encapsulation"]), (&"portable".into(), &"esp".into()));
+        assert!(case["sas"] == 1 || case["sas"] == 5);
+        assert_eq!(case["repetitions"], 2);
+        for figure in [
+            "packets_per_second",
+            "gbit_s",
+            "cycles_per_packet",
+            "cycles_per_byte",
+            "floor_cycles_per_packet",
+        ] {
+            let [lowest, median, highest] =
+                ["_lowest", "", "_highest"].map(|end| number(case, &format!("{figure}{end}")));
+            assert!(0.0 < lowest && lowest <= median && median <= highest, "{figure} in {case}");
+        }
+        let shares = case["stages"].as_object().expect("an object");
+        let sum: f64 = shares.values().filter_map(Value::as_f64).sum();
+        assert!(shares.contains_key("cryptography") && (sum - 1.0).abs() < 1e-6, "{case}");
+        // Every packet that was not only counted was judged: at least one round of all flows in each repetition.
+        assert!(number(case, "judged_packets") >= 2.0 * 512.0 && number(case, "packets") > 0.0, "{case}");
+    }
+}
+
+#[test]
+fn gbit_and_cycles_per_byte_count_inner_packets() {
+    for case in bench("--sizes 1000 --suites aes128gcm16", Vec::new()).expect("figures") {
+        let ratio = number(&case, "gbit_s") / (number(&case, "packets_per_second") * 8000.0 / 1e9);
+        assert!((ratio - 1.0).abs() < 1e-9, "{case}");
+        let ratio = number(&case, "cycles_per_packet") / number(&case, "cycles_per_byte");
+        assert!((ratio - 1000.0).abs() < 1e-6, "{case}");
+    }
+}
+
+#[test]
+fn esp_in_udp_is_measured_too() {
+    let cases = bench("--sizes 64 --suites chacha20poly1305 --encapsulation esp-in-udp", Vec::new());
+    assert!(cases.expect("figures").iter().all(|case| case["encapsulation"] == "esp-in-udp"));
+}
+
+/// More than the packets that are judged before a measured run.
+const HONEST_JOBS: usize = 2000;
+
+/// How an engine cheats, once it has passed its self-test and the first packets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cheat {
+    /// One bit of each ICV is wrong.
+    WrongIcv,
+    /// Nothing is encrypted; opened packets are what they were.
+    NoWork,
+    /// Plaintext goes out with a correct ICV of something else.
+    WrongText,
+    /// Some jobs are not done.
+    Faults,
+}
+
+struct Cheater {
+    inner: PortableEngine,
+    cheat: Cheat,
+    honest_jobs: usize,
+}
+
+impl Cheater {
+    fn spoil(&self, job: &mut Job) {
+        let (start, end) = (job.text_start as usize, (job.text_start + job.text_bytes) as usize);
+        let bytes = job.buffer.bytes_mut();
+        match self.cheat {
+            Cheat::WrongIcv if job.direction == Direction::Seal => bytes[end] ^= 1,
+            Cheat::WrongText => bytes[start + 30] ^= 1,
+            Cheat::Faults => job.status = JobStatus::Fault,
+            Cheat::WrongIcv | Cheat::NoWork => {}
+        }
+    }
+}
+
+impl Engine for Cheater {
+    fn name(&self) -> &'static str {
+        "cheater"
+    }
+
+    fn description(&self) -> String {
+        format!("{:?}", self.cheat)
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.inner.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.inner.install(key, direction)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.inner.remove(key);
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let is_honest = self.honest_jobs > jobs.len();
+        self.honest_jobs = self.honest_jobs.saturating_sub(jobs.len());
+        if !is_honest && self.cheat == Cheat::NoWork {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Done);
+            return jobs.len();
+        }
+        let taken = self.inner.submit(jobs);
+        if !is_honest {
+            jobs.iter_mut().for_each(|job| self.spoil(job));
+        }
+        taken
+    }
+}
+
+fn candidate(name: &'static str, open: impl Fn() -> Box<dyn Engine> + Send + 'static) -> Vec<Candidate> {
+    vec![Candidate { name, open: Box::new(move || Ok(open())) }]
+}
+
+/// What is said of an engine that cheats in one direction.
+fn verdict(cheat: Cheat, direction: &str) -> String {
+    let opened = AtomicUsize::new(0);
+    let cheater = move || -> Box<dyn Engine> {
+        // The first is the one that floors are measured on: it is in the gateway that the cheat must be noticed.
+        let is_first = opened.fetch_add(1, Ordering::Relaxed) == 0;
+        let honest_jobs = if is_first { usize::MAX } else { HONEST_JOBS };
+        Box::new(Cheater { inner: PortableEngine::new(), cheat, honest_jobs })
+    };
+    let words = format!("--engines cheater --suites aes128gcm16 --sizes 64 --directions {direction}");
+    match bench(&words, candidate("cheater", cheater)) {
+        Err(error) => error.to_string(),
+        Ok(figures) => panic!("{cheat:?} was believed: {figures:?}"),
+    }
+}
+
+#[test]
+fn an_engine_whose_packets_no_peer_accepts_is_found_out() {
+    for cheat in [Cheat::WrongIcv, Cheat::NoWork, Cheat::WrongText] {
+        let verdict = verdict(cheat, "outbound");
+        assert!(verdict.contains("a peer refuses what was sealed"), "{cheat:?}: {verdict}");
+        assert!(verdict.starts_with("aes128gcm16 outbound, 64 bytes, 1 SA, esp, cheater: "), "{verdict}");
+    }
+}
+
+#[test]
+fn an_engine_that_does_not_open_what_it_says_it_has_opened_is_found_out() {
+    let verdict_on = |cheat| verdict(cheat, "inbound");
+    // Without decryption, the padding or the packet behind it is wrong.
+    assert!(verdict_on(Cheat::NoWork).contains("drops: bad_"), "{}", verdict_on(Cheat::NoWork));
+    assert!(verdict_on(Cheat::WrongText).contains("did not come out as they went in"));
+}
+
+#[test]
+fn packets_that_an_engine_loses_are_found_missing() {
+    for direction in ["outbound", "inbound"] {
+        let verdict = verdict(Cheat::Faults, direction);
+        assert!(verdict.contains("engine_fault"), "{verdict}");
+    }
+}
+
+#[test]
+fn an_engine_that_answers_late_is_measured_like_others() {
+    let late = || -> Box<dyn Engine> {
+        // No more are ever under way than the worker has buffers: it is never asked to take more than it can.
+        let config = LateConfig { queue_jobs: 1 << 16, ..LateConfig::reliable(1) };
+        Box::new(LateEngine::new(Box::new(PortableEngine::new()), config))
+    };
+    let cases =
+        bench("--engines late --suites aes128gcm16 --sizes 64,imix --sas 1,3", candidate("late", late));
+    assert_eq!(cases.expect("figures").len(), 2 * 2 * 2);
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_in_one_line() {
+    let error = |words: &str| bench(words, Vec::new()).expect_err(words).to_string();
+    assert_eq!(error("--engines gpu"), "there is no engine \"gpu\"; the engines are portable");
+    assert!(error("--sas 65536 --sizes 1420").contains("at most 17722 SAs"));
+    let missing = Candidate {
+        name: "missing",
+        open: Box::new(|| {
+            Err(EngineError::Unavailable { engine: "missing", reason: "no such library".to_owned() })
+        }),
+    };
+    let error = bench("--engines missing", vec![missing]).expect_err("no engine").to_string();
+    assert_eq!(error, "engine missing is not available: no such library");
+}
