@@ -1,7 +1,7 @@
 //! What an SA has done, readable by other threads while its worker counts.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, prefetch};
 
 /// Whether an SA can pass packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,6 +17,7 @@ pub enum SaState {
 
 /// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic addition.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct SaCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -42,6 +43,12 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl SaCounters {
+    /// Asks for the memory of the counts that every packet changes.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.packets);
+    }
+
     /// Counts `packets` packets of together `bytes` inner bytes.
     #[inline]
     pub(crate) fn count(&self, packets: u64, bytes: u64, sequence: u64) {

@@ -17,7 +17,7 @@ use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::net::IpAddr;
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock, prefetch};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IpHeader, Version};
 use testudo_wire::plain::PlainHeader;
@@ -246,6 +246,9 @@ impl Ipsec {
             outcomes.push(opened);
         }
         clock.lap(Stage::Finish);
+        if self.spd.is_indexed() {
+            self.prefetch_policy(jobs);
+        }
         let mut at = 0;
         while let Some(name) = jobs.get(at).map(Prepared::sa_of) {
             let run = jobs[at..].iter().take_while(|job| Prepared::sa_of(job) == name).count();
@@ -256,6 +259,19 @@ impl Ipsec {
         }
         clock.lap(Stage::Policy);
         outcomes
+    }
+
+    /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
+    fn prefetch_policy(&self, jobs: &[Job]) {
+        for job in jobs {
+            if let Some(header) = PlainHeader::parse(job.buffer.bytes()) {
+                self.spd.prefetch(&Flow::plain_inbound(&header));
+            }
+            if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
+                prefetch(&*sa.selectors);
+                sa.counters.prefetch();
+            }
+        }
     }
 
     #[cold]

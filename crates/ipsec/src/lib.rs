@@ -27,6 +27,7 @@ mod inbound;
 mod keepalive;
 mod lifetime;
 mod outbound;
+mod policy_table;
 mod replay;
 mod reply_budget;
 mod sa;

@@ -68,6 +68,9 @@ impl Ipsec {
             leads.push(lead(buffer));
         }
         clock.lap(Stage::Parse);
+        if self.spd.is_indexed() {
+            leads.iter().flatten().for_each(|lead| self.spd.prefetch(&lead.flow));
+        }
         let mut ways = Ways::new();
         for lead in &leads {
             ways.push(self.way(lead));
@@ -77,6 +80,9 @@ impl Ipsec {
             if let Way::Protect(name) = way {
                 self.outbound.prefetch(*name);
             }
+        }
+        if self.spd.is_indexed() {
+            self.prefetch_counters(&ways);
         }
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
@@ -93,6 +99,17 @@ impl Ipsec {
             }
         }
         clock.lap(Stage::Headers);
+    }
+
+    /// Asks for counters: they are not next to their SAs, since other threads read them.
+    fn prefetch_counters(&self, ways: &Ways) {
+        for way in ways {
+            if let Way::Protect(name) = way
+                && let Some(sa) = self.outbound.get(*name)
+            {
+                sa.counters.prefetch();
+            }
+        }
     }
 
     /// What policy says of a packet, down to the SA.

@@ -284,6 +284,11 @@ impl Selector {
         }
     }
 
+    /// Whether protocol and ports do not matter.
+    pub(crate) fn is_by_address_alone(&self) -> bool {
+        self.protocol.is_none() && self.local_ports == PortRange::ANY && self.remote_ports == PortRange::ANY
+    }
+
     pub(crate) fn networks(&self) -> (u128, u128) {
         (self.local.network, self.remote.network)
     }

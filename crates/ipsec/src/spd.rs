@@ -1,5 +1,6 @@
 //! The security policy database (RFC 4301 4.4.1): an ordered list of policies, of which the first that matches decides.
 
+use crate::policy_table::{NONE, Slot, Table};
 use crate::selector::{Flow, Selector, Shape};
 use hashbrown::HashMap;
 
@@ -41,6 +42,9 @@ pub enum Verdict {
 /// Up to this many policies a scan is faster than hashing.
 const SCANNED: usize = 8;
 
+/// Tables whose memory is asked for ahead; most SPDs have one or two.
+const PREFETCHED: usize = 4;
+
 /// The ordered policies, with an index over them.
 ///
 /// Policies whose prefixes have the same lengths stand in one hash table (tuple space search, Srinivasan et al. 1999), so that the cost of
@@ -49,34 +53,36 @@ const SCANNED: usize = 8;
 pub struct Spd {
     policies: Vec<Policy>,
     tables: Vec<Table>,
-}
-
-#[derive(Debug)]
-struct Table {
-    shape: Shape,
-    /// Lowest index of any policy in this table: tables are ordered by it, and a lookup ends at the first that cannot win.
-    first: usize,
-    /// Indices of policies by masked addresses, ascending.
-    entries: HashMap<(u128, u128), Vec<usize>, foldhash::fast::RandomState>,
+    /// The next policy with the same prefixes, for each policy; [`NONE`] behind the last.
+    next: Vec<u32>,
 }
 
 impl Spd {
     /// An SPD of these policies, in this order.
     #[must_use]
     pub fn new(policies: Vec<Policy>) -> Self {
-        let mut tables: Vec<Table> = Vec::new();
-        if policies.len() > SCANNED {
-            let mut place: HashMap<Shape, usize, foldhash::fast::RandomState> = HashMap::default();
-            for (index, policy) in policies.iter().enumerate() {
-                let shape = policy.selector.shape();
-                let table = *place.entry(shape).or_insert_with(|| {
-                    tables.push(Table { shape, first: index, entries: HashMap::default() });
-                    tables.len() - 1
-                });
-                tables[table].entries.entry(policy.selector.networks()).or_default().push(index);
-            }
+        let mut spd = Self { tables: Vec::new(), next: vec![NONE; policies.len()], policies };
+        if spd.policies.len() > SCANNED {
+            spd.index();
         }
-        Self { policies, tables }
+        spd
+    }
+
+    fn index(&mut self) {
+        let mut members: Vec<(Shape, Vec<u32>)> = Vec::new();
+        let mut place: HashMap<Shape, usize, foldhash::fast::RandomState> = HashMap::default();
+        for (index, policy) in (0..NONE).zip(&self.policies) {
+            let shape = policy.selector.shape();
+            let table = *place.entry(shape).or_insert_with(|| {
+                members.push((shape, Vec::new()));
+                members.len() - 1
+            });
+            members[table].1.push(index);
+        }
+        for (shape, indices) in members {
+            let table = Table::new(shape, &indices, &self.policies, &mut self.next);
+            self.tables.push(table);
+        }
     }
 
     /// The policies, in order.
@@ -85,50 +91,92 @@ impl Spd {
         &self.policies
     }
 
+    /// Asks for the memory that [`verdict`](Self::verdict) will need for this flow.
+    #[inline]
+    pub fn prefetch(&self, flow: &Flow) {
+        for table in self.tables.iter().take(PREFETCHED) {
+            table.prefetch(flow);
+        }
+    }
+
+    /// Whether the memory of a verdict is worth asking for ahead.
+    #[must_use]
+    #[inline]
+    pub fn is_indexed(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
     /// What becomes of `flow`.
     #[must_use]
     #[inline]
     pub fn verdict(&self, flow: &Flow) -> Verdict {
-        match self.lookup(flow) {
+        if self.is_indexed() {
+            return self.verdict_by_tables(flow);
+        }
+        match self.policies.iter().find(|p| p.selector.concerns(flow)) {
             None => Verdict::NoPolicy,
-            Some((_, policy)) if !flow.hides_ports() => Verdict::Policy(policy.action),
-            Some((_, policy)) if policy.selector.matches(flow) => Verdict::Policy(policy.action),
-            Some(_) => Verdict::PortsHidden,
+            Some(policy) => policy.verdict(flow),
+        }
+    }
+
+    fn verdict_by_tables(&self, flow: &Flow) -> Verdict {
+        let Some(slot) = self.best_slot(flow) else { return Verdict::NoPolicy };
+        match slot.answer() {
+            Some(action) => Verdict::Policy(action),
+            None => match self.policies.get(slot.policy as usize) {
+                Some(policy) => policy.verdict(flow),
+                None => Verdict::NoPolicy,
+            },
         }
     }
 
     /// The first policy that selects `flow`, and its place in the order. For a fragment that hides its ports it may be one that would select it
     /// if the ports were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
     #[must_use]
-    #[inline]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
-        if self.tables.is_empty() {
-            return self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow));
+        if self.is_indexed() {
+            let index = self.best_slot(flow)?.policy as usize;
+            return self.policies.get(index).map(|policy| (index, policy));
         }
-        self.lookup_in_tables(flow)
+        self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow))
     }
 
-    fn lookup_in_tables(&self, flow: &Flow) -> Option<(usize, &Policy)> {
-        let mut best = usize::MAX;
+    /// The slot of the first policy that concerns the flow: `policy` is that policy's place.
+    #[inline]
+    fn best_slot(&self, flow: &Flow) -> Option<Slot> {
+        let mut best: Option<Slot> = None;
         for table in &self.tables {
-            if table.first >= best {
+            if best.is_some_and(|best| table.first >= best.policy) {
                 break;
             }
-            if let Some(index) = table.lookup(&self.policies, flow) {
-                best = best.min(index);
+            let Some(found) = table.lookup(flow).and_then(|slot| self.settle(slot, flow)) else { continue };
+            if best.is_none_or(|best| found.policy < best.policy) {
+                best = Some(found);
             }
         }
-        self.policies.get(best).map(|policy| (best, policy))
+        best
+    }
+
+    /// The first of the policies that share a slot's prefixes that concerns the flow.
+    #[inline]
+    fn settle(&self, mut slot: Slot, flow: &Flow) -> Option<Slot> {
+        if slot.answer().is_some() {
+            return Some(slot);
+        }
+        while !self.policies.get(slot.policy as usize)?.selector.concerns(flow) {
+            slot.policy = *self.next.get(slot.policy as usize)?;
+        }
+        Some(slot)
     }
 }
 
-impl Table {
-    fn lookup(&self, policies: &[Policy], flow: &Flow) -> Option<usize> {
-        if self.shape.version.is_some_and(|v| v != flow.version()) {
-            return None;
+impl Policy {
+    #[inline]
+    fn verdict(&self, flow: &Flow) -> Verdict {
+        if flow.hides_ports() && !self.selector.matches(flow) {
+            return Verdict::PortsHidden;
         }
-        let candidates = self.entries.get(&flow.masked(self.shape.local_mask, self.shape.remote_mask))?;
-        candidates.iter().copied().find(|&index| policies[index].selector.concerns(flow))
+        Verdict::Policy(self.action)
     }
 }
 

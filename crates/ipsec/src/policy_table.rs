@@ -1,0 +1,143 @@
+//! The policies whose prefixes have the same lengths, by these prefixes: one hash table of the SPD's index.
+
+use crate::selector::{Flow, Shape};
+use crate::spd::{Action, Policy, TunnelIndex};
+use testudo_packet::prefetch;
+use testudo_wire::ip::Version;
+
+/// No policy.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// The answers that are no tunnel.
+const ASK_THE_POLICY: u32 = u32::MAX;
+const BYPASS: u32 = u32::MAX - 1;
+const DISCARD: u32 = u32::MAX - 2;
+
+/// One place of a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    key: u64,
+    /// The first policy with these prefixes; [`NONE`] in a free place.
+    pub(crate) policy: u32,
+    /// The policy's action, if the prefixes alone decide and the key says all of them.
+    answer: u32,
+}
+
+/// Four to a cache line: a lookup that the prefixes decide touches one.
+const _: () = assert!(size_of::<Slot>() == 16);
+
+const FREE: Slot = Slot { key: 0, policy: NONE, answer: ASK_THE_POLICY };
+
+impl Slot {
+    /// What becomes of every packet that this slot is found for, if nothing but its addresses matters.
+    #[inline]
+    pub(crate) fn answer(&self) -> Option<Action> {
+        match self.answer {
+            ASK_THE_POLICY => None,
+            BYPASS => Some(Action::Bypass),
+            DISCARD => Some(Action::Discard),
+            tunnel => Some(Action::Protect(TunnelIndex(tunnel))),
+        }
+    }
+}
+
+fn encoded(action: Action) -> u32 {
+    match action {
+        Action::Protect(TunnelIndex(tunnel)) if tunnel < DISCARD => tunnel,
+        Action::Protect(_) => ASK_THE_POLICY,
+        Action::Bypass => BYPASS,
+        Action::Discard => DISCARD,
+    }
+}
+
+/// The table: open addressing with linear probing, at most half full. Who configures policies chooses what is in it, so that no arriving
+/// packet can make it slow.
+#[derive(Debug)]
+pub(crate) struct Table {
+    shape: Shape,
+    /// Lowest place of any policy in this table: tables are ordered by it, and a lookup ends at the first that cannot win.
+    pub(crate) first: u32,
+    slots: Box<[Slot]>,
+}
+
+impl Table {
+    /// The table of the policies at `indices`, which are ascending and all of this shape. Those with the same prefixes are chained in `next`.
+    pub(crate) fn new(shape: Shape, indices: &[u32], policies: &[Policy], next: &mut [u32]) -> Self {
+        let slots = vec![FREE; (indices.len() * 2).next_power_of_two()].into();
+        let mut table = Self { shape, first: indices.first().copied().unwrap_or(NONE), slots };
+        // Backwards, so that each is put before those that come after it.
+        for &index in indices.iter().rev() {
+            table.put(index, &policies[index as usize], next);
+        }
+        table
+    }
+
+    fn put(&mut self, index: u32, policy: &Policy, next: &mut [u32]) {
+        let key = self.key(policy.selector.networks());
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(key);
+        while self.slots[at & mask].policy != NONE && self.slots[at & mask].key != key {
+            at += 1;
+        }
+        let slot = &mut self.slots[at & mask];
+        next[index as usize] = slot.policy;
+        // The addresses of IPv4 are the key; those of IPv6 are hashed to it, so that the policy has to be looked at.
+        let decides = self.shape.version == Some(Version::V4) && policy.selector.is_by_address_alone();
+        let answer = if decides { encoded(policy.action) } else { ASK_THE_POLICY };
+        *slot = Slot { key, policy: index, answer };
+    }
+
+    /// The slot of the prefixes that hold the flow's addresses; where keys are hashes, maybe that of others.
+    #[inline]
+    pub(crate) fn lookup(&self, flow: &Flow) -> Option<Slot> {
+        if self.shape.version.is_some_and(|v| v != flow.version()) {
+            return None;
+        }
+        let key = self.key_of(flow);
+        let mut at = self.home(key);
+        loop {
+            let slot = self.slots.get(at & (self.slots.len() - 1))?;
+            if slot.policy == NONE {
+                return None;
+            }
+            if slot.key == key {
+                return Some(*slot);
+            }
+            at += 1;
+        }
+    }
+
+    /// Asks for the memory of a lookup.
+    #[inline]
+    pub(crate) fn prefetch(&self, flow: &Flow) {
+        if let Some(slot) = self.slots.get(self.home(self.key_of(flow)) & (self.slots.len() - 1)) {
+            prefetch(slot);
+        }
+    }
+
+    #[inline]
+    fn key_of(&self, flow: &Flow) -> u64 {
+        self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask))
+    }
+
+    /// 64 bits of two masked addresses: all of them for IPv4.
+    #[inline]
+    fn key(&self, (local, remote): (u128, u128)) -> u64 {
+        let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        if self.shape.version == Some(Version::V4) {
+            return low(local) << 32 | low(remote);
+        }
+        [low(local >> 64), low(local), low(remote >> 64), low(remote)]
+            .into_iter()
+            .fold(0, |hash: u64, word| (hash.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER))
+    }
+
+    #[inline]
+    fn home(&self, key: u64) -> usize {
+        let bits = self.slots.len().trailing_zeros();
+        usize::try_from(key.wrapping_mul(MULTIPLIER) >> (u64::BITS - bits)).unwrap_or(0)
+    }
+}
+
+/// Fibonacci hashing: the high bits of the product are well spread even for neighbouring networks.
+const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
