@@ -1,10 +1,12 @@
 # Testudo: what can be done with a fresh clone. `make help` lists it.
 #
-#   ARGS    options of the program for demo and bench-host:   make demo ARGS='--ipv6 --json'
+#   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
+#   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
 #   PREFIX, DESTDIR                for install:                make install PREFIX=/usr DESTDIR=/tmp/package
 
 ARGS ?=
+CASES ?=
 SECONDS_PER_TARGET ?= 30
 TARGETS ?=
 PREFIX ?= /usr/local
@@ -13,7 +15,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench-host fuzz setup fmt lint docs install picture
+.PHONY: help demo test bench bench-host bench-peer fuzz setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -27,10 +29,20 @@ test: ## everything that is promised, tested; what CI runs
 	@scripts/setup.sh test
 	@scripts/test.sh
 
+bench: ## the data path in memory: packets per second, cycles by stage, distance to the floor of cryptography
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" bench $(ARGS)
+
 bench-host: ## one TCP stream through two gateways, beside the bare link and wireguard-go if it is installed
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench host $(ARGS)
+
+bench-peer: ## the data path beside DPDK's ipsec-secgw, in turn on one core; needs root for huge pages
+	@scripts/setup.sh peer
+	@$(CARGO) build --release --locked --package testudo
+	@scripts/bench-peer.sh "$(target_dir)/release/testudo" $(CASES)
 
 fuzz: ## run every fuzz target for SECONDS_PER_TARGET seconds
 	@scripts/setup.sh fuzz

@@ -2,7 +2,7 @@
 # Installs what is missing for one purpose, through apt, with sudo only if something is missing. Says what and why
 # before it does. Does and asks nothing where all is there.
 #
-# usage: setup.sh demo|test|fuzz
+# usage: setup.sh demo|test|fuzz|peer
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,11 +31,22 @@ test_packages() {
   done
 }
 
+# DPDK's gateway, which Testudo is compared with.
+peer_packages() {
+  echo "dpdk-doc has the sources of ipsec-secgw"
+  echo "libdpdk-dev is what ipsec-secgw is built with"
+  echo "libipsec-mb-dev is what ipsec-secgw is built with"
+  echo "make builds ipsec-secgw"
+  echo "pkg-config builds ipsec-secgw"
+  echo "python3 writes the packets that it is given"
+}
+
 packages_for() {
   demo_packages
   case $1 in
     test) test_packages ;;
     fuzz) echo "g++ compiles libFuzzer" ;;
+    peer) peer_packages ;;
   esac
 }
 
@@ -88,7 +99,7 @@ know_kernel() {
 
 main() {
   local purpose=${1:-} missing=() package reason
-  case $purpose in demo | test | fuzz) ;; *) die "usage: setup.sh demo|test|fuzz" ;; esac
+  case $purpose in demo | test | fuzz | peer) ;; *) die "usage: setup.sh demo|test|fuzz|peer" ;; esac
   check_cargo
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_without_debian "$purpose"
