@@ -23,7 +23,10 @@ struct Program {
 fn bench(words: &str, candidates: Vec<Candidate>) -> Result<Vec<Value>, BenchError> {
     let words = format!("bench --json --repetitions 2 --milliseconds 2 {words}");
     let options = Program::parse_from(words.split_whitespace()).bench.options;
-    Ok(measure(&options, candidates)?.as_array().expect("an array").clone())
+    match measure(&options, candidates)? {
+        Value::Array(cases) => Ok(cases),
+        other => panic!("no array: {other}"),
+    }
 }
 
 fn number(object: &Value, name: &str) -> f64 {

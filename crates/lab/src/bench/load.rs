@@ -140,7 +140,7 @@ mod tests {
                     header.source,
                     header.destination,
                     17,
-                    udp.total_bytes as u32,
+                    u32::try_from(udp.total_bytes).unwrap(),
                 );
                 assert!(sum.bytes(&packet[20..]).finish().is_intact());
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_lab::bench_host::BenchCommand;
+use testudo_lab::bench::BenchArgs;
 use testudo_lab::demo::{self, DemoOptions};
 
 #[derive(Parser)]
@@ -25,15 +25,15 @@ struct DemoLine {
 
 #[derive(Parser)]
 struct BenchLine {
-    #[command(subcommand)]
-    command: BenchCommand,
+    #[command(flatten)]
+    bench: BenchArgs,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.first().and_then(|first| first.to_str()) {
         Some("demo") => demo::run(&DemoLine::parse_from(arguments).options),
-        Some("bench") => BenchLine::parse_from(arguments).command.run(),
+        Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new()),
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),
     }
