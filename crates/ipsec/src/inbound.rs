@@ -399,6 +399,7 @@ impl InboundSa {
         }
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
         self.window.check(sequence).map_err(reason_of_replay)?;
+        // Only an AEAD's IV goes into a nonce; what other suites have, the engine reads from the packet.
         let iv = datagram.get(..text_start).and_then(|front| front.last_chunk::<8>());
         let iv = *iv.ok_or(DropReason::EspMalformed)?;
         Ok(Parsed { text_start: small(text_start), text_bytes: small(text_bytes), sequence, iv })

@@ -8,7 +8,7 @@ use crate::Ipsec;
 use crate::event::Event;
 use crate::lifetime::Moment;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{OutboundSa, aad, low, nonce};
+use crate::sa::{MAX_IV_BYTES, OutboundSa, aad, iv, low, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
@@ -25,7 +25,6 @@ use testudo_wire::{ParseError, fragment, icmp};
 /// Free bytes that the common path wants before and behind a packet; every pool's buffers have more.
 const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
 const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
-const MAX_IV_BYTES: usize = 16;
 const MAX_ICV_BYTES: usize = 32;
 /// What is written behind a packet at once: up to 15 bytes of padding, the trailer, and what the ICV will overwrite.
 const TRAILER_BLOCK_BYTES: usize = 32;
@@ -269,11 +268,13 @@ fn push_job(
     *behind = TRAILERS[padding];
     behind[padding + 1] = lead.flow.version().protocol();
     let Some(before) = buffer.before::<ROOM_BEFORE>() else { return Err(buffer) };
-    let iv = (sequence ^ sa.iv_seed).to_be_bytes();
-    let (headers, iv_place) = before[MAX_IV_BYTES - iv_bytes..].split_at_mut(BLOCK_BYTES);
-    if let (Some(headers), Some(iv_place)) = (headers.first_chunk_mut(), iv_place.first_chunk_mut()) {
+    let (iv, iv_block) = iv(sequence ^ sa.iv_seed);
+    // The longest IV first; headers then go over what a shorter one does not need of it.
+    if let Some(place) = before.last_chunk_mut() {
+        *place = iv_block;
+    }
+    if let Some(headers) = before[MAX_IV_BYTES - iv_bytes..].first_chunk_mut() {
         template.stamp(headers, total, lead.traffic_class, low(sequence));
-        *iv_place = iv;
     }
     if buffer.widen(front, trailer + icv_bytes).is_err() {
         return Err(buffer);

@@ -137,6 +137,16 @@ pub(crate) fn low(sequence: u64) -> u32 {
     u32::try_from(sequence & 0xFFFF_FFFF).unwrap_or(0)
 }
 
+/// Bytes of the longest IV.
+pub(crate) const MAX_IV_BYTES: usize = 16;
+
+/// What makes a packet's IV, from a number that is unique under the key: the IV of an AEAD (RFC 4106 3.1, RFC 7634 2), and the same
+/// filled up with zeros in front to the block that the engine turns into the IV of CBC (see [`Job`](testudo_crypto::Job)). A
+/// suite's IV takes its length from the block's end.
+pub(crate) fn iv(unique: u64) -> ([u8; 8], [u8; MAX_IV_BYTES]) {
+    (unique.to_be_bytes(), u128::from(unique).to_be_bytes())
+}
+
 /// Salt, then IV (RFC 4106 4, RFC 7634 2).
 pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> [u8; 12] {
     let mut nonce = [0; 12];
