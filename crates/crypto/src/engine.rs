@@ -63,9 +63,9 @@ pub enum EngineError {
 /// - Every job of the prefix ends exactly once: in place (its status is `Done`, `AuthenticationFailed` or `Fault` when
 ///   `submit` returns) or, if its status is `Taken`, through `poll`.
 /// - A job that ends as `Fault` has its buffer as it was submitted.
-/// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, or a longer one than the
-///   engine's capability, ends as `Fault`. A [`KeyId`] is not given to another key soon after it was removed.
-/// - Where the ICV is wrong, no decrypted text remains in the buffer.
+/// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, a longer one than the
+///   engine's capability, or one that is no multiple of its cipher's block, ends as `Fault`. A [`KeyId`] is not given to another key soon after it was removed.
+/// - Where the ICV is wrong, no decrypted text remains in the buffer. (A suite that does not encrypt has nothing to hide.)
 /// - Completions come from `poll` in any order; the gateway restores the order of each SA.
 pub trait Engine: Send {
     /// Short name for configuration, tables and metrics: `ipsec-mb`, `portable`.

@@ -1,6 +1,6 @@
 //! One packet's worth of cryptography.
 
-use crate::{Direction, KeyId};
+use crate::{Direction, KeyId, Suite};
 use testudo_packet::Buffer;
 
 /// How a job stands.
@@ -18,6 +18,9 @@ pub enum JobStatus {
     /// An asynchronous engine has moved the job out of this slot; it comes back through `poll`.
     Taken,
 }
+
+/// Bytes of SPI and sequence number, in front of every ESP packet (RFC 4303 2).
+const ESP_HEADER_BYTES: usize = 8;
 
 /// Additional authenticated data: SPI and sequence number, 8 bytes, or 12 with ESN (RFC 4106 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,12 +73,29 @@ impl Aad {
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
+
+    /// The high half of an extended sequence number, which is authenticated and not sent (RFC 4303 2.2.1); `None` without ESN.
+    #[must_use]
+    pub fn high_half(&self) -> Option<[u8; 4]> {
+        let [_, _, _, _, high @ .., _, _, _, _] = self.bytes;
+        (usize::from(self.len) == self.bytes.len()).then_some(high)
+    }
 }
 
-/// One packet's worth of cryptography: an AEAD over a part of a buffer, in place.
+/// One packet's worth of cryptography over a part of a buffer, in place.
 ///
 /// `text_start..text_start + text_bytes`, counted from the packet's start ([`Buffer::bytes`]), is encrypted or decrypted;
-/// the 16-byte ICV stands right behind it and is written when sealing, compared in constant time when opening.
+/// the ICV stands right behind it and is written when sealing, compared in constant time when opening.
+///
+/// A suite that is no AEAD has more in the packet, because its integrity algorithm covers one run of bytes: the ESP header and the
+/// IV stand right before the text, and are authenticated from there; of `aad` only the [high half](Aad::high_half) counts, and
+/// `nonce` is not used.
+///
+/// **CBC and its IV.** When sealing, the IV's place holds a block that is unique under the key (the caller's: it has the sequence
+/// numbers). The engine encrypts it together with the text, as the first block of the chain, from an IV of zeros. What then stands
+/// in front of the ciphertext is the block encrypted under the SA's key, the IV that SP 800-38A, appendix C, recommends first: it
+/// cannot be predicted without the key (RFC 3602 3) and comes never twice, since equal IVs would be equal blocks. It costs one block
+/// more in the same call, and equal numbers under an equal key give equal packets, as known answers need.
 #[derive(Debug)]
 pub struct Job {
     /// The packet; it travels with the job.
@@ -88,9 +108,9 @@ pub struct Job {
     pub text_bytes: u32,
     /// The key, as the engine that gets this job knows it.
     pub key: KeyId,
-    /// Salt and IV (RFC 4106 4, RFC 7634 2).
+    /// Salt and IV of an AEAD (RFC 4106 4, RFC 7634 2).
     pub nonce: [u8; 12],
-    /// What is authenticated besides the text.
+    /// What is authenticated besides the text: all of it by an AEAD, the high half by other suites.
     pub aad: Aad,
     /// Seal or open; it must be the direction for which the key was installed.
     pub direction: Direction,
@@ -125,9 +145,24 @@ impl Job {
         let (text, icv) = self.buffer.bytes_mut().get_mut(start..end)?.split_at_mut_checked(len)?;
         Some(JobParts { text, icv, nonce: &self.nonce, aad: self.aad.as_bytes() })
     }
+
+    /// The whole ESP packet of a job of a `suite` that is no AEAD: `None` if the buffer does not hold it, or if the text is no
+    /// multiple of the cipher's block.
+    #[must_use]
+    pub fn esp(&mut self, suite: Suite) -> Option<EspParts<'_>> {
+        let text_at = ESP_HEADER_BYTES + suite.iv_bytes();
+        let (start, len) = (self.text_start as usize, self.text_bytes as usize);
+        let (from, icv_at) = (start.checked_sub(text_at)?, text_at.checked_add(len)?);
+        if !len.is_multiple_of(suite.block_bytes()) {
+            return None;
+        }
+        let end = from.checked_add(icv_at)?.checked_add(suite.icv_bytes())?;
+        let packet = self.buffer.bytes_mut().get_mut(from..end)?;
+        Some(EspParts { packet, iv_at: ESP_HEADER_BYTES, text_at, icv_at, high_half: self.aad.high_half() })
+    }
 }
 
-/// What an engine reads and writes of a [`Job`].
+/// What an engine reads and writes of a [`Job`] of an AEAD.
 #[derive(Debug)]
 pub struct JobParts<'a> {
     /// To be encrypted or decrypted in place.
@@ -138,4 +173,19 @@ pub struct JobParts<'a> {
     pub nonce: &'a [u8; 12],
     /// Authenticated besides the text.
     pub aad: &'a [u8],
+}
+
+/// What an engine reads and writes of a [`Job`] of any other suite.
+#[derive(Debug)]
+pub struct EspParts<'a> {
+    /// ESP header, IV, text and ICV. All but the ICV is authenticated.
+    pub packet: &'a mut [u8],
+    /// Where the IV stands in it, if there is one: what is encrypted starts here.
+    pub iv_at: usize,
+    /// Where the text stands in it: what is decrypted starts here.
+    pub text_at: usize,
+    /// Where the text ends and the ICV stands.
+    pub icv_at: usize,
+    /// Authenticated behind the text.
+    pub high_half: Option<[u8; 4]>,
 }

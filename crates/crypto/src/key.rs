@@ -4,7 +4,7 @@ use crate::Suite;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// The keying material of one SA: cipher key, then salt. Zeroed when dropped; `Debug` does not show it.
+/// The keying material of one SA: cipher key, then integrity key or salt. Zeroed when dropped; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyMaterial {
     suite: Suite,
@@ -13,7 +13,7 @@ pub struct KeyMaterial {
 
 /// The keying material does not fit its suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{suite} wants {expected} bytes of keying material (key, then {salt} bytes of salt), not {found}", salt = suite.salt_bytes())]
+#[error("{suite} wants {expected} bytes of keying material ({parts}), not {found}", parts = suite.keying_material_parts())]
 pub struct KeyMaterialError {
     /// The suite.
     pub suite: Suite,
@@ -24,7 +24,7 @@ pub struct KeyMaterialError {
 }
 
 impl KeyMaterial {
-    /// Keying material for `suite`: the cipher key followed by the salt.
+    /// Keying material for `suite`: the cipher key followed by the integrity key or the salt.
     ///
     /// # Errors
     /// [`KeyMaterialError`] if the length is not [`Suite::keying_material_bytes`].
@@ -42,16 +42,22 @@ impl KeyMaterial {
         self.suite
     }
 
-    /// The cipher key.
+    /// The cipher key; empty where the suite does not encrypt.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.bytes[..self.suite.key_bytes()]
     }
 
-    /// The salt, first part of every nonce.
+    /// The key of the integrity algorithm; empty for an AEAD.
+    #[must_use]
+    pub fn integrity_key(&self) -> &[u8] {
+        &self.bytes[self.suite.key_bytes()..][..self.suite.integrity_key_bytes()]
+    }
+
+    /// The salt, first part of every nonce; empty for a suite that is no AEAD.
     #[must_use]
     pub fn salt(&self) -> &[u8] {
-        &self.bytes[self.suite.key_bytes()..]
+        &self.bytes[self.suite.key_bytes() + self.suite.integrity_key_bytes()..]
     }
 }
 

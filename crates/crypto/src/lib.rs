@@ -19,11 +19,12 @@ mod job;
 mod key;
 mod key_table;
 mod portable;
+mod portable_chained;
 mod self_test;
 mod suite;
 
 pub use engine::{Capability, Engine, EngineError};
-pub use job::{Aad, Job, JobParts, JobStatus};
+pub use job::{Aad, EspParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;

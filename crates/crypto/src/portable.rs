@@ -1,5 +1,6 @@
 //! The portable engine.
 
+use crate::portable_chained::ChainedKey;
 use crate::{
     Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
 };
@@ -15,16 +16,22 @@ const MAX_TEXT_BYTES: usize = 1 << 31;
 
 /// One key and what it may be used for.
 struct PortableKey {
-    /// Behind a pointer; AWS-LC zeroes that memory when it frees it (`OPENSSL_free`).
-    key: LessSafeKey,
+    cipher: Cipher,
     suite: Suite,
     direction: Direction,
 }
 
+enum Cipher {
+    /// Behind a pointer; AWS-LC zeroes that memory when it frees it (`OPENSSL_free`).
+    Aead(LessSafeKey),
+    Chained(Box<ChainedKey>),
+}
+
 /// The engine that does every suite on every machine, on AWS-LC. Synchronous: every job ends inside `submit`.
 ///
-/// When an ICV is wrong, AWS-LC has decrypted the text before it knew, and then clears it (`EVP_AEAD_CTX_open_gather` sets
-/// the whole output to zero on any error): no plaintext that failed its authentication stays in the buffer.
+/// When an AEAD's ICV is wrong, AWS-LC has decrypted the text before it knew, and then clears it (`EVP_AEAD_CTX_open_gather` sets
+/// the whole output to zero on any error): no plaintext that failed its authentication stays in the buffer. The other suites
+/// decrypt only what is authentic.
 pub struct PortableEngine {
     keys: KeyTable<PortableKey>,
 }
@@ -59,10 +66,15 @@ impl Engine for PortableEngine {
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
         let suite = key.suite();
+        let cipher = match aead(suite) {
+            Some(algorithm) => {
+                UnboundKey::new(algorithm, key.key()).ok().map(|key| Cipher::Aead(LessSafeKey::new(key)))
+            }
+            None => ChainedKey::new(key, direction).map(|key| Cipher::Chained(Box::new(key))),
+        };
         // `KeyMaterial` has the length of its suite, so only memory can be lacking here.
-        let unbound = UnboundKey::new(algorithm(suite), key.key())
-            .map_err(|_| EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() })?;
-        self.keys.insert(NAME, PortableKey { key: LessSafeKey::new(unbound), suite, direction })
+        let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
+        self.keys.insert(NAME, PortableKey { cipher: cipher.ok_or_else(lacking)?, suite, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -90,12 +102,22 @@ fn run(key: &PortableKey, job: &mut Job) -> JobStatus {
     if job.text_bytes as usize > MAX_TEXT_BYTES {
         return JobStatus::Fault;
     }
-    let Some(JobParts { text, icv, nonce, aad }) = job.parts(key.suite.icv_bytes()) else {
+    match &key.cipher {
+        Cipher::Aead(cipher) => run_aead(cipher, key.direction, job, key.suite.icv_bytes()),
+        Cipher::Chained(cipher) => match job.esp(key.suite) {
+            Some(esp) => cipher.run(esp),
+            None => JobStatus::Fault,
+        },
+    }
+}
+
+fn run_aead(key: &LessSafeKey, direction: Direction, job: &mut Job, icv_bytes: usize) -> JobStatus {
+    let Some(JobParts { text, icv, nonce, aad }) = job.parts(icv_bytes) else {
         return JobStatus::Fault;
     };
     let (nonce, aad) = (Nonce::assume_unique_for_key(*nonce), Aad::from(aad));
-    match key.direction {
-        Direction::Seal => match key.key.seal_in_place_separate_tag(nonce, aad, text) {
+    match direction {
+        Direction::Seal => match key.seal_in_place_separate_tag(nonce, aad, text) {
             Ok(tag) => {
                 icv.copy_from_slice(tag.as_ref());
                 JobStatus::Done
@@ -103,18 +125,19 @@ fn run(key: &PortableKey, job: &mut Job) -> JobStatus {
             // Only for a text beyond the cipher's limit, which the check above excludes.
             Err(_) => JobStatus::Fault,
         },
-        Direction::Open => match key.key.open_in_place_separate_tag(nonce, aad, icv, text) {
+        Direction::Open => match key.open_in_place_separate_tag(nonce, aad, icv, text) {
             Ok(_) => JobStatus::Done,
             Err(_) => JobStatus::AuthenticationFailed,
         },
     }
 }
 
-/// AWS-LC's name for a suite.
-fn algorithm(suite: Suite) -> &'static Algorithm {
+/// AWS-LC's name for a suite that is an AEAD.
+fn aead(suite: Suite) -> Option<&'static Algorithm> {
     match suite {
-        Suite::Aes128Gcm16 => &AES_128_GCM,
-        Suite::Aes256Gcm16 => &AES_256_GCM,
-        Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        Suite::Aes128Gcm16 => Some(&AES_128_GCM),
+        Suite::Aes256Gcm16 => Some(&AES_256_GCM),
+        Suite::ChaCha20Poly1305 => Some(&CHACHA20_POLY1305),
+        Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => None,
     }
 }

@@ -1,6 +1,7 @@
 //! What the gateway asks of every engine before it trusts it with a packet.
 
 use crate::{Aad, Direction, Engine, EngineError, Job, JobStatus, KeyMaterial, Suite};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -12,16 +13,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct KnownAnswer {
     source: &'static str,
     suite: Suite,
-    /// Cipher key; the salt stands in the nonce.
+    /// Cipher key, then integrity key; the salt stands in the nonce.
     key: &'static str,
+    /// Salt and IV of an AEAD; of CBC the block that becomes the IV.
     nonce: &'static str,
     aad: &'static str,
     text: &'static str,
-    /// Ciphertext, then ICV.
+    /// IV where the engine makes it, ciphertext, then ICV.
     sealed: &'static str,
 }
 
-/// At least one per suite, of lengths that are no multiple of a cipher block, with both lengths of AAD.
+/// At least one per suite, of lengths that are no multiple of a cipher block where the cipher takes them, with both lengths of AAD.
+///
+/// No document has packets of CBC with HMAC: to those of RFC 3602 and SP 800-38A, OpenSSL has added the ICV, under an integrity key
+/// that counts up, and the block that becomes the IV, which is the IV decrypted.
 const KNOWN_ANSWERS: &[KnownAnswer] = &[
     KnownAnswer {
         source: "draft-mcgrew-gcm-test-01, case 1",
@@ -78,6 +83,53 @@ const KNOWN_ANSWERS: &[KnownAnswer] = &[
                  3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd060\
                  0691",
     },
+    KnownAnswer {
+        source: "RFC 3602, 4, case 7",
+        suite: Suite::Aes128Sha1,
+        key: "0123456789abcdef0123456789abcdef4142434445464748494a4b4c4d4e4f5051525354",
+        nonce: "0acb3a717fe7f1861ae9c1e58f324ade",
+        aad: "0000876500000002",
+        text: "45000054090400004001f988c0a87b03c0a87bc808009f76a90a0100b49c083d\
+               02a2040008090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20212223\
+               2425262728292a2b2c2d2e2f30313233343536370102030405060708090a0a04",
+        sealed: "f4e765244f6407adf13dc1380f673f37\
+                 773b5241a4c449225e4f3ce5ed611b0c237ca96cf74a93013c1b0ea1a0cf70f8\
+                 e4ecaec78ac53aad7a0f022b859243c647752e94a859352b8a4d4d2decd136e5\
+                 c177f132ad3fbfb2201ac9904c74ee0a109e0ca1e4dfe9d5a100b842f1c22f0d\
+                 d89f10fa84e8b7f07f41c8e8",
+    },
+    KnownAnswer {
+        source: "SP 800-38A, F.2.5",
+        suite: Suite::Aes256Sha256,
+        key: "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4\
+              6162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80",
+        nonce: "393e4e6cdf9b1fc836120fa2a3d8f140",
+        aad: "0000380a0000000a00000025",
+        text: "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51\
+               30c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710",
+        sealed: "000102030405060708090a0b0c0d0e0f\
+                 f58c4c04d6e5f1ba779eabfb5f7bfbd69cfc4e967edb808d679f777bc6702c7d\
+                 39f23369a9d9bacfa530e26304231461b2eb05e2c39be9fcda6c19078c6a9d1b\
+                 d1cd02836527f00879670594e12cfca7",
+    },
+    KnownAnswer {
+        source: "RFC 2202, 3, test case 5",
+        suite: Suite::NullSha1,
+        key: "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c",
+        nonce: "",
+        aad: "5465737420576974",
+        text: "68205472756e636174696f6e",
+        sealed: "68205472756e636174696f6e4c1a03424b55e07fe7f27be1",
+    },
+    KnownAnswer {
+        source: "RFC 2202, 3, test case 2, its key filled up with zeros and its last bytes taken for the high half",
+        suite: Suite::NullSha1,
+        key: "4a65666500000000000000000000000000000000",
+        nonce: "",
+        aad: "77686174696e673f20646f20",
+        text: "79612077616e7420666f72206e6f7468",
+        sealed: "79612077616e7420666f72206e6f7468effcdf6ae5eb2fa2d27416d5",
+    },
 ];
 
 /// Asks `engine` for official answers in every suite that it does and both directions, and that it refuses a forged ICV.
@@ -104,16 +156,24 @@ fn check(engine: &mut dyn Engine, answer: &KnownAnswer, direction: Direction) ->
         reason: format!("{} ({}, {direction:?}): {what}", answer.source, answer.suite),
     };
     let (text, sealed) = (hex(answer.text), hex(answer.sealed));
-    let mut plain = text.clone();
+    // What stands before the text in the packet, as the engine gets it and gives it back.
+    let (mut plain, header) = match answer.suite.is_aead() {
+        true => (Vec::new(), Vec::new()),
+        false => (hex(answer.nonce), esp_header(answer)),
+    };
+    let text_start = header.len() + plain.len();
+    plain.extend_from_slice(&text);
     plain.resize(sealed.len(), 0);
+    let (plain, sealed) = ([&header[..], &plain].concat(), [header, sealed].concat());
+    let text_end = text_start + text.len();
     let (input, output) = match direction {
-        Direction::Seal => (&plain, &sealed),
-        Direction::Open => (&sealed, &text),
+        Direction::Seal => (&plain, &sealed[..]),
+        Direction::Open => (&sealed, &[&sealed[..text_start], &text].concat()[..]),
     };
     let material = material(answer).ok_or_else(|| failed("the known answer is malformed"))?;
     let key = engine.install(&material, direction)?;
-    let mut right = job(answer, input, text.len(), direction).ok_or_else(|| failed("malformed"))?;
-    let mut forged = job(answer, input, text.len(), direction).ok_or_else(|| failed("malformed"))?;
+    let job = || job(answer, input, text_start..text_end, direction).ok_or_else(|| failed("malformed"));
+    let (mut right, mut forged) = (job()?, job()?);
     (right.key, forged.key) = (key, key);
     if let Some(last) = forged.buffer.bytes_mut().last_mut() {
         *last ^= 1;
@@ -136,15 +196,22 @@ fn material(answer: &KnownAnswer) -> Option<KeyMaterial> {
     KeyMaterial::new(answer.suite, bytes).ok()
 }
 
-/// A job over `input`, the text and room for (or the bytes of) its ICV.
-fn job(answer: &KnownAnswer, input: &[u8], text_bytes: usize, direction: Direction) -> Option<Job> {
+/// SPI and the low half of the sequence number, as a packet carries them.
+fn esp_header(answer: &KnownAnswer) -> Vec<u8> {
+    let aad = hex(answer.aad);
+    let (spi, low) = (aad.first_chunk::<4>(), aad.last_chunk::<4>());
+    [spi, low].into_iter().flatten().flatten().copied().collect()
+}
+
+/// A job over `input`: what stands before the text, the text, and room for (or the bytes of) its ICV.
+fn job(answer: &KnownAnswer, input: &[u8], text: Range<usize>, direction: Direction) -> Option<Job> {
     Some(Job {
         buffer: Buffer::copied(input, 0, 0),
         cookie: 0,
-        text_start: 0,
-        text_bytes: u32::try_from(text_bytes).ok()?,
+        text_start: u32::try_from(text.start).ok()?,
+        text_bytes: u32::try_from(text.len()).ok()?,
         key: crate::KeyId(0),
-        nonce: hex(answer.nonce).try_into().ok()?,
+        nonce: if answer.suite.is_aead() { hex(answer.nonce).try_into().ok()? } else { [0; 12] },
         aad: Aad::from_slice(&hex(answer.aad))?,
         direction,
         status: JobStatus::Pending,

@@ -5,7 +5,7 @@ use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial,
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// A key and what belongs to it, as the checks know it.
+/// A key and what belongs to it, as the checks know it: cipher key, then integrity key.
 #[derive(Clone)]
 pub(crate) struct TestKey {
     pub suite: Suite,
@@ -14,12 +14,13 @@ pub(crate) struct TestKey {
 
 impl TestKey {
     pub fn random(suite: Suite, random: &mut SplitMix64) -> Self {
-        Self { suite, key: random.bytes(suite.key_bytes()) }
+        Self { suite, key: random.bytes(suite.key_bytes() + suite.integrity_key_bytes()) }
     }
 
     /// Installs it for one direction.
     pub fn install(&self, engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
         let mut bytes = Zeroizing::new(self.key.clone());
+        // The salt, which engines learn from the nonce.
         bytes.resize(self.suite.keying_material_bytes(), 0);
         let material = KeyMaterial::new(self.suite, bytes).map_err(|e| e.to_string())?;
         engine.install(&material, direction).map_err(|e| e.to_string())
@@ -29,23 +30,54 @@ impl TestKey {
 /// A packet before and after: what an engine should make of it.
 #[derive(Clone)]
 pub(crate) struct Sample {
+    pub suite: Suite,
     pub nonce: [u8; 12],
     pub aad: Vec<u8>,
+    /// What stands before the text in the packet of a suite that is no AEAD: ESP header and IV.
+    pub front: Vec<u8>,
+    /// The same before sealing: ESP header, and the block that becomes the IV.
+    pub unsealed_front: Vec<u8>,
     pub text: Vec<u8>,
     /// Ciphertext, then ICV.
     pub sealed: Vec<u8>,
 }
 
 impl Sample {
-    /// A random packet of `text_bytes`, sealed by the reference. Every second one has the AAD of ESN, 12 bytes.
+    /// A random packet of `text_bytes`, or a few less if the cipher takes whole blocks only, sealed by the reference. Every second one
+    /// has the AAD of ESN, 12 bytes.
     pub fn random(key: &TestKey, text_bytes: usize, random: &mut SplitMix64) -> Result<Self, String> {
-        let (nonce, text) = (random.array(), random.bytes(text_bytes));
+        let text_bytes = text_bytes - text_bytes % key.suite.block_bytes();
+        let nonce_bytes = if key.suite.is_aead() { 12 } else { key.suite.iv_bytes() };
+        let (nonce, text) = (random.bytes(nonce_bytes), random.bytes(text_bytes));
         let aad_bytes = if random.below(2) == 0 { 8 } else { 12 };
         let aad = random.bytes(aad_bytes);
         let mut sealed = text.clone();
         let icv = reference::seal(key.suite, &key.key, &nonce, &aad, &mut sealed)?;
         sealed.extend_from_slice(&icv);
-        Ok(Self { nonce, aad, text, sealed })
+        Self::new(key, &nonce, aad, text, sealed)
+    }
+
+    /// A packet whose answer is known. `nonce` is salt and IV of an AEAD, and the IV of another suite.
+    pub fn new(
+        key: &TestKey,
+        nonce: &[u8],
+        aad: Vec<u8>,
+        text: Vec<u8>,
+        sealed: Vec<u8>,
+    ) -> Result<Self, String> {
+        let suite = key.suite;
+        if suite.is_aead() {
+            let nonce = nonce.try_into().map_err(|_| format!("a nonce of {} bytes", nonce.len()))?;
+            return Ok(Self { suite, nonce, aad, front: vec![], unsealed_front: vec![], text, sealed });
+        }
+        let header = match (aad.first_chunk::<4>(), aad.last_chunk::<4>()) {
+            (Some(spi), Some(low)) if aad.len() >= 8 => [*spi, *low].concat(),
+            _ => return Err("the AAD has no room for an ESP header".to_owned()),
+        };
+        let block = reference::unique_block(suite, &key.key, nonce)?;
+        let (front, unsealed_front) = ([&header[..], nonce].concat(), [header, block].concat());
+        // An engine that took this for an AEAD's nonce would be found out.
+        Ok(Self { suite, nonce: [0xA7; 12], aad, front, unsealed_front, text, sealed })
     }
 
     /// A job on this packet, which stands `offset` bytes into the buffer's packet with `guard` bytes behind it.
@@ -53,16 +85,20 @@ impl Sample {
         let mut bytes = vec![GUARD; offset];
         match direction {
             Direction::Seal => {
+                bytes.extend_from_slice(&self.unsealed_front);
                 bytes.extend_from_slice(&self.text);
-                bytes.resize(offset + self.sealed.len(), 0xEE);
+                bytes.resize(offset + self.front.len() + self.sealed.len(), 0xEE);
             }
-            Direction::Open => bytes.extend_from_slice(&self.sealed),
+            Direction::Open => {
+                bytes.extend_from_slice(&self.front);
+                bytes.extend_from_slice(&self.sealed);
+            }
         }
         bytes.resize(bytes.len() + guard, GUARD);
         Ok(Job {
             buffer: Buffer::copied(&bytes, 0, 0),
             cookie: 0,
-            text_start: u32::try_from(offset).map_err(|e| e.to_string())?,
+            text_start: u32::try_from(offset + self.front.len()).map_err(|e| e.to_string())?,
             text_bytes: u32::try_from(self.text.len()).map_err(|e| e.to_string())?,
             key,
             nonce: self.nonce,
@@ -79,18 +115,18 @@ impl Sample {
         if job.status != JobStatus::Done {
             return Err(format!("{} ended as {:?}", what(), job.status));
         }
-        let start = job.text_start as usize;
+        let start = (job.text_start as usize).saturating_sub(self.front.len());
         let bytes = job.buffer.bytes();
-        let (written, expected) = match job.direction {
-            Direction::Seal => (start + self.sealed.len(), &self.sealed),
-            Direction::Open => (start + self.text.len(), &self.text),
+        let expected = match job.direction {
+            Direction::Seal => [&self.front[..], &self.sealed].concat(),
+            Direction::Open => [&self.front[..], &self.text].concat(),
         };
-        if bytes.get(start..written) != Some(expected) {
+        if bytes.get(start..start + expected.len()) != Some(&expected) {
             return Err(format!("{} gave wrong bytes", what()));
         }
-        let around = bytes[..start].iter().chain(&bytes[start + self.sealed.len()..]);
+        let around = bytes[..start].iter().chain(&bytes[start + self.front.len() + self.sealed.len()..]);
         if around.copied().any(|b| b != GUARD) {
-            return Err(format!("{} wrote outside of text and ICV", what()));
+            return Err(format!("{} wrote outside of the packet", what()));
         }
         Ok(())
     }
@@ -103,7 +139,7 @@ impl Sample {
         // One byte may agree by chance; eight do not.
         let start = job.text_start as usize;
         let left = job.buffer.bytes().get(start..start + self.text.len());
-        if self.text.len() >= 8 && left == Some(&self.text) {
+        if self.suite.encrypts() && self.text.len() >= 8 && left == Some(&self.text) {
             return Err(format!("{forgery}: the text that failed its authentication was left decrypted"));
         }
         Ok(())

@@ -2,26 +2,26 @@
 
 use testudo_crypto::Suite;
 
-/// One official answer of an AEAD; all members but the suite in hexadecimal.
+/// One official answer; all members but the suite in hexadecimal.
 #[derive(Debug, Clone, Copy)]
 pub struct Vector {
     /// Document and case.
     pub source: &'static str,
     /// The suite.
     pub suite: Suite,
-    /// Cipher key, without salt.
+    /// Cipher key, then integrity key; no salt.
     pub key: &'static str,
-    /// Salt and IV, 12 bytes.
+    /// Salt and IV of an AEAD, 12 bytes; the IV of another suite.
     pub nonce: &'static str,
     /// Additional authenticated data.
     pub aad: &'static str,
     /// Plaintext; of an ESP packet with its padding and trailer.
     pub text: &'static str,
-    /// Ciphertext, then the 16-byte ICV.
+    /// Ciphertext, then the ICV.
     pub sealed: &'static str,
 }
 
-/// Answers that fit ESP: a 12-byte nonce, AAD of at most 12 bytes, a 16-byte ICV.
+/// Answers of AEADs that fit ESP: a 12-byte nonce, AAD of at most 12 bytes, a 16-byte ICV.
 ///
 /// - McGrew and Viega, "The Galois/Counter Mode of Operation (GCM)", appendix B, the test cases without AAD (the others have 20
 ///   bytes of it; they are also those of SP 800-38D's validation suite).
@@ -294,13 +294,13 @@ pub(crate) fn hex(digits: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::reference;
+    use crate::vectors_chained::CHAINED;
 
     /// The other witness of our typing is AWS-LC, in `tests/portable.rs`.
     #[test]
     fn rustcrypto_gives_every_official_answer() {
-        for v in VECTORS {
-            let (key, nonce, aad) =
-                (hex(v.key).unwrap(), hex(v.nonce).unwrap().try_into().unwrap(), hex(v.aad).unwrap());
+        for v in VECTORS.iter().chain(CHAINED) {
+            let (key, nonce, aad) = (hex(v.key).unwrap(), hex(v.nonce).unwrap(), hex(v.aad).unwrap());
             let mut text = hex(v.text).unwrap();
             let icv = reference::seal(v.suite, &key, &nonce, &aad, &mut text).unwrap();
             text.extend(icv);
@@ -311,8 +311,12 @@ mod tests {
     #[test]
     fn every_suite_and_both_lengths_of_aad_are_there() {
         for suite in Suite::ALL {
-            let aads: Vec<_> =
-                VECTORS.iter().filter(|v| v.suite == *suite).map(|v| v.aad.len() / 2).collect();
+            let aads: Vec<_> = VECTORS
+                .iter()
+                .chain(CHAINED)
+                .filter(|v| v.suite == *suite)
+                .map(|v| v.aad.len() / 2)
+                .collect();
             assert!(aads.contains(&8) && aads.contains(&12), "{suite}");
         }
     }

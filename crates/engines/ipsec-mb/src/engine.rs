@@ -122,6 +122,7 @@ impl Engine for IpsecMbEngine {
             Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => {
                 Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
             }
+            Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => None,
         }
     }
 
@@ -133,6 +134,9 @@ impl Engine for IpsecMbEngine {
             Suite::Aes256Gcm16 => Cipher::Gcm256(self.manager.expand_gcm(key.key()).map_err(refused)?),
             Suite::ChaCha20Poly1305 => {
                 Cipher::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
+            }
+            suite @ (Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1) => {
+                return Err(EngineError::Unsupported { engine: NAME, suite });
             }
         };
         self.keys.insert(NAME, MbKey { cipher, direction })

@@ -8,6 +8,7 @@ use testudo_wire::ip::Version;
 struct Bench {
     sealer: Sealer,
     b: Gateway,
+    suite: Suite,
     sequence: u64,
 }
 
@@ -16,6 +17,7 @@ impl Bench {
         Self {
             sealer: Sealer::new(spec, Side::A),
             b: Gateway::with_tunnels(Side::B, std::slice::from_ref(spec)),
+            suite: spec.suite,
             sequence: 0,
         }
     }
@@ -48,8 +50,10 @@ fn packets() -> [Vec<u8>; 2] {
 #[test]
 fn every_legal_pad_length_is_taken_off() {
     for mut bench in benches() {
+        let alignment = bench.suite.alignment_bytes();
         for packet in packets() {
-            for pad_length in (2..=254u8).step_by(4) {
+            let fits = |pad: &u8| (packet.len() + usize::from(*pad) + 2).is_multiple_of(alignment);
+            for pad_length in (0..=254u8).filter(fits) {
                 let padding = (1..=pad_length).collect();
                 let made = Handmade { padding, pad_length, ..Handmade::carrying(&packet) };
                 assert_eq!(
@@ -121,7 +125,7 @@ fn tfc_padding_of_any_length_is_cut_off() {
     for mut bench in benches() {
         for packet in packets() {
             for tfc_bytes in (0..300).chain([1000, 1300]) {
-                let made = Handmade::with_tfc(&packet, tfc_bytes);
+                let made = Handmade::with_tfc(&packet, tfc_bytes).padded_for(bench.suite);
                 assert_eq!(
                     bench.receive(&made),
                     std::slice::from_ref(&packet),
@@ -158,6 +162,19 @@ fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
         assert!(bench.receive_text(&vec![4; len]).is_empty());
     }
     assert_eq!(bench.b.drops(DropReason::EspMalformed), 8);
+}
+
+/// RFC 3602 3: AES-CBC has whole blocks only.
+#[test]
+fn ciphertext_of_cbc_that_ends_within_a_block_is_refused_before_it_is_decrypted() {
+    for suite in [Suite::Aes128Sha1, Suite::Aes256Sha256] {
+        let mut bench = Bench::new(&TunnelSpec::new(0, suite));
+        let crooked: Vec<usize> = (0..80).filter(|len| len % 16 != 0).chain([0]).collect();
+        for len in &crooked {
+            assert!(bench.receive_text(&vec![4; *len]).is_empty());
+        }
+        assert_eq!(bench.b.drops(DropReason::EspMalformed), crooked.len() as u64);
+    }
 }
 
 fn version_header(packet: &[u8]) -> u8 {

@@ -19,3 +19,4 @@ mod many_tunnels;
 mod policies;
 mod roaming;
 mod rubbish;
+mod suites;

@@ -1,6 +1,7 @@
 //! 10,000 tunnels: installed, used, told apart.
 
 use crate::support::gateway::{PoolSize, portable};
+use crate::support::tunnel::salt;
 use crate::support::{Gateway, Inner, Random, Side, TunnelSpec};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -33,11 +34,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
     let material = |spi: u32| Random::new(spi.into()).bytes(suite.keying_material_bytes());
     let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
-    let sa = |spi: u32| SaParameters {
-        spi,
-        salt: *material(spi).last_chunk().expect("a salt"),
-        lifetime: Lifetime::default(),
-    };
+    let sa = |spi: u32| SaParameters { spi, salt: salt(&key(spi)), lifetime: Lifetime::default() };
     let is_a = side == Side::A;
     let (out_spi, in_spi) = (spi(is_a), spi(!is_a));
     let parameters = TunnelParameters {
@@ -83,9 +80,10 @@ fn ten_thousand_tunnels_carry_traffic_each_under_its_own_key() {
         assert_eq!(spi, 0x10_0000 + n * 2);
         assert_eq!(b.open(sealed[0].clone()), [packet(n).bytes()]);
     }
-    // A packet of one tunnel under the SPI of another is a forgery.
+    // A packet of one tunnel under the SPI of another of the same suite is a forgery.
     let mut swapped = a.seal(packet(1).bytes()).remove(0);
-    swapped[20..24].copy_from_slice(&(0x10_0000u32 + 2 * 4).to_be_bytes());
+    let other = 1 + Suite::ALL.len() as u32;
+    swapped[20..24].copy_from_slice(&(0x10_0000u32 + 2 * other).to_be_bytes());
     assert!(b.open(swapped).is_empty());
     assert_eq!(b.drops(DropReason::AuthenticationFailed), 1);
     a.assert_settled();

@@ -53,7 +53,7 @@ const IPV6: [Field; 8] = [
 /// Source port, destination port, length, checksum (which RFC 3948 2.1 tells receivers not to depend on).
 const UDP: [Field; 4] = [field(0, 16, true), field(16, 16, false), field(32, 16, false), field(48, 16, true)];
 
-/// SPI, sequence number, IV, ciphertext, ICV: all authenticated.
+/// SPI, sequence number, IV, ciphertext, ICV, as long as an AEAD has them: all authenticated, whatever the suite.
 fn esp(bytes: usize) -> [Field; 5] {
     let text = bytes * 8 - 128 - 128;
     [

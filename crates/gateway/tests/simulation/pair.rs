@@ -50,6 +50,8 @@ struct Stream {
     seed: u64,
     network: Network,
     next_id: u32,
+    /// The highest number that has left.
+    newest: u64,
     /// Packets that the sending gateway has, in order.
     pending: VecDeque<u32>,
     /// Sequence number to packet.
@@ -82,7 +84,7 @@ pub struct Pair<'a> {
     streams: [Stream; 3],
     foreign_peer: Sealer,
     foreign_sequence: u64,
-    nonces: HashSet<(u32, u64)>,
+    nonces: HashSet<(u32, [u8; 16])>,
     outcome: Outcome,
     engines: &'a mut Engines<'a>,
 }
@@ -119,6 +121,7 @@ impl Stream {
             seed: random.next(),
             network: Network::new(random.fork(), spec.window, esp_offset(spec)),
             next_id: 0,
+            newest: scenario.first_sequence - 1,
             pending: VecDeque::new(),
             sent: HashMap::new(),
             saved_model: model.clone(),
@@ -128,6 +131,14 @@ impl Stream {
             unsaved: Vec::new(),
             forgotten: HashSet::new(),
         }
+    }
+
+    /// The whole number of the next datagram to leave, of which ESP shows the low half: numbers only grow, and never by much.
+    fn next_number(&mut self, low: u32) -> u64 {
+        let ahead = low.wrapping_sub(self.newest as u32);
+        assert!(ahead > 0 && ahead < 1 << 30, "{low:#x} follows {:#x}", self.newest);
+        self.newest += u64::from(ahead);
+        self.newest
     }
 
     fn packet(&self, id: u32) -> crate::support::Inner {
@@ -281,7 +292,8 @@ impl<'a> Pair<'a> {
         let tfc_bytes = self.random.below(120);
         // Routers on the way may have marked congestion: any outer field meets any inner one.
         let outer_class = self.random.byte();
-        let made = Handmade { outer_class, ..Handmade::with_tfc(&stream.packet(id).bytes(), tfc_bytes) };
+        let made = Handmade::with_tfc(&stream.packet(id).bytes(), tfc_bytes).padded_for(stream.spec.suite);
+        let made = Handmade { outer_class, ..made };
         stream.sent.insert(sequence, id);
         stream.network.send(sequence, self.foreign_peer.seal(sequence, &made));
         self.outcome.sent += 1;
@@ -323,11 +335,17 @@ impl<'a> Pair<'a> {
         for datagram in sent {
             let esp = &datagram[esp_at..];
             let spi = u32::from_be_bytes(*esp.first_chunk().expect("an SPI"));
-            let iv = u64::from_be_bytes(*esp[8..].first_chunk().expect("an IV"));
-            assert!(self.nonces.insert((spi, iv)), "the nonce {iv:#x} of SPI {spi:#x} was used twice");
+            let low = u32::from_be_bytes(*esp[4..].first_chunk().expect("a number"));
+            let sequence = stream.next_number(low);
+            // Where a suite has no IV, the number itself must not come twice.
+            let iv = match stream.spec.suite.iv_bytes() {
+                0 => u128::from(sequence).to_be_bytes(),
+                length => std::array::from_fn(|at| if at < length { esp[8 + at] } else { 0 }),
+            };
+            assert!(self.nonces.insert((spi, iv)), "the IV {iv:x?} of SPI {spi:#x} was used twice");
             let id = stream.pending.pop_front().expect("nothing leaves that did not come");
-            stream.sent.insert(iv, id);
-            stream.network.send(iv, datagram);
+            stream.sent.insert(sequence, id);
+            stream.network.send(sequence, datagram);
         }
         for packet in delivered {
             let stream = match (side, tunnel_of(&packet, side == Side::B)) {

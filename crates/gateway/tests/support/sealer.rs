@@ -1,7 +1,7 @@
 //! ESP packets made by hand: valid under their key, whatever stands inside.
 
 use super::{Side, TunnelSpec};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
 use testudo_packet::Buffer;
 use testudo_wire::esp::EspHeader;
 use testudo_wire::ip::{OuterHeader, Version};
@@ -40,6 +40,13 @@ impl Handmade {
         Self { padding: (1..=pad_length).collect(), payload, pad_length, next_header, outer_class: 0 }
     }
 
+    /// The same with the padding that this suite asks for.
+    pub fn padded_for(self, suite: Suite) -> Self {
+        let bytes = self.payload.len() + 2;
+        let pad_length = (bytes.next_multiple_of(suite.alignment_bytes()) - bytes) as u8;
+        Self { padding: (1..=pad_length).collect(), pad_length, ..self }
+    }
+
     /// Traffic flow confidentiality: bytes behind the packet, which the receiver cuts off by the packet's own length (RFC 4303 2.7).
     pub fn with_tfc(packet: &[u8], tfc_bytes: usize) -> Self {
         let next_header = Self::carrying(packet).next_header;
@@ -65,11 +72,17 @@ impl Sealer {
         self.seal_text(sequence, &made.text(), made.outer_class)
     }
 
+    /// A text that the suite's cipher does not take goes out as it is, behind an ICV of zeros.
     pub fn seal_text(&mut self, sequence: u64, text: &[u8], outer_class: u8) -> Vec<u8> {
-        let spi = self.spec.spi_from(self.from);
+        let (spi, suite) = (self.spec.spi_from(self.from), self.spec.suite);
         let iv = sequence.to_be_bytes();
+        let block = u128::from(sequence).to_be_bytes();
         let header = EspHeader { spi, sequence: sequence as u32 };
-        let esp = [&header.to_bytes()[..], &iv, text, &[0; 16]].concat();
+        let front = [&header.to_bytes()[..], &block[16 - suite.iv_bytes()..]].concat();
+        let esp = [&front, text, &vec![0; suite.icv_bytes()]].concat();
+        if !text.len().is_multiple_of(suite.block_bytes()) {
+            return encapsulate(&self.spec, self.from, &esp, outer_class);
+        }
         let mut nonce = [0; 12];
         nonce[..4].copy_from_slice(&self.spec.salt_from(self.from));
         nonce[4..].copy_from_slice(&iv);
@@ -77,7 +90,7 @@ impl Sealer {
         let mut jobs = [Job {
             buffer: Buffer::copied(&esp, 0, 0),
             cookie: 0,
-            text_start: 16,
+            text_start: front.len() as u32,
             text_bytes: text.len() as u32,
             key: self.key,
             nonce,

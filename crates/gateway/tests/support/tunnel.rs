@@ -71,7 +71,7 @@ impl TunnelSpec {
     }
 
     pub fn salt_from(&self, side: Side) -> [u8; 4] {
-        *self.keying_material_from(side).last_chunk().expect("a salt")
+        salt(&self.key_from(side))
     }
 
     pub fn address(&self, side: Side) -> IpAddr {
@@ -155,6 +155,11 @@ impl TunnelSpec {
             inherits: None,
         }
     }
+}
+
+/// The salt of a key; zeros where its suite has none.
+pub fn salt(key: &KeyMaterial) -> [u8; 4] {
+    key.salt().try_into().unwrap_or_default()
 }
 
 /// The twin of the durable store: what it has noted survives everything, what it has granted does not.

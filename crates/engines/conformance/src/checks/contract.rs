@@ -61,7 +61,8 @@ fn undeserved(
 ) -> Result<u64, String> {
     let removed = key_once_held(engine, direction)?;
     let end = |job: &Job| u32::try_from(job.buffer.len()).unwrap_or(u32::MAX);
-    let spoilers: [(&str, Spoiler<'_>); 11] = [
+    let no_header = u32::try_from(sample.front.len()).unwrap_or(u32::MAX).wrapping_sub(1);
+    let spoilers: [(&str, Spoiler<'_>); 13] = [
         ("a key never given out", &|job| job.key = KeyId(u32::MAX)),
         ("a key that nobody installed", &|job| job.key = KeyId(key.0 ^ 0x40_0000)),
         ("a removed key", &|job| job.key = removed),
@@ -73,7 +74,16 @@ fn undeserved(
         ("the largest length", &|job| job.text_bytes = u32::MAX),
         ("start and length that overflow", &|job| (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX)),
         ("no buffer", &|job| job.buffer = testudo_packet::Buffer::default()),
+        // From here on, what can be wrong with suites that are no AEAD only.
+        ("no room for the ESP header", &|job| job.text_start = no_header),
+        ("a text that ends within a block", &|job| job.text_bytes -= 1),
     ];
+    let applicable = match (sample.suite.is_aead(), sample.suite.block_bytes()) {
+        (true, _) => 11,
+        (false, 1) => 12,
+        _ => 13,
+    };
+    let spoilers = &spoilers[..applicable];
     let mut jobs = Vec::new();
     for (_, spoil) in spoilers {
         jobs.push(sample.job(key, direction, 8, 0)?);
@@ -149,7 +159,7 @@ fn mixed_batch(
         let fate = random.below(10);
         match fate {
             0 => job.key = KeyId(u32::MAX),
-            1 => job.buffer.bytes_mut()[job.text_start as usize + len] ^= 0x80,
+            1 => job.buffer.bytes_mut()[job.text_start as usize + sample.text.len()] ^= 0x80,
             _ => {}
         }
         samples.push((sample, fate));

@@ -6,7 +6,7 @@ use testudo_crypto::{Aad, Direction, Engine, Job, Suite};
 
 const SEED: u64 = 0x5EED_0002;
 
-/// A packet with any single bit of its ICV, text, AAD or nonce flipped, its AAD cut, or its text cut, is refused.
+/// A packet with any single bit of its header, IV, text or ICV, of its AAD or nonce flipped, its AAD cut, or its text cut, is refused.
 pub(super) fn every_bit(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut random = SplitMix64::new(SEED);
@@ -32,24 +32,24 @@ fn one_packet(
     let sample = Sample::random(&key, len, random)?;
     let genuine = || sample.job(id, Direction::Open, 24, 0);
     let mut forged: Vec<(String, Job)> = Vec::new();
-    for bit in 0..sample.sealed.len() * 8 {
+    for bit in 0..(sample.front.len() + sample.sealed.len()) * 8 {
         let mut job = genuine()?;
         job.buffer.bytes_mut()[24 + bit / 8] ^= 1 << (bit % 8);
-        forged.push((format!("bit {bit} of text and ICV"), job));
+        forged.push((format!("bit {bit} of header, IV, text and ICV"), job));
     }
-    for bit in 0..96 {
+    for bit in 0..if suite.is_aead() { 96 } else { 0 } {
         let mut job = genuine()?;
         job.nonce[bit / 8] ^= 1 << (bit % 8);
         forged.push((format!("bit {bit} of the nonce"), job));
     }
-    for (what, aad) in other_aads(&sample.aad) {
+    for (what, aad) in other_aads(suite, &sample.aad) {
         let mut job = genuine()?;
         job.aad = Aad::from_slice(&aad).ok_or("the AAD is too long")?;
         forged.push((what, job));
     }
     let mut cut = genuine()?;
-    cut.text_bytes -= 1;
-    forged.push(("the text cut by a byte".to_owned(), cut));
+    cut.text_bytes -= u32::try_from(suite.block_bytes()).map_err(|e| e.to_string())?;
+    forged.push(("the text cut by a byte, or a block".to_owned(), cut));
     let (names, jobs): (Vec<String>, Vec<Job>) = forged.into_iter().unzip();
     let done = drive(engine, jobs)?;
     names.iter().zip(&done).try_for_each(|(name, job)| sample.check_refused(job, name))?;
@@ -60,9 +60,11 @@ fn one_packet(
     Ok(done.len() as u64 + 1)
 }
 
-/// AADs that are not `aad`: each bit flipped, cut to 8 bytes, grown to 12 (ESN taken for no ESN and the other way).
-fn other_aads(aad: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let flipped = (0..aad.len() * 8).map(|bit| {
+/// AADs that are not `aad`: each bit flipped, cut to 8 bytes, grown to 12 (ESN taken for no ESN and the other way). But for an AEAD
+/// only the number's high half is told by it.
+fn other_aads(suite: Suite, aad: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let bytes = if suite.is_aead() { 0..aad.len() } else { 4..aad.len() - 4 };
+    let flipped = (bytes.start * 8..bytes.end * 8).map(|bit| {
         let mut other = aad.to_vec();
         other[bit / 8] ^= 1 << (bit % 8);
         (format!("bit {bit} of the AAD"), other)

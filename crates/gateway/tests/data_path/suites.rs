@@ -1,0 +1,166 @@
+//! What differs from suite to suite: IVs, ICVs, lengths, and what an observer can see.
+
+use crate::support::sealer::{encapsulate, esp_offset};
+use crate::support::{Gateway, Handmade, Inner, Sealer, Side, TunnelSpec};
+use std::collections::HashSet;
+use testudo_crypto::Suite;
+use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
+
+/// Every suite over either kind of outer network, with and without ESN.
+fn specs() -> Vec<TunnelSpec> {
+    let kinds = [(Version::V4, false, true), (Version::V6, true, false), (Version::V6, false, true)];
+    let every =
+        |&suite| kinds.map(|(outer, udp, esn)| TunnelSpec { outer, udp, esn, ..TunnelSpec::new(0, suite) });
+    Suite::ALL.iter().flat_map(every).collect()
+}
+
+fn packet(bytes: usize) -> Vec<u8> {
+    Inner::udp("10.0.0.1", "172.16.0.2", bytes).bytes()
+}
+
+fn sealed_by_a_new_gateway(spec: &TunnelSpec, packets: usize) -> Vec<Vec<u8>> {
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(spec));
+    (0..packets).map(|_| a.seal(packet(60)).remove(0)[esp_offset(spec)..].to_vec()).collect()
+}
+
+/// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, asks for IVs that cannot be predicted.
+#[test]
+fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
+    for suite in [Suite::Aes128Sha1, Suite::Aes256Sha256] {
+        let spec = TunnelSpec::new(0, suite);
+        let ivs: Vec<u128> = sealed_by_a_new_gateway(&spec, 4000)
+            .iter()
+            .map(|esp| u128::from_be_bytes(*esp[8..].first_chunk().expect("an IV")))
+            .collect();
+        assert_eq!(ivs.iter().collect::<HashSet<_>>().len(), ivs.len());
+        let distances: Vec<u32> = ivs.windows(2).map(|pair| (pair[0] ^ pair[1]).count_ones()).collect();
+        // Binomial, 128 bits: 64 on average, and six standard deviations are 34.
+        assert!(distances.iter().all(|d| (30..=98).contains(d)), "{suite}: {distances:?}");
+        let mean = f64::from(distances.iter().sum::<u32>()) / distances.len() as f64;
+        assert!((63.0..65.0).contains(&mean), "{suite}: {mean}");
+    }
+}
+
+/// Known answers need it; that no number comes twice is the matter of leases.
+#[test]
+fn equal_numbers_under_equal_keys_give_equal_packets_in_every_suite() {
+    for spec in specs() {
+        assert_eq!(sealed_by_a_new_gateway(&spec, 20), sealed_by_a_new_gateway(&spec, 20), "{}", spec.suite);
+    }
+}
+
+/// Both directions begin at number 1, each under a key of its own.
+#[test]
+fn ivs_of_cbc_depend_on_the_key() {
+    let spec = TunnelSpec::new(0, Suite::Aes128Sha1);
+    let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+    let answer = Inner::udp("172.16.0.2", "10.0.0.1", 60).bytes();
+    for esp in sealed_by_a_new_gateway(&spec, 20) {
+        let back = &b.seal(answer.clone()).remove(0)[esp_offset(&spec)..];
+        assert_eq!(esp[4..8], back[4..8], "the same number");
+        assert_ne!(esp[8..24], back[8..24]);
+    }
+}
+
+/// RFC 4303 2: header, IV, the packet with its padding and trailer, ICV.
+#[test]
+fn each_suite_adds_what_its_iv_its_alignment_and_its_icv_take() {
+    let of = |suite| match suite {
+        Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => (8, 4, 16),
+        Suite::Aes128Sha1 => (16, 16, 12),
+        Suite::Aes256Sha256 => (16, 16, 16),
+        Suite::NullSha1 => (0, 4, 12),
+    };
+    for spec in specs() {
+        let (iv, alignment, icv): (usize, usize, usize) = of(spec.suite);
+        let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+        for bytes in 40..140 {
+            let esp = a.seal(packet(bytes)).remove(0).len() - esp_offset(&spec);
+            assert_eq!(
+                esp,
+                8 + iv + (bytes + 2).next_multiple_of(alignment) + icv,
+                "{}, {bytes}",
+                spec.suite
+            );
+        }
+    }
+}
+
+#[test]
+fn the_longest_inner_packet_of_each_suite_fits_the_path_and_no_longer_one_would() {
+    for spec in specs() {
+        for path_mtu in 1280..1312 {
+            let spec = TunnelSpec { path_mtu, ..spec.clone() };
+            let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+            let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+            let longest = packet(spec.inner_mtu());
+            let sealed = a.seal(longest.clone()).remove(0);
+            let (length, alignment) = (sealed.len(), spec.suite.alignment_bytes());
+            assert!(length <= path_mtu && length + alignment > path_mtu, "{} of {path_mtu}", spec.suite);
+            assert_eq!(b.open(sealed), [longest]);
+        }
+    }
+}
+
+#[test]
+fn each_flipped_bit_of_header_iv_text_and_icv_is_refused_in_every_suite() {
+    for spec in specs() {
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let packet = packet(60);
+        let made = Handmade::carrying(&packet).padded_for(spec.suite);
+        let datagram = Sealer::new(&spec, Side::A).seal(1, &made);
+        for bit in esp_offset(&spec) * 8..datagram.len() * 8 {
+            let mut damaged = datagram.clone();
+            damaged[bit / 8] ^= 0x80 >> (bit % 8);
+            assert!(b.open(damaged).is_empty(), "{}, bit {bit}", spec.suite);
+        }
+        assert_eq!(b.open(datagram), [packet]);
+        b.assert_settled();
+    }
+}
+
+#[test]
+fn every_length_of_esp_is_refused_but_the_right_one_in_every_suite() {
+    for spec in specs() {
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let packet = packet(120);
+        let made = Handmade::carrying(&packet).padded_for(spec.suite);
+        let datagram = Sealer::new(&spec, Side::A).seal(1, &made);
+        let esp = &datagram[esp_offset(&spec)..];
+        for len in 0..esp.len() {
+            let cut = encapsulate(&spec, Side::A, &esp[..len], 0);
+            assert!(b.open(cut).is_empty(), "{}, {len} bytes", spec.suite);
+        }
+        assert_eq!(b.open(datagram.clone()), [packet]);
+        b.assert_settled();
+    }
+}
+
+/// RFC 4303 2.2.1: the half that is not sent is authenticated.
+#[test]
+fn a_packet_that_was_sealed_under_another_high_half_is_refused_in_every_suite() {
+    for spec in specs().into_iter().filter(|spec| spec.esn) {
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let made = Handmade::carrying(&packet(60)).padded_for(spec.suite);
+        for (refused, high) in (1..).zip([1_u64, 2, 1 << 8, 1 << 16, 1 << 31]) {
+            assert!(b.open(sealer.seal(high << 32 | 1, &made)).is_empty(), "{}", spec.suite);
+            assert_eq!(b.drops(DropReason::AuthenticationFailed), refused);
+        }
+        assert_eq!(b.open(sealer.seal(1, &made)).len(), 1);
+    }
+}
+
+/// RFC 2410: what null-sha1 protects is not hidden, and what every other suite protects is.
+#[test]
+fn only_null_encryption_shows_what_it_carries() {
+    for spec in specs() {
+        let packet = packet(200);
+        let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+        let datagram = a.seal(packet.clone()).remove(0);
+        let is_visible = datagram.windows(packet.len()).any(|window| window == packet);
+        assert_eq!(is_visible, spec.suite == Suite::NullSha1, "{}", spec.suite);
+        assert_eq!(is_visible, !spec.suite.encrypts());
+    }
+}
