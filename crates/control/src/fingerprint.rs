@@ -7,9 +7,9 @@ use testudo_crypto::KeyMaterial;
 /// Separates this use of SHA-256 from every other, and its versions from each other.
 const DOMAIN: &[u8] = b"testudo key fingerprint v1";
 
-/// The name of one SA's keying material: SHA-256 over a domain string, the suite's name, key and salt.
+/// The name of one SA's keying material: SHA-256 over a domain string, the suite's name, keys and salt.
 ///
-/// Durable state is filed under it, so that numbers belong to the key, whatever tunnel or SPI uses it.
+/// Durable state is filed under it, so that windows and numbers belong to the key, whatever tunnel or SPI uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; Fingerprint::BYTES]);
 
@@ -47,7 +47,18 @@ impl fmt::Debug for Fingerprint {
 #[must_use]
 pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     let suite = keys.suite().name().as_bytes();
-    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.salt()])
+    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.integrity_key(), keys.salt()])
+}
+
+/// What the numbers of an SA are filed under: as [`fingerprint`], but without the integrity key of a suite that has a cipher key beside
+/// it. The cipher makes IVs of the numbers, so that they belong to its key, even if only the other one is renewed.
+#[must_use]
+pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
+    if keys.key().is_empty() || keys.integrity_key().is_empty() {
+        return fingerprint(keys);
+    }
+    let suite = keys.suite().name().as_bytes();
+    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key()])
 }
 
 /// SHA-256 over `parts`, one after the other.
@@ -75,6 +86,20 @@ mod tests {
         assert_ne!(gcm, fingerprint(&material(Suite::ChaCha20Poly1305, 7)));
         assert_ne!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 8)));
         assert_eq!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 7)));
+    }
+
+    #[test]
+    fn numbers_belong_to_the_cipher_key_and_windows_to_all_keys() {
+        let suite = Suite::Aes128Sha1;
+        let mut bytes = Zeroizing::new(vec![7; suite.keying_material_bytes()]);
+        bytes[16] ^= 1;
+        let (one, other) = (material(suite, 7), KeyMaterial::new(suite, bytes).unwrap());
+        assert_ne!(fingerprint(&one), fingerprint(&other));
+        assert_eq!(numbers_of(&one), numbers_of(&other));
+        assert_ne!(numbers_of(&one), numbers_of(&material(suite, 8)));
+        for suite in [Suite::Aes128Gcm16, Suite::NullSha1] {
+            assert_eq!(numbers_of(&material(suite, 7)), fingerprint(&material(suite, 7)));
+        }
     }
 
     /// Computed with Python's hashlib over the same bytes: durable state is filed under it, so it must never change.

@@ -28,5 +28,5 @@ pub mod service;
 pub mod store;
 
 pub use config::{ConfigError, ConfigErrors, Configuration};
-pub use fingerprint::{Fingerprint, fingerprint};
+pub use fingerprint::{Fingerprint, fingerprint, numbers_of};
 pub use store::{Lease, LeaseStore, MemoryStore, Store, StoreError};

@@ -196,6 +196,46 @@ fn the_same_key_for_two_sas_is_an_error_even_with_another_salt() {
 }
 
 #[test]
+fn each_suite_says_which_keys_it_wants_when_the_length_is_wrong() {
+    for (suite, parts) in [
+        ("aes128gcm16", ["40 hex digits: key, then salt", "the last 8 digits are the salt"]),
+        ("chacha20poly1305", ["72 hex digits: key, then salt", "the last 8 digits are the salt"]),
+        (
+            "aes128-sha1",
+            ["72 hex digits: cipher key, then integrity key", "32 digits for the cipher, then 40"],
+        ),
+        (
+            "aes256-sha256",
+            ["128 hex digits: cipher key, then integrity key", "64 digits for the cipher, then 64"],
+        ),
+        ("null-sha1", ["40 hex digits: integrity key", "null-sha1 does not encrypt"]),
+    ] {
+        let folder = Folder::new(&TUNNEL.replace("aes128gcm16", suite));
+        let right = suite.parse::<Suite>().unwrap().keying_material_bytes();
+        folder.write("in.key", &"5a".repeat(right), 0o600);
+        folder.write("out.key", &"a5".repeat(right - 1), 0o600);
+        folder.expect(&parts);
+        folder.write("out.key", &"a5".repeat(right), 0o600);
+        let keys = folder.load(KnownAnswers::Refuse).unwrap().keys.remove(0).outbound;
+        let lengths = (keys.key().len(), keys.integrity_key().len() + keys.salt().len());
+        assert_eq!(lengths.0 + lengths.1, right);
+    }
+}
+
+#[test]
+fn neither_key_of_a_suite_with_two_may_be_another_sas() {
+    let folder = Folder::new(&TUNNEL.replace("aes128gcm16", "aes128-sha1"));
+    let key = |cipher: &str, integrity: &str| cipher.repeat(16) + &integrity.repeat(20);
+    folder.write("out.key", &key("11", "22"), 0o600);
+    for (other, why) in [(key("11", "33"), "nonces"), (key("44", "22"), "take the packets of the other")] {
+        folder.write("in.key", &other, 0o600);
+        folder.expect(&["a key of its own", "found the key of `tunnel[site-b].outbound.key_file`", why]);
+    }
+    folder.write("in.key", &key("44", "33"), 0o600);
+    assert!(folder.load(KnownAnswers::Refuse).is_ok());
+}
+
+#[test]
 fn errors_of_keys_stand_beside_errors_of_the_file() {
     let folder = Folder::new(&TUNNEL.replace("remote = \"192.0.2.2\"", "remote = \"192.0.2.2\"\nesn = 1"));
     folder.write("out.key", OUT, 0o644);

@@ -21,6 +21,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
                 "{}: no errors; tunnels: {tunnels}, policies besides theirs: {policies}",
                 args.config.display()
             );
+            loaded.configuration.warnings().iter().for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
                 outln!(
                     "note: it gives known answers, so that `testudo run` refuses it; it is for `testudo replay`"

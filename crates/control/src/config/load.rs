@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use testudo_crypto::KeyMaterial;
+use testudo_crypto::{KeyMaterial, Suite};
 
 /// Whether a tunnel may say where its numbers start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,29 +100,39 @@ fn load_keys(
     environment: Environment<'_>,
 ) -> Vec<KeyMaterial> {
     let mut loaded = Vec::with_capacity(requests.len());
-    // The cipher's key alone: another salt does not make it another key.
+    // Each key alone: another salt, or another key beside it, does not make it another key.
     let mut seen: HashMap<Fingerprint, &KeyRequest> = HashMap::with_capacity(requests.len());
     for request in requests {
         let Some(suite) = request.suite else { continue };
         let place = &request.source;
         match keys::load(&place.value, suite, environment) {
             Ok(material) => {
-                let first = *seen.entry(digest_of(&[material.key()])).or_insert(request);
-                if first.source.value != place.value {
-                    let problem = Problem::expected("a key of its own for each SA");
-                    let problem = problem.found(format!("the key of `{}`", first.source.key));
-                    let problem = problem.help("two SAs under one key would repeat nonces");
-                    walker.report_repeated(place, &first.source, problem);
+                for (key, help) in [
+                    (material.key(), "two SAs under one key would repeat nonces"),
+                    (material.integrity_key(), "one SA would take the packets of the other for its own"),
+                ] {
+                    if key.is_empty() {
+                        continue;
+                    }
+                    let first = *seen.entry(digest_of(&[key])).or_insert(request);
+                    if first.source.value != place.value {
+                        let problem = Problem::expected("a key of its own for each SA");
+                        let problem = problem.found(format!("the key of `{}`", first.source.key));
+                        walker.report_repeated(place, &first.source, problem.help(help));
+                        break;
+                    }
                 }
                 loaded.push(material);
             }
-            Err(error) => walker.report(&place.span, place.key.clone(), problem_of(&error, &place.value)),
+            Err(error) => {
+                walker.report(&place.span, place.key.clone(), problem_of(&error, &place.value, suite))
+            }
         }
     }
     loaded
 }
 
-fn problem_of(error: &KeyError, source: &KeySource) -> Problem {
+fn problem_of(error: &KeyError, source: &KeySource, suite: Suite) -> Problem {
     let name = match source {
         KeySource::File(path) => format!("\"{}\"", path.display()),
         KeySource::Environment(name) => format!("environment variable {name}"),
@@ -140,9 +150,23 @@ fn problem_of(error: &KeyError, source: &KeySource) -> Problem {
         KeyError::TooLong => problem("a key in hex digits"),
         KeyError::NotHex { .. } => problem("a key in hex digits"),
         KeyError::Length { expected, .. } => {
-            let help = "the last 8 digits are the salt (RFC 4106 8.1, RFC 7634 2)";
-            problem(&format!("{expected} hex digits: key, then salt")).help(help)
+            let parts = suite.keying_material_parts();
+            problem(&format!("{expected} hex digits: {parts}")).help(help_on_length(suite))
         }
+    }
+}
+
+/// Which digits of a key are what.
+fn help_on_length(suite: Suite) -> String {
+    let (cipher, integrity) = (suite.key_bytes() * 2, suite.integrity_key_bytes() * 2);
+    if suite.is_aead() {
+        "the last 8 digits are the salt (RFC 4106 8.1, RFC 7634 2)".to_owned()
+    } else if suite.encrypts() {
+        format!(
+            "{cipher} digits for the cipher, then {integrity} for the integrity algorithm (RFC 7296 2.17)"
+        )
+    } else {
+        format!("{suite} does not encrypt and has an integrity key only (RFC 2410)")
     }
 }
 

@@ -210,6 +210,26 @@ pub struct KnownAnswer {
     pub iv_seed: u64,
 }
 
+impl Configuration {
+    /// What is allowed and should be meant: a line each, for `testudo check` and the log.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for suite in Suite::ALL.iter().filter(|suite| !suite.encrypts()) {
+            let mut names = self.tunnels.iter().filter(|t| t.suite == *suite).map(|t| t.name.as_str());
+            let Some(first) = names.next() else { continue };
+            let others = match names.count() {
+                0 => String::new(),
+                count => format!(" (and {count} more)"),
+            };
+            warnings.push(format!(
+                "tunnel {first}{others}: {suite} does not encrypt, anybody on the way can read what it carries"
+            ));
+        }
+        warnings
+    }
+}
+
 impl Tunnel {
     /// Bytes that encapsulation adds to an inner packet, padding for alignment not counted.
     #[must_use]
@@ -252,5 +272,30 @@ mod tests {
         assert_eq!(tunnel.inner_mtu(1500), Some(1438));
         tunnel.local = "2001:db8::1".parse().unwrap();
         assert_eq!(tunnel.inner_mtu(1500), Some(1418));
+    }
+
+    /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV; of CBC's whole blocks and of NULL's words 2 bytes are the trailer.
+    #[test]
+    fn the_inner_mtu_follows_the_suites_iv_blocks_and_icv() {
+        let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let tunnel = configuration.tunnels[0].clone();
+        for (suite, inner) in
+            [(Suite::Aes128Sha1, 1440 - 2), (Suite::Aes256Sha256, 1440 - 2), (Suite::NullSha1, 1460 - 2)]
+        {
+            assert_eq!(Tunnel { suite, ..tunnel.clone() }.inner_mtu(1500), Some(inner), "{suite}");
+        }
+        assert_eq!(Tunnel { suite: Suite::Aes256Sha256, ..tunnel }.inner_mtu(1499), Some(1424 - 2));
+    }
+
+    #[test]
+    fn who_configures_no_encryption_is_told_in_one_line() {
+        let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        assert!(configuration.warnings().is_empty());
+        configuration.tunnels[0].suite = Suite::NullSha1;
+        let name = configuration.tunnels[0].name.clone();
+        let expected = "null-sha1 does not encrypt, anybody on the way can read what it carries";
+        assert_eq!(configuration.warnings(), [format!("tunnel {name}: {expected}")]);
+        configuration.tunnels.push(configuration.tunnels[0].clone());
+        assert_eq!(configuration.warnings(), [format!("tunnel {name} (and 1 more): {expected}")]);
     }
 }

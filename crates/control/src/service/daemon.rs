@@ -127,6 +127,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let thread = start_worker(worker, inbox, clock, sender)?;
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.roster().tunnels.len());
+    warn(&loaded.configuration);
     let daemon = Daemon {
         path: parts.path,
         store: parts.store,
@@ -198,6 +199,11 @@ struct Daemon {
     thread: WorkerThread,
     /// When a store that failed is asked again.
     store_retry: Option<Instant>,
+}
+
+/// Tells what is allowed and should be meant.
+fn warn(configuration: &Configuration) {
+    configuration.warnings().iter().for_each(|line| tracing::warn!("{line}"));
 }
 
 impl Daemon {
@@ -289,6 +295,7 @@ impl Daemon {
         self.shared.peers().retain(|index, _| kept.contains(index));
         self.shared.replace_roster(roster);
         self.leases.forget_unused();
+        warn(&loaded.configuration);
         Ok(changes)
     }
 

@@ -3,7 +3,7 @@
 use super::assemble;
 use super::leases::Leases;
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
-use crate::{Fingerprint, LeaseStore, StoreError, fingerprint};
+use crate::{Fingerprint, LeaseStore, StoreError, fingerprint, numbers_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_gateway::{KeyPair, TunnelInstall, Update, UpdateOutcome};
@@ -163,7 +163,7 @@ fn begin(
     fresh: &[(usize, &TunnelKeys)],
     numbers: &mut Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
-    let keys: Vec<_> = fresh.iter().map(|(position, _)| tunnels[*position].outbound_key).collect();
+    let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
     let started = match numbers {
         Numbers::Leased(store, leases) if !keys.is_empty() => leases.begin(*store, &keys)?,
         Numbers::Leased(..) => Vec::new(),

@@ -14,8 +14,15 @@ pub(super) const CONFIGURATION: &str = "testudo.toml";
 /// The UDP port of ESP at every gateway of ours (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
 
-/// The suites, each with the bytes of its keying material: the cipher's key and the salt of 4.
-pub const SUITES: [(&str, usize); 3] = [("aes128gcm16", 20), ("aes256gcm16", 36), ("chacha20poly1305", 36)];
+/// The suites, each with the bytes of its keying material: the cipher's key, then the salt of 4 or the integrity key.
+pub const SUITES: [(&str, usize); 6] = [
+    ("aes128gcm16", 20),
+    ("aes256gcm16", 36),
+    ("chacha20poly1305", 36),
+    ("aes128-sha1", 36),
+    ("aes256-sha256", 64),
+    ("null-sha1", 20),
+];
 
 /// Fresh keying material for both directions of a tunnel.
 #[derive(Debug)]
