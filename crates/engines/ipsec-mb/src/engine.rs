@@ -1,6 +1,7 @@
 //! The safe engine.
 
 use crate::NAME;
+use crate::chained::{self, BURST_PACKETS, ChainedKey, Packet, State};
 use crate::library::Library;
 use crate::manager::{ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
 use crate::raw::SONAMES;
@@ -14,14 +15,15 @@ use testudo_crypto::{
 /// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
 const MAX_TEXT_BYTES: usize = 65_535;
 
-/// Packets that are decrypted before the first of them is judged.
-const BATCH_SIZE: usize = 64;
+/// Packets that are decrypted before the first of them is judged, or go through the library side by side.
+const BATCH_SIZE: usize = BURST_PACKETS;
 
 /// A key in the form that the library wants for its suite.
 enum Cipher {
     Gcm128(GcmKey),
     Gcm256(GcmKey),
     ChaCha(ChaChaKey),
+    Chained(ChainedKey),
 }
 
 /// One key and the direction that it may be used for.
@@ -36,7 +38,14 @@ pub struct IpsecMbEngine {
     manager: Manager,
     /// The ICVs that the packets of a batch should have had, until they are judged.
     computed: Box<[Icv; BATCH_SIZE]>,
+    /// Which burst a batch's packets wait for.
+    bursts: [Option<BurstKind>; BATCH_SIZE],
+    /// How many do.
+    waiting: usize,
 }
+
+/// What the packets of a burst have in common.
+type BurstKind = (Suite, Direction);
 
 impl IpsecMbEngine {
     /// Opens the library that the system knows, and has it compute known answers.
@@ -70,7 +79,8 @@ impl IpsecMbEngine {
             .and_then(Manager::new)
             .map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
         let keys = KeyTable::new(KeyTable::<MbKey>::MAX_KEYS);
-        let mut engine = Self { keys, manager, computed: Box::new([[0; _]; _]) };
+        let computed = Box::new([[0; _]; _]);
+        let mut engine = Self { keys, manager, computed, bursts: [None; _], waiting: 0 };
         self_test(&mut engine)?;
         Ok(engine)
     }
@@ -85,6 +95,11 @@ impl IpsecMbEngine {
             let same = batch[at..].iter().take_while(|job| job.key == key).count();
             self.run(key, &mut batch[at..at + same], at);
             at += same;
+        }
+        while self.waiting > 0
+            && let Some(kind) = self.bursts.iter().flatten().next().copied()
+        {
+            self.burst(kind, batch);
         }
         for (job, computed) in batch.iter_mut().zip(self.computed.iter()) {
             if job.status == JobStatus::Pending {
@@ -104,6 +119,44 @@ impl IpsecMbEngine {
             Cipher::Gcm128(key) => each(&mut self.manager.gcm(false), key, *direction, jobs, computed),
             Cipher::Gcm256(key) => each(&mut self.manager.gcm(true), key, *direction, jobs, computed),
             Cipher::ChaCha(key) => each(&mut self.manager.chacha(), key, *direction, jobs, computed),
+            // Keys may differ within a burst, so that those jobs wait for the others of their kind.
+            Cipher::Chained(key) => {
+                self.bursts[at..at + jobs.len()].fill(Some((key.suite(), *direction)));
+                self.waiting += jobs.len();
+            }
+        }
+    }
+
+    /// Does all jobs of a batch that go into one burst.
+    fn burst(&mut self, kind: BurstKind, batch: &mut [Job]) {
+        let mut states = [State::Untouched; BATCH_SIZE];
+        {
+            let mut burst = [const { None }; BATCH_SIZE];
+            for ((place, job), packet) in self.bursts.iter().zip(&mut *batch).zip(&mut burst) {
+                if *place == Some(kind)
+                    && let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(job.key)
+                {
+                    *packet = chained_packet(job, key, kind);
+                }
+            }
+            match kind.1 {
+                Direction::Seal => self.manager.seal_burst(&mut burst),
+                Direction::Open => self.manager.open_burst(&mut burst),
+            }
+            for (packet, state) in burst.iter().zip(&mut states) {
+                *state = packet.as_ref().map_or(State::Untouched, |packet| packet.state);
+            }
+        }
+        for ((place, job), state) in self.bursts.iter_mut().zip(batch).zip(states) {
+            if place.take_if(|other| *other == kind).is_some() {
+                self.waiting -= 1;
+                job.status = match state {
+                    State::Done => JobStatus::Done,
+                    State::Untouched => JobStatus::Fault,
+                    // What is spoiled is no other engine's work any more.
+                    State::Forged | State::Spoiled => JobStatus::AuthenticationFailed,
+                };
+            }
         }
     }
 }
@@ -122,7 +175,10 @@ impl Engine for IpsecMbEngine {
             Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => {
                 Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
             }
-            Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => None,
+            Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => {
+                self.manager.chained.as_ref()?;
+                Some(Capability { max_text_bytes: chained::MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+            }
         }
     }
 
@@ -136,7 +192,9 @@ impl Engine for IpsecMbEngine {
                 Cipher::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
             }
             suite @ (Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1) => {
-                return Err(EngineError::Unsupported { engine: NAME, suite });
+                self.capability(suite).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
+                let expanded = self.manager.expand_chained(suite, key.key(), key.integrity_key());
+                Cipher::Chained(expanded.map_err(refused)?)
             }
         };
         self.keys.insert(NAME, MbKey { cipher, direction })
@@ -201,7 +259,19 @@ fn judge(job: &mut Job, computed: &Icv) -> JobStatus {
     }
 }
 
-/// What a job is about, its ICV of the length that every suite here has.
+/// A job as a packet of a burst; `None` for one that this key may not do.
+fn chained_packet<'a>(
+    job: &'a mut Job,
+    key: &'a ChainedKey,
+    (suite, direction): BurstKind,
+) -> Option<Packet<'a>> {
+    if job.direction != direction || job.text_bytes as usize > chained::MAX_TEXT_BYTES {
+        return None;
+    }
+    Some(Packet { key, esp: job.esp(suite)?, state: State::Untouched })
+}
+
+/// What an AEAD's job is about, its ICV of the length that every suite here has.
 struct Work<'a> {
     text: &'a mut [u8],
     icv: &'a mut Icv,

@@ -4,12 +4,13 @@
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, runs of jobs under one key
-//!   manager   owns: the opened library, one multi-buffer manager, keys in the library's form; safe methods
+//!   manager   owns: the opened library, one multi-buffer manager, keys in the library's form; safe methods (and `chained`: bursts)
 //!   raw       the ABI: symbols, offsets per version, structures of the library
 //! ```
 //!
-//! Only direct, synchronous calls are used (AES-GCM in one call, ChaCha20-Poly1305 in three): every job ends inside `submit`.
-//! The library decrypts before the verdict; when an ICV is wrong, the text is wiped.
+//! Only synchronous calls are used: AES-GCM in one direct call, ChaCha20-Poly1305 in three, AES-CBC and HMAC in bursts that the
+//! library spreads over SIMD lanes. Every job ends inside `submit`. Of an AEAD the library decrypts before the verdict; when an ICV is
+//! wrong, the text is wiped. Of the other suites only what is authentic is decrypted.
 //!
 //! What is not believed without a check: the version (an unknown one is refused, because offsets into the manager depend on
 //! it), that a function exists, that the library accepted a key (its error code and the first round key), and that it computes
@@ -17,9 +18,11 @@
 //!
 //! Threads: one engine, with one manager, per worker. Debian's package is `libipsec-mb1`; its -dev package is not needed.
 //!
-//! Deliberately missing: the job API (`submit_burst`), which the chained suites (CBC with HMAC) will want. On anything but
-//! x86-64 Linux [`IpsecMbEngine::open`] says that there is no such library.
+//! Deliberately missing: jobs in versions but 1.3, whose structure differs: there the engine does the AEADs only, and the next one does
+//! CBC and HMAC. On anything but x86-64 Linux [`IpsecMbEngine::open`] says that there is no such library.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod chained;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod engine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,16 +1,17 @@
 //! What the library's functions need, owned: the manager, keys in the library's form, contexts. All methods are safe.
 
+use crate::chained::{Chained, ChainedFunctions};
 use crate::library::Library;
 use crate::raw::{
-    ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, FEATURE_VAES, GcmContext, GcmKeyData, GcmPre,
-    GcmRun, ImbMgr, Offsets,
+    ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, ChainedOffsets, FEATURE_VAES, GcmContext,
+    GcmKeyData, GcmPre, GcmRun, ImbMgr, Offsets,
 };
 use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-/// Bytes of every ICV here.
+/// Bytes of an AEAD's ICV, and of the longest of all.
 pub(crate) const ICV_BYTES: usize = 16;
 
 /// An integrity check value.
@@ -63,11 +64,13 @@ pub(crate) struct Manager {
     functions: Functions,
     gcm_context: Box<GcmContext>,
     chacha_context: Box<ChaChaContext>,
+    /// What does the suites that are no AEADs; `None` where the library's version has jobs of a shape that is not known.
+    pub(crate) chained: Option<Chained>,
     /// Last: the code that everything above points to.
     library: Library,
 }
 
-// SAFETY: `NonNull` alone keeps the compiler from deriving this. The manager is heap memory that only this value points to, is
+// SAFETY: `NonNull` and the addresses in jobs that have ended, which are never read again, keep the compiler from deriving this. The manager is heap memory that only this value points to, is
 // bound to no thread, and is used through `&self` and `&mut self` only; the library's global state is an error number. A
 // reference-counted or locked wrapper would not make this safer: nothing is shared.
 unsafe impl Send for Manager {}
@@ -82,9 +85,10 @@ impl Manager {
         let manager = unsafe { (library.alloc_mgr)(0) };
         let manager = NonNull::new(manager).ok_or("the library could not allocate a manager")?;
         match Self::set_up(&library, manager) {
-            Ok(functions) => Ok(Self {
+            Ok((functions, chained)) => Ok(Self {
                 manager,
                 functions,
+                chained: chained.map(Chained::new),
                 gcm_context: Box::new(GcmContext([0; _])),
                 chacha_context: Box::new(ChaChaContext([0; _])),
                 library,
@@ -98,7 +102,10 @@ impl Manager {
     }
 
     /// Initialises the manager and reads what it offers.
-    fn set_up(library: &Library, manager: NonNull<ImbMgr>) -> Result<Functions, String> {
+    fn set_up(
+        library: &Library,
+        manager: NonNull<ImbMgr>,
+    ) -> Result<(Functions, Option<ChainedFunctions>), String> {
         let mut architecture: c_uint = 0;
         // SAFETY: the manager came from this library's allocator; the second argument may be written to.
         unsafe { (library.init_mgr_auto)(manager.as_ptr(), &raw mut architecture) };
@@ -112,7 +119,24 @@ impl Manager {
             return Err("the library's own self-test failed on this CPU".to_owned());
         }
         // SAFETY: the manager was initialised, and the offsets are those of the library's version.
-        unsafe { Functions::read(manager, &layout.offsets) }
+        unsafe {
+            let chained = layout.chained.as_ref().map(|offsets| ChainedFunctions::read(manager, offsets));
+            Ok((Functions::read(manager, &layout.offsets)?, chained.transpose()?))
+        }
+    }
+
+    /// The manager itself, for the functions that it offered.
+    pub(crate) fn pointer(&self) -> *mut ImbMgr {
+        self.manager.as_ptr()
+    }
+
+    /// Fails if the library reports an error.
+    ///
+    /// # Errors
+    /// The library's text.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        // SAFETY: the manager came from this library and lives as long as `self`.
+        unsafe { self.library.check(self.manager.as_ptr()) }
     }
 
     /// The instructions in use, `VAES-AVX512`.
@@ -152,8 +176,7 @@ impl Manager {
         // SAFETY: `key` has the length that `expand` reads, just matched. `expanded` is aligned to 64 bytes and as large as
         // the largest version's structure (a test compares both with the header). Neither is kept by the library.
         unsafe { expand(key.as_ptr().cast(), &raw mut *expanded.0) };
-        // SAFETY: the manager lives as long as `self`.
-        unsafe { self.library.check(self.manager.as_ptr()) }?;
+        self.check()?;
         // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place, and here.
         if expanded.0.0[..key.len()].ct_eq(key).into() {
             Ok(expanded)
@@ -178,6 +201,9 @@ impl Manager {
     pub(crate) fn wipe_contexts(&mut self) {
         self.gcm_context.0.zeroize();
         self.chacha_context.0.zeroize();
+        if let Some(chained) = &mut self.chained {
+            chained.wipe();
+        }
     }
 }
 
@@ -328,6 +354,26 @@ impl Functions {
                 chacha_enc: function(manager, o.chacha20_poly1305_enc_update)?,
                 chacha_dec: function(manager, o.chacha20_poly1305_dec_update)?,
                 chacha_finalize: function(manager, o.chacha20_poly1305_finalize)?,
+            })
+        }
+    }
+}
+
+impl ChainedFunctions {
+    /// Reads the pointers from an initialised manager.
+    ///
+    /// # Safety
+    /// `o` are the offsets of the version of the library that made `manager`.
+    unsafe fn read(manager: NonNull<ImbMgr>, o: &ChainedOffsets) -> Result<Self, String> {
+        // SAFETY: as in `Functions::read`.
+        unsafe {
+            Ok(Self {
+                expand_128: function(manager, o.keyexp_128)?,
+                expand_256: function(manager, o.keyexp_256)?,
+                sha1_block: function(manager, o.sha1_one_block)?,
+                sha256_block: function(manager, o.sha256_one_block)?,
+                cipher: function(manager, o.submit_cipher_burst)?,
+                hash: function(manager, o.submit_hash_burst)?,
             })
         }
     }

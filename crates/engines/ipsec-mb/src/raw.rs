@@ -56,6 +56,95 @@ pub(crate) type ChaChaUpdate =
 /// `chacha_poly_finalize_t`: context, tag, its length.
 pub(crate) type ChaChaFinalize = unsafe extern "C" fn(*mut ChaChaContext, *mut c_void, u64);
 
+/// `keyexp_t`: a cipher key, its round keys for encryption and for decryption.
+pub(crate) type KeyExp = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void);
+/// `hash_one_block_t`: a block of 64 bytes, and the state of the digest behind it.
+pub(crate) type HashOneBlock = unsafe extern "C" fn(*const c_void, *mut c_void);
+/// `submit_cipher_burst_t`: jobs, their number, cipher, direction, bytes of the key; how many were completed.
+pub(crate) type CipherBurst =
+    unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint, c_uint, c_uint) -> u32;
+/// `submit_hash_burst_t`: jobs, their number, algorithm; how many were completed.
+pub(crate) type HashBurst = unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint) -> u32;
+
+/// `IMB_JOB` of 1.3. Of its union of the hash algorithms' parameters, those of HMAC.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ImbJob {
+    pub(crate) enc_keys: *const c_void,
+    pub(crate) dec_keys: *const c_void,
+    pub(crate) key_len_in_bytes: u64,
+    pub(crate) src: *const u8,
+    pub(crate) dst: *mut u8,
+    pub(crate) cipher_start_src_offset_in_bytes: u64,
+    pub(crate) msg_len_to_cipher_in_bytes: u64,
+    pub(crate) hash_start_src_offset_in_bytes: u64,
+    pub(crate) msg_len_to_hash_in_bytes: u64,
+    pub(crate) iv: *const u8,
+    pub(crate) iv_len_in_bytes: u64,
+    pub(crate) auth_tag_output: *mut u8,
+    pub(crate) auth_tag_output_len_in_bytes: u64,
+    pub(crate) hashed_auth_key_xor_ipad: *const u8,
+    pub(crate) hashed_auth_key_xor_opad: *const u8,
+    pub(crate) rest_of_union: *const c_void,
+    pub(crate) status: c_uint,
+    pub(crate) cipher_mode: c_uint,
+    pub(crate) cipher_direction: c_uint,
+    pub(crate) hash_alg: c_uint,
+    pub(crate) chain_order: c_uint,
+    pub(crate) user_data: [*const c_void; 2],
+    pub(crate) functions: [*const c_void; 2],
+    pub(crate) sgl_state: c_uint,
+    pub(crate) cipher_fields: *const c_void,
+}
+
+/// The sizes and places that 1.3 has; a test compares them with the header.
+const _: () = assert!(size_of::<ImbJob>() == 200 && align_of::<ImbJob>() == 8);
+const _: () = assert!(std::mem::offset_of!(ImbJob, hashed_auth_key_xor_ipad) == 104);
+const _: () = assert!(std::mem::offset_of!(ImbJob, status) == 128);
+const _: () = assert!(std::mem::offset_of!(ImbJob, user_data) == 152);
+const _: () = assert!(std::mem::offset_of!(ImbJob, cipher_fields) == 192);
+
+impl ImbJob {
+    /// A job without any work: null pointers and zeros, as after `memset`.
+    pub(crate) const EMPTY: Self = Self {
+        enc_keys: std::ptr::null(),
+        dec_keys: std::ptr::null(),
+        key_len_in_bytes: 0,
+        src: std::ptr::null(),
+        dst: std::ptr::null_mut(),
+        cipher_start_src_offset_in_bytes: 0,
+        msg_len_to_cipher_in_bytes: 0,
+        hash_start_src_offset_in_bytes: 0,
+        msg_len_to_hash_in_bytes: 0,
+        iv: std::ptr::null(),
+        iv_len_in_bytes: 0,
+        auth_tag_output: std::ptr::null_mut(),
+        auth_tag_output_len_in_bytes: 0,
+        hashed_auth_key_xor_ipad: std::ptr::null(),
+        hashed_auth_key_xor_opad: std::ptr::null(),
+        rest_of_union: std::ptr::null(),
+        status: 0,
+        cipher_mode: CIPHER_NULL,
+        cipher_direction: DIR_ENCRYPT,
+        hash_alg: AUTH_NULL,
+        chain_order: ORDER_CIPHER_HASH,
+        user_data: [std::ptr::null(); 2],
+        functions: [std::ptr::null(); 2],
+        sgl_state: 0,
+        cipher_fields: std::ptr::null(),
+    };
+}
+
+/// `IMB_CIPHER_MODE`, `IMB_CIPHER_DIRECTION`, `IMB_HASH_ALG`, `IMB_CHAIN_ORDER` of 1.3.
+pub(crate) const CIPHER_CBC: c_uint = 1;
+const CIPHER_NULL: c_uint = 3;
+pub(crate) const DIR_ENCRYPT: c_uint = 1;
+pub(crate) const DIR_DECRYPT: c_uint = 2;
+pub(crate) const AUTH_HMAC_SHA_1: c_uint = 1;
+pub(crate) const AUTH_HMAC_SHA_256: c_uint = 3;
+const AUTH_NULL: c_uint = 8;
+const ORDER_CIPHER_HASH: c_uint = 1;
+
 /// `struct gcm_key_data`: round keys and powers of the hash key. As large as the largest version's.
 #[repr(C, align(64))]
 pub(crate) struct GcmKeyData(pub(crate) [u8; 1280]);
@@ -85,11 +174,24 @@ pub(crate) struct Offsets {
     pub(crate) chacha20_poly1305_finalize: usize,
 }
 
+/// Where the functions of CBC and HMAC stand, for a version whose `IMB_JOB` is [`ImbJob`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChainedOffsets {
+    pub(crate) keyexp_128: usize,
+    pub(crate) keyexp_256: usize,
+    pub(crate) sha1_one_block: usize,
+    pub(crate) sha256_one_block: usize,
+    pub(crate) submit_cipher_burst: usize,
+    pub(crate) submit_hash_burst: usize,
+}
+
 /// What must be known of a version before its manager is touched.
 pub(crate) struct Layout {
     /// Major and minor version; patch releases keep the ABI.
     pub(crate) version: (u32, u32),
     pub(crate) offsets: Offsets,
+    /// `None` where jobs have a shape that is not [`ImbJob`]'s: 240 bytes in 1.5, 216 in 2.0, which also wants sessions.
+    pub(crate) chained: Option<ChainedOffsets>,
     /// Names of the values of `used_arch` (`IMB_ARCH`), from 0.
     pub(crate) architectures: &'static [&'static str],
     /// Bit of `features` that says that the library tests itself; the next one says that it passed.
@@ -117,11 +219,21 @@ const OFFSETS: Offsets = Offsets {
     chacha20_poly1305_finalize: 944,
 };
 
+const CHAINED_OFFSETS: ChainedOffsets = ChainedOffsets {
+    keyexp_128: 112,
+    keyexp_256: 128,
+    sha1_one_block: 160,
+    sha256_one_block: 176,
+    submit_cipher_burst: 984,
+    submit_hash_burst: 1000,
+};
+
 /// The versions whose headers were read. 1.4 is missing because its header was not.
 pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (1, 3),
         offsets: OFFSETS,
+        chained: Some(CHAINED_OFFSETS),
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
         #[cfg(test)]
@@ -130,6 +242,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (1, 5),
         offsets: OFFSETS,
+        chained: None,
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
         #[cfg(test)]
@@ -138,6 +251,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (2, 0),
         offsets: OFFSETS,
+        chained: None,
         architectures: &["none", "SSE", "AVX2", "AVX512"],
         self_test_bit: 19,
         #[cfg(test)]
@@ -184,6 +298,55 @@ mod tests {
             return 0;
         }"#;
 
+    /// Prints what [`expected_of_jobs`] lists; only for a version whose jobs are used.
+    const PROGRAM_FOR_JOBS: &str = r#"
+        #include <stdio.h>
+        #include <stddef.h>
+        #include <intel-ipsec-mb.h>
+        #define O(f) printf("%zu\n", offsetof(IMB_MGR, f));
+        #define J(f) printf("%zu\n", offsetof(IMB_JOB, f));
+        #define E(e) printf("%u\n", (unsigned)e);
+        int main(void) {
+            printf("%u\n", (unsigned)IMB_VERSION_NUM);
+            O(keyexp_128) O(keyexp_256) O(sha1_one_block) O(sha256_one_block) O(submit_cipher_burst) O(submit_hash_burst)
+            J(enc_keys) J(dec_keys) J(key_len_in_bytes) J(src) J(dst) J(cipher_start_src_offset_in_bytes)
+            J(msg_len_to_cipher_in_bytes) J(hash_start_src_offset_in_bytes) J(msg_len_to_hash_in_bytes)
+            J(iv) J(iv_len_in_bytes) J(auth_tag_output) J(auth_tag_output_len_in_bytes)
+            J(u.HMAC._hashed_auth_key_xor_ipad) J(u.HMAC._hashed_auth_key_xor_opad)
+            J(status) J(cipher_mode) J(cipher_direction) J(hash_alg) J(chain_order)
+            J(user_data) J(cipher_func) J(sgl_state) J(cipher_fields)
+            printf("%zu\n", sizeof(IMB_JOB));
+            E(IMB_CIPHER_CBC) E(IMB_CIPHER_NULL) E(IMB_DIR_ENCRYPT) E(IMB_DIR_DECRYPT)
+            E(IMB_AUTH_HMAC_SHA_1) E(IMB_AUTH_HMAC_SHA_256) E(IMB_AUTH_NULL) E(IMB_ORDER_CIPHER_HASH)
+            printf("%d\n", IMB_MAX_BURST_SIZE >= 64);
+            return 0;
+        }"#;
+
+    fn expected_of_jobs(o: &ChainedOffsets) -> Vec<usize> {
+        use std::mem::offset_of;
+        let mut list = vec![o.keyexp_128, o.keyexp_256, o.sha1_one_block, o.sha256_one_block];
+        list.extend([o.submit_cipher_burst, o.submit_hash_burst]);
+        list.extend([offset_of!(ImbJob, enc_keys), offset_of!(ImbJob, dec_keys)]);
+        list.extend([offset_of!(ImbJob, key_len_in_bytes), offset_of!(ImbJob, src), offset_of!(ImbJob, dst)]);
+        list.push(offset_of!(ImbJob, cipher_start_src_offset_in_bytes));
+        list.push(offset_of!(ImbJob, msg_len_to_cipher_in_bytes));
+        list.push(offset_of!(ImbJob, hash_start_src_offset_in_bytes));
+        list.push(offset_of!(ImbJob, msg_len_to_hash_in_bytes));
+        list.extend([offset_of!(ImbJob, iv), offset_of!(ImbJob, iv_len_in_bytes)]);
+        list.push(offset_of!(ImbJob, auth_tag_output));
+        list.push(offset_of!(ImbJob, auth_tag_output_len_in_bytes));
+        list.push(offset_of!(ImbJob, hashed_auth_key_xor_ipad));
+        list.push(offset_of!(ImbJob, hashed_auth_key_xor_opad));
+        list.extend([offset_of!(ImbJob, status), offset_of!(ImbJob, cipher_mode)]);
+        list.extend([offset_of!(ImbJob, cipher_direction), offset_of!(ImbJob, hash_alg)]);
+        list.extend([offset_of!(ImbJob, chain_order), offset_of!(ImbJob, user_data)]);
+        list.extend([offset_of!(ImbJob, functions), offset_of!(ImbJob, sgl_state)]);
+        list.extend([offset_of!(ImbJob, cipher_fields), size_of::<ImbJob>()]);
+        let enums = [CIPHER_CBC, CIPHER_NULL, DIR_ENCRYPT, DIR_DECRYPT, AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256];
+        list.extend(enums.into_iter().chain([AUTH_NULL, ORDER_CIPHER_HASH, 1]).map(|e| e as usize));
+        list
+    }
+
     fn expected(layout: &Layout) -> Vec<usize> {
         let o = &layout.offsets;
         let mut list = vec![o.features, o.used_arch, o.gcm128_enc, o.gcm256_enc, o.gcm128_dec, o.gcm256_dec];
@@ -196,21 +359,23 @@ mod tests {
     }
 
     /// What the compiler says, with the flags of the library's own build, of the header in `include`; `None` where there is no compiler.
-    fn ask_the_compiler(include: &Path) -> Option<Vec<usize>> {
-        let dir = std::env::temp_dir().join(format!("testudo-ipsec-mb-layout-{}", std::process::id()));
+    fn ask_the_compiler(include: &Path, program: &str) -> Option<Vec<usize>> {
+        let number = program.len();
+        let name = format!("testudo-ipsec-mb-layout-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
-        let (source, program) = (dir.join("layout.c"), dir.join("layout"));
-        std::fs::write(&source, PROGRAM).unwrap();
+        let (source, binary) = (dir.join("layout.c"), dir.join("layout"));
+        std::fs::write(&source, program).unwrap();
         let built = Command::new("cc")
             .args(["-w", "-DLINUX", "-I"])
             .arg(include)
             .arg(&source)
             .arg("-o")
-            .arg(&program)
+            .arg(&binary)
             .output();
         let Ok(output) = built else { return None };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let printed = Command::new(&program).output().unwrap().stdout;
+        let printed = Command::new(&binary).output().unwrap().stdout;
         std::fs::remove_dir_all(&dir).unwrap();
         Some(String::from_utf8(printed).unwrap().lines().map(|l| l.parse().unwrap()).collect())
     }
@@ -224,7 +389,7 @@ mod tests {
             println!("skipped: no intel-ipsec-mb.h in {} (package libipsec-mb-dev)", include.display());
             return;
         }
-        let Some(found) = ask_the_compiler(&include) else {
+        let Some(found) = ask_the_compiler(&include, PROGRAM) else {
             println!("skipped: no C compiler called cc");
             return;
         };
@@ -232,6 +397,13 @@ mod tests {
             layout_of(u32::try_from(found[0]).unwrap()).expect("the header is of a version not supported");
         println!("compared with the header of {:x}", found[0]);
         assert_eq!(found[1..], expected(layout));
+        match &layout.chained {
+            None => println!("the jobs of this version are not used"),
+            Some(offsets) => {
+                let found = ask_the_compiler(&include, PROGRAM_FOR_JOBS).unwrap();
+                assert_eq!(found[1..], expected_of_jobs(offsets));
+            }
+        }
     }
 
     #[test]
