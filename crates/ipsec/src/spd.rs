@@ -211,11 +211,18 @@ mod tests {
     }
 
     fn policy() -> impl Strategy<Value = Policy> {
-        (prefix(), prefix(), prop_oneof![Just(None), Just(Some(6)), Just(Some(17))], ports(), ports())
-            .prop_map(|(local, remote, protocol, local_ports, remote_ports)| Policy {
+        let protocol = prop_oneof![Just(None), Just(Some(6)), Just(Some(17))];
+        let action = prop_oneof![
+            Just(Action::Bypass),
+            Just(Action::Discard),
+            any::<u32>().prop_map(|n| Action::Protect(TunnelIndex(n))),
+        ];
+        (prefix(), prefix(), protocol, ports(), ports(), action).prop_map(
+            |(local, remote, protocol, local_ports, remote_ports, action)| Policy {
                 selector: Selector { local, remote, protocol, local_ports, remote_ports },
-                action: Action::Discard,
-            })
+                action,
+            },
+        )
     }
 
     fn flow() -> impl Strategy<Value = Flow> {
@@ -223,6 +230,19 @@ mod tests {
         (address(), address(), prop_oneof![Just(6u8), Just(17), Just(1)], ports)
             .prop_filter("one version", |(l, r, _, _)| l.is_ipv4() == r.is_ipv4())
             .prop_map(|(l, r, protocol, ports)| Flow::new(l, r, protocol, ports))
+    }
+
+    #[test]
+    fn a_policy_between_two_versions_answers_for_nobody() {
+        let any = |address: &str| Prefix::new(address.parse().unwrap(), 0).unwrap();
+        let nonsense = Selector { local: any("0.0.0.0"), remote: any("::"), ..Selector::ANY };
+        let mut policies = vec![Policy { selector: nonsense, action: Action::Discard }; 2 * SCANNED];
+        policies.push(Policy { selector: Selector::ANY, action: Action::Bypass });
+        let spd = Spd::new(policies);
+        for (local, remote) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap(), 17, Some((0, 0)));
+            assert_eq!(spd.verdict(&flow), Verdict::Policy(Action::Bypass));
+        }
     }
 
     proptest! {
@@ -235,6 +255,8 @@ mod tests {
             for flow in flows {
                 let expected = policies.iter().position(|p| p.selector.matches(&flow));
                 prop_assert_eq!(spd.lookup(&flow).map(|(index, _)| index), expected);
+                let action = expected.map_or(Verdict::NoPolicy, |index| Verdict::Policy(policies[index].action));
+                prop_assert_eq!(spd.verdict(&flow), action);
             }
         }
     }
