@@ -89,6 +89,13 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
+    /// How many jobs of one suite and similar length it does side by side; 1 where it gains nothing from company. Above that the
+    /// gateway gathers and arranges jobs before it submits them.
+    fn company(&self, suite: Suite) -> usize {
+        let _ = suite;
+        1
+    }
+
     /// Whether every job ends inside `submit`, so that none is ever `Taken`: the gateway then leaves jobs where they are.
     fn is_synchronous(&self) -> bool {
         false

@@ -1,8 +1,9 @@
 //! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
 
+use crate::formation::{Arranger, Formation, suite_rank};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
 use hashbrown::HashMap;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Prepared, SaRef};
 
 /// How many completions are taken from an engine at a time.
@@ -15,6 +16,7 @@ struct Lane {
     /// The first engine that has the key, and the key's name there.
     first: (u32, KeyId),
     keys: SaKeys,
+    suite_rank: u8,
     /// Ticket of the next job to submit.
     next_ticket: u32,
     /// Ticket of the next job to release.
@@ -31,6 +33,9 @@ pub(crate) struct Dispatcher {
     /// Jobs for each engine that are not with it yet; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
+    arranger: Arranger,
+    /// Whether the first engine of any SA wants company for its suite.
+    has_company: bool,
 }
 
 impl Dispatcher {
@@ -38,7 +43,26 @@ impl Dispatcher {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
         let (outbound, inbound) = (Vec::new(), Vec::new());
-        Self { placement, outbound, inbound, waiting: HashMap::default(), queues, polled: Vec::new() }
+        Self {
+            placement,
+            outbound,
+            inbound,
+            waiting: HashMap::default(),
+            queues,
+            polled: Vec::new(),
+            arranger: Arranger::default(),
+            has_company: false,
+        }
+    }
+
+    pub(crate) fn set_formation(&mut self, formation: Formation) {
+        self.arranger.formation = formation;
+    }
+
+    /// Whether jobs should be gathered over several batches, as far as these are there, before they are submitted.
+    #[inline]
+    pub(crate) fn gathers(&self) -> bool {
+        self.has_company && self.arranger.formation != Formation::None
     }
 
     pub(crate) fn engine_names(&self) -> Vec<&'static str> {
@@ -72,7 +96,7 @@ impl Dispatcher {
         self.placement.remove(keys);
     }
 
-    pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys) {
+    pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
         let lanes = self.lanes(direction);
         if lanes.len() <= sa.place() {
             lanes.resize(sa.place() + 1, None);
@@ -80,7 +104,9 @@ impl Dispatcher {
         // An SA that no engine has a key of ends its jobs as faults, by the way of an engine that does not exist.
         let (engine, key) = keys.next_engine(0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
         let first = (u32::try_from(engine).unwrap_or(u32::MAX), key);
-        lanes[sa.place()] = Some(Lane { sa, first, keys, next_ticket: 0, next_release: 0 });
+        let suite_rank = suite_rank(suite);
+        lanes[sa.place()] = Some(Lane { sa, first, keys, suite_rank, next_ticket: 0, next_release: 0 });
+        self.has_company |= self.placement.wants_company(engine, suite);
     }
 
     /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
@@ -109,10 +135,14 @@ impl Dispatcher {
     /// appended to `released`, in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
         let common = self.address(jobs);
+        let arranges = self.gathers();
         match common.filter(|&engine| self.placement.is_synchronous(engine) && !self.is_busy()) {
-            Some(engine) => self.run_in_place(engine, jobs, released),
+            Some(engine) => self.run_in_place(engine, jobs, released, arranges),
             None => {
                 self.ticket(jobs);
+                if arranges {
+                    self.arrange(jobs);
+                }
                 self.run_apart(common, jobs, released);
                 false
             }
@@ -121,16 +151,38 @@ impl Dispatcher {
 
     /// The common case: nothing is under way, and one engine ends the whole batch before it returns. Then the order is the one that
     /// the jobs stand in, and nobody needs a ticket.
-    fn run_in_place(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
-        let taken = self.offer(engine, jobs);
+    fn run_in_place(
+        &mut self,
+        engine: usize,
+        jobs: &mut Vec<Job>,
+        released: &mut Vec<Job>,
+        arranges: bool,
+    ) -> bool {
+        if arranges {
+            self.arrange(jobs);
+        }
+        self.offer(engine, jobs);
+        if arranges {
+            self.arranger.restore(jobs);
+        }
         let has_ended = |job: &Job| matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed);
-        if taken == jobs.len() && jobs.iter().all(has_ended) {
+        if jobs.iter().all(has_ended) {
             return true;
         }
         self.ticket(jobs);
-        self.settle(engine, taken, jobs, released);
+        // What the engine did not take still is pending; that, and what it failed at, is for the next one.
+        jobs.drain(..).for_each(|job| self.ended(job, engine, released));
         self.run_queues(released);
         false
+    }
+
+    fn arrange(&mut self, jobs: &mut [Job]) {
+        let (outbound, inbound) = (&self.outbound, &self.inbound);
+        self.arranger.arrange(jobs, |job| {
+            let lanes = if job.direction == Direction::Seal { outbound } else { inbound };
+            let sa = Prepared::sa_of(job);
+            lanes.get(sa.place())?.as_ref().filter(|lane| lane.sa == sa).map(|lane| lane.suite_rank)
+        });
     }
 
     fn run_apart(&mut self, common: Option<usize>, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {

@@ -23,6 +23,7 @@ mod command;
 mod counters;
 mod dispatcher;
 mod engines;
+mod formation;
 mod outlet;
 mod placement;
 mod serve;
@@ -34,6 +35,7 @@ pub use command::{
 };
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use engines::{Candidate, Choice, EngineReport, NoEngine, Opener, choose_engines};
+pub use formation::Formation;
 pub use placement::{KeyPair, MAX_ENGINES, PlacementError};
 pub use serve::{ServeError, serve};
 pub use worker::{PortPair, Worker};

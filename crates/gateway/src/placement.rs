@@ -1,6 +1,6 @@
 //! Which engines an SA's jobs may go to, in order.
 
-use testudo_crypto::{Direction, Engine, EngineError, Job, KeyId, KeyMaterial};
+use testudo_crypto::{Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Suite};
 
 /// The most engines in a placement.
 pub const MAX_ENGINES: usize = 4;
@@ -78,6 +78,10 @@ impl Placement {
 
     pub(crate) fn submit(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
+    }
+
+    pub(crate) fn wants_company(&self, engine: usize, suite: Suite) -> bool {
+        self.engines.get(engine).is_some_and(|e| e.company(suite) > 1)
     }
 
     pub(crate) fn is_synchronous(&self, engine: usize) -> bool {

@@ -3,6 +3,7 @@
 use crate::command::{TunnelInstall, Update, UpdateError, UpdateOutcome};
 use crate::counters::WorkerCounters;
 use crate::dispatcher::Dispatcher;
+use crate::formation::Formation;
 use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
@@ -86,6 +87,11 @@ impl Worker {
         self.dispatcher.engine_names()
     }
 
+    /// How jobs are arranged for engines that want company; by suite and length unless told otherwise.
+    pub fn set_formation(&mut self, formation: Formation) {
+        self.dispatcher.set_formation(formation);
+    }
+
     /// Changes tunnels and policies between two batches.
     pub fn update(&mut self, mut update: Update, now: Moment) -> UpdateOutcome {
         for tunnel in &mut update.install {
@@ -112,8 +118,9 @@ impl Worker {
             .map_err(|source| UpdateError::Placement { tunnel: Arc::clone(&name), source })?;
         match self.ipsec.install(index, parameters, now) {
             Ok(installed) => {
-                self.dispatcher.connect(Direction::Seal, installed.outbound, outbound);
-                self.dispatcher.connect(Direction::Open, installed.inbound, inbound);
+                let (seal, open) = (keys.outbound.suite(), keys.inbound.suite());
+                self.dispatcher.connect(Direction::Seal, installed.outbound, outbound, seal);
+                self.dispatcher.connect(Direction::Open, installed.inbound, inbound, open);
                 if window.is_some_and(|w| !self.ipsec.restore_window(index, &w)) {
                     // Without it the tunnel would take again what it has received before.
                     self.remove(index);
@@ -193,24 +200,36 @@ impl Worker {
             for buffer in self.prepared.replies.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
-            self.outbound_clock.lap(Stage::Cryptography);
-            if in_place {
-                let outlet = &mut self.unprotected;
-                self.ipsec.finish_outbound_batch(&mut self.prepared.jobs, &mut self.pool, |sealed, pool| {
-                    outlet.push(sealed.into_buffer(), pool);
-                });
-            } else {
-                self.finish(now);
+            if !self.dispatcher.gathers() {
+                self.seal(now)?;
             }
-            self.outbound_clock.lap(Stage::Finish);
-            self.unprotected.flush_full(&mut self.pool)?;
-            self.outbound_clock.lap(Stage::Transmit);
         }
+        self.seal(now)?;
         self.flush(moved)?;
         self.outbound_clock.lap(Stage::Transmit);
         self.outbound_clock.end(moved);
         Ok(moved)
+    }
+
+    /// Has the prepared jobs of what goes out done, and sends what fills whole batches.
+    fn seal(&mut self, now: Moment) -> Result<(), PortError> {
+        if self.prepared.jobs.is_empty() {
+            return Ok(());
+        }
+        let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+        self.outbound_clock.lap(Stage::Cryptography);
+        if in_place {
+            let outlet = &mut self.unprotected;
+            self.ipsec.finish_outbound_batch(&mut self.prepared.jobs, &mut self.pool, |sealed, pool| {
+                outlet.push(sealed.into_buffer(), pool);
+            });
+        } else {
+            self.finish(now);
+        }
+        self.outbound_clock.lap(Stage::Finish);
+        self.unprotected.flush_full(&mut self.pool)?;
+        self.outbound_clock.lap(Stage::Transmit);
+        Ok(())
     }
 
     fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
@@ -228,25 +247,37 @@ impl Worker {
             for buffer in self.prepared.pass.drain(..) {
                 self.protected.push(buffer, &mut self.pool);
             }
-            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
-            self.inbound_clock.lap(Stage::Cryptography);
-            if in_place {
-                let (jobs, outlet) = (&mut self.prepared.jobs, &mut self.protected);
-                let (pool, clock) = (&mut self.pool, &mut self.inbound_clock);
-                self.ipsec.finish_inbound_batch(jobs, now, pool, clock, |cleared, pool| {
-                    outlet.push(cleared.into_buffer(), pool);
-                });
-            } else {
-                self.finish(now);
-                self.inbound_clock.lap(Stage::Finish);
+            if !self.dispatcher.gathers() {
+                self.open(now)?;
             }
-            self.protected.flush_full(&mut self.pool)?;
-            self.inbound_clock.lap(Stage::Transmit);
         }
+        self.open(now)?;
         self.flush(moved)?;
         self.inbound_clock.lap(Stage::Transmit);
         self.inbound_clock.end(moved);
         Ok(moved)
+    }
+
+    /// Has the prepared jobs of what came in done, and sends what fills whole batches.
+    fn open(&mut self, now: Moment) -> Result<(), PortError> {
+        if self.prepared.jobs.is_empty() {
+            return Ok(());
+        }
+        let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+        self.inbound_clock.lap(Stage::Cryptography);
+        if in_place {
+            let (jobs, outlet) = (&mut self.prepared.jobs, &mut self.protected);
+            let (pool, clock) = (&mut self.pool, &mut self.inbound_clock);
+            self.ipsec.finish_inbound_batch(jobs, now, pool, clock, |cleared, pool| {
+                outlet.push(cleared.into_buffer(), pool);
+            });
+        } else {
+            self.finish(now);
+            self.inbound_clock.lap(Stage::Finish);
+        }
+        self.protected.flush_full(&mut self.pool)?;
+        self.inbound_clock.lap(Stage::Transmit);
+        Ok(())
     }
 
     /// Sends what `moved` packets have become.
@@ -314,6 +345,9 @@ impl Worker {
     /// Drops what still waits, when the gateway must end now. What is with an engine is counted; its buffers do not come back.
     pub fn discard_waiting(&mut self) {
         self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
+        for job in self.prepared.jobs.drain(..) {
+            self.pool.discard(job.buffer, DropReason::ShuttingDown);
+        }
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
         self.publish();

@@ -12,6 +12,7 @@ mod support;
 
 mod changes;
 mod drop_reasons;
+mod formation;
 mod handmade;
 mod headers;
 mod lifetimes;

@@ -1,0 +1,181 @@
+//! Formation: jobs of one suite and similar length side by side, so that engines with many lanes march in step (paper 002, packet
+//! scheduling; DPDK and ipsec-mb know it as multi-buffer).
+//!
+//! ```text
+//!   as they came    a9 b2 a1 c5 b8 a9        suites a, b, c; lengths 1 to 9
+//!   by suite        a9 a1 a9 b2 b8 c5
+//!   and by length   a9 a9 a1 b8 b2 c5        longest first: what is done last is short, and leaves few lanes empty
+//! ```
+//!
+//! A formation lasts for one submission. Where an engine wants company, the worker gathers what has already arrived, up to a few batches, and
+//! waits for nothing; jobs are arranged before the engine gets them, and stand as they came when it has ended them, so that no SA's
+//! packets change their order.
+
+use testudo_crypto::{Job, Suite};
+
+/// How jobs are arranged for engines that want company.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Formation {
+    /// Not at all: in the order in which they came, one batch at a time.
+    None,
+    /// By suite.
+    Suite,
+    /// By suite, and within it by length, longest first.
+    #[default]
+    SuiteAndLength,
+}
+
+/// Classes of length: 128 bytes each, and one for all that is longer.
+const CLASSES: usize = 16;
+const CLASS_SHIFT: u32 = 7;
+/// More suites than there are, and a rank for jobs that nobody knows the suite of.
+const SUITES: usize = 8;
+const RANKS: usize = SUITES * CLASSES;
+const _: () = assert!(Suite::ALL.len() < SUITES);
+
+/// Arranges jobs, and puts them back.
+#[derive(Debug, Default)]
+pub(crate) struct Arranger {
+    pub(crate) formation: Formation,
+    /// The rank of each job as it came.
+    ranks: Vec<u8>,
+    /// Where the job at each place comes from.
+    from: Vec<u32>,
+    /// The inverse, and room to work in.
+    to: Vec<u32>,
+}
+
+/// The rank of a suite among suites.
+pub(crate) fn suite_rank(suite: Suite) -> u8 {
+    Suite::ALL.iter().zip(0..).find_map(|(s, rank)| (*s == suite).then_some(rank)).unwrap_or(0)
+}
+
+impl Arranger {
+    /// Brings jobs into formation; `suite_rank` says each job's suite.
+    pub(crate) fn arrange(&mut self, jobs: &mut [Job], mut suite_rank: impl FnMut(&Job) -> Option<u8>) {
+        let mut counts = [0_u32; RANKS];
+        self.ranks.clear();
+        for job in jobs.iter() {
+            let suite = suite_rank(job).map_or(SUITES - 1, usize::from).min(SUITES - 1);
+            let rank = suite * CLASSES + self.class(job);
+            counts[rank] += 1;
+            self.ranks.push(u8::try_from(rank).unwrap_or(u8::MAX));
+        }
+        let mut start = 0;
+        for count in &mut counts {
+            start += std::mem::replace(count, start);
+        }
+        self.to.clear();
+        for &rank in &self.ranks {
+            let place = &mut counts[usize::from(rank)];
+            self.to.push(*place);
+            *place += 1;
+        }
+        self.from.clear();
+        self.from.resize(jobs.len(), 0);
+        for (place, &to) in (0..).zip(&self.to) {
+            self.from[to as usize] = place;
+        }
+        permute(jobs, &mut self.to);
+    }
+
+    /// Puts the jobs that were arranged last back to where they came from.
+    pub(crate) fn restore(&mut self, jobs: &mut [Job]) {
+        permute(jobs, &mut self.from);
+    }
+
+    /// 0 for the longest.
+    fn class(&self, job: &Job) -> usize {
+        match self.formation {
+            Formation::None | Formation::Suite => 0,
+            Formation::SuiteAndLength => {
+                CLASSES - 1 - ((job.text_bytes >> CLASS_SHIFT) as usize).min(CLASSES - 1)
+            }
+        }
+    }
+}
+
+/// Moves the job at each place to the place that `to` says, a permutation, which is used up.
+fn permute(jobs: &mut [Job], to: &mut [u32]) {
+    for at in 0..jobs.len().min(to.len()) {
+        while let target = to[at] as usize
+            && target != at
+        {
+            jobs.swap(at, target);
+            to.swap(at, target);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::{Aad, Direction, JobStatus, KeyId};
+    use testudo_packet::Buffer;
+
+    fn jobs(shapes: &[(u8, u32)]) -> Vec<Job> {
+        let job = |(cookie, &(suite, text_bytes)): (u64, &(u8, u32))| Job {
+            buffer: Buffer::default(),
+            cookie,
+            text_start: 0,
+            text_bytes,
+            key: KeyId(suite.into()),
+            nonce: [0; 12],
+            aad: Aad::default(),
+            direction: Direction::Seal,
+            status: JobStatus::Pending,
+        };
+        (0..).zip(shapes).map(job).collect()
+    }
+
+    fn shapes(jobs: &[Job]) -> Vec<(u32, u32)> {
+        jobs.iter().map(|job| (job.key.0, job.text_bytes)).collect()
+    }
+
+    fn rank(job: &Job) -> Option<u8> {
+        u8::try_from(job.key.0).ok().filter(|&suite| suite < 6)
+    }
+
+    #[test]
+    fn by_suite_and_length_longest_first_and_back() {
+        let came = [(0, 900), (1, 200), (0, 100), (2, 500), (1, 800), (0, 901), (9, 64), (0, 0), (2, 65_000)];
+        let mut all = jobs(&came);
+        let mut arranger = Arranger::default();
+        arranger.arrange(&mut all, rank);
+        let expected =
+            [(0, 900), (0, 901), (0, 100), (0, 0), (1, 800), (1, 200), (2, 65_000), (2, 500), (9, 64)];
+        assert_eq!(shapes(&all), expected);
+        arranger.restore(&mut all);
+        assert!(all.iter().map(|job| job.cookie).eq(0..9));
+    }
+
+    #[test]
+    fn by_suite_alone_keeps_the_order_within() {
+        let mut all = jobs(&[(1, 10), (0, 1000), (1, 2000), (0, 20)]);
+        let mut arranger = Arranger { formation: Formation::Suite, ..Arranger::default() };
+        arranger.arrange(&mut all, rank);
+        assert_eq!(shapes(&all), [(0, 1000), (0, 20), (1, 10), (1, 2000)]);
+        arranger.restore(&mut all);
+        assert!(all.iter().map(|job| job.cookie).eq(0..4));
+    }
+
+    #[test]
+    fn every_mixture_comes_back_as_it_came() {
+        let mut state = 1_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 16
+        };
+        let mut arranger = Arranger::default();
+        for count in 0..300 {
+            let shapes: Vec<_> = (0..count).map(|_| (random() as u8 % 7, random() % 2500)).collect();
+            let mut all = jobs(&shapes);
+            arranger.arrange(&mut all, rank);
+            let ranks: Vec<_> =
+                all.iter().map(|job| (job.key.0, 15 - (job.text_bytes >> 7).min(15))).collect();
+            assert!(ranks.is_sorted(), "{ranks:?}");
+            arranger.restore(&mut all);
+            assert!(all.iter().map(|job| job.cookie).eq(0..count));
+        }
+    }
+}

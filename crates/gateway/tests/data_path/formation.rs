@@ -1,0 +1,158 @@
+//! Jobs in formation: what an engine that wants company is given, and that no SA's packets change their order.
+
+use crate::support::gateway::PoolSize;
+use crate::support::{Gateway, Inner, LeaseTwin, Random, Side, TunnelSpec};
+use std::sync::{Arc, Mutex};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_gateway::Formation;
+
+/// Suite and length of each job of one submission.
+type Submission = Vec<(Suite, u32)>;
+
+/// The portable engine, as one that does 16 jobs side by side; it notes what it is given, and fails at jobs of some lengths.
+struct Ranks {
+    engine: PortableEngine,
+    suites: Vec<(KeyId, Suite)>,
+    seen: Arc<Mutex<Vec<Submission>>>,
+    fails_at: fn(u32) -> bool,
+}
+
+impl Engine for Ranks {
+    fn name(&self) -> &'static str {
+        "ranks"
+    }
+    fn description(&self) -> String {
+        self.name().to_owned()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.engine.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        let id = self.engine.install(key, direction)?;
+        self.suites.push((id, key.suite()));
+        Ok(id)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.engine.remove(key);
+    }
+    fn company(&self, _suite: Suite) -> usize {
+        16
+    }
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let suite = |key| self.suites.iter().find(|(id, _)| *id == key).expect("a known key").1;
+        let submission = jobs.iter().map(|job| (suite(job.key), job.text_bytes)).collect();
+        self.seen.lock().expect("no test panics here").push(submission);
+        for job in jobs.iter_mut() {
+            if (self.fails_at)(job.text_bytes) {
+                job.status = JobStatus::Fault;
+            } else {
+                self.engine.submit(std::slice::from_mut(job));
+            }
+        }
+        jobs.len()
+    }
+}
+
+/// A gateway with a tunnel of each suite on such an engine, and the portable one behind it.
+fn gateway(side: Side, fails_at: fn(u32) -> bool) -> (Gateway, Arc<Mutex<Vec<Submission>>>) {
+    let seen = Arc::default();
+    let first =
+        Ranks { engine: PortableEngine::new(), suites: Vec::new(), seen: Arc::clone(&seen), fails_at };
+    let engines: Vec<Box<dyn Engine>> = vec![Box::new(first), Box::new(PortableEngine::new())];
+    let specs = specs();
+    let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
+    let mut gateway = Gateway::new(policies, PoolSize(1024, 2048), engines);
+    let mut store = LeaseTwin::new(1 << 40);
+    specs.iter().for_each(|spec| gateway.install(spec.install(side, &mut store, None)));
+    (gateway, seen)
+}
+
+fn specs() -> Vec<TunnelSpec> {
+    (0..).zip(Suite::ALL).map(|(number, &suite)| TunnelSpec::new(number, suite)).collect()
+}
+
+/// Packets of random lengths through random tunnels, numbered in their payload by their order.
+fn packets(count: u16, seed: u64) -> Vec<(usize, Vec<u8>)> {
+    let mut random = Random::new(seed);
+    let packet = |number: u16| {
+        let tunnel = random.below(Suite::ALL.len());
+        let remote = format!("172.{}.0.1", 16 + tunnel);
+        let mut packet = Inner::udp("10.0.0.1", &remote, 30 + random.below(1300)).bytes();
+        packet[28..30].copy_from_slice(&number.to_be_bytes());
+        (tunnel, packet)
+    };
+    (0..count).map(packet).collect()
+}
+
+/// The packets of each tunnel, in their order.
+fn by_tunnel(packets: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Vec<Vec<Vec<u8>>> {
+    let mut all = vec![Vec::new(); Suite::ALL.len()];
+    packets.into_iter().for_each(|(tunnel, packet)| all[tunnel].push(packet));
+    all
+}
+
+fn tunnel_of(inner: &[u8]) -> usize {
+    usize::from(inner[17]) - 16
+}
+
+/// Sends `packets` from A to B; both work in formation. Returns what B delivers.
+fn through(
+    formation: Formation,
+    fails_at: fn(u32) -> bool,
+    packets: &[(usize, Vec<u8>)],
+) -> (Vec<Vec<u8>>, Vec<Submission>) {
+    let ((mut a, seen), (mut b, _)) = (gateway(Side::A, fails_at), gateway(Side::B, fails_at));
+    a.worker.set_formation(formation);
+    b.worker.set_formation(formation);
+    packets.iter().for_each(|(_, packet)| a.protected.push(packet.clone()));
+    a.settle();
+    a.unprotected.take().into_iter().for_each(|datagram| b.unprotected.push(datagram));
+    b.settle();
+    a.assert_settled();
+    b.assert_settled();
+    let seen = std::mem::take(&mut *seen.lock().expect("no test panics here"));
+    (b.protected.take(), seen)
+}
+
+#[test]
+fn an_engine_that_wants_company_is_given_ranks_of_several_batches() {
+    let (_, seen) = through(Formation::SuiteAndLength, |_| false, &packets(600, 1));
+    assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [256, 256, 88], "four batches at the most");
+    for submission in seen {
+        let ranks: Vec<_> =
+            submission.iter().map(|(suite, bytes)| (*suite, 15 - (bytes / 128).min(15))).collect();
+        assert!(ranks.is_sorted(), "{submission:?}");
+    }
+}
+
+#[test]
+fn without_formation_jobs_come_as_their_packets_came() {
+    let sent = packets(150, 2);
+    let (delivered, seen) = through(Formation::None, |_| false, &sent);
+    assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 22]);
+    assert!(delivered.iter().eq(sent.iter().map(|(_, packet)| packet)));
+    let (_, seen) = through(Formation::Suite, |_| false, &sent);
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].iter().map(|(suite, _)| suite).is_sorted());
+    assert!(!seen[0].iter().map(|(_, bytes)| std::cmp::Reverse(bytes)).is_sorted());
+}
+
+#[test]
+fn formation_loses_nothing_and_keeps_the_order_of_each_sa() {
+    let never: fn(u32) -> bool = |_| false;
+    let some: fn(u32) -> bool = |bytes| bytes % 3 == 0;
+    let all: fn(u32) -> bool = |_| true;
+    for fails_at in [never, some, all] {
+        for seed in 0..20 {
+            let sent = packets(700, seed);
+            let (delivered, _) = through(Formation::SuiteAndLength, fails_at, &sent);
+            let delivered = delivered.into_iter().map(|packet| (tunnel_of(&packet), packet));
+            assert_eq!(by_tunnel(delivered), by_tunnel(sent), "seed {seed}");
+        }
+    }
+}
