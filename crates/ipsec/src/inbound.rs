@@ -234,28 +234,34 @@ impl Ipsec {
     fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Outcomes {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
         let mut outcomes = Outcomes::new();
-        for job in jobs.iter_mut() {
-            let name = Prepared::sa_of(job);
-            let opened = match self.inbound.get_mut(name) {
+        for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
+            let Some(name) = run.first().map(Prepared::sa_of) else { continue };
+            match self.inbound.get_mut(name) {
                 // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
                 Some(sa) if !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now) => {
-                    sa.judge(job).map_or_else(Opened::Refused, Opened::Stripped)
+                    for job in run {
+                        outcomes.push(sa.judge(job).map_or_else(Opened::Refused, Opened::Stripped));
+                    }
                 }
-                _ => self.judge(job, name, now).map_or_else(Opened::Refused, |()| Opened::Cleared),
-            };
-            outcomes.push(opened);
+                _ => {
+                    for job in run {
+                        let judged = self.judge(job, name, now);
+                        outcomes.push(judged.map_or_else(Opened::Refused, |()| Opened::Cleared));
+                    }
+                }
+            }
         }
         clock.lap(Stage::Finish);
         if self.spd.is_indexed() {
             self.prefetch_policy(jobs);
         }
-        let mut at = 0;
-        while let Some(name) = jobs.get(at).map(Prepared::sa_of) {
-            let run = jobs[at..].iter().take_while(|job| Prepared::sa_of(job) == name).count();
-            if let Some(sa) = self.inbound.get_mut(name) {
-                sa.check_run(&self.spd, &mut jobs[at..at + run], &mut outcomes[at..at + run], now);
+        let mut rest = outcomes.as_mut_slice();
+        for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
+            let (outcomes, behind) = rest.split_at_mut(run.len());
+            rest = behind;
+            if let Some(sa) = run.first().and_then(|job| self.inbound.get_mut(Prepared::sa_of(job))) {
+                sa.check_run(&self.spd, run, outcomes, now);
             }
-            at += run;
         }
         clock.lap(Stage::Policy);
         outcomes
@@ -406,7 +412,7 @@ impl InboundSa {
     }
 
     /// The engine's verdict, the replay commit, and what ESP has put around the packet: off with it. Returns the outer traffic class.
-    #[inline]
+    #[inline(always)]
     fn judge(&mut self, job: &mut Job) -> Result<u8, DropReason> {
         verdict_of(job)?;
         self.window.commit(job.aad.sequence()).map_err(reason_of_replay)?;
@@ -438,7 +444,7 @@ impl InboundSa {
     }
 
     /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
-    #[inline]
+    #[inline(always)]
     fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
         let (flow, bytes, class) = match PlainHeader::parse(buffer.bytes()) {
             Some(header) => {
@@ -483,19 +489,19 @@ fn verdict_of(job: &Job) -> Result<(), DropReason> {
 }
 
 /// Makes the buffer the inner packet: off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1).
+#[inline(always)]
 fn strip(job: &mut Job) -> Result<(), DropReason> {
     job.buffer.trim_front(job.text_start as usize);
     job.buffer.truncate(job.text_bytes as usize);
     let trailer = EspTrailer::parse(job.buffer.bytes()).map_err(|_| DropReason::BadPadding)?;
     let version = match trailer.next_header {
-        protocol::IPV4 => Version::V4,
-        protocol::IPV6 => Version::V6,
+        protocol::IPV4 => 4,
+        protocol::IPV6 => 6,
         protocol::NO_NEXT_HEADER => return Err(DropReason::DummyPacket),
         _ => return Err(DropReason::BadNextHeader),
     };
     job.buffer.truncate(trailer.payload_bytes);
-    let expected = if version == Version::V4 { 4 } else { 6 };
-    let announced = job.buffer.bytes().first().is_some_and(|b| b >> 4 == expected);
+    let announced = job.buffer.bytes().first().is_some_and(|b| b >> 4 == version);
     if announced { Ok(()) } else { Err(DropReason::InnerMalformed) }
 }
 

@@ -95,23 +95,32 @@ impl ReplayWindow {
     /// [`ReplayError`] if it may not be received (any more); then nothing changes.
     #[inline]
     pub fn commit(&mut self, sequence: u64) -> Result<(), ReplayError> {
-        self.check(sequence)?;
         if sequence > self.top {
             self.advance(sequence);
+        } else {
+            self.check(sequence)?;
         }
         let (word, bit) = self.place(sequence);
         self.words[word] |= bit;
         Ok(())
     }
 
+    #[inline]
     fn advance(&mut self, sequence: u64) {
         let (from, to) = (self.top / 64, sequence / 64);
+        self.top = sequence;
+        if from != to {
+            self.clear_between(from, to);
+        }
+    }
+
+    /// Clears the words of the blocks of 64 numbers behind `from`, up to and with `to`.
+    fn clear_between(&mut self, from: u64, to: u64) {
         let mask = self.words.len() - 1;
         let cleared = (to - from).min(self.words.len() as u64);
         for step in 0..cleared {
             self.words[ring(to - step, mask)] = 0;
         }
-        self.top = sequence;
     }
 
     fn place(&self, sequence: u64) -> (usize, u64) {

@@ -108,7 +108,7 @@ impl Spd {
 
     /// What becomes of `flow`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn verdict(&self, flow: &Flow) -> Verdict {
         if self.is_indexed() {
             return self.verdict_by_tables(flow);

@@ -56,6 +56,7 @@ impl EspTrailer {
     ///
     /// # Errors
     /// [`BadPadding`] if the pad length exceeds the text or a padding byte differs.
+    #[inline]
     pub fn parse(text: &[u8]) -> Result<Self, BadPadding> {
         let (body, trailer) = text.split_last_chunk::<ESP_TRAILER_BYTES>().ok_or(BadPadding)?;
         let [pad_bytes, next_header] = *trailer;
