@@ -25,7 +25,6 @@ mod load;
 mod measure;
 mod options;
 mod report;
-mod statistics;
 mod subject;
 mod tunnels;
 

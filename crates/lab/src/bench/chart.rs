@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, Size, plural};
 use super::report::Series;
-use super::statistics::Spread;
+use crate::statistics::Spread;
 
 /// Colours of the variants, to be told apart by most eyes and on paper.
 const COLOURS: [&str; 8] =

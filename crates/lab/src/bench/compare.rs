@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::BenchError;
-use super::statistics::Spread;
 use crate::render::columns;
+use crate::statistics::Spread;
 
 /// What `testudo bench compare` can be told.
 #[derive(Debug, Clone, clap::Args)]

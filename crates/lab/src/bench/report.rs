@@ -5,8 +5,8 @@ use testudo_packet::Stage;
 
 use super::case::{Case, Size, plural};
 use super::measure::Sample;
-use super::statistics::Spread;
 use crate::render::columns;
+use crate::statistics::Spread;
 
 /// All measurements of one case.
 pub(super) struct Series {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::subject::Subject;
 use crate::render::columns;
+use crate::statistics::Spread;
 use crate::traffic::median;
 
 /// The measurements of one subject, in the order of the turns.
@@ -18,14 +19,8 @@ impl Series {
         Self { subject, gbit_s: Vec::new() }
     }
 
-    fn median(&self) -> f64 {
-        median(&self.gbit_s).unwrap_or(0.0)
-    }
-
-    /// The lowest and the highest.
-    fn spread(&self) -> (f64, f64) {
-        let fold = |pick: fn(f64, f64) -> f64| self.gbit_s.iter().copied().reduce(pick).unwrap_or(0.0);
-        (fold(f64::min), fold(f64::max))
+    fn spread(&self) -> Spread {
+        Spread::of(self.gbit_s.iter().copied())
     }
 }
 
@@ -59,9 +54,9 @@ impl Report {
                     self.ratio(Subject::Testudo, other).map_or_else(String::new, |r| format!("{r:.2} ×"))
                 }
             };
-            let (lowest, highest) = series.spread();
+            let Spread { median, lowest, highest } = series.spread();
             let name = series.subject.name().to_owned();
-            let figures = [series.median(), lowest, highest].map(|figure| format!("{figure:.2}"));
+            let figures = [median, lowest, highest].map(|figure| format!("{figure:.2}"));
             rows.push([vec![name], figures.to_vec(), vec![ratio]].concat());
         }
         let turns = self.series.first().map_or(0, |series| series.gbit_s.len());
@@ -85,7 +80,7 @@ impl Report {
                 Subject::Testudo => "testudo",
                 Subject::WireguardGo => "wireguard_go",
             };
-            object.insert(format!("{name}_gbit_s"), json!(series.median()));
+            object.insert(format!("{name}_gbit_s"), json!(series.spread().median));
             object.insert(format!("{name}_gbit_s_all"), json!(series.gbit_s));
         }
         let ratio = |other| json!(self.ratio(Subject::Testudo, other));

@@ -4,22 +4,22 @@ use crate::traffic::median;
 
 /// What several measurements of one thing say together.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) lowest: f64,
-    pub(super) highest: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
 }
 
 impl Spread {
     /// Of `values`; zeros if there are none.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         let fold = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick).unwrap_or(0.0);
         Self { median: median(&values).unwrap_or(0.0), lowest: fold(f64::min), highest: fold(f64::max) }
     }
 
     /// Whether some value could belong to both.
-    pub(super) fn overlaps(&self, other: &Spread) -> bool {
+    pub(crate) fn overlaps(&self, other: &Spread) -> bool {
         self.lowest <= other.highest && other.lowest <= self.highest
     }
 }
