@@ -1,18 +1,30 @@
 """A gateway's own configuration, and what its peer makes of it: Scapy's security associations."""
 
+import collections
 import ipaddress
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tomllib
 
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.ipsec import ESP, SecurityAssociation
+from scapy.layers.ipsec import ESP, AuthAlgo, SecurityAssociation
 from scapy.utils import RawPcapReader, RawPcapWriter, hexdump
 
-ALGORITHMS = {"aes128gcm16": "AES-GCM", "aes256gcm16": "AES-GCM", "chacha20poly1305": "CHACHA20-POLY1305"}
+# Scapy's names for the algorithms; bytes of the cipher's key (with its salt, as RFC 4106 8.1 has it), of the integrity key, of IV and ICV,
+# and what ciphertext is a multiple of.
+Suite = collections.namedtuple("Suite", "crypt auth crypt_key_bytes auth_key_bytes iv_bytes icv_bytes alignment")
+SUITES = {
+    "aes128gcm16": Suite("AES-GCM", "NULL", 20, 0, 8, 16, 4),
+    "aes256gcm16": Suite("AES-GCM", "NULL", 36, 0, 8, 16, 4),
+    "chacha20poly1305": Suite("CHACHA20-POLY1305", "NULL", 36, 0, 8, 16, 4),
+    "aes128-sha1": Suite("AES-CBC", "HMAC-SHA1-96", 16, 20, 16, 12, 16),
+    "aes256-sha256": Suite("AES-CBC", "SHA2-256-128", 32, 32, 16, 16, 16),
+    "null-sha1": Suite("NULL", "HMAC-SHA1-96", 0, 20, 0, 12, 4),
+}
 HEADER_BYTES = {4: 20, 6: 40}
 RAW_IP = 101  # LINKTYPE_RAW
 
@@ -20,6 +32,30 @@ RAW_IP = 101  # LINKTYPE_RAW
 def ip(packet):
     """Dissects a packet that starts with its IP header."""
     return (IP if packet[0] >> 4 == 4 else IPv6)(packet)
+
+
+class WithHighHalf(AuthAlgo):
+    """Scapy 2.5 authenticates the high half of an extended number of AH, but not of ESP (RFC 4303 2.2.1): this one adds it."""
+
+    def __init__(self, inner, association):
+        super().__init__(inner.name, inner.mac, inner.digestmod, inner.icv_size, inner.key_size)
+        self.association = association
+
+    def new_mac(self, key):
+        return MacWithHighHalf(super().new_mac(key), self.association)
+
+
+class MacWithHighHalf:
+    def __init__(self, mac, association):
+        self.mac, self.association = mac, association
+
+    def update(self, data):
+        self.mac.update(data)
+
+    def finalize(self):
+        if self.association.esn_en:
+            self.mac.update(struct.pack("!L", self.association.esn))
+        return self.mac.finalize()
 
 
 class Tunnel:
@@ -35,9 +71,11 @@ class Tunnel:
         known = table.get("known_answer", {})
         self.first_number = known.get("next_sequence_number", 1)
         self.iv_seed = known.get("iv_seed", 0)
-        # RFC 4303 2: SPI and number (8), IV (8), ICV (16); padding to 4 bytes, of which the trailer takes 2.
-        overhead = HEADER_BYTES[self.version] + 8 * self.udp + 8 + 8 + 16
-        self.inner_mtu = (path_mtu - overhead) // 4 * 4 - 2
+        self.suite = SUITES[table["suite"]]
+        # RFC 4303 2: SPI and number (8), IV, ICV; padding to 4 bytes or a block, of which the trailer takes 2.
+        self.esp_overhead = 8 + self.suite.iv_bytes + self.suite.icv_bytes
+        overhead = HEADER_BYTES[self.version] + 8 * self.udp + self.esp_overhead
+        self.inner_mtu = (path_mtu - overhead) // self.suite.alignment * self.suite.alignment - 2
         self.networks = {}  # by IP version: ours, the peer's
         for selector in table["selectors"]:
             pair = [ipaddress.ip_network(selector[end]) for end in ("local", "remote")]
@@ -47,16 +85,24 @@ class Tunnel:
 
     def association(self, table, direction, source, destination, folder):
         header = (IP if self.version == 4 else IPv6)(src=source, dst=destination)
-        return SecurityAssociation(
+        key = bytes.fromhex((folder / table[direction]["key_file"]).read_text())
+        crypt_key, auth_key = key[:self.suite.crypt_key_bytes], key[self.suite.crypt_key_bytes:]
+        if len(auth_key) != self.suite.auth_key_bytes:
+            fail(f"{self}: a key of {len(key)} bytes")
+        association = SecurityAssociation(
             ESP,
             spi=table[direction]["spi"],
-            crypt_algo=ALGORITHMS[table["suite"]],
-            # Key, then salt: Scapy splits them as RFC 4106 8.1 does.
-            crypt_key=bytes.fromhex((folder / table[direction]["key_file"]).read_text()),
+            crypt_algo=self.suite.crypt,
+            crypt_key=crypt_key,
+            auth_algo=self.suite.auth,
+            auth_key=auth_key,
             tunnel_header=header,
             nat_t_header=UDP(sport=4500, dport=4500) if self.udp else None,
             esn_en=self.esn,
         )
+        if association.auth_algo.mac:
+            association.auth_algo = WithHighHalf(association.auth_algo, association)
+        return association
 
     def addresses(self, version):
         """A host of ours and one of the peer's."""

@@ -8,11 +8,16 @@
   place, and the ICV, which Scapy checks; and what Testudo opens must be authentic, and dropped for its next header
   and nothing else.
 
+- RFC 3602, section 4, cases 7 and 8: packets in tunnel mode without integrity. Their ciphertext, behind an ICV that Python's hmac
+  computes, must open to their packets. (What Testudo seals has an IV that it makes itself: `testudo_seals.py` looks at that.)
+
 An inner packet that can be sent must be a whole IPv4 packet (not so in cases 12 and 13), and a sequence number that
 can be received at once has no high half (not so in 5 and 10). Left out are 1, 6, 9 and 11, which are neither; 4, as
 SPI 0 is reserved; 7, with a key of 192 bits; 14, with the number 2^64 - 1, before which Testudo stops.
 """
 
+import hashlib
+import hmac
 import pathlib
 import sys
 
@@ -25,6 +30,7 @@ IPV4 = 4
 ICV_BYTES = 16
 OURS, PEER = "192.0.2.1", "192.0.2.2"
 GCM = {16: "aes128gcm16", 32: "aes256gcm16"}
+CBC = {"aes128-sha1": bytes(range(0x41, 0x41 + 20))}  # with the integrity key that is used here
 
 
 class Vector:
@@ -33,18 +39,23 @@ class Vector:
     def __init__(self, source, key, nonce, spi, number, text, sealed, suite=None):
         self.source, self.key, self.spi = source, bytes.fromhex(key), int(spi, 16)
         self.suite = suite or GCM[len(self.key)]
-        self.salt, self.iv = bytes.fromhex(nonce)[:4], bytes.fromhex(nonce)[4:]
+        salt_bytes = 0 if self.suite in CBC else 4
+        # What stands behind the cipher key in the key file.
+        self.salt, self.iv = bytes.fromhex(nonce)[:salt_bytes], bytes.fromhex(nonce)[salt_bytes:]
         self.esn, self.number = len(number) == 16, int(number, 16)
         self.text, self.sealed = bytes.fromhex(text), bytes.fromhex(sealed)
         padding, self.next_header = self.text[-2:]
         self.payload = self.text[:len(self.text) - 2 - padding]
         self.esp = self.spi.to_bytes(4) + self.number.to_bytes(8)[4:] + self.iv + self.sealed
+        if self.suite in CBC:
+            self.salt = CBC[self.suite]
+            self.esp += hmac.new(self.salt, self.esp, hashlib.sha1).digest()[:12]
 
     def is_whole_packet(self):
         return len(self.payload) >= 20 and int.from_bytes(self.payload[2:4]) == len(self.payload)
 
     def configuration(self):
-        seed = int.from_bytes(self.iv) ^ self.number
+        seed = 0 if self.suite in CBC else int.from_bytes(self.iv) ^ self.number
         return f"""
 [gateway]
 state = "state.redb"
@@ -80,6 +91,31 @@ RFC_7634 = Vector(
     "cbec163fac469b502773f6fb94e664da9165b82829f641e0"
     "76aaa8266b7fb0f7b11b369907e1ad43",
 )
+
+RFC_3602 = [
+    Vector(
+        "RFC 3602, 4, case 7", suite="aes128-sha1",
+        key="0123456789abcdef0123456789abcdef", nonce="f4e765244f6407adf13dc1380f673f37",
+        spi="00008765", number="00000002",
+        text="45000054090400004001f988c0a87b03c0a87bc808009f76a90a0100b49c083d"
+        "02a2040008090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20212223"
+        "2425262728292a2b2c2d2e2f30313233343536370102030405060708090a0a04",
+        sealed="773b5241a4c449225e4f3ce5ed611b0c237ca96cf74a93013c1b0ea1a0cf70f8"
+        "e4ecaec78ac53aad7a0f022b859243c647752e94a859352b8a4d4d2decd136e5"
+        "c177f132ad3fbfb2201ac9904c74ee0a109e0ca1e4dfe9d5a100b842f1c22f0d",
+    ),
+    Vector(
+        "RFC 3602, 4, case 8", suite="aes128-sha1",
+        key="0123456789abcdef0123456789abcdef", nonce="85d47224b5f3dd5d2101d4ea8dffab22",
+        spi="00008765", number="00000005",
+        text="45000044090c00004001f990c0a87b03c0a87bc80800d63caa0a0200c69c083d"
+        "a3de0300ffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
+        "ffffffff0102030405060708090a0a04",
+        sealed="15b92683819596a8047232cc00f7048fe45318e11f8a0f62ede3c3fc61203bb5"
+        "0f980a08c9843fd3a1b06d5c07ff9639b7eb7dfb3512e5de435e7207ed971ef3"
+        "d2726d9b5ef6affc6d17a0decbb13892",
+    ),
+]
 
 MCGREW = [
     Vector(
@@ -199,14 +235,14 @@ def open_(program, folder, vector):
 def main(program, folder):
     folder = pathlib.Path(folder)
     sealed = opened = 0
-    for vector in [RFC_7634, *MCGREW]:
-        if vector.is_whole_packet():
+    for vector in [RFC_7634, *MCGREW, *RFC_3602]:
+        if vector.is_whole_packet() and vector.suite not in CBC:
             seal(program, folder, vector)
             sealed += 1
         if vector.number < 2**32:
             open_(program, folder, vector)
             opened += 1
-    if (sealed, opened) != (6, 6):
+    if (sealed, opened) != (6, 8):
         fail(f"{sealed} vectors sealed and {opened} opened")
     print(f"{sealed} vectors sealed, {opened} opened")
 

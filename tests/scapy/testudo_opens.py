@@ -7,6 +7,7 @@ Where Scapy 2.5 needs help:
 - Over IPv4 it writes the length of the UDP header before it appends the ESP packet; it is computed again here.
 - Its UDP checksum is always zero; half of the IPv6 datagrams get the right one instead.
 - `encrypt(seq_num=0)` and `esn=0` mean "as the SA says", so that numbers are set in the SA.
+- It leaves the high half of an extended number out of HMAC; `gateway.py` puts it there.
 - In tunnel mode it has no dummy packets, traffic flow confidentiality or foreign next headers: these are sealed in
   transport mode, which is the same for ESP, with the next header given as the outer header's protocol.
 """
@@ -25,7 +26,6 @@ from window import HALF, Window
 
 ESP_PROTOCOL = 50
 NOT_ECT, ECT1, ECT0, CE = range(4)
-ESP_OVERHEAD = 8 + 8 + 16  # SPI and number, IV, ICV
 # The inner field at the tunnel's end, by inner and outer (RFC 6040, figure 4); None: the packet is dropped.
 ECN = {
     NOT_ECT: {NOT_ECT: NOT_ECT, ECT0: NOT_ECT, ECT1: NOT_ECT, CE: None},
@@ -69,7 +69,7 @@ class Stream:
         sa.esn, sa.seq_num = divmod(number, HALF)
         outer = self.header.copy()
         set_class(outer, outer_class)
-        iv = self.rng.randbytes(8)
+        iv = self.rng.randbytes(self.tunnel.suite.iv_bytes)
         if next_header is None:
             sa.tunnel_header = outer
             datagram = sa.encrypt(ip(payload), iv=iv)
@@ -88,9 +88,12 @@ class Stream:
         """The same with any padding and pad length: Scapy's algorithms offer that, its SA does not."""
         sa = self.tunnel.inbound
         high, low = divmod(number, HALF)
-        plain = _ESPPlain(spi=sa.spi, seq=low, iv=self.rng.randbytes(8), nh=next_header, data=Raw(payload))
+        iv = self.rng.randbytes(self.tunnel.suite.iv_bytes)
+        plain = _ESPPlain(spi=sa.spi, seq=low, iv=iv, nh=next_header, data=Raw(payload))
         plain.padding, plain.padlen = padding, announced
-        return self.wrap(bytes(sa.crypt_algo.encrypt(sa, plain, sa.crypt_key, esn_en=sa.esn_en, esn=high)))
+        sa.esn = high
+        esp = sa.crypt_algo.encrypt(sa, plain, sa.crypt_key, esn_en=sa.esn_en, esn=high)
+        return self.wrap(bytes(sa.auth_algo.sign(esp, sa.auth_key)))
 
     def wrap(self, esp, udp=None):
         """Outer headers around the bytes of an ESP packet; with UDP as the tunnel has it unless told otherwise."""
@@ -211,12 +214,12 @@ class Stream:
 
     def paddings(self, plain, protocol):
         """More padding than needed is right up to 255 bytes; other bytes than 1, 2, 3, … are not (RFC 4303 2.4)."""
-        least = -(len(plain) + 2) % 4
-
-        longest = least + (255 - least) // 4 * 4
+        step = self.tunnel.suite.alignment
+        least = -(len(plain) + 2) % step
+        longest = least + (255 - least) // step * step
         ascending = bytes(range(1, 256))
-        cases = [(ascending[:length], length, plain) for length in (least, least + 4, longest)]
-        cases += [(bytes(least + 4), least + 4, "bad_padding"), (ascending[:least], 255, "bad_padding")]
+        cases = [(ascending[:length], length, plain) for length in (least, least + step, longest)]
+        cases += [(bytes(least + step), least + step, "bad_padding"), (ascending[:least], 255, "bad_padding")]
         for padding, announced, verdict in cases:
             number = self.window.top + 1
             self.deliver(number, self.seal_padded(number, plain, protocol, padding, announced), verdict)
@@ -244,7 +247,8 @@ class Stream:
         """Shortened, with outer headers that agree."""
         length = self.rng.choice([self.rng.randrange(4, 44), self.rng.randrange(4, len(esp))])
         datagram = self.wrap(bytes(esp[:length]))
-        if length <= ESP_OVERHEAD or length % 4:
+        text = length - self.tunnel.esp_overhead
+        if text <= 0 or text % self.tunnel.suite.alignment:
             self.refuse(datagram, "esp_malformed")
         else:
             self.refuse_forged(datagram, number % HALF)

@@ -8,6 +8,9 @@ import random
 import struct
 import sys
 
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from gateway import Gateway, compare_drops, compare_lists, fail, ip
 from packets import inner_packets, of_length
 from scapy.layers.inet import ICMP, IP, UDP, defragment
@@ -50,9 +53,18 @@ def check_outer(tunnel, datagram, inner, number):
         expect("UDP checksum", udp.chksum, correct_udp_checksum(outer))
     expect("SPI", outer[ESP].spi, tunnel.outbound.spi)
     expect("sequence number", outer[ESP].seq, number % 2**32)
-    expect("IV", outer[ESP].data[:8], struct.pack("!Q", number ^ tunnel.iv_seed))
+    expect("IV", outer[ESP].data[:tunnel.suite.iv_bytes], iv(tunnel, number))
     if len(datagram) > 1500:
         fail(f"{tunnel}, number {number}: longer than the link's MTU", outer=datagram)
+
+
+def iv(tunnel, number):
+    """The IV of an AEAD is the number; of CBC the same as a block, encrypted under the SA's key (SP 800-38A, appendix C)."""
+    unique = struct.pack("!Q", number ^ tunnel.iv_seed)
+    if tunnel.suite.crypt != "AES-CBC":
+        return unique[:tunnel.suite.iv_bytes]
+    encryptor = Cipher(AES(tunnel.outbound.crypt_key), ECB()).encryptor()
+    return encryptor.update(bytes(8) + unique) + encryptor.finalize()
 
 
 def traffic_class(packet):

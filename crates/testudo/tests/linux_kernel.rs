@@ -24,7 +24,8 @@ use testudo_lab::capture::{Capture, WHOLE};
 use testudo_lab::namespaces::{Namespace, enter, is_inside};
 use testudo_lab::traffic::ping;
 
-const SUITES: [&str; 3] = ["aes128gcm16", "aes256gcm16", "chacha20poly1305"];
+const SUITES: [&str; 6] =
+    ["aes128gcm16", "aes256gcm16", "chacha20poly1305", "aes128-sha1", "aes256-sha256", "null-sha1"];
 /// Outer addresses, ours and the guest's.
 const OUTER: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
 /// Inner addresses, ours and the guest's.
@@ -56,7 +57,7 @@ impl Case {
         let outside = if self.ipv6 { "ipv6" } else { "ipv4" };
         let encapsulation = if self.udp { "udp" } else { "raw" };
         let esn = if self.esn { "esn" } else { "no_esn" };
-        format!("linux_speaks_{}_over_{outside}_{encapsulation}_{esn}", self.suite)
+        format!("linux_speaks_{}_over_{outside}_{encapsulation}_{esn}", self.suite.replace('-', "_"))
     }
 }
 
@@ -175,12 +176,24 @@ impl Ends {
     }
 }
 
+/// What `ip xfrm state` calls the algorithms of a suite, with their keys.
+fn algorithms(suite: &str, key: &str) -> String {
+    let two = |cipher: &str, cipher_digits: usize, integrity: &str, icv_bits: u32| {
+        let (cipher_key, integrity_key) = key.split_at(cipher_digits);
+        let cipher_key = if cipher_key.is_empty() { "''".to_owned() } else { format!("0x{cipher_key}") };
+        format!("enc '{cipher}' {cipher_key} auth-trunc '{integrity}' 0x{integrity_key} {icv_bits}")
+    };
+    match suite {
+        "aes128-sha1" => two("cbc(aes)", 32, "hmac(sha1)", 96),
+        "aes256-sha256" => two("cbc(aes)", 64, "hmac(sha256)", 128),
+        "null-sha1" => two("cipher_null", 0, "hmac(sha1)", 96),
+        "chacha20poly1305" => format!("aead 'rfc7539esp(chacha20,poly1305)' 0x{key} 128"),
+        _ => format!("aead 'rfc4106(gcm(aes))' 0x{key} 128"),
+    }
+}
+
 /// What configures the guest's end of `tunnel`, which is as the host has it.
 fn guest_script(case: Case, tunnel: &Tunnel) -> String {
-    let algorithm = match case.suite {
-        "chacha20poly1305" => "rfc7539esp(chacha20,poly1305)",
-        _ => "rfc4106(gcm(aes))",
-    };
     // A wide one: where AES instructions are busy, Linux puts single packets off and takes them hundreds later.
     let window =
         if case.esn { "replay-window 4096 flag esn af-unspec" } else { "replay-window 4096 flag af-unspec" };
@@ -190,8 +203,9 @@ fn guest_script(case: Case, tunnel: &Tunnel) -> String {
     let state = |from: &str, to: &str, sa: &Sa| {
         format!(
             "/usr/bin/ip xfrm state add src {from} dst {to} proto esp spi {:#x} reqid 1 mode tunnel {window} \
-             {encapsulation} aead '{algorithm}' 0x{} 128\n",
-            sa.spi, sa.key
+             {encapsulation} {}\n",
+            sa.spi,
+            algorithms(case.suite, &sa.key)
         )
     };
     let mut script = "set -e\nip xfrm state flush\nip xfrm policy flush\n".to_owned();

@@ -13,6 +13,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use testudo_judge::scapy::{Scapy, ScapyError};
+use testudo_lab::gateway::SUITES;
 
 const TESTUDO: &str = env!("CARGO_BIN_EXE_testudo");
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
@@ -115,10 +116,11 @@ mtu = 1500
     path
 }
 
-/// Key and salt in hex; another one for every mark.
+/// Keying material in hex; another one for every mark.
 fn key(suite: &str, mark: u8) -> String {
-    let bytes = if suite == "aes128gcm16" { 16 + 4 } else { 32 + 4 };
-    (0..bytes).map(|at| format!("{:02x}", mark ^ (at * 7))).collect()
+    let (_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).unwrap();
+    let bytes = u8::try_from(*bytes).unwrap();
+    (0..bytes).map(|at| format!("{:02x}", mark ^ at.wrapping_mul(7))).collect()
 }
 
 /// A key file that others may read would be refused.
@@ -178,7 +180,38 @@ fn testudo_opens_exactly_what_scapy_seals_with_chacha20poly1305_and_counts_every
     testudo_opens_what_scapy_seals("chacha20poly1305");
 }
 
-/// RFC 7634 appendix A, and the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can have.
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes128_sha1() {
+    scapy_opens_what_testudo_seals("aes128-sha1");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes256_sha256() {
+    scapy_opens_what_testudo_seals("aes256-sha256");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_null_sha1() {
+    scapy_opens_what_testudo_seals("null-sha1");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes128_sha1_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes128-sha1");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha256_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes256-sha256");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_null_sha1_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("null-sha1");
+}
+
+/// RFC 7634 appendix A, the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can have, and those of RFC 3602
+/// section 4 in tunnel mode, which are opened only.
 #[test]
 fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-official");

@@ -1,6 +1,6 @@
 //! What keeps a gateway from starting: one clear line, and an exit code that tells what kind of thing it was.
 
-use crate::support::config::{CONFIGURATION, Config, pair, write_private};
+use crate::support::config::{CONFIGURATION, Config, Sa, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, Said, run_to_end};
 use crate::support::link::Link;
 use crate::support::{Outcome, ensure, wait};
@@ -22,6 +22,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("every_configuration_error_is_told_at_once", tells_all_errors)
         .test("a_key_that_others_may_read_is_refused", refuses_exposed_keys)
         .test("known_answers_are_for_replay_only", refuses_known_answers)
+        .test("who_configures_no_encryption_is_warned", warns_of_no_encryption)
         .test("metrics_for_the_whole_world_are_refused", refuses_open_metrics)
         .test("without_a_tun_device_it_says_so", needs_a_tun_device)
         .test("without_capabilities_it_says_which_it_needs", needs_capabilities)
@@ -95,6 +96,22 @@ fn refuses_known_answers(link: &mut Link) -> TestResult {
     ensure(check.code == Some(0) && check.stdout.contains("`testudo run` refuses it"), || {
         format!("{check:#?}")
     })
+}
+
+fn warns_of_no_encryption(link: &mut Link) -> TestResult {
+    let warning = "tunnel a-b: null-sha1 does not encrypt";
+    let mut config = a(true)?;
+    for (suite, is_warned) in [("aes128-sha1", false), ("null-sha1", true)] {
+        let tunnel = &mut config.tunnels[0];
+        tunnel.suite = suite.to_owned();
+        (tunnel.outbound, tunnel.inbound) = (Sa::random(0x1001, suite)?, Sa::random(0x1002, suite)?);
+        let folder = link.write(&config)?;
+        let said = verb(&["check"], &folder)?;
+        let found = said.stdout.lines().filter(|line| line.starts_with("warning: ")).count();
+        let right = said.stdout.contains(warning) == is_warned && found == usize::from(is_warned);
+        ensure(said.code == Some(0) && right, || format!("{suite}: {said:#?}"))?;
+    }
+    Ok(())
 }
 
 fn refuses_open_metrics(link: &mut Link) -> TestResult {
