@@ -93,12 +93,12 @@ fn spec() -> TunnelSpec {
     TunnelSpec::new(0, Suite::Aes128Gcm16)
 }
 
-fn worker(side: Side, protected: Writer, unprotected: Writer) -> Worker {
+fn worker(spec: &TunnelSpec, side: Side, protected: Writer, unprotected: Writer) -> Worker {
     let port = |write| Box::new(Source { write, counters: PortCounters::default() });
     let ports = PortPair { protected: port(protected), unprotected: port(unprotected) };
-    let policies = Arc::new(Spd::new(spec().policies(side)));
+    let policies = Arc::new(Spd::new(spec.policies(side)));
     let mut worker = Worker::new(ports, Pool::new(512, 2048), portable(), policies);
-    let install = vec![spec().install(side, &mut LeaseTwin::new(1 << 40), None)];
+    let install = vec![spec.install(side, &mut LeaseTwin::new(1 << 40), None)];
     worker.update(Update { install, ..Update::default() }, Moment::default());
     worker
 }
@@ -129,21 +129,29 @@ fn copy(from: &[u8], to: &mut [u8]) -> usize {
 
 #[test]
 fn sealing_allocates_nothing_per_packet() {
-    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
-    let mut a = worker(Side::A, Box::new(move |out| copy(&packet, out)), silent());
-    assert_eq!(allocations(&mut a, 32_768), 0);
-    assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+    for suite in Suite::ALL {
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+        let source = Box::new(move |out: &mut [u8]| copy(&packet, out));
+        let mut a = worker(&TunnelSpec::new(0, *suite), Side::A, source, silent());
+        assert_eq!(allocations(&mut a, 32_768), 0, "{suite}");
+        assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+    }
 }
 
 #[test]
 fn opening_allocates_nothing_per_packet() {
-    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
-    let mut sealer = Sealer::new(&spec(), Side::A);
-    let sealed: Vec<_> = (1..=10_240).map(|n| sealer.seal(n, &Handmade::carrying(&packet))).collect();
-    let mut next = sealed.into_iter();
-    let mut b = worker(Side::B, silent(), Box::new(move |out| next.next().map_or(0, |d| copy(&d, out))));
-    assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0);
-    assert_eq!(b.protected_port().counters().tx_packets, 10_240);
+    for suite in Suite::ALL {
+        let spec = TunnelSpec::new(0, *suite);
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+        let made = Handmade::carrying(&packet).padded_for(*suite);
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let sealed: Vec<_> = (1..=10_240).map(|n| sealer.seal(n, &made)).collect();
+        let mut next = sealed.into_iter();
+        let source = Box::new(move |out: &mut [u8]| next.next().map_or(0, |d| copy(&d, out)));
+        let mut b = worker(&spec, Side::B, silent(), source);
+        assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0, "{suite}");
+        assert_eq!(b.protected_port().counters().tx_packets, 10_240);
+    }
 }
 
 #[test]
@@ -161,7 +169,7 @@ fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
         }
         n
     };
-    let mut b = worker(Side::B, silent(), Box::new(flood));
+    let mut b = worker(&spec(), Side::B, silent(), Box::new(flood));
     assert_eq!(allocations(&mut b, 131_072), 0);
     let drops = b.pool().drops();
     assert!(

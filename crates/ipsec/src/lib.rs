@@ -12,7 +12,8 @@
 //! which a control thread grants sequence numbers, and [`SaCounters`], which other threads may read. Clocks, engines, ports and
 //! randomness are handed in, so that a pair of gateways runs in one process from a seed.
 //!
-//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106 and RFC 7634 (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
+//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410 (suites), RFC 3948 (UDP
+//! encapsulation), RFC 6040 (ECN).
 //!
 //! Deliberately missing: key exchange, transport mode, reassembly of outer fragments (the kernel's sockets do that in host mode).
 
