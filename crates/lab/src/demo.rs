@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
+use testudo_crypto::Suite;
+
 use crate::error::{LabError, io};
 use crate::gateway::SUITES;
 use crate::namespaces::require_tun;
@@ -25,6 +28,12 @@ use crate::progress::Progress;
 use crate::render;
 use crate::workspace::{Workspace, enter_with_workspace};
 use report::Report;
+
+/// The suites under which cleartext on the link would be a failure.
+fn encrypting() -> PossibleValuesParser {
+    let encrypts = |name: &&str| name.parse().is_ok_and(Suite::encrypts);
+    PossibleValuesParser::new(SUITES.iter().map(|(name, _)| *name).filter(encrypts))
+}
 
 /// What `testudo demo` can be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -45,8 +54,8 @@ pub struct DemoOptions {
     #[arg(long)]
     pub ipv6: bool,
 
-    /// Suite of the tunnel
-    #[arg(long, default_value = "aes128gcm16", value_parser = SUITES.map(|(name, _)| name))]
+    /// Suite of the tunnel: one that encrypts, because the eavesdropper must find nothing to read
+    #[arg(long, default_value = "aes128gcm16", value_parser = encrypting())]
     pub suite: String,
 
     /// How ESP is carried
@@ -165,6 +174,9 @@ mod tests {
         let options = Line::parse_from(["demo"]).options;
         assert_eq!((options.seconds, options.suite.as_str(), options.ipv6), (5, "aes128gcm16", false));
         assert!(Line::try_parse_from(["demo", "--seconds", "0"]).is_err());
-        assert!(Line::try_parse_from(["demo", "--suite", "rot13"]).is_err());
+        assert!(Line::try_parse_from(["demo", "--suite", "aes128-sha1"]).is_ok());
+        for refused in ["rot13", "null-sha1"] {
+            assert!(Line::try_parse_from(["demo", "--suite", refused]).is_err());
+        }
     }
 }
