@@ -78,7 +78,7 @@ pub fn inbound(data: &[u8]) {
                 if !spec.esn && sequence > u64::from(u32::MAX) || !sealed_at.insert(sequence) {
                     return;
                 }
-                let text = sealed_text(kind % 8, &mut input);
+                let text = sealed_text(kind % 8, spec.suite, &mut input);
                 sealer.seal_text(sequence, &text, input.byte())
             }
         };
@@ -101,22 +101,23 @@ pub fn inbound(data: &[u8]) {
 }
 
 /// Plaintext for a datagram whose ICV will be right.
-fn sealed_text(kind: u8, input: &mut Input<'_>) -> Vec<u8> {
+fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
     match kind {
         // Any text of a legal length.
         4 => {
             let text = input.run();
-            text[..text.len() & !3].to_vec()
+            text[..text.len() - text.len() % suite.alignment_bytes()].to_vec()
         }
         // Any payload, with a correct trailer.
         5 => {
             let next_header = input.byte();
-            Handmade::with_payload(input.run().to_vec(), next_header).text()
+            Handmade::with_payload(input.run().to_vec(), next_header).padded_for(suite).text()
         }
         // A good packet, damaged before it was sealed.
         _ => {
             let choice = input.byte();
-            let mut text = Handmade::with_tfc(&template(choice), usize::from(input.byte())).text();
+            let tfc_bytes = usize::from(input.byte());
+            let mut text = Handmade::with_tfc(&template(choice), tfc_bytes).padded_for(suite).text();
             overwrite(&mut text, input.run());
             text
         }
