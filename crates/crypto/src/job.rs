@@ -80,6 +80,18 @@ impl Aad {
         let [_, _, _, _, high @ .., _, _, _, _] = self.bytes;
         (usize::from(self.len) == self.bytes.len()).then_some(high)
     }
+
+    /// How many bits that is, as GCM wants to know.
+    #[must_use]
+    pub const fn bits(&self) -> u64 {
+        self.len as u64 * 8
+    }
+
+    /// The bytes to authenticate, then zeros.
+    #[must_use]
+    pub const fn padded(&self) -> &[u8; 12] {
+        &self.bytes
+    }
 }
 
 /// One packet's worth of cryptography over a part of a buffer, in place.

@@ -1,0 +1,164 @@
+//! The VAES engine passes the suite and agrees with the portable engine.
+//!
+//! A CPU without the instructions skips these tests, and says so.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use testudo_conformance::{SplitMix64, differential, drive};
+use testudo_crypto::{
+    Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_engine_vaes::VaesEngine;
+use testudo_packet::Buffer;
+use zeroize::Zeroizing;
+
+/// The engine, or `None` where the CPU lacks something.
+fn open() -> Option<Box<dyn Engine>> {
+    match VaesEngine::open() {
+        Ok(engine) => Some(Box::new(engine)),
+        Err(error @ EngineError::Unavailable { .. }) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn vaes_conforms() {
+    if open().is_some() {
+        testudo_conformance::run(&mut || open().unwrap()).assert_passed();
+    }
+}
+
+#[test]
+fn vaes_and_the_portable_engine_agree() {
+    for seed in 1..=5 {
+        let Some(mut engine) = open() else { return };
+        println!("seed {seed}");
+        assert_eq!(differential(engine.as_mut(), &mut PortableEngine::new(), seed), Ok(2_000));
+    }
+}
+
+#[test]
+fn engines_on_several_threads_do_not_disturb_each_other() {
+    if open().is_none() {
+        return;
+    }
+    let worker = |seed| move || differential(open().unwrap().as_mut(), &mut PortableEngine::new(), seed);
+    let threads: Vec<_> = (100..104).map(|seed| std::thread::spawn(worker(seed))).collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), Ok(2_000));
+    }
+}
+
+#[test]
+fn a_suite_that_it_does_not_do_is_refused_by_name() {
+    let Some(mut engine) = open() else { return };
+    let suite = Suite::ChaCha20Poly1305;
+    let material = KeyMaterial::new(suite, Zeroizing::new(vec![1; suite.keying_material_bytes()])).unwrap();
+    assert_eq!(engine.capability(suite), None);
+    let refused = engine.install(&material, Direction::Seal);
+    assert_eq!(refused, Err(EngineError::Unsupported { engine: "vaes", suite }));
+}
+
+/// A key in both engines.
+struct Pair {
+    ours: KeyId,
+    portable: KeyId,
+    direction: Direction,
+}
+
+fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut SplitMix64) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for suite in [Suite::Aes128Gcm16, Suite::Aes256Gcm16] {
+        for _ in 0..5 {
+            let bytes = random.bytes(suite.keying_material_bytes());
+            let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
+            for direction in [Direction::Seal, Direction::Open] {
+                let id = |engine: &mut dyn Engine| engine.install(&material, direction).unwrap();
+                pairs.push(Pair { ours: id(ours), portable: id(portable), direction });
+            }
+        }
+    }
+    pairs
+}
+
+/// Lengths as traffic has them, around the borders of vectors, and any.
+fn length(random: &mut SplitMix64) -> usize {
+    match random.below(4) {
+        0 => [48, 496, 1404][random.below(3)],
+        1 => (64 * random.below(24) + 44 + random.below(9)).min(1500),
+        2 => random.below(200),
+        _ => random.below(3_000),
+    }
+}
+
+fn job(direction: Direction, random: &mut SplitMix64) -> Job {
+    let length = length(random);
+    let start = random.below(80);
+    let aad_bytes = if random.below(2) == 0 { 8 } else { 12 };
+    let (headroom, behind) = (random.below(64), random.below(80));
+    Job {
+        buffer: Buffer::copied(&random.bytes(start + length + 16 + behind), headroom, 0),
+        cookie: 0,
+        text_start: u32::try_from(start).unwrap(),
+        text_bytes: u32::try_from(length).unwrap(),
+        key: KeyId(0),
+        nonce: random.array(),
+        aad: Aad::from_slice(&random.bytes(aad_bytes)).unwrap(),
+        direction,
+        status: JobStatus::Pending,
+    }
+}
+
+fn copy(job: &Job, key: KeyId) -> Job {
+    Job { buffer: Buffer::copied(job.buffer.bytes(), 32, 0), key, ..*job }
+}
+
+/// The packet that `seal` under the other direction's key of the same pair makes, turned into one to be opened.
+fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
+    let seal = Job { direction: Direction::Seal, ..copy(job, key) };
+    let done = drive(engine, vec![seal]).unwrap().remove(0);
+    assert_eq!(done.status, JobStatus::Done);
+    Job { direction: Direction::Open, status: JobStatus::Pending, ..done }
+}
+
+/// Both engines make the same of batches in which keys, suites, lengths, directions and AADs change from job to job, and in which
+/// some packets to be opened are forged: statuses, and every byte of every buffer but what stands where a forgery stood.
+#[test]
+fn batches_of_everything_come_out_as_from_the_portable_engine() {
+    for seed in 1..=60 {
+        let Some(mut ours) = open() else { return };
+        let (mut portable, mut random) = (PortableEngine::new(), SplitMix64::new(0x7E57_0000 + seed));
+        let pairs = install(ours.as_mut(), &mut portable, &mut random);
+        // Some batches have few keys, so that four of one key meet.
+        let keys = [1, 2, 4, pairs.len() / 2][random.below(4)];
+        let (mut left, mut right, mut forged) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..1 + random.below(150) {
+            let pair = 2 * random.below(keys);
+            let (seal, open) = (&pairs[pair], &pairs[pair + 1]);
+            let chosen = if random.below(2) == 0 { seal } else { open };
+            let mut made = job(chosen.direction, &mut random);
+            let is_forged = chosen.direction == Direction::Open && random.below(4) == 0;
+            if chosen.direction == Direction::Open {
+                made = sealed(&made, seal.portable, &mut portable);
+            }
+            if is_forged {
+                let start = made.text_start as usize;
+                let at = start + random.below(made.text_bytes as usize + 16);
+                made.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+            }
+            left.push(copy(&made, chosen.ours));
+            right.push(copy(&made, chosen.portable));
+            forged.push(is_forged);
+        }
+        let (left, right) = (drive(ours.as_mut(), left).unwrap(), drive(&mut portable, right).unwrap());
+        for ((a, b), forged) in left.iter().zip(&right).zip(forged) {
+            let what = format!("seed {seed}, {:?} of {} bytes", a.direction, a.text_bytes);
+            assert_eq!(a.status, b.status, "{what}");
+            assert_eq!(a.status == JobStatus::AuthenticationFailed, forged, "{what}");
+            assert!(a.buffer.bytes() == b.buffer.bytes(), "{what}: the buffers differ");
+        }
+    }
+}

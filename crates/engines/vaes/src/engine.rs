@@ -1,0 +1,223 @@
+//! The safe engine.
+
+use crate::key::ExpandedKey;
+use crate::memory::vectors;
+use crate::packet::Packet;
+use crate::short::{MAX_SHORT_VECTORS, SIDE_BY_SIDE};
+use crate::{NAME, long, short};
+use arrayvec::ArrayVec;
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    self_test,
+};
+
+/// The longest text: more than an IP datagram can carry.
+const MAX_TEXT_BYTES: usize = 65_535;
+
+/// One key and the kernels that it is for.
+struct VaesKey {
+    expanded: Box<ExpandedKey>,
+    kind: Kind,
+    direction: Direction,
+}
+
+/// What jobs must have in common to be done side by side.
+#[derive(Clone, Copy)]
+enum Kind {
+    Seal128,
+    Open128,
+    Seal256,
+    Open256,
+}
+
+/// How many kinds there are.
+const KINDS: usize = Kind::ALL.len();
+
+impl Kind {
+    /// All kinds, each where its number says.
+    const ALL: [Self; 4] = [Self::Seal128, Self::Open128, Self::Seal256, Self::Open256];
+
+    /// The kind of jobs in `suite`; `None` for a suite that this engine does not do.
+    const fn new(suite: Suite, direction: Direction) -> Option<Self> {
+        match (suite, direction) {
+            (Suite::Aes128Gcm16, Direction::Seal) => Some(Self::Seal128),
+            (Suite::Aes128Gcm16, Direction::Open) => Some(Self::Open128),
+            (Suite::Aes256Gcm16, Direction::Seal) => Some(Self::Seal256),
+            (Suite::Aes256Gcm16, Direction::Open) => Some(Self::Open256),
+            _ => None,
+        }
+    }
+}
+
+impl VaesKey {
+    /// Whether a job is in the key's direction, and not too long.
+    #[inline]
+    fn may_do(&self, job: &Job) -> bool {
+        job.direction == self.direction && job.text_bytes as usize <= MAX_TEXT_BYTES
+    }
+}
+
+/// The engine on AVX-512, VAES and VPCLMULQDQ. Synchronous: every job ends inside `submit`.
+pub struct VaesEngine {
+    keys: KeyTable<VaesKey>,
+    /// Made where the CPU was found to have all instructions.
+    _checked: Checked,
+}
+
+/// Proof that the CPU has what the kernels need; [`Checked::new`] alone makes one.
+struct Checked(());
+
+impl Checked {
+    fn new() -> Result<Self, EngineError> {
+        let found = [
+            ("AVX512F", is_x86_feature_detected!("avx512f")),
+            ("AVX512BW", is_x86_feature_detected!("avx512bw")),
+            ("AVX512DQ", is_x86_feature_detected!("avx512dq")),
+            ("AVX512VL", is_x86_feature_detected!("avx512vl")),
+            ("VAES", is_x86_feature_detected!("vaes")),
+            ("VPCLMULQDQ", is_x86_feature_detected!("vpclmulqdq")),
+            ("BMI2", is_x86_feature_detected!("bmi2")),
+        ];
+        let missing: Vec<_> = found.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect();
+        if missing.is_empty() {
+            return Ok(Self(()));
+        }
+        let reason = format!("the CPU, or the hypervisor, lacks {}", missing.join(", "));
+        Err(EngineError::Unavailable { engine: NAME, reason })
+    }
+}
+
+impl VaesEngine {
+    /// Looks at the CPU, and computes known answers.
+    ///
+    /// # Errors
+    /// [`EngineError::Unavailable`] if the CPU lacks an instruction; [`EngineError::SelfTest`] if an answer is wrong.
+    pub fn open() -> Result<Self, EngineError> {
+        let checked = Checked::new()?;
+        let mut engine = Self { keys: KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS), _checked: checked };
+        self_test(&mut engine)?;
+        Ok(engine)
+    }
+}
+
+impl Engine for VaesEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn description(&self) -> String {
+        "AES-GCM of Testudo's own, VAES-AVX512, four packets at a time".to_owned()
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        match suite {
+            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 => {
+                Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+            }
+            _ => None,
+        }
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.keys.check_room(NAME)?;
+        let unsupported = EngineError::Unsupported { engine: NAME, suite: key.suite() };
+        let kind = Kind::new(key.suite(), direction).ok_or(unsupported)?;
+        // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
+        let expanded = unsafe { ExpandedKey::new(key.key()) };
+        self.keys.insert(NAME, VaesKey { expanded, kind, direction })
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        drop(self.keys.remove(key));
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let taken = jobs.len();
+        let mut lots = [(); KINDS].map(|()| [(); MAX_SHORT_VECTORS].map(|()| ArrayVec::new()));
+        // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
+        unsafe { run(&self.keys, jobs, &mut lots) };
+        taken
+    }
+}
+
+/// Packets of one kind and number of vectors, which wait for others. Some times four, because four are hashed beside the
+/// encryption of the next four.
+type Lot<'a> = ArrayVec<Packet<'a>, { 4 * SIDE_BY_SIDE }>;
+
+/// The lots of all kinds, those of one vector first.
+type Lots<'a> = [[Lot<'a>; MAX_SHORT_VECTORS]; KINDS];
+
+/// Does all jobs: long packets at once, short ones with others of their kind, whatever their keys.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn run<'a>(keys: &'a KeyTable<VaesKey>, jobs: &'a mut [Job], lots: &mut Lots<'a>) {
+    for job in jobs {
+        let Some(key) = keys.get(job.key).filter(|key| key.may_do(job)) else {
+            job.status = JobStatus::Fault;
+            continue;
+        };
+        let vectors = vectors(job.text_bytes as usize);
+        if vectors > MAX_SHORT_VECTORS {
+            if let Some(mut packet) = Packet::new(&key.expanded, job) {
+                run_long(key.kind, &mut packet);
+            }
+        } else if let Some(packet) = Packet::new(&key.expanded, job) {
+            // Built where it stays. A packet that was built elsewhere would be copied by loads that cover several stores of a moment ago
+            // and wait for them, 19 cycles.
+            let lot = &mut lots[key.kind as usize][vectors - 1];
+            lot.push(packet);
+            if lot.is_full() {
+                run_lot(key.kind, vectors, lot);
+            }
+        }
+    }
+    for (kind, lots) in Kind::ALL.into_iter().zip(lots) {
+        for (vectors, lot) in (1..).zip(lots) {
+            if !lot.is_empty() {
+                run_lot(kind, vectors, lot);
+            }
+        }
+    }
+}
+
+/// Does one packet by itself.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn run_long(kind: Kind, packet: &mut Packet<'_>) {
+    match kind {
+        Kind::Seal128 => long::run::<10, false>(packet),
+        Kind::Open128 => long::run::<10, true>(packet),
+        Kind::Seal256 => long::run::<14, false>(packet),
+        Kind::Open256 => long::run::<14, true>(packet),
+    }
+}
+
+/// Does the packets of a lot, each of `vectors` vectors, and empties it.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn run_lot(kind: Kind, vectors: usize, lot: &mut Lot<'_>) {
+    match kind {
+        Kind::Seal128 => run_fours::<10, false>(vectors, lot),
+        Kind::Open128 => run_fours::<10, true>(vectors, lot),
+        Kind::Seal256 => run_fours::<14, false>(vectors, lot),
+        Kind::Open256 => run_fours::<14, true>(vectors, lot),
+    }
+    // Those that are no four.
+    for packet in lot.as_chunks_mut::<SIDE_BY_SIDE>().1 {
+        run_long(kind, packet);
+    }
+    lot.clear();
+}
+
+/// Does the fours of a lot.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn run_fours<const ROUNDS: usize, const OPEN: bool>(vectors: usize, lot: &mut Lot<'_>) {
+    match vectors {
+        1 => short::run::<ROUNDS, OPEN, 1>(lot),
+        2 => short::run::<ROUNDS, OPEN, 2>(lot),
+        _ => short::run::<ROUNDS, OPEN, 3>(lot),
+    }
+}

@@ -1,0 +1,57 @@
+//! AES-GCM of our own, for packets: four short packets at a time, or one long one, in 512-bit vectors.
+//!
+//! ```text
+//!   engine    the safe Engine: keys in a table, jobs sorted by what kernel they need
+//!   short     four packets of up to 176 bytes side by side, their tags reduced in the four lanes of one vector
+//!   long      one packet of any length, sixteen blocks at a time
+//!   ghash     products in GF(2^128), sums of them, their reduction
+//!   aes       AES on vectors of four blocks; the key schedule
+//!   key       what is computed once per key: round keys, powers of the hash key
+//!   memory    every load and store, fenced: the only room with unsafe code but for one call in `engine`
+//! ```
+//!
+//! **The stream.** GCM (NIST SP 800-38D) encrypts the counter block J0 for the tag, and the ones that follow it for the text. A
+//! vector holds four blocks, so J0 and the text's first 48 bytes fill the first vector. Where J0 stands in the key stream, the
+//! AAD stands in what is hashed: both are always exactly one block in ESP, and nothing is left over. So vector `v` covers
+//! the bytes `64 v - 16 .. 64 v + 48` of the text, and a packet of 46 bytes with its two trailer bytes is one vector.
+//!
+//! **Why it is faster than a library called per packet**: no call, no context in memory, nothing per packet but the packet. Four
+//! packets share each load of a round key and the reduction at the end. And the hash of one chunk, or of four packets, is computed
+//! between the AES rounds of the next: the CPU's schedulers hold fewer instructions than either takes, so that one behind the
+//! other would also run one behind the other.
+//!
+//! What the CPU must have: AVX-512 (F, BW, DQ, VL), VAES, VPCLMULQDQ, BMI2 (Intel since Ice Lake, AMD since Zen 4). Elsewhere
+//! [`VaesEngine::open`] says what is missing.
+//!
+//! Timing depends on lengths only: AES and the products are single instructions without tables, and ICVs are compared as a whole.
+//!
+//! Keys are zeroed when they are removed. What passes through registers and the stack while a packet is done is not wiped.
+//!
+//! Deliberately missing: other suites, texts beyond 65,535 bytes, asynchrony.
+
+#[cfg(target_arch = "x86_64")]
+mod aes;
+#[cfg(target_arch = "x86_64")]
+mod engine;
+#[cfg(target_arch = "x86_64")]
+mod ghash;
+#[cfg(target_arch = "x86_64")]
+mod key;
+#[cfg(target_arch = "x86_64")]
+mod long;
+#[cfg(target_arch = "x86_64")]
+mod memory;
+#[cfg(target_arch = "x86_64")]
+mod packet;
+#[cfg(target_arch = "x86_64")]
+mod short;
+#[cfg(not(target_arch = "x86_64"))]
+mod unavailable;
+
+#[cfg(target_arch = "x86_64")]
+pub use engine::VaesEngine;
+#[cfg(not(target_arch = "x86_64"))]
+pub use unavailable::VaesEngine;
+
+/// The engine's name in configuration, tables, metrics and errors.
+const NAME: &str = "vaes";

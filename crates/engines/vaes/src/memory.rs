@@ -1,0 +1,112 @@
+//! Every load and store of vectors, as functions that cannot leave the memory of their arguments.
+//!
+//! Loads and stores at the edges of a text are masked: bytes outside the mask are neither read nor written, whatever the
+//! address, and reading them gives zero.
+
+use core::arch::x86_64::*;
+
+/// Bytes of a vector.
+pub(crate) const VECTOR_BYTES: usize = 64;
+
+/// Bytes of the first vector that stand before the text: J0 in the key stream, the AAD in what is hashed.
+pub(crate) const BEFORE_TEXT: usize = 16;
+
+/// How many vectors a text of `text_bytes` and the block before it take; at least one.
+pub(crate) const fn vectors(text_bytes: usize) -> usize {
+    (text_bytes + BEFORE_TEXT).div_ceil(VECTOR_BYTES)
+}
+
+/// Which bytes of vector `vector` belong to a text of `text_bytes`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn mask(text_bytes: usize, vector: usize) -> u64 {
+    let end = (text_bytes + BEFORE_TEXT).saturating_sub(vector * VECTOR_BYTES).min(VECTOR_BYTES);
+    // `end` is 64 at the most.
+    #[allow(clippy::cast_possible_truncation, reason = "at most 64")]
+    let below_end = _bzhi_u64(u64::MAX, end as u32);
+    if vector == 0 { below_end & (u64::MAX << BEFORE_TEXT) } else { below_end }
+}
+
+/// Vector `vector` of a text, zero where it does not belong to the text.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_edge(text: &[u8], vector: usize) -> __m512i {
+    let start = text.as_ptr().wrapping_add(vector * VECTOR_BYTES).wrapping_sub(BEFORE_TEXT);
+    // SAFETY: byte i of the vector is byte `64 vector - 16 + i` of the text, and the mask has exactly the bits for which that is
+    // inside of `text`; the others are not accessed. A safe slice would need a copy for what is shorter than a vector.
+    unsafe { _mm512_maskz_loadu_epi8(mask(text.len(), vector), start.cast()) }
+}
+
+/// Writes those bytes of `value` that belong to vector `vector` of a text.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_edge(text: &mut [u8], vector: usize, value: __m512i) {
+    let mask = mask(text.len(), vector);
+    let start = text.as_mut_ptr().wrapping_add(vector * VECTOR_BYTES).wrapping_sub(BEFORE_TEXT);
+    // SAFETY: as for `load_edge`; the reference is exclusive.
+    unsafe { _mm512_mask_storeu_epi8(start.cast(), mask, value) }
+}
+
+/// A whole vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load(from: &[u8; VECTOR_BYTES]) -> __m512i {
+    // SAFETY: 64 readable bytes; unaligned is allowed. There is no safe load of a vector.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+/// Writes a whole vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store(to: &mut [u8; VECTOR_BYTES], value: __m512i) {
+    // SAFETY: 64 writable bytes, borrowed exclusively; unaligned is allowed.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+}
+
+/// Twelve bytes and four zeros. A masked load reads nothing beyond, and is one instruction.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_twelve(from: &[u8; 12]) -> __m128i {
+    // SAFETY: the mask admits three 32-bit words, the 12 bytes of `from`; unaligned is allowed.
+    unsafe { _mm_maskz_loadu_epi32(0b0111, from.as_ptr().cast()) }
+}
+
+/// A block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_block(from: &[u8; 16]) -> __m128i {
+    // SAFETY: 16 readable bytes; unaligned is allowed.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// Writes a block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_block(to: &mut [u8; 16], value: __m128i) {
+    // SAFETY: 16 writable bytes, borrowed exclusively; unaligned is allowed.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
+}
+
+/// A number as a vector, its least significant byte first.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_number(from: &u128) -> __m128i {
+    // SAFETY: 16 readable bytes, aligned to 16 (x86-64's `u128`).
+    unsafe { _mm_load_si128(core::ptr::from_ref(from).cast()) }
+}
+
+/// Four numbers in the lanes of a vector, the first in the lowest.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_numbers(from: &[u128; 4]) -> __m512i {
+    // SAFETY: 64 readable bytes; unaligned is allowed.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+/// Writes the lanes of a vector as numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_numbers(to: &mut [u128; 4], value: __m512i) {
+    // SAFETY: 64 writable bytes, borrowed exclusively; unaligned is allowed.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+}
