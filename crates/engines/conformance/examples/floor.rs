@@ -1,81 +1,131 @@
-//! What cryptography alone costs: nanoseconds per packet, by engine, suite, length and direction.
+//! What cryptography alone costs: cycles per packet, by engine, suite, length, number of keys and direction.
 //!
-//! `cargo run --release -p testudo-conformance --example floor`
+//! `cargo run --release -p testudo-conformance --example floor [suite]`
 //!
-//! Batches of 64 packets of one SA are sealed and opened in place in warm buffers; the figure is the best of several rounds,
-//! because the floor is what a machine can do and not what its neighbours let it do. Compare columns of one run only.
+//! Batches of 64 packets, of one SA or of four that alternate, are sealed and opened in place in warm buffers. The engines take
+//! turns within every round, so that what disturbs the machine disturbs all of them. The figures are the best round, because the floor
+//! is what a machine can do and not what its neighbours let it do, and the median. Cycles are those of the time stamp counter.
+//! Compare columns of one run only.
 
-use std::time::Instant;
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
-use testudo_packet::Buffer;
+use testudo_engine_vaes::VaesEngine;
+use testudo_packet::{Buffer, ticks};
 use zeroize::Zeroizing;
 
 /// Packets per batch.
 const BATCH: usize = 64;
-/// Rounds of which the best counts.
-const ROUNDS: usize = 40;
-/// Batches per round and direction.
-const BATCHES: usize = 100;
+/// Rounds of which the best and the median count.
+const ROUNDS: usize = 300;
+/// Batches per round, engine and direction.
+const BATCHES: usize = 10;
+/// Lengths of text: packets of 46, 494 and 1402 bytes with their trailers, and others.
+const TEXT_BYTES: [u32; 8] = [48, 64, 128, 256, 496, 576, 1024, 1404];
 
 fn main() -> Result<(), String> {
-    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(PortableEngine::new())];
-    match IpsecMbEngine::open() {
-        Ok(engine) => engines.insert(0, Box::new(engine)),
+    let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+    match VaesEngine::open() {
+        Ok(engine) => engines.push(Box::new(engine)),
         Err(error) => println!("{error}"),
     }
+    match IpsecMbEngine::open() {
+        Ok(engine) => engines.push(Box::new(engine)),
+        Err(error) => println!("{error}"),
+    }
+    engines.push(Box::new(PortableEngine::new()));
     for engine in &engines {
         println!("{:10} {}", engine.name(), engine.description());
     }
-    println!("ns per packet, batches of {BATCH}, best of {ROUNDS} rounds\n");
-    println!("{:18} {:>6}  {:10} {:>9} {:>9}", "suite", "bytes", "engine", "seal", "open");
-    for suite in Suite::ALL {
+    println!("cycles per packet, batches of {BATCH}, best and median of {ROUNDS} rounds\n");
+    println!("{:18} {:>6} {:>5}  {:10} {:>14} {:>14}", "suite", "bytes", "keys", "engine", "seal", "open");
+    let wanted = std::env::args().nth(1);
+    for suite in Suite::ALL.iter().filter(|s| wanted.as_ref().is_none_or(|name| s.name() == name)) {
         let block = u32::try_from(suite.block_bytes()).map_err(|e| e.to_string())?;
-        for text_bytes in [64, 576, 1400].map(|bytes: u32| bytes.next_multiple_of(block)) {
-            for engine in &mut engines {
-                let (seal, open) = measure(engine.as_mut(), *suite, text_bytes)?;
-                println!("{:18} {text_bytes:>6}  {:10} {seal:>9.1} {open:>9.1}", suite.name(), engine.name());
+        for keys in [1, 4] {
+            for text_bytes in TEXT_BYTES.map(|bytes| bytes.next_multiple_of(block)) {
+                compare(&mut engines, *suite, keys, text_bytes)?;
             }
         }
     }
     Ok(())
 }
 
-/// Nanoseconds per packet, sealing and opening.
-fn measure(engine: &mut dyn Engine, suite: Suite, text_bytes: u32) -> Result<(f64, f64), String> {
-    let material = KeyMaterial::new(suite, Zeroizing::new(vec![0x42; suite.keying_material_bytes()]));
-    let material = material.map_err(|e| e.to_string())?;
-    let mut install = |direction| engine.install(&material, direction).map_err(|e| e.to_string());
-    let (seal, open) = (install(Direction::Seal)?, install(Direction::Open)?);
-    let mut jobs: Vec<Job> = (0..BATCH).map(|n| job(n, text_bytes)).collect();
-    let (mut best_seal, mut best_open) = (f64::MAX, f64::MAX);
-    for _ in 0..ROUNDS {
-        let (mut sealing, mut opening) = (0.0, 0.0);
-        for _ in 0..BATCHES {
-            sealing += timed(engine, &mut jobs, seal, Direction::Seal)?;
-            opening += timed(engine, &mut jobs, open, Direction::Open)?;
-        }
-        best_seal = sealing.min(best_seal);
-        best_open = opening.min(best_open);
-    }
-    engine.remove(seal);
-    engine.remove(open);
-    let packets = (BATCHES * BATCH) as f64;
-    Ok((best_seal / packets, best_open / packets))
+/// One engine's keys and what its rounds took, per packet.
+struct Runner<'a> {
+    engine: &'a mut dyn Engine,
+    seal: Vec<KeyId>,
+    open: Vec<KeyId>,
+    sealing: Vec<f64>,
+    opening: Vec<f64>,
+    jobs: Vec<Job>,
 }
 
-/// Nanoseconds that one batch took.
-fn timed(engine: &mut dyn Engine, jobs: &mut [Job], key: KeyId, direction: Direction) -> Result<f64, String> {
-    for job in &mut *jobs {
-        (job.key, job.direction, job.status) = (key, direction, JobStatus::Pending);
+/// All engines at one suite, number of keys and length, in turns.
+fn compare(engines: &mut [Box<dyn Engine>], suite: Suite, keys: u8, text_bytes: u32) -> Result<(), String> {
+    let mut runners = Vec::new();
+    for engine in engines.iter_mut().filter(|e| e.capability(suite).is_some()) {
+        runners.push(Runner::new(engine.as_mut(), suite, keys, text_bytes)?);
     }
-    let start = Instant::now();
-    let taken = engine.submit(jobs);
-    let elapsed = start.elapsed();
-    if taken != jobs.len() || jobs.iter().any(|job| job.status != JobStatus::Done) {
-        return Err(format!("{} did not do its work", engine.name()));
+    for _ in 0..ROUNDS {
+        for runner in &mut runners {
+            runner.round()?;
+        }
     }
-    Ok(elapsed.as_secs_f64() * 1e9)
+    for mut runner in runners {
+        let (seal, open) = (figures(&mut runner.sealing), figures(&mut runner.opening));
+        let name = runner.engine.name();
+        println!("{:18} {text_bytes:>6} {keys:>5}  {name:10} {seal:>14} {open:>14}", suite.name());
+        runner.seal.iter().chain(&runner.open).for_each(|key| runner.engine.remove(*key));
+    }
+    Ok(())
+}
+
+/// Best and median.
+fn figures(samples: &mut [f64]) -> String {
+    samples.sort_by(f64::total_cmp);
+    format!("{:.1} {:.1}", samples[0], samples[samples.len() / 2])
+}
+
+impl<'a> Runner<'a> {
+    fn new(engine: &'a mut dyn Engine, suite: Suite, keys: u8, text_bytes: u32) -> Result<Self, String> {
+        let (mut seal, mut open) = (Vec::new(), Vec::new());
+        for n in 0..keys {
+            let material = KeyMaterial::new(suite, Zeroizing::new(vec![n; suite.keying_material_bytes()]));
+            let material = material.map_err(|e| e.to_string())?;
+            seal.push(engine.install(&material, Direction::Seal).map_err(|e| e.to_string())?);
+            open.push(engine.install(&material, Direction::Open).map_err(|e| e.to_string())?);
+        }
+        let jobs = (0..BATCH).map(|n| job(n, text_bytes)).collect();
+        Ok(Self { engine, seal, open, sealing: Vec::new(), opening: Vec::new(), jobs })
+    }
+
+    /// Seals and opens each packet some times.
+    fn round(&mut self) -> Result<(), String> {
+        let (mut sealing, mut opening) = (0, 0);
+        for _ in 0..BATCHES {
+            sealing += self.timed(Direction::Seal)?;
+            opening += self.timed(Direction::Open)?;
+        }
+        let packets = (BATCHES * BATCH) as f64;
+        self.sealing.push(sealing as f64 / packets);
+        self.opening.push(opening as f64 / packets);
+        Ok(())
+    }
+
+    /// Cycles that one batch took.
+    fn timed(&mut self, direction: Direction) -> Result<u64, String> {
+        let keys = if direction == Direction::Seal { &self.seal } else { &self.open };
+        for (job, key) in self.jobs.iter_mut().zip(keys.iter().cycle()) {
+            (job.key, job.direction, job.status) = (*key, direction, JobStatus::Pending);
+        }
+        let start = ticks();
+        let taken = self.engine.submit(&mut self.jobs);
+        let elapsed = ticks() - start;
+        if taken != self.jobs.len() || self.jobs.iter().any(|job| job.status != JobStatus::Done) {
+            return Err(format!("{} did not do its work", self.engine.name()));
+        }
+        Ok(elapsed)
+    }
 }
 
 /// A packet with headers before the text, as in a tunnel.
