@@ -50,6 +50,7 @@ fn a_run_has_all_cases_and_each_has_all_fields() {
             "cycles_per_packet",
             "cycles_per_byte",
             "floor_cycles_per_packet",
+            "processor_share",
         ] {
             let [lowest, median, highest] =
                 ["_lowest", "", "_highest"].map(|end| number(case, &format!("{figure}{end}")));

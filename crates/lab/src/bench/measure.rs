@@ -134,6 +134,7 @@ fn add(total: &mut Run, run: &Run) {
     total.bytes += run.bytes;
     total.ticks += run.ticks;
     total.elapsed += run.elapsed;
+    total.running += run.running;
     let StageTimes { ticks, packets, batches } = &mut total.stages;
     ticks.iter_mut().zip(run.stages.ticks).for_each(|(sum, ticks)| *sum += ticks);
     *packets += run.stages.packets;

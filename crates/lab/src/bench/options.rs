@@ -16,6 +16,9 @@ const LOAD_BYTES: usize = 24 << 20;
 /// What a visit to a case takes besides the measurement: tunnels, packets, judge.
 const AROUND_A_VISIT: Duration = Duration::from_millis(15);
 
+/// A measurement that had the processor for less of its time says more about the machine's other work than about Testudo.
+const QUIET_SHARE: f64 = 0.97;
+
 /// What `testudo bench` can be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchOptions {
@@ -171,6 +174,14 @@ impl BenchOptions {
              rx … tx: percent of the cycles, by stage. No packet was lost; {judged} were judged by a peer and are what was sent.\n",
             self.repetitions,
         );
+        let shares = series.iter().map(|series| series.processor_share().median);
+        let least = shares.fold(1.0, f64::min);
+        if least < QUIET_SHARE {
+            text += &format!(
+                "  This machine is busy: others had the processor for up to {:.0} % of a measurement. Figures are too low, and ratios doubtful.\n",
+                (1.0 - least) * 100.0
+            );
+        }
         let own: Vec<_> = series.iter().filter(|series| series.judge == series.engine).collect();
         if let Some(series) = own.first() {
             text += &format!(

@@ -50,6 +50,11 @@ impl Series {
         })
     }
 
+    /// Share of the measured time in which the measurement had the processor, of 1.
+    pub(super) fn processor_share(&self) -> Spread {
+        self.spread(|sample| (sample.run.running.as_secs_f64() / sample.run.elapsed.as_secs_f64()).min(1.0))
+    }
+
     /// Share of the measured cycles that went into `stage`, of 1; and these cycles per packet.
     fn stage(&self, stage: Stage) -> (f64, f64) {
         let sum = |figure: &dyn Fn(&Sample) -> u64| self.samples.iter().map(figure).sum::<u64>() as f64;
@@ -80,6 +85,7 @@ impl Series {
             ("cycles_per_byte", self.cycles_per_byte()),
             ("floor_cycles_per_packet", self.floor_cycles_per_packet()),
             ("times_the_floor", self.times_the_floor()),
+            ("processor_share", self.processor_share()),
         ];
         for (name, Spread { median, lowest, highest }) in figures {
             put(name, json!(median));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use testudo_crypto::Engine;
 use testudo_gateway::{Clock, PortPair, SystemClock, Worker};
 use testudo_packet::{Pool, PortCounters, StageTimes, ticks};
@@ -29,6 +30,8 @@ pub(super) struct Run {
     pub(super) bytes: u64,
     pub(super) ticks: u64,
     pub(super) elapsed: Duration,
+    /// Time that this thread had a processor.
+    pub(super) running: Duration,
     pub(super) stages: StageTimes,
 }
 
@@ -47,7 +50,15 @@ struct Reading {
     sent: PortCounters,
     stages: StageTimes,
     at: Instant,
+    running: Duration,
     ticks: u64,
+}
+
+/// For how long this thread has had a processor.
+fn running() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Subject {
@@ -81,7 +92,8 @@ impl Subject {
             Way::Outbound => self.worker.outbound_stages(),
             Way::Inbound => self.worker.inbound_stages(),
         };
-        Reading { received, sent, stages: *stages, at: Instant::now(), ticks: ticks() }
+        let running = running();
+        Reading { received, sent, stages: *stages, running, at: Instant::now(), ticks: ticks() }
     }
 
     /// The clock is read for each turn, as `testudo run` does.
@@ -131,12 +143,13 @@ impl Subject {
         let ticks = ticks().wrapping_sub(before.ticks);
         let elapsed = before.at.elapsed();
         let now = self.read();
+        let running = now.running.saturating_sub(before.running);
         let bytes = match self.way {
             Way::Outbound => now.received.rx_bytes - before.received.rx_bytes,
             Way::Inbound => now.sent.tx_bytes - before.sent.tx_bytes,
         };
         let packets = now.sent.tx_packets - before.sent.tx_packets;
-        Run { packets, bytes, ticks, elapsed, stages: now.stages.since(&before.stages) }
+        Run { packets, bytes, ticks, elapsed, running, stages: now.stages.since(&before.stages) }
     }
 
     /// Takes nothing more, and lets come out what is under way.
