@@ -1,11 +1,15 @@
 //! The engines that the program knows. The portable one is always there and needs no line here.
 
 use testudo_engine_ipsec_mb::IpsecMbEngine;
+use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::Candidate;
 
 /// Every engine that the program knows, the best first.
 pub fn known() -> Vec<Candidate> {
-    vec![Candidate { name: "ipsec-mb", open: Box::new(|| Ok(Box::new(IpsecMbEngine::open()?))) }]
+    vec![
+        Candidate { name: "vaes", open: Box::new(|| Ok(Box::new(VaesEngine::open()?))) },
+        Candidate { name: "ipsec-mb", open: Box::new(|| Ok(Box::new(IpsecMbEngine::open()?))) },
+    ]
 }
 
 /// The candidates for the engines that a configuration names, in its order.

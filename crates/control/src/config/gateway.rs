@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 /// Engines that may be named, in the order that is used when none are.
-pub const ENGINES: [&str; 2] = ["ipsec-mb", PORTABLE];
+pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
 /// The engine that does everything and is always last.
 const PORTABLE: &str = "portable";
 /// Addresses of an interface at most.

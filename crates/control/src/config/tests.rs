@@ -89,7 +89,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
     assert_eq!((metrics, log, buffers), (None, LogLevel::Info, 4096));
-    assert_eq!(engines, ["ipsec-mb", "portable"]);
+    assert_eq!(engines, ["vaes", "ipsec-mb", "portable"]);
     assert_eq!((configuration.protected.mtu, configuration.protected.routes), (1446, true));
     assert_eq!(configuration.unprotected, UnprotectedPort { mtu: 1500, interface: None });
     let tunnel = &configuration.tunnels[0];
