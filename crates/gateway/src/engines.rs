@@ -1,5 +1,6 @@
 //! Which engines a worker gets: the best that start and pass their self-test, and the portable one last.
 
+use crate::speed::fastest_first;
 use testudo_crypto::{Engine, EngineError, PortableEngine, self_test};
 
 /// Starts an engine, or says why it cannot be had.
@@ -14,6 +15,15 @@ pub struct Candidate {
     pub name: &'static str,
     /// Starts it.
     pub open: Opener,
+}
+
+/// In what order engines are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineOrder {
+    /// As the candidates stand.
+    AsNamed,
+    /// The fastest first; what is no faster than what stands before it stays behind that.
+    FastestFirst,
 }
 
 /// What became of an engine at start-up.
@@ -32,37 +42,32 @@ pub struct EngineReport {
 #[error("no engine passed its self-test: {0}")]
 pub struct NoEngine(EngineError);
 
-/// Starts and tests the candidates in their order. Those that pass come first; the portable engine, tested too, is always last.
+/// Starts and tests the candidates. Those that pass come first, in `order`; the portable engine, tested too, is always last.
+/// The reports are in the same order, those of engines that cannot be had behind the others.
 ///
 /// # Errors
 /// [`NoEngine`] if the portable engine fails its self-test.
-pub fn choose_engines(candidates: &[Candidate]) -> Result<Choice, NoEngine> {
-    let mut engines = Vec::new();
-    let mut reports = Vec::new();
+pub fn choose_engines(candidates: &[Candidate], order: EngineOrder) -> Result<Choice, NoEngine> {
+    let (mut engines, mut refused) = (Vec::new(), Vec::new());
     for candidate in candidates {
         match start(candidate) {
-            Ok(engine) => {
-                reports.push(EngineReport {
-                    name: candidate.name.into(),
-                    in_use: true,
-                    detail: engine.description(),
-                });
-                engines.push(engine);
-            }
-            Err(e) => {
-                reports.push(EngineReport {
-                    name: candidate.name.into(),
-                    in_use: false,
-                    detail: e.to_string(),
-                });
-            }
+            Ok(engine) => engines.push(engine),
+            Err(e) => refused.push(report(candidate.name, false, e.to_string())),
         }
+    }
+    if order == EngineOrder::FastestFirst {
+        fastest_first(&mut engines);
     }
     let mut portable = PortableEngine::new();
     self_test(&mut portable).map_err(NoEngine)?;
-    reports.push(EngineReport { name: portable.name().into(), in_use: true, detail: portable.description() });
     engines.push(Box::new(portable));
+    let mut reports: Vec<_> = engines.iter().map(|e| report(e.name(), true, e.description())).collect();
+    reports.append(&mut refused);
     Ok((engines, reports))
+}
+
+fn report(name: &str, in_use: bool, detail: String) -> EngineReport {
+    EngineReport { name: name.into(), in_use, detail }
 }
 
 fn start(candidate: &Candidate) -> Result<Box<dyn Engine>, EngineError> {

@@ -27,6 +27,7 @@ mod formation;
 mod outlet;
 mod placement;
 mod serve;
+mod speed;
 mod worker;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -34,7 +35,7 @@ pub use command::{
     Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
-pub use engines::{Candidate, Choice, EngineReport, NoEngine, Opener, choose_engines};
+pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
 pub use formation::Formation;
 pub use placement::{KeyPair, MAX_ENGINES, PlacementError};
 pub use serve::{ServeError, serve};

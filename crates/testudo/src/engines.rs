@@ -1,8 +1,9 @@
 //! The engines that the program knows. The portable one is always there and needs no line here.
 
+use testudo_control::config::Gateway;
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
-use testudo_gateway::Candidate;
+use testudo_gateway::{Candidate, EngineOrder};
 
 /// Every engine that the program knows, the best first.
 pub fn known() -> Vec<Candidate> {
@@ -15,4 +16,9 @@ pub fn known() -> Vec<Candidate> {
 /// The candidates for the engines that a configuration names, in its order.
 pub fn candidates(names: &[String]) -> Vec<Candidate> {
     names.iter().filter_map(|name| known().into_iter().find(|c| c.name == name)).collect()
+}
+
+/// The order of engines: the configuration's, if it names any.
+pub fn order(gateway: &Gateway) -> EngineOrder {
+    if gateway.engines_named { EngineOrder::AsNamed } else { EngineOrder::FastestFirst }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
 use testudo_control::service::report;
 use testudo_control::service::roster::{Numbers, Roster};
-use testudo_gateway::{PortPair, Worker, choose_engines};
+use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
 use testudo_packet::Port;
 use testudo_port_pcap::{PcapPort, PcapReader, PcapWriter};
@@ -58,7 +58,10 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
         .engine
         .as_ref()
         .map_or_else(|| loaded.configuration.gateway.engines.clone(), |e| vec![e.clone()]);
-    let (engines, reports) = choose_engines(&engines::candidates(&names)).map_err(failure(Kind::Engine))?;
+    // Never by speed: a replay is to be the same again.
+    let candidates = engines::candidates(&names);
+    let (engines, reports) =
+        choose_engines(&candidates, EngineOrder::AsNamed).map_err(failure(Kind::Engine))?;
     if let Some(wanted) = &args.engine {
         let found = reports.iter().find(|r| r.name == *wanted);
         match found {

@@ -21,7 +21,8 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let configuration = &loaded.configuration;
     let store = Store::open(&configuration.gateway.state).map_err(|e| explain_store(&e, args))?;
     let candidates = engines::candidates(&configuration.gateway.engines);
-    let (engines, engine_reports) = choose_engines(&candidates).map_err(failure(Kind::Engine))?;
+    let order = engines::order(&configuration.gateway);
+    let (engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
     for report in &engine_reports {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);

@@ -7,7 +7,7 @@ use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// Engines that may be named, in the order that is used when none are.
+/// Engines that may be named. When none are, all are tried; of those that are equally fast, the first one is used.
 pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
 /// The engine that does everything and is always last.
 const PORTABLE: &str = "portable";
@@ -38,11 +38,12 @@ pub(super) fn read_gateway(
     let control = section.or_default(walker, "control", control, path(base));
     let metrics = section.optional(walker, "metrics", value::loopback_socket);
     let engines = read_engines(&mut section, walker);
+    let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
     section.finish(walker);
     let buffers = usize::try_from(buffers).ok()?;
-    Some(Gateway { state: state?.value, control, metrics, engines, log, buffers })
+    Some(Gateway { state: state?.value, control, metrics, engines, engines_named, log, buffers })
 }
 
 fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<String> {

@@ -33,6 +33,8 @@ pub struct Gateway {
     pub metrics: Option<SocketAddr>,
     /// Names of engines in the order of placement, without repetition; `portable` is the last.
     pub engines: Vec<String>,
+    /// Whether the configuration names them; where it does not, the fastest comes first.
+    pub engines_named: bool,
     /// What is logged.
     pub log: LogLevel,
     /// Buffers in the pool.

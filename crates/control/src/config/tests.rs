@@ -85,11 +85,14 @@ fn expect(text: &str, parts: &[&str]) {
 #[test]
 fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let configuration = good(MINIMAL);
-    let Gateway { state, control, metrics, engines, log, buffers } = configuration.gateway;
+    let Gateway { state, control, metrics, engines, engines_named, log, buffers } = configuration.gateway;
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
     assert_eq!((metrics, log, buffers), (None, LogLevel::Info, 4096));
-    assert_eq!(engines, ["vaes", "ipsec-mb", "portable"]);
+    assert_eq!(
+        (engines_named, engines.as_slice()),
+        (false, &["vaes", "ipsec-mb", "portable"].map(str::to_owned)[..])
+    );
     assert_eq!((configuration.protected.mtu, configuration.protected.routes), (1446, true));
     assert_eq!(configuration.unprotected, UnprotectedPort { mtu: 1500, interface: None });
     let tunnel = &configuration.tunnels[0];
@@ -157,7 +160,8 @@ protocol = 47
 #[test]
 fn portable_is_added_last() {
     assert_eq!(good(&in_gateway("engines = [\"ipsec-mb\"]")).gateway.engines, ["ipsec-mb", "portable"]);
-    assert_eq!(good(&in_gateway("engines = []")).gateway.engines, ["portable"]);
+    let none = good(&in_gateway("engines = []")).gateway;
+    assert_eq!((none.engines_named, none.engines), (true, vec!["portable".to_owned()]));
 }
 
 // What a file may not have.

@@ -1,0 +1,180 @@
+//! Which engine is the fastest here.
+//!
+//! Asked once, at start-up, where the configuration names no engines. Processors differ in what they make of the same code, and a library may
+//! have been replaced since this was written.
+
+use std::time::{Duration, Instant};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_packet::{Buffer, ticks};
+use zeroize::Zeroizing;
+
+/// The suite that is timed: what most tunnels use.
+const SUITE: Suite = Suite::Aes128Gcm16;
+/// Lengths of text in the batch that is timed: as many bytes in small packets as in large ones would hide what a small one costs, so
+/// there are more of them.
+const TEXT_BYTES: [usize; 32] = {
+    let mut lengths = [48; 32];
+    lengths[12] = 496;
+    lengths[13] = 496;
+    lengths[30] = 1404;
+    lengths[31] = 1404;
+    lengths
+};
+/// Batches that are timed; the fastest counts, because nothing makes a batch faster than it can be.
+const BATCHES: usize = 24;
+/// How long one batch may take; an engine with more latency is not what comes first.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// An engine overtakes one that was named before it if it needs less than this many hundredths of its time: noise does not.
+const OVERTAKES_PERCENT: u64 = 90;
+
+/// Sorts engines by how long they take, if that differs by more than noise. What is no faster stays where it was named.
+///
+/// The engines must be idle; they hold no more keys afterwards than before. Takes less than a millisecond for each.
+pub(crate) fn fastest_first(engines: &mut [Box<dyn Engine>]) {
+    let mut times: Vec<u64> = engines.iter_mut().map(|e| time(e.as_mut()).unwrap_or(u64::MAX)).collect();
+    for start in 1..engines.len() {
+        let mut at = start;
+        while at > 0 && overtakes(times[at], times[at - 1]) {
+            engines.swap(at, at - 1);
+            times.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+}
+
+/// Whether an engine that takes `time` comes before one that takes `other` and was named first.
+fn overtakes(time: u64, other: u64) -> bool {
+    time < other / 100 * OVERTAKES_PERCENT
+}
+
+/// What the fastest batch took; `None` if the engine cannot be timed.
+fn time(engine: &mut dyn Engine) -> Option<u64> {
+    engine.capability(SUITE)?;
+    let material = KeyMaterial::new(SUITE, Zeroizing::new(vec![0x5A; SUITE.keying_material_bytes()])).ok()?;
+    let key = engine.install(&material, Direction::Seal).ok()?;
+    let jobs = TEXT_BYTES.iter().zip(0..).map(|(length, number)| job(*length, number, key)).collect();
+    let best = best_batch(engine, jobs);
+    engine.remove(key);
+    best
+}
+
+fn best_batch(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<u64> {
+    let mut best = None;
+    for _ in 0..BATCHES {
+        jobs.iter_mut().for_each(|job| job.status = JobStatus::Pending);
+        let start = ticks();
+        jobs = finish(engine, jobs)?;
+        let took = ticks().wrapping_sub(start);
+        best = Some(best.map_or(took, |best: u64| best.min(took)));
+    }
+    best
+}
+
+/// Has all jobs done; `None` if one of them is not, or not in time.
+fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
+    let (start, count, mut taken) = (Instant::now(), jobs.len(), 0);
+    let mut done = Vec::new();
+    while taken < count || engine.in_flight() > 0 {
+        taken += engine.submit(jobs.get_mut(taken..)?);
+        engine.poll(&mut done, count);
+        if start.elapsed() > PATIENCE {
+            // Nothing of ours is left behind in the engine.
+            while engine.in_flight() > 0 && start.elapsed() < 200 * PATIENCE {
+                engine.poll(&mut done, count);
+            }
+            return None;
+        }
+    }
+    jobs.retain(|job| job.status != JobStatus::Taken);
+    jobs.append(&mut done);
+    (jobs.len() == count && jobs.iter().all(|job| job.status == JobStatus::Done)).then_some(jobs)
+}
+
+/// A packet to be sealed, with room for headers before and the ICV behind the text.
+fn job(text_bytes: usize, number: u32, key: KeyId) -> Job {
+    let mut nonce = [0; 12];
+    nonce[8..].copy_from_slice(&number.to_be_bytes());
+    Job {
+        buffer: Buffer::copied(&vec![0; 36 + text_bytes + SUITE.icv_bytes()], 128, 64),
+        cookie: 0,
+        text_start: 36,
+        text_bytes: u32::try_from(text_bytes).unwrap_or(0),
+        key,
+        nonce,
+        aad: Aad::short(1, number),
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::{Capability, EngineError, PortableEngine};
+
+    /// The portable engine, which does everything several times over, or does not end it.
+    struct Slow {
+        inner: PortableEngine,
+        times: usize,
+        keys: usize,
+    }
+
+    fn slow(times: usize) -> Box<dyn Engine> {
+        Box::new(Slow { inner: PortableEngine::new(), times, keys: 0 })
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            assert_eq!(self.keys, 0, "keys are left behind");
+        }
+    }
+
+    impl Engine for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+        fn description(&self) -> String {
+            self.times.to_string()
+        }
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            self.inner.capability(suite)
+        }
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.keys += 1;
+            self.inner.install(key, direction)
+        }
+        fn remove(&mut self, key: KeyId) {
+            self.keys -= 1;
+            self.inner.remove(key);
+        }
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            (0..self.times).for_each(|_| _ = self.inner.submit(jobs));
+            if self.times == 0 { 0 } else { jobs.len() }
+        }
+    }
+
+    fn order(times: &[usize]) -> Vec<usize> {
+        let mut engines: Vec<Box<dyn Engine>> = times.iter().map(|times| slow(*times)).collect();
+        fastest_first(&mut engines);
+        engines.iter().map(|engine| engine.description().parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_much_faster_comes_first() {
+        assert_eq!(order(&[40, 1, 8]), [1, 8, 40]);
+        assert_eq!(order(&[1, 8, 40]), [1, 8, 40]);
+    }
+
+    #[test]
+    fn an_engine_that_does_not_end_its_jobs_comes_last() {
+        assert_eq!(order(&[0, 1]), [1, 0]);
+    }
+
+    #[test]
+    fn noise_overtakes_nobody() {
+        assert!(
+            !overtakes(100_000, 100_000) && !overtakes(91_000, 100_000) && !overtakes(u64::MAX, u64::MAX)
+        );
+        assert!(overtakes(85_000, 100_000) && overtakes(100_000, u64::MAX));
+    }
+}
