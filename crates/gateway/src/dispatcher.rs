@@ -9,6 +9,18 @@ use testudo_ipsec::{Prepared, SaRef};
 /// How many completions are taken from an engine at a time.
 const POLL_MAX: usize = 256;
 
+/// The place of an engine that does not exist.
+const NO_ENGINE: u32 = u32::MAX;
+
+/// Where the jobs of a batch go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressed {
+    ToOne(usize),
+    ToSeveral,
+    /// The SA of some is gone, or no engine has its key.
+    NotAll,
+}
+
 /// One SA as the dispatcher sees it.
 #[derive(Debug, Clone, Copy)]
 struct Lane {
@@ -103,7 +115,7 @@ impl Dispatcher {
         }
         // An SA that no engine has a key of ends its jobs as faults, by the way of an engine that does not exist.
         let (engine, key) = keys.next_engine(0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
-        let first = (u32::try_from(engine).unwrap_or(u32::MAX), key);
+        let first = (u32::try_from(engine).unwrap_or(NO_ENGINE), key);
         let suite_rank = suite_rank(suite);
         lanes[sa.place()] = Some(Lane { sa, first, keys, suite_rank, next_ticket: 0, next_release: 0 });
         self.has_company |= self.placement.wants_company(engine, suite);
@@ -134,26 +146,33 @@ impl Dispatcher {
     /// Takes all of `jobs`. Either all of them have then ended where they stand (`true`), or those that ended, and those that they let go, are
     /// appended to `released`, in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
-        let common = self.address(jobs);
+        let addressed = self.address(jobs);
         let arranges = self.gathers();
-        match common.filter(|&engine| self.placement.is_synchronous(engine) && !self.is_busy()) {
-            Some(engine) => self.run_in_place(engine, jobs, released, arranges),
-            None => {
+        let is_idle = !self.is_busy();
+        match addressed {
+            Addressed::ToOne(engine) if is_idle && self.placement.is_synchronous(engine) => {
+                self.run_in_place(Some(engine), jobs, released, arranges)
+            }
+            // Engines that take turns job by job would each be left without company.
+            Addressed::ToSeveral if is_idle && self.placement.are_synchronous() => {
+                self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
+            }
+            _ => {
                 self.ticket(jobs);
                 if arranges {
                     self.arrange(jobs);
                 }
-                self.run_apart(common, jobs, released);
+                self.run_apart(addressed, jobs, released);
                 false
             }
         }
     }
 
-    /// The common case: nothing is under way, and one engine ends the whole batch before it returns. Then the order is the one that
-    /// the jobs stand in, and nobody needs a ticket.
+    /// The common case: nothing is under way, and engines end the whole batch before they return. Then the order is the one that the
+    /// jobs stand in, and nobody needs a ticket.
     fn run_in_place(
         &mut self,
-        engine: usize,
+        engine: Option<usize>,
         jobs: &mut Vec<Job>,
         released: &mut Vec<Job>,
         arranges: bool,
@@ -161,7 +180,10 @@ impl Dispatcher {
         if arranges {
             self.arrange(jobs);
         }
-        self.offer(engine, jobs);
+        match engine {
+            Some(engine) => drop(self.offer(engine, jobs)),
+            None => self.offer_to_each(jobs),
+        }
         if arranges {
             self.arranger.restore(jobs);
         }
@@ -170,10 +192,33 @@ impl Dispatcher {
             return true;
         }
         self.ticket(jobs);
-        // What the engine did not take still is pending; that, and what it failed at, is for the next one.
-        jobs.drain(..).for_each(|job| self.ended(job, engine, released));
+        for job in jobs.drain(..) {
+            let engine = engine.unwrap_or_else(|| self.first_engine(&job));
+            // What the engine did not take still is pending; that, and what it failed at, is for the next one.
+            self.ended(job, engine, released);
+        }
         self.run_queues(released);
         false
+    }
+
+    /// Submits jobs that stand together to the first engine of each.
+    fn offer_to_each(&mut self, jobs: &mut [Job]) {
+        let mut rest = jobs;
+        while let Some(job) = rest.first() {
+            let engine = self.first_engine(job);
+            let run = rest.iter().take_while(|job| self.first_engine(job) == engine).count();
+            let (run, behind) = rest.split_at_mut(run);
+            self.offer(engine, run);
+            rest = behind;
+        }
+    }
+
+    /// The first engine that has the key of a job's SA; one that does not exist if there is none.
+    fn first_engine(&self, job: &Job) -> usize {
+        let lanes = if job.direction == Direction::Seal { &self.outbound } else { &self.inbound };
+        let sa = Prepared::sa_of(job);
+        let lane = lanes.get(sa.place()).and_then(Option::as_ref).filter(|lane| lane.sa == sa);
+        lane.map_or(usize::MAX, |lane| lane.first.0 as usize)
     }
 
     fn arrange(&mut self, jobs: &mut [Job]) {
@@ -185,10 +230,10 @@ impl Dispatcher {
         });
     }
 
-    fn run_apart(&mut self, common: Option<usize>, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        match common {
-            Some(engine) => self.run(engine, jobs, released),
-            None => {
+    fn run_apart(&mut self, addressed: Addressed, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        match addressed {
+            Addressed::ToOne(engine) => self.run(engine, jobs, released),
+            Addressed::ToSeveral | Addressed::NotAll => {
                 for mut job in jobs.drain(..) {
                     match self.lane(&job).map(|lane| lane.keys) {
                         Some(keys) => self.enqueue(job, &keys, 0, released),
@@ -203,12 +248,12 @@ impl Dispatcher {
         self.run_queues(released);
     }
 
-    /// Gives each job its key in the first engine that has one. Returns that engine if it is the same for all jobs.
+    /// Gives each job its key in the first engine that has one.
     #[inline]
-    fn address(&mut self, jobs: &mut [Job]) -> Option<usize> {
+    fn address(&mut self, jobs: &mut [Job]) -> Addressed {
         let mut last: Option<(Direction, SaRef, (u32, KeyId))> = None;
         let mut common = None;
-        let mut is_common = true;
+        let (mut is_common, mut are_known) = (true, true);
         for job in jobs {
             let (direction, sa) = (job.direction, Prepared::sa_of(job));
             // Packets of one SA tend to stand together.
@@ -216,7 +261,7 @@ impl Dispatcher {
                 Some((d, s, first)) if d == direction && s == sa => first,
                 _ => {
                     let Some(lane) = self.lane(job) else {
-                        is_common = false;
+                        are_known = false;
                         continue;
                     };
                     last = Some((direction, sa, lane.first));
@@ -224,10 +269,14 @@ impl Dispatcher {
                 }
             };
             job.key = key;
+            are_known &= engine != NO_ENGINE;
             is_common &= *common.get_or_insert(engine) == engine;
         }
-        let engine = common.filter(|_| is_common).map(|engine| engine as usize)?;
-        (engine < self.queues.len()).then_some(engine)
+        match common {
+            Some(engine) if are_known && is_common => Addressed::ToOne(engine as usize),
+            Some(_) if are_known => Addressed::ToSeveral,
+            _ => Addressed::NotAll,
+        }
     }
 
     /// Gives each job its place in the order of its SA.

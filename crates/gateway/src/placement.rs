@@ -88,6 +88,11 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.is_synchronous())
     }
 
+    /// Whether all engines are.
+    pub(crate) fn are_synchronous(&self) -> bool {
+        self.engines.iter().all(|e| e.is_synchronous())
+    }
+
     pub(crate) fn poll(&mut self, engine: usize, done: &mut Vec<Job>, max: usize) {
         if let Some(engine) = self.engines.get_mut(engine) {
             engine.poll(done, max);

@@ -17,6 +17,7 @@ struct Ranks {
     suites: Vec<(KeyId, Suite)>,
     seen: Arc<Mutex<Vec<Submission>>>,
     fails_at: fn(u32) -> bool,
+    does: fn(Suite) -> bool,
 }
 
 impl Engine for Ranks {
@@ -27,9 +28,12 @@ impl Engine for Ranks {
         self.name().to_owned()
     }
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.engine.capability(suite)
+        self.engine.capability(suite).filter(|_| (self.does)(suite))
     }
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        if !(self.does)(key.suite()) {
+            return Err(EngineError::Unsupported { engine: self.name(), suite: key.suite() });
+        }
         let id = self.engine.install(key, direction)?;
         self.suites.push((id, key.suite()));
         Ok(id)
@@ -58,12 +62,16 @@ impl Engine for Ranks {
     }
 }
 
-/// A gateway with a tunnel of each suite on such an engine, and the portable one behind it.
+/// A gateway with a tunnel of each suite on two such engines, and the portable one behind them.
 fn gateway(side: Side, fails_at: fn(u32) -> bool) -> (Gateway, Arc<Mutex<Vec<Submission>>>) {
     let seen = Arc::default();
-    let first =
-        Ranks { engine: PortableEngine::new(), suites: Vec::new(), seen: Arc::clone(&seen), fails_at };
-    let engines: Vec<Box<dyn Engine>> = vec![Box::new(first), Box::new(PortableEngine::new())];
+    let ranks = |does| -> Box<dyn Engine> {
+        let (engine, seen) = (PortableEngine::new(), Arc::clone(&seen));
+        Box::new(Ranks { engine, suites: Vec::new(), seen, fails_at, does })
+    };
+    // The first does some suites only, the second all.
+    let engines =
+        vec![ranks(|suite| suite >= Suite::Aes128Sha1), ranks(|_| true), Box::new(PortableEngine::new())];
     let specs = specs();
     let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
     let mut gateway = Gateway::new(policies, PoolSize(1024, 2048), engines);
@@ -120,13 +128,18 @@ fn through(
 }
 
 #[test]
-fn an_engine_that_wants_company_is_given_ranks_of_several_batches() {
-    let (_, seen) = through(Formation::SuiteAndLength, |_| false, &packets(600, 1));
-    assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [256, 256, 88], "four batches at the most");
+fn engines_that_want_company_are_given_ranks_of_several_batches() {
+    let sent = packets(600, 1);
+    let (delivered, seen) = through(Formation::SuiteAndLength, |_| false, &sent);
+    assert!(delivered.iter().eq(sent.iter().map(|(_, packet)| packet)), "all stood where they came");
+    let both: Vec<usize> = seen.chunks(2).map(|pair| pair.iter().map(Vec::len).sum()).collect();
+    assert_eq!(both, [256, 256, 88], "four batches at the most, each for both engines");
     for submission in seen {
         let ranks: Vec<_> =
             submission.iter().map(|(suite, bytes)| (*suite, 15 - (bytes / 128).min(15))).collect();
         assert!(ranks.is_sorted(), "{submission:?}");
+        let is_first = |suite: &Suite| *suite >= Suite::Aes128Sha1;
+        assert!(ranks.iter().all(|(suite, _)| is_first(suite) == is_first(&ranks[0].0)), "{ranks:?}");
     }
 }
 
@@ -134,12 +147,17 @@ fn an_engine_that_wants_company_is_given_ranks_of_several_batches() {
 fn without_formation_jobs_come_as_their_packets_came() {
     let sent = packets(150, 2);
     let (delivered, seen) = through(Formation::None, |_| false, &sent);
-    assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 22]);
     assert!(delivered.iter().eq(sent.iter().map(|(_, packet)| packet)));
+    let came: Vec<_> = seen.concat().iter().map(|(_, bytes)| *bytes / 16).collect();
+    let expected: Vec<_> = sent.iter().map(|(_, packet)| (packet.len() as u32 + 17) / 16).collect();
+    assert_eq!(came.len(), expected.len());
+    assert!(came.iter().zip(expected).all(|(came, expected)| came.abs_diff(expected) <= 1));
     let (_, seen) = through(Formation::Suite, |_| false, &sent);
-    assert_eq!(seen.len(), 1);
-    assert!(seen[0].iter().map(|(suite, _)| suite).is_sorted());
-    assert!(!seen[0].iter().map(|(_, bytes)| std::cmp::Reverse(bytes)).is_sorted());
+    assert_eq!(seen.len(), 2);
+    for submission in seen {
+        assert!(submission.iter().map(|(suite, _)| suite).is_sorted());
+        assert!(!submission.iter().map(|(_, bytes)| std::cmp::Reverse(bytes)).is_sorted());
+    }
 }
 
 #[test]
