@@ -26,7 +26,8 @@ pub struct TunnelInstall {
     pub inherits: Option<TunnelIndex>,
 }
 
-/// A change of tunnels and policies, made between two batches: no packet sees half of it.
+/// A change of tunnels and policies. A running gateway makes it a few tunnels at a time, between batches: first it removes, then puts policies and
+/// selectors in force at once, then installs, so that no packet meets a policy and a tunnel of which one is old and the other new.
 #[derive(Debug, Default)]
 pub struct Update {
     /// Tunnels to remove, first of all.

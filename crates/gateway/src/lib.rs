@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod change;
 mod clock;
 mod command;
 mod counters;
@@ -30,6 +31,7 @@ mod serve;
 mod speed;
 mod worker;
 
+pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
     Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome,

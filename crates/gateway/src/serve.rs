@@ -1,15 +1,20 @@
 //! The loop around a worker in a running gateway.
 
+use crate::change::Change;
 use crate::clock::Clock;
-use crate::command::{Command, Inbox};
+use crate::command::{Command, Inbox, UpdateOutcome};
 use crate::worker::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
-use testudo_ipsec::{Event, Moment};
+use std::vec::IntoIter;
+use testudo_ipsec::{Event, Moment, TunnelIndex};
 use testudo_packet::PortError;
 
 /// How often a worker looks at the clock while nothing happens.
 const TICK: Duration = Duration::from_secs(1);
+/// Tunnels that are changed, or whose windows are saved, between two batches: some ten microseconds' worth.
+const TUNNELS_AT_A_TIME: usize = 16;
 /// How long packets under way may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -35,12 +40,23 @@ pub fn serve(
     tell: &mut dyn FnMut(Event),
 ) -> Result<(), ServeError> {
     let mut next_tick = clock.now();
+    let mut task: Option<Task> = None;
     let mut stop_at: Option<Moment> = None;
     loop {
         let now = clock.now();
-        while let Some(command) = inbox.take() {
-            if obey(worker, command, now) {
-                stop_at = Some(Moment(now.0 + DRAIN));
+        // One command after the other, and of a long one a part at a time.
+        task = task.and_then(|task| task.go_on(worker, now));
+        while task.is_none() {
+            match inbox.take() {
+                None => break,
+                Some(Command::Update(update, reply)) => task = Some(Task::Change(Change::new(update), reply)),
+                Some(Command::SaveWindows(tunnels, reply)) => {
+                    task = Some(Task::Save { tunnels: tunnels.into_iter(), windows: Vec::new(), reply });
+                }
+                Some(Command::Stop) => {
+                    worker.drain();
+                    stop_at = Some(Moment(now.0 + DRAIN));
+                }
             }
         }
         if now >= next_tick {
@@ -57,27 +73,44 @@ pub fn serve(
                 worker.discard_waiting();
                 return Ok(());
             }
-        } else if is_idle && !worker.is_busy() {
+        } else if is_idle && !worker.is_busy() && task.is_none() {
             wait(worker, inbox, next_tick.since(now))?;
         }
     }
 }
 
-/// Does what a command says; `true` if it is to stop.
-fn obey(worker: &mut Worker, command: Command, now: Moment) -> bool {
-    match command {
-        // Whoever asked may have given up waiting; that is not the worker's concern.
-        Command::Update(update, reply) => drop(reply.send(worker.update(update, now))),
-        Command::SaveWindows(tunnels, reply) => {
-            let windows = tunnels.into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
-            let _ = reply.send(windows.collect());
+/// A command that takes several turns.
+enum Task {
+    Change(Change, SyncSender<UpdateOutcome>),
+    Save {
+        tunnels: IntoIter<TunnelIndex>,
+        windows: Vec<(TunnelIndex, Vec<u8>)>,
+        reply: SyncSender<Vec<(TunnelIndex, Vec<u8>)>>,
+    },
+}
+
+impl Task {
+    /// Does a part of it; `None` when it is done and answered.
+    fn go_on(self, worker: &mut Worker, now: Moment) -> Option<Self> {
+        match self {
+            Task::Change(mut change, reply) => {
+                if !change.step(worker, now, TUNNELS_AT_A_TIME) {
+                    return Some(Task::Change(change, reply));
+                }
+                // Whoever asked may have given up waiting; that is not the worker's concern.
+                let _ = reply.send(change.into_outcome());
+            }
+            Task::Save { mut tunnels, mut windows, reply } => {
+                let some = tunnels.by_ref().take(TUNNELS_AT_A_TIME);
+                windows.extend(some.filter_map(|tunnel| Some((tunnel, worker.save_window(tunnel)?))));
+                if tunnels.len() > 0 {
+                    return Some(Task::Save { tunnels, windows, reply });
+                }
+                let _ = reply.send(windows);
+            }
         }
-        Command::Stop => {
-            worker.drain();
-            return true;
-        }
+        None
     }
-    false
 }
 
 /// Waits until a port can go on, a command comes, or `timeout` has passed.

@@ -1,5 +1,6 @@
 //! One worker: ports, pool, protocol and engines, run to completion.
 
+use crate::change::Change;
 use crate::command::{TunnelInstall, Update, UpdateError, UpdateOutcome};
 use crate::counters::WorkerCounters;
 use crate::dispatcher::Dispatcher;
@@ -7,7 +8,7 @@ use crate::formation::Formation;
 use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
-use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Spd, TunnelIndex};
+use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Selector, Spd, TunnelIndex};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
 /// Batches that are taken from one side before what became of them is sent: what the other port joins into one call may stand in several
@@ -92,24 +93,28 @@ impl Worker {
         self.dispatcher.set_formation(formation);
     }
 
-    /// Changes tunnels and policies between two batches.
-    pub fn update(&mut self, mut update: Update, now: Moment) -> UpdateOutcome {
-        for tunnel in &mut update.install {
-            let inherited = tunnel.inherits.and_then(|index| self.save_window(index));
-            tunnel.window = inherited.or_else(|| tunnel.window.take());
-        }
-        update.remove.into_iter().for_each(|index| self.remove(index));
-        let outcome = update.install.into_iter().map(|t| (t.index, self.install(t, now))).collect();
-        for (index, selectors) in update.selectors {
-            self.ipsec.replace_selectors(index, selectors);
-        }
-        if let Some(policies) = update.policies {
-            self.ipsec.replace_policies(policies);
-        }
-        outcome
+    /// Changes tunnels and policies, all between two batches. A running gateway does it a few tunnels at a time.
+    pub fn update(&mut self, update: Update, now: Moment) -> UpdateOutcome {
+        let mut change = Change::new(update);
+        while !change.step(self, now, usize::MAX) {}
+        change.into_outcome()
     }
 
-    fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
+    /// Puts policies and selectors in force, at once.
+    pub(crate) fn turn_over(
+        &mut self,
+        policies: Option<Arc<Spd>>,
+        selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    ) {
+        for (index, selectors) in selectors {
+            self.ipsec.replace_selectors(index, selectors);
+        }
+        if let Some(policies) = policies {
+            self.ipsec.replace_policies(policies);
+        }
+    }
+
+    pub(crate) fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
         let TunnelInstall { index, parameters, keys, window, .. } = tunnel;
         let name = Arc::clone(&parameters.name);
         let (outbound, inbound) = self
@@ -136,7 +141,7 @@ impl Worker {
         }
     }
 
-    fn remove(&mut self, index: TunnelIndex) {
+    pub(crate) fn remove(&mut self, index: TunnelIndex) {
         let Some((outbound, inbound)) = self.ipsec.remove(index) else { return };
         let mut stale = Vec::new();
         self.dispatcher.disconnect(Direction::Seal, outbound, &mut stale);

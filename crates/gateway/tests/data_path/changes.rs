@@ -6,8 +6,8 @@ use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSp
 use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
-use testudo_gateway::{Update, UpdateError};
-use testudo_ipsec::{InstallError, Spd};
+use testudo_gateway::{Change, Update, UpdateError};
+use testudo_ipsec::{Action, InstallError, Policy, Spd};
 use testudo_packet::DropReason;
 
 fn spec(number: u8) -> TunnelSpec {
@@ -77,6 +77,50 @@ fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
         assert_eq!(delivered[1], sent);
         ends.iter().for_each(Gateway::assert_settled);
     }
+}
+
+/// Tunnel 0 stays; in the places of 1 to 4 come tunnels to the networks of 5 to 8. After each tunnel that is changed, a packet to each
+/// network: those of tunnel 0 all pass, and no other leaves under an SA that is not its network's.
+#[test]
+fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_generation() {
+    let (mut store, count) = (LeaseTwin::new(1 << 20), 4);
+    let old: Vec<_> = (0..=count).map(spec).collect();
+    let mut a = Gateway::with_tunnels(Side::A, &old);
+    let new: Vec<_> =
+        (1..=count).map(|place| (old[usize::from(place)].index(), spec(place + count))).collect();
+    let mut policies = old[0].policies(Side::A);
+    for (place, tunnel) in &new {
+        let action = Action::Protect(*place);
+        policies.extend(tunnel.policies(Side::A).into_iter().map(|p| Policy { action, ..p }));
+    }
+    let install = |(index, tunnel): &(_, TunnelSpec)| testudo_gateway::TunnelInstall {
+        index: *index,
+        ..tunnel.install(Side::A, &mut store, None)
+    };
+    let mut change = Change::new(Update {
+        remove: new.iter().map(|(place, _)| *place).collect(),
+        install: new.iter().map(install).collect(),
+        policies: Some(Arc::new(Spd::new(policies))),
+        ..Update::default()
+    });
+    let (mut is_done, mut steps, mut passed) = (false, 0, 0);
+    while !is_done {
+        let now = a.now();
+        is_done = change.step(&mut a.worker, now, 1);
+        steps += 1;
+        for network in 0..=2 * count {
+            for sealed in a.seal(numbered(9, steps, network, true, 100).bytes()) {
+                let spi = u32::from_be_bytes(*sealed[20..].first_chunk().expect("an SPI"));
+                assert_eq!(spi, spec(network).spi_from(Side::A), "step {steps}");
+                passed += u32::from(network == 0);
+            }
+        }
+    }
+    assert_eq!((steps, passed), (2 * u32::from(count) + 1, steps));
+    assert!(change.into_outcome().iter().all(|(_, outcome)| outcome.is_ok()));
+    // Of eight networks a step, the old ones pass until they are removed (3 + 2 + 1), the new ones from when they are there (1 + 2 + 3 + 4 + 4).
+    assert_eq!(a.drops(DropReason::NoSa) + a.drops(DropReason::NoPolicy), 9 * 8 - 6 - 14);
+    a.assert_settled();
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! An update under way: a few tunnels between two batches, so that thousands of them stall nobody.
+//!
+//! ```text
+//!   remove, a few at a time      old policies: what led into a removed tunnel is dropped (no_sa)
+//!   policies and selectors       all at once
+//!   install, a few at a time     new policies: what leads into a tunnel that is not there yet is dropped
+//! ```
+//!
+//! In this order no policy ever leads into a tunnel of the other generation, even where a place or an SPI is used again. Tunnels that do not
+//! change go on throughout.
+
+use crate::command::{TunnelInstall, Update, UpdateOutcome};
+use crate::worker::Worker;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::vec::IntoIter;
+use testudo_ipsec::{Moment, Selector, Spd, TunnelIndex};
+
+/// What is left of an update.
+pub struct Change {
+    remove: IntoIter<TunnelIndex>,
+    /// Policies and selectors, until they are in force.
+    policies: Option<Arc<Spd>>,
+    selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    is_turned_over: bool,
+    install: IntoIter<TunnelInstall>,
+    /// Tunnels whose windows others take over, and these windows once the tunnels are gone.
+    inherited: HashSet<TunnelIndex>,
+    windows: HashMap<TunnelIndex, Vec<u8>>,
+    outcome: UpdateOutcome,
+}
+
+impl Change {
+    /// Everything of `update` is still to be done.
+    #[must_use]
+    pub fn new(update: Update) -> Self {
+        Self {
+            inherited: update.install.iter().filter_map(|tunnel| tunnel.inherits).collect(),
+            remove: update.remove.into_iter(),
+            policies: update.policies,
+            selectors: update.selectors,
+            is_turned_over: false,
+            outcome: Vec::with_capacity(update.install.len()),
+            install: update.install.into_iter(),
+            windows: HashMap::new(),
+        }
+    }
+
+    /// Removes or installs up to `tunnels` tunnels; `true` when nothing is left.
+    #[must_use = "it says whether it is done"]
+    pub fn step(&mut self, worker: &mut Worker, now: Moment, tunnels: usize) -> bool {
+        for _ in 0..tunnels {
+            if let Some(index) = self.remove.next() {
+                if self.inherited.contains(&index) {
+                    self.windows.extend(worker.save_window(index).map(|window| (index, window)));
+                }
+                worker.remove(index);
+                continue;
+            }
+            if !std::mem::replace(&mut self.is_turned_over, true) {
+                worker.turn_over(self.policies.take(), std::mem::take(&mut self.selectors));
+            }
+            let Some(mut tunnel) = self.install.next() else { return true };
+            let inherited = tunnel.inherits.and_then(|index| self.windows.remove(&index));
+            tunnel.window = inherited.or_else(|| tunnel.window.take());
+            self.outcome.push((tunnel.index, worker.install(tunnel, now)));
+        }
+        false
+    }
+
+    /// What became of each tunnel that was to be installed.
+    #[must_use]
+    pub fn into_outcome(self) -> UpdateOutcome {
+        self.outcome
+    }
+}
