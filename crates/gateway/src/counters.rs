@@ -1,7 +1,8 @@
 //! What a worker has done, readable by other threads.
 
+use crate::outlet::Wait;
 use std::sync::atomic::{AtomicU64, Ordering};
-use testudo_packet::{DropCounters, DropReason, Pool, PortCounters, Stage, StageTimes};
+use testudo_packet::{DropCounters, DropReason, Pool, PortCounters, Stage, StageTimes, ticks};
 
 /// Counters of one port as atomics.
 #[derive(Debug, Default)]
@@ -14,6 +15,8 @@ pub struct PortSnapshot {
     pub name: String,
     /// What went through it.
     pub counters: PortCounters,
+    /// How long packets have waited for it because it took none, in ticks of the processor's clock.
+    pub waited_ticks: u64,
 }
 
 impl SharedPortCounters {
@@ -26,6 +29,30 @@ impl SharedPortCounters {
         let [rx_packets, rx_bytes, tx_packets, tx_bytes, rx_calls, tx_calls] =
             self.0.each_ref().map(|c| c.load(Ordering::Relaxed));
         PortCounters { rx_packets, rx_bytes, tx_packets, tx_bytes, rx_calls, tx_calls }
+    }
+}
+
+/// A port's waits as atomics. A wait that goes on is not published again, so its beginning is: whoever reads adds what has passed since.
+#[derive(Debug, Default)]
+struct SharedWait {
+    ended_ticks: AtomicU64,
+    /// 0 while nothing waits.
+    since: AtomicU64,
+}
+
+impl SharedWait {
+    fn publish(&self, wait: Wait) {
+        self.ended_ticks.store(wait.ended_ticks, Ordering::Relaxed);
+        self.since.store(wait.since.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> u64 {
+        let ended = self.ended_ticks.load(Ordering::Relaxed);
+        match self.since.load(Ordering::Relaxed) {
+            0 => ended,
+            // Another processor's clock may be a little behind.
+            since => ended + ticks().saturating_sub(since),
+        }
     }
 }
 
@@ -63,6 +90,8 @@ pub struct WorkerCounters {
     unprotected_name: String,
     protected: SharedPortCounters,
     unprotected: SharedPortCounters,
+    protected_wait: SharedWait,
+    unprotected_wait: SharedWait,
     created: AtomicU64,
     free_buffers: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
@@ -77,6 +106,8 @@ impl WorkerCounters {
             unprotected_name: unprotected_name.to_owned(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
+            protected_wait: SharedWait::default(),
+            unprotected_wait: SharedWait::default(),
             created: AtomicU64::new(0),
             free_buffers: AtomicU64::new(0),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
@@ -100,6 +131,11 @@ impl WorkerCounters {
         self.inbound_stages.publish(inbound);
     }
 
+    pub(crate) fn publish_waits(&self, protected: Wait, unprotected: Wait) {
+        self.protected_wait.publish(protected);
+        self.unprotected_wait.publish(unprotected);
+    }
+
     /// Where the cycles went of what came from the protected side. A reading beside the worker may mix two batches.
     #[must_use]
     pub fn outbound_stages(&self) -> StageTimes {
@@ -115,13 +151,21 @@ impl WorkerCounters {
     /// The port to the protected side.
     #[must_use]
     pub fn protected(&self) -> PortSnapshot {
-        PortSnapshot { name: self.protected_name.clone(), counters: self.protected.snapshot() }
+        PortSnapshot {
+            name: self.protected_name.clone(),
+            counters: self.protected.snapshot(),
+            waited_ticks: self.protected_wait.snapshot(),
+        }
     }
 
     /// The port to the unprotected side.
     #[must_use]
     pub fn unprotected(&self) -> PortSnapshot {
-        PortSnapshot { name: self.unprotected_name.clone(), counters: self.unprotected.snapshot() }
+        PortSnapshot {
+            name: self.unprotected_name.clone(),
+            counters: self.unprotected.snapshot(),
+            waited_ticks: self.unprotected_wait.snapshot(),
+        }
     }
 
     /// Packets that the gateway made itself: fragments, replies, keepalives.

@@ -1,7 +1,7 @@
 //! A port and what waits to be sent through it.
 
 use std::collections::VecDeque;
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortError};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortError, ticks};
 
 /// More than this does not wait for a port; what comes on top is dropped as [`DropReason::QueueFull`]. The worker stops reading from the other
 /// side while anything waits, so only replies, fragments and late completions add to it.
@@ -12,11 +12,21 @@ pub(crate) struct Outlet {
     pub(crate) port: Box<dyn Port>,
     batch: Batch,
     waiting: VecDeque<Buffer>,
+    wait: Wait,
+}
+
+/// How long packets have waited for a port that took none, in ticks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wait {
+    /// Over all waits that have ended.
+    pub(crate) ended_ticks: u64,
+    /// When the one that goes on began.
+    pub(crate) since: Option<u64>,
 }
 
 impl Outlet {
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
-        Self { port, batch: Batch::new(), waiting: VecDeque::new() }
+        Self { port, batch: Batch::new(), waiting: VecDeque::new(), wait: Wait::default() }
     }
 
     /// Whether anything waits.
@@ -24,17 +34,22 @@ impl Outlet {
         !self.batch.is_empty() || !self.waiting.is_empty()
     }
 
+    /// How long packets have waited.
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer, pool: &mut Pool) {
         if self.waiting.is_empty() && !self.batch.is_full() {
             self.batch.push(buffer);
         } else {
-            self.wait(buffer, pool);
+            self.enqueue(buffer, pool);
         }
     }
 
     #[cold]
-    fn wait(&mut self, buffer: Buffer, pool: &mut Pool) {
+    fn enqueue(&mut self, buffer: Buffer, pool: &mut Pool) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(buffer);
         } else {
@@ -49,10 +64,16 @@ impl Outlet {
             let room = BATCH_SIZE - self.batch.len();
             self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
             if self.batch.is_empty() {
+                if let Some(since) = self.wait.since.take() {
+                    self.wait.ended_ticks += ticks().wrapping_sub(since);
+                }
                 return Ok(sent);
             }
             match self.port.tx(pool, &mut self.batch)? {
-                0 => return Ok(sent),
+                0 => {
+                    self.wait.since.get_or_insert_with(ticks);
+                    return Ok(sent);
+                }
                 n => sent += n,
             }
         }
@@ -72,5 +93,57 @@ impl Outlet {
         for buffer in self.batch.drain(..).chain(self.waiting.drain(..)) {
             pool.discard(buffer, DropReason::ShuttingDown);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use testudo_packet::PortCounters;
+
+    /// A port that takes packets or does not, as it is told.
+    struct Door(Arc<AtomicBool>);
+
+    impl Port for Door {
+        fn name(&self) -> &str {
+            "door"
+        }
+
+        fn rx(&mut self, _: &mut Pool, _: &mut Batch) -> Result<usize, PortError> {
+            Ok(0)
+        }
+
+        fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+            if !self.0.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+            let taken = batch.len();
+            batch.drain(..).for_each(|buffer| pool.recycle(buffer));
+            Ok(taken)
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters::default()
+        }
+    }
+
+    #[test]
+    fn a_wait_lasts_from_the_first_refusal_until_all_is_sent() {
+        let is_open: Arc<AtomicBool> = Arc::default();
+        let mut outlet = Outlet::new(Box::new(Door(Arc::clone(&is_open))));
+        let mut pool = Pool::new(4, 100);
+        let wait = |outlet: &Outlet| (outlet.wait().ended_ticks > 0, outlet.wait().since.is_some());
+        outlet.push(pool.take().unwrap(), &mut pool);
+        assert_eq!(wait(&outlet), (false, false), "what was not offered was not refused");
+        outlet.flush(&mut pool).unwrap();
+        assert_eq!(wait(&outlet), (false, true));
+        let since = outlet.wait().since;
+        outlet.flush(&mut pool).unwrap();
+        assert_eq!(outlet.wait().since, since, "the same wait goes on");
+        is_open.store(true, Ordering::Relaxed);
+        assert_eq!(outlet.flush(&mut pool).unwrap(), 1);
+        assert_eq!(wait(&outlet), (true, false));
     }
 }

@@ -389,5 +389,6 @@ impl Worker {
         let (protected, unprotected) = (self.protected.port.counters(), self.unprotected.port.counters());
         self.counters.publish(&self.pool, &protected, &unprotected);
         self.counters.publish_stages(self.outbound_clock.times(), self.inbound_clock.times());
+        self.counters.publish_waits(self.protected.wait(), self.unprotected.wait());
     }
 }
