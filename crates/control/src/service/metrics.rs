@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use testudo_gateway::PortSnapshot;
 use testudo_ipsec::SaCounters;
-use testudo_packet::{DropReason, PortCounters};
+use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
 /// The metrics address could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +103,14 @@ const PORT_METRICS: [PortMetric; 6] = [
     ("port_tx_calls", "System calls or device operations that sent packets", |c| c.tx_calls),
 ];
 
+/// One metric over both directions of the stage clock: name, help text, value.
+type StageSum = (&'static str, &'static str, fn(&StageTimes) -> u64);
+
+const STAGE_SUMS: [StageSum; 2] = [
+    ("stage_packets", "Packets of the batches whose stages were measured", |times| times.packets),
+    ("stage_batches", "Batches whose stages were measured", |times| times.batches),
+];
+
 impl Collector for Gateway {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let shared = &self.0;
@@ -133,6 +141,7 @@ impl Collector for Gateway {
             counter(&mut encoder, &format!("drop_{}", reason.name()), &help, count)?;
         }
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
+        encode_stages(&mut encoder, shared)?;
         encode_associations(&mut encoder, &roster.tunnels)
     }
 }
@@ -176,7 +185,33 @@ fn encode_ports(
             .map(|(side, p)| (vec![("side", side.to_owned()), ("port", p.name.clone())], get(&p.counters)));
         family(encoder, name, help, values)?;
     }
-    Ok(())
+    let waited = [("protected", protected), ("unprotected", unprotected)]
+        .map(|(side, p)| (vec![("side", side.to_owned()), ("port", p.name.clone())], p.waited_ticks));
+    let help = "Ticks of the processor's clock for which packets waited for a port that took none";
+    family(encoder, "port_waited_ticks", help, waited)
+}
+
+/// The stage clock: per packet is `stage_ticks` over `stage_packets`, and the busy share of the worker is the rate of `stage_ticks` times
+/// `stage_measured_of` over the rate of `ticks`.
+fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
+    let counters = &shared.facts.counters;
+    let directions = [("outbound", counters.outbound_stages()), ("inbound", counters.inbound_stages())];
+    let label = |direction: &str| vec![("direction", direction.to_owned())];
+    let ticks_of = directions.iter().flat_map(|(direction, times)| {
+        Stage::ALL.map(|stage| {
+            let labels = [label(direction), vec![("stage", stage.name().to_owned())]].concat();
+            (labels, times.of(stage))
+        })
+    });
+    let help = "Ticks of the processor's clock that measured batches spent in a stage";
+    family(encoder, "stage_ticks", help, ticks_of)?;
+    for (name, help, get) in STAGE_SUMS {
+        family(encoder, name, help, directions.iter().map(|(way, times)| (label(way), get(times))))?;
+    }
+    let help = "Of so many batches one has its stages measured";
+    gauge(encoder, "stage_measured_of", help, MEASURED_OF.into())?;
+    let help = "The processor's clock that stages are measured with: its rate is ticks in a second";
+    counter(encoder, "ticks", help, ticks())
 }
 
 fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running]) -> fmt::Result {

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
 use testudo_ipsec::{Action, Flow, Mismatch, SaCounters, SaState, Selector, TunnelIndex};
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
 /// What does not change while a gateway runs.
 #[derive(Debug)]
@@ -39,7 +39,48 @@ fn port(snapshot: &PortSnapshot) -> Value {
     let c = snapshot.counters;
     json!({
         "name": snapshot.name, "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes, "tx_packets": c.tx_packets,
-        "tx_bytes": c.tx_bytes, "rx_calls": c.rx_calls, "tx_calls": c.tx_calls,
+        "tx_bytes": c.tx_bytes, "rx_calls": c.rx_calls, "tx_calls": c.tx_calls, "waited_ticks": snapshot.waited_ticks,
+    })
+}
+
+/// Both clocks at one moment. Two readings give the rate of ticks.
+struct Now {
+    ticks: u64,
+    /// Since the gateway started.
+    elapsed: Duration,
+}
+
+/// Tries for a reading that nothing came between.
+const CLOCK_READINGS: usize = 4;
+
+impl Now {
+    /// The closest of a few readings: a thread may lose its processor between the two clocks.
+    fn read(started: Instant) -> Self {
+        let readings = (0..CLOCK_READINGS).map(|_| {
+            let before = ticks();
+            let elapsed = started.elapsed();
+            let took = ticks().wrapping_sub(before);
+            (took, Self { ticks: before.wrapping_add(took / 2), elapsed })
+        });
+        let closest = readings.min_by_key(|(took, _)| *took);
+        closest.map_or(Self { ticks: 0, elapsed: Duration::ZERO }, |(_, now)| now)
+    }
+}
+
+fn stage_times(times: &StageTimes) -> Value {
+    let ticks = Stage::ALL.into_iter().map(|stage| (stage.name().to_owned(), json!(times.of(stage))));
+    json!({ "ticks": ticks.collect::<Map<_, _>>(), "packets": times.packets, "batches": times.batches })
+}
+
+/// Where the cycles of batches went, and the clocks that turn ticks into time.
+fn stages(facts: &Facts) -> Value {
+    let (outbound, inbound) = (facts.counters.outbound_stages(), facts.counters.inbound_stages());
+    let now = Now::read(facts.started);
+    json!({
+        "outbound": stage_times(&outbound),
+        "inbound": stage_times(&inbound),
+        "measured_of": MEASURED_OF,
+        "clock": { "ticks": now.ticks, "elapsed_ns": u64::try_from(now.elapsed.as_nanos()).unwrap_or(u64::MAX) },
     })
 }
 
@@ -53,6 +94,7 @@ pub fn status(facts: &Facts, roster: &Roster) -> Value {
         "uptime_seconds": facts.started.elapsed().as_secs(),
         "engines": engines.collect::<Vec<_>>(),
         "ports": { "protected": port(&facts.counters.protected()), "unprotected": port(&facts.counters.unprotected()) },
+        "stages": stages(facts),
         "drops": drops(&facts.counters),
         "created": facts.counters.created(),
         "free_buffers": facts.counters.free_buffers(),
