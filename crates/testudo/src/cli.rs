@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use testudo_lab::bench::BenchArgs;
 use testudo_lab::demo::DemoOptions;
 
@@ -32,6 +33,8 @@ pub enum Verb {
     Replay(ReplayArgs),
     /// Show how the running gateway is
     Status(QueryArgs),
+    /// Watch the running gateway: rates, where the cycles of a packet go, and what the bottleneck is
+    Top(TopArgs),
     /// Security associations of the running gateway
     #[command(subcommand)]
     Sa(SaVerb),
@@ -140,6 +143,25 @@ pub struct QueryArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `testudo top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two snapshots, from 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// End after this many snapshots, printed one below the other
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.1 to 3600".to_owned())
 }
 
 /// `testudo explain`

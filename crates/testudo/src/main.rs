@@ -18,6 +18,7 @@ mod query;
 mod replay;
 mod run;
 mod table;
+mod top;
 
 use clap::Parser;
 use cli::{Cli, Verb};
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Init(args) => init::init(&args),
         Verb::Replay(args) => replay::replay(&args),
         Verb::Status(args) => query::status(&args),
+        Verb::Top(args) => top::top(&args),
         Verb::Sa(cli::SaVerb::List(args)) => query::security_associations(&args),
         Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
         Verb::Explain(args) => query::explain(&args),

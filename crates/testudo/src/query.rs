@@ -15,7 +15,8 @@ const UNNAMED_PROTOCOL: u8 = 255;
 /// Where a gateway's control socket is unless somebody says otherwise.
 const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
 
-fn socket(args: &QueryArgs) -> Result<PathBuf, Failure> {
+/// The control socket of the gateway that is asked.
+pub fn socket(args: &QueryArgs) -> Result<PathBuf, Failure> {
     match (&args.control, &args.config) {
         (Some(path), _) => Ok(path.clone()),
         (None, Some(config)) => control_path(config).map_err(failure(Kind::Configuration)),

@@ -62,7 +62,15 @@ pub fn cell(value: &Value) -> String {
 
 /// A number with a comma between thousands.
 pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
+    group(&n.to_string())
+}
+
+/// The same for a figure, rounded; it is not negative.
+pub fn grouped_figure(value: f64) -> String {
+    group(&format!("{value:.0}"))
+}
+
+fn group(digits: &str) -> String {
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (place, digit) in digits.chars().enumerate() {
         if place > 0 && (digits.len() - place).is_multiple_of(3) {

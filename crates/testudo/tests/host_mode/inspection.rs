@@ -3,7 +3,8 @@
 use crate::support::config::{Config, pair};
 use crate::support::gateway::Gateway;
 use crate::support::link::Link;
-use crate::support::wait::PATIENCE;
+use crate::support::stream::Stream;
+use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,8 @@ use testudo_lab::traffic::ping;
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("status_tells_engines_ports_and_drops", tells_status)
+        .test("status_tells_the_cycles_of_each_stage_and_the_clock_they_are_of", tells_stages)
+        .test("top_tells_rates_stages_and_the_bottleneck", watches)
         .test("sa_list_tells_what_each_sa_has_done", lists_associations)
         .test("policy_list_tells_the_spd_in_its_order", lists_policies)
         .test("explain_tells_policy_and_sa_and_why_not_the_others", explains)
@@ -85,6 +88,61 @@ fn tells_status(link: &mut Link) -> TestResult {
         &["status"],
         &["testudo", version, "1 tunnels (0 down)", "portable", "testudo0", "packets in"],
     )?;
+    stop(pair)
+}
+
+/// Pings until batches of both directions were measured.
+fn measured(link: &Link, gateway: &Gateway) -> Outcome<Value> {
+    wait::until("for a batch of each direction to be measured", || {
+        ping(&link.a, "10.2.0.1".parse()?, 10, PATIENCE)?;
+        let status = gateway.ask_json(&["status"])?;
+        let is_measured = |direction: &str| status["stages"][direction]["batches"].as_u64() > Some(0);
+        Ok((is_measured("outbound") && is_measured("inbound")).then_some(status))
+    })
+}
+
+fn tells_stages(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let status = measured(link, &pair[0])?;
+    let stages = &status["stages"];
+    for direction in ["outbound", "inbound"] {
+        let told = &stages[direction];
+        let names: BTreeSet<_> =
+            told["ticks"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let expected = ["receive", "parse", "policy", "sa", "headers", "cryptography", "finish", "transmit"];
+        ensure(names == expected.into_iter().collect(), || format!("{told:#}"))?;
+        // A system call and a whole packet's cryptography are no matter of no time.
+        for stage in ["receive", "cryptography", "transmit"] {
+            ensure(told["ticks"][stage].as_u64() > Some(0), || format!("{stage} of {told:#}"))?;
+        }
+        ensure(told["packets"].as_u64() >= told["batches"].as_u64(), || format!("{told:#}"))?;
+    }
+    let later = pair[0].ask_json(&["status"])?;
+    for reading in ["ticks", "elapsed_ns"] {
+        let (then, now) = (&stages["clock"][reading], &later["stages"]["clock"][reading]);
+        ensure(then.as_u64() > Some(0) && now.as_u64() > then.as_u64(), || {
+            format!("{reading}: {then} {now}")
+        })?;
+    }
+    ensure(stages["measured_of"] == 8, || format!("{stages:#}"))?;
+    stop(pair)
+}
+
+fn watches(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let stream = Stream::start((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"))?;
+    stream.flows(10)?;
+    let snapshot = pair[0].ask_json(&["top", "--count", "1", "--interval", "0.5"])?;
+    ensure(snapshot["seconds"].as_f64().is_some_and(|s| s >= 0.4), || format!("{snapshot:#}"))?;
+    let outbound = &snapshot["outbound"];
+    ensure(outbound["packets_per_second"].as_f64() > Some(1.0), || format!("{snapshot:#}"))?;
+    let shares =
+        outbound["stages"].as_object().into_iter().flatten().filter_map(|(_, s)| s["share"].as_f64());
+    ensure((shares.sum::<f64>() - 1.0).abs() < 1e-6, || format!("{snapshot:#}"))?;
+    ensure(snapshot["bottleneck"]["words"].is_string(), || format!("{snapshot:#}"))?;
+    let words = ["packets/s", "cryptography", "protected: testudo0", "worker", "bottleneck"];
+    prints(&pair[0], &["top", "--count", "2", "--interval", "0.2"], &words)?;
+    stream.end()?;
     stop(pair)
 }
 
@@ -214,6 +272,15 @@ fn serves_metrics(link: &mut Link) -> TestResult {
         ensure(family.is_some_and(|family| family.samples.len() == 1), || format!("{reason}: {family:?}"))?;
     }
     ensure(sample("testudo_port_rx_packets", "side=\"unprotected\"") >= Some(5.0), || "no ports".to_owned())?;
+    for stage in ["receive", "cryptography", "transmit"] {
+        for direction in ["outbound", "inbound"] {
+            let label = format!("direction=\"{direction}\",stage=\"{stage}\"");
+            ensure(sample("testudo_stage_ticks", &label).is_some(), || label)?;
+        }
+    }
+    ensure(sample("testudo_ticks", "") > Some(0.0), || "no clock".to_owned())?;
+    ensure(sample("testudo_stage_measured_of", "") == Some(8.0), || "no sampling".to_owned())?;
+    ensure(sample("testudo_port_waited_ticks", "side=\"protected\"").is_some(), || "no waits".to_owned())?;
     let not_found = Value::from(families.contains_key("testudo_sa_dropped"));
     ensure(not_found == true, || "no family for drops of an SA".to_owned())?;
     stop(pair)

@@ -232,8 +232,8 @@ fn refuses_a_damaged_store(link: &mut Link) -> TestResult {
 }
 
 fn finds_nobody(_: &mut Link) -> TestResult {
-    for words in [&["status"][..], &["sa", "list"], &["policy", "list"], &["explain", "10.0.0.1", "10.0.0.2"]]
-    {
+    let explain = ["explain", "10.0.0.1", "10.0.0.2"];
+    for words in [&["status"][..], &["top"], &["sa", "list"], &["policy", "list"], &explain] {
         let mut command = Command::new(PROGRAM);
         command.args(words).args(["--control", "/run/testudo-tests/nowhere.sock"]);
         Said::from(wait::output(&mut command)?).refused(NOBODY_ANSWERS, "no gateway answers at")?;

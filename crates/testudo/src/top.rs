@@ -1,0 +1,107 @@
+//! `testudo top`: what a running gateway does now, and what keeps it from doing more.
+//!
+//! Everything is told from two readings of its status: rates are differences over the gateway's own time, cycles those of the stage clock.
+
+mod bottleneck;
+mod change;
+mod reading;
+mod screen;
+mod view;
+
+use crate::cli::TopArgs;
+use crate::exit::{Failure, Kind, failure};
+use crate::out::outln;
+use crate::query::socket;
+use change::Change;
+use reading::Reading;
+use screen::{Screen, Wake};
+use serde_json::json;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use testudo_control::service::api::ask;
+
+/// `testudo top`
+pub fn top(args: &TopArgs) -> Result<(), Failure> {
+    let mut watch = Watch { socket: socket(&args.gateway)?, interval: args.interval, last: None };
+    watch.read()?;
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    let is_live = !args.gateway.json && args.count.is_none() && !is_dumb && io::stdout().is_terminal();
+    if is_live { live(&mut watch) } else { print(&mut watch, args) }
+}
+
+/// A gateway that is asked again and again.
+struct Watch {
+    socket: PathBuf,
+    interval: Duration,
+    last: Option<(Instant, Reading)>,
+}
+
+fn ask_status(socket: &Path) -> Result<Reading, Failure> {
+    let status = ask(socket, &json!({ "verb": "status" })).map_err(failure(Kind::Unreachable))?;
+    Reading::parse(&status).map_err(failure(Kind::Unreachable))
+}
+
+impl Watch {
+    /// Asks once more; what happened since the last time, unless this is the first one or another gateway answers now.
+    fn read(&mut self) -> Result<Option<(Change, Reading)>, Failure> {
+        let reading = ask_status(&self.socket)?;
+        let change = self.last.as_ref().and_then(|(_, last)| Change::between(last, &reading));
+        // From when it was due, so that what asking takes does not add up; unless that is long past.
+        let now = Instant::now();
+        let due = self.due().filter(|due| now < *due + self.interval).unwrap_or(now);
+        self.last = Some((due, reading.clone()));
+        Ok(change.map(|change| (change, reading)))
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.last.as_ref().map(|(at, _)| *at + self.interval)
+    }
+
+    /// How long until it is to be asked again.
+    fn remaining(&self) -> Duration {
+        self.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// One snapshot below the other.
+fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
+    let mut left = args.count;
+    let mut is_first = true;
+    while left != Some(0) {
+        std::thread::sleep(watch.remaining());
+        let Some((change, reading)) = watch.read()? else {
+            eprintln!("testudo: the gateway was started again");
+            continue;
+        };
+        if args.gateway.json {
+            outln!("{}", view::json(&change, &reading));
+        } else {
+            let text = view::lines(&change, &reading).join("\n");
+            outln!("{}{text}", if is_first { "" } else { "\n" });
+        }
+        is_first = false;
+        left = left.map(|n| n - 1);
+    }
+    Ok(())
+}
+
+/// On the terminal, until somebody leaves.
+fn live(watch: &mut Watch) -> Result<(), Failure> {
+    let terminal = |error: io::Error| Failure::new(Kind::Other, format!("terminal: {error}"));
+    let mut screen = Screen::open().map_err(terminal)?;
+    let first = format!("the first figures come in {:.1} s; q leaves", watch.interval.as_secs_f64());
+    let mut lines = vec![first];
+    loop {
+        let (columns, rows) = screen.size();
+        screen.draw(&view::fitted(lines.clone(), columns, rows)).map_err(terminal)?;
+        match screen.wait(watch.remaining()).map_err(terminal)? {
+            Wake::Quit => return Ok(()),
+            Wake::Redraw => {}
+            Wake::Time => match watch.read()? {
+                Some((change, reading)) => lines = view::lines(&change, &reading),
+                None => lines = vec!["the gateway was started again".to_owned()],
+            },
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What keeps packets from going faster, in words.
+
+use super::change::Change;
+use super::reading::Reading;
+use testudo_packet::Stage;
+
+/// From this share of the time on the worker is the bottleneck. The clock does not see all of a busy worker: the calls that find a port empty,
+/// looking for commands, what the scheduler takes for other threads. A worker that never waits shows 85 to 99 %; one that waits
+/// shows no more than its load.
+const BUSY: f64 = 0.80;
+/// From this share on a port that takes nothing is the bottleneck of a worker that is not busy. A burst that is a little longer than a socket's
+/// buffer shows as a few percent, and costs nothing.
+const WAITING: f64 = 0.25;
+/// From this share on it is worth telling what will be the bottleneck.
+const HALF: f64 = 0.50;
+
+/// What keeps packets from going faster.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Bottleneck {
+    /// There are none.
+    NoPackets,
+    /// A stage of the worker's.
+    Stage(Heaviest),
+    /// A port takes no more.
+    Port { side: &'static str, waiting: f64 },
+    /// There is no room for more packets under way.
+    Buffers,
+    /// Something before or behind the gateway. If the worker is half busy already, what it would be in the gateway.
+    Elsewhere { next: Option<Heaviest> },
+}
+
+/// The stage that takes most, of the direction that takes most.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Heaviest {
+    pub direction: &'static str,
+    pub stage: Stage,
+    /// Of its direction, of 1.
+    pub share: f64,
+    /// Cycles of a packet in all stages.
+    pub cycles_per_packet: f64,
+}
+
+fn heaviest(change: &Change) -> Option<Heaviest> {
+    let [outbound, inbound] = change.directions();
+    let (name, direction) = if inbound.1.busy > outbound.1.busy { inbound } else { outbound };
+    let stage = direction.largest_stage()?;
+    let (share, cycles_per_packet) = (direction.share(stage)?, direction.cycles().0?);
+    Some(Heaviest { direction: name, stage, share, cycles_per_packet })
+}
+
+/// Names the bottleneck. A busy worker comes first: whatever else waits, waits for it.
+pub fn bottleneck(change: &Change) -> Bottleneck {
+    if change.directions().iter().all(|(_, direction)| direction.packets_per_second == 0.0)
+        && change.ports().iter().all(|(_, port)| port.waiting < WAITING)
+    {
+        return Bottleneck::NoPackets;
+    }
+    let heaviest = heaviest(change);
+    if let Some(heaviest) = heaviest.clone().filter(|_| change.busy() >= BUSY) {
+        return Bottleneck::Stage(heaviest);
+    }
+    let [protected, unprotected] = change.ports();
+    let (side, port) = if unprotected.1.waiting > protected.1.waiting { unprotected } else { protected };
+    if port.waiting >= WAITING {
+        return Bottleneck::Port { side, waiting: port.waiting };
+    }
+    if change.is_out_of_buffers {
+        return Bottleneck::Buffers;
+    }
+    Bottleneck::Elsewhere { next: heaviest.filter(|_| change.busy() >= HALF) }
+}
+
+/// What a stage does that an engineer might not guess from its name.
+fn what(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Receive => "receive (taking packets from the port)",
+        Stage::Headers => "headers and sequence numbers",
+        Stage::Sa => "SA lookup and checks",
+        Stage::Transmit => "transmit (giving packets to the port)",
+        other => other.name(),
+    }
+}
+
+impl Bottleneck {
+    /// For programs: a word, and for a port or a stage which.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Bottleneck::NoPackets => "none",
+            Bottleneck::Stage(_) => "worker",
+            Bottleneck::Port { .. } => "port",
+            Bottleneck::Buffers => "buffers",
+            Bottleneck::Elsewhere { .. } => "elsewhere",
+        }
+    }
+
+    /// For people: one sentence.
+    pub fn tell(&self, change: &Change, reading: &Reading) -> String {
+        let busy = change.busy() * 100.0;
+        match self {
+            Bottleneck::NoPackets => "no packet came: there is nothing to be slow".to_owned(),
+            Bottleneck::Stage(heaviest) => {
+                let Heaviest { direction, stage, share, cycles_per_packet } = heaviest;
+                let advice = match (stage, &reading.missed_engine) {
+                    (Stage::Cryptography, Some((name, why))) => {
+                        format!("; the engine {name} is not in use: {why}")
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "bottleneck: {}, {:.0} % of {cycles_per_packet:.0} cycles a packet {direction}; worker {busy:.0} % busy{advice}",
+                    what(*stage),
+                    share * 100.0
+                )
+            }
+            Bottleneck::Port { side, waiting } => format!(
+                "bottleneck: the {side} port, packets waited for it {:.0} % of the time; the worker is {busy:.0} % busy",
+                waiting * 100.0
+            ),
+            Bottleneck::Buffers => format!(
+                "bottleneck: no buffer is free, so that packets stay with the kernel: raise `buffers`; the worker is {busy:.0} % busy"
+            ),
+            Bottleneck::Elsewhere { next } => {
+                let next = next.as_ref().map_or(String::new(), |h| {
+                    format!("; here it would be {}, {}", what(h.stage), h.direction)
+                });
+                format!("the worker is {busy:.0} % busy: the bottleneck is not this gateway{next}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::change::reading;
+    use super::*;
+
+    /// A second in which the worker was busy for so many thousandths, with cryptography most of all.
+    fn load(outbound: u64, inbound: u64) -> (Reading, Reading) {
+        let (a, mut b) = (reading(1), reading(2));
+        for (times, port, busy) in
+            [(&mut b.outbound, &mut b.protected, outbound), (&mut b.inbound, &mut b.unprotected, inbound)]
+        {
+            times.ticks[Stage::Cryptography as usize] = busy * 1_000_000 / 8 * 3 / 5;
+            times.ticks[Stage::Transmit as usize] = busy * 1_000_000 / 8 * 2 / 5;
+            (times.packets, times.batches) = (busy * 125, busy);
+            port.counters.rx_packets = busy * 1000;
+        }
+        (a, b)
+    }
+
+    fn named(readings: &(Reading, Reading)) -> (Bottleneck, String) {
+        let change = Change::between(&readings.0, &readings.1).unwrap();
+        let found = bottleneck(&change);
+        let words = found.tell(&change, &readings.1);
+        (found, words)
+    }
+
+    #[test]
+    fn a_busy_worker_is_it_and_its_heaviest_stage_is_named() {
+        let (found, words) = named(&load(300, 650));
+        assert_eq!(found.kind(), "worker");
+        assert_eq!(words, "bottleneck: cryptography, 60 % of 1000 cycles a packet inbound; worker 95 % busy");
+        assert!(named(&load(650, 300)).1.contains("a packet outbound"));
+    }
+
+    #[test]
+    fn a_faster_engine_that_is_missing_is_told() {
+        let mut readings = load(950, 0);
+        readings.1.missed_engine = Some(("ipsec-mb".into(), "no library".into()));
+        assert!(named(&readings).1.ends_with("; the engine ipsec-mb is not in use: no library"));
+    }
+
+    #[test]
+    fn an_idle_worker_is_not_it() {
+        let (found, words) = named(&load(100, 20));
+        assert_eq!(found, Bottleneck::Elsewhere { next: None });
+        assert_eq!(words, "the worker is 12 % busy: the bottleneck is not this gateway");
+        let (_, words) = named(&load(600, 0));
+        assert!(words.ends_with("not this gateway; here it would be cryptography, outbound"), "{words}");
+    }
+
+    #[test]
+    fn a_port_that_takes_nothing_is_it_unless_the_worker_is_busy() {
+        let mut readings = load(200, 0);
+        readings.1.unprotected.waited_ticks = 700_000_000;
+        let (found, words) = named(&readings);
+        assert_eq!(found.kind(), "port");
+        assert_eq!(
+            words,
+            "bottleneck: the unprotected port, packets waited for it 70 % of the time; the worker is 20 % busy"
+        );
+        let mut readings = load(900, 0);
+        readings.1.unprotected.waited_ticks = 700_000_000;
+        assert_eq!(named(&readings).0.kind(), "worker");
+    }
+
+    #[test]
+    fn a_port_that_is_stuck_for_good_is_told_although_nothing_comes() {
+        let mut readings = load(0, 0);
+        readings.1.unprotected.waited_ticks = 1_000_000_000;
+        assert_eq!(named(&readings).0.kind(), "port");
+    }
+
+    #[test]
+    fn without_buffers_and_without_packets() {
+        let mut readings = load(200, 0);
+        readings.1.free_buffers = 0;
+        assert_eq!(named(&readings).0, Bottleneck::Buffers);
+        assert_eq!(named(&load(0, 0)).0, Bottleneck::NoPackets);
+    }
+
+    #[test]
+    fn packets_of_which_no_batch_was_measured_name_no_stage() {
+        let (a, mut b) = (reading(1), reading(2));
+        b.protected.counters.rx_packets = 3;
+        assert_eq!(named(&(a, b)).0, Bottleneck::Elsewhere { next: None });
+    }
+}

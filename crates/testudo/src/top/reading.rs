@@ -1,0 +1,126 @@
+//! One reading of a gateway: what its status says, as numbers.
+
+use serde_json::Value;
+use testudo_packet::{PortCounters, Stage, StageTimes};
+
+/// What a gateway said of itself at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    pub version: String,
+    pub uptime_seconds: u64,
+    pub tunnels: u64,
+    pub tunnels_down: u64,
+    /// The engine that is asked first.
+    pub engine: String,
+    /// An engine that would be asked before it, and why it is not in use.
+    pub missed_engine: Option<(String, String)>,
+    /// The processor's clock.
+    pub clock_ticks: u64,
+    /// The same moment in the gateway's own time.
+    pub elapsed_ns: u64,
+    /// One batch in so many is measured.
+    pub measured_of: u64,
+    pub outbound: StageTimes,
+    pub inbound: StageTimes,
+    pub protected: Port,
+    pub unprotected: Port,
+    /// By reason, all reasons.
+    pub drops: Vec<(String, u64)>,
+    pub free_buffers: u64,
+}
+
+/// One port at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Port {
+    pub name: String,
+    pub counters: PortCounters,
+    /// How long packets have waited for it, in ticks.
+    pub waited_ticks: u64,
+}
+
+/// The status of a gateway lacks this: it is of another version than this program.
+#[derive(Debug)]
+pub struct Missing(&'static str);
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the gateway's status has no {}: is it of another version than this program?", self.0)
+    }
+}
+
+fn number(object: &Value, key: &'static str) -> Result<u64, Missing> {
+    object[key].as_u64().ok_or(Missing(key))
+}
+
+fn text(object: &Value, key: &'static str) -> Result<String, Missing> {
+    object[key].as_str().map(str::to_owned).ok_or(Missing(key))
+}
+
+impl Reading {
+    /// Reads the answer to `status`.
+    pub fn parse(status: &Value) -> Result<Self, Missing> {
+        let stages = &status["stages"];
+        let (engine, missed_engine) = engines(status)?;
+        let drops = status["drops"].as_object().ok_or(Missing("drops"))?;
+        Ok(Self {
+            version: text(status, "version")?,
+            uptime_seconds: number(status, "uptime_seconds")?,
+            tunnels: number(status, "tunnels")?,
+            tunnels_down: number(status, "tunnels_down")?,
+            engine,
+            missed_engine,
+            clock_ticks: number(&stages["clock"], "ticks")?,
+            elapsed_ns: number(&stages["clock"], "elapsed_ns")?,
+            measured_of: number(stages, "measured_of")?,
+            outbound: times(&stages["outbound"])?,
+            inbound: times(&stages["inbound"])?,
+            protected: port(&status["ports"]["protected"])?,
+            unprotected: port(&status["ports"]["unprotected"])?,
+            drops: drops.iter().filter_map(|(reason, n)| Some((reason.clone(), n.as_u64()?))).collect(),
+            free_buffers: number(status, "free_buffers")?,
+        })
+    }
+
+    /// Whether every counter is at least what it was in an `earlier` reading: otherwise another gateway answers now.
+    pub fn continues(&self, earlier: &Reading) -> bool {
+        let counts = |r: &Reading| {
+            let ports = [&r.protected.counters, &r.unprotected.counters];
+            let ports = ports.map(|c| [c.rx_packets, c.rx_bytes, c.tx_packets, c.tx_bytes, c.rx_calls]);
+            [ports.concat(), vec![r.elapsed_ns, r.clock_ticks, r.outbound.batches, r.inbound.batches]]
+                .concat()
+        };
+        counts(self).iter().zip(counts(earlier)).all(|(now, then)| *now >= then)
+    }
+}
+
+/// The first engine in use, and one before it that is not.
+fn engines(status: &Value) -> Result<(String, Option<(String, String)>), Missing> {
+    let engines = status["engines"].as_array().ok_or(Missing("engines"))?;
+    let first = engines.iter().position(|e| e["in_use"] == true).ok_or(Missing("engine"))?;
+    let missed = engines[..first].first().map(|e| Ok((text(e, "name")?, text(e, "detail")?))).transpose()?;
+    Ok((text(&engines[first], "name")?, missed))
+}
+
+fn times(object: &Value) -> Result<StageTimes, Missing> {
+    let mut times = StageTimes {
+        packets: number(object, "packets")?,
+        batches: number(object, "batches")?,
+        ..StageTimes::default()
+    };
+    for (ticks, stage) in times.ticks.iter_mut().zip(Stage::ALL) {
+        *ticks = number(&object["ticks"], stage.name())?;
+    }
+    Ok(times)
+}
+
+fn port(object: &Value) -> Result<Port, Missing> {
+    let counters = PortCounters {
+        rx_packets: number(object, "rx_packets")?,
+        rx_bytes: number(object, "rx_bytes")?,
+        tx_packets: number(object, "tx_packets")?,
+        tx_bytes: number(object, "tx_bytes")?,
+        rx_calls: number(object, "rx_calls")?,
+        tx_calls: number(object, "tx_calls")?,
+    };
+    Ok(Port { name: text(object, "name")?, counters, waited_ticks: number(object, "waited_ticks")? })
+}

@@ -1,0 +1,340 @@
+//! A snapshot for people, in 80 columns, and for programs.
+
+use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
+use super::change::{Change, Direction, PortRates};
+use super::reading::Reading;
+use crate::table::grouped_figure;
+use serde_json::{Map, Value, json};
+use testudo_packet::Stage;
+
+/// Columns of all that is shown.
+pub const COLUMNS: usize = 80;
+/// Columns of a bar that means all.
+const BAR_COLUMNS: usize = 6;
+/// An eighth of a column more each.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+/// What a port's name may take; the rest of the line is figures.
+const NAME_COLUMNS: usize = 33;
+
+/// A bar for a share of 1.
+fn bar(share: f64) -> String {
+    let whole = BAR_COLUMNS * EIGHTHS.len();
+    let eighths = (1..=whole).filter(|n| share * whole as f64 + 0.5 >= *n as f64).count();
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), grouped_figure)
+}
+
+/// With a digit behind the point where there is little before it.
+fn fine(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { grouped_figure(v) })
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+/// At most so many characters of a text.
+fn cut(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Words in lines of at most [`COLUMNS`].
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > COLUMNS {
+            lines.push(word.to_owned());
+        } else if let Some(last) = lines.last_mut() {
+            *last += if line > 0 { " " } else { "" };
+            *last += word;
+        }
+    }
+    lines
+}
+
+fn head(change: &Change, reading: &Reading) -> String {
+    let up = reading.uptime_seconds;
+    let down = match reading.tunnels_down {
+        0 => String::new(),
+        n => format!(" ({n} down)"),
+    };
+    let tunnels = if reading.tunnels == 1 { "tunnel" } else { "tunnels" };
+    format!(
+        "testudo {}, up {}:{:02}:{:02}, {} {tunnels}{down}, {}, worker {:.0} % busy",
+        reading.version,
+        up / 3600,
+        up / 60 % 60,
+        up % 60,
+        reading.tunnels,
+        reading.engine,
+        change.busy() * 100.0
+    )
+}
+
+/// A row of one figure for each direction.
+fn rate_row(name: &str, change: &Change, show: impl Fn(&Direction) -> String) -> String {
+    format!("{name:<14}{:>18}{:15}{:>18}", show(&change.outbound), "", show(&change.inbound))
+}
+
+fn rates(change: &Change) -> Vec<String> {
+    vec![
+        format!("{:<14}{:>18}{:15}{:>18}", "", "outbound", "", "inbound"),
+        rate_row("packets/s", change, |d| grouped_figure(d.packets_per_second)),
+        rate_row("Gbit/s", change, |d| format!("{:.2}", d.gbit_s)),
+        rate_row("packets/call", change, |d| fine(d.packets_per_call)),
+        rate_row("packets/batch", change, |d| fine(d.packets_per_batch())),
+        rate_row("worker's time", change, |d| percent(Some(d.busy))),
+    ]
+}
+
+/// One direction's cells in a row of the table of stages.
+struct Cells {
+    per_packet: Option<f64>,
+    per_batch: Option<f64>,
+    share: Option<f64>,
+    bar: String,
+}
+
+impl Cells {
+    fn of_stage(direction: &Direction, stage: Stage) -> Self {
+        let share = direction.share(stage);
+        Self {
+            per_packet: direction.cycles_per_packet(stage),
+            per_batch: direction.cycles_per_batch(stage),
+            share,
+            bar: share.map_or(String::new(), bar),
+        }
+    }
+
+    fn of_all(direction: &Direction) -> Self {
+        let (per_packet, per_batch) = direction.cycles();
+        Self { per_packet, per_batch, share: per_packet.map(|_| 1.0), bar: String::new() }
+    }
+
+    fn render(&self) -> String {
+        let (packet, batch) = (figure(self.per_packet), figure(self.per_batch));
+        format!("{packet:>8}{batch:>10}{:>7} {:<BAR_COLUMNS$}", percent(self.share), self.bar)
+    }
+}
+
+fn stages(change: &Change) -> Vec<String> {
+    let row = |name: &str, cells: &dyn Fn(&Direction) -> Cells| {
+        let (outbound, inbound) = (cells(&change.outbound).render(), cells(&change.inbound).render());
+        format!("{name:<14}{outbound} {inbound}")
+    };
+    let heads = format!("{:>8}{:>10}{:>7} {:BAR_COLUMNS$}", "packet", "batch", "share", "");
+    let mut lines = vec![format!("{:<14}{heads} {heads}", "cycles by")];
+    lines.extend(Stage::ALL.map(|stage| row(stage.name(), &|d| Cells::of_stage(d, stage))));
+    lines.push(row("all", &Cells::of_all));
+    lines
+}
+
+fn ports(change: &Change) -> Vec<String> {
+    let row = |name: &str, cells: [String; 5]| {
+        let [a, b, c, d, e] = cells;
+        format!("{:<NAME_COLUMNS$}{a:>11}{b:>8}{c:>12}{d:>8}{e:>8}", cut(name, NAME_COLUMNS))
+    };
+    let heads = ["packets in", "Gbit/s", "packets out", "Gbit/s", "waiting"].map(str::to_owned);
+    let mut lines = vec![row("each second", heads)];
+    lines.extend(change.ports().map(|(side, port)| {
+        let cells = [
+            grouped_figure(port.rx_packets_per_second),
+            format!("{:.2}", port.rx_gbit_s),
+            grouped_figure(port.tx_packets_per_second),
+            format!("{:.2}", port.tx_gbit_s),
+            percent(Some(port.waiting)),
+        ];
+        row(&format!("{side}: {}", port.name), cells)
+    }));
+    lines
+}
+
+fn drops(change: &Change) -> Vec<String> {
+    if change.drops.is_empty() {
+        return vec!["no packet was dropped".to_owned()];
+    }
+    let reasons = change
+        .drops
+        .iter()
+        .map(|(reason, rate)| format!("{} {}", reason.replace('_', " "), fine(Some(*rate))));
+    wrapped(&format!("dropped each second: {}", reasons.collect::<Vec<_>>().join(", ")))
+}
+
+/// A snapshot in lines of at most 80 columns. The last one names the bottleneck.
+pub fn lines(change: &Change, reading: &Reading) -> Vec<String> {
+    let verdict = bottleneck(change).tell(change, reading);
+    let blocks = [
+        vec![cut(&head(change, reading), COLUMNS)],
+        rates(change),
+        stages(change),
+        ports(change),
+        drops(change),
+        wrapped(&verdict),
+    ];
+    let mut lines: Vec<String> = Vec::new();
+    for block in blocks {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(block.iter().map(|line| line.trim_end().to_owned()));
+    }
+    lines
+}
+
+/// What fits a screen: blank lines go first, then what stands above the last lines.
+pub fn fitted(mut lines: Vec<String>, columns: usize, rows: usize) -> Vec<String> {
+    while lines.len() > rows {
+        let Some(blank) = lines.iter().rposition(String::is_empty) else { break };
+        lines.remove(blank);
+    }
+    if lines.len() > rows {
+        let last = lines.pop();
+        lines.truncate(rows.saturating_sub(1));
+        lines.extend(last);
+    }
+    lines.iter().map(|line| cut(line, columns)).collect()
+}
+
+fn direction_json(direction: &Direction) -> Value {
+    let stage = |stage: Stage| {
+        let figures = json!({
+            "cycles_per_packet": direction.cycles_per_packet(stage),
+            "cycles_per_batch": direction.cycles_per_batch(stage),
+            "share": direction.share(stage),
+        });
+        (stage.name().to_owned(), figures)
+    };
+    let (cycles_per_packet, cycles_per_batch) = direction.cycles();
+    json!({
+        "packets_per_second": direction.packets_per_second,
+        "gbit_s": direction.gbit_s,
+        "packets_per_call": direction.packets_per_call,
+        "packets_per_batch": direction.packets_per_batch(),
+        "busy": direction.busy,
+        "cycles_per_packet": cycles_per_packet,
+        "cycles_per_batch": cycles_per_batch,
+        "measured_batches": direction.times.batches,
+        "stages": Stage::ALL.into_iter().map(stage).collect::<Map<_, _>>(),
+    })
+}
+
+fn port_json(port: &PortRates) -> Value {
+    json!({
+        "name": port.name,
+        "rx_packets_per_second": port.rx_packets_per_second,
+        "rx_gbit_s": port.rx_gbit_s,
+        "tx_packets_per_second": port.tx_packets_per_second,
+        "tx_gbit_s": port.tx_gbit_s,
+        "waiting": port.waiting,
+    })
+}
+
+fn bottleneck_json(change: &Change, reading: &Reading) -> Value {
+    let found = bottleneck(change);
+    let words = found.tell(change, reading);
+    let (stage, direction, side) = match &found {
+        Bottleneck::Stage(Heaviest { stage, direction, .. }) => (Some(stage.name()), Some(*direction), None),
+        Bottleneck::Port { side, .. } => (None, None, Some(*side)),
+        _ => (None, None, None),
+    };
+    json!({ "kind": found.kind(), "stage": stage, "direction": direction, "side": side, "words": words })
+}
+
+/// A snapshot for programs.
+pub fn json(change: &Change, reading: &Reading) -> Value {
+    let drops = change.drops.iter().map(|(reason, rate)| (reason.clone(), json!(rate)));
+    json!({
+        "seconds": change.seconds,
+        "ticks_per_second": change.ticks_per_second,
+        "engine": reading.engine,
+        "busy": change.busy(),
+        "outbound": direction_json(&change.outbound),
+        "inbound": direction_json(&change.inbound),
+        "ports": { "protected": port_json(&change.protected), "unprotected": port_json(&change.unprotected) },
+        "drops_per_second": drops.collect::<Map<_, _>>(),
+        "free_buffers": reading.free_buffers,
+        "bottleneck": bottleneck_json(change, reading),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::change::reading;
+    use super::*;
+
+    /// A gateway with long names, all figures large, and every drop reason at once.
+    fn crowded() -> (Change, Reading) {
+        let (a, mut b) = (reading(1), reading(2));
+        b.version = "0.1.0".to_owned();
+        b.engine = "ipsec-mb".to_owned();
+        b.missed_engine =
+            Some(("another-engine".to_owned(), "its library is nowhere to be found ".repeat(3)));
+        (b.tunnels, b.tunnels_down, b.uptime_seconds) = (10_000, 10_000, 1 << 24);
+        for times in [&mut b.outbound, &mut b.inbound] {
+            *times = testudo_packet::StageTimes { ticks: [15_500_000; 8], packets: 20, batches: 1 };
+        }
+        for port in [&mut b.protected, &mut b.unprotected] {
+            port.name = "udp [2001:db8:1234:5678:9abc:def0:1234:5678]:4500".to_owned();
+            port.counters.rx_packets = 99_999_999;
+            port.counters.tx_packets = 99_999_999;
+            port.counters.rx_bytes = 120_000_000_000;
+            port.counters.tx_bytes = 120_000_000_000;
+        }
+        b.drops = testudo_packet::DropReason::ALL.iter().map(|r| (r.name().to_owned(), 123_456)).collect();
+        (Change::between(&a, &b).unwrap(), b)
+    }
+
+    #[test]
+    fn whatever_happens_80_columns_are_enough() {
+        let (change, reading) = crowded();
+        let shown = lines(&change, &reading);
+        let wide: Vec<_> = shown.iter().filter(|line| line.chars().count() > COLUMNS).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+        assert!(shown.iter().any(|line| line.starts_with("cryptography")), "{shown:#?}");
+    }
+
+    #[test]
+    fn the_bottleneck_is_shown_on_the_smallest_screen() {
+        let (a, b) = (reading(1), reading(2));
+        let all = lines(&Change::between(&a, &b).unwrap(), &b);
+        let last = all.last().unwrap().clone();
+        assert_eq!(last, "no packet came: there is nothing to be slow");
+        for rows in [1, 5, 24, 100] {
+            let shown = fitted(all.clone(), 40, rows);
+            assert!(shown.len() <= rows, "{rows}: {shown:#?}");
+            assert_eq!(shown.last().unwrap(), &cut(&last, 40));
+        }
+    }
+
+    #[test]
+    fn a_usual_screen_shows_all_but_blank_lines() {
+        let (a, b) = (reading(1), reading(2));
+        let all = lines(&Change::between(&a, &b).unwrap(), &b);
+        let full = all.iter().filter(|line| !line.is_empty()).count();
+        assert!(full <= 24, "{full} lines");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        assert_eq!([0.0, 0.5, 1.0].map(bar), ["", "███", "██████"]);
+        assert_eq!(bar(1.0 / 48.0), "▏");
+        assert!([0.1, 0.33, 0.99, 1.0].iter().all(|share| bar(*share).chars().count() <= BAR_COLUMNS));
+    }
+
+    #[test]
+    fn programs_get_the_same_figures() {
+        let (change, reading) = crowded();
+        let value = json(&change, &reading);
+        assert_eq!(value["bottleneck"]["kind"], "worker");
+        assert_eq!(value["outbound"]["stages"]["parse"]["share"], 0.125);
+        assert_eq!(value["outbound"]["cycles_per_batch"], 124_000_000.0);
+        assert_eq!(value["drops_per_second"]["not_ip"], 123_456.0);
+    }
+}
