@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test target uses its own part of this")]
 
 pub mod gateway;
+pub mod load;
 pub mod packet;
 pub mod port;
 pub mod random;

@@ -1,0 +1,176 @@
+//! Instructions per packet, of everything but the cryptography, under ceilings that may only fall.
+//!
+//! Time depends on the machine's mood, the number of instructions does not. Each case is a load that runs twice in a process of its own under
+//! valgrind, with few packets and with many: what both do to get ready cancels out, and the difference over the packets between them is the
+//! cost of one. The engine does nothing (valgrind knows no AVX-512).
+//!
+//! Only instructions of this program are counted, not those of shared libraries: which `memcpy` libc chooses, and so how many
+//! instructions a copy takes, differs from processor to processor.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "test data is made of small numbers, and a test says what must hold"
+)]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::collections::HashMap;
+use std::process::Command;
+use support::load::{Load, turn_until_idle};
+use testudo_crypto::Direction::{self, Open, Seal};
+use testudo_port_memory::LoopPort;
+use testudo_wire::ip::Version;
+
+/// Packets of the two runs. The first is enough for everything that grows once, and for a round over the tunnels.
+const FEW: usize = 4096;
+const MANY: usize = 4 * FEW;
+/// Tells the process that is counted what to do: packets to move.
+const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
+/// A ceiling stands so many percent above what was measured: another release of the compiler may move a count a little.
+const ROOM_PERCENT: u64 = 2;
+/// A count so many percent below its ceiling asks for a lower one.
+const SLACK_PERCENT: u64 = 5;
+/// A line each: the name of a test, and its ceiling.
+const CEILINGS: &str = include_str!("instructions.ceilings");
+
+/// What the process does that is counted: gets ready for many packets, and moves so many.
+fn carry(load: Load, packets: usize) {
+    let all = match load.direction {
+        Seal => load.packets(),
+        Open => load.sealed(MANY),
+    };
+    let feed = LoopPort::new("load", all).with_limit(packets as u64);
+    turn_until_idle(&mut load.worker(feed, LoopPort::discard("sink")));
+}
+
+/// Instructions that this program executes for a load of so many packets.
+fn count(name: &str, packets: usize) -> u64 {
+    let program = std::env::current_exe().expect("a program");
+    let folder = std::env::temp_dir().join(format!("testudo-instructions-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let profile = folder.join("profile");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--error-exitcode=99"])
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(&program)
+        .args([name, "--exact", "--test-threads=1"])
+        .env(PACKETS, packets.to_string())
+        .output()
+        .unwrap_or_else(|e| {
+            panic!("valgrind, which counts the instructions, cannot be run: {e}; `make setup` installs it")
+        });
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&profile).expect("callgrind's profile");
+    std::fs::remove_dir_all(&folder).expect("the folder is ours");
+    let objects = instructions_by_object(&text);
+    let ours = objects.get(&*program.to_string_lossy());
+    *ours.unwrap_or_else(|| panic!("{} is not among {:?}", program.display(), objects.keys()))
+}
+
+/// Instructions of each object file in callgrind's profile (valgrind's manual, "Callgrind Format Specification"). Their sum must be
+/// the total that the profile ends with.
+fn instructions_by_object(profile: &str) -> HashMap<String, u64> {
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut sums: HashMap<String, u64> = HashMap::new();
+    let (mut object, mut total, mut is_of_call) = ("", None, false);
+    for line in profile.lines() {
+        if let Some(name) = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob=")) {
+            // "(1) path" the first time, and "(1)" from then on.
+            let (id, path) = name.split_once(' ').unwrap_or((name, ""));
+            let path = if path.is_empty() { names.get(id).copied().unwrap_or(id) } else { path };
+            names.insert(id, path);
+            if line.starts_with("ob=") {
+                object = path;
+            }
+        } else if line.starts_with("calls=") {
+            is_of_call = true;
+        } else if let Some(sum) = line.strip_prefix("totals: ") {
+            total = sum.parse::<u64>().ok();
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            // What a called function took is counted where it stands itself.
+            if !std::mem::take(&mut is_of_call) {
+                let cost = line.split(' ').nth(1).and_then(|cost| cost.parse::<u64>().ok());
+                *sums.entry(object.to_owned()).or_default() += cost.unwrap_or(0);
+            }
+        }
+    }
+    assert_eq!(Some(sums.values().sum()), total, "the profile does not add up");
+    sums
+}
+
+fn ceiling(name: &str) -> u64 {
+    let lines = CEILINGS.lines().filter_map(|line| line.split_once(' '));
+    let found = lines.filter(|(of, _)| *of == name).find_map(|(_, ceiling)| ceiling.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("instructions.ceilings has no number for {name}"))
+}
+
+/// What is wrong with so many instructions a packet.
+fn verdict(measured: u64, ceiling: u64) -> Result<(), String> {
+    if measured > ceiling {
+        let above = "a ceiling may only fall: find what a packet pays for now";
+        return Err(format!("{measured} instructions a packet, the ceiling is {ceiling}; {above}"));
+    }
+    if measured * 100 < ceiling * (100 - SLACK_PERCENT) {
+        let lower = (measured * (100 + ROOM_PERCENT)).div_ceil(100);
+        return Err(format!(
+            "{measured} instructions a packet: lower the ceiling to {lower} (it is {ceiling})"
+        ));
+    }
+    Ok(())
+}
+
+/// The test `name`: the load itself where it is counted, otherwise the counting.
+fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels: u32) {
+    let load = Load { direction, version, udp, tunnels };
+    if let Ok(packets) = std::env::var(PACKETS) {
+        return carry(load, packets.parse().expect("a number of packets"));
+    }
+    let measured = (count(name, MANY) - count(name, FEW)).div_ceil((MANY - FEW) as u64);
+    println!("{name}: {measured} instructions a packet, ceiling {}", ceiling(name));
+    verdict(measured, ceiling(name)).unwrap_or_else(|complaint| panic!("{name}: {complaint}"));
+}
+
+/// One test for each load, so that the harness runs some at a time.
+macro_rules! cases {
+    ($(fn $name:ident() = $direction:expr, $version:expr, $udp:expr, $tunnels:expr;)*) => {
+        $(
+            #[test]
+            #[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
+            fn $name() {
+                check(stringify!($name), $direction, $version, $udp, $tunnels);
+            }
+        )*
+    };
+}
+
+cases! {
+    fn sealing_costs_no_more_instructions() = Seal, Version::V4, false, 1;
+    fn opening_costs_no_more_instructions() = Open, Version::V4, false, 1;
+    fn sealing_in_udp_costs_no_more_instructions() = Seal, Version::V4, true, 1;
+    fn opening_in_udp_costs_no_more_instructions() = Open, Version::V4, true, 1;
+    fn sealing_ipv6_costs_no_more_instructions() = Seal, Version::V6, false, 1;
+    fn opening_ipv6_costs_no_more_instructions() = Open, Version::V6, false, 1;
+    fn sealing_for_1000_tunnels_costs_no_more_instructions() = Seal, Version::V4, true, 1000;
+    fn opening_from_1000_tunnels_costs_no_more_instructions() = Open, Version::V4, true, 1000;
+}
+
+#[test]
+fn a_ceiling_may_only_fall() {
+    assert_eq!(verdict(100, 100), Ok(()));
+    assert_eq!(verdict(95, 100), Ok(()));
+    assert!(verdict(101, 100).is_err_and(|text| text.contains("may only fall")));
+    assert!(verdict(94, 100).is_err_and(|text| text.contains("lower the ceiling to 96")));
+    assert_eq!(verdict(94, 96), Ok(()), "the ceiling that is asked for is taken");
+}
+
+#[test]
+fn a_profile_is_summed_by_object_without_what_calls_took() {
+    let profile = "version: 1\npositions: line\nevents: Ir\n\nob=(1) /lib/libc.so\nfl=(1) a.c\nfn=(1) copy\n10 5\n+1 7\n\
+                   ob=(2) /bin/us\nfn=(2) main\n1 100\ncob=(1)\ncfn=(1)\ncalls=1 10\n* 12\n3 1\nob=(1)\nfn=(3) other\n-2 30\n\n\
+                   totals: 143\n";
+    let sums = instructions_by_object(profile);
+    assert_eq!((sums["/lib/libc.so"], sums["/bin/us"]), (42, 101));
+}

@@ -1,0 +1,193 @@
+//! A worker under load of which all is our own: ports in memory, an engine that does nothing, as many tunnels as are asked for.
+
+use super::Inner;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
+use testudo_ipsec::{
+    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector,
+    Spd, TunnelIndex, TunnelParameters,
+};
+use testudo_packet::{Pool, Port};
+use testudo_port_memory::{LoopPort, SinkPort};
+use testudo_wire::ip::Version;
+use zeroize::Zeroizing;
+
+/// The shortest IP packets with a UDP header and a little more.
+const INNER_V4_BYTES: usize = 46;
+const INNER_V6_BYTES: usize = 66;
+/// A prime, so that it is out of step with batches and turns.
+const FLOWS: u32 = 509;
+
+/// Ends every job as done and touches no packet: what it seals is ESP with plaintext and no ICV, and what it opens is taken for authentic.
+#[derive(Debug, Default)]
+pub struct Nothing(u32);
+
+impl Engine for Nothing {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+
+    fn description(&self) -> String {
+        "does nothing".to_owned()
+    }
+
+    fn capability(&self, _: Suite) -> Option<Capability> {
+        Some(Capability { max_text_bytes: 1 << 16, max_keys: 1 << 20 })
+    }
+
+    fn install(&mut self, _: &KeyMaterial, _: Direction) -> Result<KeyId, EngineError> {
+        self.0 += 1;
+        Ok(KeyId(self.0))
+    }
+
+    fn remove(&mut self, _: KeyId) {}
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        jobs.iter_mut().for_each(|job| job.status = JobStatus::Done);
+        jobs.len()
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+}
+
+/// What the packets of a load are, and how many tunnels they are spread over, packet by packet.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Seal or open.
+    pub direction: Direction,
+    /// Inside and outside.
+    pub version: Version,
+    pub udp: bool,
+    pub tunnels: u32,
+}
+
+impl Load {
+    /// A worker that takes what `feed` gives, under this load, and gives what becomes of it to `sink`.
+    pub fn worker(&self, feed: impl Port + 'static, sink: impl Port + 'static) -> Worker {
+        let (feed, sink): (Box<dyn Port>, Box<dyn Port>) = (Box::new(feed), Box::new(sink));
+        let ports = match self.direction {
+            Direction::Seal => PortPair { protected: feed, unprotected: sink },
+            Direction::Open => PortPair { protected: sink, unprotected: feed },
+        };
+        let engines: Vec<Box<dyn Engine>> = vec![Box::<Nothing>::default()];
+        let mut worker = Worker::new(ports, Pool::new(1024, 2048), engines, Arc::default());
+        let tunnels = 0..self.tunnels;
+        let policy = |n| Policy { selector: self.selector(n), action: Action::Protect(TunnelIndex(n)) };
+        let policies = Some(Arc::new(Spd::new(tunnels.clone().map(policy).collect())));
+        let install = tunnels.map(|number| self.tunnel(number)).collect();
+        let update = Update { policies, install, ..Update::default() };
+        for (_, outcome) in worker.update(update, Moment::default()) {
+            outcome.expect("the tunnel can be installed");
+        }
+        worker
+    }
+
+    /// Inner packets, as many for each tunnel, no two alike.
+    pub fn packets(&self) -> Vec<Vec<u8>> {
+        let total_bytes = if self.version == Version::V4 { INNER_V4_BYTES } else { INNER_V6_BYTES };
+        let packet = |number: u32| {
+            let (source, destination) =
+                (self.address(Site::A, number), self.address(Site::B, number % self.tunnels));
+            let inner = Inner::udp(&source.to_string(), &destination.to_string(), total_bytes);
+            Inner { ports: (number as u16, 53), seed: number.into(), ..inner }.bytes()
+        };
+        (0..self.tunnels * FLOWS.div_ceil(self.tunnels)).map(packet).collect()
+    }
+
+    /// `count` packets as the peer's gateway seals them, each with a sequence number of its own.
+    pub fn sealed(&self, count: usize) -> Vec<Vec<u8>> {
+        let (sink, handle) = SinkPort::new("sink");
+        handle.keep(1, count);
+        let feed = LoopPort::new("load", self.packets()).with_limit(count as u64);
+        let mut peer = Load { direction: Direction::Seal, ..*self }.worker(feed, sink);
+        turn_until_idle(&mut peer);
+        handle.take()
+    }
+
+    fn address(&self, site: Site, number: u32) -> IpAddr {
+        match (self.version, site) {
+            (Version::V4, Site::A) => Ipv4Addr::from_bits(0x0A00_0101 + number).into(),
+            (Version::V4, Site::B) => Ipv4Addr::from_bits(0xAC10_0000 + number).into(),
+            (Version::V6, Site::A) => Ipv6Addr::from_bits((0xFD0A << 112) + u128::from(number)).into(),
+            (Version::V6, Site::B) => Ipv6Addr::from_bits((0xFD16 << 112) + u128::from(number)).into(),
+        }
+    }
+
+    /// Tunnel `number` carries A's network to one host.
+    fn selector(&self, number: u32) -> Selector {
+        let (network, host) = if self.version == Version::V4 { (8, 32) } else { (16, 128) };
+        let prefix = |site, number, length| {
+            let address = self.address(site, number);
+            let network = match address {
+                IpAddr::V4(a) if length == 8 => Ipv4Addr::from_bits(a.to_bits() & 0xFF00_0000).into(),
+                IpAddr::V6(a) if length == 16 => Ipv6Addr::from_bits(a.to_bits() >> 112 << 112).into(),
+                host => host,
+            };
+            Prefix::new(network, length).expect("a prefix")
+        };
+        let sites = (prefix(Site::A, 0, network), prefix(Site::B, number, host));
+        match self.direction {
+            Direction::Seal => Selector::between(sites.0, sites.1),
+            Direction::Open => Selector::between(sites.1, sites.0),
+        }
+    }
+
+    fn tunnel(&self, number: u32) -> TunnelInstall {
+        let suite = Suite::Aes128Gcm16;
+        let ends = match self.version {
+            Version::V4 => ["192.0.2.1", "198.51.100.2"],
+            Version::V6 => ["2001:db8:a::1", "2001:db8:b::2"],
+        };
+        let ends = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
+        let (there, back) = (0x10_0000 + 2 * number, 0x10_0001 + 2 * number);
+        let (local, remote, outbound, inbound) = match self.direction {
+            Direction::Seal => (ends[0], ends[1], there, back),
+            Direction::Open => (ends[1], ends[0], back, there),
+        };
+        let key = || {
+            let bytes = vec![1; suite.keying_material_bytes()];
+            KeyMaterial::new(suite, Zeroizing::new(bytes)).expect("a key")
+        };
+        let sa = |spi| SaParameters { spi, salt: [1; 4], lifetime: Lifetime::default() };
+        let encapsulation = match self.udp {
+            true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
+            false => Encapsulation::Esp,
+        };
+        let parameters = TunnelParameters {
+            name: format!("tunnel {number}").into(),
+            endpoints: Endpoints { local, remote: Some(remote), encapsulation },
+            learn_remote: false,
+            suite,
+            esn: true,
+            replay_window: 4096,
+            dscp: Dscp::Copy,
+            path_mtu: 1500,
+            keepalive: None,
+            selectors: Arc::from([self.selector(number)]),
+            outbound: sa(outbound),
+            inbound: sa(inbound),
+            first_sequence: 1,
+            lease: Arc::new(Lease::until(1 << 40)),
+            iv_seed: 0,
+        };
+        let keys = KeyPair { outbound: key(), inbound: key() };
+        TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Site {
+    A,
+    B,
+}
+
+/// Turns until there is nothing left to take. Everything must have come out.
+pub fn turn_until_idle(worker: &mut Worker) {
+    while worker.turn(Moment::default()).expect("ports in memory do not fail") > 0 {}
+    let (a, b) = (worker.protected_port().counters(), worker.unprotected_port().counters());
+    assert_eq!(a.rx_packets + b.rx_packets, a.tx_packets + b.tx_packets, "{:?}", worker.pool().drops());
+}
