@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Parser;
 use serde_json::Value;
@@ -78,6 +80,72 @@ fn gbit_and_cycles_per_byte_count_inner_packets() {
 fn esp_in_udp_is_measured_too() {
     let cases = bench("--sizes 64 --suites chacha20poly1305 --encapsulation esp-in-udp", Vec::new());
     assert!(cases.expect("figures").iter().all(|case| case["encapsulation"] == "esp-in-udp"));
+}
+
+/// An engine that notes which suites it has done jobs of, and whether it has sealed or opened.
+struct Noting {
+    inner: PortableEngine,
+    suites: HashMap<KeyId, Suite>,
+    seen: Arc<Mutex<HashSet<(Suite, bool)>>>,
+}
+
+impl Engine for Noting {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
+
+    fn description(&self) -> String {
+        "notes suites".to_owned()
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.inner.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        let id = self.inner.install(key, direction)?;
+        self.suites.insert(id, key.suite());
+        Ok(id)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.inner.remove(key);
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.extend(jobs.iter().map(|job| (self.suites[&job.key], job.direction == Direction::Seal)));
+        self.inner.submit(jobs)
+    }
+}
+
+#[test]
+fn mixed_suites_are_all_there_and_every_packet_is_judged() {
+    let seen = Arc::<Mutex<HashSet<_>>>::default();
+    let shared = Arc::clone(&seen);
+    let noting = move || -> Box<dyn Engine> {
+        Box::new(Noting { inner: PortableEngine::new(), suites: HashMap::new(), seen: Arc::clone(&shared) })
+    };
+    let words = "--suites mixed --sas 60 --sizes random,imix --formation none,suite,length --engines noting";
+    let cases = bench(words, candidate("noting", noting)).expect("figures");
+    assert_eq!(cases.len(), 2 * 3 * 2);
+    for (place, case) in cases.iter().enumerate() {
+        assert_eq!((&case["suite"], &case["judge"]), (&"mixed".into(), &"portable".into()));
+        assert_eq!(case["formation"], ["none", "suite", "length"][place / 2 % 3]);
+        assert_eq!(case["inner_bytes"], ["random", "imix"][place % 2]);
+        // A whole round in each of two repetitions, at least.
+        assert!(number(case, "judged_packets") >= 2.0 * 980.0, "{case}");
+        let mean = number(case, "gbit_s") * 1e9 / 8.0 / number(case, "packets_per_second");
+        let expected = if place % 2 == 0 { 700.0..770.0 } else { 355.0..359.0 };
+        assert!(expected.contains(&mean), "{mean} bytes a packet in {case}");
+    }
+    assert_eq!(seen.lock().expect("nobody panicked").len(), 2 * Suite::ALL.len());
+}
+
+#[test]
+fn a_formation_is_the_gateways_unless_told_otherwise() {
+    let cases = bench("--suites aes128-sha1 --sizes 64", Vec::new()).expect("figures");
+    assert!(cases.iter().all(|case| case["formation"] == "length"));
 }
 
 /// More than the packets that are judged before a measured run.
@@ -212,6 +280,8 @@ fn an_engine_that_answers_late_is_measured_like_others() {
 fn what_cannot_be_measured_is_said_in_one_line() {
     let error = |words: &str| bench(words, Vec::new()).expect_err(words).to_string();
     assert_eq!(error("--engines gpu"), "there is no engine \"gpu\"; the engines are portable");
+    let few = error("--suites mixed --sas 60,5");
+    assert_eq!(few, "--suites mixed needs --sas 6 or more: there are 6 suites, and 5 is too few");
     assert!(error("--sas 65536 --sizes 1420").contains("at most 17722 SAs"));
     let missing = Candidate {
         name: "missing",

@@ -1,12 +1,63 @@
-//! What is measured: one cell of suites × sizes × directions × numbers of SAs × engines.
+//! What is measured: one cell of suites × sizes × directions × numbers of SAs × formations × engines.
 
 use std::fmt;
 use std::str::FromStr;
 
-use testudo_crypto::Suite;
+use testudo_crypto::{Suite, UnknownSuite};
+use testudo_gateway::Formation;
 use testudo_ipsec::Encapsulation;
 
 use super::load::{LARGEST_BYTES, SMALLEST_BYTES};
+
+/// What the tunnels of a measurement protect their packets with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Suites {
+    /// All with the same.
+    One(Suite),
+    /// Tunnels take turns over all suites, and a packet may be of any tunnel.
+    Mixed,
+}
+
+impl Suites {
+    /// Those that there are, each once.
+    pub(super) fn all(&self) -> &[Suite] {
+        match self {
+            Suites::One(suite) => std::slice::from_ref(suite),
+            Suites::Mixed => Suite::ALL,
+        }
+    }
+
+    /// That of one tunnel.
+    pub(super) fn of(self, tunnel: u32) -> Suite {
+        match self {
+            Suites::One(suite) => suite,
+            Suites::Mixed => Suite::ALL[tunnel as usize % Suite::ALL.len()],
+        }
+    }
+
+    /// Name on the command line, in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Suites::One(suite) => suite.name(),
+            Suites::Mixed => "mixed",
+        }
+    }
+}
+
+impl FromStr for Suites {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if name == "mixed" {
+            return Ok(Suites::Mixed);
+        }
+        name.parse().map(Suites::One).map_err(|error: UnknownSuite| {
+            let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
+            format!("{error}; the suites are {}, and mixed", names.join(", "))
+        })
+    }
+}
 
 /// How long inner packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,25 +66,29 @@ pub enum Size {
     Bytes(usize),
     /// Intel's Internet mix: of 98 packets 60 with 46, 23 with 522, 15 with 1346 bytes (Ethernet frames of 64, 540, 1364).
     Imix,
+    /// Any length from 46 to 1420 bytes, each as likely as the others.
+    Random,
 }
 
 impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "imix" {
-            return Ok(Size::Imix);
+        match text {
+            "imix" => return Ok(Size::Imix),
+            "random" => return Ok(Size::Random),
+            _ => {}
         }
         let bytes = text.parse().ok().filter(|bytes| (SMALLEST_BYTES..=LARGEST_BYTES).contains(bytes));
         let expected =
-            || format!("expected a length from {SMALLEST_BYTES} to {LARGEST_BYTES} bytes, or imix");
+            || format!("expected a length from {SMALLEST_BYTES} to {LARGEST_BYTES} bytes, imix, or random");
         bytes.map(Size::Bytes).ok_or_else(expected)
     }
 }
 
 impl Size {
     fn unit(self) -> &'static str {
-        if self == Size::Imix { "" } else { " bytes" }
+        if matches!(self, Size::Bytes(_)) { " bytes" } else { "" }
     }
 }
 
@@ -42,6 +97,7 @@ impl fmt::Display for Size {
         match self {
             Size::Bytes(bytes) => write!(f, "{bytes}"),
             Size::Imix => f.write_str("imix"),
+            Size::Random => f.write_str("random"),
         }
     }
 }
@@ -62,6 +118,38 @@ impl Way {
         match self {
             Way::Outbound => "outbound",
             Way::Inbound => "inbound",
+        }
+    }
+}
+
+/// How jobs stand that are given to an engine which works on several at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
+pub enum Order {
+    /// As their packets came
+    None,
+    /// By suite
+    Suite,
+    /// By suite and length
+    #[default]
+    Length,
+}
+
+impl Order {
+    /// Name on the command line, in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::None => "none",
+            Order::Suite => "suite",
+            Order::Length => "length",
+        }
+    }
+
+    pub(super) fn formation(self) -> Formation {
+        match self {
+            Order::None => Formation::None,
+            Order::Suite => Formation::Suite,
+            Order::Length => Formation::SuiteAndLength,
         }
     }
 }
@@ -96,20 +184,22 @@ impl Carrier {
 /// One thing to measure; the engine is told by its place in the list of engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) suite: Suite,
+    pub(super) suites: Suites,
     pub(super) way: Way,
     pub(super) size: Size,
     pub(super) sas: u32,
     pub(super) carrier: Carrier,
+    pub(super) order: Order,
     pub(super) engine: usize,
 }
 
 impl fmt::Display for Case {
-    /// All but the engine.
+    /// All but the engine, and a formation that is what a gateway has.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { suite, way, size, sas, carrier, .. } = self;
-        let (bytes, sas) = (size.unit(), plural(*sas));
-        write!(f, "{suite} {}, {size}{bytes}, {sas}, {}", way.name(), carrier.name())
+        let Self { suites, way, size, sas, carrier, order, .. } = self;
+        let (suites, bytes, sas) = (suites.name(), size.unit(), plural(*sas));
+        write!(f, "{suites} {}, {size}{bytes}, {sas}, {}", way.name(), carrier.name())?;
+        if *order == Order::default() { Ok(()) } else { write!(f, ", formation {}", order.name()) }
     }
 }
 
@@ -126,8 +216,21 @@ mod tests {
     fn a_size_is_a_length_or_the_mix() {
         assert_eq!("1420".parse(), Ok(Size::Bytes(1420)));
         assert_eq!("imix".parse(), Ok(Size::Imix));
+        assert_eq!("random".parse(), Ok(Size::Random));
         for wrong in ["27", "70000", "-1", "IMIX", ""] {
             assert!(wrong.parse::<Size>().unwrap_err().starts_with("expected a length from 28"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn mixed_tunnels_take_turns_over_all_suites() {
+        assert_eq!("mixed".parse(), Ok(Suites::Mixed));
+        let turns: Vec<Suite> = (0..12).map(|tunnel| Suites::Mixed.of(tunnel)).collect();
+        assert_eq!(turns, [Suite::ALL, Suite::ALL].concat());
+        for &suite in Suite::ALL {
+            assert_eq!(suite.name().parse(), Ok(Suites::One(suite)));
+            assert_eq!((Suites::One(suite).of(5), Suites::One(suite).all()), (suite, &[suite][..]));
+        }
+        assert!("MIXED".parse::<Suites>().unwrap_err().ends_with("null-sha1, and mixed"));
     }
 }

@@ -9,6 +9,8 @@ use crate::statistics::Spread;
 /// Colours of the variants, to be told apart by most eyes and on paper.
 const COLOURS: [&str; 8] =
     ["#0b6e99", "#c8452d", "#2e8540", "#8e4585", "#b8860b", "#4b4b4b", "#d16ba5", "#3ba7a0"];
+/// What has no length of its own, and a strip instead.
+const STRIPS: [&str; 2] = ["IMIX", "RANDOM"];
 const DASHES: [&str; 2] = ["none", "7 4"];
 
 /// Lengths in pixels.
@@ -29,41 +31,53 @@ pub(super) struct Line {
     pub(super) dash: usize,
     /// Bytes of a packet and Gbit/s, by bytes.
     pub(super) points: Vec<(usize, Spread)>,
-    pub(super) mix: Option<Spread>,
+    /// At the places of [`STRIPS`].
+    pub(super) mixes: [Option<Spread>; STRIPS.len()],
 }
 
 impl Line {
     fn top(&self) -> f64 {
-        self.points.iter().map(|(_, rate)| rate).chain(&self.mix).map(|rate| rate.highest).fold(0.0, f64::max)
+        let mixes = self.mixes.iter().flatten();
+        self.points.iter().map(|(_, rate)| rate).chain(mixes).map(|rate| rate.highest).fold(0.0, f64::max)
     }
 
     /// What the legend is sorted by: where the line ends.
     fn end(&self) -> f64 {
-        self.points.last().map(|(_, rate)| rate.median).or(self.mix.map(|rate| rate.median)).unwrap_or(0.0)
+        let mix = || self.mixes.iter().flatten().next();
+        self.points.last().map(|(_, rate)| rate).or_else(mix).map_or(0.0, |rate| rate.median)
     }
 }
 
-/// A line for each suite, engine and number of SAs (its colour) and direction (its dashes).
+/// A line for each suite, engine, number of SAs and formation (its colour) and direction (its dashes).
 pub(super) fn lines(series: &[Series]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut variants: Vec<String> = Vec::new();
     let many_sas = series.iter().any(|other| other.case.sas != series[0].case.sas);
+    let many_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     for series in series {
-        let Case { suite, way, size, sas, .. } = series.case;
+        let Case { suites, way, size, sas, order, .. } = series.case;
         let sas = if many_sas { format!(", {}", plural(sas)) } else { String::new() };
-        let variant = format!("{suite}, {}{sas}", series.engine);
+        let order = if many_orders { format!(", formation {}", order.name()) } else { String::new() };
+        let variant = format!("{}, {}{sas}{order}", suites.name(), series.engine);
         let colour = variants.iter().position(|known| *known == variant).unwrap_or_else(|| {
             variants.push(variant.clone());
             variants.len() - 1
         });
         let name = format!("{variant}, {}", way.name());
         let place = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            lines.push(Line { name, colour, dash: way as usize, points: Vec::new(), mix: None });
+            lines.push(Line {
+                name,
+                colour,
+                dash: way as usize,
+                points: Vec::new(),
+                mixes: [None; STRIPS.len()],
+            });
             lines.len() - 1
         });
         match size {
             Size::Bytes(bytes) => lines[place].points.push((bytes, series.gbit_s())),
-            Size::Imix => lines[place].mix = Some(series.gbit_s()),
+            Size::Imix => lines[place].mixes[0] = Some(series.gbit_s()),
+            Size::Random => lines[place].mixes[1] = Some(series.gbit_s()),
         }
     }
     lines.iter_mut().for_each(|line| line.points.sort_by_key(|(bytes, _)| *bytes));
@@ -88,7 +102,8 @@ struct Axes {
     bytes_step: f64,
     gbit_s: f64,
     gbit_s_step: f64,
-    has_mix: bool,
+    /// Which of [`STRIPS`] stand beside the lengths, from left to right.
+    strips: Vec<usize>,
 }
 
 impl Axes {
@@ -103,7 +118,7 @@ impl Axes {
             bytes_step,
             gbit_s: whole(top, gbit_s_step),
             gbit_s_step,
-            has_mix: lines.iter().any(|line| line.mix.is_some()),
+            strips: (0..STRIPS.len()).filter(|&n| lines.iter().any(|line| line.mixes[n].is_some())).collect(),
         }
     }
 
@@ -115,13 +130,14 @@ impl Axes {
         TOP + HEIGHT - gbit_s / self.gbit_s * HEIGHT
     }
 
-    /// The middle of the strip for the Internet mix, which has no length of its own.
-    fn mix_x() -> f64 {
-        LEFT + WIDTH + MIX_WIDTH / 2.0
+    /// The middles of the strips.
+    fn strips(&self) -> impl Iterator<Item = (usize, f64)> {
+        let middles = (0..).map(|n| LEFT + WIDTH + (f64::from(n) + 0.5) * MIX_WIDTH);
+        self.strips.iter().copied().zip(middles)
     }
 
     fn right(&self) -> f64 {
-        LEFT + WIDTH + if self.has_mix { MIX_WIDTH } else { 0.0 }
+        LEFT + WIDTH + self.strips.len() as f64 * MIX_WIDTH
     }
 
     fn draw(&self, picture: &mut String) {
@@ -155,15 +171,15 @@ impl Axes {
                 bottom + 20.0
             );
         }
-        if self.has_mix {
-            let (x, middle) = (LEFT + WIDTH, Self::mix_x());
+        for (strip, middle) in self.strips() {
+            let (x, name) = (middle - MIX_WIDTH / 2.0, STRIPS[strip]);
             let _ = writeln!(
                 picture,
                 r##"<line x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}" stroke="#bbb" stroke-dasharray="2 3"/>"##
             );
             let _ = writeln!(
                 picture,
-                r#"<text x="{middle}" y="{}" text-anchor="middle">IMIX</text>"#,
+                r#"<text x="{middle}" y="{}" text-anchor="middle">{name}</text>"#,
                 bottom + 20.0
             );
         }
@@ -224,8 +240,10 @@ fn draw_line(picture: &mut String, axes: &Axes, line: &Line) {
     for (bytes, rate) in &line.points {
         mark(picture, axes, axes.x(*bytes as f64), rate, line);
     }
-    if let Some(rate) = &line.mix {
-        mark(picture, axes, Axes::mix_x(), rate, line);
+    for (strip, x) in axes.strips() {
+        if let Some(rate) = &line.mixes[strip] {
+            mark(picture, axes, x, rate, line);
+        }
     }
 }
 
@@ -282,7 +300,8 @@ mod tests {
 
     fn line(name: &str, dash: usize, points: &[(usize, f64)], mix: Option<f64>) -> Line {
         let points = points.iter().map(|&(bytes, rate)| (bytes, Spread::of([rate]))).collect();
-        Line { name: name.to_owned(), colour: 0, dash, points, mix: mix.map(|rate| Spread::of([rate])) }
+        let mixes = [mix, mix.filter(|_| dash > 0)].map(|mix| mix.map(|rate| Spread::of([rate])));
+        Line { name: name.to_owned(), colour: 0, dash, points, mixes }
     }
 
     /// The elements of a document in which every element is closed; panics where one is not.
@@ -310,15 +329,16 @@ mod tests {
     fn a_picture_is_well_formed_and_has_a_line_for_each_variant() {
         let lines = [
             line("a <fast> & good one", 0, &[(64, 4.0), (1420, 44.0)], Some(19.0)),
-            line("another", 1, &[(64, 3.0), (1420, 38.0)], None),
+            line("another", 1, &[(64, 3.0), (1420, 38.0)], Some(15.0)),
         ];
         let picture = svg("Throughput", "a test", &lines);
         let elements = elements(&picture);
         let count = |name: &str| elements.iter().filter(|element| *element == name).count();
         assert_eq!((count("svg"), count("polyline")), (1, 2));
-        // Five points and two in the legend.
-        assert_eq!(count("circle"), 7, "{picture}");
+        // Seven points and two in the legend.
+        assert_eq!(count("circle"), 9, "{picture}");
         assert!(picture.contains("a &lt;fast&gt; &amp; good one</text>") && picture.contains(">IMIX</text>"));
+        assert!(picture.contains(">RANDOM</text>"));
     }
 
     #[test]

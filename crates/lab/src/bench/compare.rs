@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::case::Order;
 use super::error::BenchError;
 use crate::render::columns;
 use crate::statistics::Spread;
@@ -37,7 +38,7 @@ fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number from 0 to 100".to_owned())
 }
 
-/// A length in bytes, or "imix".
+/// A length in bytes, or "imix", or "random".
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 enum InnerBytes {
@@ -54,16 +55,24 @@ struct Key {
     sas: u64,
     engine: String,
     encapsulation: String,
+    /// Files from before there was a choice do not have it.
+    #[serde(default = "usual_formation")]
+    formation: String,
+}
+
+fn usual_formation() -> String {
+    Order::default().name().to_owned()
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { suite, direction, inner_bytes, sas, engine, encapsulation } = self;
+        let Self { suite, direction, inner_bytes, sas, engine, encapsulation, formation } = self;
         let size = match inner_bytes {
             InnerBytes::Bytes(bytes) => bytes.to_string(),
             InnerBytes::Mix(name) => name.clone(),
         };
-        write!(f, "{suite} {direction} {size} {engine} {sas} SA {encapsulation}")
+        write!(f, "{suite} {direction} {size} {engine} {sas} SA {encapsulation}")?;
+        if *formation == usual_formation() { Ok(()) } else { write!(f, ", formation {formation}") }
     }
 }
 
@@ -238,6 +247,20 @@ mod tests {
         assert!(table.contains("aes128gcm16 outbound 1420 portable 1 SA esp"), "{table}");
         assert_eq!(comparison.json()["cases"][2]["inner_bytes"], "imix");
         assert_eq!(comparison.json()["cases"][1]["exceeds_the_spread"], true);
+    }
+
+    #[test]
+    fn formations_are_told_apart_and_older_files_have_the_usual_one() {
+        let old = [entry("64", 1.0, 1.0, 1.0)];
+        let with =
+            |formation: &str| old[0].replace("\"sas\"", &format!("\"formation\":\"{formation}\",\"sas\""));
+        let comparison = comparison(&old, &[with("none"), with("length")]);
+        assert_eq!((comparison.pairs.len(), comparison.only_before.len()), (1, 0));
+        assert!(
+            comparison
+                .table()
+                .contains("only in B: aes128gcm16 outbound 64 portable 1 SA esp, formation none")
+        );
     }
 
     #[test]

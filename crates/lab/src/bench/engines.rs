@@ -1,6 +1,6 @@
 //! The engines that can be measured here.
 
-use testudo_crypto::{Engine, PortableEngine, self_test};
+use testudo_crypto::{Engine, PortableEngine, Suite, self_test};
 use testudo_gateway::Candidate;
 
 use super::case::Case;
@@ -26,8 +26,12 @@ impl Available {
 
     /// Why it cannot do `case`; `None` if it can.
     pub(super) fn refusal(&self, case: &Case) -> Option<String> {
-        let Some(capability) = self.instance.capability(case.suite) else {
-            return Some(format!("{} does not do {}", self.name(), case.suite));
+        case.suites.all().iter().find_map(|&suite| self.refusal_of(suite, case))
+    }
+
+    fn refusal_of(&self, suite: Suite, case: &Case) -> Option<String> {
+        let Some(capability) = self.instance.capability(suite) else {
+            return Some(format!("{} does not do {suite}", self.name()));
         };
         if capability.max_text_bytes < case.size.longest_bytes() + OVERHEAD_BYTES {
             return Some(format!("{} does no packets of {} bytes", self.name(), case.size));

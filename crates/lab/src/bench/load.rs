@@ -1,13 +1,14 @@
-//! The packets of a measurement: valid IPv4 and UDP, all different, spread evenly over the tunnels.
+//! The packets of a measurement: valid IPv4 and UDP, all different, spread over the tunnels: evenly, or, where suites are mixed, at random.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 
 use testudo_wire::checksum::Sum;
 use testudo_wire::ip::{IPV4_HEADER_BYTES, OuterHeader};
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 use testudo_wire::{ParseError, protocol};
 
-use super::case::Size;
+use super::case::{Size, Suites};
 
 /// An IPv4 header and a UDP header.
 pub(super) const SMALLEST_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
@@ -17,6 +18,9 @@ pub(super) const LARGEST_BYTES: usize = 16_000;
 pub(super) const SEED: u64 = 1;
 /// Packets at least, of one size.
 const FLOWS: usize = 512;
+/// Packets of random sizes, and the sizes.
+const RANDOM_PACKETS: usize = 1024;
+const RANDOM_BYTES: RangeInclusive<usize> = 46..=1420;
 /// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes without their FCS).
 const MIX: [(usize, usize); 3] = [(600, 60 - 14), (230, 536 - 14), (150, 1360 - 14)];
 
@@ -40,11 +44,15 @@ impl Draw {
         bytes
     }
 
+    /// A number below `end`, which is not 0.
+    fn below(&mut self, end: usize) -> usize {
+        // The remainder is below `end`.
+        usize::try_from(self.next() % end as u64).unwrap_or(0)
+    }
+
     fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            // The remainder is below `items.len()`.
-            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(0);
-            items.swap(last, other);
+            items.swap(last, self.below(last + 1));
         }
     }
 }
@@ -55,10 +63,11 @@ impl Size {
         match self {
             Size::Bytes(bytes) => bytes,
             Size::Imix => MIX.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
+            Size::Random => *RANDOM_BYTES.end(),
         }
     }
 
-    /// The lengths of the packets, in their order, at least one for each SA.
+    /// The lengths of the packets, in their order, at least as many as SAs.
     fn lengths(self, sas: u32) -> Vec<usize> {
         let sas = sas as usize;
         match self {
@@ -69,6 +78,11 @@ impl Size {
                 Draw(SEED).shuffle(&mut mix);
                 mix.repeat(sas.div_ceil(mix.len()))
             }
+            Size::Random => {
+                let (shortest, count) = (*RANDOM_BYTES.start(), RANDOM_BYTES.count());
+                let mut draw = Draw(SEED);
+                (0..sas.max(RANDOM_PACKETS)).map(|_| shortest + draw.below(count)).collect()
+            }
         }
     }
 }
@@ -78,12 +92,23 @@ pub(super) fn destination(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0xAC10_0000 + number))
 }
 
-/// Inner packets; the tunnels take turns from packet to packet.
-pub(super) fn packets(size: Size, sas: u32) -> Result<Vec<Vec<u8>>, ParseError> {
+/// The tunnel of each packet. They take turns from packet to packet; where suites are mixed, it may be any: turns would be batches in which
+/// every suite has its place.
+fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
+    let mut draw = Draw(SEED + 1);
+    (0..).map(move |number| match suites {
+        Suites::One(_) => number % sas,
+        Suites::Mixed => u32::try_from(draw.below(sas as usize)).unwrap_or(0),
+    })
+}
+
+/// Inner packets.
+pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Vec<Vec<u8>>, ParseError> {
     let mut draw = Draw(SEED);
     (0..)
+        .zip(tunnels(suites, sas))
         .zip(size.lengths(sas))
-        .map(|(number, bytes)| packet(number, number % sas, bytes, &mut draw))
+        .map(|((number, tunnel), bytes)| packet(number, tunnel, bytes, &mut draw))
         .collect()
 }
 
@@ -116,7 +141,19 @@ fn packet(number: u32, tunnel: u32, bytes: usize, draw: &mut Draw) -> Result<Vec
 mod tests {
     use super::*;
     use std::collections::{HashMap, HashSet};
+    use testudo_crypto::Suite;
     use testudo_wire::ip::IpHeader;
+
+    const ONE: Suites = Suites::One(Suite::Aes128Gcm16);
+
+    /// How many packets each tunnel's host gets.
+    fn shares(packets: &[Vec<u8>]) -> HashMap<IpAddr, usize> {
+        let mut shares = HashMap::new();
+        for packet in packets {
+            *shares.entry(IpHeader::parse(packet).unwrap().destination).or_insert(0) += 1;
+        }
+        shares
+    }
 
     #[test]
     fn the_mix_has_its_shares() {
@@ -128,9 +165,31 @@ mod tests {
     }
 
     #[test]
+    fn random_lengths_are_any_within_the_range_and_the_same_in_every_run() {
+        let lengths = Size::Random.lengths(1);
+        assert!(lengths.iter().all(|length| RANDOM_BYTES.contains(length)));
+        assert_eq!(lengths, Size::Random.lengths(1));
+        assert_eq!(lengths, Size::Random.lengths(5000)[..lengths.len()]);
+        // Each quarter of the range has its share.
+        for quarter in 0..4 {
+            let share = lengths.iter().filter(|length| (**length - 46) * 4 / 1375 == quarter).count();
+            assert!((lengths.len() / 5..lengths.len() / 3).contains(&share), "{quarter}: {share}");
+        }
+    }
+
+    #[test]
+    fn where_suites_are_mixed_tunnels_come_in_no_order() {
+        let first = packets(Suites::Mixed, Size::Bytes(64), 60).unwrap();
+        assert_eq!(first, packets(Suites::Mixed, Size::Bytes(64), 60).unwrap());
+        let shares = shares(&first);
+        assert_eq!(shares.len(), 60, "every tunnel has packets");
+        assert!(shares.values().any(|share| *share != first.len() / 60), "{shares:?}");
+    }
+
+    #[test]
     fn packets_are_valid_and_all_different() {
-        for size in [Size::Bytes(28), Size::Bytes(1420), Size::Imix] {
-            let packets = packets(size, 3).unwrap();
+        for size in [Size::Bytes(28), Size::Bytes(1420), Size::Imix, Size::Random] {
+            let packets = packets(ONE, size, 3).unwrap();
             assert_eq!(packets.iter().collect::<HashSet<_>>().len(), packets.len());
             for packet in &packets {
                 let header = IpHeader::parse(packet).unwrap();
@@ -152,10 +211,7 @@ mod tests {
         for (size, sas) in
             [(Size::Bytes(64), 1), (Size::Bytes(64), 100), (Size::Bytes(64), 1000), (Size::Imix, 7)]
         {
-            let mut shares = HashMap::new();
-            for packet in packets(size, sas).unwrap() {
-                *shares.entry(IpHeader::parse(&packet).unwrap().destination).or_insert(0) += 1;
-            }
+            let shares = shares(&packets(ONE, size, sas).unwrap());
             assert_eq!(shares.len(), sas as usize);
             assert!(shares.values().max().unwrap() - shares.values().min().unwrap() <= 1, "{shares:?}");
         }

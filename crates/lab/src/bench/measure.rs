@@ -38,7 +38,7 @@ pub(super) struct Sample {
 
 /// Measures `case` once.
 pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) -> Result<Sample, Wrong> {
-    let originals = packets(case.size, case.sas).map_err(|e| e.to_string())?;
+    let originals = packets(case.suites, case.size, case.sas).map_err(|e| e.to_string())?;
     let judge = engines.judge(case).open()?;
     let subject = engines.available[case.engine].open()?;
     match case.way {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testudo_crypto::Suite;
 
-use super::case::{Carrier, Case, Size, Way};
+use super::case::{Carrier, Case, Order, Size, Suites, Way};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
@@ -22,11 +22,11 @@ const QUIET_SHARE: f64 = 0.97;
 /// What `testudo bench` can be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchOptions {
-    /// Suites [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "SUITE,…", value_parser = suite)]
-    pub suites: Vec<Suite>,
+    /// Suites, each for itself; or mixed: tunnels take turns over all suites, and packets come from any tunnel [default: each]
+    #[arg(long, value_delimiter = ',', value_name = "SUITE,…")]
+    pub suites: Vec<Suites>,
 
-    /// Lengths of whole inner IP packets in bytes, or imix
+    /// Lengths of whole inner IP packets in bytes, imix, or random: any from 46 to 1420 bytes
     #[arg(
         long,
         value_delimiter = ',',
@@ -48,6 +48,12 @@ pub struct BenchOptions {
     /// Numbers of SAs, which packets are spread over evenly
     #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub sas: Vec<u32>,
+
+    /// How jobs are arranged for engines that work on several at once. With `--suites mixed --sas 60 --sizes random,imix --formation
+    /// none,suite,length` this is figure 9 of paper 002 (packet scheduling): none, by algorithm, by algorithm and length. A gateway arranges
+    /// by length
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ORDER,…", default_value = "length")]
+    pub formation: Vec<Order>,
 
     /// Engines [default: all that work here]
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
@@ -74,13 +80,6 @@ pub struct BenchOptions {
     pub svg: Option<PathBuf>,
 }
 
-fn suite(name: &str) -> Result<Suite, String> {
-    name.parse().map_err(|error: testudo_crypto::UnknownSuite| {
-        let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
-        format!("{error}; the suites are {}", names.join(", "))
-    })
-}
-
 /// `items`, each once, in their order.
 fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
@@ -96,33 +95,65 @@ impl BenchOptions {
     /// The cases, in the order of the table, and what to say about those that no engine can do.
     pub(super) fn cases(&self, engines: &Engines) -> Result<(Vec<Case>, Vec<String>), BenchError> {
         self.check_memory()?;
-        let suites = if self.suites.is_empty() { Suite::ALL.to_vec() } else { distinct(&self.suites) };
+        self.check_mixture()?;
         let is_wanted =
             |name: &str| self.engines.is_empty() || self.engines.iter().any(|wanted| wanted == name);
         let (mut cases, mut refused) = (Vec::new(), Vec::new());
-        for suite in suites {
-            for way in distinct(&self.directions) {
-                for (engine, available) in engines.available.iter().enumerate() {
-                    if !is_wanted(available.name()) {
-                        continue;
-                    }
-                    for sas in distinct(&self.sas) {
-                        for size in distinct(&self.sizes) {
-                            let case = Case { suite, way, size, sas, carrier: self.encapsulation, engine };
-                            match available.refusal(&case) {
-                                None => cases.push(case),
-                                Some(reason) if refused.contains(&reason) => {}
-                                Some(reason) => refused.push(reason),
-                            }
-                        }
-                    }
-                }
+        for (engine, case) in self.cells(engines.available.len()) {
+            let available = &engines.available[engine];
+            if !is_wanted(available.name()) {
+                continue;
+            }
+            match available.refusal(&case) {
+                None => cases.push(case),
+                Some(reason) if refused.contains(&reason) => {}
+                Some(reason) => refused.push(reason),
             }
         }
         if cases.is_empty() {
             return Err(BenchError::Engine(format!("nothing can be measured: {}", refused.join("; "))));
         }
         Ok((cases, refused))
+    }
+
+    /// All that was asked for, for as many engines.
+    fn cells(&self, engines: usize) -> Vec<(usize, Case)> {
+        let each = || Suite::ALL.iter().map(|&suite| Suites::One(suite)).collect();
+        let suites = if self.suites.is_empty() { each() } else { distinct(&self.suites) };
+        let (ways, numbers, sizes) = (distinct(&self.directions), distinct(&self.sas), distinct(&self.sizes));
+        let orders = distinct(&self.formation);
+        let mut cells = Vec::new();
+        for suites in suites {
+            for &way in &ways {
+                for engine in 0..engines {
+                    for &sas in &numbers {
+                        for &order in &orders {
+                            let case = |&size| Case {
+                                suites,
+                                way,
+                                size,
+                                sas,
+                                carrier: self.encapsulation,
+                                order,
+                                engine,
+                            };
+                            cells.extend(sizes.iter().map(case).map(|case| (engine, case)));
+                        }
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    fn check_mixture(&self) -> Result<(), BenchError> {
+        let (least, all) = (self.sas.iter().copied().min().unwrap_or(1), Suite::ALL.len());
+        if !self.suites.contains(&Suites::Mixed) || least as usize >= all {
+            return Ok(());
+        }
+        Err(BenchError::Usage(format!(
+            "--suites mixed needs --sas {all} or more: there are {all} suites, and {least} is too few"
+        )))
     }
 
     fn check_memory(&self) -> Result<(), BenchError> {
@@ -169,7 +200,7 @@ impl BenchOptions {
     pub(super) fn legend(&self, series: &[Series]) -> String {
         let judged: u64 = series.iter().flat_map(|series| &series.samples).map(|sample| sample.judged).sum();
         let mut text = format!(
-            "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; the mix is shuffled from seed {SEED}.\n  \
+            "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; what is shuffled or drawn is from seed {SEED}.\n  \
              cycles: of the time stamp counter, per packet. floor: the engine alone with the same jobs, in the same run.\n  \
              rx … tx: percent of the cycles, by stage. No packet was lost; {judged} were judged by a peer and are what was sent.\n",
             self.repetitions,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use testudo_packet::Stage;
 
-use super::case::{Case, Size, plural};
+use super::case::{Case, Size, Suites, plural};
 use super::measure::Sample;
 use crate::render::columns;
 use crate::statistics::Spread;
@@ -65,19 +65,20 @@ impl Series {
 
     /// The object of this case in the array that `--json` prints.
     pub(super) fn json(&self) -> Value {
-        let Case { suite, way, size, sas, carrier, .. } = self.case;
+        let Case { suites, way, size, sas, carrier, order, .. } = self.case;
         let inner_bytes = match size {
             Size::Bytes(bytes) => json!(bytes),
-            Size::Imix => json!("imix"),
+            Size::Imix | Size::Random => json!(size.to_string()),
         };
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-        put("suite", json!(suite.name()));
+        put("suite", json!(suites.name()));
         put("direction", json!(way.name()));
         put("inner_bytes", inner_bytes);
         put("sas", json!(sas));
         put("engine", json!(self.engine));
         put("encapsulation", json!(carrier.name()));
+        put("formation", json!(order.name()));
         let figures = [
             ("packets_per_second", self.packets_per_second()),
             ("gbit_s", self.gbit_s()),
@@ -106,9 +107,11 @@ impl Series {
     }
 
     /// What the rows of a group have in common.
-    fn group(&self) -> String {
-        let Case { suite, way, sas, carrier, .. } = self.case;
-        format!("{suite}, {}, {}, {}, {}", way.name(), self.engine, plural(sas), carrier.name())
+    fn group(&self, has_orders: bool) -> String {
+        let Case { suites, way, sas, carrier, order, .. } = self.case;
+        let (suites, way, sas, carrier) = (suites.name(), way.name(), plural(sas), carrier.name());
+        let group = format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine);
+        if has_orders { format!("{group}, formation {}", order.name()) } else { group }
     }
 
     fn row(&self) -> Vec<String> {
@@ -156,12 +159,14 @@ pub(super) fn table(series: &[Series]) -> String {
     let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
     rows.extend(series.iter().map(Series::row));
     let text = columns(&rows);
+    let has_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     let mut lines = text.lines();
     let mut table = format!("{}\n", lines.next().unwrap_or_default());
     let mut group = String::new();
     for (series, line) in series.iter().zip(lines) {
-        if series.group() != group {
-            group = series.group();
+        let this = series.group(has_orders || series.case.suites == Suites::Mixed);
+        if this != group {
+            group = this;
             table += &format!("\n  {group}\n");
         }
         table += line;

@@ -72,6 +72,7 @@ impl Subject {
         };
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
         let mut worker = Worker::new(ports, pool, vec![engine], Arc::default());
+        worker.set_formation(case.order.formation());
         tunnels::install(&mut worker, case, way)?;
         Ok(Self { worker, clock: SystemClock::default(), way, sink })
     }

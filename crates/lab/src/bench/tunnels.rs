@@ -54,12 +54,13 @@ fn tunnel(case: &Case, number: u32, side: Way) -> Result<TunnelInstall, Wrong> {
         Way::Outbound => (ends[0], ends[1], there, back),
         Way::Inbound => (ends[1], ends[0], back, there),
     };
-    let keys = KeyPair { outbound: key(case.suite, outbound)?, inbound: key(case.suite, inbound)? };
+    let suite = case.suites.of(number);
+    let keys = KeyPair { outbound: key(suite, outbound)?, inbound: key(suite, inbound)? };
     let parameters = TunnelParameters {
         name: format!("tunnel {number}").into(),
         endpoints: Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() },
         learn_remote: false,
-        suite: case.suite,
+        suite,
         esn: true,
         replay_window: REPLAY_WINDOW,
         dscp: Dscp::Copy,
