@@ -20,7 +20,7 @@ use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock, prefetch};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IpHeader, Version};
-use testudo_wire::plain::PlainHeader;
+use testudo_wire::plain::{PlainHeader, unchecked_addresses};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
@@ -270,8 +270,8 @@ impl Ipsec {
     /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
     fn prefetch_policy(&self, jobs: &[Job]) {
         for job in jobs {
-            if let Some(header) = PlainHeader::parse(job.buffer.bytes()) {
-                self.spd.prefetch(&Flow::plain_inbound(&header));
+            if let Some((_, source, destination)) = unchecked_addresses(job.buffer.bytes()) {
+                self.spd.prefetch(destination, source);
             }
             if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
                 prefetch(&*sa.selectors);

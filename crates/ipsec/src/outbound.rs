@@ -68,7 +68,9 @@ impl Ipsec {
         }
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
-            leads.iter().flatten().for_each(|lead| self.spd.prefetch(&lead.flow));
+            for lead in leads.iter().flatten() {
+                self.spd.prefetch(lead.flow.local(), lead.flow.remote());
+            }
         }
         let mut ways = Ways::new();
         for lead in &leads {

@@ -93,7 +93,7 @@ impl Table {
         if self.shape.version.is_some_and(|v| v != flow.version()) {
             return None;
         }
-        let key = self.key_of(flow);
+        let key = self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask));
         let mut at = self.home(key);
         loop {
             let slot = self.slots.get(at & (self.slots.len() - 1))?;
@@ -109,15 +109,11 @@ impl Table {
 
     /// Asks for the memory of a lookup.
     #[inline]
-    pub(crate) fn prefetch(&self, flow: &Flow) {
-        if let Some(slot) = self.slots.get(self.home(self.key_of(flow)) & (self.slots.len() - 1)) {
+    pub(crate) fn prefetch(&self, local: u128, remote: u128) {
+        let key = self.key((local & self.shape.local_mask, remote & self.shape.remote_mask));
+        if let Some(slot) = self.slots.get(self.home(key) & (self.slots.len() - 1)) {
             prefetch(slot);
         }
-    }
-
-    #[inline]
-    fn key_of(&self, flow: &Flow) -> u64 {
-        self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask))
     }
 
     /// 64 bits of two masked addresses: all of them for IPv4.

@@ -180,6 +180,11 @@ impl Flow {
         self.version
     }
 
+    /// The address on the protected side, as a number.
+    pub(crate) fn local(&self) -> u128 {
+        self.local
+    }
+
     /// The address behind the peer, as a number.
     pub(crate) fn remote(&self) -> u128 {
         self.remote

@@ -91,11 +91,11 @@ impl Spd {
         &self.policies
     }
 
-    /// Asks for the memory that [`verdict`](Self::verdict) will need for this flow.
+    /// Asks for the memory that [`verdict`](Self::verdict) will need for a flow between these addresses.
     #[inline]
-    pub fn prefetch(&self, flow: &Flow) {
+    pub(crate) fn prefetch(&self, local: u128, remote: u128) {
         for table in self.tables.iter().take(PREFETCHED) {
-            table.prefetch(flow);
+            table.prefetch(local, remote);
         }
     }
 

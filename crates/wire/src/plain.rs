@@ -94,6 +94,20 @@ impl PlainHeader {
     }
 }
 
+/// Source and destination address of what looks like an IP packet, as numbers, without any check: to ask for memory ahead, and for nothing else.
+#[must_use]
+#[inline]
+pub fn unchecked_addresses(bytes: &[u8]) -> Option<(Version, u128, u128)> {
+    if bytes.first()? >> 4 == 4 {
+        let h = bytes.first_chunk::<IPV4_HEADER_BYTES>()?;
+        let number = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]).into();
+        return Some((Version::V4, number(12), number(16)));
+    }
+    let (_, addresses) = bytes.first_chunk::<IPV6_HEADER_BYTES>()?.split_at(8);
+    let number = |half: Option<&[u8; 16]>| half.map(|octets| u128::from_be_bytes(*octets));
+    Some((Version::V6, number(addresses.first_chunk())?, number(addresses.last_chunk())?))
+}
+
 #[inline(always)]
 fn ports(protocol: u8, first: [u8; FIRST_BYTES]) -> Option<(u16, u16)> {
     let pair = (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]));
@@ -178,6 +192,7 @@ mod tests {
             prop_assert_eq!(usize::from(plain.total_bytes), whole.total_bytes);
             prop_assert_eq!((plain.protocol, plain.traffic_class), (whole.protocol, whole.traffic_class));
             prop_assert!(whole.fragment.is_none());
+            prop_assert_eq!(unchecked_addresses(&bytes), Some((plain.version, plain.source, plain.destination)));
         }
     }
 }
