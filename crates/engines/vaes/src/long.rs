@@ -209,7 +209,8 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
         for state in &mut states {
             *state = _mm512_xor_si512(self.start, *state);
         }
-        let powers = self.key.powers_from(self.power);
+        // Where nothing is pending, nothing is hashed.
+        let powers = if PENDING { self.key.powers_from(self.power) } else { const { &[[0; 4]; CHUNK] } };
         self.turn::<N, PENDING, LAST, 0>(&mut states, powers);
         self.turn::<N, PENDING, LAST, 1>(&mut states, powers);
         self.turn::<N, PENDING, LAST, 2>(&mut states, powers);
