@@ -27,6 +27,8 @@ use testudo_gateway::{
 use testudo_ipsec::{Event, EventKind, TunnelIndex};
 use testudo_packet::Pool;
 
+/// Name of the worker's thread.
+pub(super) const WORKER_THREAD: &str = "worker-0";
 /// How often sequence numbers are granted to SAs that asked for some.
 const SUPPLY_INTERVAL: Duration = Duration::from_millis(20);
 /// News that may wait for the control thread; what comes on top is not worth the worker's time.
@@ -169,7 +171,7 @@ fn start_worker(
     clock: SystemClock,
     news: SyncSender<News>,
 ) -> io::Result<WorkerThread> {
-    std::thread::Builder::new().name("worker-0".into()).spawn(move || {
+    std::thread::Builder::new().name(WORKER_THREAD.into()).spawn(move || {
         let mut lost = 0_u64;
         let mut tell = |event| match news.try_send(News::Event(event)) {
             // The worker does not wait for the log. What could not be told is counted, and shows in `sa list`.

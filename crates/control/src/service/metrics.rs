@@ -1,7 +1,9 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
 
 use super::api::Shared;
+use super::daemon::WORKER_THREAD;
 use super::roster::Running;
+use super::worker_time::worker_time;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -211,7 +213,11 @@ fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::R
     let help = "Of so many batches one has its stages measured";
     gauge(encoder, "stage_measured_of", help, MEASURED_OF.into())?;
     let help = "The processor's clock that stages are measured with: its rate is ticks in a second";
-    counter(encoder, "ticks", help, ticks())
+    counter(encoder, "ticks", help, ticks())?;
+    let Some(time) = worker_time(WORKER_THREAD) else { return Ok(()) };
+    counter(encoder, "worker_ran_ns", "Nanoseconds that the worker was on a processor", time.ran_ns)?;
+    let help = "Nanoseconds that the worker was ready to run and had no processor";
+    counter(encoder, "worker_queued_ns", help, time.queued_ns)
 }
 
 fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running]) -> fmt::Result {

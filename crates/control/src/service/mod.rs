@@ -19,3 +19,4 @@ pub mod privileges;
 pub mod report;
 pub mod roster;
 mod windows;
+mod worker_time;

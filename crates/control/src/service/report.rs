@@ -1,6 +1,8 @@
 //! What a running gateway tells about itself, as JSON: the source of every table, and of `--json`.
 
+use super::daemon::WORKER_THREAD;
 use super::roster::{Roster, Running};
+use super::worker_time::worker_time;
 use crate::config::{self, Encapsulation, Remote};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -95,6 +97,7 @@ pub fn status(facts: &Facts, roster: &Roster) -> Value {
         "engines": engines.collect::<Vec<_>>(),
         "ports": { "protected": port(&facts.counters.protected()), "unprotected": port(&facts.counters.unprotected()) },
         "stages": stages(facts),
+        "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),
         "drops": drops(&facts.counters),
         "created": facts.counters.created(),
         "free_buffers": facts.counters.free_buffers(),
