@@ -20,6 +20,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use testudo_control::service::api::ask;
+use view::Picture;
 
 /// `testudo top`
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
@@ -77,7 +78,7 @@ fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
         if args.gateway.json {
             outln!("{}", view::json(&change, &reading));
         } else {
-            let text = view::lines(&change, &reading).join("\n");
+            let text = Picture::of(&change, &reading).lines().join("\n");
             outln!("{}{text}", if is_first { "" } else { "\n" });
         }
         is_first = false;
@@ -91,16 +92,16 @@ fn live(watch: &mut Watch) -> Result<(), Failure> {
     let terminal = |error: io::Error| Failure::new(Kind::Other, format!("terminal: {error}"));
     let mut screen = Screen::open().map_err(terminal)?;
     let first = format!("the first figures come in {:.1} s; q leaves", watch.interval.as_secs_f64());
-    let mut lines = vec![first];
+    let mut picture = Picture::message(&first);
     loop {
         let (columns, rows) = screen.size();
-        screen.draw(&view::fitted(lines.clone(), columns, rows)).map_err(terminal)?;
+        screen.draw(&picture.fitted(columns, rows)).map_err(terminal)?;
         match screen.wait(watch.remaining()).map_err(terminal)? {
             Wake::Quit => return Ok(()),
             Wake::Redraw => {}
             Wake::Time => match watch.read()? {
-                Some((change, reading)) => lines = view::lines(&change, &reading),
-                None => lines = vec!["the gateway was started again".to_owned()],
+                Some((change, reading)) => picture = Picture::of(&change, &reading),
+                None => picture = Picture::message("the gateway was started again"),
             },
         }
     }

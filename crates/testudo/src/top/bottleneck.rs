@@ -4,10 +4,14 @@ use super::change::Change;
 use super::reading::Reading;
 use testudo_packet::Stage;
 
-/// From this share of the time on the worker is the bottleneck. The clock does not see all of a busy worker: the calls that find a port empty,
-/// looking for commands, what the scheduler takes for other threads. A worker that never waits shows 85 to 99 %; one that waits
-/// shows no more than its load.
+/// From this share on, the time that the worker waits for a processor tells more than what it does when it has one. What interrupts and a
+/// scheduler's tick take stays below a few percent.
+const QUEUED: f64 = 0.20;
+/// From this share of the time on, as the stage clock saw it, the worker is the bottleneck. It does not see all of a busy worker: calls that find
+/// a port empty and looking for commands stand between its batches, up to a third of the time where a call brings one packet.
 const BUSY: f64 = 0.80;
+/// A worker that runs, or would, for this share of the time never sleeps: it is the bottleneck if it is at least [`HALF`] busy with packets.
+const AWAKE: f64 = 0.90;
 /// From this share on a port that takes nothing is the bottleneck of a worker that is not busy. A burst that is a little longer than a socket's
 /// buffer shows as a few percent, and costs nothing.
 const WAITING: f64 = 0.25;
@@ -19,6 +23,8 @@ const HALF: f64 = 0.50;
 pub enum Bottleneck {
     /// There are none.
     NoPackets,
+    /// Others have the processors that the worker needs.
+    Processors { queued: f64 },
     /// A stage of the worker's.
     Stage(Heaviest),
     /// A port takes no more.
@@ -48,15 +54,24 @@ fn heaviest(change: &Change) -> Option<Heaviest> {
     Some(Heaviest { direction: name, stage, share, cycles_per_packet })
 }
 
-/// Names the bottleneck. A busy worker comes first: whatever else waits, waits for it.
+fn is_worker_full(change: &Change) -> bool {
+    let is_awake = change.worker.is_some_and(|(ran, queued)| ran + queued >= AWAKE);
+    change.busy() >= BUSY || (is_awake && change.busy() >= HALF)
+}
+
+/// Names the bottleneck. A worker without a processor comes first, because it seems slow in whatever it does; a busy one comes next: whatever
+/// else waits, waits for it.
 pub fn bottleneck(change: &Change) -> Bottleneck {
     if change.directions().iter().all(|(_, direction)| direction.packets_per_second == 0.0)
         && change.ports().iter().all(|(_, port)| port.waiting < WAITING)
     {
         return Bottleneck::NoPackets;
     }
+    if let Some((_, queued)) = change.worker.filter(|(_, queued)| *queued >= QUEUED) {
+        return Bottleneck::Processors { queued };
+    }
     let heaviest = heaviest(change);
-    if let Some(heaviest) = heaviest.clone().filter(|_| change.busy() >= BUSY) {
+    if let Some(heaviest) = heaviest.clone().filter(|_| is_worker_full(change)) {
         return Bottleneck::Stage(heaviest);
     }
     let [protected, unprotected] = change.ports();
@@ -86,6 +101,7 @@ impl Bottleneck {
     pub fn kind(&self) -> &'static str {
         match self {
             Bottleneck::NoPackets => "none",
+            Bottleneck::Processors { .. } => "processors",
             Bottleneck::Stage(_) => "worker",
             Bottleneck::Port { .. } => "port",
             Bottleneck::Buffers => "buffers",
@@ -98,6 +114,10 @@ impl Bottleneck {
         let busy = change.busy() * 100.0;
         match self {
             Bottleneck::NoPackets => "no packet came: there is nothing to be slow".to_owned(),
+            Bottleneck::Processors { queued } => format!(
+                "bottleneck: the processors, the worker waited for one {:.0} % of the time: others run where it should; worker {busy:.0} % busy",
+                queued * 100.0
+            ),
             Bottleneck::Stage(heaviest) => {
                 let Heaviest { direction, stage, share, cycles_per_packet } = heaviest;
                 let advice = match (stage, &reading.missed_engine) {
@@ -168,6 +188,29 @@ mod tests {
         let mut readings = load(950, 0);
         readings.1.missed_engine = Some(("ipsec-mb".into(), "no library".into()));
         assert!(named(&readings).1.ends_with("; the engine ipsec-mb is not in use: no library"));
+    }
+
+    #[test]
+    fn a_worker_without_a_processor_is_told_before_what_it_does() {
+        let mut readings = load(900, 0);
+        (readings.0.worker, readings.1.worker) = (Some((0, 0)), Some((650_000_000, 300_000_000)));
+        let (found, words) = named(&readings);
+        assert_eq!(found, Bottleneck::Processors { queued: 0.3 });
+        assert!(
+            words.starts_with("bottleneck: the processors, the worker waited for one 30 % of"),
+            "{words}"
+        );
+        readings.1.worker = Some((900_000_000, 50_000_000));
+        assert_eq!(named(&readings).0.kind(), "worker");
+    }
+
+    #[test]
+    fn a_worker_that_never_sleeps_is_full_although_the_clock_does_not_see_all() {
+        let mut readings = load(600, 0);
+        (readings.0.worker, readings.1.worker) = (Some((0, 0)), Some((900_000_000, 50_000_000)));
+        assert_eq!(named(&readings).0.kind(), "worker");
+        readings.1.worker = Some((700_000_000, 50_000_000));
+        assert_eq!(named(&readings).0.kind(), "elsewhere");
     }
 
     #[test]

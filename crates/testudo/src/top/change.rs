@@ -15,6 +15,8 @@ pub struct Change {
     pub unprotected: PortRates,
     /// Packets a second, of the reasons that moved.
     pub drops: Vec<(String, f64)>,
+    /// Shares of the time, of 1, that the worker was on a processor and that it waited for one, where the kernel tells.
+    pub worker: Option<(f64, f64)>,
     /// Whether the pool was empty at either end.
     pub is_out_of_buffers: bool,
 }
@@ -166,6 +168,10 @@ impl Change {
             protected: interval.port(protected.0, protected.1),
             unprotected: interval.port(unprotected.0, unprotected.1),
             drops: moved.collect(),
+            worker: earlier.worker.zip(later.worker).map(|(then, now)| {
+                let elapsed = later.elapsed_ns - earlier.elapsed_ns;
+                (share(now.0.saturating_sub(then.0), elapsed), share(now.1.saturating_sub(then.1), elapsed))
+            }),
             is_out_of_buffers: earlier.free_buffers == 0 || later.free_buffers == 0,
         })
     }
@@ -225,6 +231,9 @@ mod tests {
         assert_eq!(change.inbound.packets_per_call, None);
         assert!(close(change.unprotected.waiting, 0.25) && close(change.protected.waiting, 0.0));
         assert_eq!(change.drops, [("y".to_owned(), 2.0)]);
+        assert!(change.worker.is_none(), "the kernel did not tell");
+        (a.worker, b.worker) = (Some((0, 7)), Some((500_000_000, 200_000_007)));
+        assert_eq!(Change::between(&a, &b).unwrap().worker, Some((0.25, 0.1)));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Reading {
     pub clock_ticks: u64,
     /// The same moment in the gateway's own time.
     pub elapsed_ns: u64,
+    /// Nanoseconds that the worker was on a processor, and that it waited for one, where the kernel tells.
+    pub worker: Option<(u64, u64)>,
     /// One batch in so many is measured.
     pub measured_of: u64,
     pub outbound: StageTimes,
@@ -71,6 +73,7 @@ impl Reading {
             missed_engine,
             clock_ticks: number(&stages["clock"], "ticks")?,
             elapsed_ns: number(&stages["clock"], "elapsed_ns")?,
+            worker: worker(&status["worker"])?,
             measured_of: number(stages, "measured_of")?,
             outbound: times(&stages["outbound"])?,
             inbound: times(&stages["inbound"])?,
@@ -99,6 +102,13 @@ fn engines(status: &Value) -> Result<(String, Option<(String, String)>), Missing
     let first = engines.iter().position(|e| e["in_use"] == true).ok_or(Missing("engine"))?;
     let missed = engines[..first].first().map(|e| Ok((text(e, "name")?, text(e, "detail")?))).transpose()?;
     Ok((text(&engines[first], "name")?, missed))
+}
+
+fn worker(object: &Value) -> Result<Option<(u64, u64)>, Missing> {
+    if object.is_null() {
+        return Ok(None);
+    }
+    Ok(Some((number(object, "ran_ns")?, number(object, "queued_ns")?)))
 }
 
 fn times(object: &Value) -> Result<StageTimes, Missing> {

@@ -59,7 +59,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-fn head(change: &Change, reading: &Reading) -> String {
+fn head(reading: &Reading) -> String {
     let up = reading.uptime_seconds;
     let down = match reading.tunnels_down {
         0 => String::new(),
@@ -67,15 +67,27 @@ fn head(change: &Change, reading: &Reading) -> String {
     };
     let tunnels = if reading.tunnels == 1 { "tunnel" } else { "tunnels" };
     format!(
-        "testudo {}, up {}:{:02}:{:02}, {} {tunnels}{down}, {}, worker {:.0} % busy",
+        "testudo {}, up {}:{:02}:{:02}, {} {tunnels}{down}, engine {}",
         reading.version,
         up / 3600,
         up / 60 % 60,
         up % 60,
         reading.tunnels,
-        reading.engine,
-        change.busy() * 100.0
+        reading.engine
     )
+}
+
+fn worker(change: &Change) -> String {
+    let time = change.worker.map_or(String::new(), |(ran, queued)| {
+        let (ran, queued) = (ran * 100.0, queued * 100.0);
+        format!(", {ran:.0} % on a processor, {queued:.0} % waiting for one")
+    });
+    format!("worker {:.0} % busy with packets{time}", change.busy() * 100.0)
+}
+
+/// With more digits where two would say nothing.
+fn gbit_s(value: f64) -> String {
+    if value > 0.0 && value < 0.1 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
 /// A row of one figure for each direction.
@@ -87,7 +99,7 @@ fn rates(change: &Change) -> Vec<String> {
     vec![
         format!("{:<14}{:>18}{:15}{:>18}", "", "outbound", "", "inbound"),
         rate_row("packets/s", change, |d| grouped_figure(d.packets_per_second)),
-        rate_row("Gbit/s", change, |d| format!("{:.2}", d.gbit_s)),
+        rate_row("Gbit/s", change, |d| gbit_s(d.gbit_s)),
         rate_row("packets/call", change, |d| fine(d.packets_per_call)),
         rate_row("packets/batch", change, |d| fine(d.packets_per_batch())),
         rate_row("worker's time", change, |d| percent(Some(d.busy))),
@@ -130,7 +142,7 @@ fn stages(change: &Change) -> Vec<String> {
         format!("{name:<14}{outbound} {inbound}")
     };
     let heads = format!("{:>8}{:>10}{:>7} {:BAR_COLUMNS$}", "packet", "batch", "share", "");
-    let mut lines = vec![format!("{:<14}{heads} {heads}", "cycles by")];
+    let mut lines = vec![format!("{:<14}{heads} {heads}", "cycles per")];
     lines.extend(Stage::ALL.map(|stage| row(stage.name(), &|d| Cells::of_stage(d, stage))));
     lines.push(row("all", &Cells::of_all));
     lines
@@ -146,9 +158,9 @@ fn ports(change: &Change) -> Vec<String> {
     lines.extend(change.ports().map(|(side, port)| {
         let cells = [
             grouped_figure(port.rx_packets_per_second),
-            format!("{:.2}", port.rx_gbit_s),
+            gbit_s(port.rx_gbit_s),
             grouped_figure(port.tx_packets_per_second),
-            format!("{:.2}", port.tx_gbit_s),
+            gbit_s(port.tx_gbit_s),
             percent(Some(port.waiting)),
         ];
         row(&format!("{side}: {}", port.name), cells)
@@ -167,39 +179,53 @@ fn drops(change: &Change) -> Vec<String> {
     wrapped(&format!("dropped each second: {}", reasons.collect::<Vec<_>>().join(", ")))
 }
 
-/// A snapshot in lines of at most 80 columns. The last one names the bottleneck.
-pub fn lines(change: &Change, reading: &Reading) -> Vec<String> {
-    let verdict = bottleneck(change).tell(change, reading);
-    let blocks = [
-        vec![cut(&head(change, reading), COLUMNS)],
-        rates(change),
-        stages(change),
-        ports(change),
-        drops(change),
-        wrapped(&verdict),
-    ];
-    let mut lines: Vec<String> = Vec::new();
-    for block in blocks {
-        if !lines.is_empty() {
-            lines.push(String::new());
-        }
-        lines.extend(block.iter().map(|line| line.trim_end().to_owned()));
-    }
-    lines
+/// What is shown of a snapshot, in lines of at most 80 columns.
+pub struct Picture {
+    figures: Vec<String>,
+    /// Names the bottleneck, and is shown last, whatever there is no room for.
+    verdict: Vec<String>,
 }
 
-/// What fits a screen: blank lines go first, then what stands above the last lines.
-pub fn fitted(mut lines: Vec<String>, columns: usize, rows: usize) -> Vec<String> {
-    while lines.len() > rows {
-        let Some(blank) = lines.iter().rposition(String::is_empty) else { break };
-        lines.remove(blank);
+impl Picture {
+    /// Of a snapshot.
+    pub fn of(change: &Change, reading: &Reading) -> Self {
+        let blocks = [
+            vec![cut(&head(reading), COLUMNS), worker(change)],
+            rates(change),
+            stages(change),
+            ports(change),
+            drops(change),
+        ];
+        let mut figures: Vec<String> = Vec::new();
+        for block in blocks {
+            figures.extend(block.iter().map(|line| line.trim_end().to_owned()));
+            figures.push(String::new());
+        }
+        Self { figures, verdict: wrapped(&bottleneck(change).tell(change, reading)) }
     }
-    if lines.len() > rows {
-        let last = lines.pop();
-        lines.truncate(rows.saturating_sub(1));
-        lines.extend(last);
+
+    /// Of a message, while there is nothing else.
+    pub fn message(words: &str) -> Self {
+        Self { figures: Vec::new(), verdict: wrapped(words) }
     }
-    lines.iter().map(|line| cut(line, columns)).collect()
+
+    /// All lines.
+    pub fn lines(&self) -> Vec<String> {
+        self.figures.iter().chain(&self.verdict).cloned().collect()
+    }
+
+    /// What fits a screen: blank lines go first, then the figures from below.
+    pub fn fitted(&self, columns: usize, rows: usize) -> Vec<String> {
+        let mut figures = self.figures.clone();
+        let room = rows.saturating_sub(self.verdict.len());
+        while figures.len() > room {
+            let Some(blank) = figures.iter().rposition(String::is_empty) else { break };
+            figures.remove(blank);
+        }
+        figures.truncate(room);
+        let shown = figures.iter().chain(&self.verdict).take(rows);
+        shown.map(|line| cut(line, columns)).collect()
+    }
 }
 
 fn direction_json(direction: &Direction) -> Value {
@@ -255,6 +281,8 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
         "ticks_per_second": change.ticks_per_second,
         "engine": reading.engine,
         "busy": change.busy(),
+        "on_processor": change.worker.map(|(ran, _)| ran),
+        "waiting_for_processor": change.worker.map(|(_, queued)| queued),
         "outbound": direction_json(&change.outbound),
         "inbound": direction_json(&change.inbound),
         "ports": { "protected": port_json(&change.protected), "unprotected": port_json(&change.unprotected) },
@@ -271,7 +299,8 @@ mod tests {
 
     /// A gateway with long names, all figures large, and every drop reason at once.
     fn crowded() -> (Change, Reading) {
-        let (a, mut b) = (reading(1), reading(2));
+        let (mut a, mut b) = (reading(1), reading(2));
+        (a.worker, b.worker) = (Some((0, 0)), Some((1_000_000_000, 100_000_000)));
         b.version = "0.1.0".to_owned();
         b.engine = "ipsec-mb".to_owned();
         b.missed_engine =
@@ -291,10 +320,15 @@ mod tests {
         (Change::between(&a, &b).unwrap(), b)
     }
 
+    fn idle() -> Picture {
+        let (a, b) = (reading(1), reading(2));
+        Picture::of(&Change::between(&a, &b).unwrap(), &b)
+    }
+
     #[test]
     fn whatever_happens_80_columns_are_enough() {
         let (change, reading) = crowded();
-        let shown = lines(&change, &reading);
+        let shown = Picture::of(&change, &reading).lines();
         let wide: Vec<_> = shown.iter().filter(|line| line.chars().count() > COLUMNS).collect();
         assert!(wide.is_empty(), "{wide:#?}");
         assert!(shown.iter().any(|line| line.starts_with("cryptography")), "{shown:#?}");
@@ -302,23 +336,23 @@ mod tests {
 
     #[test]
     fn the_bottleneck_is_shown_on_the_smallest_screen() {
-        let (a, b) = (reading(1), reading(2));
-        let all = lines(&Change::between(&a, &b).unwrap(), &b);
-        let last = all.last().unwrap().clone();
-        assert_eq!(last, "no packet came: there is nothing to be slow");
-        for rows in [1, 5, 24, 100] {
-            let shown = fitted(all.clone(), 40, rows);
-            assert!(shown.len() <= rows, "{rows}: {shown:#?}");
-            assert_eq!(shown.last().unwrap(), &cut(&last, 40));
+        assert_eq!(idle().lines().last().unwrap(), "no packet came: there is nothing to be slow");
+        let (change, reading) = crowded();
+        let busy = Picture::of(&change, &reading);
+        assert!(busy.verdict.len() > 1, "it takes some lines");
+        for (picture, rows) in [(idle(), 1), (idle(), 5), (idle(), 100), (busy, 12)] {
+            let shown = picture.fitted(40, rows);
+            let verdict: Vec<_> = picture.verdict.iter().map(|line| cut(line, 40)).collect();
+            assert!(shown.len() <= rows && shown.ends_with(&verdict), "{rows}: {shown:#?}");
         }
     }
 
     #[test]
     fn a_usual_screen_shows_all_but_blank_lines() {
-        let (a, b) = (reading(1), reading(2));
-        let all = lines(&Change::between(&a, &b).unwrap(), &b);
-        let full = all.iter().filter(|line| !line.is_empty()).count();
-        assert!(full <= 24, "{full} lines");
+        let picture = idle();
+        let shown = picture.fitted(80, 24);
+        let full = picture.lines().into_iter().filter(|line| !line.is_empty()).count();
+        assert_eq!(shown.iter().filter(|line| !line.is_empty()).count(), full);
     }
 
     #[test]

@@ -124,6 +124,9 @@ fn tells_stages(link: &mut Link) -> TestResult {
             format!("{reading}: {then} {now}")
         })?;
     }
+    ensure(later["worker"].is_null() || later["worker"]["ran_ns"].as_u64() > Some(0), || {
+        format!("{later:#}")
+    })?;
     ensure(stages["measured_of"] == 8, || format!("{stages:#}"))?;
     stop(pair)
 }
