@@ -29,9 +29,9 @@ tests() {
   $cargo test --locked --workspace --no-fail-fast
 }
 
-# What is counted of a packet's way: of the build that ships, because checks of the development build would be counted too.
+# What is counted and measured of a packet's way: of the build that ships, because checks of the development build would be counted too.
 release() {
-  $cargo test --locked --release --package testudo-gateway --test instructions
+  $cargo test --locked --release --package testudo-gateway --test instructions --test stage_clock
 }
 
 # Every interleaving of the threads that share sequence numbers. Its own target folder: other flags would build everything again.

@@ -1,0 +1,62 @@
+//! What the stage clock costs: turns that it measures beside turns that it does not, in the same run.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "test data is made of small numbers, and a test says what must hold"
+)]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use support::load::Load;
+use testudo_crypto::Direction;
+use testudo_gateway::Worker;
+use testudo_ipsec::Moment;
+use testudo_packet::{MEASURED_OF, ticks};
+use testudo_port_memory::LoopPort;
+use testudo_wire::ip::Version;
+
+/// Turns of each kind, at least, of which the median is taken.
+const TURNS: usize = 2000;
+
+const LOAD: Load = Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1 };
+
+/// The median ticks of turns that were measured, and of those that were not.
+fn medians(worker: &mut Worker, mut before: impl FnMut()) -> (u64, u64) {
+    let (mut measured, mut others) = (Vec::new(), Vec::new());
+    while measured.len() < TURNS {
+        before();
+        let batches = worker.outbound_stages().batches;
+        let start = ticks();
+        let moved = worker.turn(Moment::default()).expect("ports in memory do not fail");
+        let took = ticks().wrapping_sub(start);
+        assert!(moved > 0, "the load has run dry");
+        let kind = if worker.outbound_stages().batches > batches { &mut measured } else { &mut others };
+        kind.push(took);
+    }
+    let median = |of: &mut [u64]| *of.select_nth_unstable(of.len() / 2).1;
+    (median(&mut measured), median(&mut others))
+}
+
+/// Percent of all cycles, when one turn in several is measured.
+fn cost_percent((measured, other): (u64, u64)) -> f64 {
+    (measured as f64 - other as f64) / f64::from(MEASURED_OF) / other as f64 * 100.0
+}
+
+/// The worst there is for a busy worker: the smallest packets, and no cryptography, which would be most of the time.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "measures what ships: `scripts/test.sh release`")]
+fn the_stage_clock_costs_less_than_2_percent_of_full_batches() {
+    let feed = LoopPort::new("load", LOAD.packets());
+    let full = medians(&mut LOAD.worker(feed, LoopPort::discard("sink")), || {});
+    let (feed, demand) = LoopPort::on_demand("load", LOAD.packets());
+    let single = medians(&mut LOAD.worker(feed, LoopPort::discard("sink")), || demand.ask(1));
+    for (name, turns) in [("full batches", full), ("single packets", single)] {
+        let (measured, other) = turns;
+        let cost = cost_percent(turns);
+        println!("{name}: {measured} cycles a measured turn, {other} any other: {cost:.2} % of all");
+    }
+    assert!(cost_percent(full) < 2.0, "the clock costs {:.2} %", cost_percent(full));
+}
