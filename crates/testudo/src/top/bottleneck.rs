@@ -7,6 +7,9 @@ use testudo_packet::Stage;
 /// From this share on, the time that the worker waits for a processor tells more than what it does when it has one. What interrupts and a
 /// scheduler's tick take stays below a few percent.
 const QUEUED: f64 = 0.20;
+/// A worker that sleeps for more than the rest has what it needs, late though it may get it: a tunnel over a slow link, on a machine that is busy with
+/// other things, waits for a processor at each packet and could carry many times as much.
+const WANTED: f64 = 0.70;
 /// From this share of the time on, as the stage clock saw it, the worker is the bottleneck. It does not see all of a busy worker: calls that find
 /// a port empty and looking for commands stand between its batches, up to a third of the time where a call brings one packet.
 const BUSY: f64 = 0.80;
@@ -67,7 +70,8 @@ pub fn bottleneck(change: &Change) -> Bottleneck {
     {
         return Bottleneck::NoPackets;
     }
-    if let Some((_, queued)) = change.worker.filter(|(_, queued)| *queued >= QUEUED) {
+    let is_starved = |&(ran, queued): &(f64, f64)| queued >= QUEUED && ran + queued >= WANTED;
+    if let Some((_, queued)) = change.worker.filter(is_starved) {
         return Bottleneck::Processors { queued };
     }
     let heaviest = heaviest(change);
@@ -202,6 +206,9 @@ mod tests {
         );
         readings.1.worker = Some((900_000_000, 50_000_000));
         assert_eq!(named(&readings).0.kind(), "worker");
+        let mut readings = load(60, 0);
+        (readings.0.worker, readings.1.worker) = (Some((0, 0)), Some((80_000_000, 210_000_000)));
+        assert_eq!(named(&readings).0.kind(), "elsewhere", "it sleeps most of the time");
     }
 
     #[test]
