@@ -282,7 +282,7 @@ fn what_cannot_be_measured_is_said_in_one_line() {
     assert_eq!(error("--engines gpu"), "there is no engine \"gpu\"; the engines are portable");
     let few = error("--suites mixed --sas 60,5");
     assert_eq!(few, "--suites mixed needs --sas 6 or more: there are 6 suites, and 5 is too few");
-    assert!(error("--sas 65536 --sizes 1420").contains("at most 17722 SAs"));
+    assert!(error("--sas 65536 --sizes 16000").contains("at most 33321 SAs"));
     let missing = Candidate {
         name: "missing",
         open: Box::new(|| {

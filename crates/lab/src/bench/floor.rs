@@ -1,5 +1,6 @@
 //! The floor: what the cryptography of a case costs alone, for the very jobs that the gateway makes.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,30 +13,63 @@ use super::error::Wrong;
 #[derive(Default)]
 struct Recording {
     keys: Vec<(KeyMaterial, Direction)>,
-    jobs: Vec<Job>,
+    jobs: Vec<RecordedJob>,
+    /// How many jobs came at once, each time.
+    submissions: Vec<usize>,
+    packets: Vec<Vec<u8>>,
+    /// The packet that stands for all that are sealed with this length.
+    sealed_lengths: HashMap<usize, usize>,
+    /// The longest buffer.
+    room: usize,
+}
+
+/// A job without its buffer.
+struct RecordedJob {
+    job: Job,
+    headroom: usize,
+    /// Its place among the packets.
+    packet: usize,
+}
+
+impl Recording {
+    fn add(&mut self, job: &Job) {
+        let bytes = job.buffer.bytes();
+        let next = self.packets.len();
+        // What is sealed may be anything; what is opened must have its own ICV.
+        let packet = match job.direction {
+            Direction::Seal => *self.sealed_lengths.entry(bytes.len()).or_insert(next),
+            Direction::Open => next,
+        };
+        if packet == next {
+            self.packets.push(bytes.to_vec());
+        }
+        self.room = self.room.max(job.buffer.capacity());
+        let headroom = job.buffer.headroom();
+        self.jobs.push(RecordedJob { job: Job { buffer: Buffer::default(), ..*job }, headroom, packet });
+    }
 }
 
 /// An engine that copies the jobs it is given, and does none of them.
-pub(super) struct Recorder(Arc<Mutex<Recording>>);
+pub(super) struct Recorder {
+    recording: Arc<Mutex<Recording>>,
+    /// As the engine that it stands for wants it: so jobs come in the same formation.
+    company: Vec<(Suite, usize)>,
+}
 
 /// The jobs of a gateway and the keys that they name.
 pub(super) struct Recorded(Arc<Mutex<Recording>>);
 
 impl Recorder {
-    pub(super) fn new() -> (Self, Recorded) {
+    /// One that is given jobs as `engine` would be.
+    pub(super) fn beside(engine: &dyn Engine) -> (Self, Recorded) {
         let recording = Arc::<Mutex<Recording>>::default();
-        (Self(Arc::clone(&recording)), Recorded(recording))
+        let company = Suite::ALL.iter().map(|&suite| (suite, engine.company(suite))).collect();
+        (Self { recording: Arc::clone(&recording), company }, Recorded(recording))
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Recording) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.recording.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-/// A job of its own with a copy of the packet, in a buffer of the same shape.
-fn copy_of(job: &Job) -> Job {
-    let buffer = Buffer::copied(job.buffer.bytes(), job.buffer.headroom(), job.buffer.tailroom());
-    Job { buffer, ..*job }
 }
 
 impl Engine for Recorder {
@@ -62,8 +96,15 @@ impl Engine for Recorder {
 
     fn remove(&mut self, _key: KeyId) {}
 
+    fn company(&self, suite: Suite) -> usize {
+        self.company.iter().find_map(|(own, company)| (*own == suite).then_some(*company)).unwrap_or(1)
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        self.with(|recording| recording.jobs.extend(jobs.iter().map(copy_of)));
+        self.with(|recording| {
+            recording.submissions.push(jobs.len());
+            jobs.iter().for_each(|job| recording.add(job));
+        });
         jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
         jobs.len()
     }
@@ -80,7 +121,7 @@ impl Recorded {
     pub(super) fn floor(self, engine: &mut dyn Engine, duration: Duration) -> Result<Floor, Wrong> {
         let recording = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let keys = install(engine, &recording.keys)?;
-        let measured = measure(engine, &keys, &recording.jobs, duration);
+        let measured = measure(engine, &keys, &recording, duration);
         keys.into_iter().flatten().for_each(|key| engine.remove(key));
         measured
     }
@@ -95,19 +136,23 @@ fn install(engine: &mut dyn Engine, keys: &[(KeyMaterial, Direction)]) -> Result
 fn measure(
     engine: &mut dyn Engine,
     keys: &[Option<KeyId>],
-    jobs: &[Job],
+    recording: &Recording,
     duration: Duration,
 ) -> Result<Floor, Wrong> {
     let start = Instant::now();
     // The same few buffers again and again, as a pool gives them.
-    let mut live: Vec<Job> = jobs.iter().take(BATCH_SIZE).map(copy_of).collect();
-    let room = jobs.iter().map(|job| job.buffer.capacity()).max().unwrap_or(0);
-    live.iter_mut().for_each(|job| job.buffer = Buffer::with_capacity(room));
+    let (mut live, mut spare): (Vec<Job>, Vec<Buffer>) = Default::default();
     let (mut packets, mut cycles, mut done) = (0, 0, Vec::new());
-    let mut source = jobs.iter().cycle();
+    let mut source = recording.jobs.iter().cycle();
+    let mut submissions = recording.submissions.iter().cycle();
     while packets == 0 || start.elapsed() < duration {
-        for (job, recorded) in live.iter_mut().zip(&mut source) {
-            refill(job, recorded, keys);
+        let count = submissions.next().copied().unwrap_or_default();
+        for recorded in (&mut source).take(count) {
+            let buffer = spare.pop().unwrap_or_else(|| Buffer::with_capacity(recording.room));
+            live.push(refilled(buffer, recorded, recording, keys));
+        }
+        if live.is_empty() {
+            return Err("the gateway made no jobs".to_owned());
         }
         let before = ticks();
         let taken = engine.submit(&mut live);
@@ -123,17 +168,23 @@ fn measure(
         if taken != live.len() || live.iter().any(|job| job.status != JobStatus::Done) {
             return Err(format!("{} did not do all jobs of a batch", engine.name()));
         }
+        spare.extend(live.drain(..).map(|job| job.buffer));
     }
     Ok(Floor { cycles_per_packet: cycles as f64 / packets as f64 })
 }
 
-/// Makes `job` what `recorded` was, in its own buffer.
-fn refill(job: &mut Job, recorded: &Job, keys: &[Option<KeyId>]) {
-    let mut buffer = std::mem::take(&mut job.buffer);
-    let bytes = recorded.buffer.bytes();
-    buffer.reset(recorded.buffer.headroom());
+/// What `recorded` was, in `buffer`.
+fn refilled(
+    mut buffer: Buffer,
+    recorded: &RecordedJob,
+    recording: &Recording,
+    keys: &[Option<KeyId>],
+) -> Job {
+    let bytes = &recording.packets[recorded.packet];
+    buffer.reset(recorded.headroom);
     buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
     buffer.set_len(bytes.len());
-    let key = keys.get(recorded.key.0 as usize).copied().flatten().unwrap_or(KeyId(u32::MAX));
-    *job = Job { buffer, key, status: JobStatus::Pending, ..*recorded };
+    let job = &recorded.job;
+    let key = keys.get(job.key.0 as usize).copied().flatten().unwrap_or(KeyId(u32::MAX));
+    Job { buffer, key, status: JobStatus::Pending, ..*job }
 }

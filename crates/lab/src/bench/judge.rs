@@ -1,22 +1,28 @@
 //! Authenticity of figures first: what was measured must be what a peer accepts.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use testudo_crypto::Engine;
-use testudo_port_memory::LoopPort;
+use testudo_port_memory::{LoopPort, Packets};
 
 use super::case::{Case, Way};
 use super::error::Wrong;
+use super::load::SMALLEST_BYTES;
 use super::subject::Subject;
+
+/// Sealed packets that are held twice while they are collected, at most.
+const STEP: usize = 4096;
 
 /// Seals `count` packets, `packets` in turn, each SA's in sequence from 1.
 pub(super) fn seal(
     case: &Case,
     engine: Box<dyn Engine>,
-    packets: &[Vec<u8>],
+    packets: &Packets,
     count: usize,
-) -> Result<Vec<Vec<u8>>, Wrong> {
-    pass(case, Way::Outbound, engine, LoopPort::new("load", packets.to_vec()), count)
+) -> Result<Packets, Wrong> {
+    let mut sealed = Packets::default();
+    pass(case, Way::Outbound, engine, packets.clone(), count, |some| sealed.extend(some))?;
+    Ok(sealed)
 }
 
 /// A peer with `engine` opens what a measured gateway has sealed: every packet must be accepted, and be one of `originals`.
@@ -24,36 +30,47 @@ pub(super) fn accept(
     case: &Case,
     engine: Box<dyn Engine>,
     sealed: Vec<Vec<u8>>,
-    originals: &[Vec<u8>],
+    originals: &Packets,
 ) -> Result<(), Wrong> {
-    let count = sealed.len();
-    let opened = pass(case, Way::Inbound, engine, LoopPort::new("sealed", sealed), count);
-    let opened = opened.map_err(|wrong| format!("a peer refuses what was sealed: {wrong}"))?;
+    let (count, mut opened) = (sealed.len(), Vec::new());
+    let passed = pass(case, Way::Inbound, engine, sealed.into(), count, |some| opened.extend(some));
+    passed.map_err(|wrong| format!("a peer refuses what was sealed: {wrong}"))?;
     compare(&opened, originals)
 }
 
 /// Every packet of `found` must be one of `originals`, byte by byte.
-pub(super) fn compare(found: &[Vec<u8>], originals: &[Vec<u8>]) -> Result<(), Wrong> {
-    let originals: HashSet<&[u8]> = originals.iter().map(Vec::as_slice).collect();
-    let changed = found.iter().filter(|packet| !originals.contains(packet.as_slice())).count();
-    match changed {
+pub(super) fn compare(found: &[Vec<u8>], originals: &Packets) -> Result<(), Wrong> {
+    let originals: HashMap<&[u8], &[u8]> = originals.iter().collect();
+    let is_original = |packet: &&Vec<u8>| {
+        let parts = packet.split_at_checked(SMALLEST_BYTES);
+        parts.is_some_and(|(head, tail)| originals.get(head) == Some(&tail))
+    };
+    match found.len() - found.iter().filter(is_original).count() {
         0 => Ok(()),
-        _ => Err(format!("{changed} of {} packets did not come out as they went in", found.len())),
+        changed => Err(format!("{changed} of {} packets did not come out as they went in", found.len())),
     }
 }
 
-/// Sends `count` packets through a gateway of its own and returns all that came out.
+/// Sends `count` packets through a gateway of its own; `take` gets all that came out, in their order.
 fn pass(
     case: &Case,
     way: Way,
     engine: Box<dyn Engine>,
-    feed: LoopPort,
+    packets: Packets,
     count: usize,
-) -> Result<Vec<Vec<u8>>, Wrong> {
-    let mut peer = Subject::new(case, way, engine, feed.with_limit(count as u64))?;
-    peer.sink.keep(1, count);
-    peer.advance(count)?;
+    mut take: impl FnMut(Vec<Vec<u8>>),
+) -> Result<(), Wrong> {
+    let (feed, demand) = LoopPort::on_demand("load", packets);
+    let mut peer = Subject::new(case, way, engine, feed)?;
+    let mut left = count;
+    while left > 0 {
+        let step = left.min(STEP);
+        peer.sink.keep(1, step);
+        demand.ask(step as u64);
+        peer.advance(step)?;
+        take(peer.sink.take());
+        left -= step;
+    }
     peer.settle()?;
-    peer.check_books()?;
-    Ok(peer.sink.take())
+    peer.check_books()
 }

@@ -1,8 +1,10 @@
-//! The packets of a measurement: valid IPv4 and UDP, all different, spread over the tunnels: evenly, or, where suites are mixed, at random.
+//! The packets of a measurement: valid IPv4 and UDP, all with headers of their own, spread over the tunnels: evenly, or, where suites are mixed,
+//! at random. Their payloads are the same bytes: many SAs ask for many packets, and what these take of the caches is not what is measured.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
+use testudo_port_memory::Packets;
 use testudo_wire::checksum::Sum;
 use testudo_wire::ip::{IPV4_HEADER_BYTES, OuterHeader};
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
@@ -103,16 +105,17 @@ fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Inner packets.
-pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Vec<Vec<u8>>, ParseError> {
-    let mut draw = Draw(SEED);
-    (0..)
-        .zip(tunnels(suites, sas))
-        .zip(size.lengths(sas))
-        .map(|((number, tunnel), bytes)| packet(number, tunnel, bytes, &mut draw))
-        .collect()
+pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Packets, ParseError> {
+    let payload = Draw(SEED).bytes(size.longest_bytes() - SMALLEST_BYTES);
+    let mut packets = Packets::with_tail(payload.clone());
+    for ((number, tunnel), bytes) in (0..).zip(tunnels(suites, sas)).zip(size.lengths(sas)) {
+        let payload = &payload[..bytes - SMALLEST_BYTES];
+        packets.push(&headers(number, tunnel, payload)?, payload.len());
+    }
+    Ok(packets)
 }
 
-fn packet(number: u32, tunnel: u32, bytes: usize, draw: &mut Draw) -> Result<Vec<u8>, ParseError> {
+fn headers(number: u32, tunnel: u32, payload: &[u8]) -> Result<[u8; SMALLEST_BYTES], ParseError> {
     let (source, destination) = (IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0101 + number)), destination(tunnel));
     let ip = OuterHeader {
         source,
@@ -123,18 +126,18 @@ fn packet(number: u32, tunnel: u32, bytes: usize, draw: &mut Draw) -> Result<Vec
         dont_fragment: false,
     };
     let port = u16::try_from(1024 + number % 60_000).unwrap_or(u16::MAX);
-    let udp_bytes = bytes - IPV4_HEADER_BYTES;
+    let udp_bytes = UDP_HEADER_BYTES + payload.len();
     let udp = UdpHeader { source_port: port, destination_port: 5000, total_bytes: udp_bytes };
-    let mut packet = draw.bytes(bytes);
-    ip.write(&mut packet, bytes, port)?;
-    udp.write(&mut packet[IPV4_HEADER_BYTES..])?;
+    let mut headers = [0; SMALLEST_BYTES];
+    ip.write(&mut headers, IPV4_HEADER_BYTES + udp_bytes, port)?;
+    udp.write(&mut headers[IPV4_HEADER_BYTES..])?;
     let length = u32::try_from(udp_bytes).unwrap_or(u32::MAX);
     let sum = Sum::default().pseudo_header(source, destination, protocol::UDP, length);
-    let checksum = sum.bytes(&packet[IPV4_HEADER_BYTES..]).finish().to_bytes();
+    let checksum = sum.bytes(&headers[IPV4_HEADER_BYTES..]).bytes(payload).finish().to_bytes();
     // RFC 768: a sum of zero is sent as all ones.
     let checksum = if checksum == [0; 2] { [0xFF; 2] } else { checksum };
-    packet[IPV4_HEADER_BYTES + 6..SMALLEST_BYTES].copy_from_slice(&checksum);
-    Ok(packet)
+    headers[IPV4_HEADER_BYTES + 6..].copy_from_slice(&checksum);
+    Ok(headers)
 }
 
 #[cfg(test)]
@@ -145,6 +148,10 @@ mod tests {
     use testudo_wire::ip::IpHeader;
 
     const ONE: Suites = Suites::One(Suite::Aes128Gcm16);
+
+    fn whole(suites: Suites, size: Size, sas: u32) -> Vec<Vec<u8>> {
+        packets(suites, size, sas).unwrap().iter().map(|(head, tail)| [head, tail].concat()).collect()
+    }
 
     /// How many packets each tunnel's host gets.
     fn shares(packets: &[Vec<u8>]) -> HashMap<IpAddr, usize> {
@@ -179,8 +186,8 @@ mod tests {
 
     #[test]
     fn where_suites_are_mixed_tunnels_come_in_no_order() {
-        let first = packets(Suites::Mixed, Size::Bytes(64), 60).unwrap();
-        assert_eq!(first, packets(Suites::Mixed, Size::Bytes(64), 60).unwrap());
+        let first = whole(Suites::Mixed, Size::Bytes(64), 60);
+        assert_eq!(first, whole(Suites::Mixed, Size::Bytes(64), 60));
         let shares = shares(&first);
         assert_eq!(shares.len(), 60, "every tunnel has packets");
         assert!(shares.values().any(|share| *share != first.len() / 60), "{shares:?}");
@@ -189,7 +196,7 @@ mod tests {
     #[test]
     fn packets_are_valid_and_all_different() {
         for size in [Size::Bytes(28), Size::Bytes(1420), Size::Imix, Size::Random] {
-            let packets = packets(ONE, size, 3).unwrap();
+            let packets = whole(ONE, size, 3);
             assert_eq!(packets.iter().collect::<HashSet<_>>().len(), packets.len());
             for packet in &packets {
                 let header = IpHeader::parse(packet).unwrap();
@@ -207,11 +214,19 @@ mod tests {
     }
 
     #[test]
+    fn many_packets_share_one_payload() {
+        let packets = packets(ONE, Size::Bytes(1400), 100_000).unwrap();
+        assert_eq!((packets.len(), packets.bytes()), (100_000, 140_000_000));
+        let heads: usize = packets.iter().map(|(head, _)| head.len()).sum();
+        assert_eq!(heads, 100_000 * SMALLEST_BYTES);
+    }
+
+    #[test]
     fn every_sa_gets_its_share() {
         for (size, sas) in
             [(Size::Bytes(64), 1), (Size::Bytes(64), 100), (Size::Bytes(64), 1000), (Size::Imix, 7)]
         {
-            let shares = shares(&packets(ONE, size, sas).unwrap());
+            let shares = shares(&whole(ONE, size, sas));
             assert_eq!(shares.len(), sas as usize);
             assert!(shares.values().max().unwrap() - shares.values().min().unwrap() <= 1, "{shares:?}");
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use testudo_crypto::Engine;
 use testudo_packet::StageTimes;
-use testudo_port_memory::LoopPort;
+use testudo_port_memory::{LoopPort, Packets};
 
-use super::case::{Case, Way};
+use super::case::{Case, Size, Way};
 use super::engines::Engines;
 use super::error::Wrong;
 use super::floor::Recorder;
@@ -22,8 +22,15 @@ const SAMPLES: usize = 64;
 /// cache, as the few packets that an outbound measurement repeats do; figures are the same from 64 KiB to 1 MiB, and 8 % lower at 4 MiB.
 const RING_BYTES: usize = 1 << 20;
 const RING_PACKETS: usize = 2048;
-/// Packets of each SA in the ring, at least.
+/// Packets of each SA in the ring, at least, unless they would take more than [`RING_MOST_BYTES`].
 const RING_PACKETS_PER_SA: usize = 4;
+/// Many SAs need many packets, and those of a ring share nothing.
+const RING_MOST_BYTES: usize = 512 << 20;
+/// What ESP adds to a packet, and what it takes to know where the packet is, at most.
+const SEALED_EXTRA_BYTES: usize = 112;
+/// Bytes of packets that are kept for the judge before and after a measured run, and that the floor is measured with.
+const KEPT_BYTES: usize = 16 << 20;
+const FLOOR_BYTES: usize = 64 << 20;
 /// Time before a measurement in which caches and predictors get used to it.
 const WARM_UP: Duration = Duration::from_millis(2);
 
@@ -43,25 +50,32 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     let subject = engines.available[case.engine].open()?;
     match case.way {
         Way::Outbound => {
-            let floor = floor(case, engines, &originals, duration)?;
+            let floor = floor(case, engines, &originals, originals.len(), duration)?;
             let (run, judged) = outbound(case, subject, judge, &originals, duration)?;
             Ok(Sample { run, floor_cycles_per_packet: floor, judged })
         }
         Way::Inbound => {
             let ring = judge::seal(case, judge, &originals, ring_packets(case, &originals))?;
-            let floor = floor(case, engines, &ring[..originals.len()], duration)?;
+            let floor = floor(case, engines, &ring, originals.len(), duration)?;
             let (run, judged) = inbound(case, subject, ring, &originals, duration)?;
             Ok(Sample { run, floor_cycles_per_packet: floor, judged })
         }
     }
 }
 
-/// Cycles per packet of the engine alone, for the jobs that the gateway makes of `feed`.
-fn floor(case: &Case, engines: &mut Engines, feed: &[Vec<u8>], duration: Duration) -> Result<f64, Wrong> {
-    let (recorder, recorded) = Recorder::new();
-    let port = LoopPort::new("load", feed.to_vec()).with_limit(feed.len() as u64);
-    Subject::new(case, case.way, Box::new(recorder), port)?.exhaust()?;
+/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` of `feed`, as many as are kept for that.
+fn floor(
+    case: &Case,
+    engines: &mut Engines,
+    feed: &Packets,
+    count: usize,
+    duration: Duration,
+) -> Result<f64, Wrong> {
     let engine = engines.available[case.engine].instance.as_mut();
+    let (recorder, recorded) = Recorder::beside(engine);
+    let count = count.min(FLOOR_BYTES / (case.size.longest_bytes() + SEALED_EXTRA_BYTES));
+    let port = LoopPort::new("load", feed.clone()).with_limit(count as u64);
+    Subject::new(case, case.way, Box::new(recorder), port)?.exhaust()?;
     Ok(recorded.floor(engine, duration / 2)?.cycles_per_packet)
 }
 
@@ -69,58 +83,77 @@ fn outbound(
     case: &Case,
     engine: Box<dyn Engine>,
     judge: Box<dyn Engine>,
-    originals: &[Vec<u8>],
+    originals: &Packets,
     duration: Duration,
 ) -> Result<(Run, u64), Wrong> {
-    let mut subject = Subject::new(case, Way::Outbound, engine, LoopPort::new("load", originals.to_vec()))?;
-    let mut sealed = capture(&mut subject, originals.len())?;
+    let mut subject = Subject::new(case, Way::Outbound, engine, LoopPort::new("load", originals.clone()))?;
+    let mut sealed = capture(case, &mut subject, originals.len())?;
     subject.sink.keep(0, 0);
     subject.run_for(WARM_UP)?;
     subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
     let run = subject.run_for(duration)?;
     sealed.extend(subject.sink.take());
-    sealed.extend(capture(&mut subject, originals.len())?);
+    sealed.extend(capture(case, &mut subject, originals.len())?);
     subject.settle()?;
     subject.check_books()?;
+    // The judge has as many tunnels.
+    drop(subject);
     let judged = sealed.len() as u64;
     judge::accept(case, judge, sealed, originals)?;
     Ok((run, judged))
 }
 
-/// The newest packets of as many as `count` more.
-fn capture(subject: &mut Subject, count: usize) -> Result<Vec<Vec<u8>>, Wrong> {
-    subject.sink.keep(1, count);
+/// Packets of as many as `count` more: all of them, or as many as are kept, from all over.
+fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u8>>, Wrong> {
+    let most = count.min(KEPT_BYTES / (case.size.longest_bytes() + SEALED_EXTRA_BYTES));
+    let interval = count.div_ceil(most.max(1));
+    // Not the same tunnels again and again.
+    subject.sink.keep(if interval > 1 { interval | 1 } else { 1 }, most);
     subject.advance(count)?;
     Ok(subject.sink.take())
 }
 
 /// How many packets an inbound measurement has before it begins anew: whole rounds of the originals.
-fn ring_packets(case: &Case, originals: &[Vec<u8>]) -> usize {
-    let bytes: usize = originals.iter().map(Vec::len).sum();
-    let by_bytes = RING_BYTES * originals.len() / bytes.max(1);
+fn ring_packets(case: &Case, originals: &Packets) -> usize {
+    let round = originals.len();
+    let by_bytes = RING_BYTES * round / originals.bytes().max(1);
     let wanted = by_bytes.max(RING_PACKETS).max(RING_PACKETS_PER_SA * case.sas as usize);
-    originals.len() * wanted.div_ceil(originals.len())
+    let most = RING_MOST_BYTES / ((case.size.longest_bytes() + SEALED_EXTRA_BYTES) * round);
+    round * wanted.div_ceil(round).min(most).max(1)
+}
+
+/// The most SAs that an inbound measurement can have with packets of `size`, if each has one in the ring.
+pub(super) fn most_sas_inbound(size: Size) -> usize {
+    RING_MOST_BYTES / (size.longest_bytes() + SEALED_EXTRA_BYTES)
 }
 
 fn inbound(
     case: &Case,
     engine: Box<dyn Engine>,
-    ring: Vec<Vec<u8>>,
-    originals: &[Vec<u8>],
+    ring: Packets,
+    originals: &Packets,
     duration: Duration,
 ) -> Result<(Run, u64), Wrong> {
+    // To install many tunnels takes longer than to measure them: then the rest of the ring is measured first.
+    let has_many = RING_PACKETS_PER_SA * case.sas as usize > RING_PACKETS;
     let count = ring.len();
+    let round = if has_many { originals.len() } else { count };
     let (feed, demand) = LoopPort::on_demand("ring", ring);
     let mut subject = Subject::new(case, Way::Inbound, engine, feed)?;
-    demand.ask(count as u64);
-    let mut opened = capture(&mut subject, count)?;
+    demand.ask(round as u64);
+    let mut opened = capture(case, &mut subject, round)?;
     subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
     let mut total = Run::default();
+    let mut left = count - round;
     while total.packets == 0 || total.elapsed < duration {
-        // Replay windows take each packet once; what they are taken back with is not part of a packet's cost.
-        subject.reinstall(case)?;
-        demand.ask(count as u64);
-        add(&mut total, &subject.run_through(count)?);
+        if left == 0 {
+            // Replay windows take each packet once; what they are taken back with is not part of a packet's cost.
+            subject.reinstall(case)?;
+            left = count;
+        }
+        demand.ask(left as u64);
+        add(&mut total, &subject.run_through(left)?);
+        left = 0;
     }
     opened.extend(subject.sink.take());
     subject.settle()?;

@@ -9,10 +9,9 @@ use super::case::{Carrier, Case, Order, Size, Suites, Way};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
+use super::measure::most_sas_inbound;
 use super::report::Series;
 
-/// Bytes of all tunnels' longest packets: a measurement holds several copies of them, and is to stay below 256 MiB.
-const LOAD_BYTES: usize = 24 << 20;
 /// What a visit to a case takes besides the measurement: tunnels, packets, judge.
 const AROUND_A_VISIT: Duration = Duration::from_millis(15);
 
@@ -46,7 +45,7 @@ pub struct BenchOptions {
     pub directions: Vec<Way>,
 
     /// Numbers of SAs, which packets are spread over evenly
-    #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: Vec<u32>,
 
     /// How jobs are arranged for engines that work on several at once. With `--suites mixed --sas 60 --sizes random,imix --formation
@@ -158,13 +157,15 @@ impl BenchOptions {
 
     fn check_memory(&self) -> Result<(), BenchError> {
         let sas = self.sas.iter().copied().max().unwrap_or(1);
-        let bytes = self.sizes.iter().map(|size| size.longest_bytes()).max().unwrap_or(0);
-        if sas as usize * bytes <= LOAD_BYTES {
+        let longest = self.sizes.iter().copied().max_by_key(|size| size.longest_bytes());
+        let Some(size) = longest.filter(|_| self.directions.contains(&Way::Inbound)) else { return Ok(()) };
+        let most = most_sas_inbound(size);
+        if sas as usize <= most {
             return Ok(());
         }
-        let most = LOAD_BYTES / bytes.max(1);
+        let bytes = size.longest_bytes();
         Err(BenchError::Usage(format!(
-            "{sas} SAs with packets of {bytes} bytes take too much memory: at most {most} SAs of these, or shorter packets"
+            "{sas} SAs with packets of {bytes} bytes take too much memory inbound: at most {most} SAs of these, or shorter packets, or --directions outbound"
         )))
     }
 

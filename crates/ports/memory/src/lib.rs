@@ -15,7 +15,7 @@
 //! | port | gives | takes |
 //! | --- | --- | --- |
 //! | [`MemoryPort`] | what was pushed to its queue | what its queue has room for |
-//! | [`LoopPort`] | a fixed set of packets, again and again, or as many as are asked for | everything, and forgets it |
+//! | [`LoopPort`] | a fixed set of packets, ([`Packets`]) again and again, or as many as are asked for | everything, and forgets it |
 //! | [`SinkPort`] | nothing | everything, and keeps a few copies |
 //!
 //! Queues are shared with the test under a lock: they show what happens, not how fast. [`LoopPort`] and [`SinkPort`] are for measurements.
@@ -23,11 +23,13 @@
 #![forbid(unsafe_code)]
 
 mod looping;
+mod packets;
 mod port;
 mod queue;
 mod sink;
 
 pub use looping::{Demand, LoopPort};
+pub use packets::Packets;
 pub use port::{MemoryHandle, MemoryPort};
 pub use queue::Queue;
 pub use sink::{SinkHandle, SinkPort};

@@ -1,5 +1,6 @@
 //! A port that never runs dry: the load of a benchmark.
 
+use crate::packets::Packets;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
@@ -23,7 +24,7 @@ impl Demand {
 #[derive(Debug)]
 pub struct LoopPort {
     name: String,
-    packets: Vec<Vec<u8>>,
+    packets: Packets,
     next: usize,
     left: u64,
     demand: Demand,
@@ -33,7 +34,8 @@ pub struct LoopPort {
 impl LoopPort {
     /// A port that gives `packets` in turn, without end.
     #[must_use]
-    pub fn new(name: impl Into<String>, packets: Vec<Vec<u8>>) -> Self {
+    pub fn new(name: impl Into<String>, packets: impl Into<Packets>) -> Self {
+        let packets = packets.into();
         let left = if packets.is_empty() { 0 } else { u64::MAX };
         let counters = PortCounters::default();
         Self { name: name.into(), packets, next: 0, left, demand: Demand::default(), counters }
@@ -48,7 +50,7 @@ impl LoopPort {
 
     /// A port that gives as many packets as its [`Demand`] is asked for.
     #[must_use]
-    pub fn on_demand(name: impl Into<String>, packets: Vec<Vec<u8>>) -> (Self, Demand) {
+    pub fn on_demand(name: impl Into<String>, packets: impl Into<Packets>) -> (Self, Demand) {
         let port = Self::new(name, packets).with_limit(0);
         let demand = port.demand.clone();
         (port, demand)
@@ -57,7 +59,7 @@ impl LoopPort {
     /// A port that only takes packets, and forgets them.
     #[must_use]
     pub fn discard(name: impl Into<String>) -> Self {
-        Self::new(name, Vec::new())
+        Self::new(name, Packets::default())
     }
 }
 
@@ -73,16 +75,22 @@ impl Port for LoopPort {
         }
         while self.left > 0 && !batch.is_full() {
             let Some(mut buffer) = pool.take() else { break };
-            let packet = &self.packets[self.next];
-            self.next = (self.next + 1) % self.packets.len();
+            let (head, tail) = self.packets.get(self.next);
+            let bytes = head.len() + tail.len();
+            self.next += 1;
+            if self.next == self.packets.len() {
+                self.next = 0;
+            }
             self.left -= 1;
-            if packet.len() > pool.packet_bytes() {
+            if bytes > pool.packet_bytes() {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
                 continue;
             }
-            buffer.receive_area()[..packet.len()].copy_from_slice(packet);
-            buffer.set_len(packet.len());
-            self.counters.rx_bytes += packet.len() as u64;
+            let (start, rest) = buffer.receive_area().split_at_mut(head.len());
+            start.copy_from_slice(head);
+            rest[..tail.len()].copy_from_slice(tail);
+            buffer.set_len(bytes);
+            self.counters.rx_bytes += bytes as u64;
             batch.push(buffer);
         }
         let received = batch.len() - before;
