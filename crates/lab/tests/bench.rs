@@ -23,7 +23,8 @@ struct Program {
 
 /// Short measurements with these options besides.
 fn bench(words: &str, candidates: Vec<Candidate>) -> Result<Vec<Value>, BenchError> {
-    let words = format!("bench --json --repetitions 2 --milliseconds 2 {words}");
+    let usual = if words.contains("--repetitions") { "" } else { "--repetitions 2" };
+    let words = format!("bench --json {usual} --milliseconds 2 {words}");
     let options = Program::parse_from(words.split_whitespace()).bench.options;
     match measure(&options, candidates)? {
         Value::Array(cases) => Ok(cases),
@@ -146,6 +147,23 @@ fn mixed_suites_are_all_there_and_every_packet_is_judged() {
 fn a_formation_is_the_gateways_unless_told_otherwise() {
     let cases = bench("--suites aes128-sha1 --sizes 64", Vec::new()).expect("figures");
     assert!(cases.iter().all(|case| case["formation"] == "length"));
+}
+
+#[test]
+fn twenty_thousand_sas_take_long_packets() {
+    let words = "--suites aes128gcm16 --sas 20000 --sizes 1400 --directions outbound --repetitions 1";
+    let cases = bench(words, Vec::new()).expect("figures");
+    assert_eq!((&cases[0]["sas"], &cases[0]["policies"]), (&20_000.into(), &20_000.into()));
+    // What is kept of a round is judged.
+    assert!(number(&cases[0], "judged_packets") > 10_000.0, "{}", cases[0]);
+}
+
+#[test]
+fn policies_for_other_networks_are_got_past() {
+    let cases =
+        bench("--suites aes128gcm16 --sizes 64 --sas 1,300 --policies 200", Vec::new()).expect("figures");
+    let policies: Vec<_> = cases.iter().map(|case| (number(case, "sas"), number(case, "policies"))).collect();
+    assert_eq!(policies, [(1.0, 200.0), (300.0, 300.0), (1.0, 200.0), (300.0, 300.0)]);
 }
 
 /// More than the packets that are judged before a measured run.

@@ -188,16 +188,26 @@ pub(super) struct Case {
     pub(super) way: Way,
     pub(super) size: Size,
     pub(super) sas: u32,
+    /// In all; those that are not the tunnels' own stand before these.
+    pub(super) policies: u32,
     pub(super) carrier: Carrier,
     pub(super) order: Order,
     pub(super) engine: usize,
 }
 
+impl Case {
+    /// How many SAs there are, and how many policies, if there are others than the tunnels'.
+    pub(super) fn scale(&self) -> String {
+        let sas = plural(self.sas);
+        if self.policies == self.sas { sas } else { format!("{sas}, {} policies", self.policies) }
+    }
+}
+
 impl fmt::Display for Case {
-    /// All but the engine, and a formation that is what a gateway has.
+    /// All but the engine, and what is as usual.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { suites, way, size, sas, carrier, order, .. } = self;
-        let (suites, bytes, sas) = (suites.name(), size.unit(), plural(*sas));
+        let Self { suites, way, size, carrier, order, .. } = self;
+        let (suites, bytes, sas) = (suites.name(), size.unit(), self.scale());
         write!(f, "{suites} {}, {size}{bytes}, {sas}, {}", way.name(), carrier.name())?;
         if *order == Order::default() { Ok(()) } else { write!(f, ", formation {}", order.name()) }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::case::{Case, Size, plural};
+use super::case::{Case, Size};
 use super::report::Series;
 use crate::statistics::Spread;
 
@@ -52,11 +52,11 @@ impl Line {
 pub(super) fn lines(series: &[Series]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut variants: Vec<String> = Vec::new();
-    let many_sas = series.iter().any(|other| other.case.sas != series[0].case.sas);
+    let many_sas = series.iter().any(|other| other.case.scale() != series[0].case.scale());
     let many_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     for series in series {
-        let Case { suites, way, size, sas, order, .. } = series.case;
-        let sas = if many_sas { format!(", {}", plural(sas)) } else { String::new() };
+        let Case { suites, way, size, order, .. } = series.case;
+        let sas = if many_sas { format!(", {}", series.case.scale()) } else { String::new() };
         let order = if many_orders { format!(", formation {}", order.name()) } else { String::new() };
         let variant = format!("{}, {}{sas}{order}", suites.name(), series.engine);
         let colour = variants.iter().position(|known| *known == variant).unwrap_or_else(|| {

@@ -53,6 +53,9 @@ struct Key {
     direction: String,
     inner_bytes: InnerBytes,
     sas: u64,
+    /// Files from before there was a choice do not have it: as many as SAs.
+    #[serde(default)]
+    policies: Option<u64>,
     engine: String,
     encapsulation: String,
     /// Files from before there was a choice do not have it.
@@ -66,12 +69,15 @@ fn usual_formation() -> String {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { suite, direction, inner_bytes, sas, engine, encapsulation, formation } = self;
+        let Self { suite, direction, inner_bytes, sas, policies, engine, encapsulation, formation } = self;
         let size = match inner_bytes {
             InnerBytes::Bytes(bytes) => bytes.to_string(),
             InnerBytes::Mix(name) => name.clone(),
         };
         write!(f, "{suite} {direction} {size} {engine} {sas} SA {encapsulation}")?;
+        if let Some(policies) = policies.filter(|policies| policies != sas) {
+            write!(f, ", {policies} policies")?;
+        }
         if *formation == usual_formation() { Ok(()) } else { write!(f, ", formation {formation}") }
     }
 }
@@ -153,8 +159,11 @@ fn read(path: &Path) -> Result<Vec<Entry>, BenchError> {
 }
 
 fn parse(text: &str) -> Result<Vec<Entry>, String> {
-    let entries: Vec<Entry> =
+    let mut entries: Vec<Entry> =
         serde_json::from_str(text).map_err(|e| format!("not what `testudo bench --json` prints: {e}"))?;
+    for Key { policies, sas, .. } in entries.iter_mut().map(|entry| &mut entry.key) {
+        policies.get_or_insert(*sas);
+    }
     let mut keys = HashSet::new();
     for entry in &entries {
         let Spread { median, lowest, highest } = entry.spread();
@@ -250,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn formations_are_told_apart_and_older_files_have_the_usual_one() {
+    fn formations_and_policies_are_told_apart_and_older_files_have_the_usual_ones() {
         let old = [entry("64", 1.0, 1.0, 1.0)];
         let with =
             |formation: &str| old[0].replace("\"sas\"", &format!("\"formation\":\"{formation}\",\"sas\""));
@@ -261,6 +270,10 @@ mod tests {
                 .table()
                 .contains("only in B: aes128gcm16 outbound 64 portable 1 SA esp, formation none")
         );
+        let with = |policies: u32| old[0].replace("\"sas\"", &format!("\"policies\":{policies},\"sas\""));
+        let comparison = super::tests::comparison(&old, &[with(1), with(1000)]);
+        assert_eq!((comparison.pairs.len(), comparison.only_after.len()), (1, 1));
+        assert!(comparison.table().contains("1 SA esp, 1000 policies"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct BenchOptions {
     )]
     pub directions: Vec<Way>,
 
-    /// Numbers of SAs, which packets are spread over evenly
+    /// Numbers of SAs, which packets are spread over evenly (of mixed suites: at random)
     #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: Vec<u32>,
 
@@ -53,6 +53,11 @@ pub struct BenchOptions {
     /// by length
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ORDER,…", default_value = "length")]
     pub formation: Vec<Order>,
+
+    /// Policies in all: those beyond the tunnels' own stand before these, and are for other networks [default: one for each SA, and never
+    /// fewer]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub policies: Option<u32>,
 
     /// Engines [default: all that work here]
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
@@ -121,21 +126,16 @@ impl BenchOptions {
         let suites = if self.suites.is_empty() { each() } else { distinct(&self.suites) };
         let (ways, numbers, sizes) = (distinct(&self.directions), distinct(&self.sas), distinct(&self.sizes));
         let orders = distinct(&self.formation);
+        let carrier = self.encapsulation;
         let mut cells = Vec::new();
         for suites in suites {
             for &way in &ways {
                 for engine in 0..engines {
                     for &sas in &numbers {
+                        let policies = self.policies.unwrap_or(sas).max(sas);
                         for &order in &orders {
-                            let case = |&size| Case {
-                                suites,
-                                way,
-                                size,
-                                sas,
-                                carrier: self.encapsulation,
-                                order,
-                                engine,
-                            };
+                            let case =
+                                |&size| Case { suites, way, size, sas, policies, carrier, order, engine };
                             cells.extend(sizes.iter().map(case).map(|case| (engine, case)));
                         }
                     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use testudo_packet::Stage;
 
-use super::case::{Case, Size, Suites, plural};
+use super::case::{Case, Size, Suites};
 use super::measure::Sample;
 use crate::render::columns;
 use crate::statistics::Spread;
@@ -65,7 +65,7 @@ impl Series {
 
     /// The object of this case in the array that `--json` prints.
     pub(super) fn json(&self) -> Value {
-        let Case { suites, way, size, sas, carrier, order, .. } = self.case;
+        let Case { suites, way, size, sas, policies, carrier, order, .. } = self.case;
         let inner_bytes = match size {
             Size::Bytes(bytes) => json!(bytes),
             Size::Imix | Size::Random => json!(size.to_string()),
@@ -76,6 +76,7 @@ impl Series {
         put("direction", json!(way.name()));
         put("inner_bytes", inner_bytes);
         put("sas", json!(sas));
+        put("policies", json!(policies));
         put("engine", json!(self.engine));
         put("encapsulation", json!(carrier.name()));
         put("formation", json!(order.name()));
@@ -108,8 +109,8 @@ impl Series {
 
     /// What the rows of a group have in common.
     fn group(&self, has_orders: bool) -> String {
-        let Case { suites, way, sas, carrier, order, .. } = self.case;
-        let (suites, way, sas, carrier) = (suites.name(), way.name(), plural(sas), carrier.name());
+        let Case { suites, way, carrier, order, .. } = self.case;
+        let (suites, way, sas, carrier) = (suites.name(), way.name(), self.case.scale(), carrier.name());
         let group = format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine);
         if has_orders { format!("{group}, formation {}", order.name()) } else { group }
     }

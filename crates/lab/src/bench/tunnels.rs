@@ -28,10 +28,15 @@ fn prefix(address: IpAddr, length: u8) -> Result<Prefix, Wrong> {
 
 /// Tunnel `number` carries 10.0.0.0/8 to a host of its own.
 fn selector(number: u32, side: Way) -> Result<Selector, Wrong> {
-    let sites = (prefix(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8)?, prefix(destination(number), 32)?);
+    between(prefix(destination(number), 32)?, side)
+}
+
+/// From 10.0.0.0/8 to `there`, or seen from there.
+fn between(there: Prefix, side: Way) -> Result<Selector, Wrong> {
+    let here = prefix(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8)?;
     Ok(match side {
-        Way::Outbound => Selector::between(sites.0, sites.1),
-        Way::Inbound => Selector::between(sites.1, sites.0),
+        Way::Outbound => Selector::between(here, there),
+        Way::Inbound => Selector::between(there, here),
     })
 }
 
@@ -76,13 +81,37 @@ fn tunnel(case: &Case, number: u32, side: Way) -> Result<TunnelInstall, Wrong> {
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
 }
 
+/// A network that no tunnel leads to: most are hosts beside the tunnels' own, some are longer and shorter prefixes.
+fn other_network(number: u32) -> Result<Prefix, Wrong> {
+    let (round, place) = (number / 8, number % 8);
+    let (first, length) = match place {
+        0..5 => (u32::from(Ipv4Addr::new(172, 24, 0, 0)) + 5 * round + place, 32),
+        5..7 => (u32::from(Ipv4Addr::new(11, 0, 0, 0)) + ((2 * round + place - 5) << 8), 24),
+        _ => (u32::from(Ipv4Addr::new(20, 0, 0, 0)) + (round << 16), 16),
+    };
+    prefix(IpAddr::V4(Ipv4Addr::from_bits(first)), length)
+}
+
+/// All policies of `case`, in their order: those for other networks, which protect and discard in turn, and then each tunnel's.
+fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
+    let others = (0..case.policies.saturating_sub(case.sas)).map(|number| {
+        let selector = between(other_network(number)?, side)?;
+        let tunnel = TunnelIndex(number % case.sas);
+        Ok(Policy {
+            selector,
+            action: if number % 2 == 0 { Action::Protect(tunnel) } else { Action::Discard },
+        })
+    });
+    let own = (0..case.sas).map(|number| {
+        Ok(Policy { selector: selector(number, side)?, action: Action::Protect(TunnelIndex(number)) })
+    });
+    others.chain(own).collect()
+}
+
 /// Installs the tunnels of `case` and their policies.
 pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<(), Wrong> {
-    let policy = |number| {
-        Ok(Policy { selector: selector(number, side)?, action: Action::Protect(TunnelIndex(number)) })
-    };
-    let policies = (0..case.sas).map(policy).collect::<Result<Vec<_>, Wrong>>()?;
-    apply(worker, case, side, Update { policies: Some(Arc::new(Spd::new(policies))), ..Update::default() })
+    let policies = Arc::new(Spd::new(policies(case, side)?));
+    apply(worker, case, side, Update { policies: Some(policies), ..Update::default() })
 }
 
 /// Removes the tunnels and installs them anew, with sequence numbers from 1 and empty replay windows.
@@ -97,4 +126,40 @@ fn apply(worker: &mut Worker, case: &Case, side: Way, mut update: Update) -> Res
         outcome.map_err(|e| e.to_string())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{Carrier, Order, Size, Suites};
+    use std::collections::HashSet;
+    use testudo_ipsec::{Flow, Verdict};
+
+    #[test]
+    fn policies_before_the_tunnels_own_do_not_catch_their_traffic() {
+        let (sas, all) = (3000, 100_000);
+        let (suites, size) = (Suites::One(Suite::Aes128Gcm16), Size::Bytes(64));
+        let (carrier, order, engine) = (Carrier::Esp, Order::Length, 0);
+        let case = Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, engine };
+        let policies = policies(&case, Way::Outbound).unwrap();
+        let distinct: HashSet<_> = policies.iter().map(|policy| policy.selector).collect();
+        assert_eq!((policies.len(), distinct.len()), (100_000, 100_000));
+        let others = &policies[..97_000];
+        for length in ["/16", "/24", "/32"] {
+            let has_length = |policy: &&Policy| policy.selector.remote.to_string().ends_with(length);
+            assert!(others.iter().filter(has_length).count() > 10_000, "{length}");
+        }
+        let others = Spd::new(others.to_vec());
+        let spd = Spd::new(policies);
+        let flow = |number| {
+            let source = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
+            Flow::new(source, destination(number), 17, Some((1024, 5000)))
+        };
+        for number in 0..sas {
+            let own = Verdict::Policy(Action::Protect(TunnelIndex(number)));
+            assert_eq!(spd.verdict(&flow(number)), own);
+        }
+        // Nor do they reach the hosts of as many tunnels as there can be.
+        assert!((0..100_000).all(|number| others.verdict(&flow(number)) == Verdict::NoPolicy));
+    }
 }
