@@ -1,9 +1,10 @@
 //! The safe engine.
 
 use crate::NAME;
-use crate::chained::{self, BURST_PACKETS, ChainedKey, Packet, State};
+use crate::burst::{self, Bursts};
+use crate::chained::ChainedKey;
 use crate::library::Library;
-use crate::manager::{ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
+use crate::manager::{Aeads, ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
 use crate::raw::SONAMES;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,8 +16,8 @@ use testudo_crypto::{
 /// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
 const MAX_TEXT_BYTES: usize = 65_535;
 
-/// Packets that are decrypted before the first of them is judged, or go through the library side by side.
-const BATCH_SIZE: usize = BURST_PACKETS;
+/// Packets that are decrypted before the first of them is judged.
+const BATCH_SIZE: usize = 64;
 
 /// A key in the form that the library wants for its suite.
 enum Cipher {
@@ -38,14 +39,7 @@ pub struct IpsecMbEngine {
     manager: Manager,
     /// The ICVs that the packets of a batch should have had, until they are judged.
     computed: Box<[Icv; BATCH_SIZE]>,
-    /// Which burst a batch's packets wait for.
-    bursts: [Option<BurstKind>; BATCH_SIZE],
-    /// How many do.
-    waiting: usize,
 }
-
-/// What the packets of a burst have in common.
-type BurstKind = (Suite, Direction);
 
 impl IpsecMbEngine {
     /// Opens the library that the system knows, and has it compute known answers.
@@ -80,84 +74,9 @@ impl IpsecMbEngine {
             .map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
         let keys = KeyTable::new(KeyTable::<MbKey>::MAX_KEYS);
         let computed = Box::new([[0; _]; _]);
-        let mut engine = Self { keys, manager, computed, bursts: [None; _], waiting: 0 };
+        let mut engine = Self { keys, manager, computed };
         self_test(&mut engine)?;
         Ok(engine)
-    }
-
-    /// Does up to [`BATCH_SIZE`] jobs, and judges those that it decrypted when all are done.
-    ///
-    /// In two loops, and nothing is written to a job before its turn, because a vector load that overlaps a smaller or a
-    /// masked store waits until that store reached the cache: ours of the computed ICV, the library's of AAD and nonce.
-    fn batch(&mut self, batch: &mut [Job]) {
-        let mut at = 0;
-        while let Some(key) = batch.get(at).map(|job| job.key) {
-            let same = batch[at..].iter().take_while(|job| job.key == key).count();
-            self.run(key, &mut batch[at..at + same], at);
-            at += same;
-        }
-        while self.waiting > 0
-            && let Some(kind) = self.bursts.iter().flatten().next().copied()
-        {
-            self.burst(kind, batch);
-        }
-        for (job, computed) in batch.iter_mut().zip(self.computed.iter()) {
-            if job.status == JobStatus::Pending {
-                job.status = judge(job, computed);
-            }
-        }
-    }
-
-    /// Does jobs that name the same key, from position `at` of the batch on.
-    fn run(&mut self, key: KeyId, jobs: &mut [Job], at: usize) {
-        let computed = &mut self.computed[at..];
-        let Some(MbKey { cipher, direction }) = self.keys.get(key) else {
-            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
-            return;
-        };
-        match cipher {
-            Cipher::Gcm128(key) => each(&mut self.manager.gcm(false), key, *direction, jobs, computed),
-            Cipher::Gcm256(key) => each(&mut self.manager.gcm(true), key, *direction, jobs, computed),
-            Cipher::ChaCha(key) => each(&mut self.manager.chacha(), key, *direction, jobs, computed),
-            // Keys may differ within a burst, so that those jobs wait for the others of their kind.
-            Cipher::Chained(key) => {
-                self.bursts[at..at + jobs.len()].fill(Some((key.suite(), *direction)));
-                self.waiting += jobs.len();
-            }
-        }
-    }
-
-    /// Does all jobs of a batch that go into one burst.
-    fn burst(&mut self, kind: BurstKind, batch: &mut [Job]) {
-        let mut states = [State::Untouched; BATCH_SIZE];
-        {
-            let mut burst = [const { None }; BATCH_SIZE];
-            for ((place, job), packet) in self.bursts.iter().zip(&mut *batch).zip(&mut burst) {
-                if *place == Some(kind)
-                    && let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(job.key)
-                {
-                    *packet = chained_packet(job, key, kind);
-                }
-            }
-            match kind.1 {
-                Direction::Seal => self.manager.seal_burst(&mut burst),
-                Direction::Open => self.manager.open_burst(&mut burst),
-            }
-            for (packet, state) in burst.iter().zip(&mut states) {
-                *state = packet.as_ref().map_or(State::Untouched, |packet| packet.state);
-            }
-        }
-        for ((place, job), state) in self.bursts.iter_mut().zip(batch).zip(states) {
-            if place.take_if(|other| *other == kind).is_some() {
-                self.waiting -= 1;
-                job.status = match state {
-                    State::Done => JobStatus::Done,
-                    State::Untouched => JobStatus::Fault,
-                    // What is spoiled is no other engine's work any more.
-                    State::Forged | State::Spoiled => JobStatus::AuthenticationFailed,
-                };
-            }
-        }
     }
 }
 
@@ -177,7 +96,7 @@ impl Engine for IpsecMbEngine {
             }
             Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => {
                 self.manager.chained.as_ref()?;
-                Some(Capability { max_text_bytes: chained::MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+                Some(Capability { max_text_bytes: burst::MAX_TEXT_BYTES, max_keys: self.keys.limit() })
             }
         }
     }
@@ -193,7 +112,7 @@ impl Engine for IpsecMbEngine {
             }
             suite @ (Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1) => {
                 self.capability(suite).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
-                let expanded = self.manager.expand_chained(suite, key.key(), key.integrity_key());
+                let expanded = self.manager.expand_chained(suite, direction, key.key(), key.integrity_key());
                 Cipher::Chained(expanded.map_err(refused)?)
             }
         };
@@ -218,8 +137,82 @@ impl Engine for IpsecMbEngine {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        jobs.chunks_mut(BATCH_SIZE).for_each(|batch| self.batch(batch));
-        jobs.len()
+        let count = jobs.len();
+        let (mut aeads, bench) = self.manager.parts();
+        let mut bursts = bench.map(Bursts::new);
+        let mut rest = jobs;
+        while let Some(job) = rest.first() {
+            if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(job.key)
+                && let Some(bursts) = &mut bursts
+            {
+                let (run, behind) = rest.split_at_mut(run_length(rest));
+                // Keys may differ within a burst, so that those jobs wait for the others of their kind.
+                run.iter_mut().for_each(|job| bursts.push(key, job));
+                rest = behind;
+            } else {
+                let done = batch(&mut aeads, &self.keys, &mut self.computed, rest);
+                rest = &mut rest[done..];
+            }
+        }
+        if let Some(bursts) = bursts {
+            bursts.finish();
+        }
+        count
+    }
+}
+
+/// How many jobs at the front name the same key.
+#[inline]
+fn run_length(jobs: &[Job]) -> usize {
+    jobs.iter().take_while(|job| jobs.first().is_some_and(|first| job.key == first.key)).count()
+}
+
+/// Does up to [`BATCH_SIZE`] jobs of AEADs, one at least, and judges those that it decrypted when all are done. Returns their number.
+///
+/// In two loops, and nothing is written to a job before its turn, because a vector load that overlaps a smaller or a
+/// masked store waits until that store reached the cache: ours of the computed ICV, the library's of AAD and nonce.
+fn batch(
+    aeads: &mut Aeads<'_>,
+    keys: &KeyTable<MbKey>,
+    computed: &mut [Icv; BATCH_SIZE],
+    jobs: &mut [Job],
+) -> usize {
+    let longest = jobs.len().min(BATCH_SIZE);
+    let batch = &mut jobs[..longest];
+    let mut at = 0;
+    while let Some(job) = batch.get(at) {
+        let key = keys.get(job.key);
+        if at > 0 && key.is_some_and(|key| matches!(key.cipher, Cipher::Chained(_))) {
+            break;
+        }
+        let same = run_length(&batch[at..]);
+        run(aeads, key, &mut batch[at..at + same], &mut computed[at..]);
+        at += same;
+    }
+    for (job, computed) in batch[..at].iter_mut().zip(computed.iter()) {
+        if job.status == JobStatus::Pending {
+            job.status = judge(job, computed);
+        }
+    }
+    at
+}
+
+/// Does jobs that name the same key.
+fn run(aeads: &mut Aeads<'_>, key: Option<&MbKey>, jobs: &mut [Job], computed: &mut [Icv]) {
+    match key {
+        Some(MbKey { cipher: Cipher::Gcm128(key), direction }) => {
+            each(&mut aeads.gcm(false), key, *direction, jobs, computed);
+        }
+        Some(MbKey { cipher: Cipher::Gcm256(key), direction }) => {
+            each(&mut aeads.gcm(true), key, *direction, jobs, computed);
+        }
+        Some(MbKey { cipher: Cipher::ChaCha(key), direction }) => {
+            each(&mut aeads.chacha(), key, *direction, jobs, computed);
+        }
+        // Chained keys are those of bursts, and come here only if there were none.
+        Some(MbKey { cipher: Cipher::Chained(_), .. }) | None => {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+        }
     }
 }
 
@@ -265,18 +258,6 @@ fn judge(job: &mut Job, computed: &Icv) -> JobStatus {
         // Not reached: the job was split a moment ago.
         None => JobStatus::AuthenticationFailed,
     }
-}
-
-/// A job as a packet of a burst; `None` for one that this key may not do.
-fn chained_packet<'a>(
-    job: &'a mut Job,
-    key: &'a ChainedKey,
-    (suite, direction): BurstKind,
-) -> Option<Packet<'a>> {
-    if job.direction != direction || job.text_bytes as usize > chained::MAX_TEXT_BYTES {
-        return None;
-    }
-    Some(Packet { key, esp: job.esp(suite)?, state: State::Untouched })
 }
 
 /// What an AEAD's job is about, its ICV of the length that every suite here has.

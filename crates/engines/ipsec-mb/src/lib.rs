@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, runs of jobs under one key
-//!   manager   owns: the opened library, one multi-buffer manager, keys in the library's form; safe methods (and `chained`: bursts)
+//!   manager   owns: the opened library, one multi-buffer manager, keys in the library's form; safe methods (and `chained`, `burst`)
 //!   raw       the ABI: symbols, offsets per version, structures of the library
 //! ```
 //!
@@ -21,6 +21,8 @@
 //! Deliberately missing: jobs in versions but 1.3, whose structure differs: there the engine does the AEADs only, and the next one does
 //! CBC and HMAC. On anything but x86-64 Linux [`IpsecMbEngine::open`] says that there is no such library.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod burst;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod chained;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

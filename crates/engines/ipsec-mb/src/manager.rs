@@ -125,11 +125,6 @@ impl Manager {
         }
     }
 
-    /// The manager itself, for the functions that it offered.
-    pub(crate) fn pointer(&self) -> *mut ImbMgr {
-        self.manager.as_ptr()
-    }
-
     /// Fails if the library reports an error.
     ///
     /// # Errors
@@ -185,16 +180,16 @@ impl Manager {
         }
     }
 
-    /// What does AES-GCM with keys of 16 bytes (`long` false) or 32.
-    pub(crate) fn gcm(&mut self, long: bool) -> GcmPass<'_> {
-        let f = &self.functions;
-        let (seal, open) = if long { (f.gcm256_enc, f.gcm256_dec) } else { (f.gcm128_enc, f.gcm128_dec) };
-        GcmPass { seal, open, context: &mut self.gcm_context }
-    }
-
-    /// What does ChaCha20-Poly1305.
-    pub(crate) fn chacha(&mut self) -> ChaChaPass<'_> {
-        ChaChaPass { functions: &self.functions, context: &mut self.chacha_context }
+    /// What does AEADs, and what does the suites that are none, if the library's version is known for it.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (Aeads<'_>, Option<Bench<'_>>) {
+        let aeads = Aeads {
+            functions: &self.functions,
+            gcm_context: &mut self.gcm_context,
+            chacha_context: &mut self.chacha_context,
+        };
+        let manager = self.manager;
+        (aeads, self.chained.as_mut().map(|chained| Bench { manager, chained }))
     }
 
     /// Forgets key stream and hash states of the last job.
@@ -204,6 +199,41 @@ impl Manager {
         if let Some(chained) = &mut self.chained {
             chained.wipe();
         }
+    }
+}
+
+/// The AEADs of a manager.
+pub(crate) struct Aeads<'a> {
+    functions: &'a Functions,
+    gcm_context: &'a mut GcmContext,
+    chacha_context: &'a mut ChaChaContext,
+}
+
+impl Aeads<'_> {
+    /// What does AES-GCM with keys of 16 bytes (`long` false) or 32.
+    pub(crate) fn gcm(&mut self, long: bool) -> GcmPass<'_> {
+        let f = self.functions;
+        let (seal, open) = if long { (f.gcm256_enc, f.gcm256_dec) } else { (f.gcm128_enc, f.gcm128_dec) };
+        GcmPass { seal, open, context: self.gcm_context }
+    }
+
+    /// What does ChaCha20-Poly1305.
+    pub(crate) fn chacha(&mut self) -> ChaChaPass<'_> {
+        ChaChaPass { functions: self.functions, context: self.chacha_context }
+    }
+}
+
+/// The bursts of a manager, which is borrowed as long as this lives.
+pub(crate) struct Bench<'a> {
+    /// Alive, and the one that the functions of `chained` were read from.
+    manager: NonNull<ImbMgr>,
+    pub(crate) chained: &'a mut Chained,
+}
+
+impl Bench<'_> {
+    /// The manager itself, for the functions that it offered.
+    pub(crate) fn pointer(&self) -> *mut ImbMgr {
+        self.manager.as_ptr()
     }
 }
 
@@ -372,8 +402,8 @@ impl ChainedFunctions {
                 expand_256: function(manager, o.keyexp_256)?,
                 sha1_block: function(manager, o.sha1_one_block)?,
                 sha256_block: function(manager, o.sha256_one_block)?,
-                cipher: function(manager, o.submit_cipher_burst)?,
-                hash: function(manager, o.submit_hash_burst)?,
+                cipher: function(manager, o.submit_cipher_burst_nocheck)?,
+                hash: function(manager, o.submit_hash_burst_nocheck)?,
             })
         }
     }

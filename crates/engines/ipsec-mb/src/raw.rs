@@ -60,10 +60,10 @@ pub(crate) type ChaChaFinalize = unsafe extern "C" fn(*mut ChaChaContext, *mut c
 pub(crate) type KeyExp = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void);
 /// `hash_one_block_t`: a block of 64 bytes, and the state of the digest behind it.
 pub(crate) type HashOneBlock = unsafe extern "C" fn(*const c_void, *mut c_void);
-/// `submit_cipher_burst_t`: jobs, their number, cipher, direction, bytes of the key; how many were completed.
+/// `submit_cipher_burst_t`, also of the burst without checks: jobs, their number, cipher, direction, bytes of the key; how many were completed.
 pub(crate) type CipherBurst =
     unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint, c_uint, c_uint) -> u32;
-/// `submit_hash_burst_t`: jobs, their number, algorithm; how many were completed.
+/// `submit_hash_burst_t`, also of the burst without checks: jobs, their number, algorithm; how many were completed.
 pub(crate) type HashBurst = unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint) -> u32;
 
 /// `IMB_JOB` of 1.3. Of its union of the hash algorithms' parameters, those of HMAC.
@@ -137,13 +137,16 @@ impl ImbJob {
 
 /// `IMB_CIPHER_MODE`, `IMB_CIPHER_DIRECTION`, `IMB_HASH_ALG`, `IMB_CHAIN_ORDER` of 1.3.
 pub(crate) const CIPHER_CBC: c_uint = 1;
-const CIPHER_NULL: c_uint = 3;
+pub(crate) const CIPHER_NULL: c_uint = 3;
 pub(crate) const DIR_ENCRYPT: c_uint = 1;
 pub(crate) const DIR_DECRYPT: c_uint = 2;
 pub(crate) const AUTH_HMAC_SHA_1: c_uint = 1;
 pub(crate) const AUTH_HMAC_SHA_256: c_uint = 3;
 const AUTH_NULL: c_uint = 8;
 const ORDER_CIPHER_HASH: c_uint = 1;
+
+/// `IMB_MAX_BURST_SIZE`: jobs in a burst.
+pub(crate) const MAX_BURST: c_uint = 128;
 
 /// `struct gcm_key_data`: round keys and powers of the hash key. As large as the largest version's.
 #[repr(C, align(64))]
@@ -181,8 +184,8 @@ pub(crate) struct ChainedOffsets {
     pub(crate) keyexp_256: usize,
     pub(crate) sha1_one_block: usize,
     pub(crate) sha256_one_block: usize,
-    pub(crate) submit_cipher_burst: usize,
-    pub(crate) submit_hash_burst: usize,
+    pub(crate) submit_cipher_burst_nocheck: usize,
+    pub(crate) submit_hash_burst_nocheck: usize,
 }
 
 /// What must be known of a version before its manager is touched.
@@ -224,8 +227,8 @@ const CHAINED_OFFSETS: ChainedOffsets = ChainedOffsets {
     keyexp_256: 128,
     sha1_one_block: 160,
     sha256_one_block: 176,
-    submit_cipher_burst: 984,
-    submit_hash_burst: 1000,
+    submit_cipher_burst_nocheck: 992,
+    submit_hash_burst_nocheck: 1008,
 };
 
 /// The versions whose headers were read. 1.4 is missing because its header was not.
@@ -308,7 +311,8 @@ mod tests {
         #define E(e) printf("%u\n", (unsigned)e);
         int main(void) {
             printf("%u\n", (unsigned)IMB_VERSION_NUM);
-            O(keyexp_128) O(keyexp_256) O(sha1_one_block) O(sha256_one_block) O(submit_cipher_burst) O(submit_hash_burst)
+            O(keyexp_128) O(keyexp_256) O(sha1_one_block) O(sha256_one_block)
+            O(submit_cipher_burst_nocheck) O(submit_hash_burst_nocheck)
             J(enc_keys) J(dec_keys) J(key_len_in_bytes) J(src) J(dst) J(cipher_start_src_offset_in_bytes)
             J(msg_len_to_cipher_in_bytes) J(hash_start_src_offset_in_bytes) J(msg_len_to_hash_in_bytes)
             J(iv) J(iv_len_in_bytes) J(auth_tag_output) J(auth_tag_output_len_in_bytes)
@@ -318,14 +322,14 @@ mod tests {
             printf("%zu\n", sizeof(IMB_JOB));
             E(IMB_CIPHER_CBC) E(IMB_CIPHER_NULL) E(IMB_DIR_ENCRYPT) E(IMB_DIR_DECRYPT)
             E(IMB_AUTH_HMAC_SHA_1) E(IMB_AUTH_HMAC_SHA_256) E(IMB_AUTH_NULL) E(IMB_ORDER_CIPHER_HASH)
-            printf("%d\n", IMB_MAX_BURST_SIZE >= 64);
+            printf("%d\n", IMB_MAX_BURST_SIZE);
             return 0;
         }"#;
 
     fn expected_of_jobs(o: &ChainedOffsets) -> Vec<usize> {
         use std::mem::offset_of;
         let mut list = vec![o.keyexp_128, o.keyexp_256, o.sha1_one_block, o.sha256_one_block];
-        list.extend([o.submit_cipher_burst, o.submit_hash_burst]);
+        list.extend([o.submit_cipher_burst_nocheck, o.submit_hash_burst_nocheck]);
         list.extend([offset_of!(ImbJob, enc_keys), offset_of!(ImbJob, dec_keys)]);
         list.extend([offset_of!(ImbJob, key_len_in_bytes), offset_of!(ImbJob, src), offset_of!(ImbJob, dst)]);
         list.push(offset_of!(ImbJob, cipher_start_src_offset_in_bytes));
@@ -343,7 +347,7 @@ mod tests {
         list.extend([offset_of!(ImbJob, functions), offset_of!(ImbJob, sgl_state)]);
         list.extend([offset_of!(ImbJob, cipher_fields), size_of::<ImbJob>()]);
         let enums = [CIPHER_CBC, CIPHER_NULL, DIR_ENCRYPT, DIR_DECRYPT, AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256];
-        list.extend(enums.into_iter().chain([AUTH_NULL, ORDER_CIPHER_HASH, 1]).map(|e| e as usize));
+        list.extend(enums.into_iter().chain([AUTH_NULL, ORDER_CIPHER_HASH, MAX_BURST]).map(|e| e as usize));
         list
     }
 

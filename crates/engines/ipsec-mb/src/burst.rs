@@ -1,0 +1,353 @@
+//! AES-CBC and HMAC in the library's synchronous bursts: many packets side by side, one in each SIMD lane. All methods are safe.
+//!
+//! A burst takes an array of jobs, works them off and returns. Encryption of CBC and HMAC are chains that no instruction can hurry,
+//! so that packets are done in parallel, those of different keys too; decryption of CBC goes block beside block. What is last in a
+//! burst leaves lanes empty: the more packets, the better.
+//!
+//! ```text
+//!   submit ──▶ push: into the line of its suite and direction ──▶ full, or no more jobs: run
+//!     line     jobs that are filled in already, but for addresses and lengths
+//!     seal     encrypt all, then hash all; the library writes each ICV where it belongs
+//!     open     hash all, compare, then decrypt those that are authentic
+//! ```
+//!
+//! One job serves the burst that ciphers and the burst that hashes: each reads only its own fields.
+//!
+//! An extended sequence number's high half is hashed behind the text and is no part of the packet. As the library hashes one run of
+//! bytes, it stands where the ICV will be, or was, for as long as that takes.
+//!
+//! **Why no checks by the library.** Its checking bursts look at every job for null pointers, lengths of zero, beyond 16 bits or of no
+//! whole blocks, and numbers that the algorithm does not have. Here `fill` leaves no way to any of these: pointers are those of slices,
+//! [`Job::esp`] answers for lengths and blocks, [`MAX_TEXT_BYTES`] for 16 bits, `judge` leaves out texts of no block, and everything
+//! else is a constant of the line. What would be an error there is a [`JobStatus::Fault`] before the library hears of it.
+
+use crate::chained::{Chained, ChainedFunctions, ChainedKey};
+use crate::manager::{Bench, ICV_BYTES, Icv};
+use crate::raw::{
+    AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256, CIPHER_CBC, CIPHER_NULL, DIR_DECRYPT, DIR_ENCRYPT, ImbJob, ImbMgr,
+    MAX_BURST,
+};
+use arrayvec::ArrayVec;
+use std::ffi::c_uint;
+use subtle::ConstantTimeEq;
+use testudo_crypto::{Direction, EspParts, Job, JobStatus, Suite};
+use zeroize::Zeroize;
+
+/// Packets in a burst at the most.
+const BURST_PACKETS: usize = MAX_BURST as usize;
+
+/// The longest text: the library counts bytes in 16 bits, and adds header, IV and the high half to it. Every IP datagram's fits.
+pub(crate) const MAX_TEXT_BYTES: usize = 65_500;
+
+/// Bytes of the high half of an extended sequence number.
+const HIGH_HALF_BYTES: usize = 4;
+
+/// Suite and direction of each line.
+const LINES: [(Suite, Direction); 6] = [
+    (Suite::Aes128Sha1, Direction::Seal),
+    (Suite::Aes128Sha1, Direction::Open),
+    (Suite::Aes256Sha256, Direction::Seal),
+    (Suite::Aes256Sha256, Direction::Open),
+    (Suite::NullSha1, Direction::Seal),
+    (Suite::NullSha1, Direction::Open),
+];
+
+/// The IV of the block that becomes the packet's IV ([`Job`] says why).
+static ZEROS: [u8; 16] = [0; 16];
+
+/// Where packets of one suite and direction are done: jobs that wait for their addresses and lengths, and room for digests.
+pub(crate) struct Line {
+    suite: Suite,
+    direction: Direction,
+    cipher_direction: c_uint,
+    hash: c_uint,
+    key_bytes: c_uint,
+    jobs: Box<[ImbJob]>,
+    /// What packets that are opened should have had behind them.
+    digests: Box<[Icv]>,
+    /// What stood where the high halves stand for a while.
+    under_high_halves: Box<[[u8; HIGH_HALF_BYTES]]>,
+    /// Places that were in use since digests were wiped.
+    used: usize,
+}
+
+/// Jobs on their way into bursts. Each is borrowed until its burst has ended.
+pub(crate) struct Bursts<'a> {
+    bench: Bench<'a>,
+    waiting: [ArrayVec<&'a mut Job, BURST_PACKETS>; LINES.len()],
+}
+
+impl<'a> Bursts<'a> {
+    #[inline]
+    pub(crate) fn new(bench: Bench<'a>) -> Self {
+        Self { bench, waiting: std::array::from_fn(|_| ArrayVec::new()) }
+    }
+
+    /// Takes a job into the next burst of its kind; one that the key may not do ends as a fault.
+    #[inline]
+    pub(crate) fn push(&mut self, key: &'a ChainedKey, job: &'a mut Job) {
+        let Chained { lines, is_broken, .. } = &mut *self.bench.chained;
+        let (Some(line), Some(waiting)) = (lines.get_mut(key.line), self.waiting.get_mut(key.line)) else {
+            job.status = JobStatus::Fault;
+            return;
+        };
+        if *is_broken || line.fill(waiting.len(), key, job).is_none() {
+            job.status = JobStatus::Fault;
+        } else if let Err(refused) = waiting.try_push(job) {
+            // Not reached: there are as many places in a line.
+            line.spoil(refused.element());
+        } else if waiting.is_full() {
+            self.run(key.line);
+        }
+    }
+
+    /// Does what is still waiting.
+    #[inline]
+    pub(crate) fn finish(mut self) {
+        for line in 0..LINES.len() {
+            if self.waiting.get(line).is_some_and(|waiting| !waiting.is_empty()) {
+                self.run(line);
+            }
+        }
+    }
+
+    /// Does what waits in a line.
+    fn run(&mut self, line: usize) {
+        let manager = self.bench.pointer();
+        let Chained { functions, lines, is_broken } = &mut *self.bench.chained;
+        let (Some(line), Some(waiting)) = (lines.get_mut(line), self.waiting.get_mut(line)) else { return };
+        let library = Calls { manager, functions };
+        let count = waiting.len();
+        // SAFETY: the manager is alive while `bench` borrows it, and the functions are its own. The first `count` jobs were filled by
+        // `push` from keys and packets that are borrowed for `'a`, longer than this lives, and that nothing has touched since; where
+        // `judge` touches them, it fills those again that are ciphered behind it.
+        let has_ended = !*is_broken
+            && unsafe {
+                match line.direction {
+                    Direction::Seal => line.cipher(&library, count) && line.hash(&library, count),
+                    Direction::Open => {
+                        line.hash(&library, count) && {
+                            let authentic = line.judge(waiting);
+                            line.cipher(&library, authentic)
+                        }
+                    }
+                }
+            };
+        if !has_ended {
+            *is_broken = true;
+            waiting.iter_mut().for_each(|job| line.spoil(job));
+        } else if line.direction == Direction::Seal {
+            waiting.iter_mut().for_each(|job| job.status = JobStatus::Done);
+        }
+        waiting.clear();
+    }
+}
+
+/// A manager and its functions.
+struct Calls<'a> {
+    manager: *mut ImbMgr,
+    functions: &'a ChainedFunctions,
+}
+
+impl Line {
+    /// One for each suite and direction.
+    pub(crate) fn all() -> Vec<Self> {
+        LINES.iter().map(|&(suite, direction)| Self::new(suite, direction)).collect()
+    }
+
+    fn new(suite: Suite, direction: Direction) -> Self {
+        let (cipher_direction, iv) = match direction {
+            Direction::Seal => (DIR_ENCRYPT, ZEROS.as_ptr()),
+            Direction::Open => (DIR_DECRYPT, std::ptr::null()),
+        };
+        let (cipher, key_bytes) = match suite.key_bytes() {
+            0 => (CIPHER_NULL, 0),
+            16 => (CIPHER_CBC, 16),
+            _ => (CIPHER_CBC, 32),
+        };
+        let hash = if suite == Suite::Aes256Sha256 { AUTH_HMAC_SHA_256 } else { AUTH_HMAC_SHA_1 };
+        let job = ImbJob {
+            key_len_in_bytes: key_bytes.into(),
+            iv,
+            iv_len_in_bytes: 16,
+            auth_tag_output_len_in_bytes: suite.icv_bytes() as u64,
+            cipher_mode: cipher,
+            cipher_direction,
+            hash_alg: hash,
+            ..ImbJob::EMPTY
+        };
+        Self {
+            suite,
+            direction,
+            cipher_direction,
+            hash,
+            key_bytes,
+            jobs: vec![job; BURST_PACKETS].into(),
+            digests: vec![[0; _]; BURST_PACKETS].into(),
+            under_high_halves: vec![[0; _]; BURST_PACKETS].into(),
+            used: 0,
+        }
+    }
+
+    pub(crate) fn is_of(&self, suite: Suite, direction: Direction) -> bool {
+        (self.suite, self.direction) == (suite, direction)
+    }
+
+    /// Forgets the digests of the last bursts.
+    pub(crate) fn wipe(&mut self) {
+        self.digests.iter_mut().take(self.used).for_each(|digest| digest.zeroize());
+        self.used = 0;
+    }
+
+    /// Fills the place `at` in for a job, and puts its high half behind the text; `None`, and nothing changed, if the key may not do it.
+    ///
+    /// All addresses that the burst which comes first reads are set: those that were here before are of packets that may be gone.
+    #[inline]
+    fn fill(&mut self, at: usize, key: &ChainedKey, job: &mut Job) -> Option<()> {
+        if job.direction != self.direction || job.text_bytes as usize > MAX_TEXT_BYTES {
+            return None;
+        }
+        let (slot, digest) = (self.jobs.get_mut(at)?, self.digests.get_mut(at)?);
+        let under_high_half = self.under_high_halves.get_mut(at)?;
+        let EspParts { packet, iv_at, icv_at, high_half, .. } = job.esp(self.suite)?;
+        let icv = packet.get_mut(icv_at..)?;
+        if self.direction == Direction::Open {
+            // If the library should ever return without computing, this compares as wrong whatever was received.
+            digest.iter_mut().zip(&*icv).for_each(|(to, from)| *to = !*from);
+        }
+        let mut hashed_bytes = icv_at as u64;
+        if let Some(high_half) = high_half {
+            // The ICV has 12 bytes or more.
+            let place = icv.first_chunk_mut()?;
+            *under_high_half = std::mem::replace(place, high_half);
+            hashed_bytes += HIGH_HALF_BYTES as u64;
+        }
+        let start = packet.as_mut_ptr();
+        slot.src = start;
+        slot.msg_len_to_hash_in_bytes = hashed_bytes;
+        slot.hashed_auth_key_xor_ipad = key.hmac.inner.as_ptr();
+        slot.hashed_auth_key_xor_opad = key.hmac.outer.as_ptr();
+        let aes = key.aes.as_deref();
+        if self.direction == Direction::Seal {
+            slot.auth_tag_output = start.wrapping_add(icv_at);
+            slot.dst = start.wrapping_add(iv_at);
+            slot.cipher_start_src_offset_in_bytes = iv_at as u64;
+            slot.msg_len_to_cipher_in_bytes = (icv_at - iv_at) as u64;
+            slot.enc_keys = aes.map_or(std::ptr::null(), |aes| aes.encrypt.as_ptr().cast());
+        } else {
+            slot.dec_keys = aes.map_or(std::ptr::null(), |aes| aes.decrypt.as_ptr().cast());
+        }
+        Some(())
+    }
+
+    /// Compares each packet's ICV with its digest, and fills those in again, from the first place on, that are authentic and have a text
+    /// to decrypt. Returns their number.
+    fn judge(&mut self, jobs: &mut [&mut Job]) -> usize {
+        let mut authentic = 0;
+        for (at, job) in jobs.iter_mut().enumerate() {
+            let is_genuine = self.judge_one(at, job, &mut authentic).unwrap_or(false);
+            job.status = if is_genuine { JobStatus::Done } else { JobStatus::AuthenticationFailed };
+        }
+        authentic
+    }
+
+    /// `None` is not reached: the job was split a moment ago.
+    #[inline]
+    fn judge_one(&mut self, at: usize, job: &mut Job, authentic: &mut usize) -> Option<bool> {
+        let EspParts { packet, iv_at, text_at, icv_at, high_half } = job.esp(self.suite)?;
+        let icv = packet.get_mut(icv_at..)?;
+        if high_half.is_some() {
+            *icv.first_chunk_mut()? = *self.under_high_halves.get(at)?;
+        }
+        let is_genuine = same(icv, self.digests.get(at)?.get(..icv.len())?)?;
+        if is_genuine && icv_at > text_at && self.key_bytes != 0 {
+            let dec_keys = self.jobs.get(at)?.dec_keys;
+            // Not behind `at`, so that what is overwritten was judged.
+            let slot = self.jobs.get_mut(*authentic)?;
+            let start = packet.as_mut_ptr();
+            slot.dec_keys = dec_keys;
+            slot.src = start;
+            slot.dst = start.wrapping_add(text_at);
+            slot.cipher_start_src_offset_in_bytes = text_at as u64;
+            slot.msg_len_to_cipher_in_bytes = (icv_at - text_at) as u64;
+            slot.iv = start.wrapping_add(iv_at);
+            *authentic += 1;
+        }
+        Some(is_genuine)
+    }
+
+    /// Hashes each packet and, behind it, the high half. What is sealed gets its ICV; digests of what is opened wait for their verdict.
+    /// `false` if not all of them ended.
+    ///
+    /// # Safety
+    /// `library` is a living manager with its own functions. The first `count` jobs were filled from packets and keys that are borrowed
+    /// still, and that nothing has touched since.
+    unsafe fn hash(&mut self, library: &Calls<'_>, count: usize) -> bool {
+        if self.direction == Direction::Open {
+            for (slot, digest) in self.jobs.iter_mut().zip(&mut self.digests).take(count) {
+                slot.auth_tag_output = digest.as_mut_ptr();
+            }
+            self.used = self.used.max(count);
+        }
+        let Some(count) = self.jobs.get(..count).and_then(|jobs| u32::try_from(jobs.len()).ok()) else {
+            return false;
+        };
+        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them. Each reads its packet from
+        // the start to the text's end, 4 bytes more where the high half stands in the ICV's place, and the key's states, as long as the
+        // algorithm's; it writes an ICV of the suite's length, 12 bytes or 16, to the packet's own place for it (behind what was
+        // hashed, or over the high half, which has been read then) or to its digest of 16 bytes. Packets and keys are alive
+        // (our precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called again. No safe
+        // binding exists.
+        unsafe {
+            (library.functions.hash)(library.manager, self.jobs.as_mut_ptr(), count, self.hash) == count
+        }
+    }
+
+    /// Encrypts the IV's place and the text of packets, or decrypts the text of those that are authentic, in place.
+    /// `false` if not all of them ended.
+    ///
+    /// # Safety
+    /// As for `hash`.
+    unsafe fn cipher(&mut self, library: &Calls<'_>, count: usize) -> bool {
+        let Some(count) = self.jobs.get(..count).and_then(|jobs| u32::try_from(jobs.len()).ok()) else {
+            return false;
+        };
+        if count == 0 || self.key_bytes == 0 {
+            return true;
+        }
+        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them. Each reads and writes whole
+        // blocks of its own packet in place, one at least: from the IV's place (seal) or the text's start (open, what has no text was
+        // left out) to the text's end, a multiple of 16 bytes (`Job::esp`). It reads 16 bytes of IV, of `ZEROS` or before the text, and
+        // the round keys of the direction, of the size that the line's suite has. Packets and keys are alive (our precondition). The call
+        // ends all jobs, so that the manager keeps none; if not, it is never called again. No safe binding exists.
+        let done = unsafe {
+            (library.functions.cipher)(
+                library.manager,
+                self.jobs.as_mut_ptr(),
+                count,
+                CIPHER_CBC,
+                self.cipher_direction,
+                self.key_bytes,
+            )
+        };
+        done == count
+    }
+
+    /// Wipes what is neither plaintext nor ciphertext for sure, so that nobody takes it for either. It is no other engine's work any more.
+    #[cold]
+    fn spoil(&self, job: &mut Job) {
+        job.status = JobStatus::AuthenticationFailed;
+        if let Some(EspParts { packet, iv_at, .. }) = job.esp(self.suite) {
+            packet.iter_mut().skip(iv_at).for_each(|byte| *byte = 0);
+        }
+    }
+}
+
+/// Compares an ICV of 8 to 16 bytes with what it should be, in constant time: its first 8 bytes and its last 8, which may overlap.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> Option<bool> {
+    let first = u64::from_ne_bytes(*a.first_chunk()?) ^ u64::from_ne_bytes(*b.first_chunk()?);
+    let last = u64::from_ne_bytes(*a.last_chunk()?) ^ u64::from_ne_bytes(*b.last_chunk()?);
+    const { assert!(ICV_BYTES <= 16) };
+    Some((first | last).ct_eq(&0).into())
+}
