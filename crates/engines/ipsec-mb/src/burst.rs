@@ -43,7 +43,7 @@ pub(crate) const MAX_TEXT_BYTES: usize = 65_500;
 const HIGH_HALF_BYTES: usize = 4;
 
 /// Suite and direction of each line.
-const LINES: [(Suite, Direction); 6] = [
+pub(crate) const LINES: [(Suite, Direction); 6] = [
     (Suite::Aes128Sha1, Direction::Seal),
     (Suite::Aes128Sha1, Direction::Open),
     (Suite::Aes256Sha256, Direction::Seal),
@@ -51,6 +51,14 @@ const LINES: [(Suite, Direction); 6] = [
     (Suite::NullSha1, Direction::Seal),
     (Suite::NullSha1, Direction::Open),
 ];
+
+const fn suite<const LINE: usize>() -> Suite {
+    const { LINES[LINE].0 }
+}
+
+const fn direction<const LINE: usize>() -> Direction {
+    const { LINES[LINE].1 }
+}
 
 /// The IV of the block that becomes the packet's IV ([`Job`] says why).
 static ZEROS: [u8; 16] = [0; 16];
@@ -62,72 +70,98 @@ pub(crate) struct Line {
     cipher_direction: c_uint,
     hash: c_uint,
     key_bytes: c_uint,
-    jobs: Box<[ImbJob]>,
+    jobs: Box<[ImbJob; BURST_PACKETS]>,
     /// What packets that are opened should have had behind them.
-    digests: Box<[Icv]>,
+    digests: Box<[Icv; BURST_PACKETS]>,
     /// What stood where the high halves stand for a while.
-    under_high_halves: Box<[[u8; HIGH_HALF_BYTES]]>,
+    under_high_halves: Box<[[u8; HIGH_HALF_BYTES]; BURST_PACKETS]>,
     /// Places that were in use since digests were wiped.
     used: usize,
 }
 
 /// Jobs on their way into bursts. Each is borrowed until its burst has ended.
-pub(crate) struct Bursts<'a> {
-    bench: Bench<'a>,
-    waiting: [ArrayVec<&'a mut Job, BURST_PACKETS>; LINES.len()],
+pub(crate) struct Bursts<'w, 'a> {
+    pub(crate) bench: Bench<'w>,
+    pub(crate) waiting: &'w mut Waiting<'a>,
 }
 
-impl<'a> Bursts<'a> {
+/// The jobs that wait in each line. It has 6 KiB, and is not to be moved.
+pub(crate) struct Waiting<'a>([ArrayVec<&'a mut Job, BURST_PACKETS>; LINES.len()]);
+
+impl Waiting<'_> {
     #[inline]
-    pub(crate) fn new(bench: Bench<'a>) -> Self {
-        Self { bench, waiting: std::array::from_fn(|_| ArrayVec::new()) }
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| ArrayVec::new()))
+    }
+}
+
+impl<'a> Bursts<'_, 'a> {
+    /// Takes jobs under one key into the next bursts of their kind; one that the key may not do ends as a fault.
+    #[inline]
+    pub(crate) fn push(&mut self, key: &'a ChainedKey, jobs: &'a mut [Job]) {
+        match key.line {
+            0 => self.push_to::<0>(key, jobs),
+            1 => self.push_to::<1>(key, jobs),
+            2 => self.push_to::<2>(key, jobs),
+            3 => self.push_to::<3>(key, jobs),
+            4 => self.push_to::<4>(key, jobs),
+            _ => self.push_to::<5>(key, jobs),
+        }
     }
 
-    /// Takes a job into the next burst of its kind; one that the key may not do ends as a fault.
-    #[inline]
-    pub(crate) fn push(&mut self, key: &'a ChainedKey, job: &'a mut Job) {
-        let Chained { lines, is_broken, .. } = &mut *self.bench.chained;
-        let (Some(line), Some(waiting)) = (lines.get_mut(key.line), self.waiting.get_mut(key.line)) else {
-            job.status = JobStatus::Fault;
-            return;
-        };
-        if *is_broken || line.fill(waiting.len(), key, job).is_none() {
-            job.status = JobStatus::Fault;
-        } else if let Err(refused) = waiting.try_push(job) {
-            // Not reached: there are as many places in a line.
-            line.spoil(refused.element());
-        } else if waiting.is_full() {
-            self.run(key.line);
+    /// Code for each line, so that what suite and direction decide is decided when it is compiled.
+    #[inline(never)]
+    fn push_to<const LINE: usize>(&mut self, key: &'a ChainedKey, jobs: &'a mut [Job]) {
+        for job in jobs {
+            let Chained { lines, is_broken, .. } = &mut *self.bench.chained;
+            let (line, waiting) = (&mut lines[LINE], &mut self.waiting.0[LINE]);
+            if *is_broken || line.fill::<LINE>(waiting.len(), key, job).is_none() {
+                job.status = JobStatus::Fault;
+            } else if let Err(refused) = waiting.try_push(job) {
+                // Not reached: there are as many places in a line.
+                line.spoil(refused.element());
+            } else if waiting.is_full() {
+                self.run::<LINE>();
+            }
         }
     }
 
     /// Does what is still waiting.
     #[inline]
-    pub(crate) fn finish(mut self) {
-        for line in 0..LINES.len() {
-            if self.waiting.get(line).is_some_and(|waiting| !waiting.is_empty()) {
-                self.run(line);
-            }
-        }
+    pub(crate) fn finish(&mut self) {
+        self.run::<0>();
+        self.run::<1>();
+        self.run::<2>();
+        self.run::<3>();
+        self.run::<4>();
+        self.run::<5>();
     }
 
     /// Does what waits in a line.
-    fn run(&mut self, line: usize) {
+    #[inline]
+    fn run<const LINE: usize>(&mut self) {
+        if !self.waiting.0[LINE].is_empty() {
+            self.run_some::<LINE>();
+        }
+    }
+
+    #[inline(never)]
+    fn run_some<const LINE: usize>(&mut self) {
         let manager = self.bench.pointer();
         let Chained { functions, lines, is_broken } = &mut *self.bench.chained;
-        let (Some(line), Some(waiting)) = (lines.get_mut(line), self.waiting.get_mut(line)) else { return };
+        let (line, waiting) = (&mut lines[LINE], &mut self.waiting.0[LINE]);
         let library = Calls { manager, functions };
         let count = waiting.len();
         // SAFETY: the manager is alive while `bench` borrows it, and the functions are its own. The first `count` jobs were filled by
-        // `push` from keys and packets that are borrowed for `'a`, longer than this lives, and that nothing has touched since; where
-        // `judge` touches them, it fills those again that are ciphered behind it.
+        // `push_to` from keys and packets that are borrowed for `'a`, longer than this lives, and that nothing has touched since;
+        // where `judge` touches them, it fills those again that are ciphered behind it.
         let has_ended = !*is_broken
             && unsafe {
-                match line.direction {
+                match direction::<LINE>() {
                     Direction::Seal => line.cipher(&library, count) && line.hash(&library, count),
                     Direction::Open => {
                         line.hash(&library, count) && {
-                            let authentic = line.judge(waiting);
+                            let authentic = line.judge::<LINE>(waiting);
                             line.cipher(&library, authentic)
                         }
                     }
@@ -136,7 +170,7 @@ impl<'a> Bursts<'a> {
         if !has_ended {
             *is_broken = true;
             waiting.iter_mut().for_each(|job| line.spoil(job));
-        } else if line.direction == Direction::Seal {
+        } else if direction::<LINE>() == Direction::Seal {
             waiting.iter_mut().for_each(|job| job.status = JobStatus::Done);
         }
         waiting.clear();
@@ -151,8 +185,8 @@ struct Calls<'a> {
 
 impl Line {
     /// One for each suite and direction.
-    pub(crate) fn all() -> Vec<Self> {
-        LINES.iter().map(|&(suite, direction)| Self::new(suite, direction)).collect()
+    pub(crate) fn all() -> Box<[Self; LINES.len()]> {
+        Box::new(LINES.map(|(suite, direction)| Self::new(suite, direction)))
     }
 
     fn new(suite: Suite, direction: Direction) -> Self {
@@ -182,15 +216,11 @@ impl Line {
             cipher_direction,
             hash,
             key_bytes,
-            jobs: vec![job; BURST_PACKETS].into(),
-            digests: vec![[0; _]; BURST_PACKETS].into(),
-            under_high_halves: vec![[0; _]; BURST_PACKETS].into(),
+            jobs: Box::new([job; _]),
+            digests: Box::new([[0; _]; _]),
+            under_high_halves: Box::new([[0; _]; _]),
             used: 0,
         }
-    }
-
-    pub(crate) fn is_of(&self, suite: Suite, direction: Direction) -> bool {
-        (self.suite, self.direction) == (suite, direction)
     }
 
     /// Forgets the digests of the last bursts.
@@ -203,17 +233,19 @@ impl Line {
     ///
     /// All addresses that the burst which comes first reads are set: those that were here before are of packets that may be gone.
     #[inline]
-    fn fill(&mut self, at: usize, key: &ChainedKey, job: &mut Job) -> Option<()> {
-        if job.direction != self.direction || job.text_bytes as usize > MAX_TEXT_BYTES {
+    fn fill<const LINE: usize>(&mut self, at: usize, key: &ChainedKey, job: &mut Job) -> Option<()> {
+        if job.direction != direction::<LINE>() || job.text_bytes as usize > MAX_TEXT_BYTES {
             return None;
         }
         let (slot, digest) = (self.jobs.get_mut(at)?, self.digests.get_mut(at)?);
         let under_high_half = self.under_high_halves.get_mut(at)?;
-        let EspParts { packet, iv_at, icv_at, high_half, .. } = job.esp(self.suite)?;
+        let EspParts { packet, iv_at, icv_at, high_half, .. } = job.esp(suite::<LINE>())?;
         let icv = packet.get_mut(icv_at..)?;
-        if self.direction == Direction::Open {
+        if direction::<LINE>() == Direction::Open {
             // If the library should ever return without computing, this compares as wrong whatever was received.
-            digest.iter_mut().zip(&*icv).for_each(|(to, from)| *to = !*from);
+            let (first, last) = ends(icv)?;
+            *digest.first_chunk_mut()? = (!first).to_ne_bytes();
+            *digest.get_mut(..icv.len())?.last_chunk_mut()? = (!last).to_ne_bytes();
         }
         let mut hashed_bytes = icv_at as u64;
         if let Some(high_half) = high_half {
@@ -228,7 +260,7 @@ impl Line {
         slot.hashed_auth_key_xor_ipad = key.hmac.inner.as_ptr();
         slot.hashed_auth_key_xor_opad = key.hmac.outer.as_ptr();
         let aes = key.aes.as_deref();
-        if self.direction == Direction::Seal {
+        if direction::<LINE>() == Direction::Seal {
             slot.auth_tag_output = start.wrapping_add(icv_at);
             slot.dst = start.wrapping_add(iv_at);
             slot.cipher_start_src_offset_in_bytes = iv_at as u64;
@@ -242,10 +274,10 @@ impl Line {
 
     /// Compares each packet's ICV with its digest, and fills those in again, from the first place on, that are authentic and have a text
     /// to decrypt. Returns their number.
-    fn judge(&mut self, jobs: &mut [&mut Job]) -> usize {
+    fn judge<const LINE: usize>(&mut self, jobs: &mut [&mut Job]) -> usize {
         let mut authentic = 0;
         for (at, job) in jobs.iter_mut().enumerate() {
-            let is_genuine = self.judge_one(at, job, &mut authentic).unwrap_or(false);
+            let is_genuine = self.judge_one::<LINE>(at, job, &mut authentic).unwrap_or(false);
             job.status = if is_genuine { JobStatus::Done } else { JobStatus::AuthenticationFailed };
         }
         authentic
@@ -253,14 +285,19 @@ impl Line {
 
     /// `None` is not reached: the job was split a moment ago.
     #[inline]
-    fn judge_one(&mut self, at: usize, job: &mut Job, authentic: &mut usize) -> Option<bool> {
-        let EspParts { packet, iv_at, text_at, icv_at, high_half } = job.esp(self.suite)?;
+    fn judge_one<const LINE: usize>(
+        &mut self,
+        at: usize,
+        job: &mut Job,
+        authentic: &mut usize,
+    ) -> Option<bool> {
+        let EspParts { packet, iv_at, text_at, icv_at, high_half } = job.esp(suite::<LINE>())?;
         let icv = packet.get_mut(icv_at..)?;
         if high_half.is_some() {
             *icv.first_chunk_mut()? = *self.under_high_halves.get(at)?;
         }
         let is_genuine = same(icv, self.digests.get(at)?.get(..icv.len())?)?;
-        if is_genuine && icv_at > text_at && self.key_bytes != 0 {
+        if is_genuine && icv_at > text_at && suite::<LINE>().encrypts() {
             let dec_keys = self.jobs.get(at)?.dec_keys;
             // Not behind `at`, so that what is overwritten was judged.
             let slot = self.jobs.get_mut(*authentic)?;
@@ -284,7 +321,7 @@ impl Line {
     /// still, and that nothing has touched since.
     unsafe fn hash(&mut self, library: &Calls<'_>, count: usize) -> bool {
         if self.direction == Direction::Open {
-            for (slot, digest) in self.jobs.iter_mut().zip(&mut self.digests).take(count) {
+            for (slot, digest) in self.jobs.iter_mut().zip(&mut *self.digests).take(count) {
                 slot.auth_tag_output = digest.as_mut_ptr();
             }
             self.used = self.used.max(count);
@@ -343,11 +380,16 @@ impl Line {
     }
 }
 
-/// Compares an ICV of 8 to 16 bytes with what it should be, in constant time: its first 8 bytes and its last 8, which may overlap.
+/// The first 8 bytes and the last 8 of an ICV of 8 to 16 bytes, which may overlap.
 #[inline]
-fn same(a: &[u8], b: &[u8]) -> Option<bool> {
-    let first = u64::from_ne_bytes(*a.first_chunk()?) ^ u64::from_ne_bytes(*b.first_chunk()?);
-    let last = u64::from_ne_bytes(*a.last_chunk()?) ^ u64::from_ne_bytes(*b.last_chunk()?);
+fn ends(icv: &[u8]) -> Option<(u64, u64)> {
     const { assert!(ICV_BYTES <= 16) };
-    Some((first | last).ct_eq(&0).into())
+    Some((u64::from_ne_bytes(*icv.first_chunk()?), u64::from_ne_bytes(*icv.last_chunk()?)))
+}
+
+/// Compares an ICV with what it should be, in constant time.
+#[inline]
+fn same(received: &[u8], computed: &[u8]) -> Option<bool> {
+    let ((a, b), (c, d)) = (ends(received)?, ends(computed)?);
+    Some((a ^ c | b ^ d).ct_eq(&0).into())
 }

@@ -1,6 +1,6 @@
 //! Keys of AES-CBC and HMAC in the library's form, and what its bursts of them need. All methods are safe.
 
-use crate::burst::Line;
+use crate::burst::{LINES, Line};
 use crate::manager::Manager;
 use crate::raw::{CipherBurst, HashBurst, HashOneBlock, KeyExp};
 use subtle::ConstantTimeEq;
@@ -58,7 +58,7 @@ pub(crate) struct ChainedFunctions {
 /// Functions, and what bursts are made in.
 pub(crate) struct Chained {
     pub(crate) functions: ChainedFunctions,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Box<[Line; LINES.len()]>,
     /// The library left a burst half done, which it never does. Its manager may hold addresses of packets that are gone: it is given
     /// no burst any more.
     pub(crate) is_broken: bool,
@@ -87,9 +87,8 @@ impl Manager {
         cipher: &[u8],
         integrity: &[u8],
     ) -> Result<ChainedKey, String> {
-        let Chained { functions, lines, .. } =
-            self.chained.as_ref().ok_or("this version's jobs are not known")?;
-        let line = lines.iter().position(|line| line.is_of(suite, direction));
+        let Chained { functions, .. } = self.chained.as_ref().ok_or("this version's jobs are not known")?;
+        let line = LINES.iter().position(|line| *line == (suite, direction));
         let line = line.ok_or_else(|| format!("{suite} does not go in bursts"))?;
         let (hash, state_bytes) = match suite {
             Suite::Aes128Sha1 | Suite::NullSha1 => (functions.sha1_block, 20),

@@ -1,7 +1,7 @@
 //! The safe engine.
 
 use crate::NAME;
-use crate::burst::{self, Bursts};
+use crate::burst::{self, Bursts, Waiting};
 use crate::chained::ChainedKey;
 use crate::library::Library;
 use crate::manager::{Aeads, ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
@@ -139,35 +139,39 @@ impl Engine for IpsecMbEngine {
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let count = jobs.len();
         let (mut aeads, bench) = self.manager.parts();
-        let mut bursts = bench.map(Bursts::new);
+        let mut waiting = Waiting::new();
+        let mut bursts = bench.map(|bench| Bursts { bench, waiting: &mut waiting });
         let mut rest = jobs;
-        while let Some(job) = rest.first() {
-            if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(job.key)
-                && let Some(bursts) = &mut bursts
-            {
-                let (run, behind) = rest.split_at_mut(run_length(rest));
-                // Keys may differ within a burst, so that those jobs wait for the others of their kind.
-                run.iter_mut().for_each(|job| bursts.push(key, job));
+        while let Some(id) = rest.first().map(|job| job.key) {
+            if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(id) {
+                let (run, behind) = rest.split_at_mut(run_length(rest, id));
+                match &mut bursts {
+                    // Keys may differ within a burst, so that those jobs wait for the others of their kind.
+                    Some(bursts) => bursts.push(key, run),
+                    // Not reached: without bursts no such key was installed.
+                    None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
+                }
                 rest = behind;
             } else {
                 let done = batch(&mut aeads, &self.keys, &mut self.computed, rest);
                 rest = &mut rest[done..];
             }
         }
-        if let Some(bursts) = bursts {
+        if let Some(bursts) = &mut bursts {
             bursts.finish();
         }
         count
     }
 }
 
-/// How many jobs at the front name the same key.
+/// How many jobs at the front name this key.
 #[inline]
-fn run_length(jobs: &[Job]) -> usize {
-    jobs.iter().take_while(|job| jobs.first().is_some_and(|first| job.key == first.key)).count()
+fn run_length(jobs: &[Job], key: KeyId) -> usize {
+    jobs.iter().take_while(|job| job.key == key).count()
 }
 
-/// Does up to [`BATCH_SIZE`] jobs of AEADs, one at least, and judges those that it decrypted when all are done. Returns their number.
+/// Does up to [`BATCH_SIZE`] jobs, none behind one for bursts, and judges those that it decrypted when all are done. The first job is
+/// not for bursts, so that one is done at least. Returns their number.
 ///
 /// In two loops, and nothing is written to a job before its turn, because a vector load that overlaps a smaller or a
 /// masked store waits until that store reached the cache: ours of the computed ICV, the library's of AAD and nonce.
@@ -180,13 +184,18 @@ fn batch(
     let longest = jobs.len().min(BATCH_SIZE);
     let batch = &mut jobs[..longest];
     let mut at = 0;
-    while let Some(job) = batch.get(at) {
-        let key = keys.get(job.key);
-        if at > 0 && key.is_some_and(|key| matches!(key.cipher, Cipher::Chained(_))) {
-            break;
+    while let Some(id) = batch.get(at).map(|job| job.key) {
+        let same = run_length(&batch[at..], id);
+        let (run, computed) = (&mut batch[at..at + same], &mut computed[at..]);
+        match keys.get(id) {
+            Some(MbKey { cipher, direction }) => match cipher {
+                Cipher::Gcm128(key) => each(&mut aeads.gcm(false), key, *direction, run, computed),
+                Cipher::Gcm256(key) => each(&mut aeads.gcm(true), key, *direction, run, computed),
+                Cipher::ChaCha(key) => each(&mut aeads.chacha(), key, *direction, run, computed),
+                Cipher::Chained(_) => break,
+            },
+            None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
         }
-        let same = run_length(&batch[at..]);
-        run(aeads, key, &mut batch[at..at + same], &mut computed[at..]);
         at += same;
     }
     for (job, computed) in batch[..at].iter_mut().zip(computed.iter()) {
@@ -195,25 +204,6 @@ fn batch(
         }
     }
     at
-}
-
-/// Does jobs that name the same key.
-fn run(aeads: &mut Aeads<'_>, key: Option<&MbKey>, jobs: &mut [Job], computed: &mut [Icv]) {
-    match key {
-        Some(MbKey { cipher: Cipher::Gcm128(key), direction }) => {
-            each(&mut aeads.gcm(false), key, *direction, jobs, computed);
-        }
-        Some(MbKey { cipher: Cipher::Gcm256(key), direction }) => {
-            each(&mut aeads.gcm(true), key, *direction, jobs, computed);
-        }
-        Some(MbKey { cipher: Cipher::ChaCha(key), direction }) => {
-            each(&mut aeads.chacha(), key, *direction, jobs, computed);
-        }
-        // Chained keys are those of bursts, and come here only if there were none.
-        Some(MbKey { cipher: Cipher::Chained(_), .. }) | None => {
-            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
-        }
-    }
 }
 
 /// Does jobs under one key; those to be opened are left pending, for their verdict.
@@ -281,6 +271,7 @@ fn split(job: &mut Job, direction: Direction) -> Option<Work<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::{ImbJob, ImbMgr};
 
     #[test]
     fn a_library_that_is_not_there_is_an_answer_and_no_failure() {
@@ -298,5 +289,62 @@ mod tests {
         println!("{description}");
         assert!(description.starts_with("intel-ipsec-mb "), "{description}");
         assert!(["SSE", "AVX"].iter().any(|i| description.contains(i)), "{description}");
+    }
+
+    /// An engine, and jobs for both directions of one SA of aes128-sha1, with ESN.
+    fn engine_and_jobs() -> (IpsecMbEngine, Vec<Job>) {
+        let mut engine = IpsecMbEngine::open().expect("install the package libipsec-mb1");
+        let suite = Suite::Aes128Sha1;
+        let material = KeyMaterial::new(suite, vec![7; suite.keying_material_bytes()].into()).unwrap();
+        let job = |direction, key| Job {
+            buffer: testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0),
+            cookie: 0,
+            text_start: 24,
+            text_bytes: 48,
+            key,
+            nonce: [0; 12],
+            aad: testudo_crypto::Aad::extended(1, 1 << 32),
+            direction,
+            status: JobStatus::Pending,
+        };
+        let directions = [Direction::Seal, Direction::Open];
+        let jobs = directions.map(|d| job(d, engine.install(&material, d).unwrap()));
+        (engine, jobs.into())
+    }
+
+    unsafe extern "C" fn hashes_nothing(_: *mut ImbMgr, _: *mut ImbJob, count: u32, _: u32) -> u32 {
+        count
+    }
+
+    unsafe extern "C" fn ends_all_but_one(_: *mut ImbMgr, _: *mut ImbJob, count: u32, _: u32) -> u32 {
+        count - 1
+    }
+
+    #[test]
+    fn a_library_that_hashes_nothing_finds_nothing_authentic() {
+        let (mut engine, mut jobs) = engine_and_jobs();
+        engine.manager.chained.as_mut().unwrap().functions.hash = hashes_nothing;
+        engine.submit(&mut jobs[1..]);
+        assert_eq!(jobs[1].status, JobStatus::AuthenticationFailed);
+        assert_eq!(jobs[1].buffer.bytes(), [0xA5; 84]);
+    }
+
+    #[test]
+    fn a_burst_that_does_not_end_is_wiped_and_is_the_last() {
+        for direction in [0, 1] {
+            let (mut engine, mut jobs) = engine_and_jobs();
+            let functions = &mut engine.manager.chained.as_mut().unwrap().functions;
+            let works = std::mem::replace(&mut functions.hash, ends_all_but_one);
+            engine.submit(&mut jobs[direction..=direction]);
+            assert_eq!(jobs[direction].status, JobStatus::AuthenticationFailed);
+            assert_eq!(jobs[direction].buffer.bytes(), [[0xA5; 8].as_slice(), &[0; 76]].concat());
+            engine.manager.chained.as_mut().unwrap().functions.hash = works;
+            let (_, mut later) = engine_and_jobs();
+            later.iter_mut().zip(&jobs).for_each(|(job, old)| job.key = old.key);
+            engine.submit(&mut later);
+            for job in later {
+                assert_eq!((job.status, job.buffer.bytes()), (JobStatus::Fault, [0xA5; 84].as_slice()));
+            }
+        }
     }
 }

@@ -1,0 +1,201 @@
+//! Bursts of intel-ipsec-mb of every size, against the portable engine.
+//!
+//! On x86-64 the library must be there (Debian: `libipsec-mb1`); its absence fails these tests. `TESTUDO_IPSEC_MB_LIBRARY` may
+//! name the file of another version.
+
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use testudo_conformance::SplitMix64;
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_engine_ipsec_mb::IpsecMbEngine;
+use testudo_packet::Buffer;
+use zeroize::Zeroizing;
+
+/// Two fillings of the library's largest burst.
+const MOST: usize = 256;
+/// Keys of each suite.
+const KEYS: usize = 3;
+const SUITES: [Suite; 3] = [Suite::Aes128Sha1, Suite::Aes256Sha256, Suite::NullSha1];
+
+/// One SA's keys, as the engine and the portable one know them.
+struct Pair {
+    suite: Suite,
+    seal: [KeyId; 2],
+    open: [KeyId; 2],
+}
+
+fn open() -> IpsecMbEngine {
+    let opened = match std::env::var_os("TESTUDO_IPSEC_MB_LIBRARY") {
+        Some(path) => IpsecMbEngine::open_at(path.as_ref()),
+        None => IpsecMbEngine::open(),
+    };
+    match opened {
+        Ok(engine) => engine,
+        Err(error) => panic!("{error}. These tests need the package libipsec-mb1."),
+    }
+}
+
+fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut SplitMix64) -> Vec<Pair> {
+    let mut pair = |suite: Suite| {
+        let bytes = random.bytes(suite.keying_material_bytes());
+        let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
+        let mut install = |n: usize, direction| engines[n].install(&material, direction).unwrap();
+        let seal = [install(0, Direction::Seal), install(1, Direction::Seal)];
+        Pair { suite, seal, open: [install(0, Direction::Open), install(1, Direction::Open)] }
+    };
+    (0..suites.len() * KEYS).map(|n| pair(suites[n % suites.len()])).collect()
+}
+
+/// A packet to be sealed, of any length that the suite takes, short ones most of the time, with ESN or without.
+fn packet(suite: Suite, cookie: u64, random: &mut SplitMix64) -> Job {
+    let longest = [1, 80, 600, 1500][random.below(4)];
+    let text = random.below(longest + 1) / suite.block_bytes() * suite.block_bytes();
+    let before = random.below(40);
+    let text_start = before + 8 + suite.iv_bytes();
+    let (aad_bytes, behind) = ([8, 12][random.below(2)], random.below(3));
+    let aad = Aad::from_slice(&random.bytes(aad_bytes)).unwrap();
+    Job {
+        buffer: Buffer::copied(&random.bytes(text_start + text + suite.icv_bytes() + behind), 64, 32),
+        cookie,
+        text_start: u32::try_from(text_start).unwrap(),
+        text_bytes: u32::try_from(text).unwrap(),
+        key: KeyId(0),
+        nonce: [0; 12],
+        aad,
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
+    }
+}
+
+fn copy(job: &Job, key: KeyId, direction: Direction) -> Job {
+    let buffer = Buffer::copied(job.buffer.bytes(), 64, 32);
+    Job { buffer, key, direction, status: JobStatus::Pending, ..*job }
+}
+
+/// Has one engine do copies of all jobs, each under its pair's key.
+fn submit(
+    engine: &mut dyn Engine,
+    n: usize,
+    jobs: &[(usize, Job)],
+    pairs: &[Pair],
+    direction: Direction,
+) -> Vec<Job> {
+    let key = |pair: &Pair| if direction == Direction::Seal { pair.seal[n] } else { pair.open[n] };
+    let mut copies: Vec<_> =
+        jobs.iter().map(|(pair, job)| copy(job, key(&pairs[*pair]), direction)).collect();
+    assert_eq!(engine.submit(&mut copies), jobs.len());
+    copies
+}
+
+/// Seals and opens bursts of every size, some of their packets forged, with both engines.
+fn compare(suites: &[Suite], seed: u64) {
+    let (mut ours, mut portable) = (open(), PortableEngine::new());
+    let mut random = SplitMix64::new(seed);
+    let pairs = pairs(&mut [&mut ours, &mut portable], suites, &mut random);
+    let mut forged = 0;
+    for size in 1..=MOST {
+        let mut jobs: Vec<(usize, Job)> = (0..size as u64)
+            .map(|cookie| {
+                let pair = random.below(pairs.len());
+                (pair, packet(pairs[pair].suite, cookie, &mut random))
+            })
+            .collect();
+        // Every second burst as the gateway arranges it: by suite, longest first.
+        if size % 2 == 0 {
+            jobs.sort_by_key(|(pair, job)| (pairs[*pair].suite.name(), std::cmp::Reverse(job.text_bytes)));
+        }
+        let sealed = submit(&mut ours, 0, &jobs, &pairs, Direction::Seal);
+        let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Seal);
+        for ((ours, expected), (_, job)) in sealed.into_iter().zip(expected).zip(&mut jobs) {
+            assert_eq!(ours.status, JobStatus::Done, "seed {seed}, burst of {size}, {ours:?}");
+            assert_eq!(ours.buffer.bytes(), expected.buffer.bytes(), "seed {seed}, burst of {size}");
+            *job = ours;
+        }
+        for (pair, job) in &mut jobs {
+            if random.below(6) == 0 {
+                let icv_at = (job.text_start + job.text_bytes) as usize;
+                let at = icv_at + random.below(pairs[*pair].suite.icv_bytes());
+                job.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+                forged += 1;
+            }
+        }
+        let opened = submit(&mut ours, 0, &jobs, &pairs, Direction::Open);
+        let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Open);
+        for ((ours, expected), (_, job)) in opened.iter().zip(&expected).zip(&jobs) {
+            assert_eq!(ours.status, expected.status, "seed {seed}, burst of {size}, {ours:?}");
+            // What is not authentic is not decrypted, and its ICV stands where it stood.
+            let bytes = if ours.status == JobStatus::Done { expected } else { job }.buffer.bytes();
+            assert_eq!(ours.buffer.bytes(), bytes, "seed {seed}, burst of {size}");
+        }
+    }
+    assert!(forged > MOST, "{forged} forged");
+}
+
+#[test]
+fn bursts_of_every_size_of_one_suite_are_the_portable_engines() {
+    for (suite, seed) in SUITES.into_iter().zip(1..) {
+        println!("{suite}, seed {seed}");
+        compare(&[suite], seed);
+    }
+}
+
+#[test]
+fn bursts_of_every_size_of_all_suites_are_the_portable_engines() {
+    println!("seed 9");
+    compare(&SUITES, 9);
+}
+
+#[test]
+fn bursts_among_packets_of_aeads_are_the_portable_engines() {
+    let (mut ours, mut portable) = (open(), PortableEngine::new());
+    let mut random = SplitMix64::new(11);
+    let pairs = pairs(&mut [&mut ours, &mut portable], Suite::ALL, &mut random);
+    for size in (1..=MOST).step_by(5) {
+        let jobs: Vec<(usize, Job)> = (0..size as u64)
+            .map(|cookie| {
+                let pair = random.below(pairs.len());
+                (pair, packet(pairs[pair].suite, cookie, &mut random))
+            })
+            .collect();
+        for direction in [Direction::Seal, Direction::Open] {
+            // What was never sealed is forged, all of it.
+            let done = submit(&mut ours, 0, &jobs, &pairs, direction);
+            let expected = submit(&mut portable, 1, &jobs, &pairs, direction);
+            for (ours, expected) in done.iter().zip(&expected) {
+                assert_eq!(ours.status, expected.status, "burst of {size}, {ours:?}");
+                let is_done = ours.status == JobStatus::Done;
+                assert!(
+                    !is_done || ours.buffer.bytes() == expected.buffer.bytes(),
+                    "burst of {size}, {ours:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn jobs_that_a_key_may_not_do_are_faults_and_leave_the_others_of_the_burst_alone() {
+    let (mut ours, mut portable) = (open(), PortableEngine::new());
+    let mut random = SplitMix64::new(12);
+    let pairs = pairs(&mut [&mut ours, &mut portable], &SUITES, &mut random);
+    let mut jobs: Vec<(usize, Job)> = (0..200)
+        .map(|n| (n % pairs.len(), packet(pairs[n % pairs.len()].suite, n as u64, &mut random)))
+        .collect();
+    let mut bad = Vec::new();
+    for (n, (_, job)) in jobs.iter_mut().enumerate().filter(|(n, _)| n % 7 == 3) {
+        match n % 3 {
+            0 => job.text_bytes += 2000,
+            1 => job.text_start = 7,
+            _ => job.text_bytes = u32::MAX - 15,
+        }
+        bad.push(n);
+    }
+    let done = submit(&mut ours, 0, &jobs, &pairs, Direction::Seal);
+    let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Seal);
+    for (n, (ours, (_, before))) in done.iter().zip(&jobs).enumerate() {
+        let bytes = if bad.contains(&n) { before.buffer.bytes() } else { expected[n].buffer.bytes() };
+        let status = if bad.contains(&n) { JobStatus::Fault } else { JobStatus::Done };
+        assert_eq!((ours.status, ours.buffer.bytes()), (status, bytes), "job {n}");
+    }
+}
