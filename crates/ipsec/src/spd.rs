@@ -113,13 +113,32 @@ impl Spd {
         if self.is_indexed() {
             return self.verdict_by_tables(flow);
         }
-        match self.policies.iter().find(|p| p.selector.concerns(flow)) {
-            None => Verdict::NoPolicy,
-            Some(policy) => policy.verdict(flow),
+        if flow.hides_ports() {
+            return self.verdict_on_hidden_ports(flow);
         }
+        for policy in &self.policies {
+            if policy.selector.matches(flow) {
+                return Verdict::Policy(policy.action);
+            }
+        }
+        Verdict::NoPolicy
+    }
+
+    #[cold]
+    fn verdict_on_hidden_ports(&self, flow: &Flow) -> Verdict {
+        let first = self.policies.iter().find(|p| p.selector.concerns(flow));
+        first.map_or(Verdict::NoPolicy, |policy| policy.verdict(flow))
     }
 
     fn verdict_by_tables(&self, flow: &Flow) -> Verdict {
+        // Gateways whose policies all have prefixes of the same lengths are common.
+        if let [table] = self.tables.as_slice() {
+            match table.lookup(flow).map(|slot| slot.answer()) {
+                None => return Verdict::NoPolicy,
+                Some(Some(action)) => return Verdict::Policy(action),
+                Some(None) => {}
+            }
+        }
         let Some(slot) = self.best_slot(flow) else { return Verdict::NoPolicy };
         match slot.answer() {
             Some(action) => Verdict::Policy(action),

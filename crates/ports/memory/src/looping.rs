@@ -73,12 +73,13 @@ impl Port for LoopPort {
         if self.left == 0 && !self.packets.is_empty() {
             self.left = self.demand.0.swap(0, Ordering::Relaxed);
         }
+        let packets = self.packets.view();
         while self.left > 0 && !batch.is_full() {
             let Some(mut buffer) = pool.take() else { break };
-            let (head, tail) = self.packets.get(self.next);
+            let (head, tail) = packets.get(self.next);
             let bytes = head.len() + tail.len();
             self.next += 1;
-            if self.next == self.packets.len() {
+            if self.next == packets.len() {
                 self.next = 0;
             }
             self.left -= 1;
@@ -86,9 +87,11 @@ impl Port for LoopPort {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
                 continue;
             }
-            let (start, rest) = buffer.receive_area().split_at_mut(head.len());
-            start.copy_from_slice(head);
-            rest[..tail.len()].copy_from_slice(tail);
+            let area = buffer.receive_area();
+            area[..head.len()].copy_from_slice(head);
+            if !tail.is_empty() {
+                area[head.len()..bytes].copy_from_slice(tail);
+            }
             buffer.set_len(bytes);
             self.counters.rx_bytes += bytes as u64;
             batch.push(buffer);

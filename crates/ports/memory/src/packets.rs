@@ -48,11 +48,14 @@ impl Packets {
 
     /// Head and tail of one packet; empty beyond the last.
     #[must_use]
-    #[inline]
     pub fn get(&self, number: usize) -> (&[u8], &[u8]) {
-        let Some(place) = self.places.get(number) else { return (&[], &[]) };
-        let head = &self.heads[place.head_start..place.head_start + place.head_bytes];
-        (head, &self.tail[..place.tail_bytes])
+        self.view().get(number)
+    }
+
+    /// All of it at hand, for a loop over many.
+    #[inline]
+    pub(crate) fn view(&self) -> View<'_> {
+        View { heads: &self.heads, places: &self.places, tail: &self.tail }
     }
 
     /// Head and tail of each packet.
@@ -64,6 +67,28 @@ impl Packets {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.places.iter().map(|place| place.head_bytes + place.tail_bytes).sum()
+    }
+}
+
+/// [`Packets`], borrowed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    heads: &'a [u8],
+    places: &'a [Place],
+    tail: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: usize) -> (&'a [u8], &'a [u8]) {
+        let Some(place) = self.places.get(number) else { return (&[], &[]) };
+        let head = &self.heads[place.head_start..place.head_start + place.head_bytes];
+        (head, &self.tail[..place.tail_bytes])
     }
 }
 
