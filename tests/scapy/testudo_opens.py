@@ -281,7 +281,8 @@ class Stream:
 # A gateway checks the numbers of a whole batch, then what is authentic, then the numbers again. So where packets of
 # one SA share a batch, one that is refused in the end may be refused for either reason.
 EITHER = ("replay_too_old", "replay_duplicate", "authentication_failed")
-LARGEST_BATCH = 64
+# Four batches of 64: so many are gathered for an engine that wants company.
+LARGEST_BATCH = 256
 
 
 def keepalives(streams, count):
