@@ -20,6 +20,13 @@ impl Sum {
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
         sum += u64::from(u32::from_ne_bytes(last));
+        self.words(sum)
+    }
+
+    /// Adds the sum of 32-bit words in native order that someone else has summed up: with vectors that this crate does not know, say.
+    #[must_use]
+    #[inline(always)]
+    pub fn words(self, sum: u64) -> Self {
         Self(self.0 + (sum & 0xFFFF_FFFF) + (sum >> 32))
     }
 
