@@ -4,7 +4,7 @@ use crate::input::Input;
 use std::io::Cursor;
 use testudo_packet::{BATCH_SIZE, Batch, Pool, Port};
 use testudo_port_pcap::{PcapPort, PcapReader};
-use testudo_port_tun::coalesce::plan;
+use testudo_port_tun::coalesce::{Groups, plan};
 use testudo_port_tun::split::{MAX_HEADER_BYTES, SuperFrame, complete_checksum};
 use testudo_port_tun::vnet::{VNET_HEADER_BYTES, VnetHeader};
 
@@ -36,7 +36,7 @@ pub fn tun_split(data: &[u8]) {
     let head = &frame[..frame.len().min(MAX_HEADER_BYTES)];
     if let Ok(super_frame) = SuperFrame::parse(&vnet, head, frame.len()) {
         let packets = split(&super_frame, frame);
-        let _ = plan(packets.iter().map(Vec::as_slice), true);
+        plan(packets.iter().map(Vec::as_slice), true, &mut Groups::new());
     }
     join(frame);
 }
@@ -66,7 +66,8 @@ fn join(bytes: &[u8]) {
         let length = usize::from(input.byte());
         packets.push(input.take(length));
     }
-    let groups = plan(packets.iter().copied(), true);
+    let mut groups = Groups::new();
+    plan(packets.iter().copied(), true, &mut groups);
     let mut placed: Vec<usize> =
         groups.iter().flat_map(|g| g.members.iter().map(|&m| usize::from(m))).collect();
     for group in &groups {

@@ -31,23 +31,20 @@ impl Sent {
     #[must_use]
     pub fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], calls: u64) -> Self {
         let mut sent = Self { calls, ..Self::default() };
-        let mut kept = Batch::new();
-        for (buffer, fate) in batch.drain(..).zip(fates) {
-            match *fate {
-                Fate::Kept => {
-                    kept.push(buffer);
-                    continue;
-                }
-                Fate::Sent => {
+        let mut fates = fates.iter();
+        batch.retain(|buffer| {
+            match fates.next() {
+                None | Some(Fate::Kept) => return true,
+                Some(Fate::Sent) => {
                     sent.packets += 1;
                     sent.bytes += buffer.len() as u64;
-                    pool.recycle(buffer);
+                    pool.recycle(std::mem::take(buffer));
                 }
-                Fate::Refused(reason) => pool.discard(buffer, reason),
+                Some(Fate::Refused(reason)) => pool.discard(std::mem::take(buffer), *reason),
             }
             sent.taken += 1;
-        }
-        *batch = kept;
+            false
+        });
         sent
     }
 }

@@ -1,6 +1,6 @@
 //! Where buffers come from and go back to.
 
-use crate::{Buffer, DropCounters, DropReason};
+use crate::{Batch, Buffer, DropCounters, DropReason};
 
 /// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines.
 pub const HEADROOM_BYTES: usize = 128;
@@ -46,6 +46,12 @@ impl Pool {
         let mut buffer = self.free.pop().or_else(|| self.make())?;
         buffer.reset(HEADROOM_BYTES);
         Some(buffer)
+    }
+
+    /// [Takes](Self::take) up to `count` buffers, as many as there are and as `buffers` has room for.
+    pub fn take_many(&mut self, count: usize, buffers: &mut Batch) {
+        let count = count.min(buffers.remaining_capacity());
+        buffers.extend(std::iter::from_fn(|| self.take()).take(count));
     }
 
     fn make(&mut self) -> Option<Buffer> {
@@ -118,6 +124,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BATCH_SIZE;
 
     #[test]
     fn an_empty_pool_says_so_and_recovers() {
@@ -139,6 +146,18 @@ mod tests {
         assert_eq!((taken.len(), pool.available()), (2 * PREPARED, 0));
         taken.into_iter().for_each(|buffer| pool.recycle(buffer));
         assert_eq!((pool.free.len(), pool.available()), (2 * PREPARED, 2 * PREPARED));
+    }
+
+    #[test]
+    fn many_are_as_many_as_there_are_and_as_fit() {
+        let mut pool = Pool::new(BATCH_SIZE + 10, 100);
+        let (mut first, mut second) = (Batch::new(), Batch::new());
+        pool.take_many(3, &mut first);
+        assert_eq!(first.len(), 3);
+        pool.take_many(BATCH_SIZE, &mut first);
+        assert_eq!((first.len(), pool.available()), (BATCH_SIZE, 10));
+        pool.take_many(20, &mut second);
+        assert_eq!((second.len(), pool.available()), (10, 0));
     }
 
     #[test]

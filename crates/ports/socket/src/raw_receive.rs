@@ -20,14 +20,16 @@ pub(crate) fn receive(
 ) -> io::Result<Received> {
     let packet_bytes = pool.packet_bytes();
     let room = batch.remaining_capacity();
-    let mut staged: ArrayVec<Buffer, BATCH_SIZE> = std::iter::from_fn(|| pool.take()).take(room).collect();
+    let mut staged = Batch::new();
+    pool.take_many(room, &mut staged);
     if staged.is_empty() {
         return Ok(Received::default());
     }
-    let incoming = receive_into(socket, &mut staged, packet_bytes);
+    let mut incoming = ArrayVec::new();
+    let outcome = receive_into(socket, &mut staged, packet_bytes, &mut incoming);
     let mut done = Received::default();
     let mut buffers = staged.drain(..);
-    for (message, mut buffer) in incoming.iter().flatten().zip(buffers.by_ref()) {
+    for (message, mut buffer) in incoming.iter().zip(buffers.by_ref()) {
         match complete(message, endpoint, packet_bytes, &mut buffer) {
             Ok(()) => {
                 done.packets += 1;
@@ -39,21 +41,22 @@ pub(crate) fn receive(
     }
     buffers.for_each(|buffer| pool.recycle(buffer));
     done.calls = u64::from(done.packets > 0);
-    incoming.map(|_| done)
+    outcome.map(|()| done)
 }
 
 fn receive_into(
     socket: &Socket,
-    staged: &mut ArrayVec<Buffer, BATCH_SIZE>,
+    staged: &mut Batch,
     packet_bytes: usize,
-) -> io::Result<ArrayVec<Incoming, BATCH_SIZE>> {
+    received: &mut ArrayVec<Incoming, BATCH_SIZE>,
+) -> io::Result<()> {
     let mut slices: ArrayVec<[IoSliceMut<'_>; 1], BATCH_SIZE> = staged
         .iter_mut()
         .map(|buffer| [IoSliceMut::new(&mut buffer.receive_area()[..packet_bytes])])
         .collect();
     let mut messages: ArrayVec<&mut [IoSliceMut<'_>], BATCH_SIZE> =
         slices.iter_mut().map(|slice| &mut slice[..]).collect();
-    socket.receive_many(&mut messages)
+    socket.receive_many(&mut messages, received)
 }
 
 /// Makes a whole datagram of a message: IPv4 gives it whole, IPv6 without its header (RFC 3542 3).

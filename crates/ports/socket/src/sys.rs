@@ -70,30 +70,36 @@ impl Socket {
         Ok(incoming(&header, bytes, &beside))
     }
 
-    /// Receives up to `messages.len()` messages, each scattered over its own slices; at most 64. Nothing received is an error,
-    /// `WouldBlock`.
-    pub(crate) fn receive_many(
+    /// Receives up to `messages.len()` messages, at most `N`, each scattered over its own slices, and puts what is to be known of them in
+    /// `received`, instead of what was there. Nothing received is an error, `WouldBlock`.
+    pub(crate) fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
-    ) -> io::Result<ArrayVec<Incoming, BATCH_SIZE>> {
-        let mut beside: ArrayVec<Beside, BATCH_SIZE> =
-            (0..messages.len().min(BATCH_SIZE)).map(|_| Beside::new()).collect();
-        let mut headers: ArrayVec<libc::mmsghdr, BATCH_SIZE> = messages
-            .iter_mut()
-            .zip(&mut beside)
-            .map(|(slices, beside)| libc::mmsghdr { msg_hdr: receive_header(slices, beside), msg_len: 0 })
-            .collect();
+        received: &mut ArrayVec<Incoming, N>,
+    ) -> io::Result<()> {
+        received.clear();
+        // Filled where they stand: what is collected is moved, and these are thousands of bytes.
+        let mut beside: ArrayVec<Beside, N> = ArrayVec::new();
+        beside.extend((0..messages.len().min(N)).map(|_| Beside::new()));
+        let mut headers: ArrayVec<libc::mmsghdr, N> = ArrayVec::new();
+        headers.extend(
+            messages.iter_mut().zip(&mut beside).map(|(slices, beside)| libc::mmsghdr {
+                msg_hdr: receive_header(slices, beside),
+                msg_len: 0,
+            }),
+        );
         let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: `headers` has `count` elements, each pointing to its own slices and its own element of `beside`; all of them outlive
         // the call, are not used during it, and are as long as they say. There is no timeout to point to.
-        let received = unsafe {
+        let count = unsafe {
             libc::recvmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags, std::ptr::null_mut())
         };
-        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let bytes = |header: &libc::mmsghdr| usize::try_from(header.msg_len).unwrap_or(usize::MAX);
-        let all = headers.iter().zip(&beside).take(received);
-        Ok(all.map(|(header, beside)| incoming(&header.msg_hdr, bytes(header), beside)).collect())
+        let all = headers.iter().zip(&beside).take(count);
+        received.extend(all.map(|(header, beside)| incoming(&header.msg_hdr, bytes(header), beside)));
+        Ok(())
     }
 
     /// Sends messages in order, at most 64, and returns how many were taken: at least one. An error is about the first.

@@ -26,7 +26,7 @@ type Parcels = ArrayVec<Result<Parcel, DropReason>, BATCH_SIZE>;
 /// A batch on its way out.
 struct Dispatch<'a> {
     batch: &'a Batch,
-    parcels: Parcels,
+    parcels: &'a [Result<Parcel, DropReason>],
     fates: [Fate; BATCH_SIZE],
     calls: u64,
 }
@@ -54,8 +54,9 @@ pub(crate) fn transmit(
     pool: &mut Pool,
     batch: &mut Batch,
 ) -> io::Result<Sent> {
-    let parcels = address_all(channels, batch);
-    let mut dispatch = Dispatch { batch, parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
+    let mut parcels = Parcels::new();
+    address_all(channels, batch, &mut parcels);
+    let mut dispatch = Dispatch { batch, parcels: &parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
     let (fates, calls) = (dispatch.fates, dispatch.calls);
     let sent = Sent::settle(pool, batch, &fates, calls);
@@ -65,10 +66,9 @@ pub(crate) fn transmit(
     }
 }
 
-/// Addresses every packet of a batch, by the one before it where they are alike.
-fn address_all(channels: &[Channel], batch: &Batch) -> Parcels {
+/// Addresses every packet of a batch, by the one before it where they are alike. The list is filled where it stands: it has thousands of bytes.
+fn address_all(channels: &[Channel], batch: &Batch, parcels: &mut Parcels) {
     let endpoints = channels.iter().map(|c| &c.endpoint);
-    let mut parcels = Parcels::new();
     let mut before: &[u8] = &[];
     for buffer in batch {
         let packet = buffer.bytes();
@@ -79,7 +79,6 @@ fn address_all(channels: &[Channel], batch: &Batch) -> Parcels {
         parcels.push(alike.map_or_else(|| Parcel::address(packet, endpoints.clone()), Ok));
         before = packet;
     }
-    parcels
 }
 
 impl Dispatch<'_> {

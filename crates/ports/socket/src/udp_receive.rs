@@ -25,8 +25,6 @@ const FORGET_AFTER: usize = 32;
 /// Calls for one batch, so that datagrams that are dropped cannot keep the worker here.
 const MAX_CALLS: usize = BATCH_SIZE + 16;
 
-type Staged = ArrayVec<Buffer, BATCH_SIZE>;
-
 /// What one call brought.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -120,7 +118,8 @@ impl UdpReceiver {
         done: &mut Received,
     ) -> io::Result<()> {
         let wanted = guess.segments.min(batch.remaining_capacity());
-        let mut staged: Staged = std::iter::from_fn(|| pool.take()).take(wanted).collect();
+        let mut staged = Batch::new();
+        pool.take_many(wanted, &mut staged);
         let mut slices: ArrayVec<IoSliceMut<'_>, { BATCH_SIZE + 1 }> = staged
             .iter_mut()
             .map(|buffer| IoSliceMut::new(&mut buffer.receive_area()[..guess.gso_size]))
@@ -145,7 +144,7 @@ impl UdpReceiver {
         message: &Incoming,
         guess: Guess,
         endpoint: &Endpoint,
-        staged: &mut Staged,
+        staged: &mut Batch,
         pool: &mut Pool,
         batch: &mut Batch,
         done: &mut Received,
@@ -184,10 +183,12 @@ impl UdpReceiver {
     ) -> io::Result<()> {
         let packet_bytes = pool.packet_bytes();
         let wanted = batch.remaining_capacity().min(SINGLES);
-        let mut staged: Staged = std::iter::from_fn(|| pool.take()).take(wanted).collect();
-        let messages = receive_into(socket, &mut staged, &mut self.regions, packet_bytes);
+        let mut staged = Batch::new();
+        pool.take_many(wanted, &mut staged);
+        let mut messages = ArrayVec::new();
+        let outcome = receive_into(socket, &mut staged, &mut self.regions, packet_bytes, &mut messages);
         let mut buffers = staged.drain(..);
-        for (region, (message, buffer)) in messages.iter().flatten().zip(buffers.by_ref()).enumerate() {
+        for (region, (message, buffer)) in messages.iter().zip(buffers.by_ref()).enumerate() {
             if let Err((reason, packets)) =
                 self.take_single(message, region, endpoint, buffer, pool, batch, done)
             {
@@ -195,7 +196,7 @@ impl UdpReceiver {
             }
         }
         buffers.for_each(|buffer| pool.recycle(buffer));
-        messages.map(drop)
+        outcome
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one call, each borrowed apart")]
@@ -262,7 +263,7 @@ impl UdpReceiver {
     }
 
     /// Puts the bytes of a scattered message together again, at the start of region 1.
-    fn gather(&mut self, guess: Guess, staged: &mut Staged, bytes: usize) {
+    fn gather(&mut self, guess: Guess, staged: &mut Batch, bytes: usize) {
         let [source, target, ..] = &mut self.regions[..] else { return };
         let mut at = 0;
         for buffer in staged.iter_mut() {
@@ -299,10 +300,11 @@ impl UdpReceiver {
 
 fn receive_into(
     socket: &Socket,
-    staged: &mut Staged,
+    staged: &mut Batch,
     regions: &mut [Vec<u8>],
     packet_bytes: usize,
-) -> io::Result<ArrayVec<Incoming, BATCH_SIZE>> {
+    received: &mut ArrayVec<Incoming, SINGLES>,
+) -> io::Result<()> {
     let mut slices: ArrayVec<[IoSliceMut<'_>; 2], SINGLES> = staged
         .iter_mut()
         .zip(regions)
@@ -313,7 +315,7 @@ fn receive_into(
         .collect();
     let mut messages: ArrayVec<&mut [IoSliceMut<'_>], SINGLES> =
         slices.iter_mut().map(|slices| &mut slices[..]).collect();
-    socket.receive_many(&mut messages)
+    socket.receive_many(&mut messages, received)
 }
 
 fn outer_of(message: &Incoming, endpoint: &Endpoint) -> Option<Outer> {

@@ -20,6 +20,9 @@ const OPEN_GROUPS: usize = 8;
 /// IPv6 and the longest TCP header.
 const MAX_HEADER_BYTES: usize = IPV6_HEADER_BYTES + 60;
 
+/// The groups of a batch.
+pub type Groups = ArrayVec<Group, BATCH_SIZE>;
+
 /// Packets of a batch that leave together, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
@@ -62,14 +65,24 @@ impl JoinedHeader {
 }
 
 /// Distributes the packets of a batch over groups, to be sent in the order of the list; every packet is in exactly one. Packets of one
-/// flow keep their order. `udp` says whether UDP may be joined (USO). Packets behind the first 64 are not looked at.
-pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]> + Clone, udp: bool) -> ArrayVec<Group, BATCH_SIZE> {
-    let all: ArrayVec<&[u8], BATCH_SIZE> = packets.take(BATCH_SIZE).collect();
-    let mut groups: ArrayVec<Group, BATCH_SIZE> = ArrayVec::new();
+/// flow keep their order. `udp` says whether UDP may be joined (USO). Packets behind the first 64 are not looked at. The list, whose former
+/// content goes, is filled where it stands: it has thousands of bytes.
+pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]>, udp: bool, groups: &mut Groups) {
+    groups.clear();
+    let mut all: ArrayVec<&[u8], BATCH_SIZE> = ArrayVec::new();
+    all.extend(packets.take(BATCH_SIZE));
     let mut oldest_open = 0;
     for (index, packet) in all.iter().enumerate() {
         oldest_open = oldest_open.max(groups.len().saturating_sub(OPEN_GROUPS));
         let shape = Shape::of(packet, udp);
+        // Most packets follow one of their flow; headers that agree are those of one flow.
+        if let Some(shape) = shape
+            && let Some(group) = groups.last_mut().filter(|group| group.open)
+            && group.joins(packet, &shape, &all)
+        {
+            group.push(index, &shape);
+            continue;
+        }
         if !may_share_a_flow(packet, shape.as_ref()) {
             // It may belong to any flow (a fragment, say), and must not be overtaken.
             oldest_open = groups.len();
@@ -86,7 +99,6 @@ pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]> + Clone, udp: bool) -> A
         }
         groups.push(Group::new(index, shape));
     }
-    groups
 }
 
 /// Whether the packet's flow can be told from its first bytes, so that only that flow must wait for it.

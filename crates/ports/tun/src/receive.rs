@@ -14,7 +14,7 @@ use crate::split::{SuperFrame, complete_checksum};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSliceMut};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
 
 /// Longer than any frame: IPv6 header and its longest payload, rounded up.
 const FRAME_BYTES: usize = 66_048;
@@ -22,8 +22,6 @@ const FRAME_BYTES: usize = 66_048;
 const FORGET_AFTER: u32 = 32;
 /// Reads for one batch: more than packets, so that invalid frames cannot keep the worker here.
 const MAX_READS: usize = BATCH_SIZE + 16;
-
-type Staged = ArrayVec<Buffer, BATCH_SIZE>;
 
 /// What one call brought.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +124,8 @@ impl Receiver {
     ) -> io::Result<()> {
         let layout = self.layout(pool.packet_bytes());
         let wanted = if layout.each == 0 { 1 } else { wanted };
-        let mut staged: Staged = std::iter::from_fn(|| pool.take()).take(wanted).collect();
+        let mut staged = Batch::new();
+        pool.take_many(wanted, &mut staged);
         let mut vnet = [0; VNET_HEADER_BYTES];
         let read = read(&mut layout.slices(&mut vnet, &mut staged, &mut self.tail));
         let before = done.packets;
@@ -166,7 +165,7 @@ impl Receiver {
         vnet: &VnetHeader,
         frame_bytes: Option<usize>,
         layout: Layout,
-        staged: &mut Staged,
+        staged: &mut Batch,
         batch: &mut Batch,
         done: &mut Received,
         pool: &mut Pool,
@@ -207,7 +206,7 @@ impl Receiver {
         vnet: &VnetHeader,
         frame_bytes: usize,
         layout: Layout,
-        staged: &mut Staged,
+        staged: &mut Batch,
         batch: &mut Batch,
         done: &mut Received,
         pool: &Pool,
@@ -238,7 +237,7 @@ impl Receiver {
     fn take_in_place(
         &mut self,
         frame: SuperFrame,
-        staged: &mut Staged,
+        staged: &mut Batch,
         batch: &mut Batch,
         done: &mut Received,
     ) {
@@ -283,7 +282,7 @@ impl Receiver {
     }
 
     /// Puts the bytes of a read together again in `relay`.
-    fn gather(&mut self, layout: Layout, staged: &mut Staged, frame_bytes: usize) {
+    fn gather(&mut self, layout: Layout, staged: &mut Batch, frame_bytes: usize) {
         let mut at = 0;
         for (index, buffer) in staged.iter_mut().enumerate() {
             let (from, length) = if index == 0 { (0, layout.first) } else { (layout.room, layout.each) };
@@ -306,7 +305,7 @@ impl Layout {
     fn slices<'a>(
         &self,
         vnet: &'a mut [u8],
-        staged: &'a mut Staged,
+        staged: &'a mut Batch,
         tail: &'a mut [u8],
     ) -> ArrayVec<IoSliceMut<'a>, { BATCH_SIZE + 2 }> {
         let mut slices = ArrayVec::new();

@@ -1,6 +1,6 @@
 //! Writing: groups of packets as super-frames, each gathered by one writev(2) from where its packets are.
 
-use crate::coalesce::{self, Group};
+use crate::coalesce::{self, Group, Groups};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
@@ -29,13 +29,14 @@ pub(crate) fn transmit(
     let mut fates = [Fate::Kept; BATCH_SIZE];
     let mut calls = 0;
     let mut outcome = Ok(());
-    let mut groups = coalesce::plan(batch.iter().map(|b| b.bytes()), udp);
+    let mut groups = Groups::new();
+    coalesce::plan(batch.iter().map(|b| b.bytes()), udp, &mut groups);
     // A full batch has more behind it: what could take more packets stays for the next call.
     if batch.is_full() && groups.len() > 1 && groups.last().is_some_and(Group::may_grow) {
         groups.pop();
     }
-    for group in groups {
-        match send_group(&group, batch, &mut fates, &mut calls, &mut write) {
+    for group in &groups {
+        match send_group(group, batch, &mut fates, &mut calls, &mut write) {
             Ok(()) => {}
             Err(Refusal::Device(error)) => {
                 outcome = Err(error);

@@ -1,5 +1,5 @@
 use super::frames::{Random, Shape, cut_by_oracle};
-use crate::coalesce::{Group, plan};
+use crate::coalesce::{Group, Groups, plan};
 use crate::vnet::{Gso, VnetHeader};
 use std::collections::HashMap;
 use testudo_packet::BATCH_SIZE;
@@ -19,8 +19,14 @@ fn joined(group: &Group, packets: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
     (header.vnet, frame)
 }
 
+fn planned(packets: &[Vec<u8>], udp: bool) -> Groups {
+    let mut groups = Groups::new();
+    plan(packets.iter().map(|p| &p[..]), udp, &mut groups);
+    groups
+}
+
 fn join_all(packets: &[Vec<u8>], udp: bool) -> Vec<(VnetHeader, Vec<u8>)> {
-    let groups = plan(packets.iter().map(|p| &p[..]), udp);
+    let groups = planned(packets, udp);
     groups.iter().map(|group| joined(group, packets)).collect()
 }
 
@@ -227,7 +233,7 @@ fn a_short_or_pushed_packet_ends_its_frame() {
     packets.extend(flow(&mut random, &second));
     packets[6][33] |= 0x08;
     mend(&mut packets[6]);
-    let members = plan(packets.iter().map(|p| &p[..]), false);
+    let members = planned(&packets, false);
     assert_eq!(members.iter().map(|group| group.members.len()).collect::<Vec<_>>(), [5, 2, 3]);
 }
 
@@ -249,8 +255,7 @@ fn a_fragment_overtakes_nothing() {
     let mut packets = flow(&mut random, &shape);
     packets[2][6] = 0x20;
     mend(&mut packets[2]);
-    let members: Vec<Vec<u8>> =
-        plan(packets.iter().map(|p| &p[..]), false).iter().map(|g| g.members.to_vec()).collect();
+    let members: Vec<Vec<u8>> = planned(&packets, false).iter().map(|g| g.members.to_vec()).collect();
     assert_eq!(members, [vec![0, 1], vec![2], vec![3]]);
 }
 
@@ -287,7 +292,7 @@ fn no_bytes_make_it_panic() {
                 bytes
             })
             .collect();
-        let groups = plan(packets.iter().map(|p| &p[..]), true);
+        let groups = planned(&packets, true);
         assert_eq!(groups.iter().map(|g| g.members.len()).sum::<usize>(), packets.len().min(BATCH_SIZE));
     }
 }
