@@ -5,6 +5,7 @@
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::outbound::{reason_of, small};
+use crate::pair::Pair;
 use crate::replay::ReplayError;
 use crate::sa::{InboundSa, Local, aad, nonce};
 use crate::selector::Flow;
@@ -17,10 +18,10 @@ use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::net::IpAddr;
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock, prefetch};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
-use testudo_wire::ip::{self, IpHeader, Version};
-use testudo_wire::plain::{PlainHeader, unchecked_addresses};
+use testudo_wire::ip::{self, IPV4_HEADER_BYTES, IpHeader, Version};
+use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_addresses};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
@@ -33,8 +34,8 @@ struct Arrival {
     end: u16,
     /// The UDP port it came to, if it came in UDP.
     udp_port: Option<u16>,
-    version: Version,
-    destination: u128,
+    /// The outer address it came to.
+    came_to: Local,
 }
 
 /// What a datagram from the unprotected side is.
@@ -56,6 +57,7 @@ enum Opened {
     Refused(DropReason),
 }
 
+type Sights = ArrayVec<Seen, BATCH_SIZE>;
 type Outcomes = ArrayVec<Opened, BATCH_SIZE>;
 
 impl Ipsec {
@@ -69,9 +71,9 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let mut seen = ArrayVec::<Seen, BATCH_SIZE>::new();
+        let mut seen = Sights::new();
         for buffer in batch.iter_mut() {
-            seen.push(self.see(buffer));
+            self.see(buffer, &mut seen);
         }
         clock.lap(Stage::Parse);
         let mut names = ArrayVec::<Option<SaRef>, BATCH_SIZE>::new();
@@ -91,17 +93,48 @@ impl Ipsec {
     }
 
     /// Tells ESP from the rest, and cuts off what stands behind the datagram.
+    ///
+    /// What is seen goes straight to its place, here and below: a value that comes together in another place is copied by loads that
+    /// cover several stores of a moment ago, and each waits for them.
     #[inline(always)]
-    fn see(&self, buffer: &mut Buffer) -> Seen {
-        let Some(header) = PlainHeader::parse(buffer.bytes()) else { return self.see_uncommon(buffer) };
+    fn see(&self, buffer: &mut Buffer, seen: &mut Sights) {
+        match PlainV4::parse(buffer.bytes()) {
+            Some(header) => {
+                buffer.truncate(header.total_bytes.into());
+                let came_to = Local::new(Version::V4, u128::from(header.addresses & 0xFFFF_FFFF));
+                self.see_plain(buffer, IPV4_HEADER_BYTES, header.protocol, header.ports(), came_to, seen);
+            }
+            None => self.see_other(buffer, seen),
+        }
+    }
+
+    #[inline]
+    fn see_other(&self, buffer: &mut Buffer, seen: &mut Sights) {
+        let Some(header) = PlainHeader::parse(buffer.bytes()) else {
+            return seen.push(self.see_uncommon(buffer));
+        };
         buffer.truncate(header.total_bytes.into());
-        let ip_bytes = header.version.header_bytes();
-        let (at, udp_port) = match (header.protocol, header.ports) {
+        let came_to = Local::new(header.version, header.destination);
+        self.see_plain(buffer, header.version.header_bytes(), header.protocol, header.ports, came_to, seen);
+    }
+
+    /// [`see`](Self::see) for a plain datagram without anything behind it.
+    #[inline(always)]
+    fn see_plain(
+        &self,
+        buffer: &mut Buffer,
+        ip_bytes: usize,
+        protocol: u8,
+        ports: Option<(u16, u16)>,
+        came_to: Local,
+        seen: &mut Sights,
+    ) {
+        let (at, udp_port) = match (protocol, ports) {
             (protocol::ESP, _) => (ip_bytes, None),
             (protocol::UDP, Some((_, port))) if self.udp_ports.contains(port) => {
                 (ip_bytes + UDP_HEADER_BYTES, Some(port))
             }
-            _ => return self.see_uncommon(buffer),
+            _ => return seen.push(self.see_uncommon(buffer)),
         };
         let datagram = buffer.bytes();
         let mut end = datagram.len();
@@ -109,11 +142,13 @@ impl Ipsec {
             match UdpHeader::parse(&datagram[ip_bytes..]) {
                 // What stands behind the UDP datagram is no part of the ESP packet.
                 Ok(udp) => end = ip_bytes + udp.total_bytes,
-                Err(error) => return Seen::Drop(reason_of(error)),
+                Err(error) => return seen.push(Seen::Drop(reason_of(error))),
             }
         }
-        let place = Place { at, end, udp_port };
-        arrival(datagram, place, header.version, header.destination)
+        match arrival(datagram, Place { at, end, udp_port }, came_to) {
+            Ok(arrival) => seen.push(Seen::Esp(arrival)),
+            Err(reason) => seen.push(Seen::Drop(reason)),
+        }
     }
 
     #[cold]
@@ -124,7 +159,7 @@ impl Ipsec {
             match self.demultiplex(&header, packet)? {
                 Some(place) => {
                     let destination = Flow::outbound(&header, packet).remote();
-                    Ok(arrival(packet, place, header.version, destination))
+                    arrival(packet, place, Local::new(header.version, destination)).map(Seen::Esp)
                 }
                 None => self.pass_clear(&header, packet).map(|()| Seen::Pass),
             }
@@ -220,11 +255,12 @@ impl Ipsec {
             let count = jobs.len().min(BATCH_SIZE);
             let outcomes = self.judge_batch(&mut jobs[..count], now, clock);
             for (job, outcome) in jobs.drain(..count).zip(outcomes) {
+                let sa = Prepared::sa_of(&job);
                 match outcome {
                     Opened::Cleared => forward(Cleared::new(job.buffer), pool),
-                    Opened::Refused(reason) => self.refuse(job, reason, pool),
+                    Opened::Refused(reason) => self.refuse(job.buffer, sa, reason, pool),
                     // Not reached: the second phase leaves none.
-                    Opened::Stripped(_) => self.refuse(job, DropReason::SelectorMismatch, pool),
+                    Opened::Stripped(_) => pool.discard(job.buffer, DropReason::SelectorMismatch),
                 }
             }
         }
@@ -234,8 +270,10 @@ impl Ipsec {
     fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Outcomes {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
         let mut outcomes = Outcomes::new();
+        let mut runs = ArrayVec::<(SaRef, usize), BATCH_SIZE>::new();
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
             let Some(name) = run.first().map(Prepared::sa_of) else { continue };
+            runs.push((name, run.len()));
             match self.inbound.get_mut(name) {
                 // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
                 Some(sa) if !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now) => {
@@ -255,12 +293,12 @@ impl Ipsec {
         if self.spd.is_indexed() {
             self.prefetch_policy(jobs);
         }
-        let mut rest = outcomes.as_mut_slice();
-        for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
-            let (outcomes, behind) = rest.split_at_mut(run.len());
-            rest = behind;
-            if let Some(sa) = run.first().and_then(|job| self.inbound.get_mut(Prepared::sa_of(job))) {
-                sa.check_run(&self.spd, run, outcomes, now);
+        let mut at = 0;
+        for (name, length) in runs {
+            let (jobs, outcomes) = (&mut jobs[at..at + length], &mut outcomes[at..at + length]);
+            at += length;
+            if let Some(sa) = self.inbound.get_mut(name) {
+                sa.check_run(&self.spd, jobs, outcomes, now);
             }
         }
         clock.lap(Stage::Policy);
@@ -274,18 +312,18 @@ impl Ipsec {
                 self.spd.prefetch(destination, source);
             }
             if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
-                prefetch(&*sa.selectors);
+                sa.permitted.prefetch();
                 sa.counters.prefetch();
             }
         }
     }
 
     #[cold]
-    fn refuse(&mut self, job: Job, reason: DropReason, pool: &mut Pool) {
-        if let Some(sa) = self.inbound.get(Prepared::sa_of(&job)) {
+    fn refuse(&self, buffer: Buffer, sa: SaRef, reason: DropReason, pool: &mut Pool) {
+        if let Some(sa) = self.inbound.get(sa) {
             sa.counters.count_drop(reason);
         }
-        pool.discard(job.buffer, reason);
+        pool.discard(buffer, reason);
     }
 
     /// Takes a job that the engine has ended, in the order of its SA: checks the verdict, commits the sequence number, strips the
@@ -300,7 +338,7 @@ impl Ipsec {
         match self.judge(&mut job, sa, now) {
             Ok(()) => Some(Cleared::new(job.buffer)),
             Err(reason) => {
-                self.refuse(job, reason, pool);
+                self.refuse(job.buffer, sa, reason, pool);
                 None
             }
         }
@@ -350,22 +388,20 @@ struct Place {
 
 /// Reads the ESP header of a packet; behind UDP, only if it is one.
 #[inline(always)]
-fn arrival(datagram: &[u8], place: Place, version: Version, destination: u128) -> Seen {
+fn arrival(datagram: &[u8], place: Place, came_to: Local) -> Result<Arrival, DropReason> {
     let Place { at, end, udp_port } = place;
     let esp = datagram.get(at..end).unwrap_or_default();
     if udp_port.is_some() {
         match esp {
-            [NAT_KEEPALIVE] => return Seen::Drop(DropReason::NatKeepalive),
+            [NAT_KEEPALIVE] => return Err(DropReason::NatKeepalive),
             // RFC 3948 2.2: four zero bytes where ESP has its SPI mark an IKE message.
-            [0, 0, 0, 0, ..] => return Seen::Drop(DropReason::IkeOnEspPort),
+            [0, 0, 0, 0, ..] => return Err(DropReason::IkeOnEspPort),
             _ => {}
         }
     }
     match (EspHeader::parse(esp), u16::try_from(at), u16::try_from(end)) {
-        (Some(header), Ok(at), Ok(end)) => {
-            Seen::Esp(Arrival { header, at, end, udp_port, version, destination })
-        }
-        _ => Seen::Drop(DropReason::EspMalformed),
+        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, udp_port, came_to }),
+        _ => Err(DropReason::EspMalformed),
     }
 }
 
@@ -375,6 +411,11 @@ fn source_of(datagram: &[u8]) -> Option<(IpAddr, u16)> {
     let outer = IpHeader::parse(datagram).ok()?;
     let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
     Some((outer.source, udp.source_port))
+}
+
+fn v4_flow(header: &PlainV4) -> Flow {
+    let ports = header.ports().map(|(source, destination)| (destination, source));
+    Flow::of_v4(Pair::inbound(header), header.protocol, ports)
 }
 
 #[cold]
@@ -388,8 +429,7 @@ impl InboundSa {
     /// says who sent it.
     #[inline]
     fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
-        let came_to = Local::new(arrival.version, arrival.destination);
-        let is_ours = came_to == self.local && arrival.udp_port == self.udp_port;
+        let is_ours = arrival.came_to == self.local && arrival.udp_port == self.udp_port;
         if is_ours { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
     }
 
@@ -443,26 +483,46 @@ impl InboundSa {
         }
     }
 
-    /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
-    #[inline(always)]
-    fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
-        let (flow, bytes, class) = match PlainHeader::parse(buffer.bytes()) {
+    /// [`check_inner`](Self::check_inner) of a packet that is no plain IPv4: its length in bytes and its traffic class.
+    fn check_other(&self, spd: &Spd, packet: &[u8]) -> Result<(usize, u8), DropReason> {
+        let (flow, bytes, class) = match PlainHeader::parse(packet) {
             Some(header) => {
                 (Flow::plain_inbound(&header), usize::from(header.total_bytes), header.traffic_class)
             }
-            None => uncommon_flow(buffer.bytes())?,
+            None => uncommon_flow(packet)?,
         };
-        buffer.truncate(bytes);
-        if !self.selectors.iter().any(|s| s.matches(&flow)) {
+        self.check_flow(spd, &flow)?;
+        Ok((bytes, class))
+    }
+
+    fn check_flow(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+        if !self.permitted.holds(flow) {
             return Err(DropReason::SelectorMismatch);
         }
         // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
-        match spd.verdict(&flow) {
-            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => {}
-            Verdict::Policy(Action::Discard) => return Err(DropReason::PolicyDiscard),
-            Verdict::PortsHidden => return Err(DropReason::PortsHidden),
-            _ => return Err(DropReason::SelectorMismatch),
+        match spd.verdict(flow) {
+            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok(()),
+            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
+            Verdict::PortsHidden => Err(DropReason::PortsHidden),
+            _ => Err(DropReason::SelectorMismatch),
         }
+    }
+
+    /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
+    #[inline(always)]
+    fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
+        let (bytes, class) = match PlainV4::parse(buffer.bytes()) {
+            Some(header) => {
+                let pair = Pair::inbound(&header);
+                let ours = Some(Verdict::Policy(Action::Protect(self.tunnel)));
+                if !(self.permitted.holds_pair(pair) && spd.verdict_v4(pair) == ours) {
+                    self.check_flow(spd, &v4_flow(&header))?;
+                }
+                (usize::from(header.total_bytes), header.traffic_class)
+            }
+            None => self.check_other(spd, buffer.bytes())?,
+        };
+        buffer.truncate(bytes);
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != class & ecn::MASK {
             ip::set_ecn(buffer.bytes_mut(), ecn);
@@ -491,18 +551,22 @@ fn verdict_of(job: &Job) -> Result<(), DropReason> {
 /// Makes the buffer the inner packet: off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1).
 #[inline(always)]
 fn strip(job: &mut Job) -> Result<(), DropReason> {
-    job.buffer.trim_front(job.text_start as usize);
-    job.buffer.truncate(job.text_bytes as usize);
-    let trailer = EspTrailer::parse(job.buffer.bytes()).map_err(|_| DropReason::BadPadding)?;
+    let start = job.text_start as usize;
+    let text =
+        job.buffer.bytes().get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
+    let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
     let version = match trailer.next_header {
         protocol::IPV4 => 4,
         protocol::IPV6 => 6,
         protocol::NO_NEXT_HEADER => return Err(DropReason::DummyPacket),
         _ => return Err(DropReason::BadNextHeader),
     };
-    job.buffer.truncate(trailer.payload_bytes);
-    let announced = job.buffer.bytes().first().is_some_and(|b| b >> 4 == version);
-    if announced { Ok(()) } else { Err(DropReason::InnerMalformed) }
+    let payload = &text[..trailer.payload_bytes];
+    if payload.first().is_none_or(|b| b >> 4 != version) {
+        return Err(DropReason::InnerMalformed);
+    }
+    job.buffer.narrow(start, trailer.payload_bytes);
+    Ok(())
 }
 
 fn reason_of_replay(error: ReplayError) -> DropReason {

@@ -7,11 +7,12 @@
 use crate::Ipsec;
 use crate::event::Event;
 use crate::lifetime::Moment;
+use crate::pair::Pair;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{MAX_IV_BYTES, OutboundSa, aad, iv, low, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::{Action, Verdict};
+use crate::spd::{Action, Spd, Verdict};
 use crate::template::{BLOCK_BYTES, OuterTemplate};
 use crate::verdict::{Prepared, Sealed, SealedOr};
 use arrayvec::ArrayVec;
@@ -19,8 +20,8 @@ use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::IpHeader;
-use testudo_wire::plain::PlainHeader;
-use testudo_wire::{ParseError, fragment, icmp};
+use testudo_wire::plain::{PlainHeader, PlainV4};
+use testudo_wire::{ParseError, fragment, icmp, protocol};
 
 /// Free bytes that the common path wants before and behind a packet; every pool's buffers have more.
 const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
@@ -32,12 +33,45 @@ const TRAILER_BLOCK_BYTES: usize = 32;
 /// What is known of a packet while its batch goes through the phases.
 #[derive(Debug, Clone, Copy)]
 struct Lead {
-    flow: Flow,
+    between: Between,
+    /// What stands in the trailer: the protocol number of the packet's IP version.
+    next_header: u8,
     /// Length of the packet, in bytes.
     bytes: u16,
     traffic_class: u8,
     /// Whether the buffer has the room that the common path wants.
     has_room: bool,
+}
+
+/// What policy asks of a packet.
+#[derive(Debug, Clone, Copy)]
+enum Between {
+    /// A plain IPv4 packet, most often decided by its addresses.
+    V4(PlainV4),
+    Flow(Flow),
+}
+
+impl Between {
+    /// The address on the protected side and the one behind the peer, as numbers.
+    #[inline]
+    fn ends(&self) -> (u128, u128) {
+        match self {
+            Self::V4(header) => Pair::outbound(header).ends(),
+            Self::Flow(flow) => (flow.local(), flow.remote()),
+        }
+    }
+
+    #[inline(always)]
+    fn verdict(&self, spd: &Spd) -> Verdict {
+        match self {
+            Self::V4(header) => {
+                let pair = Pair::outbound(header);
+                spd.verdict_v4(pair)
+                    .unwrap_or_else(|| spd.verdict(&Flow::of_v4(pair, header.protocol, header.ports())))
+            }
+            Self::Flow(flow) => spd.verdict(flow),
+        }
+    }
 }
 
 /// What becomes of a packet, as far as policy tells.
@@ -64,12 +98,13 @@ impl Ipsec {
     ) {
         let mut leads = Leads::new();
         for buffer in batch.iter_mut() {
-            leads.push(lead(buffer));
+            read(buffer, &mut leads);
         }
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
             for lead in leads.iter().flatten() {
-                self.spd.prefetch(lead.flow.local(), lead.flow.remote());
+                let (local, remote) = lead.between.ends();
+                self.spd.prefetch(local, remote);
             }
         }
         let mut ways = Ways::new();
@@ -116,11 +151,11 @@ impl Ipsec {
     /// What policy says of a packet, down to the SA.
     #[inline]
     fn way(&self, lead: &Result<Lead, DropReason>) -> Way {
-        let flow = match lead {
-            Ok(lead) => &lead.flow,
+        let between = match lead {
+            Ok(lead) => &lead.between,
             Err(reason) => return Way::Drop(*reason),
         };
-        match self.spd.verdict(flow) {
+        match between.verdict(&self.spd) {
             Verdict::Policy(Action::Protect(index)) => {
                 let name = self.outbound_of.get(index.0 as usize).copied().flatten();
                 name.map_or(Way::Drop(DropReason::NoSa), Way::Protect)
@@ -177,48 +212,75 @@ impl Ipsec {
                 send(Sealed::new(job.buffer), pool);
             } else {
                 let sa = Prepared::sa_of(&job);
-                let _ = self.finish_outbound(job, sa, pool);
+                self.fail(job.buffer, sa, pool);
             }
         }
     }
 
     /// Takes a job that the engine has ended, in the order of its SA, and gives the datagram to send, or nothing if it was discarded.
     pub fn finish_outbound(&mut self, job: Job, sa: SaRef, pool: &mut Pool) -> SealedOr {
-        let reason = match (self.outbound.get(sa), job.status) {
-            (Some(_), JobStatus::Done) => return Some(Sealed::new(job.buffer)),
-            (Some(sa), _) => {
+        if job.status == JobStatus::Done && self.outbound.get(sa).is_some() {
+            return Some(Sealed::new(job.buffer));
+        }
+        self.fail(job.buffer, sa, pool);
+        None
+    }
+
+    /// Discards a packet that no engine has sealed, or whose SA has gone.
+    #[cold]
+    fn fail(&self, buffer: Buffer, sa: SaRef, pool: &mut Pool) {
+        let reason = match self.outbound.get(sa) {
+            Some(sa) => {
                 sa.counters.count_drop(DropReason::EngineFault);
                 DropReason::EngineFault
             }
-            (None, _) => DropReason::ShuttingDown,
+            None => DropReason::ShuttingDown,
         };
-        pool.discard(job.buffer, reason);
-        None
+        pool.discard(buffer, reason);
     }
 }
 
-/// Reads a packet's header, and cuts off what stands behind the datagram.
+/// Reads a packet's header, and cuts off what stands behind the datagram. The lead goes straight to its place: a value that comes together
+/// in another place is copied by loads that cover several stores of a moment ago, and each waits for them.
 #[inline(always)]
-fn lead(buffer: &mut Buffer) -> Result<Lead, DropReason> {
+fn read(buffer: &mut Buffer, leads: &mut Leads) {
     let has_room = buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND;
-    let lead = match PlainHeader::parse(buffer.bytes()) {
-        Some(header) => Lead {
-            flow: Flow::plain_outbound(&header),
-            bytes: header.total_bytes,
-            traffic_class: header.traffic_class,
-            has_room,
-        },
-        None => uncommon_lead(buffer.bytes())?,
+    let Some(header) = PlainV4::parse(buffer.bytes()) else {
+        let lead = other_lead(buffer.bytes(), has_room);
+        if let Ok(lead) = &lead {
+            buffer.truncate(lead.bytes.into());
+        }
+        return leads.push(lead);
     };
-    buffer.truncate(lead.bytes.into());
-    Ok(lead)
+    buffer.truncate(header.total_bytes.into());
+    leads.push(Ok(Lead {
+        between: Between::V4(header),
+        next_header: protocol::IPV4,
+        bytes: header.total_bytes,
+        traffic_class: header.traffic_class,
+        has_room,
+    }));
+}
+
+/// That of a packet that is no plain IPv4.
+#[inline]
+fn other_lead(packet: &[u8], has_room: bool) -> Result<Lead, DropReason> {
+    let Some(header) = PlainHeader::parse(packet) else { return uncommon_lead(packet) };
+    Ok(Lead {
+        between: Between::Flow(Flow::plain_outbound(&header)),
+        next_header: header.version.protocol(),
+        bytes: header.total_bytes,
+        traffic_class: header.traffic_class,
+        has_room,
+    })
 }
 
 #[cold]
 fn uncommon_lead(packet: &[u8]) -> Result<Lead, DropReason> {
     let header = IpHeader::parse(packet).map_err(reason_of)?;
     Ok(Lead {
-        flow: Flow::outbound(&header, packet),
+        between: Between::Flow(Flow::outbound(&header, packet)),
+        next_header: header.version.protocol(),
         bytes: u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?,
         traffic_class: header.traffic_class,
         has_room: false,
@@ -268,7 +330,7 @@ fn push_job(
     let Ok(total) = u16::try_from(front + inner_bytes + trailer + icv_bytes) else { return Err(buffer) };
     let Some(behind) = buffer.behind::<TRAILER_BLOCK_BYTES>() else { return Err(buffer) };
     *behind = TRAILERS[padding];
-    behind[padding + 1] = lead.flow.version().protocol();
+    behind[padding + 1] = lead.next_header;
     let Some(before) = buffer.before::<ROOM_BEFORE>() else { return Err(buffer) };
     let (iv, iv_block) = iv(sequence ^ sa.iv_seed);
     // The longest IV first; headers then go over what a shorter one does not need of it.
@@ -349,8 +411,13 @@ impl Alone<'_> {
         };
         self.sa.counters.count(1, bytes.into(), sequence);
         let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
-        let flow = Flow::outbound(header, buffer.bytes());
-        let lead = Lead { flow, bytes, traffic_class: header.traffic_class, has_room: true };
+        let lead = Lead {
+            between: Between::Flow(Flow::outbound(header, buffer.bytes())),
+            next_header: header.version.protocol(),
+            bytes,
+            traffic_class: header.traffic_class,
+            has_room: true,
+        };
         let numbers = (sequence, u64::from(self.name.bits()) << 32);
         let jobs = &mut self.out.jobs;
         push_job(self.sa, template, buffer, &lead, numbers, jobs).map_err(|b| (b, DropReason::NoRoom))

@@ -1,5 +1,6 @@
 //! The policies whose prefixes have the same lengths, by these prefixes: one hash table of the SPD's index.
 
+use crate::pair::Pair;
 use crate::selector::{Flow, Shape};
 use crate::spd::{Action, Policy, TunnelIndex};
 use testudo_packet::prefetch;
@@ -13,6 +14,27 @@ const ASK_THE_POLICY: u32 = u32::MAX;
 const BYPASS: u32 = u32::MAX - 1;
 const DISCARD: u32 = u32::MAX - 2;
 
+/// What becomes of every packet between some addresses, if nothing else of it matters; otherwise that the policy is to be asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer(u32);
+
+impl Answer {
+    /// That of a policy for IPv4 packets.
+    pub(crate) fn of(policy: &Policy) -> Self {
+        Self(if policy.selector.is_by_address_alone() { encoded(policy.action) } else { ASK_THE_POLICY })
+    }
+
+    #[inline(always)]
+    pub(crate) fn action(self) -> Option<Action> {
+        match self.0 {
+            ASK_THE_POLICY => None,
+            BYPASS => Some(Action::Bypass),
+            DISCARD => Some(Action::Discard),
+            tunnel => Some(Action::Protect(TunnelIndex(tunnel))),
+        }
+    }
+}
+
 /// One place of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
@@ -20,24 +42,19 @@ pub(crate) struct Slot {
     /// The first policy with these prefixes; [`NONE`] in a free place.
     pub(crate) policy: u32,
     /// The policy's action, if the prefixes alone decide and the key says all of them.
-    answer: u32,
+    answer: Answer,
 }
 
 /// Four to a cache line: a lookup that the prefixes decide touches one.
 const _: () = assert!(size_of::<Slot>() == 16);
 
-const FREE: Slot = Slot { key: 0, policy: NONE, answer: ASK_THE_POLICY };
+const FREE: Slot = Slot { key: 0, policy: NONE, answer: Answer(ASK_THE_POLICY) };
 
 impl Slot {
     /// What becomes of every packet that this slot is found for, if nothing but its addresses matters.
     #[inline]
     pub(crate) fn answer(&self) -> Option<Action> {
-        match self.answer {
-            ASK_THE_POLICY => None,
-            BYPASS => Some(Action::Bypass),
-            DISCARD => Some(Action::Discard),
-            tunnel => Some(Action::Protect(TunnelIndex(tunnel))),
-        }
+        self.answer.action()
     }
 }
 
@@ -55,6 +72,8 @@ fn encoded(action: Action) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Table {
     shape: Shape,
+    /// Both masks, where the table is for IPv4: keys are masked pairs of addresses.
+    v4: Option<u64>,
     /// Lowest place of any policy in this table: tables are ordered by it, and a lookup ends at the first that cannot win.
     pub(crate) first: u32,
     slots: Box<[Slot]>,
@@ -64,7 +83,9 @@ impl Table {
     /// The table of the policies at `indices`, which are ascending and all of this shape. Those with the same prefixes are chained in `next`.
     pub(crate) fn new(shape: Shape, indices: &[u32], policies: &[Policy], next: &mut [u32]) -> Self {
         let slots = vec![FREE; (indices.len() * 2).next_power_of_two()].into();
-        let mut table = Self { shape, first: indices.first().copied().unwrap_or(NONE), slots };
+        let masks = Pair::new(shape.local_mask, shape.remote_mask).0;
+        let v4 = (shape.version == Some(Version::V4)).then_some(masks);
+        let mut table = Self { shape, v4, first: indices.first().copied().unwrap_or(NONE), slots };
         // Backwards, so that each is put before those that come after it.
         for &index in indices.iter().rev() {
             table.put(index, &policies[index as usize], next);
@@ -82,8 +103,8 @@ impl Table {
         let slot = &mut self.slots[at & mask];
         next[index as usize] = slot.policy;
         // The addresses of IPv4 are the key; those of IPv6 are hashed to it, so that the policy has to be looked at.
-        let decides = self.shape.version == Some(Version::V4) && policy.selector.is_by_address_alone();
-        let answer = if decides { encoded(policy.action) } else { ASK_THE_POLICY };
+        let is_v4 = self.shape.version == Some(Version::V4);
+        let answer = if is_v4 { Answer::of(policy) } else { Answer(ASK_THE_POLICY) };
         *slot = Slot { key, policy: index, answer };
     }
 
@@ -93,7 +114,17 @@ impl Table {
         if self.shape.version.is_some_and(|v| v != flow.version()) {
             return None;
         }
-        let key = self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask));
+        self.find(self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask)))
+    }
+
+    /// The same for a pair of IPv4 addresses; `None` if this table is for something else.
+    #[inline(always)]
+    pub(crate) fn lookup_v4(&self, pair: Pair) -> Option<Option<Slot>> {
+        self.v4.map(|mask| self.find(pair.0 & mask))
+    }
+
+    #[inline(always)]
+    fn find(&self, key: u64) -> Option<Slot> {
         let mut at = self.home(key);
         loop {
             let slot = self.slots.get(at & (self.slots.len() - 1))?;
@@ -119,10 +150,10 @@ impl Table {
     /// 64 bits of two masked addresses: all of them for IPv4.
     #[inline]
     fn key(&self, (local, remote): (u128, u128)) -> u64 {
-        let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        if self.shape.version == Some(Version::V4) {
-            return low(local) << 32 | low(remote);
+        if self.v4.is_some() {
+            return Pair::new(local, remote).0;
         }
+        let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
         [low(local >> 64), low(local), low(remote >> 64), low(remote)]
             .into_iter()
             .fold(0, |hash: u64, word| (hash.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER))

@@ -3,8 +3,8 @@
 use crate::counters::{SaCounters, SaState};
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
+use crate::pair::Permitted;
 use crate::replay::ReplayWindow;
-use crate::selector::Selector;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
 use crate::spd::TunnelIndex;
@@ -96,23 +96,22 @@ pub(crate) struct InboundSa {
     pub(crate) tunnel: TunnelIndex,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
-    pub(crate) selectors: Arc<[Selector]>,
+    pub(crate) permitted: Permitted,
     pub(crate) reported: Reported,
 }
 
 /// An address in the form that is compared with each packet's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Local {
-    /// In two halves, which need no wider alignment than the rest of an SA.
-    number: [u64; 2],
+    /// The number's bytes, which ask for no alignment: an SA has no room for gaps.
+    number: [u8; 16],
     version: Version,
 }
 
 impl Local {
     #[inline]
     pub(crate) fn new(version: Version, number: u128) -> Self {
-        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        Self { number: [half(number >> 64), half(number)], version }
+        Self { number: number.to_ne_bytes(), version }
     }
 }
 
@@ -202,6 +201,7 @@ impl OutboundSa {
 
 impl InboundSa {
     /// Notes, and reports once, that a hard limit was reached.
+    #[cold]
     pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
         self.counters.set_state(SaState::Expired);
         let kind = EventKind::HardLifetime { outbound: false };
@@ -209,6 +209,7 @@ impl InboundSa {
     }
 
     /// Whether a packet may be tried at all.
+    #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, events: &mut Vec<Event>) -> Result<(), DropReason> {
         if self.lifetime.is_expired(now) {
             self.expire(events);

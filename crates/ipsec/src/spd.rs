@@ -1,6 +1,7 @@
 //! The security policy database (RFC 4301 4.4.1): an ordered list of policies, of which the first that matches decides.
 
-use crate::policy_table::{NONE, Slot, Table};
+use crate::pair::{Pair, PairPrefix};
+use crate::policy_table::{Answer, NONE, Slot, Table};
 use crate::selector::{Flow, Selector, Shape};
 use hashbrown::HashMap;
 
@@ -52,6 +53,8 @@ const PREFETCHED: usize = 4;
 #[derive(Debug, Default)]
 pub struct Spd {
     policies: Vec<Policy>,
+    /// Of a short list, what each policy says of IPv4 packets.
+    pairs: Vec<(PairPrefix, Answer)>,
     tables: Vec<Table>,
     /// The next policy with the same prefixes, for each policy; [`NONE`] behind the last.
     next: Vec<u32>,
@@ -61,9 +64,14 @@ impl Spd {
     /// An SPD of these policies, in this order.
     #[must_use]
     pub fn new(policies: Vec<Policy>) -> Self {
-        let mut spd = Self { tables: Vec::new(), next: vec![NONE; policies.len()], policies };
+        let next = vec![NONE; policies.len()];
+        let mut spd = Self { pairs: Vec::new(), tables: Vec::new(), next, policies };
         if spd.policies.len() > SCANNED {
             spd.index();
+        } else {
+            let pairs =
+                spd.policies.iter().map(|policy| (PairPrefix::of(&policy.selector), Answer::of(policy)));
+            spd.pairs = pairs.collect();
         }
         spd
     }
@@ -104,6 +112,29 @@ impl Spd {
     #[inline]
     pub fn is_indexed(&self) -> bool {
         !self.tables.is_empty()
+    }
+
+    /// What becomes of a plain IPv4 packet between two addresses, if they decide; otherwise `None`: ask for the [`verdict`](Self::verdict) on
+    /// its flow.
+    #[must_use]
+    #[inline(always)]
+    pub fn verdict_v4(&self, pair: Pair) -> Option<Verdict> {
+        match self.tables.as_slice() {
+            [] => {
+                for (prefix, answer) in &self.pairs {
+                    if prefix.contains(pair) {
+                        return answer.action().map(Verdict::Policy);
+                    }
+                }
+                Some(Verdict::NoPolicy)
+            }
+            // Gateways whose policies all have prefixes of the same lengths are common.
+            [table] => match table.lookup_v4(pair)? {
+                None => Some(Verdict::NoPolicy),
+                Some(slot) => slot.answer().map(Verdict::Policy),
+            },
+            _ => None,
+        }
     }
 
     /// What becomes of `flow`.
@@ -205,6 +236,7 @@ mod tests {
     use crate::selector::{PortRange, Prefix};
     use proptest::prelude::*;
     use std::net::IpAddr;
+    use testudo_wire::ip::Version;
 
     fn address() -> impl Strategy<Value = IpAddr> {
         // Few distinct bits, so that prefixes overlap and nest often.
@@ -244,6 +276,17 @@ mod tests {
         )
     }
 
+    /// Many policies whose prefixes have the same lengths, some of which ask for ports.
+    fn one_shape() -> impl Strategy<Value = Vec<Policy>> {
+        let prefix = |bits: u32| Prefix::new(IpAddr::V4(bits.into()), 31).unwrap();
+        let policy = (0..4u32, 0..4u32, 0..4u8, policy()).prop_map(move |(local, remote, asks, other)| {
+            let (local, remote) = (prefix(0x0A00_0000 | local), prefix(0x0A00_0000 | remote << 16));
+            let selector = if asks == 0 { other.selector } else { Selector::ANY };
+            Policy { selector: Selector { local, remote, ..selector }, ..other }
+        });
+        prop::collection::vec(policy, SCANNED + 1..30)
+    }
+
     fn flow() -> impl Strategy<Value = Flow> {
         let ports = prop_oneof![Just(None), (0..4u16, 0..4u16).prop_map(Some)];
         (address(), address(), prop_oneof![Just(6u8), Just(17), Just(1)], ports)
@@ -276,6 +319,21 @@ mod tests {
                 prop_assert_eq!(spd.lookup(&flow).map(|(index, _)| index), expected);
                 let action = expected.map_or(Verdict::NoPolicy, |index| Verdict::Policy(policies[index].action));
                 prop_assert_eq!(spd.verdict(&flow), action);
+            }
+        }
+
+        #[test]
+        fn what_two_addresses_decide_is_the_verdict(
+            policies in prop_oneof![prop::collection::vec(policy(), 0..SCANNED), one_shape()],
+            flows in prop::collection::vec(flow(), 50),
+        ) {
+            let spd = Spd::new(policies.clone());
+            let are_by_address = policies.iter().all(|policy| policy.selector.is_by_address_alone());
+            for flow in flows.iter().filter(|flow| flow.version() == Version::V4) {
+                let answer = spd.verdict_v4(Pair::new(flow.local(), flow.remote()));
+                if are_by_address || answer.is_some() {
+                    prop_assert_eq!(answer, Some(spd.verdict(flow)));
+                }
             }
         }
     }

@@ -81,6 +81,7 @@ impl Buffer {
 
     /// The packet.
     #[must_use]
+    #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         &self.storage.as_bytes()[self.start as usize..self.end as usize]
     }
@@ -173,6 +174,15 @@ impl Buffer {
         Ok(())
     }
 
+    /// Cuts the packet to `len` bytes from byte `start` on, as far as it has them; the rest becomes headroom and tailroom.
+    #[inline]
+    pub fn narrow(&mut self, start: usize, len: usize) {
+        let start = start.min(self.len());
+        let len = len.min(self.len() - start);
+        self.start += offset(start);
+        self.end = self.start + offset(len);
+    }
+
     /// Removes up to `n` bytes from the packet's front; they become headroom.
     pub fn trim_front(&mut self, n: usize) {
         self.start += offset(n.min(self.len()));
@@ -248,6 +258,13 @@ mod tests {
         buffer.set_len(1000);
         assert_eq!(buffer.len(), 56);
         buffer.trim_front(1000);
+        assert!(buffer.is_empty());
+        let mut buffer = Buffer::copied(b"a packet", 8, 8);
+        buffer.narrow(2, 4);
+        assert_eq!((buffer.bytes(), buffer.headroom()), (&b"pack"[..], 10));
+        buffer.narrow(1, 1000);
+        assert_eq!(buffer.bytes(), b"ack");
+        buffer.narrow(1000, 1);
         assert!(buffer.is_empty());
     }
 }

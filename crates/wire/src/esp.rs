@@ -62,7 +62,7 @@ impl EspTrailer {
         let [pad_bytes, next_header] = *trailer;
         let payload_bytes = body.len().checked_sub(usize::from(pad_bytes)).ok_or(BadPadding)?;
         let padding = &body[payload_bytes..];
-        if padding.iter().zip(1..=u8::MAX).any(|(&found, expected)| found != expected) {
+        if padding.iter().enumerate().any(|(before, &found)| usize::from(found) != before + 1) {
             return Err(BadPadding);
         }
         Ok(Self { payload_bytes, next_header })

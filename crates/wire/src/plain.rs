@@ -31,6 +31,52 @@ pub struct PlainHeader {
     pub traffic_class: u8,
 }
 
+/// What a plain IPv4 packet says, as it stands there: where addresses alone decide, nothing of it needs to be taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainV4 {
+    /// Source address in the upper half, destination address in the lower.
+    pub addresses: u64,
+    /// What stands behind the header: the ports, where the protocol has them.
+    pub first: [u8; FIRST_BYTES],
+    /// Bytes of the whole datagram; never more than there are.
+    pub total_bytes: u16,
+    /// Transport protocol.
+    pub protocol: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+impl PlainV4 {
+    /// As [`PlainHeader::parse`], for IPv4 only.
+    #[must_use]
+    #[inline(always)]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let h = bytes.first_chunk::<V4_BYTES>()?;
+        let header = h.first_chunk::<IPV4_HEADER_BYTES>()?;
+        let total_bytes = u16::from_be_bytes([h[2], h[3]]);
+        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V4_BYTES;
+        // More Fragments, and any offset.
+        let is_fragment = u16::from_be_bytes([h[6], h[7]]) & 0x3FFF != 0;
+        if h[0] != 0x45 || !fits || is_fragment || !checksum::of_ipv4_header(header).is_intact() {
+            return None;
+        }
+        Some(Self {
+            addresses: u64::from_be_bytes([h[12], h[13], h[14], h[15], h[16], h[17], h[18], h[19]]),
+            first: [h[20], h[21], h[22], h[23]],
+            total_bytes,
+            protocol: h[9],
+            traffic_class: h[1],
+        })
+    }
+
+    /// Source and destination port, where the protocol has them.
+    #[must_use]
+    #[inline]
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        ports(self.protocol, self.first)
+    }
+}
+
 impl PlainHeader {
     /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed. `None` for a packet that is not plain or not valid: only
     /// [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
@@ -38,33 +84,10 @@ impl PlainHeader {
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match *bytes.first()? {
-            0x45 => Self::parse_v4(bytes),
+            0x45 => PlainV4::parse(bytes).map(Self::from),
             0x60..=0x6F => Self::parse_v6(bytes),
             _ => None,
         }
-    }
-
-    #[inline(always)]
-    fn parse_v4(bytes: &[u8]) -> Option<Self> {
-        let h = bytes.first_chunk::<V4_BYTES>()?;
-        let total_bytes = u16::from_be_bytes([h[2], h[3]]);
-        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V4_BYTES;
-        // More Fragments, and any offset.
-        let is_fragment = u16::from_be_bytes([h[6], h[7]]) & 0x3FFF != 0;
-        let header = h.first_chunk::<IPV4_HEADER_BYTES>()?;
-        if !fits || is_fragment || !checksum::of_ipv4_header(header).is_intact() {
-            return None;
-        }
-        let protocol = h[9];
-        Some(Self {
-            source: u32::from_be_bytes([h[12], h[13], h[14], h[15]]).into(),
-            destination: u32::from_be_bytes([h[16], h[17], h[18], h[19]]).into(),
-            ports: ports(protocol, [h[20], h[21], h[22], h[23]]),
-            total_bytes,
-            version: Version::V4,
-            protocol,
-            traffic_class: h[1],
-        })
     }
 
     #[inline]
@@ -91,6 +114,21 @@ impl PlainHeader {
             protocol,
             traffic_class: h[0] << 4 | h[1] >> 4,
         })
+    }
+}
+
+impl From<PlainV4> for PlainHeader {
+    #[inline(always)]
+    fn from(plain: PlainV4) -> Self {
+        Self {
+            source: (plain.addresses >> 32).into(),
+            destination: (plain.addresses & 0xFFFF_FFFF).into(),
+            ports: plain.ports(),
+            total_bytes: plain.total_bytes,
+            version: Version::V4,
+            protocol: plain.protocol,
+            traffic_class: plain.traffic_class,
+        }
     }
 }
 
