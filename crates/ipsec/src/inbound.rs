@@ -21,7 +21,7 @@ use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IPV4_HEADER_BYTES, IpHeader, Version};
-use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_addresses};
+use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
@@ -308,7 +308,9 @@ impl Ipsec {
     /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
     fn prefetch_policy(&self, jobs: &[Job]) {
         for job in jobs {
-            if let Some((_, source, destination)) = unchecked_addresses(job.buffer.bytes()) {
+            if let Some(addresses) = unchecked_v4(job.buffer.bytes()) {
+                self.spd.prefetch_v4(Pair::of_arriving(addresses));
+            } else if let Some((source, destination)) = unchecked_v6(job.buffer.bytes()) {
                 self.spd.prefetch(destination, source);
             }
             if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {

@@ -52,12 +52,12 @@ enum Between {
 }
 
 impl Between {
-    /// The address on the protected side and the one behind the peer, as numbers.
-    #[inline]
-    fn ends(&self) -> (u128, u128) {
+    /// Asks for what a verdict will need.
+    #[inline(always)]
+    fn prefetch(&self, spd: &Spd) {
         match self {
-            Self::V4(header) => Pair::outbound(header).ends(),
-            Self::Flow(flow) => (flow.local(), flow.remote()),
+            Self::V4(header) => spd.prefetch_v4(Pair::outbound(header)),
+            Self::Flow(flow) => spd.prefetch(flow.local(), flow.remote()),
         }
     }
 
@@ -103,8 +103,7 @@ impl Ipsec {
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
             for lead in leads.iter().flatten() {
-                let (local, remote) = lead.between.ends();
-                self.spd.prefetch(local, remote);
+                lead.between.prefetch(&self.spd);
             }
         }
         let mut ways = Ways::new();

@@ -29,7 +29,13 @@ impl Pair {
     #[must_use]
     #[inline(always)]
     pub fn inbound(header: &PlainV4) -> Self {
-        Self(header.addresses.rotate_left(32))
+        Self::of_arriving(header.addresses)
+    }
+
+    /// The same, from [`PlainV4::addresses`].
+    #[inline(always)]
+    pub(crate) fn of_arriving(addresses: u64) -> Self {
+        Self(addresses.rotate_left(32))
     }
 
     /// The address on the protected side and the one behind the peer, as numbers.

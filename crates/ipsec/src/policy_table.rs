@@ -141,7 +141,19 @@ impl Table {
     /// Asks for the memory of a lookup.
     #[inline]
     pub(crate) fn prefetch(&self, local: u128, remote: u128) {
-        let key = self.key((local & self.shape.local_mask, remote & self.shape.remote_mask));
+        self.prefetch_key(self.key((local & self.shape.local_mask, remote & self.shape.remote_mask)));
+    }
+
+    /// Likewise for a pair of IPv4 addresses, if this table is for them.
+    #[inline(always)]
+    pub(crate) fn prefetch_v4(&self, pair: Pair) {
+        if let Some(mask) = self.v4 {
+            self.prefetch_key(pair.0 & mask);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_key(&self, key: u64) {
         if let Some(slot) = self.slots.get(self.home(key) & (self.slots.len() - 1)) {
             prefetch(slot);
         }

@@ -107,6 +107,14 @@ impl Spd {
         }
     }
 
+    /// The same for [`verdict_v4`](Self::verdict_v4).
+    #[inline]
+    pub(crate) fn prefetch_v4(&self, pair: Pair) {
+        for table in self.tables.iter().take(PREFETCHED) {
+            table.prefetch_v4(pair);
+        }
+    }
+
     /// Whether the memory of a verdict is worth asking for ahead.
     #[must_use]
     #[inline]

@@ -6,25 +6,106 @@ use crate::slots::SaRef;
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 const SMALLEST: usize = 16;
 
+/// Places of an outgrown table that each insertion moves on: it is empty long before its successor is half full.
+const MOVED_AT_A_TIME: usize = 64;
+
 /// SPIs and the SAs they name: open addressing with linear probing, at most half full, eight bytes an entry.
 ///
-/// Only who configures tunnels chooses what is in the table, so that no arriving packet can make it slow.
+/// Only who configures tunnels chooses what is in the table, so that no arriving packet can make it slow. It grows a few places with
+/// each insertion, so that no packet waits while a hundred thousand move: until all have, look-ups that find nothing also ask the outgrown
+/// table.
 #[derive(Debug)]
 pub(crate) struct SpiTable {
-    /// A power of two of places. SPI 0 marks a free one: it is no SPI (RFC 4303 2.1), and is kept apart.
-    places: Box<[(u32, SaRef)]>,
+    places: Places,
+    outgrown: Option<Outgrown>,
     zero: Option<SaRef>,
     used: usize,
 }
 
+/// A power of two of places: SPI and the bits of a name. SPI 0 marks a free one: it is no SPI (RFC 4303 2.1), and is kept apart.
+///
+/// Plain numbers, because zeroed memory of any size is there at once.
+#[derive(Debug)]
+struct Places(Box<[(u32, u32)]>);
+
+/// What the table was before it grew. Its places stay as they are: only the names of SPIs that go are struck out.
+#[derive(Debug)]
+struct Outgrown {
+    places: Places,
+    /// Places below have moved.
+    moved: usize,
+}
+
 impl Default for SpiTable {
     fn default() -> Self {
-        Self { places: free(SMALLEST), zero: None, used: 0 }
+        Self { places: Places::free(SMALLEST), outgrown: None, zero: None, used: 0 }
     }
 }
 
-fn free(places: usize) -> Box<[(u32, SaRef)]> {
-    vec![(0, SaRef::from_bits(0)); places].into()
+impl Places {
+    fn free(places: usize) -> Self {
+        Self(vec![(0, 0); places].into())
+    }
+
+    fn mask(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// The place of an SPI, which is not 0.
+    #[inline(always)]
+    fn find(&self, spi: u32) -> Option<usize> {
+        let mut at = self.home(spi);
+        loop {
+            let place = at & self.mask();
+            let (found, _) = self.0[place];
+            if found == spi {
+                return Some(place);
+            }
+            if found == 0 {
+                return None;
+            }
+            at += 1;
+        }
+    }
+
+    /// Puts an SPI in its place; `true` if it is new.
+    fn put(&mut self, spi: u32, sa: SaRef) -> bool {
+        let mask = self.mask();
+        let mut at = self.home(spi);
+        while ![0, spi].contains(&self.0[at & mask].0) {
+            at += 1;
+        }
+        let is_new = self.0[at & mask].0 == 0;
+        self.0[at & mask] = (spi, sa.bits());
+        is_new
+    }
+
+    /// Frees a place.
+    fn close(&mut self, mut hole: usize) {
+        let mask = self.mask();
+        // What stands behind moves up, unless it would then stand before its home (Knuth, volume 3, 6.4, algorithm R).
+        let mut next = hole;
+        loop {
+            next = (next + 1) & mask;
+            let (moved, _) = self.0[next];
+            if moved == 0 {
+                break;
+            }
+            let from_home = next.wrapping_sub(self.home(moved)) & mask;
+            if from_home >= next.wrapping_sub(hole) & mask {
+                self.0[hole] = self.0[next];
+                hole = next;
+            }
+        }
+        self.0[hole].0 = 0;
+    }
+
+    #[inline(always)]
+    fn home(&self, spi: u32) -> usize {
+        let bits = self.0.len().trailing_zeros();
+        let high = u64::from(spi).wrapping_mul(MULTIPLIER) >> (u64::BITS - bits);
+        usize::try_from(high).unwrap_or(0)
+    }
 }
 
 impl SpiTable {
@@ -35,16 +116,9 @@ impl SpiTable {
         if spi == 0 {
             return self.zero;
         }
-        let mut at = self.home(spi);
-        loop {
-            let (found, sa) = self.places[at & (self.places.len() - 1)];
-            if found == spi {
-                return Some(sa);
-            }
-            if found == 0 {
-                return None;
-            }
-            at += 1;
+        match self.places.find(spi) {
+            Some(place) => Some(SaRef::from_bits(self.places.0[place].1)),
+            None => self.outgrown.as_ref()?.get(spi),
         }
     }
 
@@ -54,23 +128,31 @@ impl SpiTable {
             self.zero = Some(sa);
             return;
         }
-        if (self.used + 1) * 2 > self.places.len() {
-            let larger = free(self.places.len() * 2);
-            let old = std::mem::replace(&mut self.places, larger);
+        self.move_some();
+        if self.outgrown.is_none() && (self.used + 1) * 2 > self.places.0.len() {
+            let places = Places::free(self.places.0.len() * 2);
+            let outgrown = std::mem::replace(&mut self.places, places);
+            self.outgrown = Some(Outgrown { places: outgrown, moved: 0 });
             self.used = 0;
-            old.iter().filter(|(spi, _)| *spi != 0).for_each(|&(spi, sa)| self.put(spi, sa));
         }
-        self.put(spi, sa);
+        self.used += usize::from(self.places.put(spi, sa));
     }
 
-    fn put(&mut self, spi: u32, sa: SaRef) {
-        let mask = self.places.len() - 1;
-        let mut at = self.home(spi);
-        while ![0, spi].contains(&self.places[at & mask].0) {
-            at += 1;
+    /// Moves a few places of the outgrown table.
+    fn move_some(&mut self) {
+        let Some(outgrown) = &mut self.outgrown else { return };
+        let end = (outgrown.moved + MOVED_AT_A_TIME).min(outgrown.places.0.len());
+        for &(spi, bits) in &outgrown.places.0[outgrown.moved..end] {
+            let sa = SaRef::from_bits(bits);
+            // What was inserted since is newer.
+            if spi != 0 && sa != SaRef::NOBODY && self.places.find(spi).is_none() {
+                self.used += usize::from(self.places.put(spi, sa));
+            }
         }
-        self.used += usize::from(self.places[at & mask].0 == 0);
-        self.places[at & mask] = (spi, sa);
+        outgrown.moved = end;
+        if end == outgrown.places.0.len() {
+            self.outgrown = None;
+        }
     }
 
     /// Forgets an SPI.
@@ -79,37 +161,24 @@ impl SpiTable {
             self.zero = None;
             return;
         }
-        let mask = self.places.len() - 1;
-        let mut hole = self.home(spi) & mask;
-        while self.places[hole].0 != spi {
-            if self.places[hole].0 == 0 {
-                return;
-            }
-            hole = (hole + 1) & mask;
+        if let Some(place) = self.places.find(spi) {
+            self.places.close(place);
+            self.used -= 1;
         }
-        self.used -= 1;
-        // What stands behind moves up, unless it would then stand before its home (Knuth, volume 3, 6.4, algorithm R).
-        let mut next = hole;
-        loop {
-            next = (next + 1) & mask;
-            let (moved, _) = self.places[next];
-            if moved == 0 {
-                break;
-            }
-            let from_home = next.wrapping_sub(self.home(moved)) & mask;
-            if from_home >= next.wrapping_sub(hole) & mask {
-                self.places[hole] = self.places[next];
-                hole = next;
-            }
+        if let Some(outgrown) = &mut self.outgrown
+            && let Some(place) = outgrown.places.find(spi)
+        {
+            outgrown.places.0[place].1 = SaRef::NOBODY.bits();
         }
-        self.places[hole].0 = 0;
     }
+}
 
-    #[inline]
-    fn home(&self, spi: u32) -> usize {
-        let bits = self.places.len().trailing_zeros();
-        let high = u64::from(spi).wrapping_mul(MULTIPLIER) >> (u64::BITS - bits);
-        usize::try_from(high).unwrap_or(0)
+impl Outgrown {
+    #[cold]
+    fn get(&self, spi: u32) -> Option<SaRef> {
+        let (_, bits) = self.places.0[self.places.find(spi)?];
+        let sa = SaRef::from_bits(bits);
+        (sa != SaRef::NOBODY).then_some(sa)
     }
 }
 
@@ -138,6 +207,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn it_grows_a_few_places_at_a_time_and_forgets_meanwhile() {
+        let mut table = SpiTable::default();
+        let (mut model, mut grown) = (HashMap::new(), 0);
+        for spi in 1..50_000_u32 {
+            let moved = |table: &SpiTable| table.outgrown.as_ref().map_or(0, |outgrown| outgrown.moved);
+            let before = moved(&table);
+            table.insert(spi, SaRef::from_bits(spi));
+            model.insert(spi, SaRef::from_bits(spi));
+            assert!(moved(&table) <= before + MOVED_AT_A_TIME);
+            grown += u32::from(table.outgrown.is_some());
+            assert!(table.used * 2 <= table.places.0.len());
+            if spi % 3 == 0 {
+                // One of every age; some of them more than once, and some come again.
+                let gone = spi.wrapping_mul(7919) % spi;
+                table.remove(gone);
+                model.remove(&gone);
+                if spi % 2 == 0 {
+                    table.insert(gone, SaRef::from_bits(spi));
+                    model.insert(gone, SaRef::from_bits(spi));
+                }
+                assert_eq!(table.get(gone), model.get(&gone).copied());
+            }
+            if spi.is_power_of_two() || spi % 9999 == 0 {
+                assert!((0..spi + 10).all(|spi| table.get(spi) == model.get(&spi).copied()), "after {spi}");
+            }
+        }
+        assert!(grown > 500, "look-ups were asked of two tables {grown} times");
     }
 
     #[test]

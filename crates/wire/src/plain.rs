@@ -132,18 +132,23 @@ impl From<PlainV4> for PlainHeader {
     }
 }
 
-/// Source and destination address of what looks like an IP packet, as numbers, without any check: to ask for memory ahead, and for nothing else.
+/// [`PlainV4::addresses`] of what looks like an IPv4 packet, without any check: to ask for memory ahead, and for nothing else.
+#[must_use]
+#[inline(always)]
+pub fn unchecked_v4(bytes: &[u8]) -> Option<u64> {
+    let h = bytes.first_chunk::<IPV4_HEADER_BYTES>()?;
+    let addresses = u64::from_be_bytes([h[12], h[13], h[14], h[15], h[16], h[17], h[18], h[19]]);
+    (h[0] >> 4 == 4).then_some(addresses)
+}
+
+/// Source and destination address of what looks like an IPv6 packet, likewise.
 #[must_use]
 #[inline]
-pub fn unchecked_addresses(bytes: &[u8]) -> Option<(Version, u128, u128)> {
-    if bytes.first()? >> 4 == 4 {
-        let h = bytes.first_chunk::<IPV4_HEADER_BYTES>()?;
-        let number = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]).into();
-        return Some((Version::V4, number(12), number(16)));
-    }
-    let (_, addresses) = bytes.first_chunk::<IPV6_HEADER_BYTES>()?.split_at(8);
+pub fn unchecked_v6(bytes: &[u8]) -> Option<(u128, u128)> {
+    let (front, addresses) = bytes.first_chunk::<IPV6_HEADER_BYTES>()?.split_at(8);
     let number = |half: Option<&[u8; 16]>| half.map(|octets| u128::from_be_bytes(*octets));
-    Some((Version::V6, number(addresses.first_chunk())?, number(addresses.last_chunk())?))
+    let both = (number(addresses.first_chunk())?, number(addresses.last_chunk())?);
+    (front[0] >> 4 == 6).then_some(both)
 }
 
 #[inline(always)]
@@ -230,7 +235,11 @@ mod tests {
             prop_assert_eq!(usize::from(plain.total_bytes), whole.total_bytes);
             prop_assert_eq!((plain.protocol, plain.traffic_class), (whole.protocol, whole.traffic_class));
             prop_assert!(whole.fragment.is_none());
-            prop_assert_eq!(unchecked_addresses(&bytes), Some((plain.version, plain.source, plain.destination)));
+            let (v4, v6) = match plain.version {
+                Version::V4 => (PlainV4::parse(&bytes).map(|header| header.addresses), None),
+                Version::V6 => (None, Some((plain.source, plain.destination))),
+            };
+            prop_assert_eq!((unchecked_v4(&bytes), unchecked_v6(&bytes)), (v4, v6));
         }
     }
 }
