@@ -1,5 +1,7 @@
 //! The safe engine.
 
+use crate::cbc::LANES;
+use crate::chained::{self, Bench, ChainedKey, Lane};
 use crate::key::ExpandedKey;
 use crate::memory::vectors;
 use crate::packet::Packet;
@@ -16,9 +18,14 @@ const MAX_TEXT_BYTES: usize = 65_535;
 
 /// One key and the kernels that it is for.
 struct VaesKey {
-    expanded: Box<ExpandedKey>,
-    kind: Kind,
+    form: Form,
     direction: Direction,
+}
+
+/// A key as its kernels take it.
+enum Form {
+    Gcm(Box<ExpandedKey>, Kind),
+    Chained(Box<ChainedKey>, chained::Kind),
 }
 
 /// What jobs must have in common to be done side by side.
@@ -60,6 +67,7 @@ impl VaesKey {
 /// The engine on AVX-512, VAES and VPCLMULQDQ. Synchronous: every job ends inside `submit`.
 pub struct VaesEngine {
     keys: KeyTable<VaesKey>,
+    bench: Box<Bench>,
     /// Made where the CPU was found to have all instructions.
     _checked: Checked,
 }
@@ -94,7 +102,8 @@ impl VaesEngine {
     /// [`EngineError::Unavailable`] if the CPU lacks an instruction; [`EngineError::SelfTest`] if an answer is wrong.
     pub fn open() -> Result<Self, EngineError> {
         let checked = Checked::new()?;
-        let mut engine = Self { keys: KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS), _checked: checked };
+        let keys = KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS);
+        let mut engine = Self { keys, bench: Bench::new(), _checked: checked };
         self_test(&mut engine)?;
         Ok(engine)
     }
@@ -106,12 +115,13 @@ impl Engine for VaesEngine {
     }
 
     fn description(&self) -> String {
-        "AES-GCM of Testudo's own, VAES-AVX512, four packets at a time".to_owned()
+        "AES-GCM and AES-CBC with HMAC-SHA-1 of Testudo's own, VAES-AVX512, four or sixteen packets at a time"
+            .to_owned()
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         match suite {
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 => {
+            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::Aes128Sha1 | Suite::NullSha1 => {
                 Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
             }
             _ => None,
@@ -121,14 +131,18 @@ impl Engine for VaesEngine {
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
         let unsupported = EngineError::Unsupported { engine: NAME, suite: key.suite() };
-        let kind = Kind::new(key.suite(), direction).ok_or(unsupported)?;
         // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
-        let expanded = unsafe { ExpandedKey::new(key.key()) };
-        self.keys.insert(NAME, VaesKey { expanded, kind, direction })
+        let form = unsafe { expand(key, direction) }.ok_or(unsupported)?;
+        self.keys.insert(NAME, VaesKey { form, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
         drop(self.keys.remove(key));
+        self.bench.wipe();
+    }
+
+    fn company(&self, suite: Suite) -> usize {
+        if suite.is_aead() { 1 } else { LANES }
     }
 
     fn is_synchronous(&self) -> bool {
@@ -138,9 +152,51 @@ impl Engine for VaesEngine {
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let taken = jobs.len();
         let mut lots = [(); KINDS].map(|()| [(); MAX_SHORT_VECTORS].map(|()| ArrayVec::new()));
+        let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
+        let mut waiting = Waiting { lots: chained, bench: &mut self.bench };
         // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
-        unsafe { run(&self.keys, jobs, &mut lots) };
+        unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
         taken
+    }
+}
+
+/// The key in the form that the kernels of its suite take; `None` for a suite that this engine does not do.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
+    if let Some(kind) = chained::Kind::new(key.suite(), direction) {
+        return Some(Form::Chained(ChainedKey::new(key, kind), kind));
+    }
+    Kind::new(key.suite(), direction).map(|kind| Form::Gcm(ExpandedKey::new(key.key()), kind))
+}
+
+/// Packets of suites that are no AEAD, which wait for others, and where they will be done.
+struct Waiting<'e, 'a> {
+    lots: [chained::Lot<'a>; chained::KINDS],
+    bench: &'e mut Bench,
+}
+
+impl<'a> Waiting<'_, 'a> {
+    /// Takes one more; does it and its like when they are sixteen.
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn push(&mut self, key: &'a ChainedKey, kind: chained::Kind, job: &'a mut Job) {
+        if let Some(lane) = Lane::new(key, kind, job) {
+            let lot = &mut self.lots[kind as usize];
+            lot.push(lane);
+            if lot.is_full() {
+                self.bench.run(kind, lot);
+            }
+        }
+    }
+
+    /// Does what is left.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn finish(&mut self) {
+        for (kind, lot) in chained::Kind::ALL.into_iter().zip(&mut self.lots) {
+            if !lot.is_empty() {
+                self.bench.run(kind, lot);
+            }
+        }
     }
 }
 
@@ -153,27 +209,40 @@ type Lots<'a> = [[Lot<'a>; MAX_SHORT_VECTORS]; KINDS];
 
 /// Does all jobs: long packets at once, short ones with others of their kind, whatever their keys.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run<'a>(keys: &'a KeyTable<VaesKey>, jobs: &'a mut [Job], lots: &mut Lots<'a>) {
+fn run<'a>(
+    keys: &'a KeyTable<VaesKey>,
+    jobs: &'a mut [Job],
+    lots: &mut Lots<'a>,
+    waiting: &mut Waiting<'_, 'a>,
+) {
     for job in jobs {
         let Some(key) = keys.get(job.key).filter(|key| key.may_do(job)) else {
             job.status = JobStatus::Fault;
             continue;
         };
+        let (expanded, kind) = match &key.form {
+            Form::Gcm(expanded, kind) => (expanded, *kind),
+            Form::Chained(key, kind) => {
+                waiting.push(key, *kind, job);
+                continue;
+            }
+        };
         let vectors = vectors(job.text_bytes as usize);
         if vectors > MAX_SHORT_VECTORS {
-            if let Some(mut packet) = Packet::new(&key.expanded, job) {
-                run_long(key.kind, &mut packet);
+            if let Some(mut packet) = Packet::new(expanded, job) {
+                run_long(kind, &mut packet);
             }
-        } else if let Some(packet) = Packet::new(&key.expanded, job) {
+        } else if let Some(packet) = Packet::new(expanded, job) {
             // Built where it stays. A packet that was built elsewhere would be copied by loads that cover several stores of a moment ago
             // and wait for them, 19 cycles.
-            let lot = &mut lots[key.kind as usize][vectors - 1];
+            let lot = &mut lots[kind as usize][vectors - 1];
             lot.push(packet);
             if lot.is_full() {
-                run_lot(key.kind, vectors, lot);
+                run_lot(kind, vectors, lot);
             }
         }
     }
+    waiting.finish();
     for (kind, lots) in Kind::ALL.into_iter().zip(lots) {
         for (vectors, lot) in (1..).zip(lots) {
             if !lot.is_empty() {

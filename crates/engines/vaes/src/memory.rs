@@ -4,6 +4,7 @@
 //! address, and reading them gives zero.
 
 use core::arch::x86_64::*;
+use core::marker::PhantomData;
 
 /// Bytes of a vector.
 pub(crate) const VECTOR_BYTES: usize = 64;
@@ -110,3 +111,132 @@ pub(crate) fn store_numbers(to: &mut [u128; 4], value: __m512i) {
     // SAFETY: 64 writable bytes, borrowed exclusively; unaligned is allowed.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
 }
+
+/// The first bytes of a vector, up to 64, then zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_prefix(from: &[u8]) -> __m512i {
+    // SAFETY: the mask admits no byte behind `from`; the others are not accessed.
+    unsafe { _mm512_maskz_loadu_epi8(prefix_mask(from.len()), from.as_ptr().cast()) }
+}
+
+/// Writes the first bytes of a vector, up to 64 and as many as `to` has.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_prefix(to: &mut [u8], value: __m512i) {
+    // SAFETY: as for `load_prefix`; the reference is exclusive.
+    unsafe { _mm512_mask_storeu_epi8(to.as_mut_ptr().cast(), prefix_mask(to.len()), value) }
+}
+
+/// The first `bytes` of a vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn prefix_mask(bytes: usize) -> u64 {
+    #[allow(clippy::cast_possible_truncation, reason = "at most 64")]
+    let bytes = bytes.min(VECTOR_BYTES) as u32;
+    _bzhi_u64(u64::MAX, bytes)
+}
+
+/// Sixteen words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn load_words(from: &[u32; 16]) -> __m512i {
+    // SAFETY: 64 readable bytes; unaligned is allowed.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+/// Writes sixteen words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_words(to: &mut [u32; 16], value: __m512i) {
+    // SAFETY: 64 writable bytes, borrowed exclusively; unaligned is allowed.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+}
+
+/// Writes the lanes of a vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn store_blocks(to: &mut [[u8; 16]; 4], value: __m512i) {
+    // SAFETY: 64 writable bytes, borrowed exclusively; unaligned is allowed.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+}
+
+/// Block `block` of each of four chunks, those from `4 vector` on, in the lanes of a vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn gather_blocks(chunks: &[&mut [u8; VECTOR_BYTES]; 16], vector: usize, block: usize) -> __m512i {
+    let from = |chunk: &&mut [u8; VECTOR_BYTES]| load_block(&chunk.as_chunks::<16>().0[block]);
+    let [a, b, c, d] = &chunks.as_chunks::<4>().0[vector];
+    let first = _mm512_castsi128_si512(from(a));
+    let two = _mm512_inserti32x4::<1>(first, from(b));
+    _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(two, from(c)), from(d))
+}
+
+/// Writes the lanes of a vector where [`gather_blocks`] takes them from.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+pub(crate) fn scatter_blocks(
+    chunks: &mut [&mut [u8; VECTOR_BYTES]; 16],
+    vector: usize,
+    block: usize,
+    value: __m512i,
+) {
+    let [a, b, c, d] = &mut chunks.as_chunks_mut::<4>().0[vector];
+    store_block(&mut a.as_chunks_mut::<16>().0[block], _mm512_castsi512_si128(value));
+    store_block(&mut b.as_chunks_mut::<16>().0[block], _mm512_extracti32x4_epi32::<1>(value));
+    store_block(&mut c.as_chunks_mut::<16>().0[block], _mm512_extracti32x4_epi32::<2>(value));
+    store_block(&mut d.as_chunks_mut::<16>().0[block], _mm512_extracti32x4_epi32::<3>(value));
+}
+
+/// What sixteen packets have in common: as many bytes as the shortest one has. The same part of each is found with one check, not sixteen.
+pub(crate) struct Columns<'a> {
+    starts: [*mut u8; 16],
+    bytes: usize,
+    packets: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn new(packets: [&'a mut [u8]; 16]) -> Self {
+        let bytes = packets.iter().map(|packet| packet.len()).min().unwrap_or(0);
+        Self { starts: packets.map(<[u8]>::as_mut_ptr), bytes, packets: PhantomData }
+    }
+
+    /// The 64 bytes from `at` on of each packet; `None` if they are not inside of all packets.
+    #[inline]
+    pub(crate) fn part(&self, at: usize) -> Option<SharedParts<'_>> {
+        if at.checked_add(VECTOR_BYTES)? > self.bytes {
+            return None;
+        }
+        // SAFETY: each packet is borrowed for longer than `self` is here, and has `bytes` bytes, in which the part is, as was just checked.
+        // `self` gives nothing out to be changed as long as it is borrowed.
+        Some(self.starts.map(|start| unsafe { &*start.add(at).cast_const().cast() }))
+    }
+
+    /// The 64 bytes from `shared` on of each packet, to be read, and those from `exclusive` on, to be changed; `None` if they overlap,
+    /// or are not inside of all packets.
+    #[inline]
+    pub(crate) fn parts(
+        &mut self,
+        shared: usize,
+        exclusive: usize,
+    ) -> Option<(SharedParts<'_>, ExclusiveParts<'_>)> {
+        if shared.checked_add(VECTOR_BYTES)? > exclusive || exclusive.checked_add(VECTOR_BYTES)? > self.bytes
+        {
+            return None;
+        }
+        // SAFETY: each packet is borrowed exclusively for longer than `self` is here, and has `bytes` bytes. Both parts are inside of
+        // them and do not overlap, as was just checked. What was given out before is not borrowed any more, `self` being so exclusively.
+        Some(unsafe {
+            (
+                self.starts.map(|start| &*start.add(shared).cast_const().cast()),
+                self.starts.map(|start| &mut *start.add(exclusive).cast()),
+            )
+        })
+    }
+}
+
+/// 64 bytes of each of sixteen packets.
+pub(crate) type SharedParts<'a> = [&'a [u8; VECTOR_BYTES]; 16];
+
+/// 64 bytes of each of sixteen packets, to be changed.
+pub(crate) type ExclusiveParts<'a> = [&'a mut [u8; VECTOR_BYTES]; 16];

@@ -1,0 +1,180 @@
+//! The VAES engine's sixteen lanes of AES-CBC and HMAC-SHA-1, against the portable engine.
+//!
+//! A CPU without the instructions skips these tests, and says so.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use testudo_conformance::SplitMix64;
+use testudo_crypto::{
+    Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_engine_vaes::VaesEngine;
+use testudo_packet::Buffer;
+use zeroize::Zeroizing;
+
+/// Some fillings of sixteen lanes, and a rest.
+const MOST: usize = 70;
+const SUITES: [Suite; 2] = [Suite::Aes128Sha1, Suite::NullSha1];
+
+/// One SA's keys, as the VAES engine and the portable one know them.
+struct Pair {
+    suite: Suite,
+    seal: [KeyId; 2],
+    open: [KeyId; 2],
+}
+
+fn open() -> Option<VaesEngine> {
+    match VaesEngine::open() {
+        Ok(engine) => Some(engine),
+        Err(error @ EngineError::Unavailable { .. }) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut SplitMix64) -> Pair {
+    let bytes = random.bytes(suite.keying_material_bytes());
+    let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
+    let mut install = |n: usize, direction| engines[n].install(&material, direction).unwrap();
+    let seal = [install(0, Direction::Seal), install(1, Direction::Seal)];
+    Pair { suite, seal, open: [install(0, Direction::Open), install(1, Direction::Open)] }
+}
+
+/// A packet to be sealed, of any length that the suite takes, with ESN or without.
+fn packet(suite: Suite, longest: usize, random: &mut SplitMix64) -> Job {
+    let text = random.below(longest + 1) / suite.block_bytes() * suite.block_bytes();
+    let before = random.below(40);
+    let text_start = before + 8 + suite.iv_bytes();
+    let (aad_bytes, behind) = ([8, 12][random.below(2)], random.below(3));
+    Job {
+        buffer: Buffer::copied(&random.bytes(text_start + text + suite.icv_bytes() + behind), 64, 32),
+        cookie: 0,
+        text_start: u32::try_from(text_start).unwrap(),
+        text_bytes: u32::try_from(text).unwrap(),
+        key: KeyId(0),
+        nonce: [0; 12],
+        aad: Aad::from_slice(&random.bytes(aad_bytes)).unwrap(),
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
+    }
+}
+
+fn copy(job: &Job, key: KeyId) -> Job {
+    Job { buffer: Buffer::copied(job.buffer.bytes(), 64, 32), key, status: JobStatus::Pending, ..*job }
+}
+
+/// Makes a job one that no engine can do.
+fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut SplitMix64) {
+    match random.below(4) {
+        0 => job.text_bytes += 4_096,
+        1 => job.text_start = u32::try_from(random.below(8 + suite.iv_bytes())).unwrap(),
+        2 if suite.block_bytes() > 1 && job.text_bytes > 0 => job.text_bytes -= 1,
+        2 => job.text_start = u32::MAX,
+        _ => job.key = other_direction,
+    }
+}
+
+/// Batches of every size, of both suites and directions, of few keys and of many, with ESN and without: some packets forged and some jobs
+/// that cannot be done. Statuses and all bytes are as the portable engine makes them, which leaves forgeries as they came.
+#[test]
+fn batches_of_every_size_come_out_as_from_the_portable_engine() {
+    for seed in 0..4_u64 {
+        let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };
+        let mut random = SplitMix64::new(0x5A1_6000 + seed);
+        let mut seen = [0_usize; 3];
+        for size in 1..=MOST {
+            let suites = [&SUITES[..], &SUITES[..1], &SUITES[..1]][random.below(3)];
+            let keys = [1, 2, 20][random.below(3)];
+            let engines = &mut [&mut ours as &mut dyn Engine, &mut portable];
+            let pairs: Vec<_> =
+                (0..keys).map(|n| pair(engines, suites[n % suites.len()], &mut random)).collect();
+            let longest = [80, 300, 1500, 3000][random.below(4)];
+            let (mut left, mut right, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+            let directions = 1 + random.below(2);
+            for _ in 0..size {
+                let pair = &pairs[random.below(keys)];
+                let mut job = packet(pair.suite, longest, &mut random);
+                let mut status = JobStatus::Done;
+                let (mut key, mut other) = (pair.seal, pair.open);
+                if random.below(directions) == 0 {
+                    job.key = pair.seal[1];
+                    assert_eq!(portable.submit(std::slice::from_mut(&mut job)), 1);
+                    assert_eq!(job.status, JobStatus::Done);
+                    job.direction = Direction::Open;
+                    (key, other) = (other, key);
+                    if random.below(6) == 0 {
+                        let start = job.text_start as usize - 8 - pair.suite.iv_bytes();
+                        let end = (job.text_start + job.text_bytes) as usize + pair.suite.icv_bytes();
+                        let at = start + random.below(end - start);
+                        job.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+                        status = JobStatus::AuthenticationFailed;
+                    }
+                }
+                let (mut a, b) = (copy(&job, key[0]), copy(&job, key[1]));
+                if random.below(20) == 0 {
+                    spoil(&mut a, pair.suite, other[0], &mut random);
+                    status = JobStatus::Fault;
+                }
+                left.push(a);
+                right.push(b);
+                expected.push(status);
+            }
+            // Every second batch as the gateway arranges it: longest first.
+            if size % 2 == 0 {
+                let mut order: Vec<_> = (0..size).collect();
+                order.sort_by_key(|&n| std::cmp::Reverse(right[n].text_bytes));
+                (left, right) = (
+                    order.iter().map(|&n| copy(&left[n], left[n].key)).collect(),
+                    order.iter().map(|&n| copy(&right[n], right[n].key)).collect(),
+                );
+                expected = order.iter().map(|&n| expected[n]).collect();
+            }
+            let before: Vec<_> = left.iter().map(|job| job.buffer.bytes().to_vec()).collect();
+            assert_eq!(ours.submit(&mut left), size);
+            assert_eq!(portable.submit(&mut right), size);
+            for (n, (a, b)) in left.iter().zip(&right).enumerate() {
+                let what = format!("seed {seed}, batch of {size}, {:?} of {}", a.direction, a.text_bytes);
+                assert_eq!(a.status, expected[n], "{what}");
+                if expected[n] == JobStatus::Fault {
+                    assert!(a.buffer.bytes() == before[n], "{what}: the buffer was touched");
+                    seen[0] += 1;
+                    continue;
+                }
+                assert_eq!(a.status, b.status, "{what}");
+                assert!(a.buffer.bytes() == b.buffer.bytes(), "{what}: the buffers differ");
+                seen[if a.status == JobStatus::Done { 1 } else { 2 }] += 1;
+            }
+            for pair in pairs {
+                [pair.seal[0], pair.open[0]].into_iter().for_each(|key| ours.remove(key));
+                [pair.seal[1], pair.open[1]].into_iter().for_each(|key| portable.remove(key));
+            }
+        }
+        println!("seed {seed}: {seen:?} faults, packets, forgeries");
+        assert!(seen.iter().all(|count| *count > 50));
+    }
+}
+
+/// Sixteen lanes of different keys, then of one, then of the others again after a key's removal: the keys that are laid out are not the last
+/// ones'.
+#[test]
+fn keys_that_were_laid_out_do_not_outlive_their_removal() {
+    let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };
+    let mut random = SplitMix64::new(0xB0B);
+    for _ in 0..40 {
+        let engines = &mut [&mut ours as &mut dyn Engine, &mut portable];
+        let pair = pair(engines, Suite::Aes128Sha1, &mut random);
+        let job = packet(pair.suite, 200, &mut random);
+        let mut a: Vec<_> = (0..20).map(|_| copy(&job, pair.seal[0])).collect();
+        let mut b = [copy(&job, pair.seal[1])];
+        ours.submit(&mut a);
+        portable.submit(&mut b);
+        assert!(a.iter().all(|a| a.buffer.bytes() == b[0].buffer.bytes()));
+        ours.remove(pair.seal[0]);
+        let mut gone = [copy(&job, pair.seal[0])];
+        ours.submit(&mut gone);
+        assert_eq!(gone[0].status, JobStatus::Fault);
+        assert!(gone[0].buffer.bytes() == job.buffer.bytes());
+    }
+}
