@@ -415,11 +415,6 @@ fn source_of(datagram: &[u8]) -> Option<(IpAddr, u16)> {
     Some((outer.source, udp.source_port))
 }
 
-fn v4_flow(header: &PlainV4) -> Flow {
-    let ports = header.ports().map(|(source, destination)| (destination, source));
-    Flow::of_v4(Pair::inbound(header), header.protocol, ports)
-}
-
 #[cold]
 fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
     let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
@@ -485,25 +480,21 @@ impl InboundSa {
         }
     }
 
-    /// [`check_inner`](Self::check_inner) of a packet that is no plain IPv4: its length in bytes and its traffic class.
-    fn check_other(&self, spd: &Spd, packet: &[u8]) -> Result<(usize, u8), DropReason> {
+    /// [`check_inner`](Self::check_inner) of a packet whose addresses alone do not decide: its length in bytes and its traffic class.
+    #[inline(never)]
+    fn check_flow(&self, spd: &Spd, packet: &[u8]) -> Result<(usize, u8), DropReason> {
         let (flow, bytes, class) = match PlainHeader::parse(packet) {
             Some(header) => {
                 (Flow::plain_inbound(&header), usize::from(header.total_bytes), header.traffic_class)
             }
             None => uncommon_flow(packet)?,
         };
-        self.check_flow(spd, &flow)?;
-        Ok((bytes, class))
-    }
-
-    fn check_flow(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
-        if !self.permitted.holds(flow) {
+        if !self.permitted.holds(&flow) {
             return Err(DropReason::SelectorMismatch);
         }
         // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
-        match spd.verdict(flow) {
-            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok(()),
+        match spd.verdict(&flow) {
+            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((bytes, class)),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
             Verdict::PortsHidden => Err(DropReason::PortsHidden),
             _ => Err(DropReason::SelectorMismatch),
@@ -513,16 +504,15 @@ impl InboundSa {
     /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
     #[inline(always)]
     fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
+        let is_ours = |pair| {
+            let verdict = Some(Verdict::Policy(Action::Protect(self.tunnel)));
+            self.permitted.holds_pair(pair) && spd.verdict_v4(pair) == verdict
+        };
         let (bytes, class) = match PlainV4::parse(buffer.bytes()) {
-            Some(header) => {
-                let pair = Pair::inbound(&header);
-                let ours = Some(Verdict::Policy(Action::Protect(self.tunnel)));
-                if !(self.permitted.holds_pair(pair) && spd.verdict_v4(pair) == ours) {
-                    self.check_flow(spd, &v4_flow(&header))?;
-                }
+            Some(header) if is_ours(Pair::inbound(&header)) => {
                 (usize::from(header.total_bytes), header.traffic_class)
             }
-            None => self.check_other(spd, buffer.bytes())?,
+            _ => self.check_flow(spd, buffer.bytes())?,
         };
         buffer.truncate(bytes);
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;

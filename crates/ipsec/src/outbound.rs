@@ -64,11 +64,9 @@ impl Between {
     #[inline(always)]
     fn verdict(&self, spd: &Spd) -> Verdict {
         match self {
-            Self::V4(header) => {
-                let pair = Pair::outbound(header);
-                spd.verdict_v4(pair)
-                    .unwrap_or_else(|| spd.verdict(&Flow::of_v4(pair, header.protocol, header.ports())))
-            }
+            Self::V4(header) => spd
+                .verdict_v4(Pair::outbound(header))
+                .unwrap_or_else(|| spd.verdict(&Flow::plain_outbound(&(*header).into()))),
             Self::Flow(flow) => spd.verdict(flow),
         }
     }

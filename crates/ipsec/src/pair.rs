@@ -8,7 +8,7 @@ use testudo_wire::plain::PlainV4;
 
 /// Two IPv4 addresses, the one on the protected side in the upper half. What an IPv4 packet is most often decided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pair(pub(crate) u64);
+pub(crate) struct Pair(pub(crate) u64);
 
 impl Pair {
     /// Of two addresses as numbers, of which the low 32 bits count.
@@ -19,16 +19,14 @@ impl Pair {
     }
 
     /// The addresses of a packet that leaves: its source is local.
-    #[must_use]
     #[inline(always)]
-    pub fn outbound(header: &PlainV4) -> Self {
+    pub(crate) fn outbound(header: &PlainV4) -> Self {
         Self(header.addresses)
     }
 
     /// The addresses of a packet that arrives: its destination is local.
-    #[must_use]
     #[inline(always)]
-    pub fn inbound(header: &PlainV4) -> Self {
+    pub(crate) fn inbound(header: &PlainV4) -> Self {
         Self::of_arriving(header.addresses)
     }
 
@@ -36,12 +34,6 @@ impl Pair {
     #[inline(always)]
     pub(crate) fn of_arriving(addresses: u64) -> Self {
         Self(addresses.rotate_left(32))
-    }
-
-    /// The address on the protected side and the one behind the peer, as numbers.
-    #[inline]
-    pub(crate) fn ends(self) -> (u128, u128) {
-        ((self.0 >> 32).into(), (self.0 & 0xFFFF_FFFF).into())
     }
 }
 

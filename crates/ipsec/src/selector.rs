@@ -1,6 +1,5 @@
 //! What a policy or an SA applies to (RFC 4301 4.4.1.1).
 
-use crate::pair::Pair;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use testudo_wire::ip::{IpHeader, Version};
@@ -142,13 +141,6 @@ impl Flow {
     pub fn plain_inbound(header: &PlainHeader) -> Self {
         let ports = header.ports.map(|(source, destination)| (destination, source));
         Self::plain(header, header.destination, header.source, ports)
-    }
-
-    /// The flow of an IPv4 packet between `pair`, its ports local and remote.
-    #[inline]
-    pub(crate) fn of_v4(pair: Pair, protocol: u8, ports: Option<(u16, u16)>) -> Self {
-        let (local, remote) = pair.ends();
-        Self { version: Version::V4, local, remote, protocol, ports, ports_hidden: false }
     }
 
     #[inline(always)]

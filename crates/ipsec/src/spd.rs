@@ -124,9 +124,8 @@ impl Spd {
 
     /// What becomes of a plain IPv4 packet between two addresses, if they decide; otherwise `None`: ask for the [`verdict`](Self::verdict) on
     /// its flow.
-    #[must_use]
     #[inline(always)]
-    pub fn verdict_v4(&self, pair: Pair) -> Option<Verdict> {
+    pub(crate) fn verdict_v4(&self, pair: Pair) -> Option<Verdict> {
         match self.tables.as_slice() {
             [] => {
                 for (prefix, answer) in &self.pairs {
