@@ -144,7 +144,10 @@ impl Engine for VaesEngine {
     }
 
     fn company(&self, suite: Suite) -> usize {
-        if suite.is_aead() { 1 } else { LANES }
+        match suite {
+            Suite::Aes128Sha1 | Suite::NullSha1 => LANES,
+            _ => 1,
+        }
     }
 
     fn is_synchronous(&self) -> bool {

@@ -39,7 +39,8 @@
 //!
 //! Timing depends on lengths only: AES and the products are single instructions without tables, and ICVs are compared as a whole.
 //!
-//! Keys are zeroed when they are removed, as they were installed and as they were laid out for sixteen lanes. What passes through registers and the stack while a packet is done is not wiped.
+//! Keys are zeroed when they are removed, as they were installed and as they were laid out for sixteen lanes. What passes through
+//! registers and the stack while a packet is done is not wiped.
 //!
 //! Deliberately missing: other suites, a way for a few packets of CBC (they take as long as sixteen), texts beyond 65,535 bytes, asynchrony.
 
