@@ -156,7 +156,7 @@ impl Engine for VaesEngine {
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let taken = jobs.len();
-        let mut lots = [(); KINDS].map(|()| [(); MAX_SHORT_VECTORS].map(|()| ArrayVec::new()));
+        let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
         let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
         let mut waiting = Waiting { lots: chained, bench: &mut self.bench };
         // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
@@ -205,14 +205,17 @@ impl<'a> Waiting<'_, 'a> {
     }
 }
 
-/// Packets of one kind and number of vectors, which wait for others. Some times four, because four are hashed beside the
-/// encryption of the next four.
+/// Packets of one kind and class, which wait for others. Some times four, because four are hashed beside the encryption of the next four,
+/// and the end of a long packet beside the encryption of the next.
 type Lot<'a> = ArrayVec<Packet<'a>, { 4 * SIDE_BY_SIDE }>;
 
 /// The lots of all kinds, those of one vector first.
-type Lots<'a> = [[Lot<'a>; MAX_SHORT_VECTORS]; KINDS];
+type Lots<'a> = [[Lot<'a>; CLASSES]; KINDS];
 
-/// Does all jobs: long packets at once, short ones with others of their kind, whatever their keys.
+/// Classes of packets: of one vector, of two, of three, and longer ones.
+const CLASSES: usize = MAX_SHORT_VECTORS + 1;
+
+/// Does all jobs, each with others of its kind and class, whatever their keys.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run<'a>(
     keys: &'a KeyTable<VaesKey>,
@@ -232,66 +235,48 @@ fn run<'a>(
                 continue;
             }
         };
-        let vectors = vectors(job.text_bytes as usize);
-        if vectors > MAX_SHORT_VECTORS {
-            if let Some(mut packet) = Packet::new(expanded, job) {
-                run_long(kind, &mut packet);
-            }
-        } else if let Some(packet) = Packet::new(expanded, job) {
+        let class = vectors(job.text_bytes as usize).min(CLASSES);
+        if let Some(packet) = Packet::new(expanded, job) {
             // Built where it stays. A packet that was built elsewhere would be copied by loads that cover several stores of a moment ago
             // and wait for them, 19 cycles.
-            let lot = &mut lots[kind as usize][vectors - 1];
+            let lot = &mut lots[kind as usize][class - 1];
             lot.push(packet);
             if lot.is_full() {
-                run_lot(kind, vectors, lot);
+                run_lot(kind, class, lot);
             }
         }
     }
     waiting.finish();
     for (kind, lots) in Kind::ALL.into_iter().zip(lots) {
-        for (vectors, lot) in (1..).zip(lots) {
+        for (class, lot) in (1..).zip(lots) {
             if !lot.is_empty() {
-                run_lot(kind, vectors, lot);
+                run_lot(kind, class, lot);
             }
         }
     }
 }
 
-/// Does one packet by itself.
-#[inline]
+/// Does the packets of a lot, all of one class, and empties it.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_long(kind: Kind, packet: &mut Packet<'_>) {
+fn run_lot(kind: Kind, class: usize, lot: &mut Lot<'_>) {
     match kind {
-        Kind::Seal128 => long::run::<10, false>(packet),
-        Kind::Open128 => long::run::<10, true>(packet),
-        Kind::Seal256 => long::run::<14, false>(packet),
-        Kind::Open256 => long::run::<14, true>(packet),
-    }
-}
-
-/// Does the packets of a lot, each of `vectors` vectors, and empties it.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_lot(kind: Kind, vectors: usize, lot: &mut Lot<'_>) {
-    match kind {
-        Kind::Seal128 => run_fours::<10, false>(vectors, lot),
-        Kind::Open128 => run_fours::<10, true>(vectors, lot),
-        Kind::Seal256 => run_fours::<14, false>(vectors, lot),
-        Kind::Open256 => run_fours::<14, true>(vectors, lot),
-    }
-    // Those that are no four.
-    for packet in lot.as_chunks_mut::<SIDE_BY_SIDE>().1 {
-        run_long(kind, packet);
+        Kind::Seal128 => run_class::<10, false>(class, lot),
+        Kind::Open128 => run_class::<10, true>(class, lot),
+        Kind::Seal256 => run_class::<14, false>(class, lot),
+        Kind::Open256 => run_class::<14, true>(class, lot),
     }
     lot.clear();
 }
 
-/// Does the fours of a lot.
+/// Does short packets in fours, those that are no four, and all others, one after the other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_fours<const ROUNDS: usize, const OPEN: bool>(vectors: usize, lot: &mut Lot<'_>) {
-    match vectors {
+fn run_class<const ROUNDS: usize, const OPEN: bool>(class: usize, lot: &mut Lot<'_>) {
+    match class {
         1 => short::run::<ROUNDS, OPEN, 1>(lot),
         2 => short::run::<ROUNDS, OPEN, 2>(lot),
-        _ => short::run::<ROUNDS, OPEN, 3>(lot),
+        3 => short::run::<ROUNDS, OPEN, 3>(lot),
+        _ => return long::run::<ROUNDS, OPEN>(lot),
     }
+    long::run::<ROUNDS, OPEN>(lot.as_chunks_mut::<SIDE_BY_SIDE>().1);
 }

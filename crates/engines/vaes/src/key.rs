@@ -7,7 +7,7 @@ use core::arch::x86_64::*;
 use zeroize::Zeroize;
 
 /// The highest power of the hash key that is held.
-pub(crate) const POWERS: usize = 64;
+pub(crate) const POWERS: usize = 96;
 
 /// Round keys and powers of the hash key, on cache lines of their own. Zeroed when dropped; boxed, so that it never moves.
 ///

@@ -1,4 +1,4 @@
-//! One packet of any length.
+//! Packets of any length, one after the other.
 
 use crate::aes::{in_step, round_key};
 use crate::ghash::{Product, reflect};
@@ -12,8 +12,9 @@ use core::arch::x86_64::*;
 /// Vectors that are encrypted at a time: as many as hide the latency of one AES round.
 const CHUNK: usize = 4;
 
-/// Blocks after which the hash is reduced, while more blocks than there are powers remain: whole chunks.
-const GROUP: usize = 12 * CHUNK;
+/// Blocks after which the hash is reduced, while more blocks than there are powers remain: whole chunks, and a chunk less than the powers, so
+/// that some text always comes after it: the lengths never stand alone.
+const GROUP: usize = POWERS - 4 * CHUNK;
 
 /// Four counter blocks but for their nonces.
 #[repr(align(64))]
@@ -32,70 +33,52 @@ static COUNTERS: [Counters; 24] = {
 };
 
 /// A packet on its way.
-struct Stream<'a, const ROUNDS: usize, const OPEN: bool> {
-    key: &'a ExpandedKey,
-    text: &'a mut [u8],
+struct Stream<'p, 'j, const ROUNDS: usize, const OPEN: bool> {
+    packet: &'p mut Packet<'j>,
     /// The nonce, and the first round key added to it.
     start: __m512i,
-    /// The first vector of key stream.
-    first: __m512i,
-    /// What the hash of all that was before adds to the next block: at first, the AAD.
-    carry: __m512i,
-    /// The hash since the last reduction.
-    product: Product,
-    /// A chunk that was encrypted and is to be hashed.
-    pending: [__m512i; CHUNK],
     /// The next vector.
     vector: usize,
     /// Blocks to be hashed from the pending ones on, the lengths included.
     blocks: usize,
     /// The power that the first of them is multiplied by.
     power: usize,
+    /// What the hash of all that was before adds to the next block: at first, the AAD.
+    carry: __m512i,
+    hash: Hash<'j>,
 }
 
-/// Seals or opens one packet under a key of `ROUNDS` rounds.
+/// The hash of a packet, on its way.
+struct Hash<'j> {
+    /// The hash since the last reduction.
+    product: Product,
+    /// A chunk that was encrypted and is to be hashed, and the powers that go with it.
+    pending: [__m512i; CHUNK],
+    powers: &'j [[u128; 4]; CHUNK],
+}
+
+/// A packet that was encrypted or decrypted, and that lacks the hash of its last chunk, and its ICV.
+struct Ending<'p, 'j> {
+    /// `None` before the first packet: hashing nothing is less to get wrong than two kinds of chunks.
+    packet: Option<&'p mut Packet<'j>>,
+    /// The first block of its key stream.
+    first: __m128i,
+    hash: Hash<'j>,
+}
+
+/// Seals or opens packets, each under a key of `ROUNDS` rounds.
+///
+/// The last chunk of a packet is hashed while the first one of the next is encrypted. Neither waits for the other, so that the CPU
+/// does both at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packet: &mut Packet<'_>) {
-    let key = packet.key;
-    let nonce = _mm512_broadcast_i32x4(packet.nonce());
-    let blocks = packet.blocks();
-    let total = vectors(packet.text.len());
-    let mut stream = Stream::<ROUNDS, OPEN> {
-        key,
-        start: _mm512_xor_si512(nonce, round_key(key, 0)),
-        first: nonce,
-        carry: reflect(_mm512_zextsi128_si512(packet.aad())),
-        product: Product::zero(),
-        pending: [nonce; CHUNK],
-        vector: 0,
-        blocks,
-        power: first_power(blocks),
-        text: &mut *packet.text,
-    };
-    if total > CHUNK {
-        stream.first_chunk();
-        while stream.vector + CHUNK < total {
-            stream.next_chunk();
-        }
-        match total - stream.vector {
-            1 => stream.tail::<1, true>(),
-            2 => stream.tail::<2, true>(),
-            3 => stream.tail::<3, true>(),
-            _ => stream.tail::<4, true>(),
-        }
-    } else {
-        match total {
-            1 => stream.tail::<1, false>(),
-            2 => stream.tail::<2, false>(),
-            3 => stream.tail::<3, false>(),
-            _ => stream.tail::<4, false>(),
-        }
+pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packets: &mut [Packet<'_>]) {
+    let mut before = Ending { packet: None, first: _mm_setzero_si128(), hash: Hash::nothing() };
+    for packet in packets {
+        before = Stream::<ROUNDS, OPEN>::run(packet, before);
     }
-    let (product, first) = (stream.product, _mm512_castsi512_si128(stream.first));
-    let lengths = _mm512_zextsi128_si512(packet.lengths());
-    let last = Product::of(lengths, _mm512_zextsi128_si512(load_number(key.first_power())));
-    let tag = _mm512_castsi512_si128(reflect(product.plus(last).fold().reduce()));
-    packet.end::<OPEN>(_mm_xor_si128(tag, first));
+    before.hash.add_two(0);
+    before.hash.add_two(2);
+    before.end::<OPEN, true>();
 }
 
 /// The power of the next block when `blocks` follow.
@@ -104,27 +87,148 @@ fn first_power(blocks: usize) -> usize {
     if blocks > POWERS { GROUP } else { blocks }
 }
 
-impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
-    /// Does the first chunk, whose first vector does not belong to the text as a whole, but for its hash.
+impl Hash<'_> {
+    /// Of nothing.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn first_chunk(&mut self) {
-        let stream = self.key_stream::<CHUNK, false, false>();
+    fn nothing() -> Self {
+        let zero = _mm512_setzero_si512();
+        Self { product: Product::zero(), pending: [zero; CHUNK], powers: const { &[[0; 4]; CHUNK] } }
+    }
+
+    /// Hashes pending vectors `v` and `v + 1`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn add_two(&mut self, v: usize) {
+        self.product.add_two([self.pending[v], self.pending[v + 1]], [&self.powers[v], &self.powers[v + 1]]);
+    }
+}
+
+impl Ending<'_, '_> {
+    /// Ends the packet's job, nothing of it pending any more. `LAST` makes the function anew for its other caller (see [`crate::short`]).
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn end<const OPEN: bool, const LAST: bool>(self) {
+        let Some(packet) = self.packet else { return };
+        let lengths = _mm512_zextsi128_si512(packet.lengths());
+        let last = Product::of(lengths, _mm512_zextsi128_si512(load_number(packet.key.first_power())));
+        let tag = _mm512_castsi512_si128(reflect(self.hash.product.plus(last).reduce_sum()));
+        packet.end::<OPEN>(_mm_xor_si128(tag, self.first));
+    }
+}
+
+impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN> {
+    /// Encrypts or decrypts one packet, and hashes it but for its last chunk; hashes the last chunk of the packet before, and ends it.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn run(packet: &'p mut Packet<'j>, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
+        let (blocks, total) = (packet.blocks(), vectors(packet.text.len()));
+        let stream = Self {
+            start: _mm512_xor_si512(_mm512_broadcast_i32x4(packet.nonce()), round_key(packet.key, 0)),
+            vector: 0,
+            blocks,
+            power: first_power(blocks),
+            carry: reflect(_mm512_zextsi128_si512(packet.aad())),
+            hash: Hash::nothing(),
+            packet,
+        };
+        match total {
+            1 => stream.only_chunk::<1>(before),
+            2 => stream.only_chunk::<2>(before),
+            3 => stream.only_chunk::<3>(before),
+            4 => stream.only_chunk::<4>(before),
+            _ => stream.chunks(total, before),
+        }
+    }
+
+    /// Does a packet of one chunk of `N` vectors.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn only_chunk<const N: usize>(mut self, mut before: Ending<'_, 'j>) -> Ending<'p, 'j> {
+        let stream = self.key_stream::<N, 0>(&mut before.hash);
+        before.end::<OPEN, false>();
+        self.edges(stream);
+        self.ending(_mm512_castsi512_si128(stream[0]))
+    }
+
+    /// Does a packet of more than one chunk, `total` vectors.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn chunks(mut self, total: usize, mut before: Ending<'_, 'j>) -> Ending<'p, 'j> {
+        let stream = self.key_stream::<CHUNK, 1>(&mut before.hash);
+        before.end::<OPEN, false>();
+        self.first_chunk(stream);
+        while self.vector + CHUNK < total {
+            self.next_chunk();
+        }
+        match total - self.vector {
+            1 => self.last_chunk::<1>(),
+            2 => self.last_chunk::<2>(),
+            3 => self.last_chunk::<3>(),
+            _ => self.last_chunk::<4>(),
+        }
+        self.ending(_mm512_castsi512_si128(stream[0]))
+    }
+
+    /// Adds key stream to the first chunk, whose first vector does not belong to the text as a whole.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn first_chunk(&mut self, stream: [__m512i; CHUNK]) {
         let first = self.edge(0, stream[0]);
         let rest =
             self.whole::<{ CHUNK - 1 }>(VECTOR_BYTES - BEFORE_TEXT, &[stream[1], stream[2], stream[3]]);
-        self.pending = [first, rest[0], rest[1], rest[2]];
-        self.pending = self.reflected(self.pending);
-        self.vector = CHUNK;
+        self.pend([first, rest[0], rest[1], rest[2]]);
     }
 
     /// Does the next chunk, all text, but for its hash, and hashes the one before.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn next_chunk(&mut self) {
-        let stream = self.key_stream::<CHUNK, true, false>();
+        let stream = self.key_stream_hashing::<CHUNK, 2>();
         let hashed = self.whole(self.vector * VECTOR_BYTES - BEFORE_TEXT, &stream);
-        self.pending = self.reflected(hashed);
+        self.pend(hashed);
+    }
+
+    /// Does the last `N` vectors but for their hash, and hashes the chunk before.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn last_chunk<const N: usize>(&mut self) {
+        let stream = self.key_stream_hashing::<N, 3>();
+        self.edges(stream);
+    }
+
+    /// Adds key stream to `N` vectors that may not belong to the text as a whole, up to its end.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn edges<const N: usize>(&mut self, stream: [__m512i; N]) {
+        // Shorter chunks stand at the end: what is before them is nothing, whatever it is multiplied by.
+        let mut hashed = [_mm512_setzero_si512(); CHUNK];
+        for v in 0..N {
+            hashed[CHUNK - N + v] = reflect(self.edge(self.vector + v, stream[v]));
+        }
+        hashed[CHUNK - N] = _mm512_xor_si512(hashed[CHUNK - N], self.carry);
+        self.hash.pending = hashed;
+        self.hash.powers = self.packet.key.powers_from(self.power + 4 * (CHUNK - N));
+    }
+
+    /// The packet, when nothing of it is to be encrypted any more.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn ending(self, first: __m128i) -> Ending<'p, 'j> {
+        Ending { packet: Some(self.packet), first, hash: self.hash }
+    }
+
+    /// Takes a chunk to be hashed.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn pend(&mut self, mut hashed: [__m512i; CHUNK]) {
+        for blocks in &mut hashed {
+            *blocks = reflect(*blocks);
+        }
+        hashed[0] = _mm512_xor_si512(hashed[0], self.carry);
+        self.carry = _mm512_setzero_si512();
+        self.hash.pending = hashed;
+        self.hash.powers = self.packet.key.powers_from(self.power);
         self.vector += CHUNK;
     }
 
@@ -133,7 +237,8 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn whole<const N: usize>(&mut self, start: usize, stream: &[__m512i; N]) -> [__m512i; N] {
         let mut hashed = *stream;
-        let vectors = self.text.get_mut(start..).and_then(|text| text.as_chunks_mut().0.first_chunk_mut());
+        let vectors =
+            self.packet.text.get_mut(start..).and_then(|text| text.as_chunks_mut().0.first_chunk_mut());
         // Always there: the caller has counted the vectors.
         let Some(vectors): Option<&mut [[u8; VECTOR_BYTES]; N]> = vectors else { return hashed };
         for v in 0..N {
@@ -143,34 +248,6 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
             hashed[v] = if OPEN { text } else { out };
         }
         hashed
-    }
-
-    /// Does the last `N` vectors; with `PENDING`, hashes those before first.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn tail<const N: usize, const PENDING: bool>(&mut self) {
-        let stream = self.key_stream::<N, PENDING, true>();
-        let mut hashed = stream;
-        for v in 0..N {
-            hashed[v] = self.edge(self.vector + v, stream[v]);
-        }
-        hashed = self.reflected(hashed);
-        let powers = self.key.powers_from::<N>(self.power);
-        for v in 0..N {
-            self.product.add(hashed[v], &powers[v]);
-        }
-    }
-
-    /// Makes vectors what is hashed: reflected, and what was before added.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn reflected<const N: usize>(&mut self, mut vectors: [__m512i; N]) -> [__m512i; N] {
-        for blocks in &mut vectors {
-            *blocks = reflect(*blocks);
-        }
-        vectors[0] = _mm512_xor_si512(vectors[0], self.carry);
-        self.carry = _mm512_setzero_si512();
-        vectors
     }
 
     /// The counters of the next `N` vectors, where they stand in counter blocks.
@@ -200,54 +277,57 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
         counters
     }
 
-    /// The key stream for the next `N` vectors; with `PENDING`, the pending vectors are hashed between the rounds.
-    /// `LAST` makes the function anew for its other caller (see [`crate::short`]).
+    /// The key stream for the next `N` vectors; the chunk before is hashed between the rounds.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn key_stream<const N: usize, const PENDING: bool, const LAST: bool>(&mut self) -> [__m512i; N] {
+    fn key_stream_hashing<const N: usize, const CALLER: usize>(&mut self) -> [__m512i; N] {
+        let mut hash = std::mem::replace(&mut self.hash, Hash::nothing());
+        let stream = self.key_stream::<N, CALLER>(&mut hash);
+        self.hash.product = hash.product;
+        self.hashed_chunk();
+        stream
+    }
+
+    /// The key stream for the next `N` vectors; what is pending of `hash` is hashed between the rounds. `CALLER` makes the function anew for
+    /// each caller (see [`crate::short`]).
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    fn key_stream<const N: usize, const CALLER: usize>(&self, hash: &mut Hash<'_>) -> [__m512i; N] {
         let mut states = self.counters::<N>();
         for state in &mut states {
             *state = _mm512_xor_si512(self.start, *state);
         }
-        // Where nothing is pending, nothing is hashed.
-        let powers = if PENDING { self.key.powers_from(self.power) } else { const { &[[0; 4]; CHUNK] } };
-        self.turn::<N, PENDING, LAST, 0>(&mut states, powers);
-        self.turn::<N, PENDING, LAST, 1>(&mut states, powers);
-        self.turn::<N, PENDING, LAST, 2>(&mut states, powers);
-        self.turn::<N, PENDING, LAST, 3>(&mut states, powers);
-        rounds(self.key, &mut states, ROUNDS - 1, ROUNDS);
-        let last = round_key(self.key, ROUNDS);
+        self.turn::<N, CALLER, 0>(&mut states, hash);
+        self.turn::<N, CALLER, 1>(&mut states, hash);
+        self.turn::<N, CALLER, 2>(&mut states, hash);
+        self.turn::<N, CALLER, 3>(&mut states, hash);
+        let key = self.packet.key;
+        rounds(key, &mut states, ROUNDS - 1, ROUNDS);
+        let last = round_key(key, ROUNDS);
         for state in &mut states {
             *state = _mm512_aesenclast_epi128(*state, last);
-        }
-        if PENDING {
-            self.hashed_chunk();
-        } else {
-            self.first = states[0];
         }
         states
     }
 
-    /// Two or three rounds, a quarter of all but the last two; with `PENDING`, hashes the pending vector `TURN` beside them.
+    /// Two or three rounds, a quarter of all but the last two; beside them, hashes the pending vector `TURN`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn turn<const N: usize, const PENDING: bool, const LAST: bool, const TURN: usize>(
-        &mut self,
+    fn turn<const N: usize, const CALLER: usize, const TURN: usize>(
+        &self,
         states: &mut [__m512i; N],
-        powers: &[[u128; 4]; CHUNK],
+        hash: &mut Hash<'_>,
     ) {
         let quarter = (ROUNDS - 2) / CHUNK;
-        if PENDING {
-            self.product.add(self.pending[TURN], &powers[TURN]);
+        if TURN % 2 == 1 {
+            hash.add_two(TURN - 1);
         }
-        rounds(self.key, states, 1 + TURN * quarter, 1 + (TURN + 1) * quarter);
-        if PENDING {
-            for state in &mut *states {
-                in_step(state, &mut self.product.low);
-            }
-            if TURN + 1 < CHUNK {
-                in_step(&mut states[0], &mut self.pending[TURN + 1]);
-            }
+        rounds(self.packet.key, states, 1 + TURN * quarter, 1 + (TURN + 1) * quarter);
+        for state in &mut *states {
+            in_step(state, &mut hash.product.low);
+        }
+        if TURN + 1 < CHUNK {
+            in_step(&mut states[0], &mut hash.pending[TURN + 1]);
         }
     }
 
@@ -258,8 +338,8 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
         self.power -= 4 * CHUNK;
         self.blocks -= 4 * CHUNK;
         if self.power == 0 {
-            self.carry = self.product.fold().reduce();
-            self.product = Product::zero();
+            self.carry = self.hash.product.reduce_sum();
+            self.hash.product = Product::zero();
             self.power = first_power(self.blocks);
         }
     }
@@ -268,10 +348,10 @@ impl<const ROUNDS: usize, const OPEN: bool> Stream<'_, ROUNDS, OPEN> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn edge(&mut self, vector: usize, stream: __m512i) -> __m512i {
-        let text = load_edge(self.text, vector);
+        let text = load_edge(self.packet.text, vector);
         let out = _mm512_xor_si512(text, stream);
-        store_edge(self.text, vector, out);
-        if OPEN { text } else { _mm512_maskz_mov_epi8(mask(self.text.len(), vector), out) }
+        store_edge(self.packet.text, vector, out);
+        if OPEN { text } else { _mm512_maskz_mov_epi8(mask(self.packet.text.len(), vector), out) }
     }
 }
 
