@@ -40,10 +40,14 @@ pub(super) fn accept(
 
 /// Every packet of `found` must be one of `originals`, byte by byte.
 pub(super) fn compare(found: &[Vec<u8>], originals: &Packets) -> Result<(), Wrong> {
-    let originals: HashMap<&[u8], &[u8]> = originals.iter().collect();
+    let parts = |(head, tail)| Some((<[u8]>::split_at_checked(head, SMALLEST_BYTES)?, tail));
+    // By headers, which no two have in common: what follows them, in two parts.
+    let originals: HashMap<&[u8], (&[u8], &[u8])> =
+        originals.iter().filter_map(parts).map(|((headers, rest), tail)| (headers, (rest, tail))).collect();
     let is_original = |packet: &&Vec<u8>| {
-        let parts = packet.split_at_checked(SMALLEST_BYTES);
-        parts.is_some_and(|(head, tail)| originals.get(head) == Some(&tail))
+        packet.split_at_checked(SMALLEST_BYTES).is_some_and(|(headers, payload)| {
+            originals.get(headers).is_some_and(|(rest, tail)| payload.strip_prefix(*rest) == Some(*tail))
+        })
     };
     match found.len() - found.iter().filter(is_original).count() {
         0 => Ok(()),
