@@ -11,7 +11,7 @@ pub(crate) const MAX_ROUND_KEYS: usize = 15;
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn round_key(key: &ExpandedKey, round: usize) -> __m512i {
-    _mm512_broadcast_i32x4(load_number(&key.round_keys[round]))
+    _mm512_broadcast_i32x4(load_number(key.round_key(round)))
 }
 
 /// Nothing, but for the compiler: neither vector's next use comes before what either was made of.

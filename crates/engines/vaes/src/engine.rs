@@ -2,7 +2,8 @@
 
 use crate::cbc::LANES;
 use crate::chained::{self, Bench, ChainedKey, Lane};
-use crate::key::ExpandedKey;
+use crate::key::{ExpandedKey, FEW_POWERS, SHORT_POWERS};
+use crate::long::Reach;
 use crate::memory::vectors;
 use crate::packet::Packet;
 use crate::short::{MAX_SHORT_VECTORS, SIDE_BY_SIDE};
@@ -15,6 +16,9 @@ use testudo_crypto::{
 
 /// The longest text: more than an IP datagram can carry.
 const MAX_TEXT_BYTES: usize = 65_535;
+
+/// Keys above this number are not all near: those of AES-GCM would take half a megabyte, a second-level cache or a half of it.
+const MANY_KEYS: usize = 300;
 
 /// One key and the kernels that it is for.
 struct VaesKey {
@@ -223,6 +227,10 @@ fn run<'a>(
     lots: &mut Lots<'a>,
     waiting: &mut Waiting<'_, 'a>,
 ) {
+    let are_many = keys.len() > MANY_KEYS;
+    if are_many {
+        prefetch_short(keys, jobs);
+    }
     for job in jobs {
         let Some(key) = keys.get(job.key).filter(|key| key.may_do(job)) else {
             job.status = JobStatus::Fault;
@@ -241,8 +249,11 @@ fn run<'a>(
             // and wait for them, 19 cycles.
             let lot = &mut lots[kind as usize][class - 1];
             lot.push(packet);
+            if are_many && class > 1 {
+                expanded.prefetch(FEW_POWERS);
+            }
             if lot.is_full() {
-                run_lot(kind, class, lot);
+                run_lot(kind, class, are_many, lot);
             }
         }
     }
@@ -250,20 +261,34 @@ fn run<'a>(
     for (kind, lots) in Kind::ALL.into_iter().zip(lots) {
         for (class, lot) in (1..).zip(lots) {
             if !lot.is_empty() {
-                run_lot(kind, class, lot);
+                run_lot(kind, class, are_many, lot);
             }
+        }
+    }
+}
+
+/// Asks for the keys of all packets of one vector: these are done so fast that to ask for keys when their packets are taken is too late.
+/// For all packets it would be too early: the keys of a batch do not fit beside its packets.
+fn prefetch_short(keys: &KeyTable<VaesKey>, jobs: &[Job]) {
+    for job in jobs {
+        if vectors(job.text_bytes as usize) == 1
+            && let Some(VaesKey { form: Form::Gcm(key, _), .. }) = keys.get(job.key)
+        {
+            key.prefetch(SHORT_POWERS);
         }
     }
 }
 
 /// Does the packets of a lot, all of one class, and empties it.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_lot(kind: Kind, class: usize, lot: &mut Lot<'_>) {
+fn run_lot(kind: Kind, class: usize, are_many: bool, lot: &mut Lot<'_>) {
+    let differ = |lot: &Lot<'_>| lot.iter().any(|packet| !core::ptr::eq(packet.key, lot[0].key));
+    let reach = if are_many && differ(lot) { Reach::Near } else { Reach::Far };
     match kind {
-        Kind::Seal128 => run_class::<10, false>(class, lot),
-        Kind::Open128 => run_class::<10, true>(class, lot),
-        Kind::Seal256 => run_class::<14, false>(class, lot),
-        Kind::Open256 => run_class::<14, true>(class, lot),
+        Kind::Seal128 => run_class::<10, false>(class, reach, lot),
+        Kind::Open128 => run_class::<10, true>(class, reach, lot),
+        Kind::Seal256 => run_class::<14, false>(class, reach, lot),
+        Kind::Open256 => run_class::<14, true>(class, reach, lot),
     }
     lot.clear();
 }
@@ -271,12 +296,12 @@ fn run_lot(kind: Kind, class: usize, lot: &mut Lot<'_>) {
 /// Does short packets in fours, those that are no four, and all others, one after the other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_class<const ROUNDS: usize, const OPEN: bool>(class: usize, lot: &mut Lot<'_>) {
+fn run_class<const ROUNDS: usize, const OPEN: bool>(class: usize, reach: Reach, lot: &mut Lot<'_>) {
     match class {
         1 => short::run::<ROUNDS, OPEN, 1>(lot),
         2 => short::run::<ROUNDS, OPEN, 2>(lot),
         3 => short::run::<ROUNDS, OPEN, 3>(lot),
-        _ => return long::run::<ROUNDS, OPEN>(lot),
+        _ => return long::run::<ROUNDS, OPEN>(lot, reach),
     }
-    long::run::<ROUNDS, OPEN>(lot.as_chunks_mut::<SIDE_BY_SIDE>().1);
+    long::run::<ROUNDS, OPEN>(lot.as_chunks_mut::<SIDE_BY_SIDE>().1, reach);
 }

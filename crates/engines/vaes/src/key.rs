@@ -4,32 +4,40 @@ use crate::aes::{self, MAX_ROUND_KEYS};
 use crate::ghash::{Product, reflect, times_x};
 use crate::memory::{load_numbers, store_numbers};
 use core::arch::x86_64::*;
+use testudo_packet::prefetch;
 use zeroize::Zeroize;
 
-/// The highest power of the hash key that is held.
-pub(crate) const POWERS: usize = 96;
+/// The highest power of the hash key that is held. One more than a multiple of four: see [`ExpandedKey`].
+pub(crate) const POWERS: usize = 97;
 
-/// Round keys and powers of the hash key, on cache lines of their own. Zeroed when dropped; boxed, so that it never moves.
+/// The highest power that is used where keys are many, and seldom near.
+pub(crate) const FEW_POWERS: usize = 17;
+
+/// The powers that a packet of one vector needs: for the AAD, three blocks of text and the lengths.
+pub(crate) const SHORT_POWERS: usize = 5;
+
+/// Powers of the hash key and round keys, zeroed when dropped; boxed, so that they never move.
 ///
-/// A packet of one vector touches the round keys and the last powers, five cache lines.
+/// A packet of one vector touches the last five powers and the round keys: four cache lines, because the fifth power begins one. So does the
+/// seventeenth, the first that is used where keys are many: they and the round keys are seven.
 #[repr(C, align(64))]
 pub(crate) struct ExpandedKey {
-    /// As in memory: byte 0 of the round key is the least significant byte of the number.
-    pub(crate) round_keys: [u128; MAX_ROUND_KEYS],
-    _line: u128,
-    /// The powers from [`POWERS`] down to 1, reflected and times x (see [`crate::ghash`]), then zeros: what follows the last
-    /// block of a text in its vector is zero, whatever it is multiplied by.
-    powers: [u128; POWERS + 4],
+    /// The powers from [`POWERS`] down to 1, reflected and times x (see [`crate::ghash`]); then the round keys, as in memory: byte 0 is the least
+    /// significant byte of the number. What follows the last block of a text in its vector is zero, whatever it is multiplied by: round keys
+    /// may stand there.
+    table: [u128; POWERS + MAX_ROUND_KEYS],
 }
 
 impl ExpandedKey {
     /// Expands a cipher key of 16 or 32 bytes.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn new(key: &[u8]) -> Box<Self> {
-        let mut new = Box::new(Self { round_keys: [0; _], _line: 0, powers: [0; _] });
-        aes::expand(key, &mut new.round_keys);
+        let mut new = Box::new(Self { table: [0; _] });
+        if let Some(round_keys) = new.table.last_chunk_mut() {
+            aes::expand(key, round_keys);
+        }
         let rounds = key.len() / 4 + 6;
-        let hash_key = aes::encrypt_block(&new.round_keys[..=rounds], _mm_setzero_si128());
+        let hash_key = aes::encrypt_block(&new.table[POWERS..=POWERS + rounds], _mm_setzero_si128());
         new.expand_powers(_mm512_zextsi128_si512(hash_key));
         new
     }
@@ -51,18 +59,24 @@ impl ExpandedKey {
         }
         let step = load_numbers(&[lanes[0]; 4]);
         let mut four = load_numbers(&lanes);
-        for group in self.powers[..POWERS].as_chunks_mut::<4>().0.iter_mut().rev() {
+        let (first, groups) = self.table[..POWERS].as_rchunks_mut::<4>();
+        for group in groups.iter_mut().rev() {
             store_numbers(group, four);
             four = Product::of(four, step).reduce();
         }
+        store_numbers(&mut lanes, four);
+        first.copy_from_slice(&lanes[lanes.len() - first.len()..]);
         lanes.zeroize();
     }
 
-    /// The powers from `highest` (at most [`POWERS`]) down, `4 N` of them, four to a vector; zero below the first power.
+    /// The powers from `highest` (at most [`POWERS`]) down, `4 N` of them, four to a vector; anything below the first power.
     #[inline]
     pub(crate) fn powers_from<const N: usize>(&self, highest: usize) -> &[[u128; 4]; N] {
-        debug_assert!(highest <= POWERS && highest + 4 >= 4 * N, "power {highest} of {N} vectors");
-        let fours = self.powers.get(POWERS.wrapping_sub(highest)..).map(|powers| powers.as_chunks::<4>().0);
+        debug_assert!(
+            highest <= POWERS && highest + MAX_ROUND_KEYS >= 4 * N,
+            "power {highest} of {N} vectors"
+        );
+        let fours = self.table.get(POWERS.wrapping_sub(highest)..).map(|powers| powers.as_chunks::<4>().0);
         // The callers' powers are in range; the other arm costs less than a panic would.
         fours.and_then(|fours| fours.first_chunk()).unwrap_or(const { &[[0; 4]; N] })
     }
@@ -70,13 +84,24 @@ impl ExpandedKey {
     /// The hash key itself.
     #[inline]
     pub(crate) fn first_power(&self) -> &u128 {
-        &self.powers[POWERS - 1]
+        &self.table[POWERS - 1]
+    }
+
+    /// Round key `round`, from 0 on.
+    #[inline]
+    pub(crate) fn round_key(&self, round: usize) -> &u128 {
+        &self.table[POWERS + round]
+    }
+
+    /// Asks for what a packet needs whose hash begins with power `highest`.
+    #[inline]
+    pub(crate) fn prefetch(&self, highest: usize) {
+        prefetch(&self.table[POWERS - highest.min(POWERS)..]);
     }
 }
 
 impl Drop for ExpandedKey {
     fn drop(&mut self) {
-        self.round_keys.zeroize();
-        self.powers.zeroize();
+        self.table.zeroize();
     }
 }

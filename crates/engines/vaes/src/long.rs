@@ -2,7 +2,7 @@
 
 use crate::aes::{in_step, round_key};
 use crate::ghash::{Product, reflect};
-use crate::key::{ExpandedKey, POWERS};
+use crate::key::{ExpandedKey, FEW_POWERS, POWERS};
 use crate::memory::{
     BEFORE_TEXT, VECTOR_BYTES, load, load_edge, load_number, mask, store, store_edge, vectors,
 };
@@ -12,9 +12,34 @@ use core::arch::x86_64::*;
 /// Vectors that are encrypted at a time: as many as hide the latency of one AES round.
 const CHUNK: usize = 4;
 
-/// Blocks after which the hash is reduced, while more blocks than there are powers remain: whole chunks, and a chunk less than the powers, so
-/// that some text always comes after it: the lengths never stand alone.
-const GROUP: usize = POWERS - 4 * CHUNK;
+/// How far a hash reaches before it is reduced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// As far as there are powers: for keys that are near, their powers too.
+    Far,
+    /// One chunk: a reduction for each, which takes less time than powers from far away.
+    Near,
+}
+
+impl Reach {
+    /// The most blocks that are hashed without a reduction between them.
+    const fn powers(self) -> usize {
+        match self {
+            Self::Far => POWERS,
+            Self::Near => FEW_POWERS,
+        }
+    }
+
+    /// The power of the next block when `blocks` follow.
+    ///
+    /// While more than the powers remain, the hash is reduced after as many whole chunks as the powers are enough for, the lengths aside: some
+    /// text always comes after that, and the lengths never stand alone.
+    #[inline]
+    fn first_power(self, blocks: usize) -> usize {
+        let (powers, chunk) = (self.powers(), 4 * CHUNK);
+        if blocks > powers { (powers - 1) / chunk * chunk } else { blocks }
+    }
+}
 
 /// Four counter blocks but for their nonces.
 #[repr(align(64))]
@@ -43,6 +68,7 @@ struct Stream<'p, 'j, const ROUNDS: usize, const OPEN: bool> {
     blocks: usize,
     /// The power that the first of them is multiplied by.
     power: usize,
+    reach: Reach,
     /// What the hash of all that was before adds to the next block: at first, the AAD.
     carry: __m512i,
     hash: Hash<'j>,
@@ -71,20 +97,14 @@ struct Ending<'p, 'j> {
 /// The last chunk of a packet is hashed while the first one of the next is encrypted. Neither waits for the other, so that the CPU
 /// does both at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packets: &mut [Packet<'_>]) {
+pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packets: &mut [Packet<'_>], reach: Reach) {
     let mut before = Ending { packet: None, first: _mm_setzero_si128(), hash: Hash::nothing() };
     for packet in packets {
-        before = Stream::<ROUNDS, OPEN>::run(packet, before);
+        before = Stream::<ROUNDS, OPEN>::run(packet, reach, before);
     }
     before.hash.add_two(0);
     before.hash.add_two(2);
     before.end::<OPEN, true>();
-}
-
-/// The power of the next block when `blocks` follow.
-#[inline]
-fn first_power(blocks: usize) -> usize {
-    if blocks > POWERS { GROUP } else { blocks }
 }
 
 impl Hash<'_> {
@@ -121,13 +141,14 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
     /// Encrypts or decrypts one packet, and hashes it but for its last chunk; hashes the last chunk of the packet before, and ends it.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    fn run(packet: &'p mut Packet<'j>, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
+    fn run(packet: &'p mut Packet<'j>, reach: Reach, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
         let (blocks, total) = (packet.blocks(), vectors(packet.text.len()));
         let stream = Self {
             start: _mm512_xor_si512(_mm512_broadcast_i32x4(packet.nonce()), round_key(packet.key, 0)),
             vector: 0,
             blocks,
-            power: first_power(blocks),
+            power: reach.first_power(blocks),
+            reach,
             carry: reflect(_mm512_zextsi128_si512(packet.aad())),
             hash: Hash::nothing(),
             packet,
@@ -340,7 +361,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         if self.power == 0 {
             self.carry = self.hash.product.reduce_sum();
             self.hash.product = Product::zero();
-            self.power = first_power(self.blocks);
+            self.power = self.reach.first_power(self.blocks);
         }
     }
 
