@@ -222,6 +222,11 @@ impl Ipsec {
             .check_place(arrival)
             .and_then(|()| sa.admit(now, &mut self.events))
             .and_then(|()| sa.parse(arrival, buffer.bytes()));
+        if let Ok(p) = &parsed
+            && self.spd.is_indexed()
+        {
+            sa.window.prefetch(p.sequence);
+        }
         match parsed {
             Ok(p) => jobs.push(Job {
                 buffer,

@@ -4,6 +4,8 @@
 //! [`ReplayWindow::commit`] runs after it. The bitmap is a ring of 64-bit words, one more than the window
 //! needs, so that moving it clears whole words instead of shifting bits (RFC 6479).
 
+use testudo_packet::prefetch;
+
 /// Smallest window, in packets.
 pub const MIN_WINDOW: u32 = 64;
 /// Largest window, in packets.
@@ -87,6 +89,12 @@ impl ReplayWindow {
         }
         let (word, bit) = self.place(sequence);
         if self.words[word] & bit != 0 { Err(ReplayError::Duplicate) } else { Ok(()) }
+    }
+
+    /// Asks for the memory that [`commit`](Self::commit) of `sequence` will need: where windows are many, theirs is seldom near.
+    #[inline]
+    pub fn prefetch(&self, sequence: u64) {
+        prefetch(&self.words[self.place(sequence).0]);
     }
 
     /// Marks `sequence`, of a packet that has proved authentic, as received, and moves the window if it is the highest.
