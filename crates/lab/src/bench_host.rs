@@ -10,13 +10,14 @@
 
 mod report;
 mod subject;
+mod wireguard;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::demo::{find_program, program, require_programs};
+use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::gateway::SUITES;
 use crate::namespaces::{Entered, require_tun};
@@ -25,6 +26,7 @@ use crate::traffic::gbit_s;
 use crate::workspace::{Workspace, enter_with_workspace};
 use report::{Report, Series};
 use subject::{Setting, Subject};
+use wireguard::WireguardGo;
 
 /// What `testudo bench host` can be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -103,18 +105,19 @@ fn verdict(options: &BenchHostOptions, report: &Report) -> ExitCode {
 fn attempt(options: &BenchHostOptions) -> Result<Report, LabError> {
     require_programs()?;
     // Before we enter: inside, the home folder may be another's.
-    let wireguard = wireguard_go(options);
+    let wireguard = wireguard::find(options.wireguard.as_deref());
     let (inside, workspace) = enter_with_workspace("bench", false)?;
     require_tun()?;
     let setting = Setting {
         program: program(options.testudo.as_deref())?,
-        wireguard: wireguard.clone().unwrap_or_default(),
+        // After we entered: what it does when it is asked stays inside.
+        wireguard: wireguard.map(WireguardGo::ask),
         suite: options.suite.clone(),
         ipv6: options.ipv6,
         engine: options.engine.clone(),
     };
     let mut subjects = vec![Subject::Bare, Subject::Testudo];
-    subjects.extend(wireguard.map(|_| Subject::WireguardGo));
+    subjects.extend(setting.wireguard.as_ref().map(|_| Subject::WireguardGo));
     measure(inside, options, &setting, &workspace, &subjects)
 }
 
@@ -144,17 +147,6 @@ fn measure(
             engine = measured.engine.unwrap_or(engine);
         }
     }
-    Ok(Report { series, engine, suite: options.suite.clone(), seconds: options.seconds })
-}
-
-/// Where wireguard-go is, if it and the program `wg` that configures it are installed.
-fn wireguard_go(options: &BenchHostOptions) -> Option<PathBuf> {
-    let in_home = || {
-        let file = PathBuf::from(std::env::var_os("HOME")?).join("go/bin/wireguard");
-        file.is_file().then_some(file)
-    };
-    let found = options.wireguard.clone();
-    let found =
-        found.or_else(|| find_program("wireguard-go")).or_else(|| find_program("wireguard")).or_else(in_home);
-    found.filter(|_| find_program("wg").is_some())
+    let wireguard = setting.wireguard.clone();
+    Ok(Report { series, engine, wireguard, suite: options.suite.clone(), seconds: options.seconds })
 }

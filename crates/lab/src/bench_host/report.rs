@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::subject::Subject;
+use super::wireguard::WireguardGo;
 use crate::render::columns;
 use crate::statistics::Spread;
 use crate::traffic::median;
@@ -28,6 +29,8 @@ impl Series {
 pub(super) struct Report {
     pub(super) series: Vec<Series>,
     pub(super) engine: String,
+    /// The one that was measured, if any was.
+    pub(super) wireguard: Option<WireguardGo>,
     pub(super) suite: String,
     pub(super) seconds: u64,
 }
@@ -64,14 +67,17 @@ impl Report {
         let mut text = columns(&rows);
         text +=
             &format!("\n  medians of {turns} turns of {seconds} s; testudo: {suite}, ESP in UDP, {engine}\n");
-        if self.of(Subject::WireguardGo).is_none() {
-            text += "  wireguard-go is not installed: `go install golang.zx2c4.com/wireguard@latest` and the package \
-                     wireguard-tools\n";
-        }
+        text += &match &self.wireguard {
+            Some(wireguard) => format!("  wireguard-go: {wireguard}\n"),
+            None => "  wireguard-go is not installed: `go install golang.zx2c4.com/wireguard@latest` and the package \
+                     wireguard-tools\n"
+                .to_owned(),
+        };
         text
     }
 
-    /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the ratios.
+    /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the ratios;
+    /// `wireguard_go_path` and `wireguard_go_version` say what was measured, null where there was none or it told none.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
         for series in &self.series {
@@ -86,6 +92,10 @@ impl Report {
         let ratio = |other| json!(self.ratio(Subject::Testudo, other));
         object.insert("ratio_to_bare".to_owned(), ratio(Subject::Bare));
         object.insert("ratio_to_wireguard_go".to_owned(), ratio(Subject::WireguardGo));
+        let path = self.wireguard.as_ref().map(|w| w.path.to_string_lossy());
+        let version = self.wireguard.as_ref().and_then(|w| w.version.as_deref());
+        object.insert("wireguard_go_path".to_owned(), json!(path));
+        object.insert("wireguard_go_version".to_owned(), json!(version));
         object.insert("engine".to_owned(), json!(self.engine));
         object.insert("suite".to_owned(), json!(self.suite));
         object.insert("seconds".to_owned(), json!(self.seconds));
@@ -102,8 +112,13 @@ mod tests {
             Series { subject: Subject::Bare, gbit_s: vec![10.0, 20.0, 12.0] },
             Series { subject: Subject::Testudo, gbit_s: vec![5.0, 10.0, 9.0] },
         ];
+        let wireguard = wireguard_go.as_ref().map(|_| WireguardGo {
+            path: "/opt/wireguard-go".into(),
+            version: Some("wireguard-go v1".to_owned()),
+        });
         series.extend(wireguard_go.map(|gbit_s| Series { subject: Subject::WireguardGo, gbit_s }));
-        Report { series, engine: "portable".to_owned(), suite: "aes128gcm16".to_owned(), seconds: 3 }
+        let (engine, suite) = ("portable".to_owned(), "aes128gcm16".to_owned());
+        Report { series, engine, wireguard, suite, seconds: 3 }
     }
 
     #[test]
@@ -120,7 +135,22 @@ mod tests {
     fn a_missing_wireguard_go_is_said_and_gives_no_ratio() {
         let report = report(None);
         assert!(report.table().contains("wireguard-go is not installed"), "{}", report.table());
-        assert!(report.json()["ratio_to_wireguard_go"].is_null());
+        let json = report.json();
+        let keys = ["ratio_to_wireguard_go", "wireguard_go_path", "wireguard_go_version"];
+        assert!(keys.iter().all(|key| json[key].is_null()), "{json}");
+    }
+
+    #[test]
+    fn which_wireguard_go_was_measured_is_said() {
+        let mut report = report(Some(vec![2.5, 2.0, 3.0]));
+        let last = |report: &Report| report.table().lines().last().map(str::to_owned).unwrap();
+        assert_eq!(last(&report), "  wireguard-go: /opt/wireguard-go, wireguard-go v1");
+        let json = report.json();
+        assert_eq!(json["wireguard_go_path"], "/opt/wireguard-go");
+        assert_eq!(json["wireguard_go_version"], "wireguard-go v1");
+        report.wireguard.as_mut().unwrap().version = None;
+        assert_eq!(last(&report), "  wireguard-go: /opt/wireguard-go, version unknown");
+        assert!(report.json()["wireguard_go_version"].is_null());
     }
 
     #[test]

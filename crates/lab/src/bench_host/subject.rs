@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::wireguard::WireguardGo;
 use crate::error::{LabError, io};
 use crate::gateway::Gateway;
 use crate::namespaces::{Entered, Namespace};
@@ -27,7 +28,8 @@ pub(super) enum Subject {
 /// What the subjects need to be told.
 pub(super) struct Setting {
     pub(super) program: PathBuf,
-    pub(super) wireguard: PathBuf,
+    /// Where there is one.
+    pub(super) wireguard: Option<WireguardGo>,
     pub(super) suite: String,
     pub(super) ipv6: bool,
     pub(super) engine: Option<String>,
@@ -79,7 +81,9 @@ impl Subject {
                 Ok(Measured { gbit_s, engine: Some(engine) })
             }
             Subject::WireguardGo => {
-                let _gateways = wireguard_go(&network, setting, folder)?;
+                let missing = LabError::MissingProgram { program: "wireguard-go", package: "wireguard-go" };
+                let program = &setting.wireguard.as_ref().ok_or(missing)?.path;
+                let _gateways = wireguard_go(&network, program, folder)?;
                 Ok(Measured { gbit_s: stream()?, engine: None })
             }
         }
@@ -97,7 +101,7 @@ impl Drop for Wireguard {
 }
 
 /// As `wg-quick` would do it, without touching the host's configuration.
-fn wireguard_go(network: &Network, setting: &Setting, folder: &Path) -> Result<[Wireguard; 2], LabError> {
+fn wireguard_go(network: &Network, program: &Path, folder: &Path) -> Result<[Wireguard; 2], LabError> {
     let (a, b) = (&network.a, &network.b);
     let ends = [(a, "wga", 5001_u16), (b, "wgb", 5002)];
     let keys = [key_pair(&a.gateway, &folder.join("a"))?, key_pair(&b.gateway, &folder.join("b"))?];
@@ -105,7 +109,7 @@ fn wireguard_go(network: &Network, setting: &Setting, folder: &Path) -> Result<[
         let ((site, interface, port), (peer, _, peer_port)) = (ends[here], ends[there]);
         let ((secret, _), (_, public)) = (&keys[here], &keys[there]);
         let port = port.to_string();
-        let process = start_wireguard_go(site, interface, setting)?;
+        let process = start_wireguard_go(site, interface, program)?;
         let endpoint = SocketAddr::new(peer.outer, peer_port).to_string();
         let own = ["wg", "set", interface, "private-key", secret, "listen-port", &port];
         let peer_words = ["peer", public, "endpoint", &endpoint, "allowed-ips", &peer.network];
@@ -117,17 +121,17 @@ fn wireguard_go(network: &Network, setting: &Setting, folder: &Path) -> Result<[
     Ok([start(0, 1)?, start(1, 0)?])
 }
 
-fn start_wireguard_go(site: &Site, interface: &str, setting: &Setting) -> Result<Wireguard, LabError> {
+fn start_wireguard_go(site: &Site, interface: &str, program: &Path) -> Result<Wireguard, LabError> {
     let child = site
         .gateway
-        .command(&setting.wireguard)
+        .command(program)
         .arg(interface)
         .envs([("WG_PROCESS_FOREGROUND", "1"), ("LOG_LEVEL", "error")])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(io(format!("start {}", setting.wireguard.display())))?;
+        .map_err(io(format!("start {}", program.display())))?;
     let process = Wireguard(child);
     wait_for_wireguard(&site.gateway, interface)?;
     Ok(process)
