@@ -5,7 +5,7 @@ use super::leases::Leases;
 use super::metrics::{self, MetricsError};
 use super::report::Facts;
 use super::roster::{Changes, Numbers, Roster};
-use super::windows::Windows;
+use super::windows::{Asked, Windows};
 use crate::config::{Configuration, KnownAnswers, Loaded};
 use crate::{LeaseStore, StoreError};
 use sd_notify::NotifyState;
@@ -24,7 +24,7 @@ use testudo_gateway::{
     Clock, Command, Commander, CommanderError, EngineReport, Inbox, PortPair, ServeError, SystemClock,
     Worker, serve,
 };
-use testudo_ipsec::{Event, EventKind, TunnelIndex};
+use testudo_ipsec::{Event, EventKind};
 use testudo_packet::Pool;
 
 /// Name of the worker's thread.
@@ -245,12 +245,9 @@ impl Daemon {
 
     fn save_windows(&mut self) {
         let roster = self.shared.roster();
-        let due = self.windows.due(&roster, Instant::now());
-        if due.is_empty() {
-            return;
-        }
-        let Ok(windows) = self.commander.save_windows(due) else { return };
-        if let Err(e) = self.windows.save(self.store.as_ref(), &roster, &windows) {
+        let Some(due) = self.windows.due(&roster, Instant::now()) else { return };
+        let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
+        if let Err(e) = self.windows.save(self.store.as_ref(), &due, &windows) {
             self.note_store_failure("saving replay windows", &e);
         }
     }
@@ -302,9 +299,9 @@ impl Daemon {
     }
 
     fn save_all_windows(&mut self, roster: &Roster) -> Result<(), String> {
-        let all: Vec<TunnelIndex> = roster.tunnels.iter().map(|t| t.index).collect();
-        let windows = self.commander.save_windows(all).map_err(|e| e.to_string())?;
-        self.windows.save(self.store.as_ref(), roster, &windows).map_err(|e| e.to_string())
+        let all = Asked::all(roster);
+        let windows = self.commander.save_windows(all.tunnels()).map_err(|e| e.to_string())?;
+        self.windows.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
     }
 
     fn stop(mut self) -> Result<(), DaemonError> {
@@ -314,10 +311,10 @@ impl Daemon {
             Err(e) => return Err(e.into()),
         }
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked)?;
-        let roster = self.shared.roster();
-        let windows = roster.tunnels.iter().filter_map(|t| Some((t.index, worker.save_window(t.index)?)));
+        let all = Asked::all(&self.shared.roster());
+        let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
-        self.windows.save(self.store.as_ref(), &roster, &windows)?;
+        self.windows.save(self.store.as_ref(), &all, &windows)?;
         result?;
         tracing::info!("ended");
         Ok(())

@@ -1,6 +1,7 @@
 //! Leases and windows in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
 
 use super::record::{self, BadSeal, FORMAT, Seal};
+use super::turns::Turns;
 use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, block_after};
 use crate::fingerprint::Fingerprint;
 use redb::{
@@ -12,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 type Key = &'static [u8; Fingerprint::BYTES];
 const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
@@ -36,7 +37,7 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Ledger<M> {
     medium: M,
-    state: Mutex<State>,
+    state: Turns<State>,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl<M: Medium> Ledger<M> {
 
     pub(super) fn open(medium: M) -> Result<Self, StoreError> {
         let database = Some(open_checked(&medium, &HashMap::new())?);
-        Ok(Self { medium, state: Mutex::new(State { database, promised: HashMap::new() }) })
+        Ok(Self { medium, state: Turns::new(State { database, promised: HashMap::new() }) })
     }
 
     /// Does `work` with the database, opened again if an error closed it.
@@ -107,7 +108,7 @@ impl<M: Medium> Ledger<M> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.take()
     }
 
     fn error<E: Into<redb::Error>>(&self) -> impl Fn(E) -> StoreError {

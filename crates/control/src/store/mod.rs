@@ -24,7 +24,7 @@
 //! **When the disk is full** or fails, a call returns the error and has promised nothing; the next call opens the
 //! file again, checks that nothing it handed out was forgotten, and goes on when the disk does.
 //!
-//! Threads: any; calls are serialised. Other processes are kept out by a lock. [`MemoryStore`] is the twin for tests and
+//! Threads: any; calls are serialised, and two callers take turns, so that neither waits for more than one call of the other. Other processes are kept out by a lock. [`MemoryStore`] is the twin for tests and
 //! for `replay`, with the same contract but for durability.
 
 mod disk;
@@ -33,6 +33,7 @@ mod file;
 mod ledger;
 mod memory;
 mod record;
+mod turns;
 
 pub use disk::Store;
 pub use error::StoreError;
@@ -58,6 +59,8 @@ pub struct Lease {
 }
 
 /// Where sequence numbers are leased and replay windows kept.
+///
+/// A call waits for the one before it. Whoever saves many windows does so in several calls, so that a lease can come in between.
 pub trait LeaseStore: Send + Sync {
     /// Leases a block for each key, all or none, in one transaction; durable before it returns. Blocks are in the order of
     /// `requests`, of the length asked for, shorter only at the end of a key's numbers.
