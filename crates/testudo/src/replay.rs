@@ -72,8 +72,7 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
     }
     let mut worker = Worker::new(pair, ports::pool(&loaded.configuration), engines, Arc::default());
     let empty = Roster::empty(loaded.configuration.clone());
-    let (update, mut roster, _) =
-        empty.plan(loaded, &mut Numbers::KnownAnswers).map_err(failure(Kind::State))?;
+    let (update, mut roster, _) = empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
     match roster.note(worker.update(update, Moment::default())).as_slice() {
         [] => Ok((worker, roster)),
         errors => Err(Failure::new(Kind::Configuration, errors.join("; "))),

@@ -58,9 +58,10 @@ fn kind_of(error: &DaemonError) -> Kind {
         DaemonError::Bind(_) | DaemonError::Metrics(_) => Kind::Port,
         DaemonError::Tunnels(_) => Kind::Configuration,
         // What failed while it ran may work again after a restart: not a fault of what was configured.
-        DaemonError::Serve(_) | DaemonError::System(_) | DaemonError::Worker(_) | DaemonError::Panicked => {
-            Kind::Other
-        }
+        DaemonError::Serve(_)
+        | DaemonError::System(_)
+        | DaemonError::Worker(_)
+        | DaemonError::Panicked(_) => Kind::Other,
     }
 }
 

@@ -5,6 +5,7 @@ use super::leases::Leases;
 use super::metrics::{self, MetricsError};
 use super::report::Facts;
 use super::roster::{Changes, Numbers, Roster};
+use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::windows::{Asked, Windows};
 use crate::config::{Configuration, KnownAnswers, Loaded};
 use crate::{LeaseStore, StoreError};
@@ -29,12 +30,10 @@ use testudo_packet::Pool;
 
 /// Name of the worker's thread.
 pub(super) const WORKER_THREAD: &str = "worker-0";
-/// How often sequence numbers are granted to SAs that asked for some.
-const SUPPLY_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the control thread looks whether there is something to save, and whether the others live.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// News that may wait for the control thread; what comes on top is not worth the worker's time.
 const MAX_NEWS: usize = 1024;
-/// How long after a failure of the store it is asked again, so that a full disk does not fill the log.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Why a gateway could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +59,9 @@ pub enum DaemonError {
     /// The worker.
     #[error(transparent)]
     Worker(#[from] CommanderError),
-    /// The worker's thread panicked, which is a bug.
-    #[error("the worker ended in a panic; this is a bug, please report it with the log")]
-    Panicked,
+    /// This thread panicked, which is a bug.
+    #[error("the thread {0} ended in a panic; this is a bug, please report it with the log")]
+    Panicked(&'static str),
 }
 
 /// Changes the host's routes into the tunnels for a new configuration; what fails is told in words.
@@ -105,12 +104,11 @@ enum News {
 pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (sender, news) = sync_channel(MAX_NEWS);
     watch_signals(sender.clone())?;
-    let mut leases = Leases::default();
+    let leases = Arc::new(Leases::default());
     let clock = SystemClock::default();
     let loaded = parts.loaded;
     let empty = Roster::empty(loaded.configuration.clone());
-    let (update, mut roster, _) =
-        empty.plan(&loaded, &mut Numbers::Leased(parts.store.as_ref(), &mut leases))?;
+    let (update, mut roster, _) = empty.plan(&loaded, &Numbers::Leased(parts.store.as_ref(), &leases))?;
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
     let failed = roster.note(worker.update(update, clock.now()));
     if !failed.is_empty() {
@@ -125,6 +123,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     if let Some(address) = loaded.configuration.gateway.metrics {
         serve_metrics(address, &shared)?;
     }
+    let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
     let (commander, inbox) = Commander::channel()?;
     let thread = start_worker(worker, inbox, clock, sender)?;
     tell_systemd(&[NotifyState::Ready]);
@@ -135,11 +134,11 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         store: parts.store,
         change_routes: parts.change_routes,
         leases,
+        supplier,
         windows: Windows::new(),
         shared,
         commander,
         thread,
-        store_retry: None,
     };
     daemon.run(&news)
 }
@@ -194,13 +193,12 @@ struct Daemon {
     path: PathBuf,
     store: Arc<dyn LeaseStore>,
     change_routes: RouteChanger,
-    leases: Leases,
+    leases: Arc<Leases>,
+    supplier: Supplier,
     windows: Windows,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
-    /// When a store that failed is asked again.
-    store_retry: Option<Instant>,
 }
 
 /// Tells what is allowed and should be meant.
@@ -211,7 +209,7 @@ fn warn(configuration: &Configuration) {
 impl Daemon {
     fn run(mut self, news: &Receiver<News>) -> Result<(), DaemonError> {
         loop {
-            match news.recv_timeout(SUPPLY_INTERVAL) {
+            match news.recv_timeout(LOOK_INTERVAL) {
                 Ok(News::Signal(SIGHUP)) => self.reload(),
                 Ok(News::Signal(_)) => return self.stop(),
                 Ok(News::Event(event)) => self.log(event),
@@ -221,26 +219,11 @@ impl Daemon {
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.thread.is_finished() {
+            if self.thread.is_finished() || self.supplier.is_finished() {
                 return self.stop();
             }
-            if self.store_retry.is_none_or(|at| Instant::now() >= at) {
-                self.store_retry = None;
-                self.supply();
-                self.save_windows();
-            }
+            self.save_windows();
         }
-    }
-
-    fn supply(&mut self) {
-        if let Err(e) = self.leases.refill(self.store.as_ref()) {
-            self.note_store_failure("leasing sequence numbers", &e);
-        }
-    }
-
-    fn note_store_failure(&mut self, doing: &str, error: &StoreError) {
-        tracing::error!("{doing}: {error}; trying again");
-        self.store_retry = Some(Instant::now() + STORE_RETRY);
     }
 
     fn save_windows(&mut self) {
@@ -248,7 +231,7 @@ impl Daemon {
         let Some(due) = self.windows.due(&roster, Instant::now()) else { return };
         let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
         if let Err(e) = self.windows.save(self.store.as_ref(), &due, &windows) {
-            self.note_store_failure("saving replay windows", &e);
+            tracing::error!("saving replay windows: {e}; trying again");
         }
     }
 
@@ -278,8 +261,8 @@ impl Daemon {
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         // A key that leaves and comes back later starts from what is saved now.
         self.save_all_windows(&old)?;
-        let mut numbers = Numbers::Leased(self.store.as_ref(), &mut self.leases);
-        let (update, mut roster, changes) = old.plan(&loaded, &mut numbers).map_err(|e| e.to_string())?;
+        let numbers = Numbers::Leased(self.store.as_ref(), &self.leases);
+        let (update, mut roster, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
         for error in roster.note(outcome) {
             tracing::error!("{error}");
@@ -310,12 +293,15 @@ impl Daemon {
             Ok(()) | Err(CommanderError::Ended) => {}
             Err(e) => return Err(e.into()),
         }
-        let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked)?;
+        let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
+        // As long as the worker finished what was under way, it may have needed numbers. Saving the windows is what the store does last.
+        let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
         let all = Asked::all(&self.shared.roster());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
         self.windows.save(self.store.as_ref(), &all, &windows)?;
         result?;
+        supplied?;
         tracing::info!("ended");
         Ok(())
     }

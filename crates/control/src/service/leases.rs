@@ -1,7 +1,17 @@
 //! Keeps the workers supplied with sequence numbers.
+//!
+//! ```text
+//!   leases thread: refill ──┐
+//!                           ├── one at a time ──► Store::lease_many ──► Lease::grant
+//!   main: begin (a reload) ─┘
+//! ```
+//!
+//! Both hold the list of SAs while the store leases, and for nothing else that takes time: what is noted in the list is the order in which the
+//! store gave a key's blocks away, so that a block continues the lease that it is granted to.
 
 use crate::{Fingerprint, LeaseStore, StoreError};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_ipsec::Lease;
 
 /// Numbers that are leased at a time. Half a block lasts a worker longer than the store takes for a commit even at millions of
@@ -17,27 +27,32 @@ struct Supply {
     owed: bool,
 }
 
-/// All SAs that must be supplied.
+/// All SAs that must be supplied. May be used from any thread.
 #[derive(Debug, Default)]
 pub struct Leases {
-    supplies: Vec<Supply>,
+    supplies: Mutex<Vec<Supply>>,
 }
 
 impl Leases {
     /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one. Returns each key's
     /// first number and its lease.
     ///
+    /// An SA that has such a key already is granted nothing from here on: the numbers behind its lease are the new one's.
+    ///
     /// # Errors
     /// What the store says; then nothing is leased.
     pub fn begin(
-        &mut self,
+        &self,
         store: &dyn LeaseStore,
         keys: &[Fingerprint],
     ) -> Result<Vec<(u64, Arc<Lease>)>, StoreError> {
         let requests: Vec<_> = keys.iter().map(|&key| (key, BLOCK)).collect();
+        let mut supplies = self.supplies();
         let blocks = store.lease_many(&requests)?;
         let started: Vec<_> = blocks.iter().map(|b| (b.first, Arc::new(Lease::until(b.end)))).collect();
-        self.supplies.extend(keys.iter().zip(&started).map(|(&key, (_, lease))| Supply {
+        let taken: HashSet<_> = keys.iter().copied().collect();
+        supplies.retain(|supply| !taken.contains(&supply.key));
+        supplies.extend(keys.iter().zip(&started).map(|(&key, (_, lease))| Supply {
             key,
             lease: Arc::clone(lease),
             owed: false,
@@ -46,19 +61,20 @@ impl Leases {
     }
 
     /// Forgets the SAs that nobody takes numbers for any more.
-    pub fn forget_unused(&mut self) {
-        self.supplies.retain(|supply| Arc::strong_count(&supply.lease) > 1);
+    pub fn forget_unused(&self) {
+        self.supplies().retain(|supply| Arc::strong_count(&supply.lease) > 1);
     }
 
     /// Grants more numbers to whoever asked for some. Returns how many were granted a block.
     ///
     /// # Errors
     /// What the store says; whoever asked is remembered and served by a later call.
-    pub fn refill(&mut self, store: &dyn LeaseStore) -> Result<usize, StoreError> {
-        for supply in &mut self.supplies {
+    pub fn refill(&self, store: &dyn LeaseStore) -> Result<usize, StoreError> {
+        let mut supplies = self.supplies();
+        for supply in &mut *supplies {
             supply.owed |= supply.lease.take_request();
         }
-        let mut owed: Vec<_> = self.supplies.iter_mut().filter(|s| s.owed).collect();
+        let mut owed: Vec<_> = supplies.iter_mut().filter(|s| s.owed).collect();
         if owed.is_empty() {
             return Ok(0);
         }
@@ -81,6 +97,10 @@ impl Leases {
         }
         Ok(granted)
     }
+
+    fn supplies(&self) -> MutexGuard<'_, Vec<Supply>> {
+        self.supplies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
@@ -99,7 +119,7 @@ mod tests {
 
     #[test]
     fn whoever_asks_is_granted_the_next_block() {
-        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1), key(2)]).unwrap();
         let (first, lease) = &started[0];
         let mut numbers = SequenceNumbers::new(*first, true, Arc::clone(lease));
@@ -112,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_stops_the_sa_and_nothing_is_lost() {
-        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1)]).unwrap();
         let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
         drain(&mut numbers);
@@ -126,7 +146,7 @@ mod tests {
 
     #[test]
     fn numbers_that_somebody_else_leased_in_between_are_not_granted() {
-        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1)]).unwrap();
         let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
         drain(&mut numbers);
@@ -136,11 +156,29 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_begins_anew_is_granted_to_its_new_sa_alone() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let begin = || {
+            let (first, lease) = leases.begin(&store, &[key(1)]).unwrap().remove(0);
+            SequenceNumbers::new(first, true, lease)
+        };
+        let mut old = begin();
+        (0..=BLOCK / 2).for_each(|_| assert!(old.take().is_ok()));
+        let mut new = begin();
+        assert_eq!(leases.refill(&store).unwrap(), 0, "the old one asked");
+        assert_eq!(drain(&mut old), BLOCK / 2 - 1);
+        assert_eq!(new.next(), BLOCK + 1);
+        assert_eq!(drain(&mut new), BLOCK);
+        assert_eq!(leases.refill(&store).unwrap(), 1, "the new one did");
+        assert_eq!((old.take(), new.take()), (Err(SequenceError::NotLeased), Ok(2 * BLOCK + 1)));
+    }
+
+    #[test]
     fn removed_tunnels_are_forgotten() {
-        let (store, mut leases) = (MemoryStore::new(), Leases::default());
+        let (store, leases) = (MemoryStore::new(), Leases::default());
         let mut started = leases.begin(&store, &[key(1), key(2)]).unwrap();
         started.pop();
         leases.forget_unused();
-        assert_eq!(leases.supplies.len(), 1);
+        assert_eq!(leases.supplies().len(), 1);
     }
 }

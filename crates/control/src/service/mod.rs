@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Configuration ──► assemble ──► Roster ──► Update ──► worker          (start, SIGHUP)
-//!   Store ──► leases (grants numbers) ──────────────────► Lease           (every 20 ms)
+//!   Store ──► leases (granted by a supplier's thread) ──► Lease           (every 20 ms)
 //!   worker ──► windows (saved once a second and at the end) ──► Store
 //!   control socket, metrics ──► reports ──► Roster, counters              (read only)
 //! ```
@@ -18,5 +18,6 @@ pub mod metrics;
 pub mod privileges;
 pub mod report;
 pub mod roster;
+mod supplier;
 mod windows;
 mod worker_time;

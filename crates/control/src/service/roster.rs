@@ -40,7 +40,7 @@ pub struct Roster {
 /// Where the first numbers of new tunnels come from.
 pub enum Numbers<'s> {
     /// The durable store: whatever runs.
-    Leased(&'s dyn LeaseStore, &'s mut Leases),
+    Leased(&'s dyn LeaseStore, &'s Leases),
     /// The configuration's known answers, else 1: for `replay`, whose packets go to nobody.
     KnownAnswers,
 }
@@ -71,7 +71,7 @@ impl Roster {
     pub fn plan(
         &self,
         loaded: &Loaded,
-        numbers: &mut Numbers<'_>,
+        numbers: &Numbers<'_>,
     ) -> Result<(Update, Roster, Changes), StoreError> {
         let configuration = &loaded.configuration;
         let mut old: HashMap<&str, &Running> =
@@ -161,8 +161,11 @@ fn begin(
     configuration: &Configuration,
     tunnels: &[Running],
     fresh: &[(usize, &TunnelKeys)],
-    numbers: &mut Numbers<'_>,
+    numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
+    // Numbers come last: once they are leased, a tunnel that runs under such a key gets no more.
+    let windows = fresh.iter().map(|(p, _)| saved_window(numbers, tunnels[*p].inbound_key));
+    let windows = windows.collect::<Result<Vec<_>, _>>()?;
     let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
     let started = match numbers {
         Numbers::Leased(store, leases) if !keys.is_empty() => leases.begin(*store, &keys)?,
@@ -170,7 +173,7 @@ fn begin(
         Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
     };
     let mut installs = Vec::with_capacity(fresh.len());
-    for ((position, keys), (first, lease)) in fresh.iter().zip(started) {
+    for (((position, keys), (first, lease)), window) in fresh.iter().zip(started).zip(windows) {
         let running = &tunnels[*position];
         let selectors = assemble::tunnel_selectors(configuration, *position);
         let mtu = configuration.unprotected.mtu;
@@ -178,14 +181,18 @@ fn begin(
             index: running.index,
             parameters: assemble::parameters(&running.tunnel, selectors, mtu, keys, first, lease),
             keys: KeyPair { outbound: keys.outbound.clone(), inbound: keys.inbound.clone() },
-            window: match numbers {
-                Numbers::Leased(store, _) => store.window(running.inbound_key)?,
-                Numbers::KnownAnswers => None,
-            },
+            window,
             inherits: None,
         });
     }
     Ok(installs)
+}
+
+fn saved_window(numbers: &Numbers<'_>, key: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+    match numbers {
+        Numbers::Leased(store, _) => store.window(key),
+        Numbers::KnownAnswers => Ok(None),
+    }
 }
 
 fn known_answer(tunnel: &Tunnel) -> (u64, Arc<Lease>) {

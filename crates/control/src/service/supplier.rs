@@ -1,0 +1,257 @@
+//! The thread that grants sequence numbers.
+//!
+//! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay windows, of which it lets one transaction
+//! go first at most. So half a block is all that an SA needs while more is fetched.
+
+use super::leases::Leases;
+use crate::LeaseStore;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Name of the thread.
+pub(super) const SUPPLIER_THREAD: &str = "leases";
+
+/// How often it looks.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// For SAs that ask.
+    interval: Duration,
+    /// Whether a store that failed has recovered: more rarely, so that a full disk does not fill the log.
+    retry: Duration,
+}
+
+const PACE: Pace = Pace { interval: Duration::from_millis(20), retry: Duration::from_secs(1) };
+
+/// The thread; dropping this ends it, and waits for the transaction that it is in.
+#[derive(Debug)]
+pub(super) struct Supplier {
+    /// Nothing is ever sent: the thread ends when this is gone.
+    alive: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Supplier {
+    /// Starts to grant `leases` out of `store`.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start(leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> io::Result<Self> {
+        Self::at(PACE, leases, store)
+    }
+
+    fn at(pace: Pace, leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> io::Result<Self> {
+        let (alive, owner) = channel();
+        let thread = std::thread::Builder::new().name(SUPPLIER_THREAD.into());
+        let thread = thread.spawn(move || supply(&leases, store.as_ref(), &owner, pace))?;
+        Ok(Self { alive: Some(alive), thread: Some(thread) })
+    }
+
+    /// Whether it has ended by itself, as only a panic makes it.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it: numbers are granted up to the return, and the store is not used after it.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub(super) fn end(mut self) -> std::thread::Result<()> {
+        self.join()
+    }
+
+    fn join(&mut self) -> std::thread::Result<()> {
+        drop(self.alive.take());
+        self.thread.take().map_or(Ok(()), JoinHandle::join)
+    }
+}
+
+impl Drop for Supplier {
+    fn drop(&mut self) {
+        // Whoever wants to know of a panic calls `end`.
+        let _ = self.join();
+    }
+}
+
+fn supply(leases: &Leases, store: &dyn LeaseStore, owner: &Receiver<()>, pace: Pace) {
+    let mut wait = pace.interval;
+    while owner.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+        wait = match leases.refill(store) {
+            Ok(_) => pace.interval,
+            Err(e) => {
+                tracing::error!("leasing sequence numbers: {e}; trying again");
+                pace.retry
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::leases::BLOCK;
+    use crate::{Fingerprint, Lease, MemoryStore, StoreError};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{TryRecvError, sync_channel};
+    use std::thread;
+    use std::time::Instant;
+    use testudo_ipsec::{SequenceError, SequenceNumbers};
+
+    /// A test that waits longer has failed.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const KEY: Fingerprint = Fingerprint::from_bytes([1; Fingerprint::BYTES]);
+
+    /// Tells what it is asked for; its leases can be made to panic, and its saves wait until they are let go.
+    struct Watched {
+        inner: MemoryStore,
+        leased: Sender<bool>,
+        saving: Sender<()>,
+        go_on: Mutex<Receiver<()>>,
+        panics: bool,
+    }
+
+    /// The test's ends of a store's channels.
+    struct Watcher {
+        /// Of each call: whether something was leased.
+        leased: Receiver<bool>,
+        saving: Receiver<()>,
+        go_on: Sender<()>,
+    }
+
+    fn watched(panics: bool) -> (Arc<Watched>, Watcher) {
+        let ((leased, leased_end), (saving, saving_end), (go_on, go_on_end)) =
+            (channel(), channel(), channel());
+        let go_on_end = Mutex::new(go_on_end);
+        let store = Watched { inner: MemoryStore::new(), leased, saving, go_on: go_on_end, panics };
+        (Arc::new(store), Watcher { leased: leased_end, saving: saving_end, go_on })
+    }
+
+    impl LeaseStore for Watched {
+        fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
+            let result = self.inner.lease_many(requests);
+            self.leased.send(result.is_ok()).unwrap();
+            assert!(!self.panics, "a store that panics, as it is told to");
+            result
+        }
+
+        fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+            self.saving.send(()).unwrap();
+            self.go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            self.inner.save_windows(windows)
+        }
+
+        fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+            self.inner.window(fingerprint)
+        }
+    }
+
+    /// What has begun one SA with a block of `store`, and that SA, which asks for more.
+    fn asking(store: &MemoryStore) -> (Arc<Leases>, SequenceNumbers) {
+        let leases = Arc::new(Leases::default());
+        let (first, lease) = leases.begin(store, &[KEY]).unwrap().remove(0);
+        let mut numbers = SequenceNumbers::new(first, true, lease);
+        (0..=BLOCK / 2).for_each(|_| assert!(numbers.take().is_ok()));
+        (leases, numbers)
+    }
+
+    fn left(numbers: &mut SequenceNumbers) -> u64 {
+        std::iter::from_fn(|| numbers.take().ok()).count() as u64
+    }
+
+    #[test]
+    fn numbers_are_granted_while_windows_are_being_saved() {
+        let (store, watcher) = watched(false);
+        thread::scope(|scope| {
+            let saver = scope.spawn(|| store.save_windows(&[(KEY, b"window")]));
+            watcher.saving.recv_timeout(PATIENCE).unwrap();
+            let (leases, mut numbers) = asking(&store.inner);
+            let supplier = Supplier::start(leases, Arc::clone(&store) as _).unwrap();
+            assert!(watcher.leased.recv_timeout(PATIENCE).unwrap());
+            // What is leased has been granted when it ends.
+            supplier.end().unwrap();
+            assert_eq!(left(&mut numbers), BLOCK / 2 - 1 + BLOCK);
+            assert!(!saver.is_finished());
+            watcher.go_on.send(()).unwrap();
+            saver.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_store_that_failed_is_asked_again() {
+        let (store, watcher) = watched(false);
+        let (leases, mut numbers) = asking(&store.inner);
+        store.inner.set_full(true);
+        let pace = Pace { interval: Duration::ZERO, retry: Duration::ZERO };
+        let supplier = Supplier::at(pace, leases, Arc::clone(&store) as _).unwrap();
+        assert!(!watcher.leased.recv_timeout(PATIENCE).unwrap());
+        assert_eq!(left(&mut numbers), BLOCK / 2 - 1);
+        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        store.inner.set_full(false);
+        while !watcher.leased.recv_timeout(PATIENCE).unwrap() {}
+        supplier.end().unwrap();
+        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+    }
+
+    #[test]
+    fn it_lets_go_of_the_store_when_it_ends() {
+        let (store, _watcher) = watched(false);
+        let (leases, _) = asking(&store.inner);
+        let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&store) as _).unwrap();
+        assert!(!supplier.is_finished());
+        drop(supplier);
+        assert_eq!((Arc::strong_count(&store), Arc::strong_count(&leases)), (1, 1));
+    }
+
+    #[test]
+    fn an_end_in_a_panic_is_told() {
+        let (store, watcher) = watched(true);
+        let (leases, _numbers) = asking(&store.inner);
+        let supplier = Supplier::start(leases, Arc::clone(&store) as _).unwrap();
+        watcher.leased.recv_timeout(PATIENCE).unwrap();
+        assert!(supplier.end().is_err());
+    }
+
+    /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that changes a tunnel.
+    fn take_from(sas: &Receiver<(u64, Arc<testudo_ipsec::Lease>)>) -> u64 {
+        let begin = |(first, lease)| SequenceNumbers::new(first, true, lease);
+        let mut numbers = begin(sas.recv_timeout(PATIENCE).unwrap());
+        let (mut last, deadline) = (0, Instant::now() + PATIENCE);
+        let mut end = u64::MAX;
+        while last < end {
+            assert!(Instant::now() < deadline, "the SA starves at {last}");
+            match sas.try_recv() {
+                Ok(sa) => numbers = begin(sa),
+                // The last SA is to be fed for some blocks more.
+                Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + 5 * BLOCK,
+                Err(_) => {}
+            }
+            let run = numbers.take_run(BLOCK / 8).map(|first| (first, first + BLOCK / 8 - 1));
+            if let Some((first, until)) = run.or_else(|| numbers.take().ok().map(|n| (n, n))) {
+                assert!(first > last, "{first} after {last}");
+                last = until;
+            }
+        }
+        last
+    }
+
+    #[test]
+    fn no_number_comes_twice_and_no_sa_starves_while_reloads_change_it() {
+        let (store, leases) = (Arc::new(MemoryStore::new()), Arc::new(Leases::default()));
+        let pace = Pace { interval: Duration::ZERO, retry: Duration::ZERO };
+        let supplier = Supplier::at(pace, Arc::clone(&leases), Arc::clone(&store) as _).unwrap();
+        let (handed, sas) = sync_channel(0);
+        let last = thread::scope(|scope| {
+            let worker = scope.spawn(move || take_from(&sas));
+            for _ in 0..200 {
+                handed.send(leases.begin(store.as_ref(), &[KEY]).unwrap().remove(0)).unwrap();
+                leases.forget_unused();
+            }
+            drop(handed);
+            worker.join().unwrap()
+        });
+        supplier.end().unwrap();
+        assert!(store.lease(KEY, 1).unwrap().first > last, "{last} was not noted");
+    }
+}
