@@ -47,7 +47,7 @@ mod verdict;
 
 pub use counters::{SaCounters, SaState};
 pub use event::{Event, EventKind};
-pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment};
+pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
 pub use sequence::{Lease, SequenceError, SequenceNumbers};

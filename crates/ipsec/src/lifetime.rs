@@ -21,8 +21,19 @@ pub struct Limits {
     pub bytes: Option<u64>,
     /// Packets.
     pub packets: Option<u64>,
-    /// Time since the SA was installed.
+    /// Time since the SA's key was first installed.
     pub time: Option<Duration>,
+}
+
+/// What a key has used of its lifetime before its SA was installed: before a restart, or under other settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// Inner bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Time since the key was first installed.
+    pub time: Duration,
 }
 
 /// The soft and the hard limits of an SA.
@@ -69,6 +80,8 @@ struct Amounts {
 struct LimitsOf {
     lifetime: Lifetime,
     installed: Moment,
+    /// Age of the key at that moment.
+    age: Duration,
     warned: bool,
 }
 
@@ -76,9 +89,15 @@ impl LifetimeUse {
     /// An unused lifetime that begins at `installed`.
     #[must_use]
     pub fn new(lifetime: Lifetime, installed: Moment) -> Self {
-        let limits = Box::new(LimitsOf { lifetime, installed, warned: false });
+        Self::resumed(lifetime, installed, Spent::default())
+    }
+
+    /// A lifetime of which `spent` is used at `installed`. Whoever was warned of a soft limit before is warned once more.
+    #[must_use]
+    pub fn resumed(lifetime: Lifetime, installed: Moment, spent: Spent) -> Self {
+        let limits = Box::new(LimitsOf { lifetime, installed, age: spent.time, warned: false });
         let attention = limits.attention();
-        Self { bytes: 0, packets: 0, attention, limits }
+        Self { bytes: spent.bytes, packets: spent.packets, attention, limits }
     }
 
     /// Whether the SA has reached a hard limit.
@@ -109,7 +128,7 @@ impl LifetimeUse {
         if self.is_expired(now) {
             return LifetimeState::Expired;
         }
-        self.packets += 1;
+        self.packets = self.packets.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
         self.look_at_soft(now)
     }
@@ -144,11 +163,16 @@ impl LifetimeUse {
     fn reached(&self, limits: &Limits, now: Moment) -> bool {
         limits.packets.is_some_and(|n| self.packets >= n)
             || limits.bytes.is_some_and(|n| self.bytes >= n)
-            || limits.time.is_some_and(|t| now.since(self.limits.installed) >= t)
+            || limits.time.is_some_and(|t| now >= self.limits.moment_of(t))
     }
 }
 
 impl LimitsOf {
+    /// When the key has reached this age.
+    fn moment_of(&self, age: Duration) -> Moment {
+        Moment(self.installed.0.saturating_add(age.saturating_sub(self.age)))
+    }
+
     /// The nearest limits: the hard ones, and the soft ones as long as nobody was warned.
     fn attention(&self) -> Amounts {
         let nearest = |limit: fn(&Limits) -> Option<u64>| {
@@ -156,9 +180,8 @@ impl LimitsOf {
             soft.into_iter().chain(limit(&self.lifetime.hard)).min().unwrap_or(u64::MAX)
         };
         let times = [self.lifetime.soft.time.filter(|_| !self.warned), self.lifetime.hard.time];
-        let at =
-            times.into_iter().flatten().min().map_or(Duration::MAX, |t| self.installed.0.saturating_add(t));
-        Amounts { bytes: nearest(|l| l.bytes), packets: nearest(|l| l.packets), at: Moment(at) }
+        let at = times.into_iter().flatten().min().map_or(Moment(Duration::MAX), |t| self.moment_of(t));
+        Amounts { bytes: nearest(|l| l.bytes), packets: nearest(|l| l.packets), at }
     }
 }
 
@@ -208,6 +231,36 @@ mod tests {
         assert!(!used.count_run(2, 5000, at(1)) && !used.count_run(1, 1, at(9)));
         assert!(used.count_run(2, 4999, at(8)));
         assert!(!used.count_run(1, u64::MAX, at(8)));
+    }
+
+    #[test]
+    fn what_was_spent_before_counts() {
+        let hard = Limits { packets: Some(4), bytes: Some(1000), time: Some(Duration::from_secs(10)) };
+        let lifetime = Lifetime { hard, ..Lifetime::default() };
+        let resumed = |packets, bytes, seconds| {
+            let spent = Spent { packets, bytes, time: Duration::from_secs(seconds) };
+            LifetimeUse::resumed(lifetime, at(3), spent)
+        };
+        use LifetimeState::{Alive, Expired};
+        let mut used = resumed(3, 300, 0);
+        assert_eq!([used.count(100, at(3)), used.count(100, at(3))], [Alive, Expired]);
+        let mut used = resumed(0, 900, 0);
+        assert_eq!([used.count(100, at(3)), used.count(1, at(3))], [Alive, Expired]);
+        assert_eq!([9, 10].map(|t| resumed(1, 1, 3).look(at(t))), [Alive, Expired], "three of ten seconds");
+        assert!(resumed(4, 0, 0).is_expired(at(3)) && resumed(0, 0, 11).is_expired(at(3)));
+        let mut used = resumed(u64::MAX, u64::MAX, u64::MAX);
+        assert_eq!(used.count(1, at(3)), Expired);
+        let spent = Spent { packets: u64::MAX, bytes: u64::MAX, time: Duration::MAX };
+        let mut used = LifetimeUse::resumed(Lifetime::default(), at(3), spent);
+        assert_eq!(used.count(1, at(3)), Alive, "without limits nothing ends");
+    }
+
+    #[test]
+    fn a_soft_limit_that_was_reached_before_is_warned_of_once_more() {
+        let soft = Limits { packets: Some(2), ..Limits::default() };
+        let spent = Spent { packets: 2, ..Spent::default() };
+        let mut used = LifetimeUse::resumed(Lifetime { soft, ..Lifetime::default() }, at(0), spent);
+        assert_eq!([used.look(at(0)), used.look(at(1))], [LifetimeState::SoftReached, LifetimeState::Alive]);
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn outbound_sa(
         salt: p.outbound.salt,
         iv_seed: p.iv_seed,
         sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
-        lifetime: LifetimeUse::new(p.outbound.lifetime, now),
+        lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
         template: OuterTemplate::new(&p.endpoints, p.dscp, p.outbound.spi),
         inner_mtu: u16::try_from(inner_mtu(
             p.path_mtu.min(MAX_DATAGRAM),
@@ -241,7 +241,7 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
         esn: p.esn,
         salt: p.inbound.salt,
         window: ReplayWindow::new(p.replay_window, p.esn),
-        lifetime: LifetimeUse::new(p.inbound.lifetime, now),
+        lifetime: LifetimeUse::resumed(p.inbound.lifetime, now, p.inbound.spent),
         tunnel: index,
         counters,
         reported: Reported::default(),

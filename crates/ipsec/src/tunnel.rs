@@ -1,6 +1,6 @@
 //! What a tunnel is made of: one SA each way, and what both share.
 
-use crate::lifetime::Lifetime;
+use crate::lifetime::{Lifetime, Spent};
 use crate::selector::Selector;
 use crate::sequence::Lease;
 use crate::template::Dscp;
@@ -43,6 +43,8 @@ pub struct SaParameters {
     pub salt: [u8; 4],
     /// Its limits.
     pub lifetime: Lifetime,
+    /// What its key has used of them before.
+    pub spent: Spent,
 }
 
 /// What a tunnel is made of. Keys are not part of it: engines hold them.

@@ -186,7 +186,7 @@ pub struct SaSettings {
     pub key: KeySource,
 }
 
-/// When an SA wears out: at a soft limit it warns, at a hard one it stops. Soft is below hard where both are given.
+/// When the key of an SA wears out, over restarts: at a soft limit it warns, at a hard one it stops. Soft is below hard where both are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// Bytes.
@@ -197,9 +197,9 @@ pub struct Lifetime {
     pub soft_packets: Option<u64>,
     /// Packets.
     pub hard_packets: Option<u64>,
-    /// Time since the SA was installed, in seconds.
+    /// Time since the SA's key was first installed, in seconds.
     pub soft_seconds: Option<u64>,
-    /// Time since the SA was installed, in seconds.
+    /// Time since the SA's key was first installed, in seconds.
     pub hard_seconds: Option<u64>,
 }
 

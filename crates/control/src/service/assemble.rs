@@ -6,7 +6,7 @@ use std::time::Duration;
 use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Limits, Policy, PortRange, Prefix, SaParameters,
-    Selector, Spd, TunnelIndex, TunnelParameters,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 
 /// A selector as the protocol has it.
@@ -58,7 +58,7 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
     named.map(|p| &p.selector).chain(own).map(selector).collect()
 }
 
-/// The parameters of a tunnel, with sequence numbers from `first` on out of `lease`.
+/// The parameters of a tunnel whose keys are new, with sequence numbers from `first` on out of `lease`.
 #[must_use]
 pub fn parameters(
     tunnel: &config::Tunnel,
@@ -112,5 +112,5 @@ fn sa(settings: &config::SaSettings, key: &KeyMaterial, l: &config::Lifetime) ->
         soft: limits(l.soft_bytes, l.soft_packets, l.soft_seconds),
         hard: limits(l.hard_bytes, l.hard_packets, l.hard_seconds),
     };
-    SaParameters { spi: settings.spi, salt, lifetime }
+    SaParameters { spi: settings.spi, salt, lifetime, spent: Spent::default() }
 }

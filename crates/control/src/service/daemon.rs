@@ -5,8 +5,9 @@ use super::leases::Leases;
 use super::metrics::{self, MetricsError};
 use super::report::Facts;
 use super::roster::{Changes, Numbers, Roster};
+use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
-use super::windows::{Asked, Windows};
+use super::usages;
 use crate::config::{Configuration, KnownAnswers, Loaded};
 use crate::{LeaseStore, StoreError};
 use sd_notify::NotifyState;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
 use testudo_gateway::{
     Clock, Command, Commander, CommanderError, EngineReport, Inbox, PortPair, ServeError, SystemClock,
@@ -108,7 +109,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let clock = SystemClock::default();
     let loaded = parts.loaded;
     let empty = Roster::empty(loaded.configuration.clone());
-    let (update, mut roster, _) = empty.plan(&loaded, &Numbers::Leased(parts.store.as_ref(), &leases))?;
+    let store = parts.store.as_ref();
+    let numbers = Numbers::Leased { store, leases: &leases, unix_s: unix_s() };
+    let (update, mut roster, _) = empty.plan(&loaded, &numbers)?;
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
     let failed = roster.note(worker.update(update, clock.now()));
     if !failed.is_empty() {
@@ -135,7 +138,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         change_routes: parts.change_routes,
         leases,
         supplier,
-        windows: Windows::new(),
+        saver: Saver::new(),
         shared,
         commander,
         thread,
@@ -195,10 +198,15 @@ struct Daemon {
     change_routes: RouteChanger,
     leases: Arc<Leases>,
     supplier: Supplier,
-    windows: Windows,
+    saver: Saver,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
+}
+
+/// Seconds since 1970 by the host's clock, which may be wrong: 0 before.
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Tells what is allowed and should be meant.
@@ -222,16 +230,16 @@ impl Daemon {
             if self.thread.is_finished() || self.supplier.is_finished() {
                 return self.stop();
             }
-            self.save_windows();
+            self.save();
         }
     }
 
-    fn save_windows(&mut self) {
+    fn save(&mut self) {
         let roster = self.shared.roster();
-        let Some(due) = self.windows.due(&roster, Instant::now()) else { return };
+        let Some(due) = self.saver.due(&roster, Instant::now()) else { return };
         let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
-        if let Err(e) = self.windows.save(self.store.as_ref(), &due, &windows) {
-            tracing::error!("saving replay windows: {e}; trying again");
+        if let Err(e) = self.saver.save(self.store.as_ref(), &due, &windows) {
+            tracing::error!("saving replay windows and what keys were used for: {e}; trying again");
         }
     }
 
@@ -260,13 +268,15 @@ impl Daemon {
         let old = self.shared.roster();
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         // A key that leaves and comes back later starts from what is saved now.
-        self.save_all_windows(&old)?;
-        let numbers = Numbers::Leased(self.store.as_ref(), &self.leases);
+        self.save_all(&old)?;
+        let numbers = Numbers::Leased { store: self.store.as_ref(), leases: &self.leases, unix_s: unix_s() };
         let (update, mut roster, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
         for error in roster.note(outcome) {
             tracing::error!("{error}");
         }
+        self.save_what_was_removed(&old);
+        usages::carry_over(&old, &mut roster);
         if let Err(e) = (self.change_routes)(&old.configuration, &roster.configuration) {
             tracing::error!("routes: {e}");
         }
@@ -281,10 +291,18 @@ impl Daemon {
         Ok(changes)
     }
 
-    fn save_all_windows(&mut self, roster: &Roster) -> Result<(), String> {
-        let all = Asked::all(roster);
+    fn save_all(&mut self, roster: &Roster) -> Result<(), String> {
+        let all = self.saver.all(roster);
         let windows = self.commander.save_windows(all.tunnels()).map_err(|e| e.to_string())?;
-        self.windows.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
+        self.saver.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
+    }
+
+    /// Saves what the tunnels of `old`, which has been replaced, have counted to the last. Their windows went with them.
+    fn save_what_was_removed(&mut self, old: &Roster) {
+        let usages = self.saver.all(old);
+        if let Err(e) = self.saver.save(self.store.as_ref(), &usages, &[]) {
+            tracing::error!("saving what removed keys were used for: {e}");
+        }
     }
 
     fn stop(mut self) -> Result<(), DaemonError> {
@@ -296,10 +314,10 @@ impl Daemon {
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
         // As long as the worker finished what was under way, it may have needed numbers. Saving the windows is what the store does last.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
-        let all = Asked::all(&self.shared.roster());
+        let all = self.saver.all(&self.shared.roster());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
-        self.windows.save(self.store.as_ref(), &all, &windows)?;
+        self.saver.save(self.store.as_ref(), &all, &windows)?;
         result?;
         supplied?;
         tracing::info!("ended");

@@ -3,7 +3,7 @@
 //! ```text
 //!   Configuration ──► assemble ──► Roster ──► Update ──► worker          (start, SIGHUP)
 //!   Store ──► leases (granted by a supplier's thread) ──► Lease           (every 20 ms)
-//!   worker ──► windows (saved once a second and at the end) ──► Store
+//!   worker ──► windows and usages (saved once a second and at the end) ──► Store
 //!   control socket, metrics ──► reports ──► Roster, counters              (read only)
 //! ```
 //!
@@ -18,6 +18,8 @@ pub mod metrics;
 pub mod privileges;
 pub mod report;
 pub mod roster;
+mod saver;
 mod supplier;
+pub mod usages;
 mod windows;
 mod worker_time;

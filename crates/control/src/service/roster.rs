@@ -2,8 +2,9 @@
 
 use super::assemble;
 use super::leases::Leases;
+use super::usages::{UsedBefore, spent};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
-use crate::{Fingerprint, LeaseStore, StoreError, fingerprint, numbers_of};
+use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_gateway::{KeyPair, TunnelInstall, Update, UpdateOutcome};
@@ -20,6 +21,8 @@ pub struct Running {
     pub outbound_key: Fingerprint,
     /// Its inbound key.
     pub inbound_key: Fingerprint,
+    /// What its keys were used for before these SAs.
+    pub before: UsedBefore,
     /// Where its SAs stand and count; `None` if it could not be installed.
     pub installed: Option<Installed>,
     /// Why not.
@@ -37,10 +40,17 @@ pub struct Roster {
     pub spd: Arc<Spd>,
 }
 
-/// Where the first numbers of new tunnels come from.
+/// Where the first numbers of new tunnels come from, and what is known of their keys.
 pub enum Numbers<'s> {
     /// The durable store: whatever runs.
-    Leased(&'s dyn LeaseStore, &'s Leases),
+    Leased {
+        /// The store.
+        store: &'s dyn LeaseStore,
+        /// What the numbers are granted by from then on.
+        leases: &'s Leases,
+        /// Seconds since 1970, by which keys are as old as they are.
+        unix_s: u64,
+    },
     /// The configuration's known answers, else 1: for `replay`, whose packets go to nobody.
     KnownAnswers,
 }
@@ -102,6 +112,7 @@ impl Roster {
                         index,
                         outbound_key,
                         inbound_key,
+                        before: numbers.before(outbound_key, inbound_key)?,
                         installed: None,
                         error: None,
                     });
@@ -164,12 +175,12 @@ fn begin(
     numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
     // Numbers come last: once they are leased, a tunnel that runs under such a key gets no more.
-    let windows = fresh.iter().map(|(p, _)| saved_window(numbers, tunnels[*p].inbound_key));
+    let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
     let started = match numbers {
-        Numbers::Leased(store, leases) if !keys.is_empty() => leases.begin(*store, &keys)?,
-        Numbers::Leased(..) => Vec::new(),
+        Numbers::Leased { store, leases, .. } if !keys.is_empty() => leases.begin(*store, &keys)?,
+        Numbers::Leased { .. } => Vec::new(),
         Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
     };
     let mut installs = Vec::with_capacity(fresh.len());
@@ -177,9 +188,12 @@ fn begin(
         let running = &tunnels[*position];
         let selectors = assemble::tunnel_selectors(configuration, *position);
         let mtu = configuration.unprotected.mtu;
+        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, keys, first, lease);
+        parameters.outbound.spent = spent(running.before.outbound, numbers.unix_s());
+        parameters.inbound.spent = spent(running.before.inbound, numbers.unix_s());
         installs.push(TunnelInstall {
             index: running.index,
-            parameters: assemble::parameters(&running.tunnel, selectors, mtu, keys, first, lease),
+            parameters,
             keys: KeyPair { outbound: keys.outbound.clone(), inbound: keys.inbound.clone() },
             window,
             inherits: None,
@@ -188,13 +202,91 @@ fn begin(
     Ok(installs)
 }
 
-fn saved_window(numbers: &Numbers<'_>, key: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
-    match numbers {
-        Numbers::Leased(store, _) => store.window(key),
-        Numbers::KnownAnswers => Ok(None),
+impl Numbers<'_> {
+    fn window(&self, key: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Numbers::Leased { store, .. } => store.window(key),
+            Numbers::KnownAnswers => Ok(None),
+        }
+    }
+
+    /// What keys were used for before; a key that nothing is known of is installed for the first time.
+    fn before(&self, outbound: Fingerprint, inbound: Fingerprint) -> Result<UsedBefore, StoreError> {
+        let unused = Usage { bytes: 0, packets: 0, since_unix_s: self.unix_s() };
+        let of = |key| match self {
+            Numbers::Leased { store, .. } => Ok(store.usage(key)?.unwrap_or(unused)),
+            Numbers::KnownAnswers => Ok(unused),
+        };
+        Ok(UsedBefore { outbound: of(outbound)?, inbound: of(inbound)? })
+    }
+
+    fn unix_s(&self) -> u64 {
+        match self {
+            Numbers::Leased { unix_s, .. } => *unix_s,
+            Numbers::KnownAnswers => 0,
+        }
     }
 }
 
 fn known_answer(tunnel: &Tunnel) -> (u64, Arc<Lease>) {
     (tunnel.known_answer.map_or(1, |k| k.next_sequence_number), Arc::new(Lease::until(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+    use std::time::Duration;
+    use testudo_crypto::{KeyMaterial, Suite};
+    use testudo_ipsec::Spent;
+    use zeroize::Zeroizing;
+
+    const TEXT: &str = r#"
+[gateway]
+state = "state.redb"
+[port.protected]
+kind = "tun"
+name = "testudo0"
+[port.unprotected]
+kind = "socket"
+[[tunnel]]
+name = "site-b"
+local = "192.0.2.1"
+remote = "192.0.2.2"
+suite = "aes128gcm16"
+selectors = [ { local = "10.1.0.0/16", remote = "10.2.0.0/16" } ]
+outbound = { spi = 0x1001, key_file = "out.key" }
+inbound = { spi = 0x1002, key_file = "in.key" }
+"#;
+
+    fn loaded() -> Loaded {
+        let key = |byte| {
+            let suite = Suite::Aes128Gcm16;
+            KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
+        };
+        let configuration = Configuration::parse(TEXT, "t.toml").unwrap();
+        Loaded { configuration, keys: vec![TunnelKeys { outbound: key(1), inbound: key(2) }] }
+    }
+
+    /// What both SAs begin with at `unix_s`.
+    fn spent_at(unix_s: u64, store: &MemoryStore) -> [Spent; 2] {
+        let (loaded, leases) = (loaded(), Leases::default());
+        let empty = Roster::empty(loaded.configuration.clone());
+        let numbers = Numbers::Leased { store, leases: &leases, unix_s };
+        let (update, ..) = empty.plan(&loaded, &numbers).unwrap();
+        let parameters = &update.install[0].parameters;
+        [parameters.outbound.spent, parameters.inbound.spent]
+    }
+
+    #[test]
+    fn keys_go_on_with_what_they_have_spent_and_new_ones_begin_with_nothing() {
+        let store = MemoryStore::new();
+        assert_eq!(spent_at(1000, &store), [Spent::default(); 2]);
+        let key = fingerprint(&loaded().keys[0].outbound);
+        store.save(&[], &[(key, Usage { bytes: 5000, packets: 50, since_unix_s: 1000 })]).unwrap();
+        let spent = Spent { bytes: 5000, packets: 50, time: Duration::from_secs(60) };
+        assert_eq!(spent_at(1060, &store), [spent, Spent::default()]);
+        let clock_went_back = Spent { time: Duration::ZERO, ..spent };
+        assert_eq!(spent_at(900, &store)[0], clock_went_back);
+    }
 }

@@ -92,7 +92,7 @@ fn supply(leases: &Leases, store: &dyn LeaseStore, owner: &Receiver<()>, pace: P
 mod tests {
     use super::*;
     use crate::service::leases::BLOCK;
-    use crate::{Fingerprint, Lease, MemoryStore, StoreError};
+    use crate::{Fingerprint, Lease, MemoryStore, StoreError, Usage};
     use std::sync::Mutex;
     use std::sync::mpsc::{TryRecvError, sync_channel};
     use std::thread;
@@ -136,14 +136,22 @@ mod tests {
             result
         }
 
-        fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+        fn save(
+            &self,
+            windows: &[(Fingerprint, &[u8])],
+            usages: &[(Fingerprint, Usage)],
+        ) -> Result<(), StoreError> {
             self.saving.send(()).unwrap();
             self.go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
-            self.inner.save_windows(windows)
+            self.inner.save(windows, usages)
         }
 
         fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
             self.inner.window(fingerprint)
+        }
+
+        fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
+            self.inner.usage(fingerprint)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::file::{ExistingFile, NewFile};
 use super::ledger::Ledger;
-use super::{Lease, LeaseStore, StoreError};
+use super::{Lease, LeaseStore, StoreError, Usage};
 use crate::fingerprint::Fingerprint;
 use std::path::Path;
 
@@ -43,11 +43,19 @@ impl LeaseStore for Store {
         self.ledger.lease_many(requests)
     }
 
-    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
-        self.ledger.save_windows(windows)
+    fn save(
+        &self,
+        windows: &[(Fingerprint, &[u8])],
+        usages: &[(Fingerprint, Usage)],
+    ) -> Result<(), StoreError> {
+        self.ledger.save(windows, usages)
     }
 
     fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
         self.ledger.window(fingerprint)
+    }
+
+    fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
+        self.ledger.usage(fingerprint)
     }
 }

@@ -1,12 +1,12 @@
-//! Leases and windows in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
+//! Leases, windows and usages in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
 
 use super::record::{self, BadSeal, FORMAT, Seal};
 use super::turns::Turns;
-use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, block_after};
+use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
 use redb::{
     Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
-    WriteTransaction,
+    TableError, WriteTransaction,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +18,8 @@ use std::sync::MutexGuard;
 type Key = &'static [u8; Fingerprint::BYTES];
 const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
 const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows");
+/// Missing in a store that was made before there was anything to put into it.
+const USAGE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("usage");
 const SEAL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seal");
 const SEAL_KEY: &str = "seal";
 /// Memory for the database's pages.
@@ -58,6 +60,7 @@ impl<M: Medium> Ledger<M> {
                 commit(medium, &database, |transaction, _| {
                     transaction.open_table(LEASES).map_err(|e| translated(medium, e))?;
                     transaction.open_table(WINDOWS).map_err(|e| translated(medium, e))?;
+                    transaction.open_table(USAGE).map_err(|e| translated(medium, e))?;
                     Ok(())
                 })?;
             }
@@ -135,18 +138,22 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         Ok(leases)
     }
 
-    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+    fn save(
+        &self,
+        windows: &[(Fingerprint, &[u8])],
+        usages: &[(Fingerprint, Usage)],
+    ) -> Result<(), StoreError> {
         if let Some((_, long)) = windows.iter().find(|(_, window)| window.len() > MAX_WINDOW_BYTES) {
             return Err(StoreError::WindowTooLong(long.len()));
         }
         self.commit_twice(&mut self.state(), |transaction, _| {
             let mut table = transaction.open_table(WINDOWS).map_err(self.error())?;
             for (key, window) in windows {
-                let value = record::encode_window(*key, window);
-                let known = table.insert(key.as_bytes(), &value[..]).map_err(self.error())?.is_some();
-                if !known {
-                    check_room(&self.medium, table_length(&self.medium, &table)?.saturating_sub(1))?;
-                }
+                put(&self.medium, &mut table, *key, &record::encode_window(*key, window))?;
+            }
+            let mut table = transaction.open_table(USAGE).map_err(self.error())?;
+            for (key, usage) in usages {
+                put(&self.medium, &mut table, *key, &record::encode_usage(*key, *usage))?;
             }
             Ok(())
         })
@@ -163,6 +170,35 @@ impl<M: Medium> LeaseStore for Ledger<M> {
             window.map(Some).ok_or_else(|| damaged(&self.medium, "the checksum of a window is wrong"))
         })
     }
+
+    fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
+        self.with_database(&mut self.state(), |database| {
+            let transaction = database.begin_read().map_err(self.error())?;
+            let table = match transaction.open_table(USAGE) {
+                Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+                table => table.map_err(self.error())?,
+            };
+            let Some(value) = table.get(fingerprint.as_bytes()).map_err(self.error())? else {
+                return Ok(None);
+            };
+            let usage = record::decode_usage(fingerprint, value.value());
+            usage.map(Some).ok_or_else(|| damaged(&self.medium, "the checksum of a usage is wrong"))
+        })
+    }
+}
+
+/// Puts a value in place of what a key has, if there is room for one more key where it has nothing yet.
+fn put<M: Medium>(
+    medium: &M,
+    table: &mut Table<'_, Key, &'static [u8]>,
+    key: Fingerprint,
+    value: &[u8],
+) -> Result<(), StoreError> {
+    let known = table.insert(key.as_bytes(), value).map_err(|e| translated(medium, e))?.is_some();
+    if known {
+        return Ok(());
+    }
+    check_room(medium, table_length(medium, table)?.saturating_sub(1))
 }
 
 /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
@@ -300,5 +336,18 @@ fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreErro
         }
         redb::Error::DatabaseAlreadyOpen => StoreError::InUse(path),
         other => damaged(medium, &other.to_string()),
+    }
+}
+
+#[cfg(test)]
+impl<M: Medium> Ledger<M> {
+    /// Makes of a new store what an older program made: one without the table of usages.
+    pub(super) fn forget_usages(medium: &M) -> Result<(), StoreError> {
+        let database = open_checked(medium, &HashMap::new())?;
+        commit(medium, &database, |transaction, _| {
+            let gone = transaction.delete_table(USAGE).map_err(|e| translated(medium, e))?;
+            assert!(gone, "there was none");
+            Ok(())
+        })
     }
 }

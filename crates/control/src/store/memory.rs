@@ -1,13 +1,13 @@
 //! The twin in memory.
 
-use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, block_after};
+use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps leases and windows for as long as it lives. It can be told where a key's numbers start, and to fail as a full
+/// Keeps leases, windows and usages for as long as it lives. It can be told where a key's numbers start, and to fail as a full
 /// disk does.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
@@ -18,6 +18,7 @@ pub struct MemoryStore {
 struct State {
     next: HashMap<Fingerprint, u64>,
     windows: HashMap<Fingerprint, Vec<u8>>,
+    usages: HashMap<Fingerprint, Usage>,
     full: bool,
 }
 
@@ -76,17 +77,26 @@ impl LeaseStore for MemoryStore {
         Ok(leases)
     }
 
-    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+    fn save(
+        &self,
+        windows: &[(Fingerprint, &[u8])],
+        usages: &[(Fingerprint, Usage)],
+    ) -> Result<(), StoreError> {
         let mut state = self.state();
         state.check_space()?;
         if let Some((_, long)) = windows.iter().find(|(_, window)| window.len() > MAX_WINDOW_BYTES) {
             return Err(StoreError::WindowTooLong(long.len()));
         }
         state.windows.extend(windows.iter().map(|(key, window)| (*key, window.to_vec())));
+        state.usages.extend(usages.iter().copied());
         Ok(())
     }
 
     fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.state().windows.get(&fingerprint).cloned())
+    }
+
+    fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
+        Ok(self.state().usages.get(&fingerprint).copied())
     }
 }

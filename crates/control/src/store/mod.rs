@@ -1,4 +1,4 @@
-//! Durable state: which sequence numbers each key may still use, and replay windows.
+//! Durable state: which sequence numbers each key may still use, replay windows, and what keys have spent of their lifetimes.
 //!
 //! A nonce that comes twice under a key gives the key's secrets away (RFC 4106 2, RFC 7634 1.1). Numbers are therefore
 //! leased before they are used: the store notes, durably, that all numbers of a block are gone, and only then hands the
@@ -34,10 +34,12 @@ mod ledger;
 mod memory;
 mod record;
 mod turns;
+mod usage;
 
 pub use disk::Store;
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub use usage::Usage;
 
 use crate::fingerprint::Fingerprint;
 
@@ -58,9 +60,9 @@ pub struct Lease {
     pub end: u64,
 }
 
-/// Where sequence numbers are leased and replay windows kept.
+/// Where sequence numbers are leased, and replay windows and usages kept.
 ///
-/// A call waits for the one before it. Whoever saves many windows does so in several calls, so that a lease can come in between.
+/// A call waits for the one before it. Whoever saves much does so in several calls, so that a lease can come in between.
 pub trait LeaseStore: Send + Sync {
     /// Leases a block for each key, all or none, in one transaction; durable before it returns. Blocks are in the order of
     /// `requests`, of the length asked for, shorter only at the end of a key's numbers.
@@ -79,17 +81,35 @@ pub trait LeaseStore: Send + Sync {
         leases.pop().ok_or(StoreError::EmptyBlock)
     }
 
-    /// Saves replay windows, all or none, in one transaction; durable before it returns.
+    /// Saves replay windows and usages, all or none, in one transaction; durable before it returns.
     ///
     /// # Errors
     /// [`StoreError::WindowTooLong`], [`StoreError::Full`], or what the disk says.
-    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError>;
+    fn save(
+        &self,
+        windows: &[(Fingerprint, &[u8])],
+        usages: &[(Fingerprint, Usage)],
+    ) -> Result<(), StoreError>;
+
+    /// Saves replay windows alone.
+    ///
+    /// # Errors
+    /// As [`Self::save`].
+    fn save_windows(&self, windows: &[(Fingerprint, &[u8])]) -> Result<(), StoreError> {
+        self.save(windows, &[])
+    }
 
     /// The window that was last saved for a key.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], or what the disk says.
     fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The usage that was last saved for a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or what the disk says.
+    fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError>;
 }
 
 /// The block after `next`: its lease, and the number after it.

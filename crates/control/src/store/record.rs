@@ -4,12 +4,15 @@
 //! | --- | --- | --- |
 //! | `leases` | fingerprint | next number that is not leased (8 bytes), checksum (8 bytes) |
 //! | `windows` | fingerprint | checksum (8 bytes), window |
+//! | `usage` | fingerprint | bytes (8), packets (8), Unix time of the first installation in seconds (8), checksum (8) |
 //! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
 //!
 //! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the value: an entry
 //! that ends up under another key is found out too. The digest of leases is the exclusive or of the hashes of all
-//! entries, so that each commit renews it without reading the others.
+//! entries, so that each commit renews it without reading the others. A store that was made before there was a table `usage` gets it with the
+//! first entry; the format is the same, since a program that does not know the table leaves it alone.
 
+use super::Usage;
 use crate::fingerprint::{Fingerprint, digest_of};
 
 /// The format that this program writes.
@@ -17,12 +20,16 @@ pub(super) const FORMAT: u32 = 1;
 
 const LEASE_DOMAIN: &[u8] = b"testudo lease v1";
 const WINDOW_DOMAIN: &[u8] = b"testudo window v1";
+const USAGE_DOMAIN: &[u8] = b"testudo usage v1";
 const SEAL_DOMAIN: &[u8] = b"testudo seal v1";
 const CHECK_BYTES: usize = 8;
 const SEAL_BYTES: usize = 4 + 8 + 8 + 32;
 
 /// Bytes of a lease's value.
 pub(super) const LEASE_BYTES: usize = 8 + CHECK_BYTES;
+
+/// Bytes of a usage's value.
+pub(super) const USAGE_BYTES: usize = 3 * 8 + CHECK_BYTES;
 
 fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let all: Vec<&[u8]> = std::iter::once(domain).chain(parts.iter().copied()).collect();
@@ -59,6 +66,24 @@ pub(super) fn decode_window(fingerprint: Fingerprint, value: &[u8]) -> Option<Ve
     let (check, window) = value.split_first_chunk::<CHECK_BYTES>()?;
     let expected = hash(WINDOW_DOMAIN, &[fingerprint.as_bytes(), window]);
     (check[..] == expected[..CHECK_BYTES]).then(|| window.to_vec())
+}
+
+/// The value of a usage.
+pub(super) fn encode_usage(fingerprint: Fingerprint, usage: Usage) -> [u8; USAGE_BYTES] {
+    let numbers = [usage.bytes, usage.packets, usage.since_unix_s].map(u64::to_le_bytes);
+    let check = hash(USAGE_DOMAIN, &[fingerprint.as_bytes(), numbers.as_flattened()]);
+    let mut value = [0; USAGE_BYTES];
+    let (start, end) = value.split_at_mut(USAGE_BYTES - CHECK_BYTES);
+    start.copy_from_slice(numbers.as_flattened());
+    end.copy_from_slice(&check[..CHECK_BYTES]);
+    value
+}
+
+/// The usage in a value; `None` if the checksum is wrong.
+pub(super) fn decode_usage(fingerprint: Fingerprint, value: &[u8]) -> Option<Usage> {
+    let number = |at: usize| Some(u64::from_le_bytes(*value.get(at..)?.first_chunk()?));
+    let usage = Usage { bytes: number(0)?, packets: number(8)?, since_unix_s: number(16)? };
+    (value == encode_usage(fingerprint, usage)).then_some(usage)
 }
 
 /// What each commit says about all leases.
@@ -158,6 +183,20 @@ mod tests {
         value[10] ^= 1;
         assert_eq!(decode_window(KEY, &value), None);
         assert_eq!(decode_window(KEY, &[]), None);
+    }
+
+    #[test]
+    fn a_usage_with_any_flipped_bit_or_under_another_key_is_refused() {
+        let usage = Usage { bytes: 1 << 40, packets: 77, since_unix_s: 1_790_000_000 };
+        let value = encode_usage(KEY, usage);
+        assert_eq!(decode_usage(KEY, &value), Some(usage));
+        assert_eq!(decode_usage(OTHER, &value), None);
+        for bit in 0..USAGE_BYTES * 8 {
+            let mut flipped = value;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_usage(KEY, &flipped), None, "bit {bit}");
+        }
+        assert_eq!(decode_usage(KEY, &value[..USAGE_BYTES - 1]), None);
     }
 
     #[test]

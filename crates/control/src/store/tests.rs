@@ -67,6 +67,37 @@ fn windows_come_back_as_they_were_saved() {
 }
 
 #[test]
+fn usages_come_back_as_they_were_saved_with_windows_or_without() {
+    let usage = |packets| Usage { bytes: packets * 100, packets, since_unix_s: 1_790_000_000 };
+    for_each_store(|store| {
+        assert_eq!(store.usage(key(1)).unwrap(), None);
+        store.save(&[(key(1), b"one")], &[(key(1), usage(5)), (key(2), usage(u64::MAX / 100))]).unwrap();
+        store.save(&[], &[(key(1), usage(6))]).unwrap();
+        assert_eq!(store.usage(key(1)).unwrap(), Some(usage(6)));
+        assert_eq!(store.usage(key(2)).unwrap(), Some(usage(u64::MAX / 100)));
+        assert_eq!(store.window(key(1)).unwrap().as_deref(), Some(&b"one"[..]));
+    });
+}
+
+/// A store as it was made before there were usages.
+#[test]
+fn a_store_without_usages_opens_and_takes_them() {
+    let disk = created();
+    Ledger::forget_usages(&disk).unwrap();
+    let store = opened(&disk).unwrap();
+    let leased = store.lease(key(1), 10).unwrap();
+    assert_eq!(store.usage(key(1)).unwrap(), None);
+    drop(store);
+    let usage = Usage { bytes: 1, packets: 2, since_unix_s: 3 };
+    let store = opened(&disk).unwrap();
+    store.save(&[], &[(key(1), usage)]).unwrap();
+    drop(store);
+    let store = opened(&disk).unwrap();
+    assert_eq!(store.usage(key(1)).unwrap(), Some(usage));
+    assert_eq!(store.lease(key(1), 10).unwrap().first, leased.end);
+}
+
+#[test]
 fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
     let disk = created();
     let requests: Vec<_> = (0..10_000).map(|number| (key(number), 1 << 20)).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update};
 use testudo_ipsec::{
-    Action, Encapsulation, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, TunnelIndex,
+    Action, Encapsulation, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex,
     TunnelParameters,
 };
 use testudo_packet::DropReason;
@@ -34,7 +34,12 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
     let material = |spi: u32| Random::new(spi.into()).bytes(suite.keying_material_bytes());
     let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
-    let sa = |spi: u32| SaParameters { spi, salt: salt(&key(spi)), lifetime: Lifetime::default() };
+    let sa = |spi: u32| SaParameters {
+        spi,
+        salt: salt(&key(spi)),
+        lifetime: Lifetime::default(),
+        spent: Spent::default(),
+    };
     let is_a = side == Side::A;
     let (out_spi, in_spi) = (spi(is_a), spi(!is_a));
     let parameters = TunnelParameters {

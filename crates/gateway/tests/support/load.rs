@@ -7,7 +7,7 @@ use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus,
 use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector,
-    Spd, TunnelIndex, TunnelParameters,
+    Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -152,7 +152,8 @@ impl Load {
             let bytes = vec![1; suite.keying_material_bytes()];
             KeyMaterial::new(suite, Zeroizing::new(bytes)).expect("a key")
         };
-        let sa = |spi| SaParameters { spi, salt: [1; 4], lifetime: Lifetime::default() };
+        let sa =
+            |spi| SaParameters { spi, salt: [1; 4], lifetime: Lifetime::default(), spent: Spent::default() };
         let encapsulation = match self.udp {
             true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
             false => Encapsulation::Esp,

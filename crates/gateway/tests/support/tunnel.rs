@@ -9,7 +9,7 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Policy, Prefix, SaParameters, Selector,
+    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spent,
     TunnelIndex, TunnelParameters, inner_mtu,
 };
 use testudo_wire::ip::Version;
@@ -119,6 +119,7 @@ impl TunnelSpec {
             spi: self.spi_from(from),
             salt: self.salt_from(from),
             lifetime: self.lifetime,
+            spent: Spent::default(),
         };
         TunnelParameters {
             name: format!("tunnel {}", self.number).into(),

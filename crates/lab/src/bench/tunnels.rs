@@ -6,7 +6,7 @@ use std::sync::Arc;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd,
+    Action, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent,
     TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
@@ -48,7 +48,7 @@ fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
 fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
     // A suite without a salt has none to put here.
     let salt = key.salt().try_into().unwrap_or_default();
-    SaParameters { spi, salt, lifetime: Lifetime::default() }
+    SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
 /// Tunnel `number` on the side whose packets go `side`: outbound from here, or inbound to here.

@@ -1,18 +1,22 @@
 //! Beginning and end of a gateway, and what it holds on to in between.
 
-use crate::support::config::pair;
+use crate::support::config::{Config, pair};
 use crate::support::gateway::{Gateway, proc_file};
 use crate::support::link::Link;
 use crate::support::{Outcome, ensure, wait};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::traffic::ping;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("systemd_hears_ready_reloading_and_stopping", tells_systemd)
         .test("sigterm_and_sigint_end_it_well_and_remove_its_socket", ends_well)
+        .test("lifetimes_go_on_over_a_restart_and_a_reload", goes_on_with_lifetimes)
+        .test("a_kill_forgets_no_more_of_a_lifetime_than_came_since_the_last_save", forgets_little)
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
         .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
@@ -42,6 +46,70 @@ fn ends_well(link: &mut Link) -> TestResult {
         ensure(!interfaces.contains("testudo0"), || interfaces)?;
     }
     Ok(())
+}
+
+/// A configuration whose keys are good for 20 packets, and its peer's.
+fn short_lived() -> Outcome<[Config; 2]> {
+    let mut configs = pair(true)?;
+    configs[0].tunnels[0].more = "lifetime = { hard_packets = 20 }".to_owned();
+    Ok(configs)
+}
+
+/// That so many pings from A are answered.
+fn passes(link: &Link, count: u16) -> Outcome<()> {
+    let trips = ping(&link.a, "10.2.0.1".parse()?, count, wait::PATIENCE)?;
+    ensure(trips.lost == 0, || format!("{} of {count} were lost", trips.lost))
+}
+
+fn goes_on_with_lifetimes(link: &mut Link) -> TestResult {
+    let [mut a, b] = short_lived()?;
+    let (peer, _) = link.start_b(&b)?;
+    let (gateway, folder) = link.start_a(&a)?;
+    let pass = |count| passes(link, count);
+    let expires_after = |gateway: &Gateway, packets: u64| {
+        let expired = || {
+            let sa = gateway.sa("a-b", "outbound")?;
+            Ok((sa["state"] == "expired" && sa["packets"] == packets).then_some(()))
+        };
+        wait::until(&format!("for an end after {packets} packets"), expired)
+    };
+    pass(8)?;
+    gateway.stop()?;
+    let mut gateway = Gateway::start(&link.a, &folder)?;
+    pass(7)?;
+    // Another window: another SA under the same key.
+    a.tunnels[0].more += "\nreplay_window = 128";
+    a.write(&folder)?;
+    gateway.reload()?;
+    pass(5)?;
+    expires_after(&gateway, 5)?;
+    gateway.stop()?;
+    let gateway = Gateway::start(&link.a, &folder)?;
+    expires_after(&gateway, 0)?;
+    gateway.stop()?;
+    peer.stop()
+}
+
+fn forgets_little(link: &mut Link) -> TestResult {
+    let [a, b] = short_lived()?;
+    let (peer, _) = link.start_b(&b)?;
+    let (gateway, folder) = link.start_a(&a)?;
+    passes(link, 8)?;
+    gateway.stop()?;
+    let gateway = Gateway::start(&link.a, &folder)?;
+    passes(link, 7)?;
+    gateway.kill()?;
+    // The stop has saved 8; of the 7 behind them, any number may have been saved or not.
+    let gateway = Gateway::start(&link.a, &folder)?;
+    let passed = wait::until("for an end", || {
+        ping(&link.a, "10.2.0.1".parse()?, 1, Duration::from_millis(200))?;
+        let sa = gateway.sa("a-b", "outbound")?;
+        Ok((sa["state"] == "expired").then(|| sa["packets"].as_u64()))
+    })?;
+    let passed = passed.ok_or("no packets")?;
+    ensure((5..=12).contains(&passed), || format!("{passed} packets passed after the kill"))?;
+    gateway.stop()?;
+    peer.stop()
 }
 
 fn replaces_a_stale_socket(link: &mut Link) -> TestResult {
@@ -97,7 +165,7 @@ fn keeps_secrets(link: &mut Link) -> TestResult {
     config.gateway = "metrics = \"127.0.0.1:9468\"\nlog = \"debug\"".to_owned();
     let (mut gateway, folder) = link.start_a(&config)?;
     let (peer, _) = link.start_b(&other)?;
-    testudo_lab::traffic::ping(&link.a, "10.2.0.1".parse()?, 3, wait::PATIENCE)?;
+    ping(&link.a, "10.2.0.1".parse()?, 3, wait::PATIENCE)?;
     let mut said = String::new();
     for words in [&["status"][..], &["sa", "list"], &["policy", "list"], &["explain", "10.1.0.1", "10.2.0.1"]]
     {

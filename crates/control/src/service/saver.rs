@@ -1,0 +1,205 @@
+//! Saves what must not be lost over a restart, but may be a second old after a crash: replay windows and usages, together and a part at a time.
+
+use super::roster::Roster;
+use super::usages::{self, Usages};
+use super::windows::{self, Asked, Windows};
+use crate::{Fingerprint, LeaseStore, StoreError, Usage};
+use std::time::{Duration, Instant};
+use testudo_ipsec::TunnelIndex;
+
+/// The shortest time between two saves.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Saving may take up to this part of the time.
+const SHARE: u32 = 20;
+
+/// What is to be saved. The windows themselves are with the worker.
+#[derive(Debug)]
+pub(crate) struct Due {
+    asked: Asked,
+    usages: Vec<(Fingerprint, Usage)>,
+}
+
+impl Due {
+    /// The tunnels whose windows the worker is to be asked for.
+    pub(crate) fn tunnels(&self) -> Vec<TunnelIndex> {
+        self.asked.tunnels()
+    }
+}
+
+/// Remembers what was saved, and when to save again.
+#[derive(Debug)]
+pub(crate) struct Saver {
+    windows: Windows,
+    usages: Usages,
+    next: Instant,
+}
+
+impl Saver {
+    pub(crate) fn new() -> Self {
+        Self { windows: Windows::default(), usages: Usages::default(), next: Instant::now() + INTERVAL }
+    }
+
+    /// What changed since it was last saved, if it is time to save.
+    pub(crate) fn due(&mut self, roster: &Roster, now: Instant) -> Option<Due> {
+        if now < self.next {
+            return None;
+        }
+        // Looking at thousands of tunnels takes its time, too.
+        self.next = now + INTERVAL;
+        let due = Due { asked: self.windows.changed(roster), usages: self.usages.changed(roster) };
+        (!due.asked.is_empty() || !due.usages.is_empty()).then_some(due)
+    }
+
+    /// All windows, and the usages that changed.
+    pub(crate) fn all(&self, roster: &Roster) -> Due {
+        Due { asked: Asked::all(roster), usages: self.usages.changed(roster) }
+    }
+
+    /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never takes more than its share of the
+    /// time.
+    ///
+    /// # Errors
+    /// What the store says; what it took before that is saved.
+    pub(crate) fn save(
+        &mut self,
+        store: &dyn LeaseStore,
+        due: &Due,
+        windows: &[(TunnelIndex, Vec<u8>)],
+    ) -> Result<(), StoreError> {
+        let started = Instant::now();
+        let result = self.save_parts(store, due, windows);
+        let now = Instant::now();
+        self.next = now + INTERVAL.max((now - started) * SHARE);
+        result
+    }
+
+    fn save_parts(
+        &mut self,
+        store: &dyn LeaseStore,
+        due: &Due,
+        windows: &[(TunnelIndex, Vec<u8>)],
+    ) -> Result<(), StoreError> {
+        let entries = windows::entries(&due.asked, windows);
+        let (mut windows, mut usages) = (windows::transactions(&entries), usages::transactions(&due.usages));
+        loop {
+            let (windows, usages) = match (windows.next(), usages.next()) {
+                (None, None) => return Ok(()),
+                (windows, usages) => (windows.unwrap_or_default(), usages.unwrap_or_default()),
+            };
+            let bytes: Vec<_> = windows.iter().map(|entry| (entry.key, entry.window)).collect();
+            store.save(&bytes, usages)?;
+            self.windows.note(windows);
+            self.usages.note(usages);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::windows::TRANSACTION_WINDOWS;
+    use crate::{Lease, MemoryStore};
+    use std::sync::Mutex;
+
+    fn key(number: u32) -> Fingerprint {
+        crate::fingerprint::digest_of(&[&number.to_le_bytes()])
+    }
+
+    /// Tunnels 0, 1, … that had received so many packets when they were asked.
+    fn asked(packets: &[u64]) -> Due {
+        let tunnels = (0..).map(TunnelIndex).zip((0..).map(key).zip(packets.iter().copied()));
+        let asked = Asked::of(tunnels.take(packets.len()));
+        Due { asked, usages: Vec::new() }
+    }
+
+    /// Takes note of each transaction, and takes only the first so many.
+    struct Ledger {
+        inner: MemoryStore,
+        takes: usize,
+        transactions: Mutex<Vec<Vec<Fingerprint>>>,
+    }
+
+    impl Ledger {
+        fn taking(takes: usize) -> Self {
+            Self { inner: MemoryStore::new(), takes, transactions: Mutex::default() }
+        }
+    }
+
+    impl LeaseStore for Ledger {
+        fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
+            self.inner.lease_many(requests)
+        }
+
+        fn save(
+            &self,
+            windows: &[(Fingerprint, &[u8])],
+            usages: &[(Fingerprint, Usage)],
+        ) -> Result<(), StoreError> {
+            let mut transactions = self.transactions.lock().unwrap();
+            self.inner.set_full(transactions.len() == self.takes);
+            self.inner.save(windows, usages)?;
+            transactions.push(windows.iter().map(|(key, _)| *key).collect());
+            Ok(())
+        }
+
+        fn window(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+            self.inner.window(fingerprint)
+        }
+
+        fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
+            self.inner.usage(fingerprint)
+        }
+    }
+
+    fn windows(count: u32, bytes: usize) -> Vec<(TunnelIndex, Vec<u8>)> {
+        (0..count).map(|number| (TunnelIndex(number), vec![7; bytes])).collect()
+    }
+
+    #[test]
+    fn ten_thousand_windows_go_in_transactions_of_a_few_hundred_in_the_order_of_their_keys() {
+        let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
+        saver.save(&store, &asked(&[1; 10_000]), &windows(10_000, 600)).unwrap();
+        let transactions = store.transactions.into_inner().unwrap();
+        assert_eq!(transactions.len(), 10_000_usize.div_ceil(TRANSACTION_WINDOWS));
+        assert!(transactions.iter().all(|part| part.len() <= TRANSACTION_WINDOWS));
+        let keys = transactions.concat();
+        assert!(keys.len() == 10_000 && keys.is_sorted());
+    }
+
+    #[test]
+    fn long_windows_go_in_transactions_of_so_many_bytes() {
+        let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
+        saver.save(&store, &asked(&[1; 100]), &windows(100, 16 << 10)).unwrap();
+        let lengths: Vec<_> = store.transactions.into_inner().unwrap().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [32, 32, 32, 4]);
+    }
+
+    #[test]
+    fn what_a_failing_store_took_is_not_saved_again() {
+        let (store, mut saver) = (Ledger::taking(1), Saver::new());
+        let error = saver.save(&store, &asked(&[1; 1000]), &windows(1000, 10)).unwrap_err();
+        assert!(error.is_disk_full(), "{error}");
+        let left = (0..1000).filter(|number| saver.windows.is_changed(key(*number), 1)).count();
+        assert_eq!(left, 1000 - TRANSACTION_WINDOWS);
+    }
+
+    #[test]
+    fn what_came_after_a_window_was_asked_for_makes_it_due_again() {
+        let (store, mut saver) = (MemoryStore::new(), Saver::new());
+        saver.save(&store, &asked(&[5]), &windows(1, 10)).unwrap();
+        assert!(!saver.windows.is_changed(key(0), 5));
+        assert!(saver.windows.is_changed(key(0), 6));
+    }
+
+    #[test]
+    fn usages_go_with_the_windows_and_only_once() {
+        let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
+        let usage = |packets| Usage { bytes: 100 * packets, packets, since_unix_s: 7 };
+        let usages: Vec<_> = (0..5000).map(|number| (key(number), usage(1))).collect();
+        let due = Due { usages, ..asked(&[1; 600]) };
+        saver.save(&store, &due, &windows(600, 10)).unwrap();
+        assert!((0..5000).all(|number| store.usage(key(number)).unwrap() == Some(usage(1))));
+        let lengths: Vec<_> = store.transactions.into_inner().unwrap().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [512, 88, 0], "windows of each transaction");
+    }
+}
