@@ -60,7 +60,7 @@ drop_reasons! {
     ReplayDuplicate, "replay_duplicate", "The sequence number was received before.";
     // Cryptography and what follows it.
     AuthenticationFailed, "authentication_failed", "The integrity check value is wrong.";
-    EngineFault, "engine_fault", "No engine could process the packet.";
+    EngineFault, "engine_fault", "No engine could process the packet, or one kept it too long and was taken out of service.";
     BadPadding, "bad_padding", "Padding or pad length is wrong (RFC 4303 2.4).";
     BadNextHeader, "bad_next_header", "The ESP trailer names no IP version (tunnel mode carries 4 or 41).";
     DummyPacket, "dummy_packet", "A dummy packet, consumed as it should be (RFC 4303 2.6).";

@@ -81,6 +81,12 @@ impl Pool {
         self.recycle(buffer);
     }
 
+    /// Strikes off buffers that whoever has them will not give back, so that as many may be made anew. They must not come back: they would be
+    /// more than the pool's size.
+    pub fn forget(&mut self, buffers: usize) {
+        self.made = self.made.saturating_sub(buffers).max(self.free.len());
+    }
+
     /// Counts packets that were lost before they had a buffer of their own.
     pub fn count(&mut self, reason: DropReason, packets: u64) {
         self.drops.add(reason, packets);
@@ -158,6 +164,22 @@ mod tests {
         assert_eq!((first.len(), pool.available()), (BATCH_SIZE, 10));
         pool.take_many(20, &mut second);
         assert_eq!((second.len(), pool.available()), (10, 0));
+    }
+
+    #[test]
+    fn forgotten_buffers_are_made_anew_and_no_more_than_these() {
+        let mut pool = Pool::new(4, 100);
+        let lost = [pool.take().unwrap(), pool.take().unwrap(), pool.take().unwrap()];
+        assert_eq!(pool.available(), 1);
+        pool.forget(lost.len());
+        assert_eq!(pool.available(), 4);
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((taken.len(), pool.available()), (4, 0));
+        taken.into_iter().for_each(|buffer| pool.recycle(buffer));
+        pool.forget(100);
+        assert_eq!(pool.available(), 4, "what is free was not lost");
+        lost.into_iter().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!((pool.free.len(), pool.available()), (4, 4), "nothing comes in beyond the size");
     }
 
     #[test]
