@@ -11,6 +11,9 @@
 //! in polls. What it promises is the [`Engine`] contract and nothing more: a full queue refuses the tail of a burst, answers
 //! come in any order, a key that was removed still serves the jobs that were submitted under it, every job ends exactly once
 //! and [`Engine::in_flight`] is exact.
+//!
+//! It breaks the contract only where it is told to: it keeps jobs, single ones by chance ([`LateConfig::kept_per_million`]) or all
+//! ([`LateEngine::keep_all`]), until it is told to [give them back](LateEngine::give_back_kept), if ever.
 
 #![forbid(unsafe_code)]
 
@@ -47,6 +50,8 @@ pub struct LateConfig {
     pub bursts_per_million: u32,
     /// Jobs in such a burst.
     pub burst_jobs: u32,
+    /// How many of a million jobs are kept.
+    pub kept_per_million: u32,
 }
 
 impl LateConfig {
@@ -62,6 +67,7 @@ impl LateConfig {
             faults_per_million: 0,
             bursts_per_million: 0,
             burst_jobs: 0,
+            kept_per_million: 0,
         }
     }
 
@@ -77,10 +83,13 @@ impl LateConfig {
     }
 }
 
+/// A poll that does not come.
+const NEVER: u64 = u64::MAX;
+
 /// A job on its way.
 struct Waiting {
     job: Job,
-    /// The poll at which it is due.
+    /// The poll at which it is due; [`NEVER`] for a job that is kept.
     due: u64,
     /// Order among those due at the same poll.
     rank: u64,
@@ -100,6 +109,7 @@ pub struct LateEngine {
     submitted: u64,
     burst_left: u32,
     failing: bool,
+    keeping: bool,
 }
 
 impl LateEngine {
@@ -116,6 +126,7 @@ impl LateEngine {
             submitted: 0,
             burst_left: 0,
             failing: false,
+            keeping: false,
         }
     }
 
@@ -124,16 +135,32 @@ impl LateEngine {
         self.failing = failing;
     }
 
+    /// While `keeping`, no job comes back, neither those that wait nor those that are submitted: a device that hangs. Those whose time has come
+    /// meanwhile come back when it ends.
+    pub fn keep_all(&mut self, keeping: bool) {
+        self.keeping = keeping;
+    }
+
+    /// Gives back, with the next polls, the jobs that were to be kept by [chance](LateConfig::kept_per_million).
+    pub fn give_back_kept(&mut self) {
+        let kept = self.waiting.iter_mut().filter(|w| w.due == NEVER);
+        kept.for_each(|w| w.due = self.polls + 1);
+    }
+
     /// Puts a job into the queue, its fate drawn.
     fn enqueue(&mut self, job: Job) {
         let (min, max) = (u64::from(self.config.polls_min.max(1)), u64::from(self.config.polls_max));
         let mut due = self.polls + min + self.random.below(max.saturating_sub(min) + 1);
         let mut rank = self.random.next();
         let faults = self.random.below(1_000_000) < u64::from(self.config.faults_per_million);
+        let is_kept = self.random.below(1_000_000) < u64::from(self.config.kept_per_million);
         if self.config.order == Order::WithinKeys {
             let before = self.waiting.iter().filter(|w| w.job.key == job.key).map(|w| w.due).max();
             due = due.max(before.unwrap_or(0));
             rank = self.submitted;
+        }
+        if is_kept {
+            due = NEVER;
         }
         self.submitted += 1;
         let in_burst = self.burst_left > 0;
@@ -218,10 +245,13 @@ impl Engine for LateEngine {
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         self.polls += 1;
         let full = done.len().saturating_add(max);
+        if self.keeping {
+            return;
+        }
         self.inner.poll(done, max);
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_unstable_by_key(|w| (w.due, w.rank));
-        let due = waiting.partition_point(|w| w.due <= self.polls);
+        let due = waiting.partition_point(|w| w.due <= self.polls && w.due != NEVER);
         let mut ended = 0;
         while ended < due && done.len() < full && self.end(&mut waiting[ended], done) {
             ended += 1;

@@ -137,6 +137,48 @@ fn a_device_that_dies_faults_what_it_held_and_recovers() {
     assert!(drain(&mut engine).iter().all(|(_, job)| job.status == JobStatus::Done));
 }
 
+/// Polls so many times.
+fn poll(engine: &mut dyn Engine, times: u32) -> Vec<Job> {
+    let mut done = Vec::new();
+    (0..times).for_each(|_| engine.poll(&mut done, 64));
+    done
+}
+
+#[test]
+fn a_device_that_hangs_keeps_everything_until_it_goes_on() {
+    let mut engine = late(LateConfig::reliable(SEED));
+    let key = key(&mut engine);
+    assert_eq!(engine.submit(&mut jobs(key, 0..40)), 40);
+    engine.keep_all(true);
+    assert_eq!(engine.submit(&mut jobs(key, 40..50)), 10);
+    assert!(poll(&mut engine, 10_000).is_empty());
+    assert_eq!(engine.in_flight(), 50);
+    engine.keep_all(false);
+    let mut order = cookies(&drain(&mut engine));
+    order.sort_unstable();
+    assert!(order.into_iter().eq(0..50));
+}
+
+#[test]
+fn some_jobs_are_kept_until_they_are_asked_for_and_the_others_come() {
+    for order in [Order::Any, Order::WithinKeys] {
+        let config = LateConfig { kept_per_million: 200_000, order, ..LateConfig::reliable(SEED) };
+        let mut engine = late(config);
+        let key = key(&mut engine);
+        assert_eq!(engine.submit(&mut jobs(key, 0..500)), 500);
+        let came = poll(&mut engine, 10_000);
+        let kept = engine.in_flight();
+        assert_eq!(came.len() + kept, 500);
+        assert!(order == Order::WithinKeys || (50..=150).contains(&kept), "{kept} of 500");
+        engine.give_back_kept();
+        let late = drain(&mut engine);
+        assert!(late.len() == kept && late.iter().all(|(_, job)| job.status == JobStatus::Done));
+        let mut all: Vec<_> = came.iter().map(|job| job.cookie).chain(cookies(&late)).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..500), "every job came once");
+    }
+}
+
 #[test]
 fn jobs_in_flight_under_a_removed_key_still_end_and_new_ones_fault() {
     let mut engine = late(LateConfig::reliable(SEED));
