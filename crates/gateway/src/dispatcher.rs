@@ -1,8 +1,8 @@
 //! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
 
 use crate::formation::{Arranger, Formation, suite_rank};
+use crate::lanes::{Lane, Lanes};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
-use hashbrown::HashMap;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Prepared, SaRef};
 
@@ -21,27 +21,11 @@ enum Addressed {
     NotAll,
 }
 
-/// One SA as the dispatcher sees it.
-#[derive(Debug, Clone, Copy)]
-struct Lane {
-    sa: SaRef,
-    /// The first engine that has the key, and the key's name there.
-    first: (u32, KeyId),
-    keys: SaKeys,
-    suite_rank: u8,
-    /// Ticket of the next job to submit.
-    next_ticket: u32,
-    /// Ticket of the next job to release.
-    next_release: u32,
-}
-
 /// Where jobs are while they are not with the protocol.
 pub(crate) struct Dispatcher {
     placement: Placement,
-    outbound: Vec<Option<Lane>>,
-    inbound: Vec<Option<Lane>>,
-    /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
-    waiting: HashMap<(Direction, u64), Job, foldhash::fast::RandomState>,
+    /// SAs, and the order of each.
+    lanes: Lanes,
     /// Jobs for each engine that are not with it yet; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
@@ -54,12 +38,9 @@ impl Dispatcher {
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
-        let (outbound, inbound) = (Vec::new(), Vec::new());
         Self {
             placement,
-            outbound,
-            inbound,
-            waiting: HashMap::default(),
+            lanes: Lanes::default(),
             queues,
             polled: Vec::new(),
             arranger: Arranger::default(),
@@ -88,7 +69,7 @@ impl Dispatcher {
 
     /// Jobs that are with an engine or wait for one that is.
     pub(crate) fn under_way(&self) -> usize {
-        self.placement.in_flight() + self.waiting.len()
+        self.placement.in_flight() + self.lanes.waiting()
     }
 
     /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).
@@ -109,38 +90,18 @@ impl Dispatcher {
     }
 
     pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
-        let lanes = self.lanes(direction);
-        if lanes.len() <= sa.place() {
-            lanes.resize(sa.place() + 1, None);
-        }
         // An SA that no engine has a key of ends its jobs as faults, by the way of an engine that does not exist.
         let (engine, key) = keys.next_engine(0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
         let first = (u32::try_from(engine).unwrap_or(NO_ENGINE), key);
-        let suite_rank = suite_rank(suite);
-        lanes[sa.place()] = Some(Lane { sa, first, keys, suite_rank, next_ticket: 0, next_release: 0 });
+        self.lanes.insert(direction, Lane::new(sa, first, keys, suite_rank(suite)));
         self.has_company |= self.placement.wants_company(engine, suite);
     }
 
     /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
     pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
-        let lane = self.lanes(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa));
-        if let Some(lane) = lane {
+        if let Some(lane) = self.lanes.remove(direction, sa, released) {
             self.placement.remove(&lane.keys);
         }
-        let stale = |key: &(Direction, u64)| key.0 == direction && key.1 >> 32 == u64::from(sa.bits());
-        released.extend(self.waiting.extract_if(|key, _| stale(key)).map(|(_, job)| job));
-    }
-
-    fn lanes(&mut self, direction: Direction) -> &mut Vec<Option<Lane>> {
-        match direction {
-            Direction::Seal => &mut self.outbound,
-            Direction::Open => &mut self.inbound,
-        }
-    }
-
-    fn lane(&mut self, job: &Job) -> Option<&mut Lane> {
-        let sa = Prepared::sa_of(job);
-        self.lanes(job.direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
     }
 
     /// Takes all of `jobs`. Either all of them have then ended where they stand (`true`), or those that ended, and those that they let go, are
@@ -158,7 +119,7 @@ impl Dispatcher {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
             _ => {
-                self.ticket(jobs);
+                self.lanes.ticket(jobs);
                 if arranges {
                     self.arrange(jobs);
                 }
@@ -191,7 +152,7 @@ impl Dispatcher {
         if jobs.iter().all(has_ended) {
             return true;
         }
-        self.ticket(jobs);
+        self.lanes.ticket(jobs);
         for job in jobs.drain(..) {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
             // What the engine did not take still is pending; that, and what it failed at, is for the next one.
@@ -215,19 +176,12 @@ impl Dispatcher {
 
     /// The first engine that has the key of a job's SA; one that does not exist if there is none.
     fn first_engine(&self, job: &Job) -> usize {
-        let lanes = if job.direction == Direction::Seal { &self.outbound } else { &self.inbound };
-        let sa = Prepared::sa_of(job);
-        let lane = lanes.get(sa.place()).and_then(Option::as_ref).filter(|lane| lane.sa == sa);
-        lane.map_or(usize::MAX, |lane| lane.first.0 as usize)
+        self.lanes.of(job).map_or(usize::MAX, |lane| lane.first.0 as usize)
     }
 
     fn arrange(&mut self, jobs: &mut [Job]) {
-        let (outbound, inbound) = (&self.outbound, &self.inbound);
-        self.arranger.arrange(jobs, |job| {
-            let lanes = if job.direction == Direction::Seal { outbound } else { inbound };
-            let sa = Prepared::sa_of(job);
-            lanes.get(sa.place())?.as_ref().filter(|lane| lane.sa == sa).map(|lane| lane.suite_rank)
-        });
+        let lanes = &self.lanes;
+        self.arranger.arrange(jobs, |job| lanes.of(job).map(|lane| lane.suite_rank));
     }
 
     fn run_apart(&mut self, addressed: Addressed, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
@@ -235,7 +189,7 @@ impl Dispatcher {
             Addressed::ToOne(engine) => self.run(engine, jobs, released),
             Addressed::ToSeveral | Addressed::NotAll => {
                 for mut job in jobs.drain(..) {
-                    match self.lane(&job).map(|lane| lane.keys) {
+                    match self.lanes.of(&job).map(|lane| lane.keys) {
                         Some(keys) => self.enqueue(job, &keys, 0, released),
                         None => {
                             job.status = JobStatus::Fault;
@@ -260,7 +214,7 @@ impl Dispatcher {
             let (engine, key) = match last {
                 Some((d, s, first)) if d == direction && s == sa => first,
                 _ => {
-                    let Some(lane) = self.lane(job) else {
+                    let Some(lane) = self.lanes.of(job) else {
                         are_known = false;
                         continue;
                     };
@@ -276,16 +230,6 @@ impl Dispatcher {
             Some(engine) if are_known && is_common => Addressed::ToOne(engine as usize),
             Some(_) if are_known => Addressed::ToSeveral,
             _ => Addressed::NotAll,
-        }
-    }
-
-    /// Gives each job its place in the order of its SA.
-    fn ticket(&mut self, jobs: &mut [Job]) {
-        for job in jobs {
-            if let Some(lane) = self.lane(job) {
-                job.cookie |= u64::from(lane.next_ticket);
-                lane.next_ticket = lane.next_ticket.wrapping_add(1);
-            }
         }
     }
 
@@ -313,7 +257,7 @@ impl Dispatcher {
             }
             None => {
                 job.status = JobStatus::Fault;
-                self.release(job, released);
+                self.lanes.release(job, released);
             }
         }
     }
@@ -362,7 +306,7 @@ impl Dispatcher {
 
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         match job.status {
-            JobStatus::Done | JobStatus::AuthenticationFailed => self.release(job, released),
+            JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release(job, released),
             _ => self.hand_over(job, engine, released),
         }
     }
@@ -370,39 +314,7 @@ impl Dispatcher {
     /// Gives a job to the next engine after `engine`.
     fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         // The key of a removed SA is gone from every engine.
-        let keys = self.lane(&job).map(|lane| lane.keys).unwrap_or_default();
+        let keys = self.lanes.of(&job).map(|lane| lane.keys).unwrap_or_default();
         self.enqueue(job, &keys, engine + 1, released);
     }
-
-    /// Lets an ended job go in its turn, and then those that waited for it.
-    fn release(&mut self, job: Job, released: &mut Vec<Job>) {
-        let ticket = ticket_of(&job);
-        let direction = job.direction;
-        let Some(lane) = self.lane(&job) else {
-            released.push(job);
-            return;
-        };
-        if ticket != lane.next_release {
-            self.waiting.insert((direction, job.cookie), job);
-            return;
-        }
-        lane.next_release = lane.next_release.wrapping_add(1);
-        let (sa, mut next) = (lane.sa, lane.next_release);
-        released.push(job);
-        if self.waiting.is_empty() {
-            return;
-        }
-        while let Some(job) = self.waiting.remove(&(direction, u64::from(sa.bits()) << 32 | u64::from(next)))
-        {
-            next = next.wrapping_add(1);
-            released.push(job);
-        }
-        if let Some(Some(lane)) = self.lanes(direction).get_mut(sa.place()) {
-            lane.next_release = next;
-        }
-    }
-}
-
-fn ticket_of(job: &Job) -> u32 {
-    u32::try_from(job.cookie & 0xFFFF_FFFF).unwrap_or(0)
 }

@@ -25,6 +25,7 @@ mod counters;
 mod dispatcher;
 mod engines;
 mod formation;
+mod lanes;
 mod outlet;
 mod placement;
 mod serve;

@@ -1,0 +1,138 @@
+//! SAs as the dispatcher sees them, and the order of each.
+//!
+//! A job gets a ticket, the next of its SA, before it may end later than another one. It is released in its turn; until then it waits.
+
+use crate::placement::SaKeys;
+use hashbrown::HashMap;
+use testudo_crypto::{Direction, Job, KeyId};
+use testudo_ipsec::{Prepared, SaRef};
+
+/// The name of a job that is under way: direction and cookie, which is SA and ticket.
+pub(crate) type Name = (Direction, u64);
+
+/// One SA as the dispatcher sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lane {
+    pub(crate) sa: SaRef,
+    /// The first engine that has the key, and the key's name there.
+    pub(crate) first: (u32, KeyId),
+    pub(crate) keys: SaKeys,
+    pub(crate) suite_rank: u8,
+    /// Ticket of the next job to submit.
+    next_ticket: u32,
+    /// Ticket of the next job to release.
+    next_release: u32,
+}
+
+impl Lane {
+    pub(crate) fn new(sa: SaRef, first: (u32, KeyId), keys: SaKeys, suite_rank: u8) -> Self {
+        Self { sa, first, keys, suite_rank, next_ticket: 0, next_release: 0 }
+    }
+}
+
+/// All SAs of both directions.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    outbound: Vec<Option<Lane>>,
+    inbound: Vec<Option<Lane>>,
+    /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
+    waiting: HashMap<Name, Job, foldhash::fast::RandomState>,
+}
+
+/// The name of a job.
+pub(crate) fn name_of(job: &Job) -> Name {
+    (job.direction, job.cookie)
+}
+
+fn ticket_of(name: Name) -> u32 {
+    u32::try_from(name.1 & 0xFFFF_FFFF).unwrap_or(0)
+}
+
+impl Lanes {
+    pub(crate) fn insert(&mut self, direction: Direction, lane: Lane) {
+        let (lanes, place) = (self.of_direction(direction), lane.sa.place());
+        if lanes.len() <= place {
+            lanes.resize(place + 1, None);
+        }
+        lanes[place] = Some(lane);
+    }
+
+    /// Forgets an SA. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
+    pub(crate) fn remove(
+        &mut self,
+        direction: Direction,
+        sa: SaRef,
+        released: &mut Vec<Job>,
+    ) -> Option<Lane> {
+        let stale = |name: &Name| name.0 == direction && name.1 >> 32 == u64::from(sa.bits());
+        released.extend(self.waiting.extract_if(|name, _| stale(name)).map(|(_, job)| job));
+        self.of_direction(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa))
+    }
+
+    fn of_direction(&mut self, direction: Direction) -> &mut Vec<Option<Lane>> {
+        match direction {
+            Direction::Seal => &mut self.outbound,
+            Direction::Open => &mut self.inbound,
+        }
+    }
+
+    #[inline]
+    fn lane(&mut self, direction: Direction, sa: SaRef) -> Option<&mut Lane> {
+        self.of_direction(direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
+    }
+
+    /// The SA of a job, unless it has gone.
+    #[inline]
+    pub(crate) fn of(&self, job: &Job) -> Option<&Lane> {
+        let lanes = if job.direction == Direction::Seal { &self.outbound } else { &self.inbound };
+        let sa = Prepared::sa_of(job);
+        lanes.get(sa.place())?.as_ref().filter(|lane| lane.sa == sa)
+    }
+
+    /// Jobs that wait for their turn.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Gives each job its place in the order of its SA.
+    pub(crate) fn ticket(&mut self, jobs: &mut [Job]) {
+        for job in jobs {
+            if let Some(lane) = self.lane(job.direction, Prepared::sa_of(job)) {
+                job.cookie |= u64::from(lane.next_ticket);
+                lane.next_ticket = lane.next_ticket.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Lets an ended job go in its turn, and then those that waited for it.
+    pub(crate) fn release(&mut self, job: Job, released: &mut Vec<Job>) {
+        let (name, sa) = (name_of(&job), Prepared::sa_of(&job));
+        match self.lane(name.0, sa) {
+            None => released.push(job),
+            Some(lane) if ticket_of(name) == lane.next_release => {
+                released.push(job);
+                self.advance(name.0, sa, released);
+            }
+            Some(_) => drop(self.waiting.insert(name, job)),
+        }
+    }
+
+    /// Moves an SA on behind the job whose turn it is, and behind those after it that have ended.
+    fn advance(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
+        let Some(lane) = self.lane(direction, sa) else { return };
+        lane.next_release = lane.next_release.wrapping_add(1);
+        let mut next = lane.next_release;
+        if self.waiting.is_empty() {
+            return;
+        }
+        while let Some(job) = self.waiting.remove(&(direction, u64::from(sa.bits()) << 32 | u64::from(next)))
+        {
+            next = next.wrapping_add(1);
+            released.push(job);
+        }
+        if let Some(lane) = self.lane(direction, sa) {
+            lane.next_release = next;
+        }
+    }
+}
