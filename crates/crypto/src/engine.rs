@@ -67,6 +67,11 @@ pub enum EngineError {
 ///   engine's capability, or one that is no multiple of its cipher's block, ends as `Fault`. A [`KeyId`] is not given to another key soon after it was removed.
 /// - Where the ICV is wrong, no decrypted text remains in the buffer. (A suite that does not encrypt has nothing to hide.)
 /// - Completions come from `poll` in any order; the gateway restores the order of each SA.
+/// - No call waits, and a `Taken` job comes back within a second, far more than any device needs. An engine that keeps one
+///   longer is taken out of service until the gateway is started again; where three quarters of the gateway's buffers are under way, after
+///   62.5 ms. It gets no job and no key any more, what it holds is counted as lost, and what it gives back later is dropped. It is still
+///   told which keys to [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
+/// - The gateway has books of its own about who has which job. What an engine gives back without having been given it is dropped.
 pub trait Engine: Send {
     /// Short name for configuration, tables and metrics: `ipsec-mb`, `portable`.
     fn name(&self) -> &'static str;
@@ -106,7 +111,7 @@ pub trait Engine: Send {
         let _ = (done, max);
     }
 
-    /// Jobs taken and not yet given back by `poll`.
+    /// Jobs taken and not yet given back by `poll`: for whoever drives an engine alone.
     fn in_flight(&self) -> usize {
         0
     }

@@ -1,7 +1,7 @@
 //! What a worker has done, readable by other threads.
 
 use crate::outlet::Wait;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use testudo_packet::{DropCounters, DropReason, Pool, PortCounters, Stage, StageTimes, ticks};
 
 /// Counters of one port as atomics.
@@ -88,6 +88,8 @@ impl SharedStageTimes {
 pub struct WorkerCounters {
     protected_name: String,
     unprotected_name: String,
+    /// Engines in the order of placement, and whether they were taken out of service.
+    engines: Vec<(&'static str, AtomicBool)>,
     protected: SharedPortCounters,
     unprotected: SharedPortCounters,
     protected_wait: SharedWait,
@@ -100,10 +102,11 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    pub(crate) fn new(protected_name: &str, unprotected_name: &str) -> Self {
+    pub(crate) fn new(protected_name: &str, unprotected_name: &str, engines: Vec<&'static str>) -> Self {
         Self {
             protected_name: protected_name.to_owned(),
             unprotected_name: unprotected_name.to_owned(),
+            engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
             protected_wait: SharedWait::default(),
@@ -123,6 +126,12 @@ impl WorkerCounters {
         self.free_buffers.store(pool.available() as u64, Ordering::Relaxed);
         for (reason, count) in pool.drops().iter() {
             self.drops[reason as usize].store(count, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn publish_withdrawn(&self, is_withdrawn: impl Fn(usize) -> bool) {
+        for (place, (_, withdrawn)) in self.engines.iter().enumerate() {
+            withdrawn.store(is_withdrawn(place), Ordering::Relaxed);
         }
     }
 
@@ -166,6 +175,11 @@ impl WorkerCounters {
             counters: self.unprotected.snapshot(),
             waited_ticks: self.unprotected_wait.snapshot(),
         }
+    }
+
+    /// Names of the engines that were taken out of service because they kept packets for too long.
+    pub fn withdrawn_engines(&self) -> impl Iterator<Item = &'static str> {
+        self.engines.iter().filter(|(_, withdrawn)| withdrawn.load(Ordering::Relaxed)).map(|(name, _)| *name)
     }
 
     /// Packets that the gateway made itself: fragments, replies, keepalives.

@@ -1,10 +1,15 @@
 //! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
+//!
+//! An engine that keeps a job for too long is taken out of service ([`held`](crate::held)). What it holds is given up: these packets are lost,
+//! since their bytes are in the engine's hands, and each SA goes on behind its own.
 
 use crate::formation::{Arranger, Formation, suite_rank};
-use crate::lanes::{Lane, Lanes};
+use crate::held::Held;
+use crate::lanes::{Lane, Lanes, Name, name_of};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
-use testudo_ipsec::{Prepared, SaRef};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_ipsec::{Moment, Prepared, SaRef};
+use testudo_packet::Buffer;
 
 /// How many completions are taken from an engine at a time.
 const POLL_MAX: usize = 256;
@@ -21,11 +26,26 @@ enum Addressed {
     NotAll,
 }
 
+/// An engine was taken out of service, until the gateway is started again, because it had kept packets for more than a second; or, where most
+/// buffers of the pool were with engines or waited for what is, for more than a sixteenth of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// Packets that it held, which are lost.
+    pub packets: usize,
+}
+
 /// Where jobs are while they are not with the protocol.
 pub(crate) struct Dispatcher {
     placement: Placement,
+    /// What engines have taken and not given back.
+    held: Held,
     /// SAs, and the order of each.
     lanes: Lanes,
+    withdrawals: Vec<Withdrawal>,
+    /// So many jobs under way leave few buffers of the pool to anybody else.
+    crowd: usize,
     /// Jobs for each engine that are not with it yet; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
@@ -35,12 +55,16 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(engines: Vec<Box<dyn Engine>>) -> Self {
+    /// For jobs in so many buffers.
+    pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
         Self {
             placement,
+            held: Held::default(),
             lanes: Lanes::default(),
+            withdrawals: Vec::new(),
+            crowd: buffers - buffers / 4,
             queues,
             polled: Vec::new(),
             arranger: Arranger::default(),
@@ -62,14 +86,23 @@ impl Dispatcher {
         self.placement.names()
     }
 
-    /// Whether any job is with an engine or waits for one that is.
+    /// Engines that were taken out of service since this was last called.
+    pub(crate) fn take_withdrawals(&mut self) -> Vec<Withdrawal> {
+        std::mem::take(&mut self.withdrawals)
+    }
+
+    pub(crate) fn is_withdrawn(&self, engine: usize) -> bool {
+        self.placement.is_withdrawn(engine)
+    }
+
+    /// Whether any job is with an engine or waits for one that is. What was given up is not.
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way() > 0
     }
 
     /// Jobs that are with an engine or wait for one that is.
     pub(crate) fn under_way(&self) -> usize {
-        self.placement.in_flight() + self.lanes.waiting()
+        self.held.len() + self.lanes.waiting()
     }
 
     /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).
@@ -90,11 +123,9 @@ impl Dispatcher {
     }
 
     pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
-        // An SA that no engine has a key of ends its jobs as faults, by the way of an engine that does not exist.
-        let (engine, key) = keys.next_engine(0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
-        let first = (u32::try_from(engine).unwrap_or(NO_ENGINE), key);
+        let first = first_of(&self.placement, &keys);
         self.lanes.insert(direction, Lane::new(sa, first, keys, suite_rank(suite)));
-        self.has_company |= self.placement.wants_company(engine, suite);
+        self.has_company |= self.placement.wants_company(first.0 as usize, suite);
     }
 
     /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
@@ -155,8 +186,12 @@ impl Dispatcher {
         self.lanes.ticket(jobs);
         for job in jobs.drain(..) {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
-            // What the engine did not take still is pending; that, and what it failed at, is for the next one.
-            self.ended(job, engine, released);
+            match job.status {
+                // It said that it would not. Without a ticket nothing can come back from it, but it holds a buffer.
+                JobStatus::Taken => self.held.take(engine, name_of(&job)),
+                // What the engine did not take still is pending; that, and what it failed at, is for the next one.
+                _ => self.ended(job, engine, released),
+            }
         }
         self.run_queues(released);
         false
@@ -233,23 +268,77 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what the engines have ended since.
-    pub(crate) fn poll(&mut self, released: &mut Vec<Job>) {
-        if self.placement.in_flight() == 0 {
-            return;
+    /// Takes what the engines have ended since, and looks whether any of them holds something for too long. Returns how many jobs were given
+    /// up: these stand among the released ones as faults without their buffers.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
+        if self.held.is_empty() {
+            self.held.rest(now);
+            return 0;
         }
+        self.poll_engines(now, released)
+    }
+
+    fn poll_engines(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
+        let has_period_ended = self.held.advance(now);
+        let mut given_up = 0;
         for engine in 0..self.placement.len() {
+            let is_withdrawn = self.placement.is_withdrawn(engine);
+            if is_withdrawn && !has_period_ended {
+                continue;
+            }
             let mut polled = std::mem::take(&mut self.polled);
             self.placement.poll(engine, &mut polled, POLL_MAX);
-            polled.drain(..).for_each(|job| self.ended(job, engine, released));
+            if is_withdrawn {
+                // Nobody waits for these: their packets are counted as lost, and the pool has made other buffers.
+                self.held.came_late(engine, polled.len());
+                polled.clear();
+            }
+            for job in polled.drain(..) {
+                // What it does not hold it may not give: a job comes back once, and under its own name.
+                if self.held.give_back(engine, name_of(&job)) {
+                    self.ended(job, engine, released);
+                }
+            }
             self.polled = polled;
+            if has_period_ended && self.is_out_of_patience(engine) {
+                given_up += self.withdraw(engine, released);
+            }
         }
         self.run_queues(released);
+        given_up
+    }
+
+    /// Whether an engine has had its time. It has less where others come to harm: jobs that wait behind those it keeps have buffers too, and one
+    /// busy SA needs milliseconds to fill the pool with them.
+    fn is_out_of_patience(&self, engine: usize) -> bool {
+        self.held.is_overdue(engine) || self.under_way() >= self.crowd && self.held.is_slow(engine)
+    }
+
+    /// Takes an engine out of service, and gives up what it holds: returns how many jobs.
+    #[cold]
+    fn withdraw(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
+        self.placement.withdraw(engine);
+        for lane in self.lanes.iter_mut() {
+            if lane.first.0 as usize == engine {
+                lane.first = first_of(&self.placement, &lane.keys);
+                let suite = Suite::ALL.get(usize::from(lane.suite_rank));
+                self.has_company |=
+                    suite.is_some_and(|s| self.placement.wants_company(lane.first.0 as usize, *s));
+            }
+        }
+        let names = self.held.give_up(engine);
+        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets: names.len() });
+        for &name in &names {
+            released.push(lost_job(name));
+            self.lanes.go_on_without(name, released);
+        }
+        names.len()
     }
 
     /// Queues a job for the next engine that has its key; a job that no engine is left for ends as a fault.
     fn enqueue(&mut self, mut job: Job, keys: &SaKeys, from: usize, released: &mut Vec<Job>) {
-        match keys.next_engine(from).filter(|(engine, _)| *engine < self.queues.len()) {
+        match self.placement.next_engine(keys, from) {
             Some((engine, key)) => {
                 job.key = key;
                 job.status = JobStatus::Pending;
@@ -275,7 +364,8 @@ impl Dispatcher {
 
     /// Submits all of `jobs` to one engine, and passes on what it does not take or fails at.
     fn run(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        let taken = self.offer(engine, jobs);
+        // It may have been taken out of service while these stood in its queue.
+        let taken = if self.placement.is_withdrawn(engine) { 0 } else { self.offer(engine, jobs) };
         self.settle(engine, taken, jobs, released);
     }
 
@@ -297,7 +387,8 @@ impl Dispatcher {
     fn settle(&mut self, engine: usize, taken: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
-                JobStatus::Taken if place < taken => {}
+                // Wherever it stands: the buffer is gone, and will come back or be given up.
+                JobStatus::Taken => self.held.take(engine, name_of(&job)),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
             }
@@ -316,5 +407,27 @@ impl Dispatcher {
         // The key of a removed SA is gone from every engine.
         let keys = self.lanes.of(&job).map(|lane| lane.keys).unwrap_or_default();
         self.enqueue(job, &keys, engine + 1, released);
+    }
+}
+
+/// The first engine in service that has an SA's key. An SA that no engine has a key of ends its jobs as faults, by the way of an engine that
+/// does not exist.
+fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
+    let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
+    (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
+}
+
+/// What stands for a job that was given up: a fault, without the buffer, which its engine has.
+fn lost_job((direction, cookie): Name) -> Job {
+    Job {
+        buffer: Buffer::default(),
+        cookie,
+        text_start: 0,
+        text_bytes: 0,
+        key: KeyId(u32::MAX),
+        nonce: [0; 12],
+        aad: Aad::default(),
+        direction,
+        status: JobStatus::Fault,
     }
 }

@@ -1,9 +1,16 @@
 //! SAs as the dispatcher sees them, and the order of each.
 //!
-//! A job gets a ticket, the next of its SA, before it may end later than another one. It is released in its turn; until then it waits.
+//! A job gets a ticket, the next of its SA, before it may end later than another one. It is released in its turn; until then it waits. A ticket
+//! whose job was given up is skipped:
+//!
+//! ```text
+//!   tickets of an SA       4          5        6        7          8
+//!                          released   held ▲   waits    given up   waits
+//!                                          └─ next to release; when it comes, 6 and 8 go behind it
+//! ```
 
 use crate::placement::SaKeys;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use testudo_crypto::{Direction, Job, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
 
@@ -37,6 +44,8 @@ pub(crate) struct Lanes {
     inbound: Vec<Option<Lane>>,
     /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
     waiting: HashMap<Name, Job, foldhash::fast::RandomState>,
+    /// Tickets to skip that stand behind one which is still to come. Bounded by what engines held when they were taken out of service.
+    missing: HashSet<Name, foldhash::fast::RandomState>,
 }
 
 /// The name of a job.
@@ -66,6 +75,7 @@ impl Lanes {
     ) -> Option<Lane> {
         let stale = |name: &Name| name.0 == direction && name.1 >> 32 == u64::from(sa.bits());
         released.extend(self.waiting.extract_if(|name, _| stale(name)).map(|(_, job)| job));
+        self.missing.retain(|name| !stale(name));
         self.of_direction(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa))
     }
 
@@ -87,6 +97,10 @@ impl Lanes {
         let lanes = if job.direction == Direction::Seal { &self.outbound } else { &self.inbound };
         let sa = Prepared::sa_of(job);
         lanes.get(sa.place())?.as_ref().filter(|lane| lane.sa == sa)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.outbound.iter_mut().chain(&mut self.inbound).flatten()
     }
 
     /// Jobs that wait for their turn.
@@ -118,18 +132,32 @@ impl Lanes {
         }
     }
 
-    /// Moves an SA on behind the job whose turn it is, and behind those after it that have ended.
+    /// Lets an SA go on behind a job that will not come back.
+    pub(crate) fn go_on_without(&mut self, name: Name, released: &mut Vec<Job>) {
+        let sa = SaRef::from_bits(u32::try_from(name.1 >> 32).unwrap_or(u32::MAX));
+        match self.lane(name.0, sa) {
+            None => {}
+            Some(lane) if ticket_of(name) == lane.next_release => self.advance(name.0, sa, released),
+            Some(_) => drop(self.missing.insert(name)),
+        }
+    }
+
+    /// Moves an SA on behind the job whose turn it is, and behind those after it that have ended or were given up.
     fn advance(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
         let Some(lane) = self.lane(direction, sa) else { return };
         lane.next_release = lane.next_release.wrapping_add(1);
         let mut next = lane.next_release;
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.missing.is_empty() {
             return;
         }
-        while let Some(job) = self.waiting.remove(&(direction, u64::from(sa.bits()) << 32 | u64::from(next)))
-        {
+        loop {
+            let name = (direction, u64::from(sa.bits()) << 32 | u64::from(next));
+            match self.waiting.remove(&name) {
+                Some(job) => released.push(job),
+                None if self.missing.remove(&name) => {}
+                None => break,
+            }
             next = next.wrapping_add(1);
-            released.push(job);
         }
         if let Some(lane) = self.lane(direction, sa) {
             lane.next_release = next;

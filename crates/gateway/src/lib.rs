@@ -25,6 +25,7 @@ mod counters;
 mod dispatcher;
 mod engines;
 mod formation;
+mod held;
 mod lanes;
 mod outlet;
 mod placement;
@@ -38,8 +39,9 @@ pub use command::{
     Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
+pub use dispatcher::Withdrawal;
 pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
 pub use formation::Formation;
 pub use placement::{KeyPair, MAX_ENGINES, PlacementError};
-pub use serve::{ServeError, serve};
+pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

@@ -32,6 +32,8 @@ pub(crate) struct SaKeys([Option<KeyId>; MAX_ENGINES]);
 /// Engines in the order in which they are tried. The last does everything.
 pub(crate) struct Placement {
     engines: Vec<Box<dyn Engine>>,
+    /// Engines that were taken out of service.
+    withdrawn: [bool; MAX_ENGINES],
 }
 
 impl Placement {
@@ -40,14 +42,29 @@ impl Placement {
         if engines.len() > MAX_ENGINES {
             engines.drain(MAX_ENGINES - 1..engines.len() - 1);
         }
-        Self { engines }
+        Self { engines, withdrawn: [false; MAX_ENGINES] }
+    }
+
+    /// Takes an engine out of service for good: it gets no jobs and no keys any more.
+    pub(crate) fn withdraw(&mut self, engine: usize) {
+        if let Some(withdrawn) = self.withdrawn.get_mut(engine) {
+            *withdrawn = true;
+        }
+    }
+
+    pub(crate) fn is_withdrawn(&self, engine: usize) -> bool {
+        self.withdrawn.get(engine).is_some_and(|withdrawn| *withdrawn)
+    }
+
+    pub(crate) fn name(&self, engine: usize) -> &'static str {
+        self.engines.get(engine).map_or("", |e| e.name())
     }
 
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.engines.iter().map(|e| e.name()).collect()
     }
 
-    /// Gives a key to every engine that takes it.
+    /// Gives a key to every engine in service that takes it.
     pub(crate) fn install(
         &mut self,
         key: &KeyMaterial,
@@ -55,7 +72,9 @@ impl Placement {
     ) -> Result<SaKeys, PlacementError> {
         let mut keys = SaKeys::default();
         let mut last = PlacementError::Empty;
-        for (slot, engine) in keys.0.iter_mut().zip(&mut self.engines) {
+        let in_service =
+            keys.0.iter_mut().zip(&mut self.engines).zip(self.withdrawn).filter(|(_, gone)| !gone);
+        for ((slot, engine), _) in in_service {
             match engine.install(key, direction) {
                 Ok(id) => *slot = Some(id),
                 Err(e) => last = PlacementError::NoEngine(e),
@@ -88,9 +107,9 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.is_synchronous())
     }
 
-    /// Whether all engines are.
+    /// Whether all engines in service are.
     pub(crate) fn are_synchronous(&self) -> bool {
-        self.engines.iter().all(|e| e.is_synchronous())
+        self.engines.iter().zip(self.withdrawn).all(|(e, withdrawn)| withdrawn || e.is_synchronous())
     }
 
     pub(crate) fn poll(&mut self, engine: usize, done: &mut Vec<Job>, max: usize) {
@@ -99,14 +118,12 @@ impl Placement {
         }
     }
 
-    pub(crate) fn in_flight(&self) -> usize {
-        self.engines.iter().map(|e| e.in_flight()).sum()
-    }
-}
-
-impl SaKeys {
-    /// The first engine from `from` on that has the key, and the key's name there.
-    pub(crate) fn next_engine(&self, from: usize) -> Option<(usize, KeyId)> {
-        self.0.iter().enumerate().skip(from).find_map(|(engine, key)| key.map(|key| (engine, key)))
+    /// The first engine in service from `from` on that has the key, and the key's name there.
+    pub(crate) fn next_engine(&self, keys: &SaKeys, from: usize) -> Option<(usize, KeyId)> {
+        let in_service =
+            keys.0.iter().enumerate().skip(from).filter(|(engine, _)| !self.is_withdrawn(*engine));
+        in_service
+            .filter(|(engine, _)| *engine < self.engines.len())
+            .find_map(|(engine, key)| Some((engine, (*key)?)))
     }
 }

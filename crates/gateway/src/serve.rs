@@ -3,6 +3,7 @@
 use crate::change::Change;
 use crate::clock::Clock;
 use crate::command::{Command, Inbox, UpdateOutcome};
+use crate::dispatcher::Withdrawal;
 use crate::worker::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc::SyncSender;
@@ -29,6 +30,15 @@ pub enum ServeError {
     Wait(#[from] rustix::io::Errno),
 }
 
+/// What the operator should hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Something happened to a tunnel.
+    Tunnel(Event),
+    /// An engine was taken out of service.
+    Engine(Withdrawal),
+}
+
 /// Runs a worker until it is told to stop. What the operator should hear of goes to `tell`, which must not wait.
 ///
 /// # Errors
@@ -37,7 +47,7 @@ pub fn serve(
     worker: &mut Worker,
     inbox: &Inbox,
     clock: &dyn Clock,
-    tell: &mut dyn FnMut(Event),
+    tell: &mut dyn FnMut(Notice),
 ) -> Result<(), ServeError> {
     let mut next_tick = clock.now();
     let mut task: Option<Task> = None;
@@ -64,7 +74,8 @@ pub fn serve(
             next_tick = Moment(now.0 + TICK);
         }
         let moved = worker.turn(now)?;
-        worker.take_events().into_iter().for_each(&mut *tell);
+        worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
+        worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();

@@ -3,7 +3,7 @@
 use crate::change::Change;
 use crate::command::{TunnelInstall, Update, UpdateError, UpdateOutcome};
 use crate::counters::WorkerCounters;
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
 use crate::outlet::Outlet;
 use std::sync::Arc;
@@ -45,13 +45,15 @@ impl Worker {
     /// A worker without tunnels.
     #[must_use]
     pub fn new(ports: PortPair, pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Arc<Spd>) -> Self {
-        let counters = Arc::new(WorkerCounters::new(ports.protected.name(), ports.unprotected.name()));
+        let dispatcher = Dispatcher::new(engines, pool.size());
+        let names = (ports.protected.name(), ports.unprotected.name());
+        let counters = Arc::new(WorkerCounters::new(names.0, names.1, dispatcher.engine_names()));
         let worker = Self {
             protected: Outlet::new(ports.protected),
             unprotected: Outlet::new(ports.unprotected),
             pool,
             ipsec: Ipsec::new(policies),
-            dispatcher: Dispatcher::new(engines),
+            dispatcher,
             counters,
             batch: Batch::new(),
             prepared: Prepared::default(),
@@ -155,9 +157,14 @@ impl Worker {
         self.ipsec.save_window(index)
     }
 
-    /// What the operator should hear of since this was last called.
+    /// What the operator should hear of tunnels since this was last called.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.ipsec.take_events()
+    }
+
+    /// Engines that were taken out of service since this was last called.
+    pub fn take_withdrawals(&mut self) -> Vec<Withdrawal> {
+        self.dispatcher.take_withdrawals()
     }
 
     /// Does what there is to do, once in each direction; returns how many packets moved.
@@ -182,7 +189,11 @@ impl Worker {
 
     /// Takes what engines have ended since the last turn, and sends what still waits.
     fn collect(&mut self, now: Moment) -> Result<usize, PortError> {
-        self.dispatcher.poll(&mut self.released);
+        let given_up = self.dispatcher.poll(now, &mut self.released);
+        if given_up > 0 {
+            self.pool.forget(given_up);
+            self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
+        }
         self.finish(now);
         Ok(self.protected.flush(&mut self.pool)? + self.unprotected.flush(&mut self.pool)?)
     }
@@ -327,7 +338,7 @@ impl Worker {
         self.draining = true;
     }
 
-    /// Whether packets are with engines.
+    /// Whether packets are with engines. Those that were given up are not.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.dispatcher.is_busy()
@@ -347,7 +358,8 @@ impl Worker {
         exhausted && !protected && !unprotected && !self.is_busy()
     }
 
-    /// Drops what still waits, when the gateway must end now. What is with an engine is counted; its buffers do not come back.
+    /// Drops what still waits, when the gateway must end now. What is with an engine is counted; its buffers do not come back. What was given up
+    /// was counted then.
     pub fn discard_waiting(&mut self) {
         self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
         for job in self.prepared.jobs.drain(..) {

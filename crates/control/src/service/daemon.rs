@@ -23,8 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
 use testudo_gateway::{
-    Clock, Command, Commander, CommanderError, EngineReport, Inbox, PortPair, ServeError, SystemClock,
-    Worker, serve,
+    Clock, Command, Commander, CommanderError, EngineReport, Inbox, Notice, PortPair, ServeError,
+    SystemClock, Withdrawal, Worker, serve,
 };
 use testudo_ipsec::{Event, EventKind};
 use testudo_packet::Pool;
@@ -92,7 +92,7 @@ pub struct Parts {
 
 enum News {
     Signal(i32),
-    Event(Event),
+    Notice(Notice),
     /// So many events were more than could be told.
     Lost(u64),
     WorkerEnded,
@@ -175,7 +175,7 @@ fn start_worker(
 ) -> io::Result<WorkerThread> {
     std::thread::Builder::new().name(WORKER_THREAD.into()).spawn(move || {
         let mut lost = 0_u64;
-        let mut tell = |event| match news.try_send(News::Event(event)) {
+        let mut tell = |notice| match news.try_send(News::Notice(notice)) {
             // The worker does not wait for the log. What could not be told is counted, and shows in `sa list`.
             Err(_) => lost += 1,
             Ok(()) if lost > 0 => lost = if news.try_send(News::Lost(lost)).is_ok() { 0 } else { lost },
@@ -220,9 +220,12 @@ impl Daemon {
             match news.recv_timeout(LOOK_INTERVAL) {
                 Ok(News::Signal(SIGHUP)) => self.reload(),
                 Ok(News::Signal(_)) => return self.stop(),
-                Ok(News::Event(event)) => self.log(event),
+                Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
+                Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
                 Ok(News::Lost(n)) => {
-                    tracing::warn!("{n} events came too fast to be told: see `testudo sa list`")
+                    tracing::warn!(
+                        "{n} events came too fast to be told: see `testudo status` and `testudo sa list`"
+                    )
                 }
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -364,6 +367,13 @@ impl Daemon {
             }
         }
     }
+}
+
+fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
+    tracing::error!(
+        "engine {engine} has kept packets for too long and is out of service until a restart: {packets} are lost, tunnels go on with the next engine; \
+         see whether its device or library is in order"
+    );
 }
 
 /// Ports, engines and paths stay as they are while a gateway runs.

@@ -86,11 +86,21 @@ fn stages(facts: &Facts) -> Value {
     })
 }
 
+/// An engine as it is: what was in use at first may have been taken out of service since.
+fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
+    let detail = if is_withdrawn {
+        "kept packets for too long and is out of service until a restart"
+    } else {
+        &report.detail
+    };
+    json!({ "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail })
+}
+
 /// The gateway as a whole.
 #[must_use]
 pub fn status(facts: &Facts, roster: &Roster) -> Value {
-    let engines =
-        facts.engines.iter().map(|e| json!({ "name": e.name, "in_use": e.in_use, "detail": e.detail }));
+    let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
+    let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
     json!({
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
@@ -305,5 +315,19 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
             "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {:#x} of tunnel {name}: passes",
             spi(false)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_was_taken_out_of_service_is_not_in_use_and_says_why() {
+        let report = EngineReport { name: "gpu".into(), in_use: true, detail: "a device".into() };
+        assert_eq!(engine(&report, false), json!({ "name": "gpu", "in_use": true, "detail": "a device" }));
+        let withdrawn = engine(&report, true);
+        assert_eq!(withdrawn["in_use"], false);
+        assert!(withdrawn["detail"].as_str().is_some_and(|text| text.contains("out of service")));
     }
 }

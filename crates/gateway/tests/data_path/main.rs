@@ -10,11 +10,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/late_engine.rs"]
+mod late_engine;
+
 mod changes;
 mod drop_reasons;
 mod formation;
 mod handmade;
 mod headers;
+mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
 mod policies;

@@ -1,62 +1,14 @@
 //! The same simulations over an engine that answers late, out of order, and fails at will.
 
+use crate::late_engine::SharedEngine;
 use crate::support::TunnelSpec;
 use crate::support::random::seed;
 use crate::{Scenario, name, run};
-use std::sync::{Arc, Mutex, MutexGuard};
-use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
-};
-use testudo_engine_late::{LateConfig, LateEngine, Order};
+use std::sync::{Arc, Mutex};
+use testudo_crypto::{Engine, Suite};
+use testudo_engine_late::{LateConfig, Order};
+use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
-
-/// A late engine that the test keeps a hand on.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<LateEngine>>);
-
-impl Shared {
-    fn new(config: LateConfig) -> Self {
-        Self(Arc::new(Mutex::new(LateEngine::new(Box::new(PortableEngine::new()), config))))
-    }
-
-    fn engine(&self) -> MutexGuard<'_, LateEngine> {
-        self.0.lock().expect("no test panics with the engine in its hands")
-    }
-}
-
-impl Engine for Shared {
-    fn name(&self) -> &'static str {
-        self.engine().name()
-    }
-
-    fn description(&self) -> String {
-        self.engine().description()
-    }
-
-    fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.engine().capability(suite)
-    }
-
-    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        self.engine().install(key, direction)
-    }
-
-    fn remove(&mut self, key: KeyId) {
-        self.engine().remove(key);
-    }
-
-    fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        self.engine().submit(jobs)
-    }
-
-    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
-        self.engine().poll(done, max);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.engine().in_flight()
-    }
-}
 
 fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::new();
@@ -72,6 +24,7 @@ fn scenarios() -> Vec<Scenario> {
                 first_sequence: if esn { (1 << 32) - 3_000 } else { 1 },
                 lease_block: 1_000,
                 restarts: true,
+                keeps: false,
             });
         }
     }
@@ -81,11 +34,11 @@ fn scenarios() -> Vec<Scenario> {
 /// Runs every scenario on a late engine with the portable one behind it.
 fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
     for scenario in scenarios() {
-        let alive: Arc<Mutex<Vec<Shared>>> = Arc::default();
+        let alive: Arc<Mutex<Vec<SharedEngine>>> = Arc::default();
         let mut engines = |seed| {
-            let late = Shared::new(config(seed));
+            let late = SharedEngine::new(config(seed));
             alive.lock().expect("the list").push(late.clone());
-            vec![Box::new(late) as Box<dyn Engine>, Box::new(PortableEngine::new())]
+            late.before_portable()
         };
         // What a running engine does from now on; gateways that start later get a sound one.
         let fail = || {
@@ -122,4 +75,30 @@ fn an_engine_with_a_short_queue_hands_over_what_it_cannot_take() {
     let config =
         |seed| LateConfig { queue_jobs: 7, polls_max: 3, order: Order::Any, ..LateConfig::unreliable(seed) };
     run_late("an_engine_with_a_short_queue", config, false);
+}
+
+/// One job in a hundred is kept. Half-way, when both gateways have taken their engines out of service, all of them are given back.
+#[test]
+fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
+    for scenario in scenarios() {
+        let scenario = Scenario { restarts: false, keeps: true, ..scenario };
+        let (alive, mut kept): (Arc<Mutex<Vec<SharedEngine>>>, _) = (Arc::default(), 0);
+        let list = || alive.lock().expect("the list");
+        let mut engines = |seed| {
+            let config = LateConfig { kept_per_million: 10_000, ..LateConfig::unreliable(seed) };
+            let late = SharedEngine::new(config);
+            list().push(late.clone());
+            late.before_portable()
+        };
+        let give_back = || {
+            kept = list().iter().map(|engine| engine.in_flight()).sum();
+            list().iter().for_each(|engine| engine.engine().give_back_kept());
+        };
+        let outcome = run("an_engine_that_keeps_jobs", &scenario, &mut engines, give_back);
+        assert!(outcome.delivered * 2 > outcome.sent, "{}: {outcome:?}", name(&scenario));
+        assert_eq!(outcome.withdrawn_midway, 2, "{}: {outcome:?}", name(&scenario));
+        let lost = outcome.refused.get(&DropReason::EngineFault).copied().unwrap_or(0);
+        assert!(kept > 0 && lost == kept as u64, "{kept} kept, {lost} counted");
+        assert!(list().iter().all(|engine| engine.in_flight() == 0), "what came back was taken");
+    }
 }

@@ -12,6 +12,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/late_engine.rs"]
+mod late_engine;
+
 mod corruption;
 mod late;
 mod model;
@@ -52,6 +55,7 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
                         // Each restart skips what was leased: near the end of the numbers that must not be all of them.
                         lease_block: if esn { [150, 1_000, 100_000][number as usize % 3] } else { 150 },
                         restarts: number % 4 != 3,
+                        keeps: false,
                     });
                 }
             }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. What a gateway then delivers is
-//! exactly that, per SA and in order: nothing forged, repeated or damaged, nothing valid refused, nothing lost.
+//! exactly that, per SA and in order: nothing forged, repeated or damaged, nothing valid refused, nothing lost. Where engines keep jobs for good,
+//! as many packets may be missing as were counted, and what was never received may come again.
 
 use crate::corruption::Truth;
 use crate::model::{WindowModel, ecn_at_egress};
@@ -17,6 +18,7 @@ use crate::support::packet::{number, numbered, tunnel_of};
 use crate::support::sealer::esp_offset;
 use crate::support::{Gateway, Handmade, LeaseTwin, PortHandle, Random, Sealer, Side, TunnelSpec};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 use testudo_crypto::Engine;
 use testudo_ipsec::ReplayWindow;
 use testudo_packet::DropReason;
@@ -38,6 +40,8 @@ pub struct Scenario {
     /// How many sequence numbers are leased at a time.
     pub lease_block: u64,
     pub restarts: bool,
+    /// Engines keep jobs for good. (Then without restarts: a gap in the numbers is packets that were lost.)
+    pub keeps: bool,
 }
 
 /// Gives a gateway its engines.
@@ -65,6 +69,14 @@ struct Stream {
     unsaved: Vec<u32>,
     /// A killed gateway forgets what it received since then: only these may come twice.
     forgotten: HashSet<u32>,
+    /// Whether engines keep jobs.
+    keeps: bool,
+    /// How often each packet was handed to the receiver.
+    handed: HashMap<u32, u32>,
+    /// Packets that were overtaken by later ones: an engine has kept them.
+    overtaken: HashSet<u32>,
+    /// Packets that never left.
+    unsent: u64,
 }
 
 /// What a run has shown, so that no scenario passes because nothing happened.
@@ -73,6 +85,8 @@ pub struct Outcome {
     pub sent: u64,
     pub delivered: u64,
     pub refused: HashMap<DropReason, u64>,
+    /// Gateways that had taken an engine out of service when half was done.
+    pub withdrawn_midway: usize,
 }
 
 pub struct Pair<'a> {
@@ -130,6 +144,10 @@ impl Stream {
             delivered: HashSet::new(),
             unsaved: Vec::new(),
             forgotten: HashSet::new(),
+            keeps: scenario.keeps,
+            handed: HashMap::new(),
+            overtaken: HashSet::new(),
+            unsent: 0,
         }
     }
 
@@ -138,6 +156,10 @@ impl Stream {
         let ahead = low.wrapping_sub(self.newest as u32);
         assert!(ahead > 0 && ahead < 1 << 30, "{low:#x} follows {:#x}", self.newest);
         self.newest += u64::from(ahead);
+        if self.keeps {
+            let lost = self.pending.drain(..ahead as usize - 1).count();
+            self.unsent += lost as u64;
+        }
         self.newest
     }
 
@@ -149,6 +171,7 @@ impl Stream {
     /// Decides, before the gateway sees it, whether the packet of an arriving datagram must be delivered.
     fn judge(&mut self, truth: Truth, datagram: &[u8]) {
         let Truth::Genuine { sequence } = truth else { return };
+        *self.handed.entry(self.sent[&sequence]).or_default() += 1;
         if !self.model.receive(sequence) {
             return;
         }
@@ -160,8 +183,28 @@ impl Stream {
         }
     }
 
+    /// A packet has come out where engines keep some: it must be one that was sent, for the first time, and in its order unless the network brought
+    /// it again.
+    fn deliver_what_was_not_kept(&mut self, packet: &[u8]) {
+        let id = number(packet, self.from == Side::A);
+        let place = self.expected.iter().position(|(expected, _)| *expected == id);
+        if let Some(place) = place {
+            self.overtaken.extend(self.expected.drain(..=place).map(|(id, _)| id));
+        }
+        let is_in_order = place.is_some() || !self.overtaken.contains(&id);
+        assert!(is_in_order || self.handed[&id] > 1, "packet {id} came out of order");
+        self.overtaken.remove(&id);
+        let mut original = self.packet(id);
+        original.traffic_class = original.traffic_class & !3 | testudo_wire::ip::traffic_class(packet) & 3;
+        assert!(packet == original.bytes(), "packet {id} was changed under way");
+        assert!(self.delivered.insert(id), "packet {id} came out twice");
+    }
+
     /// A packet has come out: it must be the next expected one, byte for byte.
     fn deliver(&mut self, packet: &[u8]) {
+        if self.keeps {
+            return self.deliver_what_was_not_kept(packet);
+        }
         let id = number(packet, self.from == Side::A);
         let next = self.expected.pop_front();
         assert_eq!(next.map(|(id, _)| id), Some(id), "packet {id} came out, which is not the next one due");
@@ -236,6 +279,8 @@ impl<'a> Pair<'a> {
                 self.save_windows();
             }
             if step == steps / 2 {
+                let withdrawn = |g: &&Gateway| g.worker.counters().withdrawn_engines().next().is_some();
+                self.outcome.withdrawn_midway = self.gateways.iter().filter(withdrawn).count();
                 midway();
             }
             if self.scenario.restarts {
@@ -301,7 +346,9 @@ impl<'a> Pair<'a> {
 
     /// Lets a gateway take all that has arrived, and looks at what it sends.
     fn pump(&mut self, side: Side) {
+        let turn = Duration::from_millis(if self.scenario.keeps { 5 } else { 1 });
         loop {
+            self.gateways[place(side)].clock.advance(turn);
             let refused = self.refused_numbers(side);
             self.gateways[place(side)].turn();
             self.notice_refusals(side, self.refused_numbers(side) - refused);
@@ -392,10 +439,14 @@ impl<'a> Pair<'a> {
     }
 
     fn settle(&mut self, side: Side) {
-        self.pump(side);
-        while self.gateways[place(side)].worker.is_busy() {
+        // Far more turns than any engine has time.
+        for _ in 0..10_000 {
             self.pump(side);
+            if !self.gateways[place(side)].worker.is_busy() {
+                return;
+            }
         }
+        panic!("a worker waits for packets that do not come");
     }
 
     fn save_windows(&mut self) {
@@ -470,6 +521,9 @@ impl<'a> Pair<'a> {
             self.gateways[place(side)].assert_settled();
             self.note_refusals(side);
         }
+        if self.scenario.keeps {
+            self.assert_missing_are_counted();
+        }
         for stream in &self.streams {
             let missing = stream.expected.len();
             assert_eq!(missing, 0, "{missing} packets from {:?} were not delivered", stream.from);
@@ -477,6 +531,20 @@ impl<'a> Pair<'a> {
         }
         self.assert_only_expected_refusals();
         self.outcome
+    }
+
+    /// What did not leave, or was not delivered, was given up with an engine, and counted as such. (Forgeries may have been, too.)
+    fn assert_missing_are_counted(&mut self) {
+        let mut missing = 0;
+        for stream in &mut self.streams {
+            let overdue =
+                stream.expected.drain(..).map(|(id, _)| id).filter(|id| !stream.delivered.contains(id));
+            stream.overtaken.extend(overdue);
+            missing +=
+                stream.unsent + stream.pending.drain(..).count() as u64 + stream.overtaken.len() as u64;
+        }
+        let counted = self.outcome.refused.get(&DropReason::EngineFault).copied().unwrap_or(0);
+        assert!(missing <= counted, "{missing} packets are missing, {counted} were counted");
     }
 
     /// Nothing was dropped for lack of room, buffers, an engine or a policy: only what the network did, and numbers that ran out.
@@ -502,6 +570,9 @@ impl<'a> Pair<'a> {
             R::SendRefused,
             R::ShuttingDown,
         ] {
+            if self.scenario.keeps && reason == R::EngineFault {
+                continue;
+            }
             assert_eq!(
                 self.outcome.refused.get(&reason).copied().unwrap_or(0),
                 0,

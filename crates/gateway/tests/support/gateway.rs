@@ -80,7 +80,11 @@ impl Gateway {
 
     /// Turns until nothing moves and nothing is under way.
     pub fn settle(&mut self) {
-        while self.turn() > 0 || self.worker.is_busy() {}
+        let mut idle = 0;
+        while self.turn() > 0 || self.worker.is_busy() {
+            idle += 1;
+            assert!(idle < 1_000_000, "the worker waits for packets that do not come");
+        }
     }
 
     /// Sends a packet from the protected side and returns what leaves.

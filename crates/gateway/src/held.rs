@@ -1,0 +1,224 @@
+//! What engines hold: every job that was taken and has not come back, with its age.
+//!
+//! An engine that keeps a job for good would stop that job's SA, whose packets leave in order, and have the worker wait for ever. So ages have
+//! a limit. Time is cut into periods, and each engine has a count of jobs for each period in which it took any: what is asked is only
+//! whether the oldest count is zero.
+//!
+//! ```text
+//!   period       16   17   ...   31   32   33 = this one
+//!   engine 0      0    0   ...    0   12  250
+//!   engine 1      0    0   ...    1    0    0     slow: the job is older than a whole period
+//!   engine 2      1    0   ...    0    0    0     overdue: sixteen whole periods have passed since
+//! ```
+
+use crate::lanes::Name;
+use crate::placement::MAX_ENGINES;
+use hashbrown::HashMap;
+use std::time::Duration;
+use testudo_ipsec::Moment;
+
+/// How long an engine may hold a job; it is noticed at most a sixteenth later.
+///
+/// Far above what any engine needs: a GPU that gathers thousands of packets has them for 2.8 to 3.9 ms on average (paper 002, PIPSEA), a NIC or
+/// an offload card for some ten microseconds. And a packet that is older is of no use: TCP has sent it again (RFC 6298 2.4: after a second).
+const AGE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Whole periods that make the limit. One alone, 62.5 ms, is the patience with an engine behind which the pool runs dry.
+const PERIODS: usize = 16;
+const PERIOD: Duration = Duration::from_micros(62_500);
+const _: () = assert!(PERIOD.as_micros() * PERIODS as u128 == AGE_LIMIT.as_micros());
+
+/// Counts for the periods of the limit, the one that goes on, and the one that has just gone beyond.
+const COUNTS: usize = PERIODS + 2;
+
+/// Who took a job, and when.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    engine: usize,
+    /// Place of the period's count.
+    period: usize,
+}
+
+/// What engines hold. Bounded by the pool: every job has a buffer.
+#[derive(Default)]
+pub(crate) struct Held {
+    jobs: HashMap<Name, Taken, foldhash::fast::RandomState>,
+    counts: [[usize; COUNTS]; MAX_ENGINES],
+    /// Place of the count of the period that goes on.
+    period: usize,
+    began: Moment,
+    /// Jobs that each engine held when it was taken out of service, and still does.
+    given_up: [usize; MAX_ENGINES],
+}
+
+impl Held {
+    /// Jobs that engines in service hold.
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether engines have nothing, not even what was given up.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.given_up == [0; MAX_ENGINES]
+    }
+
+    /// Takes note of the time while engines have nothing.
+    #[inline]
+    pub(crate) fn rest(&mut self, now: Moment) {
+        self.began = now;
+    }
+
+    /// Takes note of the time; `true` when a period has ended. One ends at most with each call: time in which nobody looked is not held against
+    /// an engine that had no chance to give anything back.
+    pub(crate) fn advance(&mut self, now: Moment) -> bool {
+        let has_ended = now.since(self.began) >= PERIOD;
+        if has_ended {
+            self.began = now;
+            self.period = (self.period + 1) % COUNTS;
+        }
+        has_ended
+    }
+
+    /// An engine took a job.
+    pub(crate) fn take(&mut self, engine: usize, name: Name) {
+        let taken = Taken { engine, period: self.period };
+        if let Some(counts) = self.counts.get_mut(engine) {
+            counts[taken.period] += 1;
+            self.jobs.insert(name, taken);
+        }
+    }
+
+    /// An engine gives a job back: `false` if it does not hold it, or not any more.
+    pub(crate) fn give_back(&mut self, engine: usize, name: Name) -> bool {
+        let Some(taken) = self.jobs.get(&name).copied().filter(|taken| taken.engine == engine) else {
+            return false;
+        };
+        self.jobs.remove(&name);
+        let count = &mut self.counts[engine][taken.period];
+        *count = count.saturating_sub(1);
+        true
+    }
+
+    /// Whether an engine holds a job beyond the limit. To be asked whenever a period has ended.
+    pub(crate) fn is_overdue(&self, engine: usize) -> bool {
+        // The place behind the period that goes on is the oldest one's.
+        let oldest = (self.period + 1) % COUNTS;
+        self.counts.get(engine).is_some_and(|counts| counts[oldest] > 0)
+    }
+
+    /// Whether an engine holds a job that is older than a whole period.
+    pub(crate) fn is_slow(&self, engine: usize) -> bool {
+        let recent = [self.period, (self.period + COUNTS - 1) % COUNTS];
+        let counts = self.counts.get(engine).into_iter().flatten().enumerate();
+        counts.filter(|(period, _)| !recent.contains(period)).any(|(_, count)| *count > 0)
+    }
+
+    /// Gives up what an engine holds, and names it.
+    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<Name> {
+        let names: Vec<Name> =
+            self.jobs.extract_if(|_, taken| taken.engine == engine).map(|(name, _)| name).collect();
+        if let (Some(counts), Some(given_up)) = (self.counts.get_mut(engine), self.given_up.get_mut(engine)) {
+            *counts = [0; COUNTS];
+            *given_up += names.len();
+        }
+        names
+    }
+
+    /// An engine out of service gave back some of what was given up.
+    pub(crate) fn came_late(&mut self, engine: usize, jobs: usize) {
+        if let Some(given_up) = self.given_up.get_mut(engine) {
+            *given_up = given_up.saturating_sub(jobs);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::Direction::{Open, Seal};
+
+    fn at(ms: u64) -> Moment {
+        Moment(Duration::from_millis(ms))
+    }
+
+    /// Advances in steps of a millisecond until `engine` is overdue, and says when that was.
+    fn overdue_at(held: &mut Held, engine: usize, from: u64) -> Option<u64> {
+        (from..from + 10_000).find(|&ms| held.advance(at(ms)) && held.is_overdue(engine))
+    }
+
+    #[test]
+    fn a_job_is_overdue_after_the_limit_and_at_most_a_sixteenth_later() {
+        for taken_at in [0, 1, 100, 249, 250, 251, 777] {
+            let mut held = Held::default();
+            for ms in 0..=taken_at {
+                held.advance(at(ms));
+            }
+            held.take(1, (Seal, 7));
+            let noticed = overdue_at(&mut held, 1, taken_at).expect("it is noticed");
+            assert!(
+                (1000..=1080).contains(&(noticed - taken_at)),
+                "taken at {taken_at}, noticed at {noticed}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_comes_back_in_time_is_never_overdue() {
+        let mut held = Held::default();
+        let mut periods = 0;
+        for ms in 0..20_000 {
+            if held.advance(at(ms)) {
+                periods += 1;
+                assert!(!held.is_overdue(0), "at {ms} ms");
+            }
+            held.take(0, (Open, ms));
+            if let Some(earlier) = ms.checked_sub(999) {
+                assert!(held.give_back(0, (Open, earlier)));
+            }
+        }
+        assert_eq!((periods, held.len()), (317, 999));
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_does_not_count() {
+        let mut held = Held::default();
+        held.take(0, (Seal, 1));
+        for call in 1..=17 {
+            assert!(held.advance(at(call * 3_600_000)));
+            assert_eq!((held.is_slow(0), held.is_overdue(0)), (call > 1, call == 17), "call {call}");
+        }
+        let mut rested = Held::default();
+        rested.rest(at(3_600_000));
+        rested.take(0, (Seal, 1));
+        assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
+    }
+
+    #[test]
+    fn a_job_comes_back_once_from_the_engine_that_has_it_and_by_its_name() {
+        let mut held = Held::default();
+        held.take(0, (Seal, 1));
+        assert!(
+            !held.give_back(1, (Seal, 1)) && !held.give_back(0, (Open, 1)) && !held.give_back(0, (Seal, 2))
+        );
+        assert!(held.give_back(0, (Seal, 1)) && held.is_empty());
+        assert!(!held.give_back(0, (Seal, 1)));
+    }
+
+    #[test]
+    fn what_is_given_up_is_of_one_engine_and_is_owed_until_it_comes() {
+        let mut held = Held::default();
+        (0..10).for_each(|n| held.take(0, (Seal, n)));
+        (10..13).for_each(|n| held.take(1, (Open, n)));
+        let mut names = held.give_up(0);
+        names.sort_unstable_by_key(|name| name.1);
+        assert!(names.into_iter().eq((0..10).map(|n| (Seal, n))));
+        assert_eq!(held.len(), 3);
+        assert!(!held.give_back(0, (Seal, 3)), "it is not taken back");
+        (10..13).for_each(|n| assert!(held.give_back(1, (Open, n))));
+        assert!(!held.is_empty());
+        held.came_late(0, 4);
+        held.came_late(0, 6);
+        assert!(held.is_empty());
+    }
+}
