@@ -240,6 +240,7 @@ impl Dispatcher {
     /// Gives each job its key in the first engine that has one.
     #[inline]
     fn address(&mut self, jobs: &mut [Job]) -> Addressed {
+        self.lanes.prefetch(jobs);
         let mut last: Option<(Direction, SaRef, (u32, KeyId))> = None;
         let mut common = None;
         let (mut is_common, mut are_known) = (true, true);

@@ -13,6 +13,10 @@ use crate::placement::SaKeys;
 use hashbrown::{HashMap, HashSet};
 use testudo_crypto::{Direction, Job, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
+use testudo_packet::prefetch;
+
+/// As many lanes as are near without being asked for: 16 KiB.
+const NEAR: usize = 256;
 
 /// The name of a job that is under way: direction and cookie, which is SA and ticket.
 pub(crate) type Name = (Direction, u64);
@@ -89,6 +93,21 @@ impl Lanes {
     #[inline]
     fn lane(&mut self, direction: Direction, sa: SaRef) -> Option<&mut Lane> {
         self.of_direction(direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
+    }
+
+    /// Asks for the lanes of jobs, where there are too many to be near. Those of one batch go one way.
+    #[inline]
+    pub(crate) fn prefetch(&self, jobs: &[Job]) {
+        let is_seal = jobs.first().is_some_and(|job| job.direction == Direction::Seal);
+        let lanes = if is_seal { &self.outbound } else { &self.inbound };
+        if lanes.len() <= NEAR {
+            return;
+        }
+        for job in jobs {
+            if let Some(lane) = lanes.get(Prepared::sa_of(job).place()) {
+                prefetch(lane);
+            }
+        }
     }
 
     /// The SA of a job, unless it has gone.

@@ -222,23 +222,23 @@ impl Ipsec {
             .check_place(arrival)
             .and_then(|()| sa.admit(now, &mut self.events))
             .and_then(|()| sa.parse(arrival, buffer.bytes()));
-        if let Ok(p) = &parsed
-            && self.spd.is_indexed()
-        {
-            sa.window.prefetch(p.sequence);
-        }
         match parsed {
-            Ok(p) => jobs.push(Job {
-                buffer,
-                cookie: u64::from(name.bits()) << 32,
-                text_start: p.text_start,
-                text_bytes: p.text_bytes,
-                key: KeyId(u32::MAX),
-                nonce: nonce(sa.salt, p.iv),
-                aad: aad(arrival.header.spi, sa.esn, p.sequence),
-                direction: Direction::Open,
-                status: JobStatus::Pending,
-            }),
+            Ok(p) => {
+                if self.spd.is_indexed() {
+                    sa.window.prefetch(p.sequence);
+                }
+                jobs.push(Job {
+                    buffer,
+                    cookie: u64::from(name.bits()) << 32,
+                    text_start: p.text_start,
+                    text_bytes: p.text_bytes,
+                    key: KeyId(u32::MAX),
+                    nonce: nonce(sa.salt, p.iv),
+                    aad: aad(arrival.header.spi, sa.esn, p.sequence),
+                    direction: Direction::Open,
+                    status: JobStatus::Pending,
+                });
+            }
             Err(reason) => {
                 sa.counters.count_drop(reason);
                 pool.discard(buffer, reason);

@@ -94,7 +94,9 @@ impl ReplayWindow {
     /// Asks for the memory that [`commit`](Self::commit) of `sequence` will need: where windows are many, theirs is seldom near.
     #[inline]
     pub fn prefetch(&self, sequence: u64) {
-        prefetch(&self.words[self.place(sequence).0]);
+        if let Some(word) = self.words.get(self.place(sequence).0) {
+            prefetch(word);
+        }
     }
 
     /// Marks `sequence`, of a packet that has proved authentic, as received, and moves the window if it is the highest.
