@@ -73,17 +73,15 @@ impl Port for LoopPort {
         if self.left == 0 && !self.packets.is_empty() {
             self.left = self.demand.0.swap(0, Ordering::Relaxed);
         }
-        let packets = self.packets.view();
-        while self.left > 0 && !batch.is_full() {
+        let (packets, longest) = (self.packets.view(), pool.packet_bytes());
+        let (mut next, mut left, mut received_bytes) = (self.next, self.left, 0);
+        while left > 0 && !batch.is_full() {
             let Some(mut buffer) = pool.take() else { break };
-            let (head, tail) = packets.get(self.next);
+            let (head, tail) = packets.get(next);
             let bytes = head.len() + tail.len();
-            self.next += 1;
-            if self.next == packets.len() {
-                self.next = 0;
-            }
-            self.left -= 1;
-            if bytes > pool.packet_bytes() {
+            next = if next + 1 == packets.len() { 0 } else { next + 1 };
+            left -= 1;
+            if bytes > longest {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
                 continue;
             }
@@ -93,9 +91,11 @@ impl Port for LoopPort {
                 area[head.len()..bytes].copy_from_slice(tail);
             }
             buffer.set_len(bytes);
-            self.counters.rx_bytes += bytes as u64;
+            received_bytes += bytes as u64;
             batch.push(buffer);
         }
+        (self.next, self.left) = (next, left);
+        self.counters.rx_bytes += received_bytes;
         let received = batch.len() - before;
         self.counters.rx_packets += received as u64;
         self.counters.rx_calls += u64::from(received > 0);
