@@ -288,6 +288,7 @@ impl Daemon {
         let kept = roster.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
         let kept: HashSet<_> = kept.map(|t| t.index).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
+        self.saver.keep(&roster.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
         self.shared.replace_roster(roster);
         self.leases.forget_unused();
         warn(&loaded.configuration);

@@ -4,6 +4,7 @@ use super::roster::Roster;
 use super::usages::{self, Usages};
 use super::windows::{self, Asked, Windows};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use testudo_ipsec::TunnelIndex;
 
@@ -71,6 +72,13 @@ impl Saver {
         let now = Instant::now();
         self.next = now + INTERVAL.max((now - started) * SHARE);
         result
+    }
+
+    /// Forgets all keys but these. A key that comes back counts from 0, and what it had counted when it was last saved says nothing then; nor
+    /// may ever new keys take ever more memory.
+    pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
+        self.windows.keep(keys);
+        self.usages.keep(keys);
     }
 
     fn save_parts(
@@ -189,6 +197,15 @@ mod tests {
         saver.save(&store, &asked(&[5]), &windows(1, 10)).unwrap();
         assert!(!saver.windows.is_changed(key(0), 5));
         assert!(saver.windows.is_changed(key(0), 6));
+    }
+
+    #[test]
+    fn a_key_that_left_and_comes_back_is_due_whatever_it_had_counted() {
+        let (store, mut saver) = (MemoryStore::new(), Saver::new());
+        saver.save(&store, &asked(&[5, 5]), &windows(2, 10)).unwrap();
+        saver.keep(&HashSet::from([key(1)]));
+        assert!(saver.windows.is_changed(key(0), 5));
+        assert!(!saver.windows.is_changed(key(1), 5));
     }
 
     #[test]

@@ -79,6 +79,11 @@ impl Usages {
     pub(crate) fn note(&mut self, saved: &[(Fingerprint, Usage)]) {
         self.saved.extend(saved.iter().copied());
     }
+
+    /// Forgets all keys but these.
+    pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
+        self.saved.retain(|key, _| keys.contains(key));
+    }
 }
 
 /// `usages` in their order, cut into transactions.

@@ -5,7 +5,7 @@
 
 use super::roster::Roster;
 use crate::Fingerprint;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use testudo_ipsec::TunnelIndex;
 
 /// Windows that are saved in one transaction: a lease may have to wait for one, and not for those of all tunnels.
@@ -72,6 +72,11 @@ impl Windows {
 
     pub(crate) fn note(&mut self, saved: &[Entry<'_>]) {
         self.saved.extend(saved.iter().map(|entry| (entry.key, entry.packets)));
+    }
+
+    /// Forgets all keys but these.
+    pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
+        self.saved.retain(|key, _| keys.contains(key));
     }
 }
 
