@@ -236,35 +236,18 @@ fn known_answer(tunnel: &Tunnel) -> (u64, Arc<Lease>) {
 mod tests {
     use super::*;
     use crate::MemoryStore;
+    use crate::config::tests::MINIMAL;
     use std::time::Duration;
     use testudo_crypto::{KeyMaterial, Suite};
     use testudo_ipsec::Spent;
     use zeroize::Zeroizing;
-
-    const TEXT: &str = r#"
-[gateway]
-state = "state.redb"
-[port.protected]
-kind = "tun"
-name = "testudo0"
-[port.unprotected]
-kind = "socket"
-[[tunnel]]
-name = "site-b"
-local = "192.0.2.1"
-remote = "192.0.2.2"
-suite = "aes128gcm16"
-selectors = [ { local = "10.1.0.0/16", remote = "10.2.0.0/16" } ]
-outbound = { spi = 0x1001, key_file = "out.key" }
-inbound = { spi = 0x1002, key_file = "in.key" }
-"#;
 
     fn loaded() -> Loaded {
         let key = |byte| {
             let suite = Suite::Aes128Gcm16;
             KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
         };
-        let configuration = Configuration::parse(TEXT, "t.toml").unwrap();
+        let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
         Loaded { configuration, keys: vec![TunnelKeys { outbound: key(1), inbound: key(2) }] }
     }
 
