@@ -1,12 +1,12 @@
-//! AES-GCM and AES-CBC with HMAC-SHA-1 of our own, for packets, in 512-bit vectors. Of GCM four short packets at a time, or one long one;
-//! of the others sixteen.
+//! AES-GCM and AES-CBC with HMAC-SHA-1 of our own, for packets, in 512-bit vectors. Of GCM four short packets at a time, or long
+//! ones in a relay; of the others sixteen.
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, jobs sorted by what kernel they need
 //!
 //!  AES-GCM
 //!   short     four packets of up to 176 bytes side by side, their tags reduced in the four lanes of one vector
-//!   long      one packet of any length, sixteen blocks at a time
+//!   long      packets of any length in a relay, sixteen blocks at a time: the end of one is hashed beside the beginning of the next
 //!   ghash     products in GF(2^128), sums of them, their reduction
 //!   aes       AES on vectors of four blocks; the key schedule
 //!   key       what is computed once per key: round keys, powers of the hash key
@@ -26,7 +26,7 @@
 //!
 //! **Why GCM is faster than a library called per packet**: no call, no context in memory, nothing per packet but the packet. Four
 //! packets share each load of a round key and the reduction at the end. And the hash of one chunk, or of four packets, is computed
-//! between the AES rounds of the next: the CPU's schedulers hold fewer instructions than either takes, so that one behind the
+//! between the AES rounds of the next, whichever packet that is: the CPU's schedulers hold fewer instructions than either takes, so that one behind the
 //! other would also run one behind the other.
 //!
 //! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that only company fills the vectors,
