@@ -21,6 +21,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod age;
+mod alone;
 mod counters;
 mod ecn;
 mod event;

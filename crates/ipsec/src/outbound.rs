@@ -5,10 +5,9 @@
 //! lease near, a packet too long) is done packet by packet, at its place in the order.
 
 use crate::Ipsec;
-use crate::event::Event;
+use crate::alone::Alone;
 use crate::lifetime::Moment;
 use crate::pair::Pair;
-use crate::reply_budget::ReplyBudget;
 use crate::sa::{MAX_IV_BYTES, OutboundSa, aad, iv, low, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
@@ -21,31 +20,31 @@ use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageCl
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::plain::{PlainHeader, PlainV4};
-use testudo_wire::{ParseError, fragment, icmp, protocol};
+use testudo_wire::{ParseError, protocol};
 
 /// Free bytes that the common path wants before and behind a packet; every pool's buffers have more.
-const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
-const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
+pub(crate) const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
+pub(crate) const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
 const MAX_ICV_BYTES: usize = 32;
 /// What is written behind a packet at once: up to 15 bytes of padding, the trailer, and what the ICV will overwrite.
 const TRAILER_BLOCK_BYTES: usize = 32;
 
 /// What is known of a packet while its batch goes through the phases.
 #[derive(Debug, Clone, Copy)]
-struct Lead {
-    between: Between,
+pub(crate) struct Lead {
+    pub(crate) between: Between,
     /// What stands in the trailer: the protocol number of the packet's IP version.
-    next_header: u8,
+    pub(crate) next_header: u8,
     /// Length of the packet, in bytes.
-    bytes: u16,
-    traffic_class: u8,
+    pub(crate) bytes: u16,
+    pub(crate) traffic_class: u8,
     /// Whether the buffer has the room that the common path wants.
-    has_room: bool,
+    pub(crate) has_room: bool,
 }
 
 /// What policy asks of a packet.
 #[derive(Debug, Clone, Copy)]
-enum Between {
+pub(crate) enum Between {
     /// A plain IPv4 packet, most often decided by its addresses.
     V4(PlainV4),
     Flow(Flow),
@@ -311,7 +310,7 @@ fn admit_run<'a>(
 /// Writes headers and trailer around the packet in `buffer`, and appends the job that seals it to `jobs`. Without the room that its lead has
 /// promised, the buffer comes back.
 #[inline(always)]
-fn push_job(
+pub(crate) fn push_job(
     sa: &OutboundSa,
     template: &OuterTemplate,
     mut buffer: Buffer,
@@ -354,78 +353,6 @@ fn push_job(
     Ok(())
 }
 
-/// A packet by itself: the uncommon path.
-struct Alone<'a> {
-    sa: &'a mut OutboundSa,
-    name: SaRef,
-    now: Moment,
-    pool: &'a mut Pool,
-    out: &'a mut Prepared,
-    events: &'a mut Vec<Event>,
-    replies: &'a mut ReplyBudget,
-}
-
-impl Alone<'_> {
-    /// Makes a job of the packet, or of each fragment that it has to be cut into.
-    fn protect(&mut self, buffer: Buffer) {
-        let header = match IpHeader::parse(buffer.bytes()) {
-            Ok(header) => header,
-            Err(error) => return self.pool.discard(buffer, reason_of(error)),
-        };
-        let mtu = self.sa.inner_mtu;
-        if buffer.len() <= usize::from(mtu) {
-            return self.push(buffer, &header);
-        }
-        if header.dont_fragment {
-            if self.replies.take(self.now) {
-                reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
-            }
-            return self.refuse(buffer, DropReason::TooBig);
-        }
-        for piece in cut(buffer, &header, mtu.into(), self.pool) {
-            self.push(piece, &header);
-        }
-    }
-
-    fn push(&mut self, buffer: Buffer, header: &IpHeader) {
-        if let Err((buffer, reason)) = self.try_push(buffer, header) {
-            self.refuse(buffer, reason);
-        }
-    }
-
-    fn try_push(&mut self, buffer: Buffer, header: &IpHeader) -> Result<(), (Buffer, DropReason)> {
-        let Ok(bytes) = u16::try_from(buffer.len()) else { return Err((buffer, DropReason::NoRoom)) };
-        if self.sa.template.is_none() {
-            return Err((buffer, DropReason::PeerUnknown));
-        }
-        // Room is checked before a number is used up.
-        if buffer.headroom() < ROOM_BEFORE || buffer.tailroom() < ROOM_BEHIND {
-            return Err((buffer, DropReason::NoRoom));
-        }
-        let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
-            Ok(sequence) => sequence,
-            Err(reason) => return Err((buffer, reason)),
-        };
-        self.sa.counters.count(1, bytes.into(), sequence);
-        let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
-        let lead = Lead {
-            between: Between::Flow(Flow::outbound(header, buffer.bytes())),
-            next_header: header.version.protocol(),
-            bytes,
-            traffic_class: header.traffic_class,
-            has_room: true,
-        };
-        let numbers = (sequence, u64::from(self.name.bits()) << 32);
-        let jobs = &mut self.out.jobs;
-        push_job(self.sa, template, buffer, &lead, numbers, jobs).map_err(|b| (b, DropReason::NoRoom))
-    }
-
-    fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
-        self.sa.counters.count_drop(reason);
-        self.pool.discard(buffer, reason);
-    }
-}
-
 /// Offsets inside a datagram, which are below 2^16.
 #[inline]
 pub(crate) fn small(n: usize) -> u32 {
@@ -452,57 +379,6 @@ const fn trailers() -> [[u8; TRAILER_BLOCK_BYTES]; MAX_PADDING + 1] {
         padding += 1;
     }
     all
-}
-
-/// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new ones. If buffers lack, all are
-/// dropped: a part of a packet's fragments helps nobody.
-fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
-    let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
-    let Some(first) = pieces.next() else {
-        // The tunnel's MTU is below any fragment's size: configuration refuses that, so this is only a last fence.
-        drop(pieces);
-        pool.discard(buffer, DropReason::TooBig);
-        return Vec::new();
-    };
-    let mut later = Vec::new();
-    let mut is_whole = true;
-    for piece in pieces {
-        let Some(mut own) = pool.create() else {
-            is_whole = false;
-            break;
-        };
-        let payload =
-            &header.payload(buffer.bytes())[piece.payload_start..piece.payload_start + piece.payload_bytes];
-        let area = own.receive_area();
-        area[..piece.header_bytes].copy_from_slice(&piece.header[..piece.header_bytes]);
-        area[piece.header_bytes..piece.header_bytes + payload.len()].copy_from_slice(payload);
-        own.set_len(piece.header_bytes + payload.len());
-        later.push(own);
-    }
-    buffer.truncate(first.header_bytes + first.payload_bytes);
-    buffer.bytes_mut()[..first.header_bytes].copy_from_slice(&first.header[..first.header_bytes]);
-    later.insert(0, buffer);
-    if !is_whole {
-        later.drain(..).for_each(|buffer| pool.discard(buffer, DropReason::PoolEmpty));
-    }
-    later
-}
-
-/// Tells the sender of `packet` how long it may be. The reply comes from the packet's own destination: the gateway may have no address inside.
-fn reply_too_big(header: &IpHeader, packet: &Buffer, mtu: u16, pool: &mut Pool, replies: &mut Vec<Buffer>) {
-    let mut message = [0; icmp::MAX_TOO_BIG_BYTES];
-    let Ok(Some(length)) = icmp::too_big(header, packet.bytes(), mtu, header.destination, &mut message)
-    else {
-        return;
-    };
-    if length > pool.packet_bytes() {
-        return;
-    }
-    if let Some(mut reply) = pool.create() {
-        reply.receive_area()[..length].copy_from_slice(&message[..length]);
-        reply.set_len(length);
-        replies.push(reply);
-    }
 }
 
 pub(crate) fn reason_of(error: ParseError) -> DropReason {

@@ -1,0 +1,136 @@
+//! Packets that leave one by one: what is not common outbound (options, fragments, too long, a limit or the end of a lease near).
+
+use crate::event::Event;
+use crate::lifetime::Moment;
+use crate::outbound::{Between, Lead, ROOM_BEFORE, ROOM_BEHIND, push_job, reason_of};
+use crate::reply_budget::ReplyBudget;
+use crate::sa::OutboundSa;
+use crate::selector::Flow;
+use crate::slots::SaRef;
+use crate::verdict::Prepared;
+use testudo_packet::{Buffer, DropReason, Pool};
+use testudo_wire::ip::IpHeader;
+use testudo_wire::{fragment, icmp};
+
+/// A packet by itself: the uncommon path.
+pub(crate) struct Alone<'a> {
+    pub(crate) sa: &'a mut OutboundSa,
+    pub(crate) name: SaRef,
+    pub(crate) now: Moment,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) out: &'a mut Prepared,
+    pub(crate) events: &'a mut Vec<Event>,
+    pub(crate) replies: &'a mut ReplyBudget,
+}
+
+impl Alone<'_> {
+    /// Makes a job of the packet, or of each fragment that it has to be cut into.
+    pub(crate) fn protect(&mut self, buffer: Buffer) {
+        let header = match IpHeader::parse(buffer.bytes()) {
+            Ok(header) => header,
+            Err(error) => return self.pool.discard(buffer, reason_of(error)),
+        };
+        let mtu = self.sa.inner_mtu;
+        if buffer.len() <= usize::from(mtu) {
+            return self.push(buffer, &header);
+        }
+        if header.dont_fragment {
+            if self.replies.take(self.now) {
+                reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
+            }
+            return self.refuse(buffer, DropReason::TooBig);
+        }
+        for piece in cut(buffer, &header, mtu.into(), self.pool) {
+            self.push(piece, &header);
+        }
+    }
+
+    fn push(&mut self, buffer: Buffer, header: &IpHeader) {
+        if let Err((buffer, reason)) = self.try_push(buffer, header) {
+            self.refuse(buffer, reason);
+        }
+    }
+
+    fn try_push(&mut self, buffer: Buffer, header: &IpHeader) -> Result<(), (Buffer, DropReason)> {
+        let Ok(bytes) = u16::try_from(buffer.len()) else { return Err((buffer, DropReason::NoRoom)) };
+        if self.sa.template.is_none() {
+            return Err((buffer, DropReason::PeerUnknown));
+        }
+        // Room is checked before a number is used up.
+        if buffer.headroom() < ROOM_BEFORE || buffer.tailroom() < ROOM_BEHIND {
+            return Err((buffer, DropReason::NoRoom));
+        }
+        let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
+            Ok(sequence) => sequence,
+            Err(reason) => return Err((buffer, reason)),
+        };
+        self.sa.counters.count(1, bytes.into(), sequence);
+        let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
+        let lead = Lead {
+            between: Between::Flow(Flow::outbound(header, buffer.bytes())),
+            next_header: header.version.protocol(),
+            bytes,
+            traffic_class: header.traffic_class,
+            has_room: true,
+        };
+        let numbers = (sequence, u64::from(self.name.bits()) << 32);
+        let jobs = &mut self.out.jobs;
+        push_job(self.sa, template, buffer, &lead, numbers, jobs).map_err(|b| (b, DropReason::NoRoom))
+    }
+
+    fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
+        self.sa.counters.count_drop(reason);
+        self.pool.discard(buffer, reason);
+    }
+}
+
+/// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new ones. If buffers lack, all are
+/// dropped: a part of a packet's fragments helps nobody.
+fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
+    let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
+    let Some(first) = pieces.next() else {
+        // The tunnel's MTU is below any fragment's size: configuration refuses that, so this is only a last fence.
+        drop(pieces);
+        pool.discard(buffer, DropReason::TooBig);
+        return Vec::new();
+    };
+    let mut later = Vec::new();
+    let mut is_whole = true;
+    for piece in pieces {
+        let Some(mut own) = pool.create() else {
+            is_whole = false;
+            break;
+        };
+        let payload =
+            &header.payload(buffer.bytes())[piece.payload_start..piece.payload_start + piece.payload_bytes];
+        let area = own.receive_area();
+        area[..piece.header_bytes].copy_from_slice(&piece.header[..piece.header_bytes]);
+        area[piece.header_bytes..piece.header_bytes + payload.len()].copy_from_slice(payload);
+        own.set_len(piece.header_bytes + payload.len());
+        later.push(own);
+    }
+    buffer.truncate(first.header_bytes + first.payload_bytes);
+    buffer.bytes_mut()[..first.header_bytes].copy_from_slice(&first.header[..first.header_bytes]);
+    later.insert(0, buffer);
+    if !is_whole {
+        later.drain(..).for_each(|buffer| pool.discard(buffer, DropReason::PoolEmpty));
+    }
+    later
+}
+
+/// Tells the sender of `packet` how long it may be. The reply comes from the packet's own destination: the gateway may have no address inside.
+fn reply_too_big(header: &IpHeader, packet: &Buffer, mtu: u16, pool: &mut Pool, replies: &mut Vec<Buffer>) {
+    let mut message = [0; icmp::MAX_TOO_BIG_BYTES];
+    let Ok(Some(length)) = icmp::too_big(header, packet.bytes(), mtu, header.destination, &mut message)
+    else {
+        return;
+    };
+    if length > pool.packet_bytes() {
+        return;
+    }
+    if let Some(mut reply) = pool.create() {
+        reply.receive_area()[..length].copy_from_slice(&message[..length]);
+        reply.set_len(length);
+        replies.push(reply);
+    }
+}
