@@ -79,8 +79,12 @@ impl Outlet {
         }
     }
 
-    /// Sends while a whole batch is there; what is left may still be joined by what comes next.
-    pub(crate) fn flush_full(&mut self, pool: &mut Pool) -> Result<(), PortError> {
+    /// Sends what the port gains nothing from waiting with: all, or, where it joins packets, whole batches, since what is left may still be
+    /// joined by what comes next.
+    pub(crate) fn flush_ready(&mut self, pool: &mut Pool) -> Result<(), PortError> {
+        if !self.port.joins() {
+            return self.flush(pool).map(drop);
+        }
         while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
             let room = BATCH_SIZE - self.batch.len();
             self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));

@@ -9,11 +9,18 @@ use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
 use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Selector, Spd, TunnelIndex};
-use testudo_packet::{Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
-/// Batches that are taken from one side before what became of them is sent: what the other port joins into one call may stand in several
-/// batches. More would only make the first of them late.
+/// Packets after which a turn ends: what every turn costs should be spread over many.
+const PACKETS: usize = 4 * BATCH_SIZE;
+/// Times that a port is asked in a turn if the other one joins packets: what that joins into one call may stand in several batches, and more would
+/// only make the first of them late.
 const ROUNDS: usize = 4;
+
+/// Times at most that a port is asked in a turn for what goes out by `outlet`.
+fn rounds(outlet: &Outlet) -> usize {
+    if outlet.port.joins() { ROUNDS } else { PACKETS }
+}
 
 /// The two sides of a gateway.
 pub struct PortPair {
@@ -201,7 +208,7 @@ impl Worker {
     fn outbound(&mut self, now: Moment) -> Result<usize, PortError> {
         self.outbound_clock.begin();
         let mut moved = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds(&self.unprotected) {
             let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
             if received == 0 {
                 break;
@@ -218,6 +225,9 @@ impl Worker {
             }
             if !self.dispatcher.gathers() {
                 self.seal(now)?;
+            }
+            if moved >= PACKETS {
+                break;
             }
         }
         self.seal(now)?;
@@ -243,7 +253,7 @@ impl Worker {
             self.finish(now);
         }
         self.outbound_clock.lap(Stage::Finish);
-        self.unprotected.flush_full(&mut self.pool)?;
+        self.unprotected.flush_ready(&mut self.pool)?;
         self.outbound_clock.lap(Stage::Transmit);
         Ok(())
     }
@@ -251,7 +261,7 @@ impl Worker {
     fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
         self.inbound_clock.begin();
         let mut moved = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds(&self.protected) {
             let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
             if received == 0 {
                 break;
@@ -265,6 +275,9 @@ impl Worker {
             }
             if !self.dispatcher.gathers() {
                 self.open(now)?;
+            }
+            if moved >= PACKETS {
+                break;
             }
         }
         self.open(now)?;
@@ -291,7 +304,7 @@ impl Worker {
             self.finish(now);
             self.inbound_clock.lap(Stage::Finish);
         }
-        self.protected.flush_full(&mut self.pool)?;
+        self.protected.flush_ready(&mut self.pool)?;
         self.inbound_clock.lap(Stage::Transmit);
         Ok(())
     }

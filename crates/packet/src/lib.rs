@@ -23,6 +23,7 @@
 
 mod batch;
 mod buffer;
+mod carry;
 mod drop_reason;
 mod fate;
 mod pool;

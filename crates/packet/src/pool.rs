@@ -1,6 +1,6 @@
 //! Where buffers come from and go back to.
 
-use crate::{Batch, Buffer, DropCounters, DropReason};
+use crate::{Batch, Buffer, DropCounters, DropReason, carry};
 
 /// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines.
 pub const HEADROOM_BYTES: usize = 128;
@@ -49,9 +49,14 @@ impl Pool {
     }
 
     /// [Takes](Self::take) up to `count` buffers, as many as there are and as `buffers` has room for.
+    #[inline]
     pub fn take_many(&mut self, count: usize, buffers: &mut Batch) {
-        let count = count.min(buffers.remaining_capacity());
-        buffers.extend(std::iter::from_fn(|| self.take()).take(count));
+        let (count, before) = (count.min(buffers.remaining_capacity()), buffers.len());
+        let taken = carry::last_to_batch(&mut self.free, count, buffers);
+        buffers[before..].iter_mut().for_each(|buffer| buffer.reset(HEADROOM_BYTES));
+        if taken < count {
+            buffers.extend(std::iter::from_fn(|| self.take()).take(count - taken));
+        }
     }
 
     fn make(&mut self) -> Option<Buffer> {
@@ -72,6 +77,18 @@ impl Pool {
     pub fn recycle(&mut self, buffer: Buffer) {
         if self.free.len() < self.made && buffer.capacity() >= self.capacity() {
             self.free.push(buffer);
+        }
+    }
+
+    /// [Takes back](Self::recycle) all of a batch.
+    #[inline]
+    pub fn recycle_all(&mut self, batch: &mut Batch) {
+        let capacity = self.capacity();
+        let are_ours = batch.iter().all(|buffer| buffer.capacity() >= capacity);
+        if are_ours && batch.len() <= self.made - self.free.len() {
+            carry::all_to_list(batch, &mut self.free);
+        } else {
+            batch.drain(..).for_each(|buffer| self.recycle(buffer));
         }
     }
 
@@ -191,6 +208,23 @@ mod tests {
         pool.recycle(own);
         pool.recycle(Buffer::with_capacity(4096));
         assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    fn a_batch_comes_back_as_its_buffers_would_one_by_one() {
+        let mut pool = Pool::new(3, 100);
+        let mut batch = Batch::new();
+        pool.take_many(3, &mut batch);
+        pool.recycle_all(&mut batch);
+        assert_eq!((batch.len(), pool.available()), (0, 3));
+        pool.take_many(2, &mut batch);
+        batch.push(Buffer::with_capacity(64));
+        pool.recycle_all(&mut batch);
+        assert_eq!((batch.len(), pool.available()), (0, 3), "what is too short stays out");
+        pool.take_many(1, &mut batch);
+        batch.extend([Buffer::with_capacity(4096), Buffer::with_capacity(4096)]);
+        pool.recycle_all(&mut batch);
+        assert_eq!((batch.len(), pool.free.len()), (0, 3), "no more than were made");
     }
 
     #[test]

@@ -64,6 +64,12 @@ pub trait Port: Send {
         Vec::new()
     }
 
+    /// Whether this port joins packets of a batch into fewer calls of the system: it then is given whole batches. Any other is given
+    /// packets as soon as they are ready, so that their buffers come back while the caches still have them.
+    fn joins(&self) -> bool {
+        true
+    }
+
     /// Whether `rx` will never give a packet again: the end of a file.
     fn exhausted(&self) -> bool {
         false

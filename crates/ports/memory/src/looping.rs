@@ -5,6 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
+/// Packets that are given at once, as a NIC's driver does.
+const BURST_PACKETS: usize = 32;
+/// Bytes after which no more are given at once: what is copied from, and to, and what is made of it should find place in a first-level cache.
+const BURST_BYTES: usize = 12 * 1024;
+
 /// Asks a [`LoopPort`] for packets.
 #[derive(Debug, Clone, Default)]
 pub struct Demand(Arc<AtomicU64>);
@@ -63,6 +68,43 @@ impl LoopPort {
     }
 }
 
+impl LoopPort {
+    /// How many packets to give now, of `most`, and how many bytes these have: a burst, which ends before a packet that does not fit a buffer, and
+    /// where the packets begin anew.
+    #[inline]
+    fn burst(&self, longest: usize, most: usize) -> (usize, usize) {
+        let most = most.min(usize::try_from(self.left).unwrap_or(usize::MAX)).min(BURST_PACKETS);
+        let (mut count, mut bytes) = (0, 0);
+        for place in self.packets.view().places.iter().skip(self.next).take(most) {
+            if place.bytes() > longest || bytes >= BURST_BYTES {
+                break;
+            }
+            count += 1;
+            bytes += place.bytes();
+        }
+        (count, bytes)
+    }
+
+    /// Drops packets that do not fit a buffer, where the next ones do not.
+    fn skip_too_long(&mut self, pool: &mut Pool) {
+        while let Some(place) = self.packets.view().places.get(self.next)
+            && self.left > 0
+            && place.bytes() > pool.packet_bytes()
+        {
+            pool.count(DropReason::ReceiveTruncated, 1);
+            self.advance(1);
+        }
+    }
+
+    fn advance(&mut self, packets: usize) {
+        self.next += packets;
+        if self.next >= self.packets.len() {
+            self.next = 0;
+        }
+        self.left -= packets as u64;
+    }
+}
+
 impl Port for LoopPort {
     fn name(&self) -> &str {
         &self.name
@@ -73,30 +115,24 @@ impl Port for LoopPort {
         if self.left == 0 && !self.packets.is_empty() {
             self.left = self.demand.0.swap(0, Ordering::Relaxed);
         }
-        let (packets, longest) = (self.packets.view(), pool.packet_bytes());
-        let (mut next, mut left, mut received_bytes) = (self.next, self.left, 0);
-        while left > 0 && !batch.is_full() {
-            let Some(mut buffer) = pool.take() else { break };
-            let (head, tail) = packets.get(next);
-            let bytes = head.len() + tail.len();
-            next = if next + 1 == packets.len() { 0 } else { next + 1 };
-            left -= 1;
-            if bytes > longest {
-                pool.discard(buffer, DropReason::ReceiveTruncated);
-                continue;
-            }
-            let area = buffer.receive_area();
-            area[..head.len()].copy_from_slice(head);
-            if !tail.is_empty() {
-                area[head.len()..bytes].copy_from_slice(tail);
-            }
-            buffer.set_len(bytes);
-            received_bytes += bytes as u64;
-            batch.push(buffer);
-        }
-        (self.next, self.left) = (next, left);
-        self.counters.rx_bytes += received_bytes;
+        self.skip_too_long(pool);
+        let (count, bytes) =
+            self.burst(pool.packet_bytes(), batch.remaining_capacity().min(pool.available()));
+        pool.take_many(count, batch);
         let received = batch.len() - before;
+        let packets = self.packets.view();
+        for (buffer, place) in batch[before..].iter_mut().zip(&packets.places[self.next..]) {
+            let (head, tail) = packets.at(place);
+            let area = &mut buffer.receive_area()[..head.len() + tail.len()];
+            let (start, end) = area.split_at_mut(head.len());
+            start.copy_from_slice(head);
+            if !tail.is_empty() {
+                end.copy_from_slice(tail);
+            }
+            buffer.set_len(place.bytes());
+        }
+        self.advance(received);
+        self.counters.rx_bytes += bytes as u64;
         self.counters.rx_packets += received as u64;
         self.counters.rx_calls += u64::from(received > 0);
         Ok(received)
@@ -104,10 +140,8 @@ impl Port for LoopPort {
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let taken = batch.len();
-        for buffer in batch.drain(..) {
-            self.counters.tx_bytes += buffer.len() as u64;
-            pool.recycle(buffer);
-        }
+        self.counters.tx_bytes += batch.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        pool.recycle_all(batch);
         self.counters.tx_packets += taken as u64;
         self.counters.tx_calls += u64::from(taken > 0);
         Ok(taken)
@@ -115,6 +149,10 @@ impl Port for LoopPort {
 
     fn exhausted(&self) -> bool {
         self.left == 0 && self.demand.is_none()
+    }
+
+    fn joins(&self) -> bool {
+        false
     }
 
     fn counters(&self) -> PortCounters {
@@ -149,11 +187,38 @@ mod tests {
         for expected in [[1, 2], [3, 1]] {
             demand.ask(2);
             assert!(!port.exhausted());
-            assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 2);
+            while port.rx(&mut pool, &mut batch).unwrap() > 0 {}
             assert_eq!(batch.iter().map(|buffer| buffer.bytes()[0]).collect::<Vec<_>>(), expected);
             port.tx(&mut pool, &mut batch).unwrap();
             assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0);
         }
+    }
+
+    #[test]
+    fn a_burst_ends_by_packets_and_by_bytes() {
+        let given = |lengths: &[usize]| {
+            let mut port = LoopPort::new("load", lengths.iter().map(|&n| vec![0; n]).collect::<Vec<_>>());
+            let (mut pool, mut batch) = (Pool::new(64, 9000), Batch::new());
+            port.rx(&mut pool, &mut batch).unwrap();
+            assert_eq!(port.counters().rx_bytes, batch.iter().map(|b| b.len() as u64).sum::<u64>());
+            batch.len()
+        };
+        assert_eq!(given(&[1; 64]), BURST_PACKETS);
+        assert_eq!(given(&[1; 7]), 7, "it ends where the packets begin anew");
+        assert_eq!(given(&[6 * 1024; 9]), 2);
+        assert_eq!(given(&[9000; 9]), 2, "the last one goes beyond");
+    }
+
+    #[test]
+    fn packets_longer_than_a_buffer_are_dropped_and_the_others_come() {
+        let mut port =
+            LoopPort::new("load", vec![vec![1; 101], vec![2], vec![3; 101], vec![4]]).with_limit(8);
+        let (mut pool, mut batch) = (Pool::new(8, 100), Batch::new());
+        while !port.exhausted() {
+            port.rx(&mut pool, &mut batch).unwrap();
+        }
+        assert_eq!(batch.iter().map(|buffer| buffer.bytes()[0]).collect::<Vec<_>>(), [2, 4, 2, 4]);
+        assert_eq!((pool.drops().get(DropReason::ReceiveTruncated), port.counters().rx_packets), (4, 4));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Where one packet is.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+pub(crate) struct Place {
     head_start: usize,
     head_bytes: usize,
     tail_bytes: usize,
@@ -49,7 +49,8 @@ impl Packets {
     /// Head and tail of one packet; empty beyond the last.
     #[must_use]
     pub fn get(&self, number: usize) -> (&[u8], &[u8]) {
-        self.view().get(number)
+        let view = self.view();
+        view.places.get(number).map_or((&[], &[]), |place| view.at(place))
     }
 
     /// All of it at hand, for a loop over many.
@@ -66,7 +67,14 @@ impl Packets {
     /// Bytes of all packets, tails counted for each.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.places.iter().map(|place| place.head_bytes + place.tail_bytes).sum()
+        self.places.iter().map(Place::bytes).sum()
+    }
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.head_bytes + self.tail_bytes
     }
 }
 
@@ -74,19 +82,14 @@ impl Packets {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     heads: &'a [u8],
-    places: &'a [Place],
+    pub(crate) places: &'a [Place],
     tail: &'a [u8],
 }
 
 impl<'a> View<'a> {
+    /// Head and tail of the packet at a place.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, number: usize) -> (&'a [u8], &'a [u8]) {
-        let Some(place) = self.places.get(number) else { return (&[], &[]) };
+    pub(crate) fn at(&self, place: &Place) -> (&'a [u8], &'a [u8]) {
         let head = &self.heads[place.head_start..place.head_start + place.head_bytes];
         (head, &self.tail[..place.tail_bytes])
     }
