@@ -88,14 +88,24 @@ impl EspTrailer {
 #[inline]
 fn is_default_padding(body: &[u8], payload_bytes: usize) -> bool {
     let pad_bytes = body.len() - payload_bytes;
-    match body.last_chunk::<8>() {
-        Some(last) if pad_bytes < 8 => {
-            let found = u64::from_le_bytes(*last) >> (8 * (7 - pad_bytes)) >> 8;
-            let expected = 0x0807_0605_0403_0201 & !(u64::MAX << (8 * pad_bytes));
-            found == expected
-        }
+    match (body.last_chunk::<8>(), SHORT_PADDINGS.get(pad_bytes)) {
+        (Some(last), Some((mask, padding))) => u64::from_le_bytes(*last) & mask == *padding,
         _ => body[payload_bytes..].iter().zip(1..=u8::MAX).all(|(&found, expected)| found == expected),
     }
+}
+
+/// Which of eight bytes, the last of them the highest, are padding, and what these are, by the number of bytes.
+static SHORT_PADDINGS: [(u64, u64); 8] = short_paddings();
+
+const fn short_paddings() -> [(u64, u64); 8] {
+    let mut all = [(0, 0); 8];
+    let mut bytes = 1;
+    while bytes < all.len() {
+        let free = 8 * (8 - bytes);
+        all[bytes] = (u64::MAX << free, 0x0807_0605_0403_0201 << free);
+        bytes += 1;
+    }
+    all
 }
 
 #[cfg(test)]
