@@ -241,26 +241,21 @@ impl Dispatcher {
     #[inline]
     fn address(&mut self, jobs: &mut [Job]) -> Addressed {
         self.lanes.prefetch(jobs);
-        let mut last: Option<(Direction, SaRef, (u32, KeyId))> = None;
         let mut common = None;
         let (mut is_common, mut are_known) = (true, true);
+        let (mut last, mut key) = (None, KeyId(u32::MAX));
         for job in jobs {
-            let (direction, sa) = (job.direction, Prepared::sa_of(job));
             // Packets of one SA tend to stand together.
-            let (engine, key) = match last {
-                Some((d, s, first)) if d == direction && s == sa => first,
-                _ => {
-                    let Some(lane) = self.lanes.of(job) else {
-                        are_known = false;
-                        continue;
-                    };
-                    last = Some((direction, sa, lane.first));
-                    lane.first
-                }
-            };
+            let name = Some((Prepared::sa_of(job), job.direction));
+            if name != last {
+                last = name;
+                let (engine, its_key) =
+                    self.lanes.of(job).map_or((NO_ENGINE, KeyId(u32::MAX)), |lane| lane.first);
+                key = its_key;
+                are_known &= engine != NO_ENGINE;
+                is_common &= *common.get_or_insert(engine) == engine;
+            }
             job.key = key;
-            are_known &= engine != NO_ENGINE;
-            is_common &= *common.get_or_insert(engine) == engine;
         }
         match common {
             Some(engine) if are_known && is_common => Addressed::ToOne(engine as usize),

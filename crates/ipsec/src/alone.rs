@@ -1,11 +1,11 @@
 //! Packets that leave one by one: what is not common outbound (options, fragments, too long, a limit or the end of a lease near).
 
 use crate::event::Event;
+use crate::framing::{Content, Framing, has_room};
+use crate::lead::reason_of;
 use crate::lifetime::Moment;
-use crate::outbound::{Between, Lead, ROOM_BEFORE, ROOM_BEHIND, push_job, reason_of};
 use crate::reply_budget::ReplyBudget;
 use crate::sa::OutboundSa;
-use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::verdict::Prepared;
 use testudo_packet::{Buffer, DropReason, Pool};
@@ -57,7 +57,7 @@ impl Alone<'_> {
             return Err((buffer, DropReason::PeerUnknown));
         }
         // Room is checked before a number is used up.
-        if buffer.headroom() < ROOM_BEFORE || buffer.tailroom() < ROOM_BEHIND {
+        if !has_room(&buffer) {
             return Err((buffer, DropReason::NoRoom));
         }
         let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
@@ -65,17 +65,17 @@ impl Alone<'_> {
             Err(reason) => return Err((buffer, reason)),
         };
         self.sa.counters.count(1, bytes.into(), sequence);
-        let Some(template) = &self.sa.template else { return Err((buffer, DropReason::PeerUnknown)) };
-        let lead = Lead {
-            between: Between::Flow(Flow::outbound(header, buffer.bytes())),
-            next_header: header.version.protocol(),
-            bytes,
-            traffic_class: header.traffic_class,
-            has_room: true,
+        let Some(framing) = Framing::of(self.sa, self.name) else {
+            return Err((buffer, DropReason::PeerUnknown));
         };
-        let numbers = (sequence, u64::from(self.name.bits()) << 32);
-        let jobs = &mut self.out.jobs;
-        push_job(self.sa, template, buffer, &lead, numbers, jobs).map_err(|b| (b, DropReason::NoRoom))
+        let next_header = header.version.protocol();
+        let content = Content { bytes, traffic_class: header.traffic_class, next_header };
+        let mut job = framing.job(buffer, sequence);
+        if !framing.write_one(&mut job, content, sequence) {
+            return Err((job.buffer, DropReason::NoRoom));
+        }
+        self.out.jobs.push(job);
+        Ok(())
     }
 
     fn refuse(&mut self, buffer: Buffer, reason: DropReason) {

@@ -3,10 +3,13 @@
 //! As outbound, a batch goes through in phases. What is not a plain ESP packet, with or without UDP, is told by the whole parser.
 
 use crate::event::{Event, EventKind};
+use crate::framing::small;
+use crate::lead::reason_of;
 use crate::lifetime::Moment;
-use crate::outbound::{reason_of, small};
 use crate::pair::Pair;
+use crate::policy_table::Answer;
 use crate::replay::ReplayError;
+use crate::runs::{Runs, Way, discard, take};
 use crate::sa::{InboundSa, Local, aad, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
@@ -17,7 +20,7 @@ use crate::verdict::{Cleared, Prepared};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::net::IpAddr;
-use testudo_crypto::{Direction, Job, JobStatus, KeyId};
+use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, EspTrailer, NAT_KEEPALIVE};
 use testudo_wire::ip::{self, IPV4_HEADER_BYTES, IpHeader, Version};
@@ -76,19 +79,19 @@ impl Ipsec {
             self.see(buffer, &mut seen);
         }
         clock.lap(Stage::Parse);
-        let mut names = ArrayVec::<Option<SaRef>, BATCH_SIZE>::new();
-        for seen in &seen {
-            names.push(self.find(seen));
-        }
+        let mut runs = Runs::default();
+        self.find_sas(&seen, &mut runs);
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for ((buffer, seen), name) in batch.drain(..).zip(&seen).zip(names) {
-            match seen {
-                Seen::Esp(arrival) => self.open(name, arrival, buffer, now, pool, &mut out.jobs),
-                Seen::Pass => out.pass.push(buffer),
-                Seen::Drop(reason) => pool.discard(buffer, *reason),
+        for (way, seen, buffers) in runs.over(&seen, batch) {
+            match way {
+                Way::Sa(name) => self.open(name, seen, buffers, now, pool, &mut out.jobs),
+                Way::Pass => out.pass.extend(take(buffers)),
+                Way::Drop(reason) => discard(buffers, reason, pool),
             }
         }
+        // All of them are taken: what stands there has no memory.
+        batch.clear();
         clock.lap(Stage::Headers);
     }
 
@@ -196,53 +199,68 @@ impl Ipsec {
         }
     }
 
-    /// The SA of an arrival, whose memory is asked for at the same time.
+    /// Finds the SA of each arrival, and asks for its memory.
     #[inline]
-    fn find(&self, seen: &Seen) -> Option<SaRef> {
-        let Seen::Esp(arrival) = seen else { return None };
-        let name = self.sad.get(arrival.header.spi)?;
-        self.inbound.prefetch(name);
-        Some(name)
+    fn find_sas(&self, seen: &[Seen], runs: &mut Runs) {
+        let mut last = None;
+        for seen in seen {
+            let (way, spi) = match seen {
+                // Packets of one SA tend to stand together.
+                Seen::Esp(arrival) if last == Some(arrival.header.spi) => {
+                    runs.push_same();
+                    continue;
+                }
+                Seen::Esp(Arrival { header, .. }) => {
+                    let name = self.sad.get(header.spi);
+                    (name.map_or(Way::Drop(DropReason::UnknownSpi), Way::Sa), Some(header.spi))
+                }
+                Seen::Pass => (Way::Pass, None),
+                Seen::Drop(reason) => (Way::Drop(*reason), None),
+            };
+            last = spi;
+            runs.push(way);
+            if let Way::Sa(name) = way {
+                self.inbound.prefetch(name);
+            }
+        }
     }
 
-    /// Appends the job that opens an ESP packet to `jobs`.
+    /// Appends the jobs that open ESP packets of one SA to `jobs`.
     #[inline]
     fn open(
         &mut self,
-        name: Option<SaRef>,
-        arrival: &Arrival,
-        buffer: Buffer,
+        name: SaRef,
+        seen: &[Seen],
+        buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
         jobs: &mut Vec<Job>,
     ) {
-        let found = name.and_then(|name| Some((name, self.inbound.get_mut(name)?)));
-        let Some((name, sa)) = found else { return pool.discard(buffer, DropReason::UnknownSpi) };
-        let parsed = sa
-            .check_place(arrival)
-            .and_then(|()| sa.admit(now, &mut self.events))
-            .and_then(|()| sa.parse(arrival, buffer.bytes()));
-        match parsed {
-            Ok(p) => {
-                if self.spd.is_indexed() {
-                    sa.window.prefetch(p.sequence);
-                }
-                jobs.push(Job {
-                    buffer,
-                    cookie: u64::from(name.bits()) << 32,
-                    text_start: p.text_start,
-                    text_bytes: p.text_bytes,
-                    key: KeyId(u32::MAX),
-                    nonce: nonce(sa.salt, p.iv),
-                    aad: aad(arrival.header.spi, sa.esn, p.sequence),
-                    direction: Direction::Open,
-                    status: JobStatus::Pending,
-                });
+        let Some(sa) = self.inbound.get_mut(name) else {
+            return discard(buffers, DropReason::UnknownSpi, pool);
+        };
+        if let Err(reason) = sa.admit(now, &mut self.events) {
+            buffers.iter().for_each(|_| sa.counters.count_drop(reason));
+            return discard(buffers, reason, pool);
+        }
+        let from = jobs.len();
+        let are_right = match (seen, &mut *buffers) {
+            // With many SAs in use most packets stand alone.
+            ([seen], [buffer]) => {
+                jobs.push(blank_job(name, std::mem::take(buffer)));
+                jobs.last_mut().is_some_and(|job| sa.prepare(job, seen).is_ok())
             }
-            Err(reason) => {
-                sa.counters.count_drop(reason);
-                pool.discard(buffer, reason);
+            _ => {
+                jobs.extend(take(buffers).map(|buffer| blank_job(name, buffer)));
+                let jobs = jobs[from..].iter_mut().zip(seen);
+                jobs.fold(true, |are_right, (job, seen)| are_right & sa.prepare(job, seen).is_ok())
             }
+        };
+        if !are_right {
+            sa.refuse_wrong(seen, jobs, from, pool);
+        }
+        if self.spd.is_indexed() {
+            jobs[from..].iter().for_each(|job| sa.window.prefetch(job.aad.sequence()));
         }
     }
 
@@ -303,7 +321,7 @@ impl Ipsec {
             let (jobs, outcomes) = (&mut jobs[at..at + length], &mut outcomes[at..at + length]);
             at += length;
             if let Some(sa) = self.inbound.get_mut(name) {
-                sa.check_run(&self.spd, jobs, outcomes, now);
+                sa.check_run(&self.spd, jobs, outcomes);
             }
         }
         clock.lap(Stage::Policy);
@@ -435,9 +453,12 @@ impl InboundSa {
         if is_ours { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
     }
 
-    /// Checks an ESP packet's shape and sequence number (RFC 4303 3.4.3: before authentication, changing nothing).
-    #[inline]
-    fn parse(&self, arrival: &Arrival, datagram: &[u8]) -> Result<Parsed, DropReason> {
+    /// Fills in the job that opens an ESP packet, after its shape and sequence number were checked (RFC 4303 3.4.3: before authentication,
+    /// changing nothing).
+    #[inline(always)]
+    fn prepare(&self, job: &mut Job, seen: &Seen) -> Result<(), DropReason> {
+        let Seen::Esp(arrival) = seen else { return Err(DropReason::EspMalformed) };
+        self.check_place(arrival)?;
         let (iv_bytes, icv_bytes) = (usize::from(self.shape.iv_bytes), usize::from(self.shape.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let text_start = at + ESP_HEADER_BYTES + iv_bytes;
@@ -448,9 +469,30 @@ impl InboundSa {
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
         self.window.check(sequence).map_err(reason_of_replay)?;
         // Only an AEAD's IV goes into a nonce; what other suites have, the engine reads from the packet.
-        let iv = datagram.get(..text_start).and_then(|front| front.last_chunk::<8>());
-        let iv = *iv.ok_or(DropReason::EspMalformed)?;
-        Ok(Parsed { text_start: small(text_start), text_bytes: small(text_bytes), sequence, iv })
+        let iv = job.buffer.bytes().get(..text_start).and_then(|front| front.last_chunk::<8>());
+        job.nonce = nonce(self.salt, *iv.ok_or(DropReason::EspMalformed)?);
+        job.aad = aad(arrival.header.spi, self.esn, sequence);
+        (job.text_start, job.text_bytes) = (small(text_start), small(text_bytes));
+        Ok(())
+    }
+
+    /// Discards the packets of those jobs from `from` on that cannot be [prepared](Self::prepare).
+    #[cold]
+    fn refuse_wrong(&self, seen: &[Seen], jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
+        let mut kept = from;
+        for (at, seen) in (from..jobs.len()).zip(seen) {
+            match self.prepare(&mut jobs[at], seen) {
+                Ok(()) => {
+                    jobs.swap(kept, at);
+                    kept += 1;
+                }
+                Err(reason) => {
+                    self.counters.count_drop(reason);
+                    pool.discard(std::mem::take(&mut jobs[at].buffer), reason);
+                }
+            }
+        }
+        jobs.truncate(kept);
     }
 
     /// The engine's verdict, the replay commit, and what ESP has put around the packet: off with it. Returns the outer traffic class.
@@ -465,7 +507,7 @@ impl InboundSa {
 
     /// Checks the inner packets of stripped jobs, which are all this SA's, and counts those that pass.
     #[inline]
-    fn check_run(&mut self, spd: &Spd, jobs: &mut [Job], outcomes: &mut [Opened], now: Moment) {
+    fn check_run(&mut self, spd: &Spd, jobs: &mut [Job], outcomes: &mut [Opened]) {
         let (mut packets, mut bytes) = (0, 0);
         for (job, outcome) in jobs.iter_mut().zip(outcomes) {
             let Opened::Stripped(outer_class) = *outcome else { continue };
@@ -480,7 +522,7 @@ impl InboundSa {
         }
         if packets > 0 {
             // No limit is near: it was asked before with more.
-            self.lifetime.count_run(packets, bytes, now);
+            self.lifetime.count_far(packets, bytes);
             self.counters.count(packets, bytes, self.window.top());
         }
     }
@@ -509,10 +551,8 @@ impl InboundSa {
     /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
     #[inline(always)]
     fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
-        let is_ours = |pair| {
-            let verdict = Some(Verdict::Policy(Action::Protect(self.tunnel)));
-            self.permitted.holds_pair(pair) && spd.verdict_v4(pair) == verdict
-        };
+        let is_ours =
+            |pair| self.permitted.holds_pair(pair) && spd.answer_v4(pair) == Answer::protect(self.tunnel);
         let (bytes, class) = match PlainV4::parse(buffer.bytes()) {
             Some(header) if is_ours(Pair::inbound(&header)) => {
                 (usize::from(header.total_bytes), header.traffic_class)
@@ -528,20 +568,33 @@ impl InboundSa {
     }
 }
 
-/// What a job is made of.
-struct Parsed {
-    text_start: u32,
-    text_bytes: u32,
-    sequence: u64,
-    iv: [u8; 8],
+/// A job that says only whose packet it is.
+#[inline(always)]
+fn blank_job(name: SaRef, buffer: Buffer) -> Job {
+    Job {
+        buffer,
+        cookie: u64::from(name.bits()) << 32,
+        text_start: 0,
+        text_bytes: 0,
+        key: KeyId(u32::MAX),
+        nonce: [0; 12],
+        aad: Aad::default(),
+        direction: Direction::Open,
+        status: JobStatus::Pending,
+    }
 }
 
-#[inline]
+#[inline(always)]
 fn verdict_of(job: &Job) -> Result<(), DropReason> {
-    match job.status {
-        JobStatus::Done => Ok(()),
-        JobStatus::AuthenticationFailed => Err(DropReason::AuthenticationFailed),
-        _ => Err(DropReason::EngineFault),
+    if job.status == JobStatus::Done { Ok(()) } else { Err(reason_of_verdict(job.status)) }
+}
+
+#[cold]
+fn reason_of_verdict(status: JobStatus) -> DropReason {
+    if status == JobStatus::AuthenticationFailed {
+        DropReason::AuthenticationFailed
+    } else {
+        DropReason::EngineFault
     }
 }
 

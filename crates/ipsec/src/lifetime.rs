@@ -114,9 +114,15 @@ impl LifetimeUse {
         if self.is_near(packets, bytes, now) {
             return false;
         }
+        self.count_far(packets, bytes);
+        true
+    }
+
+    /// The same for who has asked just before whether a limit [is near](Self::is_near), with no less.
+    #[inline]
+    pub(crate) fn count_far(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
-        true
     }
 
     /// Counts a packet of `bytes` inner bytes. The packet that reaches a hard limit is the last to pass; one that comes after is not counted.

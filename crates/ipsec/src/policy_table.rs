@@ -2,7 +2,7 @@
 
 use crate::pair::Pair;
 use crate::selector::{Flow, Shape};
-use crate::spd::{Action, Policy, TunnelIndex};
+use crate::spd::{Action, Policy, TunnelIndex, Verdict};
 use testudo_packet::prefetch;
 use testudo_wire::ip::Version;
 
@@ -13,24 +13,38 @@ pub(crate) const NONE: u32 = u32::MAX;
 const ASK_THE_POLICY: u32 = u32::MAX;
 const BYPASS: u32 = u32::MAX - 1;
 const DISCARD: u32 = u32::MAX - 2;
+const NO_POLICY: u32 = u32::MAX - 3;
 
 /// What becomes of every packet between some addresses, if nothing else of it matters; otherwise that the policy is to be asked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer(u32);
 
 impl Answer {
+    /// Addresses do not decide.
+    pub(crate) const ASK: Self = Self(ASK_THE_POLICY);
+    /// No policy is for these addresses.
+    pub(crate) const NONE: Self = Self(NO_POLICY);
+
     /// That of a policy for IPv4 packets.
     pub(crate) fn of(policy: &Policy) -> Self {
         Self(if policy.selector.is_by_address_alone() { encoded(policy.action) } else { ASK_THE_POLICY })
     }
 
+    /// That a tunnel is to carry them.
+    #[inline]
+    pub(crate) fn protect(tunnel: TunnelIndex) -> Self {
+        Self(encoded(Action::Protect(tunnel)))
+    }
+
+    /// What that says; `None` if the policy is to be asked.
     #[inline(always)]
-    pub(crate) fn action(self) -> Option<Action> {
+    pub(crate) fn verdict(self) -> Option<Verdict> {
         match self.0 {
             ASK_THE_POLICY => None,
-            BYPASS => Some(Action::Bypass),
-            DISCARD => Some(Action::Discard),
-            tunnel => Some(Action::Protect(TunnelIndex(tunnel))),
+            NO_POLICY => Some(Verdict::NoPolicy),
+            BYPASS => Some(Verdict::Policy(Action::Bypass)),
+            DISCARD => Some(Verdict::Policy(Action::Discard)),
+            tunnel => Some(Verdict::Policy(Action::Protect(TunnelIndex(tunnel)))),
         }
     }
 }
@@ -53,14 +67,14 @@ const FREE: Slot = Slot { key: 0, policy: NONE, answer: Answer(ASK_THE_POLICY) }
 impl Slot {
     /// What becomes of every packet that this slot is found for, if nothing but its addresses matters.
     #[inline]
-    pub(crate) fn answer(&self) -> Option<Action> {
-        self.answer.action()
+    pub(crate) fn answer(&self) -> Answer {
+        self.answer
     }
 }
 
 fn encoded(action: Action) -> u32 {
     match action {
-        Action::Protect(TunnelIndex(tunnel)) if tunnel < DISCARD => tunnel,
+        Action::Protect(TunnelIndex(tunnel)) if tunnel < NO_POLICY => tunnel,
         Action::Protect(_) => ASK_THE_POLICY,
         Action::Bypass => BYPASS,
         Action::Discard => DISCARD,

@@ -13,7 +13,6 @@ use crate::tunnel::TunnelParameters;
 use std::sync::Arc;
 use testudo_crypto::{Aad, Suite};
 use testudo_packet::DropReason;
-use testudo_wire::esp::ESP_TRAILER_BYTES;
 use testudo_wire::ip::Version;
 
 /// What stops being worth a report once reported.
@@ -71,13 +70,6 @@ impl Shape {
     #[inline]
     pub(crate) fn is_aligned(self, text_bytes: usize) -> bool {
         text_bytes & usize::from(self.alignment).wrapping_sub(1) == 0
-    }
-
-    /// Bytes of padding behind a payload of this length. Alignments are powers of two.
-    #[inline]
-    pub(crate) fn padding_for(self, payload_bytes: usize) -> usize {
-        let mask = usize::from(self.alignment).wrapping_sub(1);
-        (payload_bytes + ESP_TRAILER_BYTES).wrapping_neg() & mask
     }
 }
 

@@ -107,7 +107,7 @@ impl Spd {
         }
     }
 
-    /// The same for [`verdict_v4`](Self::verdict_v4).
+    /// The same for [`answer_v4`](Self::answer_v4).
     #[inline]
     pub(crate) fn prefetch_v4(&self, pair: Pair) {
         for table in self.tables.iter().take(PREFETCHED) {
@@ -122,25 +122,21 @@ impl Spd {
         !self.tables.is_empty()
     }
 
-    /// What becomes of a plain IPv4 packet between two addresses, if they decide; otherwise `None`: ask for the [`verdict`](Self::verdict) on
-    /// its flow.
+    /// What becomes of a plain IPv4 packet between two addresses, if they decide.
     #[inline(always)]
-    pub(crate) fn verdict_v4(&self, pair: Pair) -> Option<Verdict> {
-        match self.tables.as_slice() {
-            [] => {
-                for (prefix, answer) in &self.pairs {
-                    if prefix.contains(pair) {
-                        return answer.action().map(Verdict::Policy);
-                    }
-                }
-                Some(Verdict::NoPolicy)
+    pub(crate) fn answer_v4(&self, pair: Pair) -> Answer {
+        for (prefix, answer) in &self.pairs {
+            if prefix.contains(pair) {
+                return *answer;
             }
+        }
+        match self.tables.as_slice() {
+            [] => Answer::NONE,
             // Gateways whose policies all have prefixes of the same lengths are common.
-            [table] => match table.lookup_v4(pair)? {
-                None => Some(Verdict::NoPolicy),
-                Some(slot) => slot.answer().map(Verdict::Policy),
-            },
-            _ => None,
+            [table] => {
+                table.lookup_v4(pair).map_or(Answer::ASK, |slot| slot.map_or(Answer::NONE, |s| s.answer()))
+            }
+            _ => Answer::ASK,
         }
     }
 
@@ -171,20 +167,16 @@ impl Spd {
     fn verdict_by_tables(&self, flow: &Flow) -> Verdict {
         // Gateways whose policies all have prefixes of the same lengths are common.
         if let [table] = self.tables.as_slice() {
-            match table.lookup(flow).map(|slot| slot.answer()) {
-                None => return Verdict::NoPolicy,
-                Some(Some(action)) => return Verdict::Policy(action),
-                Some(None) => {}
+            let answer = table.lookup(flow).map_or(Answer::NONE, |slot| slot.answer());
+            if let Some(verdict) = answer.verdict() {
+                return verdict;
             }
         }
         let Some(slot) = self.best_slot(flow) else { return Verdict::NoPolicy };
-        match slot.answer() {
-            Some(action) => Verdict::Policy(action),
-            None => match self.policies.get(slot.policy as usize) {
-                Some(policy) => policy.verdict(flow),
-                None => Verdict::NoPolicy,
-            },
-        }
+        slot.answer().verdict().unwrap_or_else(|| match self.policies.get(slot.policy as usize) {
+            Some(policy) => policy.verdict(flow),
+            None => Verdict::NoPolicy,
+        })
     }
 
     /// The first policy that selects `flow`, and its place in the order. For a fragment that hides its ports it may be one that would select it
@@ -217,7 +209,7 @@ impl Spd {
     /// The first of the policies that share a slot's prefixes that concerns the flow.
     #[inline]
     fn settle(&self, mut slot: Slot, flow: &Flow) -> Option<Slot> {
-        if slot.answer().is_some() {
+        if slot.answer() != Answer::ASK {
             return Some(slot);
         }
         while !self.policies.get(slot.policy as usize)?.selector.concerns(flow) {
@@ -337,7 +329,7 @@ mod tests {
             let spd = Spd::new(policies.clone());
             let are_by_address = policies.iter().all(|policy| policy.selector.is_by_address_alone());
             for flow in flows.iter().filter(|flow| flow.version() == Version::V4) {
-                let answer = spd.verdict_v4(Pair::new(flow.local(), flow.remote()));
+                let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote())).verdict();
                 if are_by_address || answer.is_some() {
                     prop_assert_eq!(answer, Some(spd.verdict(flow)));
                 }

@@ -34,13 +34,47 @@ const ESP_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES;
 #[repr(C)]
 pub(crate) struct OuterTemplate {
     block: [u8; BLOCK_BYTES],
+    /// What a packet's length and class are added to for the complement of the checksum of IPv4: one's complement sums of words as they
+    /// stand in memory, below 2^17.
+    sum: u32,
     /// Where the IP header starts in the block.
     ip_at: u8,
-    version: Version,
-    is_udp: bool,
-    dscp: Dscp,
+    headers: Headers,
+    class: Class,
     /// What the block was made of, for datagrams that are not ESP.
     parts: Box<Parts>,
+}
+
+/// Which headers stand before the ESP header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Headers {
+    V4,
+    V4Udp,
+    V6,
+    V6Udp,
+}
+
+/// What the outer traffic class takes from the inner one, and what it has of its own: ECN is copied in any case (RFC 6040 4.1, normal mode).
+#[derive(Debug, Clone, Copy)]
+struct Class {
+    copied: u8,
+    fixed: u8,
+}
+
+impl From<Dscp> for Class {
+    fn from(dscp: Dscp) -> Self {
+        match dscp {
+            Dscp::Copy => Self { copied: 0xFF, fixed: 0 },
+            Dscp::Fixed(dscp) => Self { copied: crate::ecn::MASK, fixed: dscp << 2 },
+        }
+    }
+}
+
+impl Class {
+    #[inline]
+    fn of(self, inner: u8) -> u8 {
+        inner & self.copied | self.fixed
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -66,13 +100,22 @@ impl OuterTemplate {
             dont_fragment: true,
         };
         let version = Version::of(endpoints.local);
+        let headers = match (version, udp) {
+            (Version::V4, None) => Headers::V4,
+            (Version::V4, Some(_)) => Headers::V4Udp,
+            (Version::V6, None) => Headers::V6,
+            (Version::V6, Some(_)) => Headers::V6Udp,
+        };
         let bytes = version.header_bytes() + udp.map_or(0, |_| UDP_HEADER_BYTES);
         let ip_at = ESP_AT - bytes;
         let parts = Box::new(Parts { ip, udp });
         let mut block = [0; BLOCK_BYTES];
         parts.write(&mut block[ip_at..ESP_AT], bytes, 0).ok()?;
         block[ESP_AT..ESP_AT + 4].copy_from_slice(&spi.to_be_bytes());
-        Some(Self { block, ip_at: u8::try_from(ip_at).ok()?, version, is_udp: udp.is_some(), dscp, parts })
+        let word = |at: usize| u32::from(u16::from_ne_bytes([block[ip_at + at], block[ip_at + at + 1]]));
+        // Less the template's own checksum and length; its class is 0 (RFC 1624).
+        let sum = (0xFFFF - word(10)) + (0xFFFF - word(2));
+        Some(Self { block, sum, ip_at: u8::try_from(ip_at).ok()?, headers, class: dscp.into(), parts })
     }
 
     /// Bytes of the IP and UDP headers.
@@ -80,12 +123,19 @@ impl OuterTemplate {
         ESP_AT - usize::from(self.ip_at)
     }
 
+    /// Which headers these are.
+    #[inline]
+    pub(crate) fn headers(&self) -> Headers {
+        self.headers
+    }
+
     /// Writes all headers to the end of `out`, for a datagram of `total_bytes` that carries a packet of this traffic class under this
-    /// number. The bytes of `out` before the headers are overwritten too.
+    /// number. The bytes of `out` before the headers are overwritten too. `V6` and `UDP` say which [`headers`](Self::headers) these are: whoever
+    /// writes many looks once.
     ///
     /// The block is stored whole and then patched: nothing here loads what was stored in smaller pieces a moment ago.
-    #[inline]
-    pub(crate) fn stamp(
+    #[inline(always)]
+    pub(crate) fn stamp<const V6: bool, const UDP: bool>(
         &self,
         out: &mut [u8; BLOCK_BYTES],
         total_bytes: u16,
@@ -94,45 +144,34 @@ impl OuterTemplate {
     ) {
         *out = self.block;
         out[ESP_AT + 4..].copy_from_slice(&sequence.to_be_bytes());
-        let class = self.class(inner_class);
-        let udp_bytes = match (self.version, self.is_udp) {
-            (Version::V4, false) => return self.stamp_v4::<{ ESP_AT - 20 }>(out, total_bytes, class),
-            (Version::V6, false) => return stamp_v6::<{ ESP_AT - 40 }>(out, total_bytes, class),
-            (Version::V4, true) => {
-                self.stamp_v4::<{ ESP_AT - 28 }>(out, total_bytes, class);
-                total_bytes.wrapping_sub(20)
-            }
-            (Version::V6, true) => {
-                stamp_v6::<{ ESP_AT - 48 }>(out, total_bytes, class);
-                total_bytes.wrapping_sub(40)
-            }
-        };
-        out[ESP_AT - 4..ESP_AT - 2].copy_from_slice(&udp_bytes.to_be_bytes());
-    }
-
-    /// Length, class, and the checksum, which is mended for them (RFC 1624).
-    #[inline]
-    fn stamp_v4<const IP_AT: usize>(&self, out: &mut [u8; BLOCK_BYTES], total_bytes: u16, class: u8) {
-        out[IP_AT + 1] = class;
-        out[IP_AT + 2..IP_AT + 4].copy_from_slice(&total_bytes.to_be_bytes());
-        let field = |at: usize| u32::from(u16::from_be_bytes([self.block[at], self.block[at + 1]]));
-        // The template's own class is 0. Twice folded, a sum of four 16-bit numbers fits.
-        let sum = u32::from(!low16(field(IP_AT + 10)))
-            + (0xFFFF - field(IP_AT + 2))
-            + u32::from(total_bytes)
-            + u32::from(class);
-        let sum = (sum & 0xFFFF) + (sum >> 16);
-        let checksum = !low16((sum & 0xFFFF) + (sum >> 16));
-        out[IP_AT + 10..IP_AT + 12].copy_from_slice(&checksum.to_be_bytes());
-    }
-
-    #[inline]
-    fn class(&self, inner_class: u8) -> u8 {
-        match self.dscp {
-            Dscp::Copy => inner_class,
-            // ECN is copied in any case (RFC 6040 4.1, normal mode).
-            Dscp::Fixed(dscp) => dscp << 2 | inner_class & crate::ecn::MASK,
+        let class = self.class.of(inner_class);
+        let udp_at = ESP_AT - if UDP { UDP_HEADER_BYTES } else { 0 };
+        let ip_bytes: u16 = if V6 { 40 } else { 20 };
+        let ip_at = udp_at - usize::from(ip_bytes);
+        if UDP {
+            let udp_bytes = total_bytes.wrapping_sub(ip_bytes);
+            out[udp_at + 4..udp_at + 6].copy_from_slice(&udp_bytes.to_be_bytes());
         }
+        if V6 {
+            out[ip_at] = 0x60 | class >> 4;
+            out[ip_at + 1] = class << 4;
+            out[ip_at + 4..ip_at + 6].copy_from_slice(&total_bytes.wrapping_sub(40).to_be_bytes());
+        } else {
+            let length = total_bytes.to_be_bytes();
+            out[ip_at + 1] = class;
+            out[ip_at + 2..ip_at + 4].copy_from_slice(&length);
+            let checksum = self.checksum(length, class).to_ne_bytes();
+            out[ip_at + 10..ip_at + 12].copy_from_slice(&checksum);
+        }
+    }
+
+    /// The checksum of IPv4's header, mended for length and class (RFC 1624), as it stands in memory.
+    #[inline(always)]
+    fn checksum(&self, length: [u8; 2], class: u8) -> u16 {
+        let sum =
+            self.sum + u32::from(u16::from_ne_bytes(length)) + u32::from(u16::from_ne_bytes([0, class]));
+        // Both halves of the sum, added with the carry.
+        !low16(sum.wrapping_add(sum.rotate_left(16)) >> 16)
     }
 
     /// Writes the IP and UDP headers to the front of a datagram of `total_bytes` that carries a packet of this traffic class.
@@ -142,7 +181,7 @@ impl OuterTemplate {
         total_bytes: usize,
         inner_class: u8,
     ) -> Result<(), ParseError> {
-        self.parts.write(out, total_bytes, self.class(inner_class))
+        self.parts.write(out, total_bytes, self.class.of(inner_class))
     }
 }
 
@@ -158,13 +197,6 @@ impl Parts {
         }
         Ok(())
     }
-}
-
-#[inline]
-fn stamp_v6<const IP_AT: usize>(out: &mut [u8; BLOCK_BYTES], total_bytes: u16, class: u8) {
-    out[IP_AT] = 0x60 | class >> 4;
-    out[IP_AT + 1] = class << 4;
-    out[IP_AT + 4..IP_AT + 6].copy_from_slice(&total_bytes.wrapping_sub(40).to_be_bytes());
 }
 
 /// The low 16 bits.
@@ -195,7 +227,18 @@ mod tests {
                 let lengths = (100..2000).step_by(37).chain([65_535, 65_514]);
                 for (total, class) in lengths.flat_map(|total| (0..=255).map(move |class| (total, class))) {
                     let mut stamped = [0xEE; BLOCK_BYTES];
-                    template.stamp(&mut stamped, total, class, 0x9ABC_DEF0);
+                    match template.headers() {
+                        Headers::V4 => {
+                            template.stamp::<false, false>(&mut stamped, total, class, 0x9ABC_DEF0)
+                        }
+                        Headers::V4Udp => {
+                            template.stamp::<false, true>(&mut stamped, total, class, 0x9ABC_DEF0)
+                        }
+                        Headers::V6 => template.stamp::<true, false>(&mut stamped, total, class, 0x9ABC_DEF0),
+                        Headers::V6Udp => {
+                            template.stamp::<true, true>(&mut stamped, total, class, 0x9ABC_DEF0)
+                        }
+                    }
                     let mut written = [0; BLOCK_BYTES];
                     let at = ESP_AT - template.bytes();
                     template.write(&mut written[at..ESP_AT], total.into(), class).unwrap();

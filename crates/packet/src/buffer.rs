@@ -22,7 +22,9 @@ pub struct NoRoom {
 /// The default buffer has no storage; it stands in a slot whose buffer was taken.
 #[derive(Default)]
 pub struct Buffer {
+    /// At most 2^31 bytes.
     storage: Box<[Line]>,
+    /// Where the packet starts and ends, in bytes: `start <= end <= capacity`.
     start: u32,
     end: u32,
 }
@@ -88,6 +90,7 @@ impl Buffer {
 
     /// The packet, to be changed in place.
     #[must_use]
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.storage.as_mut_bytes()[self.start as usize..self.end as usize]
     }
@@ -143,35 +146,14 @@ impl Buffer {
         Ok(grown)
     }
 
-    /// The `N` bytes before the packet, for headers that are written before [`widen`](Self::widen) takes them in; `None` if there are fewer.
+    /// The `FRONT` bytes before the packet and the `BACK` bytes behind it, for what is to stand around it: `None` if there are fewer.
     #[must_use]
-    #[inline]
-    pub fn before<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
-        self.storage.as_mut_bytes()[..self.start as usize].last_chunk_mut()
-    }
-
-    /// The `N` bytes behind the packet, likewise; `None` if there are fewer.
-    #[must_use]
-    #[inline]
-    pub fn behind<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
-        self.storage.as_mut_bytes()[self.end as usize..].first_chunk_mut()
-    }
-
-    /// Grows the packet by `front` and `back` bytes, which keep their contents: whoever calls has written them, or an engine will
-    /// (the ICV), before the packet goes anywhere.
-    ///
-    /// # Errors
-    /// [`NoRoom`] of the side that is too short; the packet is then unchanged.
-    #[inline]
-    pub fn widen(&mut self, front: usize, back: usize) -> Result<(), NoRoom> {
-        for (wanted, available) in [(front, self.headroom()), (back, self.tailroom())] {
-            if wanted > available {
-                return Err(NoRoom { wanted, available });
-            }
-        }
-        self.start -= offset(front);
-        self.end += offset(back);
-        Ok(())
+    #[inline(always)]
+    pub fn around<const FRONT: usize, const BACK: usize>(&mut self) -> Option<Around<'_, FRONT, BACK>> {
+        let (front, back) = self.storage.as_mut_bytes().split_at_mut_checked(self.end as usize)?;
+        let before = front.get_mut(..self.start as usize)?.last_chunk_mut()?;
+        let behind = back.first_chunk_mut()?;
+        Some(Around { before, behind, start: &mut self.start, end: &mut self.end })
     }
 
     /// Cuts the packet to `len` bytes from byte `start` on, as far as it has them; the rest becomes headroom and tailroom.
@@ -194,6 +176,27 @@ impl Buffer {
     }
 }
 
+/// The room next to a packet.
+#[derive(Debug)]
+pub struct Around<'a, const FRONT: usize, const BACK: usize> {
+    /// The bytes before the packet.
+    pub before: &'a mut [u8; FRONT],
+    /// The bytes behind it.
+    pub behind: &'a mut [u8; BACK],
+    start: &'a mut u32,
+    end: &'a mut u32,
+}
+
+impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
+    /// The packet takes in so many bytes on either side, at most all of them: whoever calls has written them, or an engine will (the
+    /// ICV), before the packet goes anywhere.
+    #[inline(always)]
+    pub fn take_in(self, front: u32, back: u32) {
+        *self.start -= front.min(offset(FRONT));
+        *self.end += back.min(offset(BACK));
+    }
+}
+
 /// Offsets fit 32 bits: [`Buffer::with_capacity`] bounds the storage to 2^31 bytes and every caller stays within it.
 fn offset(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
@@ -209,6 +212,7 @@ impl std::fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn storage_starts_on_a_cache_line() {
@@ -228,16 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_widens_over_what_was_written_around_it() {
+    fn a_packet_takes_in_what_was_written_around_it() {
         let mut buffer = Buffer::copied(b"inner", 8, 8);
-        *buffer.before::<4>().unwrap() = *b"head";
-        *buffer.behind::<4>().unwrap() = *b"tail";
-        buffer.widen(4, 4).unwrap();
+        let around = buffer.around::<6, 5>().unwrap();
+        (*around.before, *around.behind) = (*b"..head", *b"tail.");
+        around.take_in(4, 4);
         assert_eq!(buffer.bytes(), b"headinnertail");
-        assert!(buffer.before::<5>().is_none() && buffer.widen(5, 0).is_err());
-        let rest = buffer.tailroom();
-        assert!(buffer.widen(0, rest + 1).is_err());
-        assert_eq!(buffer.bytes(), b"headinnertail");
+        assert!(buffer.around::<5, 0>().is_none() && buffer.around::<0, 64>().is_none());
+        buffer.around::<4, 1>().unwrap().take_in(1000, 1000);
+        assert_eq!((buffer.headroom(), buffer.len()), (0, 18), "no more than was given");
     }
 
     #[test]
@@ -247,6 +250,37 @@ mod tests {
         let tail = buffer.tailroom();
         assert!(buffer.append(tail + 1).is_err());
         assert_eq!(buffer.bytes(), b"packet");
+    }
+
+    proptest! {
+        /// Whatever is asked of a buffer, in whatever order, its packet lies within its storage.
+        #[test]
+        fn a_packet_lies_within_its_storage(
+            lines in 0..4usize,
+            steps in prop::collection::vec((0..9u8, small_or_any(), small_or_any()), 0..40),
+        ) {
+            let mut buffer = Buffer::with_capacity(lines * 64);
+            for (step, a, b) in steps {
+                match step {
+                    0 => buffer.reset(a),
+                    1 => buffer.set_len(a),
+                    2 => _ = buffer.prepend(a),
+                    3 => _ = buffer.append(a),
+                    4 => _ = buffer.around::<8, 16>().map(|around| around.take_in(a as u32, b as u32)),
+                    5 => buffer.narrow(a, b),
+                    6 => buffer.trim_front(a),
+                    7 => buffer.truncate(a),
+                    _ => buffer.bytes_mut().fill(1),
+                }
+                prop_assert!(buffer.start <= buffer.end && buffer.end as usize <= buffer.capacity());
+                let (head, len, tail) = (buffer.headroom(), buffer.bytes().len(), buffer.tailroom());
+                prop_assert_eq!((head + len + tail, len), (lines * 64, buffer.len()));
+            }
+        }
+    }
+
+    fn small_or_any() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => 0..200usize, 1 => any::<usize>()]
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod stage;
 mod ticks;
 
 pub use batch::{BATCH_SIZE, Batch};
-pub use buffer::{Buffer, NoRoom};
+pub use buffer::{Around, Buffer, NoRoom};
 pub use drop_reason::{DropCounters, DropReason};
 pub use fate::{Fate, Sent};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};

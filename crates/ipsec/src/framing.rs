@@ -1,0 +1,189 @@
+//! ESP around packets: trailer behind, headers and IV before, and the job that seals what is between (RFC 4303 2, 3.3.2).
+
+use crate::sa::{MAX_IV_BYTES, OutboundSa, aad, iv, low, nonce};
+use crate::slots::SaRef;
+use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
+use testudo_crypto::{Direction, Job, JobStatus, KeyId};
+use testudo_packet::Buffer;
+use testudo_wire::esp::ESP_HEADER_BYTES;
+
+/// Bytes that are written before a packet at once, and free bytes that must be there.
+pub(crate) const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
+/// Free bytes that must be behind a packet.
+pub(crate) const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
+const MAX_ICV_BYTES: usize = 32;
+/// What is written behind a packet at once: up to 15 bytes of padding, the trailer, and what the ICV will overwrite.
+const TRAILER_BLOCK_BYTES: usize = 32;
+
+/// The most padding that alignment to 16 bytes takes.
+const MAX_PADDING: u32 = 15;
+/// Pad length and next header.
+const TRAILER_BYTES: u32 = 2;
+
+/// The default padding (RFC 4303 2.4) and the pad length behind it, for each length; the next header's place is the byte after.
+static TRAILERS: [[u8; TRAILER_BLOCK_BYTES]; 16] = trailers();
+
+#[allow(clippy::cast_possible_truncation, reason = "numbers up to 15")]
+const fn trailers() -> [[u8; TRAILER_BLOCK_BYTES]; 16] {
+    let mut all = [[0; TRAILER_BLOCK_BYTES]; 16];
+    let mut padding = 0;
+    while padding < all.len() {
+        let mut at = 0;
+        while at < padding {
+            all[padding][at] = at as u8 + 1;
+            at += 1;
+        }
+        all[padding][padding] = padding as u8;
+        padding += 1;
+    }
+    all
+}
+
+/// What a packet's frame depends on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Content {
+    /// Length of the packet, in bytes.
+    pub(crate) bytes: u16,
+    pub(crate) traffic_class: u8,
+    /// What stands in the trailer: the protocol number of the packet's IP version.
+    pub(crate) next_header: u8,
+}
+
+/// What the frames of an SA's packets have in common, out of its SA: the compiler cannot know that packets are not part of that, and would read it
+/// again for each.
+pub(crate) struct Framing<'a> {
+    template: &'a OuterTemplate,
+    /// Bytes of headers and IV.
+    front: u32,
+    /// Where the header block starts in what is written before a packet: the longer the IV, the earlier.
+    block_at: usize,
+    icv_bytes: u32,
+    /// The length of a text is a multiple of a power of two, which is one more than this.
+    alignment_mask: u32,
+    iv_seed: u64,
+    salt: [u8; 4],
+    spi: u32,
+    esn: bool,
+    cookie: u64,
+}
+
+impl<'a> Framing<'a> {
+    /// That of an SA; `None` while the peer's address is unknown.
+    #[inline(always)]
+    pub(crate) fn of(sa: &'a OutboundSa, name: SaRef) -> Option<Self> {
+        let template = sa.template.as_ref()?;
+        let iv_bytes = usize::from(sa.shape.iv_bytes).min(MAX_IV_BYTES);
+        Some(Self {
+            template,
+            front: small(template.bytes() + ESP_HEADER_BYTES + iv_bytes),
+            block_at: MAX_IV_BYTES - iv_bytes,
+            icv_bytes: sa.shape.icv_bytes.into(),
+            alignment_mask: u32::from(sa.shape.alignment).wrapping_sub(1) & MAX_PADDING,
+            iv_seed: sa.iv_seed,
+            salt: sa.salt,
+            spi: sa.spi,
+            esn: sa.esn,
+            cookie: u64::from(name.bits()) << 32,
+        })
+    }
+
+    /// The job that seals the packet in `buffer` under this number, as soon as [`write`](Self::write) has framed it.
+    #[inline(always)]
+    pub(crate) fn job(&self, buffer: Buffer, sequence: u64) -> Job {
+        Job {
+            buffer,
+            cookie: self.cookie,
+            text_start: self.front,
+            text_bytes: 0,
+            key: KeyId(u32::MAX),
+            nonce: nonce(self.salt, iv(sequence ^ self.iv_seed).0),
+            aad: aad(self.spi, self.esn, sequence),
+            direction: Direction::Seal,
+            status: JobStatus::Pending,
+        }
+    }
+
+    /// Writes headers and trailers around the packets of jobs, under numbers from `first` on; `false` if the buffer of any has not
+    /// [the room](has_room), or its datagram would be too long for any header: nothing is then written around that.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        jobs: &mut [Job],
+        contents: impl Iterator<Item = Content>,
+        first: u64,
+    ) -> bool {
+        match self.template.headers() {
+            Headers::V4 => self.write_each::<false, false>(jobs, contents, first),
+            Headers::V4Udp => self.write_each::<false, true>(jobs, contents, first),
+            Headers::V6 => self.write_each::<true, false>(jobs, contents, first),
+            Headers::V6Udp => self.write_each::<true, true>(jobs, contents, first),
+        }
+    }
+
+    #[inline(never)]
+    fn write_each<const V6: bool, const UDP: bool>(
+        &self,
+        jobs: &mut [Job],
+        contents: impl Iterator<Item = Content>,
+        first: u64,
+    ) -> bool {
+        let mut are_written = true;
+        for ((job, content), sequence) in jobs.iter_mut().zip(contents).zip(first..) {
+            are_written &= self.surround::<V6, UDP>(job, content, sequence);
+        }
+        are_written
+    }
+
+    /// [`write`](Self::write) for one packet.
+    #[inline(always)]
+    pub(crate) fn write_one(&self, job: &mut Job, content: Content, sequence: u64) -> bool {
+        match self.template.headers() {
+            Headers::V4 => self.surround::<false, false>(job, content, sequence),
+            Headers::V4Udp => self.surround::<false, true>(job, content, sequence),
+            Headers::V6 => self.surround::<true, false>(job, content, sequence),
+            Headers::V6Udp => self.surround::<true, true>(job, content, sequence),
+        }
+    }
+
+    #[inline(always)]
+    fn surround<const V6: bool, const UDP: bool>(
+        &self,
+        job: &mut Job,
+        content: Content,
+        sequence: u64,
+    ) -> bool {
+        let inner_bytes = u32::from(content.bytes);
+        let text_bytes = (inner_bytes + TRAILER_BYTES + self.alignment_mask) & !self.alignment_mask;
+        let padding = text_bytes.wrapping_sub(inner_bytes + TRAILER_BYTES) & MAX_PADDING;
+        let total = u16::try_from(self.front + text_bytes + self.icv_bytes);
+        let (Ok(total), Some(around)) = (total, job.buffer.around::<ROOM_BEFORE, ROOM_BEHIND>()) else {
+            return false;
+        };
+        if let Some(place) = around.behind.first_chunk_mut() {
+            *place = TRAILERS[padding as usize];
+        }
+        around.behind[padding as usize + 1] = content.next_header;
+        // The longest IV first; headers then go over what a shorter one does not need of it.
+        if let Some(place) = around.before.last_chunk_mut() {
+            *place = iv(sequence ^ self.iv_seed).1;
+        }
+        if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
+            self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low(sequence));
+        }
+        around.take_in(self.front, padding + TRAILER_BYTES + self.icv_bytes);
+        job.text_bytes = text_bytes;
+        true
+    }
+}
+
+/// Whether a buffer has the room that a frame takes.
+#[inline]
+pub(crate) fn has_room(buffer: &Buffer) -> bool {
+    buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND
+}
+
+/// Offsets inside a datagram, which are below 2^16.
+#[inline]
+pub(crate) fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,171 @@
+//! What is known of a packet that leaves while its batch goes through the phases.
+
+use crate::framing::{Content, has_room};
+use crate::pair::Pair;
+use crate::policy_table::Answer;
+use crate::selector::Flow;
+use crate::spd::{Spd, Verdict};
+use arrayvec::ArrayVec;
+use testudo_packet::{BATCH_SIZE, Buffer, DropReason};
+use testudo_wire::ip::IpHeader;
+use testudo_wire::plain::{PlainHeader, PlainV4};
+use testudo_wire::{ParseError, protocol};
+
+/// What is known of one packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lead {
+    /// The two addresses of a plain IPv4 packet.
+    pair: Pair,
+    /// Of the same packet: what stands behind the header.
+    first: [u8; 4],
+    protocol: u8,
+    pub(crate) content: Content,
+    kind: Kind,
+    /// Whether the buffer has the room that the common path wants.
+    pub(crate) has_room: bool,
+}
+
+/// How a packet is held against policy.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A plain IPv4 packet, most often decided by its addresses.
+    V4,
+    /// Any other, whose flow stands among the [`Leads`]' flows.
+    Flow(u8),
+    /// Not at all.
+    Refused(DropReason),
+}
+
+/// What is known of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Leads {
+    leads: ArrayVec<Lead, BATCH_SIZE>,
+    /// Of packets that are no plain IPv4: several times as long.
+    flows: ArrayVec<Flow, BATCH_SIZE>,
+}
+
+impl Leads {
+    /// Reads a packet's header, and cuts off what stands behind the datagram. The lead goes straight to its place: a value that comes together
+    /// in another place is copied by loads that cover several stores of a moment ago, and each waits for them.
+    #[inline(always)]
+    pub(crate) fn read(&mut self, buffer: &mut Buffer) {
+        let has_room = has_room(buffer);
+        let Some(header) = PlainV4::parse(buffer.bytes()) else { return self.read_other(buffer, has_room) };
+        buffer.truncate(header.total_bytes.into());
+        self.leads.push(Lead {
+            pair: Pair::outbound(&header),
+            first: header.first,
+            protocol: header.protocol,
+            content: Content {
+                bytes: header.total_bytes,
+                traffic_class: header.traffic_class,
+                next_header: protocol::IPV4,
+            },
+            kind: Kind::V4,
+            has_room,
+        });
+    }
+
+    /// That of a packet that is no plain IPv4.
+    #[inline]
+    fn read_other(&mut self, buffer: &mut Buffer, has_room: bool) {
+        let Some(header) = PlainHeader::parse(buffer.bytes()) else { return self.read_uncommon(buffer) };
+        buffer.truncate(header.total_bytes.into());
+        let content = Content {
+            bytes: header.total_bytes,
+            traffic_class: header.traffic_class,
+            next_header: header.version.protocol(),
+        };
+        self.push_flow(Flow::plain_outbound(&header), content, has_room);
+    }
+
+    #[cold]
+    fn read_uncommon(&mut self, buffer: &mut Buffer) {
+        let read = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
+            let bytes = u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?;
+            let next_header = header.version.protocol();
+            let content = Content { bytes, traffic_class: header.traffic_class, next_header };
+            Ok((Flow::outbound(&header, buffer.bytes()), content))
+        });
+        match read {
+            Ok((flow, content)) => {
+                buffer.truncate(content.bytes.into());
+                // Whatever room there is: packets like this one go one by one.
+                self.push_flow(flow, content, false);
+            }
+            Err(reason) => self.push(Kind::Refused(reason), Content::default(), false),
+        }
+    }
+
+    #[inline]
+    fn push_flow(&mut self, flow: Flow, content: Content, has_room: bool) {
+        let place = u8::try_from(self.flows.len()).unwrap_or(u8::MAX);
+        self.flows.push(flow);
+        self.push(Kind::Flow(place), content, has_room);
+    }
+
+    #[inline]
+    fn push(&mut self, kind: Kind, content: Content, has_room: bool) {
+        self.leads.push(Lead { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, has_room });
+    }
+
+    /// What is known, in the order of the packets.
+    pub(crate) fn as_slice(&self) -> &[Lead] {
+        &self.leads
+    }
+
+    /// Asks for the memory that a lead's verdict will need.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, lead: &Lead, spd: &Spd) {
+        match lead.kind {
+            Kind::V4 => spd.prefetch_v4(lead.pair),
+            Kind::Flow(place) => {
+                if let Some(flow) = self.flows.get(usize::from(place)) {
+                    spd.prefetch(flow.local(), flow.remote());
+                }
+            }
+            Kind::Refused(_) => {}
+        }
+    }
+
+    /// What policy says of a packet, as far as addresses decide.
+    #[inline(always)]
+    pub(crate) fn answer(lead: &Lead, spd: &Spd) -> Answer {
+        if let Kind::V4 = lead.kind { spd.answer_v4(lead.pair) } else { Answer::ASK }
+    }
+
+    /// What policy says of a packet whose [addresses](Self::answer) do not decide, or why it is not asked.
+    pub(crate) fn verdict(&self, lead: &Lead, spd: &Spd) -> Result<Verdict, DropReason> {
+        match lead.kind {
+            Kind::V4 => Ok(spd.verdict(&lead.flow())),
+            Kind::Flow(place) => {
+                self.flows.get(usize::from(place)).map(|flow| spd.verdict(flow)).ok_or(DropReason::BadHeader)
+            }
+            Kind::Refused(reason) => Err(reason),
+        }
+    }
+}
+
+impl Lead {
+    /// The flow of a plain IPv4 packet.
+    #[inline]
+    fn flow(&self) -> Flow {
+        let header = PlainV4 {
+            addresses: self.pair.0,
+            first: self.first,
+            total_bytes: self.content.bytes,
+            protocol: self.protocol,
+            traffic_class: self.content.traffic_class,
+        };
+        Flow::plain_outbound(&header.into())
+    }
+}
+
+pub(crate) fn reason_of(error: ParseError) -> DropReason {
+    match error {
+        ParseError::NotIp => DropReason::NotIp,
+        ParseError::Truncated => DropReason::Truncated,
+        ParseError::BadHeader => DropReason::BadHeader,
+        ParseError::BadChecksum => DropReason::BadChecksum,
+    }
+}

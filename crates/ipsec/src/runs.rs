@@ -1,0 +1,83 @@
+//! Packets that stand together in a batch and go the same way: what is done once for all of them is not done for each.
+
+use crate::slots::SaRef;
+use arrayvec::ArrayVec;
+use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool};
+
+/// What becomes of a packet, as far as its headers and policy tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through an SA.
+    Sa(SaRef),
+    Pass,
+    Drop(DropReason),
+}
+
+/// So many packets go one way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) way: Way,
+    pub(crate) packets: usize,
+}
+
+/// The runs of a batch, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(ArrayVec<Run, BATCH_SIZE>);
+
+impl Runs {
+    /// The next packet goes `way`; `true` if the one before does not.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, way: Way) -> bool {
+        match self.0.last_mut() {
+            Some(run) if run.way == way => {
+                run.packets += 1;
+                false
+            }
+            _ => {
+                self.0.push(Run { way, packets: 1 });
+                true
+            }
+        }
+    }
+
+    /// The next packet goes the way of the one before.
+    #[inline(always)]
+    pub(crate) fn push_same(&mut self) {
+        if let Some(run) = self.0.last_mut() {
+            run.packets += 1;
+        }
+    }
+
+    /// The SAs that packets go through.
+    #[inline]
+    pub(crate) fn sas(&self) -> impl Iterator<Item = SaRef> {
+        self.0.iter().filter_map(|run| if let Way::Sa(name) = run.way { Some(name) } else { None })
+    }
+
+    /// Each run, with what is known of its packets, and their buffers. There are no more packets in runs than of either.
+    #[inline]
+    pub(crate) fn over<'a, T>(
+        &'a self,
+        mut known: &'a [T],
+        mut buffers: &'a mut [Buffer],
+    ) -> impl Iterator<Item = (Way, &'a [T], &'a mut [Buffer])> {
+        self.0.iter().map(move |&Run { way, packets }| {
+            let ours;
+            (ours, known) = known.split_at(packets);
+            let (taken, rest) = std::mem::take(&mut buffers).split_at_mut(packets);
+            buffers = rest;
+            (way, ours, taken)
+        })
+    }
+}
+
+/// Discards all of a run.
+pub(crate) fn discard(buffers: &mut [Buffer], reason: DropReason, pool: &mut Pool) {
+    take(buffers).for_each(|buffer| pool.discard(buffer, reason));
+}
+
+/// The buffers of a run, out of its batch.
+#[inline(always)]
+pub(crate) fn take(buffers: &mut [Buffer]) -> impl Iterator<Item = Buffer> {
+    buffers.iter_mut().map(std::mem::take)
+}
