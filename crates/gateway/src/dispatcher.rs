@@ -243,14 +243,15 @@ impl Dispatcher {
         self.lanes.prefetch(jobs);
         let mut common = None;
         let (mut is_common, mut are_known) = (true, true);
-        let (mut last, mut key) = (None, KeyId(u32::MAX));
+        let (mut last, mut key) = (u64::MAX, KeyId(u32::MAX));
         for job in jobs {
-            // Packets of one SA tend to stand together.
-            let name = Some((Prepared::sa_of(job), job.direction));
+            // Packets of one SA tend to stand together. As one number: SA and direction are compared for each packet.
+            let name =
+                u64::from(Prepared::sa_of(job).bits()) << 1 | u64::from(job.direction == Direction::Open);
             if name != last {
                 last = name;
-                let (engine, its_key) =
-                    self.lanes.of(job).map_or((NO_ENGINE, KeyId(u32::MAX)), |lane| lane.first);
+                let lane = self.lanes.of(job).map(|lane| lane.first);
+                let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId(u32::MAX)));
                 key = its_key;
                 are_known &= engine != NO_ENGINE;
                 is_common &= *common.get_or_insert(engine) == engine;
