@@ -276,12 +276,15 @@ impl Ipsec {
     ) {
         while !jobs.is_empty() {
             let count = jobs.len().min(BATCH_SIZE);
-            let outcomes = self.judge_batch(&mut jobs[..count], now, clock);
-            for (job, outcome) in jobs.drain(..count).zip(outcomes) {
-                let sa = Prepared::sa_of(&job);
-                match outcome {
+            let mut outcomes = Outcomes::new();
+            self.judge_batch(&mut jobs[..count], now, clock, &mut outcomes);
+            for (job, outcome) in jobs.drain(..count).zip(&outcomes) {
+                match *outcome {
                     Opened::Cleared => forward(Cleared::new(job.buffer), pool),
-                    Opened::Refused(reason) => self.refuse(job.buffer, sa, reason, pool),
+                    Opened::Refused(reason) => {
+                        let sa = Prepared::sa_of(&job);
+                        self.refuse(job.buffer, sa, reason, pool);
+                    }
                     // Not reached: the second phase leaves none.
                     Opened::Stripped(_) => pool.discard(job.buffer, DropReason::SelectorMismatch),
                 }
@@ -290,9 +293,15 @@ impl Ipsec {
         clock.lap(Stage::Finish);
     }
 
-    fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Outcomes {
+    /// What becomes of each of up to a batch of jobs, appended to `outcomes`, which is empty.
+    fn judge_batch(
+        &mut self,
+        jobs: &mut [Job],
+        now: Moment,
+        clock: &mut StageClock,
+        outcomes: &mut Outcomes,
+    ) {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
-        let mut outcomes = Outcomes::new();
         let mut runs = ArrayVec::<(SaRef, usize), BATCH_SIZE>::new();
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
             let Some(name) = run.first().map(Prepared::sa_of) else { continue };
@@ -317,7 +326,7 @@ impl Ipsec {
             self.prefetch_policy(jobs);
         }
         let mut at = 0;
-        for (name, length) in runs {
+        for &(name, length) in &runs {
             let (jobs, outcomes) = (&mut jobs[at..at + length], &mut outcomes[at..at + length]);
             at += length;
             if let Some(sa) = self.inbound.get_mut(name) {
@@ -325,7 +334,6 @@ impl Ipsec {
             }
         }
         clock.lap(Stage::Policy);
-        outcomes
     }
 
     /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
@@ -615,7 +623,7 @@ fn strip(job: &mut Job) -> Result<(), DropReason> {
     if payload.first().is_none_or(|b| b >> 4 != version) {
         return Err(DropReason::InnerMalformed);
     }
-    job.buffer.narrow(start, trailer.payload_bytes);
+    job.buffer.narrow(job.text_start, small(trailer.payload_bytes));
     Ok(())
 }
 

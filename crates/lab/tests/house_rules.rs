@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
-/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it. In `packet` it is the time stamp counter.
+/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it. In `packet` it is the time stamp counter and buffers.
 const MAY_BE_UNSAFE: [&str; 3] = ["crates/engines/", "crates/ports/", "crates/packet/"];
 
 struct Source {
