@@ -1,8 +1,9 @@
 //! From the protected to the unprotected side: policy, headers, sequence numbers, jobs (RFC 4303 3.3).
 //!
-//! A batch goes through in phases, each a loop over all packets: read headers, ask policy, find SAs, then number and write. Packets of one SA that
-//! stand together get their numbers and are counted together. Whatever is not common (options, fragments, a limit or the end of a
-//! lease near, a packet too long) is done packet by packet, at its place in the order.
+//! A batch goes through in phases, each a loop over all packets: read headers ([`crate::lead`]), ask policy, find SAs, then number and write
+//! ([`crate::framing`]). Packets of one SA that stand together ([`crate::runs`]) get their numbers and are counted together. Whatever is not
+//! common (options, fragments, a limit or the end of a lease near, a packet too long) is done packet by packet, at its place in the order
+//! ([`crate::alone`]).
 
 use crate::Ipsec;
 use crate::alone::Alone;
@@ -185,8 +186,8 @@ fn admit_run(sa: &mut OutboundSa, leads: &[Lead], now: Moment) -> Option<u64> {
     Some(first)
 }
 
-/// Appends the jobs of packets that have room around them, and writes that full. Two loops: one that does both would need more values at hand
-/// than there are registers.
+/// Appends the jobs of packets that have the room for it, and writes what stands around them. Two loops: one that does both would need more
+/// values at hand than there are registers.
 #[inline]
 fn frame_run(
     framing: &Framing<'_>,
