@@ -11,7 +11,7 @@ use testudo_crypto::{Direction, Engine, Job};
 use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Selector, Spd, TunnelIndex};
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
-/// Packets after which a turn ends: what every turn costs should be spread over many.
+/// Packets of one direction after which a turn takes no more of it: what every turn costs should be spread over many.
 const PACKETS: usize = 4 * BATCH_SIZE;
 /// Times that a port is asked in a turn if the other one joins packets: what that joins into one call may stand in several batches, and more would
 /// only make the first of them late.
@@ -237,10 +237,10 @@ impl Worker {
         Ok(moved)
     }
 
-    /// Has the prepared jobs of what goes out done, and sends what fills whole batches.
+    /// Has the prepared jobs of what goes out done, and sends what is [ready](Outlet::flush_ready).
     fn seal(&mut self, now: Moment) -> Result<(), PortError> {
         if self.prepared.jobs.is_empty() {
-            return Ok(());
+            return self.unprotected.flush_ready(&mut self.pool);
         }
         let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
         self.outbound_clock.lap(Stage::Cryptography);
@@ -287,10 +287,10 @@ impl Worker {
         Ok(moved)
     }
 
-    /// Has the prepared jobs of what came in done, and sends what fills whole batches.
+    /// Has the prepared jobs of what came in done, and sends what is [ready](Outlet::flush_ready).
     fn open(&mut self, now: Moment) -> Result<(), PortError> {
         if self.prepared.jobs.is_empty() {
-            return Ok(());
+            return self.protected.flush_ready(&mut self.pool);
         }
         let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
         self.inbound_clock.lap(Stage::Cryptography);

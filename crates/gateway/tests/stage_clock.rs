@@ -53,7 +53,7 @@ fn the_stage_clock_costs_less_than_2_percent_of_full_batches() {
     let full = medians(&mut LOAD.worker(feed, LoopPort::discard("sink")), || {});
     let (feed, demand) = LoopPort::on_demand("load", LOAD.packets());
     let single = medians(&mut LOAD.worker(feed, LoopPort::discard("sink")), || demand.ask(1));
-    for (name, turns) in [("full batches", full), ("single packets", single)] {
+    for (name, turns) in [("bursts of 32", full), ("single packets", single)] {
         let (measured, other) = turns;
         let cost = cost_percent(turns);
         println!("{name}: {measured} cycles a measured turn, {other} any other: {cost:.2} % of all");

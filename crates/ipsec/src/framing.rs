@@ -5,7 +5,7 @@ use crate::slots::SaRef;
 use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
 use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_packet::Buffer;
-use testudo_wire::esp::ESP_HEADER_BYTES;
+use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 
 /// Bytes that are written before a packet at once, and free bytes that must be there.
 pub(crate) const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
@@ -19,6 +19,7 @@ const TRAILER_BLOCK_BYTES: usize = 32;
 const MAX_PADDING: u32 = 15;
 /// Pad length and next header.
 const TRAILER_BYTES: u32 = 2;
+const _: () = assert!(TRAILER_BYTES as usize == ESP_TRAILER_BYTES);
 
 /// The default padding (RFC 4303 2.4) and the pad length behind it, for each length; the next header's place is the byte after.
 static TRAILERS: [[u8; TRAILER_BLOCK_BYTES]; 16] = trailers();

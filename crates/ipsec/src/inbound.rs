@@ -559,8 +559,8 @@ impl InboundSa {
     /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
     #[inline(always)]
     fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
-        let is_ours =
-            |pair| self.permitted.holds_pair(pair) && spd.answer_v4(pair) == Answer::protect(self.tunnel);
+        let ours = Answer::protect(self.tunnel);
+        let is_ours = |pair| self.permitted.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
         let (bytes, class) = match PlainV4::parse(buffer.bytes()) {
             Some(header) if is_ours(Pair::inbound(&header)) => {
                 (usize::from(header.total_bytes), header.traffic_class)

@@ -21,7 +21,7 @@ pub(crate) struct Lead {
     protocol: u8,
     pub(crate) content: Content,
     kind: Kind,
-    /// Whether the buffer has the room that the common path wants.
+    /// Whether the packet may take the common path, and its buffer has the room that this wants.
     pub(crate) has_room: bool,
 }
 

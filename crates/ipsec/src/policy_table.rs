@@ -30,10 +30,10 @@ impl Answer {
         Self(if policy.selector.is_by_address_alone() { encoded(policy.action) } else { ASK_THE_POLICY })
     }
 
-    /// That a tunnel is to carry them.
+    /// That a tunnel is to carry them; `None` for one of so high a number that no answer stands for it.
     #[inline]
-    pub(crate) fn protect(tunnel: TunnelIndex) -> Self {
-        Self(encoded(Action::Protect(tunnel)))
+    pub(crate) fn protect(tunnel: TunnelIndex) -> Option<Self> {
+        Some(Self(encoded(Action::Protect(tunnel)))).filter(|answer| *answer != Self::ASK)
     }
 
     /// What that says; `None` if the policy is to be asked.
@@ -194,3 +194,20 @@ impl Table {
 
 /// Fibonacci hashing: the high bits of the product are well spread even for neighbouring networks.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise "ask the policy" would pass for the answer that the tunnel is right.
+    #[test]
+    fn no_answer_stands_for_a_tunnel_whose_number_is_another_answer() {
+        for number in [0, 1, NO_POLICY - 1] {
+            let answer = Answer::protect(TunnelIndex(number)).unwrap();
+            assert_eq!(answer.verdict(), Some(Verdict::Policy(Action::Protect(TunnelIndex(number)))));
+        }
+        for number in NO_POLICY..=u32::MAX {
+            assert_eq!(Answer::protect(TunnelIndex(number)), None);
+        }
+    }
+}

@@ -34,8 +34,8 @@ const ESP_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES;
 #[repr(C)]
 pub(crate) struct OuterTemplate {
     block: [u8; BLOCK_BYTES],
-    /// What a packet's length and class are added to for the complement of the checksum of IPv4: one's complement sums of words as they
-    /// stand in memory, below 2^17.
+    /// Of IPv4: what a packet's length and class are added to for the complement of the checksum, as one's complement sums of words as they
+    /// stand in memory, below 2^17. Of IPv6 it means nothing.
     sum: u32,
     /// Where the IP header starts in the block.
     ip_at: u8,

@@ -64,8 +64,8 @@ pub trait Port: Send {
         Vec::new()
     }
 
-    /// Whether this port joins packets of a batch into fewer calls of the system: it then is given whole batches. Any other is given
-    /// packets as soon as they are ready, so that their buffers come back while the caches still have them.
+    /// Whether this port is to be given whole batches, which it may join into fewer calls of the system; so it is unless a port says otherwise.
+    /// Others are given packets as soon as those of a batch are ready, so that their buffers come back while the caches still have them.
     fn joins(&self) -> bool {
         true
     }

@@ -83,7 +83,7 @@ impl EspTrailer {
     }
 }
 
-/// Whether what stands in `body` behind the payload is 1, 2, 3, … Up to seven bytes, which is what AEADs need, are looked at without a loop:
+/// Whether what stands in `body` behind the payload is 1, 2, 3, … Up to seven bytes (AEADs need three at most) are looked at without a loop:
 /// how many there are differs from packet to packet, and no branch predictor knows.
 #[inline]
 fn is_default_padding(body: &[u8], payload_bytes: usize) -> bool {

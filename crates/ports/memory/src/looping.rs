@@ -85,12 +85,13 @@ impl LoopPort {
         (count, bytes)
     }
 
-    /// Drops packets that do not fit a buffer, where the next ones do not.
+    /// Drops packets that do not fit a buffer, where the next ones do not: each once at most, since they come again.
     fn skip_too_long(&mut self, pool: &mut Pool) {
-        while let Some(place) = self.packets.view().places.get(self.next)
-            && self.left > 0
-            && place.bytes() > pool.packet_bytes()
-        {
+        for _ in 0..self.packets.len() {
+            let next = self.packets.view().places.get(self.next);
+            if self.left == 0 || next.is_none_or(|place| place.bytes() <= pool.packet_bytes()) {
+                break;
+            }
             pool.count(DropReason::ReceiveTruncated, 1);
             self.advance(1);
         }
@@ -115,9 +116,11 @@ impl Port for LoopPort {
         if self.left == 0 && !self.packets.is_empty() {
             self.left = self.demand.0.swap(0, Ordering::Relaxed);
         }
-        self.skip_too_long(pool);
-        let (count, bytes) =
-            self.burst(pool.packet_bytes(), batch.remaining_capacity().min(pool.available()));
+        let most = batch.remaining_capacity().min(pool.available());
+        if most > 0 {
+            self.skip_too_long(pool);
+        }
+        let (count, bytes) = self.burst(pool.packet_bytes(), most);
         pool.take_many(count, batch);
         let received = batch.len() - before;
         let packets = self.packets.view();
