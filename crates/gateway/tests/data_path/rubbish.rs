@@ -174,3 +174,37 @@ fn jumbo_packets_go_through() {
         assert_eq!(ends[1].open(sealed[0].clone()), [packet]);
     }
 }
+
+/// Packets of one SA that stand together are prepared together: what is wrong with some of them is theirs alone.
+#[test]
+fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
+    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+    let inner = |n: u64| Inner { seed: n, ..Inner::udp("10.0.0.1", "172.16.0.2", 100) }.bytes();
+    let sealed: Vec<Vec<u8>> = (1..=30).map(|n| sealer.seal(n, &Handmade::carrying(&inner(n)))).collect();
+    let (early, cut) = ([2, 3, 11, 30], [1, 7, 8, 29]);
+    for n in early {
+        assert_eq!(b.open(sealed[n - 1].clone()).len(), 1);
+    }
+    // No copy of what has come, nothing that is too short, and all in one batch; the first and the last are wrong, and two side by side.
+    for (n, datagram) in (1..).zip(&sealed) {
+        let bytes = if cut.contains(&n) { 40 } else { datagram.len() };
+        let mut datagram = datagram[..bytes].to_vec();
+        if cut.contains(&n) {
+            let (length, sum) = (u16::try_from(bytes).unwrap().to_be_bytes(), 10..12);
+            datagram[2..4].copy_from_slice(&length);
+            datagram[sum.clone()].fill(0);
+            let checksum = testudo_wire::checksum::of(&datagram[..20]).to_bytes();
+            datagram[sum].copy_from_slice(&checksum);
+        }
+        b.unprotected.push(datagram);
+    }
+    b.settle();
+    let right: Vec<_> =
+        (1..=30).filter(|n| !early.contains(n) && !cut.contains(n)).map(|n| inner(n as u64)).collect();
+    assert_eq!(b.protected.take(), right);
+    assert_eq!(b.drops(DropReason::ReplayDuplicate), early.len() as u64);
+    assert_eq!(b.drops(DropReason::EspMalformed), cut.len() as u64);
+    b.assert_settled();
+}
