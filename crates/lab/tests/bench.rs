@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
@@ -292,6 +293,49 @@ fn an_engine_that_answers_late_is_measured_like_others() {
     let cases =
         bench("--engines late --suites aes128gcm16 --sizes 64,imix --sas 1,3", candidate("late", late));
     assert_eq!(cases.expect("figures").len(), 2 * 2 * 2);
+}
+
+/// An engine that takes its time.
+struct Slow(PortableEngine);
+
+impl Engine for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn description(&self) -> String {
+        "waits for each submission".to_owned()
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.0.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.0.install(key, direction)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.0.remove(key);
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(100) {
+            std::hint::spin_loop();
+        }
+        self.0.submit(jobs)
+    }
+}
+
+/// The stage clock measures one turn in several: a run of only a few turns could be one without any measured.
+#[test]
+fn stages_are_measured_however_slow_an_engine_is() {
+    let slow = || -> Box<dyn Engine> { Box::new(Slow(PortableEngine::new())) };
+    let words = "--engines slow --suites aes128gcm16 --sizes 64,1420";
+    for case in bench(words, candidate("slow", slow)).expect("figures") {
+        assert!(number(&case["stages"], "cryptography") > 0.5, "{case}");
+    }
 }
 
 #[test]

@@ -87,14 +87,17 @@ impl Subject {
         }
     }
 
+    fn stages(&self) -> StageTimes {
+        match self.way {
+            Way::Outbound => *self.worker.outbound_stages(),
+            Way::Inbound => *self.worker.inbound_stages(),
+        }
+    }
+
     fn read(&self) -> Reading {
         let (received, sent) = self.ports();
-        let stages = match self.way {
-            Way::Outbound => self.worker.outbound_stages(),
-            Way::Inbound => self.worker.inbound_stages(),
-        };
         let running = running();
-        Reading { received, sent, stages: *stages, running, at: Instant::now(), ticks: ticks() }
+        Reading { received, sent, stages: self.stages(), running, at: Instant::now(), ticks: ticks() }
     }
 
     /// The clock is read for each turn, as `testudo run` does.
@@ -122,13 +125,16 @@ impl Subject {
         Ok(())
     }
 
-    /// Turns for a while, and says what that brought.
+    /// Turns for a while, and longer if the stage clock has measured none of them yet; says what that brought.
     pub(super) fn run_for(&mut self, duration: Duration) -> Result<Run, Wrong> {
         let before = self.read();
         while before.at.elapsed() < duration {
             for _ in 0..TURNS {
                 self.turn()?;
             }
+        }
+        while self.stages().batches == before.stages.batches {
+            self.advance(1)?;
         }
         Ok(self.since(&before))
     }
