@@ -53,7 +53,6 @@ setup: ## install what the demo and the tests need, through apt
 
 fmt: ## format the sources
 	@$(CARGO) fmt --all
-	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 lint: ## check formatting and lints; warnings are errors
 	@scripts/test.sh format lints

@@ -22,13 +22,13 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing ${FUZZ_RUSTFLAGS:-}" \
-    cargo build --release --features libfuzzer --bins --target "$host" || exit 2
+    cargo build --locked --profile fuzz --package testudo-fuzz --features libfuzzer --bins --target "$host" --target-dir target || exit 2
 
 targets=${*:-$(sed -n 's/^name = "\(.*\)"$/\1/p' Cargo.toml | grep -v '^testudo-fuzz$')}
 status=0
 table=$(printf '%-24s %12s %10s %9s  %s' target runs runs/s features result)
 for target in $targets; do
-    binary=target/$host/release/$target
+    binary=target/$host/fuzz/$target
     gathered=target/corpus/$target
     artifacts=artifacts/$target
     log=target/$target.log

@@ -2,7 +2,7 @@
 # Runs the stages of `make test`, all of them also after a failure, and ends with the times and the line
 # "N passed, N failed". A stage without tests of its own counts as one.
 #
-# usage: test.sh [STAGE...]        format lints docs tests release interleavings corpus
+# usage: test.sh [STAGE...]        format lints docs tests release interleavings
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +14,7 @@ mkdir -p "$target"
 : >"$log"
 
 format() {
-  $cargo fmt --all --check && $cargo fmt --manifest-path fuzz/Cargo.toml --check
+  $cargo fmt --all --check
 }
 
 lints() {
@@ -39,11 +39,6 @@ interleavings() {
   RUSTFLAGS='--cfg loom' $cargo test --locked --package testudo-ipsec --lib --target-dir "$target/loom" -- loom_tests
 }
 
-# What the fuzzers began with and what they found, through the same code without instrumentation.
-corpus() {
-  $cargo test --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz"
-}
-
 passed=0 failed=0 times=''
 
 run_stage() { # STAGE
@@ -62,10 +57,10 @@ run_stage() { # STAGE
 }
 
 stages=("$@")
-((${#stages[@]})) || stages=(format lints docs tests release interleavings corpus)
+((${#stages[@]})) || stages=(format lints docs tests release interleavings)
 for stage in "${stages[@]}"; do
   case $stage in
-    format | lints | docs | tests | release | interleavings | corpus) run_stage "$stage" ;;
+    format | lints | docs | tests | release | interleavings) run_stage "$stage" ;;
     *) echo "test.sh: no stage '$stage'" >&2; exit 2 ;;
   esac
 done

@@ -1,4 +1,10 @@
-//! Writes the seed corpora: `cargo run --example seeds` in this folder. What fuzzing found stays beside them, under names of its own.
+//! Writes the seed corpora: `cargo run --package testudo-fuzz --example seeds`. What fuzzing found stays beside them, under names of its own.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    reason = "seeds are small, and what cannot be written ends it"
+)]
 
 use std::path::Path;
 use testudo_fuzz::support::{Handmade, Inner, Sealer, Side, TunnelSpec};

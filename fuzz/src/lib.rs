@@ -6,9 +6,16 @@
 //! ```
 //!
 //! `run.sh SECONDS` builds the binaries and runs each target. What it finds goes to `corpus/TARGET/` when it is mended, and is then
-//! replayed by plain `cargo test`, here (all targets) and in `crates/gateway/tests/fuzz_corpus.rs` (those of the data path).
+//! replayed by plain `cargo test`.
 
 #![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "all of it is test code: its data is made of small numbers, and it panics where something must hold"
+)]
 
 #[path = "../../crates/gateway/tests/support/mod.rs"]
 pub mod support;
@@ -50,7 +57,7 @@ mod tests {
     #[test]
     fn every_corpus_survives_a_little_damage() {
         for (name, target) in TARGETS {
-            replay::damaged_corpus(name, *target, 300);
+            replay::damaged_corpus(name, *target, 2000);
         }
     }
 }

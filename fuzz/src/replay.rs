@@ -5,10 +5,7 @@ use std::path::PathBuf;
 
 /// The files of a target's corpus, in the order of their names.
 fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    // Of the crate that is built, which is this one or one in `crates/`.
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let corpora = [here.join("corpus"), here.join("../../fuzz/corpus")];
-    let corpus = corpora.iter().find(|c| c.is_dir()).expect("the corpora are part of the repository");
+    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let entries = std::fs::read_dir(corpus.join(target)).expect("every target has a corpus");
     let mut paths: Vec<_> = entries.map(|e| e.expect("a readable folder").path()).collect();
     paths.sort();

@@ -114,7 +114,7 @@ pub fn forge(random: &mut Random, like: &[u8], esp_at: usize) -> Vec<u8> {
     let mut bytes = like.to_vec();
     let sequence =
         u32::from_be_bytes([bytes[esp_at + 4], bytes[esp_at + 5], bytes[esp_at + 6], bytes[esp_at + 7]]);
-    let ahead = 1 + (random.next() >> (33 + random.below(30))) as u32;
+    let ahead = 1 + (random.word() >> (33 + random.below(30))) as u32;
     bytes[esp_at + 4..esp_at + 8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
     if random.one_in(2) {
         random.fill(&mut bytes[esp_at + 8..]);

@@ -132,7 +132,7 @@ impl Stream {
         Self {
             from,
             spec: spec.clone(),
-            seed: random.next(),
+            seed: random.word(),
             network: Network::new(random.fork(), spec.window, esp_offset(spec)),
             next_id: 0,
             newest: scenario.first_sequence - 1,
@@ -250,7 +250,7 @@ impl<'a> Pair<'a> {
                 links,
                 store,
                 &[window.clone(), window.clone()],
-                engines(random.next()),
+                engines(random.word()),
             )
         });
         let streams = [(Side::A, 0), (Side::B, 0), (Side::A, 1)]
@@ -499,7 +499,7 @@ impl<'a> Pair<'a> {
         let specs = [self.streams[A_TO_B].spec.clone(), self.streams[FOREIGN].spec.clone()];
         let old = &self.gateways[place(side)];
         let links = (old.protected.clone(), old.unprotected.clone());
-        let engines = (self.engines)(self.random.next());
+        let engines = (self.engines)(self.random.word());
         let windows = &self.saved_windows[place(side)];
         let store = &mut self.stores[place(side)];
         self.gateways[place(side)] = start_gateway(side, &specs, links, store, windows, engines);

@@ -98,7 +98,7 @@ pub fn numbered(seed: u64, id: u32, tunnel: u8, from_a: bool, max_bytes: usize) 
     let is_v6 = total_bytes >= IPV6_HEADER_BYTES && random.one_in(2);
     let version = if is_v6 { Version::V6 } else { Version::V4 };
     let a = host(network_a(version), id);
-    let b = host(network_b(version, tunnel), random.next() as u32 & 0xFFFF);
+    let b = host(network_b(version, tunnel), random.word() as u32 & 0xFFFF);
     let (source, destination) = if from_a { (a, b) } else { (b, a) };
     Inner {
         source,
@@ -108,7 +108,7 @@ pub fn numbered(seed: u64, id: u32, tunnel: u8, from_a: bool, max_bytes: usize) 
         traffic_class: random.byte(),
         dont_fragment: random.one_in(2),
         total_bytes: total_bytes.max(IPV4_HEADER_BYTES),
-        seed: random.next(),
+        seed: random.word(),
     }
 }
 

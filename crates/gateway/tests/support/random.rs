@@ -11,10 +11,11 @@ impl Random {
 
     /// A generator of its own for one purpose, so that drawing more for one does not shift all others.
     pub fn fork(&mut self) -> Self {
-        Self(self.next())
+        Self(self.word())
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// 64 random bits.
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -23,11 +24,11 @@ impl Random {
 
     /// A number from 0 to `bound - 1`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.word() % bound.max(1) as u64) as usize
     }
 
     pub fn byte(&mut self) -> u8 {
-        self.next() as u8
+        self.word() as u8
     }
 
     /// True once in `n` times.
@@ -37,7 +38,7 @@ impl Random {
 
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let word = self.next().to_le_bytes();
+            let word = self.word().to_le_bytes();
             chunk.copy_from_slice(&word[..chunk.len()]);
         }
     }
