@@ -36,7 +36,7 @@ release() {
 
 # Every interleaving of the threads that share sequence numbers. Its own target folder: other flags would build everything again.
 interleavings() {
-  RUSTFLAGS='--cfg loom' $cargo test --locked --package testudo-ipsec --lib --target-dir "$target/loom" -- loom_tests
+  RUSTFLAGS='--cfg loom' $cargo test --locked --profile loom --package testudo-ipsec --lib --target-dir "$target/loom" -- loom_tests
 }
 
 passed=0 failed=0 times=''
