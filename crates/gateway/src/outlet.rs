@@ -61,8 +61,10 @@ impl Outlet {
     pub(crate) fn flush(&mut self, pool: &mut Pool) -> Result<usize, PortError> {
         let mut sent = 0;
         loop {
-            let room = BATCH_SIZE - self.batch.len();
-            self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
+            // Most often nothing waits, and to drain nothing takes as long as to send a packet.
+            if !self.waiting.is_empty() {
+                self.refill();
+            }
             if self.batch.is_empty() {
                 if let Some(since) = self.wait.since.take() {
                     self.wait.ended_ticks += ticks().wrapping_sub(since);
@@ -86,10 +88,16 @@ impl Outlet {
             return self.flush(pool).map(drop);
         }
         while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
-            let room = BATCH_SIZE - self.batch.len();
-            self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
+            self.refill();
         }
         Ok(())
+    }
+
+    /// Fills the batch with what has waited longest.
+    #[cold]
+    fn refill(&mut self) {
+        let room = BATCH_SIZE - self.batch.len();
+        self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
     }
 
     /// Discards what waits.
