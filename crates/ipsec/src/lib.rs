@@ -30,6 +30,7 @@ mod inbound;
 mod keepalive;
 mod lead;
 mod lifetime;
+mod opened;
 mod outbound;
 mod pair;
 mod policy_table;
