@@ -25,21 +25,37 @@ use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 use testudo_wire::udp::UdpHeader;
 
-/// What becomes of a job that was opened.
-#[derive(Debug, Clone, Copy)]
-enum Opened {
-    /// It is authentic, new and well formed; its outer header had this traffic class. The inner packet is still to be checked.
-    Stripped(u8),
-    /// All checks passed.
-    Cleared,
-    Refused(DropReason),
+/// What is wrong with the jobs of a batch, by their places; most often nothing.
+struct Refusals {
+    reasons: [Option<DropReason>; BATCH_SIZE],
+    is_any: bool,
 }
 
-type Outcomes = ArrayVec<Opened, BATCH_SIZE>;
+/// Jobs of one SA that stand together.
+struct Run {
+    sa: SaRef,
+    jobs: usize,
+    /// Whether all checks are made.
+    is_done: bool,
+}
+
+impl Refusals {
+    fn none() -> Self {
+        Self { reasons: [None; BATCH_SIZE], is_any: false }
+    }
+
+    #[cold]
+    fn add(&mut self, place: usize, reason: DropReason) {
+        if let Some(place) = self.reasons.get_mut(place) {
+            *place = Some(reason);
+            self.is_any = true;
+        }
+    }
+}
 
 impl Ipsec {
-    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that ended where they stand, in their order, in two phases: verdicts,
-    /// then inner packets against policy.
+    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that ended where they stand, in their order, in two phases: verdicts and
+    /// sequence numbers, then what was around the inner packets, and policy.
     pub fn finish_inbound_batch(
         &mut self,
         jobs: &mut Vec<Job>,
@@ -50,72 +66,74 @@ impl Ipsec {
     ) {
         while !jobs.is_empty() {
             let count = jobs.len().min(BATCH_SIZE);
-            let mut outcomes = Outcomes::new();
-            self.judge_batch(&mut jobs[..count], now, clock, &mut outcomes);
-            for (job, outcome) in jobs.drain(..count).zip(&outcomes) {
-                match *outcome {
-                    Opened::Cleared => forward(Cleared::new(job.buffer), pool),
-                    Opened::Refused(reason) => {
+            let refusals = self.judge_batch(&mut jobs[..count], now, clock);
+            if !refusals.is_any {
+                jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
+                continue;
+            }
+            for (job, refused) in jobs.drain(..count).zip(refusals.reasons) {
+                match refused {
+                    None => forward(Cleared::new(job.buffer), pool),
+                    Some(reason) => {
                         let sa = Prepared::sa_of(&job);
                         self.refuse(job.buffer, sa, reason, pool);
                     }
-                    // Not reached: the second phase leaves none.
-                    Opened::Stripped(_) => pool.discard(job.buffer, DropReason::SelectorMismatch),
                 }
             }
         }
         clock.lap(Stage::Finish);
     }
 
-    /// What becomes of each of up to a batch of jobs, appended to `outcomes`, which is empty.
-    fn judge_batch(
-        &mut self,
-        jobs: &mut [Job],
-        now: Moment,
-        clock: &mut StageClock,
-        outcomes: &mut Outcomes,
-    ) {
+    /// Makes inner packets of up to a batch of jobs, but for those that it refuses.
+    #[inline]
+    fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Refusals {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
-        let mut runs = ArrayVec::<(SaRef, usize), BATCH_SIZE>::new();
+        let mut runs = ArrayVec::<Run, BATCH_SIZE>::new();
+        let mut refusals = Refusals::none();
+        let mut at = 0;
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
             let Some(name) = run.first().map(Prepared::sa_of) else { continue };
-            runs.push((name, run.len()));
-            match self.inbound.get_mut(name) {
-                // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
-                Some(sa) if !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now) => {
-                    for job in run {
-                        outcomes.push(sa.judge(job).map_or_else(Opened::Refused, Opened::Stripped));
-                    }
-                }
-                _ => {
-                    for job in run {
-                        let judged = self.judge(job, name, now);
-                        outcomes.push(judged.map_or_else(Opened::Refused, |()| Opened::Cleared));
-                    }
-                }
+            // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
+            let sa = self.inbound.get_mut(name);
+            let sa = sa.filter(|sa| !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now));
+            runs.push(Run { sa: name, jobs: run.len(), is_done: sa.is_none() });
+            match sa {
+                Some(sa) => sa.commit_run(run, at, &mut refusals),
+                None => self.judge_run(run, at, name, now, &mut refusals),
             }
+            at += run.len();
         }
         clock.lap(Stage::Finish);
         if self.spd.is_indexed() {
             self.prefetch_policy(jobs);
         }
-        let mut at = 0;
-        for &(name, length) in &runs {
-            let (jobs, outcomes) = (&mut jobs[at..at + length], &mut outcomes[at..at + length]);
-            at += length;
-            if let Some(sa) = self.inbound.get_mut(name) {
-                sa.check_run(&self.spd, jobs, outcomes);
+        at = 0;
+        for &Run { sa, jobs: count, is_done } in &runs {
+            if let (Some(sa), false) = (self.inbound.get_mut(sa), is_done) {
+                sa.release_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals);
             }
+            at += count;
         }
         clock.lap(Stage::Policy);
+        refusals
+    }
+
+    /// All checks on jobs of one SA, one after the other.
+    fn judge_run(&mut self, jobs: &mut [Job], at: usize, sa: SaRef, now: Moment, refusals: &mut Refusals) {
+        for (place, job) in (at..).zip(jobs) {
+            if let Err(reason) = self.judge(job, sa, now) {
+                refusals.add(place, reason);
+            }
+        }
     }
 
     /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
     fn prefetch_policy(&self, jobs: &[Job]) {
         for job in jobs {
-            if let Some(addresses) = unchecked_v4(job.buffer.bytes()) {
+            let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
+            if let Some(addresses) = unchecked_v4(inner) {
                 self.spd.prefetch_v4(Pair::of_arriving(addresses));
-            } else if let Some((source, destination)) = unchecked_v6(job.buffer.bytes()) {
+            } else if let Some((source, destination)) = unchecked_v6(inner) {
                 self.spd.prefetch(destination, source);
             }
             if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
@@ -159,8 +177,8 @@ impl Ipsec {
         sa.admit(now, &mut self.events)?;
         let is_newest = job.aad.sequence() > sa.window.top();
         let source = if is_newest && sa.learns_remote { source_of(job.buffer.bytes()) } else { None };
-        let outer_class = sa.judge(job)?;
-        let inner = sa.check_inner(&self.spd, &mut job.buffer, outer_class)?;
+        sa.commit(job)?;
+        let inner = sa.release(&self.spd, job)?;
         sa.count(inner, now, &mut self.events);
         if let Some((address, port)) = source {
             let tunnel = sa.tunnel;
@@ -201,30 +219,38 @@ fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
 }
 
 impl InboundSa {
-    /// The engine's verdict, the replay commit, and what ESP has put around the packet: off with it. Returns the outer traffic class.
+    /// The engine's verdict, and the replay commit.
     #[inline(always)]
-    fn judge(&mut self, job: &mut Job) -> Result<u8, DropReason> {
+    fn commit(&mut self, job: &Job) -> Result<(), DropReason> {
         verdict_of(job)?;
-        self.window.commit(job.aad.sequence()).map_err(reason_of_replay)?;
-        let outer_class = ip::traffic_class(job.buffer.bytes());
-        strip(job)?;
-        Ok(outer_class)
+        self.window.commit(job.aad.sequence()).map_err(reason_of_replay)
     }
 
-    /// Checks the inner packets of stripped jobs, which are all this SA's, and counts those that pass.
+    /// [`commit`](Self::commit) for jobs that stand in a batch from place `at` on.
     #[inline]
-    fn check_run(&mut self, spd: &Spd, jobs: &mut [Job], outcomes: &mut [Opened]) {
+    fn commit_run(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
+        for (place, job) in (at..).zip(jobs) {
+            if let Err(reason) = self.commit(job) {
+                refusals.add(place, reason);
+            }
+        }
+    }
+
+    /// [`release`](Self::release) for jobs that were committed and stand in a batch from place `at` on, all of them this SA's; counts the packets.
+    #[inline(never)]
+    fn release_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
         let (mut packets, mut bytes) = (0, 0);
-        for (job, outcome) in jobs.iter_mut().zip(outcomes) {
-            let Opened::Stripped(outer_class) = *outcome else { continue };
-            *outcome = match self.check_inner(spd, &mut job.buffer, outer_class) {
+        for (place, job) in (at..).zip(jobs) {
+            if refusals.reasons[place].is_some() {
+                continue;
+            }
+            match self.release(spd, job) {
                 Ok(inner) => {
                     packets += 1;
                     bytes += inner as u64;
-                    Opened::Cleared
                 }
-                Err(reason) => Opened::Refused(reason),
-            };
+                Err(reason) => refusals.add(place, reason),
+            }
         }
         if packets > 0 {
             // No limit is near: it was asked before with more.
@@ -233,9 +259,44 @@ impl InboundSa {
         }
     }
 
-    /// [`check_inner`](Self::check_inner) of a packet whose addresses alone do not decide: its length in bytes and its traffic class.
+    /// Makes the buffer the inner packet, off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1), if that is what the SA's selectors
+    /// allow (RFC 4301 5.2, step 4). Returns its length in bytes.
+    #[inline(always)]
+    fn release(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
+        let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
+        let outer_class = ip::traffic_class(datagram);
+        let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
+        let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
+        let payload = &text[..trailer.payload_bytes];
+        let ours = Answer::protect(self.tunnel);
+        let is_ours = |pair| self.permitted.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
+        let (bytes, class) = match PlainV4::parse(payload) {
+            Some(header) if trailer.next_header == protocol::IPV4 && is_ours(Pair::inbound(&header)) => {
+                (usize::from(header.total_bytes), header.traffic_class)
+            }
+            _ => self.check_flow(spd, trailer.next_header, payload)?,
+        };
+        job.buffer.narrow(job.text_start, small(bytes));
+        let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
+        if ecn != class & ecn::MASK {
+            ip::set_ecn(job.buffer.bytes_mut(), ecn);
+        }
+        Ok(bytes)
+    }
+
+    /// The checks on an inner packet that is no plain IPv4 packet, or whose addresses alone do not decide: its length in bytes and its traffic
+    /// class.
     #[inline(never)]
-    fn check_flow(&self, spd: &Spd, packet: &[u8]) -> Result<(usize, u8), DropReason> {
+    fn check_flow(&self, spd: &Spd, next_header: u8, packet: &[u8]) -> Result<(usize, u8), DropReason> {
+        let version = match next_header {
+            protocol::IPV4 => 4,
+            protocol::IPV6 => 6,
+            protocol::NO_NEXT_HEADER => return Err(DropReason::DummyPacket),
+            _ => return Err(DropReason::BadNextHeader),
+        };
+        if packet.first().is_none_or(|b| b >> 4 != version) {
+            return Err(DropReason::InnerMalformed);
+        }
         let (flow, bytes, class) = match PlainHeader::parse(packet) {
             Some(header) => {
                 (Flow::plain_inbound(&header), usize::from(header.total_bytes), header.traffic_class)
@@ -253,25 +314,6 @@ impl InboundSa {
             _ => Err(DropReason::SelectorMismatch),
         }
     }
-
-    /// RFC 4301 5.2, step 4: the inner packet must be what the SA's selectors allow. Returns its length in bytes.
-    #[inline(always)]
-    fn check_inner(&self, spd: &Spd, buffer: &mut Buffer, outer_class: u8) -> Result<usize, DropReason> {
-        let ours = Answer::protect(self.tunnel);
-        let is_ours = |pair| self.permitted.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
-        let (bytes, class) = match PlainV4::parse(buffer.bytes()) {
-            Some(header) if is_ours(Pair::inbound(&header)) => {
-                (usize::from(header.total_bytes), header.traffic_class)
-            }
-            _ => self.check_flow(spd, buffer.bytes())?,
-        };
-        buffer.truncate(bytes);
-        let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
-        if ecn != class & ecn::MASK {
-            ip::set_ecn(buffer.bytes_mut(), ecn);
-        }
-        Ok(bytes)
-    }
 }
 
 #[inline(always)]
@@ -286,25 +328,4 @@ fn reason_of_verdict(status: JobStatus) -> DropReason {
     } else {
         DropReason::EngineFault
     }
-}
-
-/// Makes the buffer the inner packet: off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1).
-#[inline(always)]
-fn strip(job: &mut Job) -> Result<(), DropReason> {
-    let start = job.text_start as usize;
-    let text =
-        job.buffer.bytes().get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
-    let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
-    let version = match trailer.next_header {
-        protocol::IPV4 => 4,
-        protocol::IPV6 => 6,
-        protocol::NO_NEXT_HEADER => return Err(DropReason::DummyPacket),
-        _ => return Err(DropReason::BadNextHeader),
-    };
-    let payload = &text[..trailer.payload_bytes];
-    if payload.first().is_none_or(|b| b >> 4 != version) {
-        return Err(DropReason::InnerMalformed);
-    }
-    job.buffer.narrow(job.text_start, small(trailer.payload_bytes));
-    Ok(())
 }
