@@ -33,19 +33,25 @@ impl Aad {
     /// SPI and 32-bit sequence number.
     #[must_use]
     pub fn short(spi: u32, sequence: u32) -> Self {
-        let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        bytes[4..8].copy_from_slice(&sequence.to_be_bytes());
-        Self { bytes, len: 8 }
+        Self::new(spi, sequence.into(), false)
     }
 
     /// SPI and 64-bit extended sequence number.
     #[must_use]
     pub fn extended(spi: u32, sequence: u64) -> Self {
+        Self::new(spi, sequence, true)
+    }
+
+    /// SPI and sequence number: 64 bits of it, or the low 32.
+    #[must_use]
+    #[inline(always)]
+    pub fn new(spi: u32, sequence: u64, extended: bool) -> Self {
+        // No branch, and no second way for values to take: both are known for an SA, but the code is one for all.
+        let (len, shift) = if extended { (12, 0) } else { (8, 32) };
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        bytes[4..].copy_from_slice(&sequence.to_be_bytes());
-        Self { bytes, len: 12 }
+        bytes[4..].copy_from_slice(&(sequence << shift).to_be_bytes());
+        Self { bytes, len }
     }
 
     /// Any data of up to 12 bytes, for test vectors; longer data gives `None`.
@@ -60,10 +66,11 @@ impl Aad {
     #[must_use]
     #[inline]
     pub fn sequence(&self) -> u64 {
-        let [_, _, _, _, a, b, c, d, e, f, g, h] = self.bytes;
+        let [_, _, _, _, number @ ..] = self.bytes;
+        let number = u64::from_be_bytes(number);
         match self.len {
-            8 => u32::from_be_bytes([a, b, c, d]).into(),
-            12 => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            8 => number >> 32,
+            12 => number,
             _ => 0,
         }
     }

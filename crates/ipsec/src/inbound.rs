@@ -9,7 +9,7 @@ use crate::lead::reason_of;
 use crate::lifetime::Moment;
 use crate::replay::ReplayError;
 use crate::runs::{Runs, Way, discard, take};
-use crate::sa::{InboundSa, Local, aad, nonce};
+use crate::sa::{Entrance, InboundSa, aad, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
-use testudo_wire::ip::{IPV4_HEADER_BYTES, IpHeader, Version};
+use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
@@ -30,10 +30,8 @@ struct Arrival {
     /// Where it starts and ends in the datagram, in bytes.
     at: u16,
     end: u16,
-    /// The UDP port it came to, if it came in UDP.
-    udp_port: Option<u16>,
-    /// The outer address it came to.
-    came_to: Local,
+    /// Where it came to.
+    entrance: Entrance,
 }
 
 /// What a datagram from the unprotected side is.
@@ -87,8 +85,8 @@ impl Ipsec {
         match PlainV4::parse(buffer.bytes()) {
             Some(header) => {
                 buffer.truncate(header.total_bytes.into());
-                let came_to = Local::new(Version::V4, u128::from(header.addresses & 0xFFFF_FFFF));
-                self.see_plain(buffer, IPV4_HEADER_BYTES, header.protocol, header.ports(), came_to, seen);
+                let came_to = (Version::V4, u128::from(header.addresses & 0xFFFF_FFFF));
+                self.see_plain(buffer, came_to, header.protocol, || header.ports(), seen);
             }
             None => self.see_other(buffer, seen),
         }
@@ -100,8 +98,8 @@ impl Ipsec {
             return seen.push(self.see_uncommon(buffer));
         };
         buffer.truncate(header.total_bytes.into());
-        let came_to = Local::new(header.version, header.destination);
-        self.see_plain(buffer, header.version.header_bytes(), header.protocol, header.ports, came_to, seen);
+        let came_to = (header.version, header.destination);
+        self.see_plain(buffer, came_to, header.protocol, || header.ports, seen);
     }
 
     /// [`see`](Self::see) for a plain datagram without anything behind it.
@@ -109,17 +107,18 @@ impl Ipsec {
     fn see_plain(
         &self,
         buffer: &mut Buffer,
-        ip_bytes: usize,
+        came_to: (Version, u128),
         protocol: u8,
-        ports: Option<(u16, u16)>,
-        came_to: Local,
+        ports: impl FnOnce() -> Option<(u16, u16)>,
         seen: &mut Sights,
     ) {
-        let (at, udp_port) = match (protocol, ports) {
-            (protocol::ESP, _) => (ip_bytes, None),
-            (protocol::UDP, Some((_, port))) if self.udp_ports.contains(port) => {
-                (ip_bytes + UDP_HEADER_BYTES, Some(port))
-            }
+        let ip_bytes = came_to.0.header_bytes();
+        let (at, udp_port) = match protocol {
+            protocol::ESP => (ip_bytes, None),
+            protocol::UDP => match ports() {
+                Some((_, port)) if self.udp_ports.contains(port) => (ip_bytes + UDP_HEADER_BYTES, Some(port)),
+                _ => return seen.push(self.see_uncommon(buffer)),
+            },
             _ => return seen.push(self.see_uncommon(buffer)),
         };
         let datagram = buffer.bytes();
@@ -145,7 +144,7 @@ impl Ipsec {
             match self.demultiplex(&header, packet)? {
                 Some(place) => {
                     let destination = Flow::outbound(&header, packet).remote();
-                    arrival(packet, place, Local::new(header.version, destination)).map(Seen::Esp)
+                    arrival(packet, place, (header.version, destination)).map(Seen::Esp)
                 }
                 None => self.pass_clear(&header, packet).map(|()| Seen::Pass),
             }
@@ -257,8 +256,9 @@ struct Place {
 
 /// Reads the ESP header of a packet; behind UDP, only if it is one.
 #[inline(always)]
-fn arrival(datagram: &[u8], place: Place, came_to: Local) -> Result<Arrival, DropReason> {
+fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Arrival, DropReason> {
     let Place { at, end, udp_port } = place;
+    let entrance = Entrance::new(came_to.0, came_to.1, udp_port);
     let esp = datagram.get(at..end).unwrap_or_default();
     if udp_port.is_some() {
         match esp {
@@ -269,7 +269,7 @@ fn arrival(datagram: &[u8], place: Place, came_to: Local) -> Result<Arrival, Dro
         }
     }
     match (EspHeader::parse(esp), u16::try_from(at), u16::try_from(end)) {
-        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, udp_port, came_to }),
+        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, entrance }),
         _ => Err(DropReason::EspMalformed),
     }
 }
@@ -279,8 +279,7 @@ impl InboundSa {
     /// says who sent it.
     #[inline]
     fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
-        let is_ours = arrival.came_to == self.local && arrival.udp_port == self.udp_port;
-        if is_ours { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
+        if arrival.entrance == self.entrance { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
     }
 
     /// Fills in the job that opens an ESP packet, after its shape and sequence number were checked (RFC 4303 3.4.3: before authentication,
@@ -292,8 +291,9 @@ impl InboundSa {
         let (iv_bytes, icv_bytes) = (usize::from(self.shape.iv_bytes), usize::from(self.shape.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let text_start = at + ESP_HEADER_BYTES + iv_bytes;
-        let text_bytes = end.checked_sub(text_start + icv_bytes).ok_or(DropReason::EspMalformed)?;
-        if text_bytes == 0 || !self.shape.is_aligned(text_bytes) {
+        // One comparison for both: what is too short becomes very long.
+        let text_bytes = end.wrapping_sub(text_start + icv_bytes);
+        if text_bytes.wrapping_sub(1) >= end || !self.shape.is_aligned(text_bytes) {
             return Err(DropReason::EspMalformed);
         }
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;

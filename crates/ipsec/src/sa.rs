@@ -78,9 +78,8 @@ impl Shape {
 #[repr(C)]
 pub(crate) struct InboundSa {
     pub(crate) window: ReplayWindow,
-    /// Where its packets come to: our outer address, and, if they come in UDP, our port.
-    pub(crate) local: Local,
-    pub(crate) udp_port: Option<u16>,
+    /// Where its packets come to.
+    pub(crate) entrance: Entrance,
     pub(crate) shape: Shape,
     pub(crate) esn: bool,
     pub(crate) learns_remote: bool,
@@ -92,18 +91,23 @@ pub(crate) struct InboundSa {
     pub(crate) reported: Reported,
 }
 
-/// An address in the form that is compared with each packet's.
+/// Our outer address, and, for ESP in UDP, our port: as two numbers, which are compared with those of each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Local {
-    /// The number's bytes, which ask for no alignment: an SA has no room for gaps.
-    number: [u8; 16],
-    version: Version,
+pub(crate) struct Entrance {
+    /// The address's bytes, which ask for no alignment: an SA has no room for gaps.
+    address: [u8; 16],
+    version_and_port: u32,
 }
 
-impl Local {
-    #[inline]
-    pub(crate) fn new(version: Version, number: u128) -> Self {
-        Self { number: number.to_ne_bytes(), version }
+impl Entrance {
+    /// Set if there is a port. An IP version stands above it.
+    const IN_UDP: u32 = 1 << 16;
+
+    #[inline(always)]
+    pub(crate) fn new(version: Version, address: u128, udp_port: Option<u16>) -> Self {
+        let version: u32 = if version == Version::V4 { 4 << 17 } else { 6 << 17 };
+        let port = udp_port.map_or(0, |port| Self::IN_UDP | u32::from(port));
+        Self { address: address.to_ne_bytes(), version_and_port: version | port }
     }
 }
 
@@ -119,8 +123,9 @@ pub(crate) struct Tunnel {
 }
 
 /// SPI and sequence number as they are authenticated (RFC 4106 5, RFC 7634 2.1).
+#[inline(always)]
 pub(crate) fn aad(spi: u32, esn: bool, sequence: u64) -> Aad {
-    if esn { Aad::extended(spi, sequence) } else { Aad::short(spi, low(sequence)) }
+    Aad::new(spi, sequence, esn)
 }
 
 /// The low 32 bits, which ESP carries.
