@@ -229,6 +229,11 @@ impl InboundSa {
     /// [`commit`](Self::commit) for jobs that stand in a batch from place `at` on.
     #[inline]
     fn commit_run(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
+        if let Some(first) = in_sequence(jobs)
+            && self.window.commit_ahead(first, jobs.len() as u64)
+        {
+            return;
+        }
         for (place, job) in (at..).zip(jobs) {
             if let Err(reason) = self.commit(job) {
                 refusals.add(place, reason);
@@ -314,6 +319,17 @@ impl InboundSa {
             _ => Err(DropReason::SelectorMismatch),
         }
     }
+}
+
+/// The first sequence number of jobs that were all done and have one number after the other, as those of a peer that is not disturbed.
+#[inline]
+fn in_sequence(jobs: &[Job]) -> Option<u64> {
+    let first = jobs.first()?.aad.sequence();
+    let mut are_right = true;
+    for (ahead, job) in (0..).zip(jobs) {
+        are_right &= (job.status == JobStatus::Done) & (job.aad.sequence().wrapping_sub(first) == ahead);
+    }
+    are_right.then_some(first)
 }
 
 #[inline(always)]

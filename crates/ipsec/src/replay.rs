@@ -115,6 +115,25 @@ impl ReplayWindow {
         Ok(())
     }
 
+    /// [`commit`](Self::commit) for `count` numbers from `first` on, which are those of authentic packets: `false`, with nothing changed, unless
+    /// there are 64 at most and all are higher than any before.
+    #[inline]
+    pub(crate) fn commit_ahead(&mut self, first: u64, count: u64) -> bool {
+        if first <= self.top || count == 0 || count > 64 {
+            return false;
+        }
+        let Some(last) = first.checked_add(count - 1) else { return false };
+        self.advance(last);
+        // They are in one word or in two, and there are two words at least.
+        let (marks, at) = (u64::MAX >> (64 - count), first % 64);
+        let (low, high) = (self.place(first).0, self.place(last).0);
+        self.words[low] |= marks << at;
+        if low != high {
+            self.words[high] |= marks >> (64 - at);
+        }
+        true
+    }
+
     #[inline]
     fn advance(&mut self, sequence: u64) {
         let (from, to) = (self.top / 64, sequence / 64);
@@ -266,6 +285,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_ahead_are_received_together_as_one_by_one(
+            size in prop_oneof![Just(64u32), Just(128), Just(4096)],
+            start in prop_oneof![0u64..300, (1u64 << 32) - 200..1 << 32],
+            runs in prop::collection::vec((prop_oneof![4 => 1u64..3, 1 => 0u64..200, 1 => 0u64..10_000], 0u64..70), 1..60),
+        ) {
+            let (mut together, mut single) = (ReplayWindow::new(size, true), ReplayWindow::new(size, true));
+            let _ = (together.commit(start), single.commit(start));
+            for (ahead, count) in runs {
+                let first = together.top() + ahead;
+                let may = ahead > 0 && (1..=64).contains(&count);
+                prop_assert_eq!(together.commit_ahead(first, count), may);
+                if may {
+                    (first..first + count).for_each(|n| single.commit(n).expect("ahead"));
+                }
+                prop_assert_eq!(&together, &single);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_numbers_of_all_are_received_together() {
+        let mut window = ReplayWindow::new(64, true);
+        assert!(!window.commit_ahead(u64::MAX - 2, 4));
+        assert!(window.commit_ahead(u64::MAX - 2, 3));
+        assert_eq!(window.commit(u64::MAX), Err(ReplayError::Duplicate));
+        assert!(!window.commit_ahead(u64::MAX, 1));
     }
 
     fn model_check(model: &Model, sequence: u64) -> Result<(), ReplayError> {
