@@ -1,5 +1,6 @@
 //! The packets of a measurement: valid IPv4 and UDP, all with headers of their own, spread over the tunnels: evenly, or, where suites are mixed,
-//! at random. Their payloads are the same bytes: many SAs ask for many packets, and what these take of the caches is not what is measured.
+//! at random. Where they are so many that no near cache holds them, as many SAs ask for, their payloads are the same bytes: what packets take of
+//! the caches is not what is measured.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -18,7 +19,10 @@ pub(super) const SMALLEST_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
 pub(super) const LARGEST_BYTES: usize = 16_000;
 /// What the mix is shuffled and payloads are drawn from: every run has the same packets.
 pub(super) const SEED: u64 = 1;
-/// Packets up to this length share no payload: what that saves of the caches is less than what a copy in two parts costs.
+/// Packets of so many bytes together share nothing: they find place in a second-level cache, where a NIC may have put them, and where those of an
+/// [inbound](super::measure) measurement are.
+pub(super) const NEAR_BYTES: usize = 1 << 20;
+/// Packets up to this length never share a payload: what that saves of the caches is less than what a copy in two parts costs.
 const WHOLE_BYTES: usize = 128;
 /// Packets at least, of one size.
 const FLOWS: usize = 512;
@@ -109,11 +113,13 @@ fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
 /// Inner packets.
 pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Packets, ParseError> {
     let payload = Draw(SEED).bytes(size.longest_bytes() - SMALLEST_BYTES);
+    let lengths = size.lengths(sas);
+    let are_near = lengths.iter().sum::<usize>() <= NEAR_BYTES;
     let mut packets = Packets::with_tail(payload.clone());
-    for ((number, tunnel), bytes) in (0..).zip(tunnels(suites, sas)).zip(size.lengths(sas)) {
+    for ((number, tunnel), bytes) in (0..).zip(tunnels(suites, sas)).zip(lengths) {
         let payload = &payload[..bytes - SMALLEST_BYTES];
         let headers = headers(number, tunnel, payload)?;
-        if bytes <= WHOLE_BYTES {
+        if are_near || bytes <= WHOLE_BYTES {
             packets.push(&[&headers, payload].concat(), 0);
         } else {
             packets.push(&headers, payload.len());
@@ -226,6 +232,14 @@ mod tests {
         assert_eq!((packets.len(), packets.bytes()), (100_000, 140_000_000));
         let heads: usize = packets.iter().map(|(head, _)| head.len()).sum();
         assert_eq!(heads, 100_000 * SMALLEST_BYTES);
+    }
+
+    #[test]
+    fn packets_that_a_near_cache_holds_share_nothing() {
+        for size in [Size::Bytes(46), Size::Bytes(1420), Size::Imix, Size::Random] {
+            let packets = packets(ONE, size, 1).unwrap();
+            assert!(packets.bytes() <= NEAR_BYTES && packets.iter().all(|(_, tail)| tail.is_empty()));
+        }
     }
 
     #[test]

@@ -11,17 +11,16 @@ use super::engines::Engines;
 use super::error::Wrong;
 use super::floor::Recorder;
 use super::judge;
-use super::load::packets;
+use super::load::{NEAR_BYTES, packets};
 use super::subject::{Run, Subject};
 
 /// One packet in this many of a measured run is kept for the judge: prime, so that it stands at every place of a batch in turn.
 const SAMPLE_INTERVAL: usize = 509;
 /// Of those, the newest.
 const SAMPLES: usize = 64;
-/// Sealed packets that an inbound measurement goes through before it begins anew: bytes to aim at, and packets at least. They stay in a
-/// cache, as the few packets that an outbound measurement repeats do; figures are the same from 64 KiB to 1 MiB, and 8 % lower at 4 MiB.
-const RING_BYTES: usize = 1 << 20;
-const RING_PACKETS: usize = 2048;
+/// Sealed packets that an inbound measurement goes through before it begins anew: the same packets as outbound, all of them several times where that
+/// is no more bytes than [`NEAR_BYTES`] and no more packets than this.
+const RING_PACKETS: usize = 4096;
 /// Packets of each SA in the ring, at least, unless they would take more than [`RING_MOST_BYTES`].
 const RING_PACKETS_PER_SA: usize = 4;
 /// Many SAs need many packets, and those of a ring share nothing.
@@ -116,10 +115,11 @@ fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u
 /// How many packets an inbound measurement has before it begins anew: whole rounds of the originals.
 fn ring_packets(case: &Case, originals: &Packets) -> usize {
     let round = originals.len();
-    let by_bytes = RING_BYTES * round / originals.bytes().max(1);
-    let wanted = by_bytes.max(RING_PACKETS).max(RING_PACKETS_PER_SA * case.sas as usize);
+    let near = NEAR_BYTES / (originals.bytes() + SEALED_EXTRA_BYTES * round);
+    let rounds =
+        near.min(RING_PACKETS / round).max((RING_PACKETS_PER_SA * case.sas as usize).div_ceil(round));
     let most = RING_MOST_BYTES / ((case.size.longest_bytes() + SEALED_EXTRA_BYTES) * round);
-    round * wanted.div_ceil(round).min(most).max(1)
+    round * rounds.min(most).max(1)
 }
 
 /// The most SAs that an inbound measurement can have with packets of `size`, if each has one in the ring.
