@@ -2,8 +2,9 @@
 
 use crate::{Batch, Buffer, DropCounters, DropReason, carry};
 
-/// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines.
-pub const HEADROOM_BYTES: usize = 128;
+/// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines, and 16 bytes. An engine
+/// that goes over a text in vectors of 64 bytes, the first of them shared with the block before the text, then goes over cache lines.
+pub const HEADROOM_BYTES: usize = 128 + 16;
 
 /// Room after a received packet: TFC-free padding (up to 255), trailer and the longest ICV (32), rounded up.
 pub const TAILROOM_BYTES: usize = 320;
