@@ -1,6 +1,6 @@
 //! The packets of a measurement: valid IPv4 and UDP, all with headers of their own, spread over the tunnels: evenly, or, where suites are mixed,
-//! at random. Where they are so many that no near cache holds them, as many SAs ask for, their payloads are the same bytes: what packets take of
-//! the caches is not what is measured.
+//! at random. Where many SAs ask for more packets than a near cache holds, their payloads are the same bytes: what packets take of the caches is
+//! not what is measured.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ pub(super) const SEED: u64 = 1;
 pub(super) const NEAR_BYTES: usize = 1 << 20;
 /// Packets up to this length never share a payload: what that saves of the caches is less than what a copy in two parts costs.
 const WHOLE_BYTES: usize = 128;
-/// Packets at least, of one size.
+/// Packets at least, of one size, or as many as make [`NEAR_BYTES`] of it.
 const FLOWS: usize = 512;
 /// Packets of random sizes, and the sizes.
 const RANDOM_PACKETS: usize = 1024;
@@ -79,7 +79,7 @@ impl Size {
     fn lengths(self, sas: u32) -> Vec<usize> {
         let sas = sas as usize;
         match self {
-            Size::Bytes(bytes) => vec![bytes; sas * FLOWS.div_ceil(sas)],
+            Size::Bytes(bytes) => vec![bytes; sas * FLOWS.min(NEAR_BYTES / bytes).div_ceil(sas)],
             Size::Imix => {
                 let mut mix: Vec<usize> =
                     MIX.iter().flat_map(|&(count, bytes)| std::iter::repeat_n(bytes, count)).collect();
@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn packets_that_a_near_cache_holds_share_nothing() {
-        for size in [Size::Bytes(46), Size::Bytes(1420), Size::Imix, Size::Random] {
+        for size in [Size::Bytes(46), Size::Bytes(1420), Size::Bytes(LARGEST_BYTES), Size::Imix, Size::Random]
+        {
             let packets = packets(ONE, size, 1).unwrap();
             assert!(packets.bytes() <= NEAR_BYTES && packets.iter().all(|(_, tail)| tail.is_empty()));
         }

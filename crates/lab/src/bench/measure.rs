@@ -54,7 +54,7 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
             Ok(Sample { run, floor_cycles_per_packet: floor, judged })
         }
         Way::Inbound => {
-            let ring = judge::seal(case, judge, &originals, ring_packets(case, &originals))?;
+            let ring = judge::seal(case, judge, &originals, ring_packets(case.sas, case.size, &originals))?;
             let floor = floor(case, engines, &ring, originals.len(), duration)?;
             let (run, judged) = inbound(case, subject, ring, &originals, duration)?;
             Ok(Sample { run, floor_cycles_per_packet: floor, judged })
@@ -113,12 +113,11 @@ fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u
 }
 
 /// How many packets an inbound measurement has before it begins anew: whole rounds of the originals.
-fn ring_packets(case: &Case, originals: &Packets) -> usize {
+fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
     let round = originals.len();
     let near = NEAR_BYTES / (originals.bytes() + SEALED_EXTRA_BYTES * round);
-    let rounds =
-        near.min(RING_PACKETS / round).max((RING_PACKETS_PER_SA * case.sas as usize).div_ceil(round));
-    let most = RING_MOST_BYTES / ((case.size.longest_bytes() + SEALED_EXTRA_BYTES) * round);
+    let rounds = near.min(RING_PACKETS / round).max((RING_PACKETS_PER_SA * sas as usize).div_ceil(round));
+    let most = RING_MOST_BYTES / ((size.longest_bytes() + SEALED_EXTRA_BYTES) * round);
     round * rounds.min(most).max(1)
 }
 
@@ -173,4 +172,35 @@ fn add(total: &mut Run, run: &Run) {
     ticks.iter_mut().zip(run.stages.ticks).for_each(|(sum, ticks)| *sum += ticks);
     *packets += run.stages.packets;
     *batches += run.stages.batches;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::case::Suites;
+    use crate::bench::load::LARGEST_BYTES;
+    use testudo_crypto::Suite;
+
+    /// The originals of such a case, and its ring.
+    fn ring(size: Size, sas: u32) -> (usize, usize) {
+        let suites = Suites::One(Suite::Aes128Gcm16);
+        let originals = packets(suites, size, sas).unwrap();
+        (originals.len(), ring_packets(sas, size, &originals))
+    }
+
+    #[test]
+    fn a_ring_is_whole_rounds_that_a_near_cache_holds() {
+        assert_eq!(ring(Size::Bytes(46), 1), (512, RING_PACKETS));
+        assert_eq!(ring(Size::Bytes(1402), 1), (512, 512));
+        assert_eq!(ring(Size::Imix, 1), (980, 2 * 980));
+        assert_eq!(ring(Size::Bytes(LARGEST_BYTES), 1), (65, 65));
+    }
+
+    #[test]
+    fn each_of_many_sas_has_several_packets_in_a_ring_as_far_as_memory_goes() {
+        assert_eq!(ring(Size::Bytes(64), 10_000), (10_000, 40_000));
+        let (round, packets) = ring(Size::Bytes(1400), 100_000);
+        assert_eq!((round, packets), (100_000, 300_000));
+        assert!(packets * (1400 + SEALED_EXTRA_BYTES) <= RING_MOST_BYTES);
+    }
 }
