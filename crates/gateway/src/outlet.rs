@@ -88,7 +88,9 @@ impl Outlet {
             return self.flush(pool).map(drop);
         }
         while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
-            self.refill();
+            if !self.waiting.is_empty() {
+                self.refill();
+            }
         }
         Ok(())
     }

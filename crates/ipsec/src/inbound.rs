@@ -44,6 +44,7 @@ enum Seen {
 }
 
 type Sights = ArrayVec<Seen, BATCH_SIZE>;
+
 impl Ipsec {
     /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch` is taken: every packet
     /// ends up in `out` or is discarded to `pool` with its reason.

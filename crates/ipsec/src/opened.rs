@@ -46,10 +46,8 @@ impl Refusals {
 
     #[cold]
     fn add(&mut self, place: usize, reason: DropReason) {
-        if let Some(place) = self.reasons.get_mut(place) {
-            *place = Some(reason);
-            self.is_any = true;
-        }
+        self.reasons[place] = Some(reason);
+        self.is_any = true;
     }
 }
 
@@ -109,8 +107,11 @@ impl Ipsec {
         }
         at = 0;
         for &Run { sa, jobs: count, is_done } in &runs {
-            if let (Some(sa), false) = (self.inbound.get_mut(sa), is_done) {
-                sa.release_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals);
+            match self.inbound.get_mut(sa) {
+                _ if is_done => {}
+                Some(sa) => sa.release_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),
+                // Not reached: an SA that was there a moment ago is there.
+                None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
             at += count;
         }

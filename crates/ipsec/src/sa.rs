@@ -229,3 +229,22 @@ fn report(events: &mut Vec<Event>, reported: &mut bool, tunnel: TunnelIndex, kin
         events.push(Event { tunnel, kind });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entrances_differ_by_version_address_and_port() {
+        let all: Vec<Entrance> = [Version::V4, Version::V6]
+            .into_iter()
+            .flat_map(|version| [0, 1, 1 << 127].map(|address| (version, address)))
+            .flat_map(|(version, address)| {
+                [None, Some(0), Some(1), Some(u16::MAX)].map(|port| Entrance::new(version, address, port))
+            })
+            .collect();
+        for (n, one) in all.iter().enumerate() {
+            assert_eq!(all.iter().filter(|other| *other == one).count(), 1, "{n}: {one:?}");
+        }
+    }
+}

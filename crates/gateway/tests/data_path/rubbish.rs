@@ -208,3 +208,54 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     assert_eq!(b.drops(DropReason::EspMalformed), cut.len() as u64);
     b.assert_settled();
 }
+
+/// What an engine has opened is judged together too: whatever is found wrong then, in the middle of runs of two SAs, is refused alone.
+#[test]
+fn packets_that_turn_out_wrong_are_refused_from_the_middle_of_a_batch() {
+    let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::Aes128Gcm16));
+    let mut sealers = specs.clone().map(|spec| Sealer::new(&spec, Side::A));
+    let mut b = Gateway::with_tunnels(Side::B, &specs);
+    let inner = |network: u8, n: u64| {
+        Inner { seed: n, ..Inner::udp("10.0.0.1", &format!("172.{network}.0.2"), 100) }.bytes()
+    };
+    let right = |tunnel: u8, n| Handmade::carrying(&inner(16 + tunnel, n));
+    let mut seal = |tunnel: u8, n, made: &Handmade| sealers[usize::from(tunnel)].seal(n, made);
+    let bad_padding = Handmade { padding: vec![7, 7], pad_length: 2, ..right(1, 1) };
+    let mut forged = seal(0, 3, &right(0, 3));
+    let honest = forged.clone();
+    *forged.last_mut().expect("an ICV") ^= 1;
+    let batch = [
+        seal(0, 1, &right(0, 1)),
+        seal(1, 1, &bad_padding),
+        seal(0, 2, &right(0, 2)),
+        seal(0, 2, &right(0, 2)),
+        forged,
+        seal(1, 2, &right(0, 2)),
+        seal(0, 4, &right(0, 4)),
+        seal(0, 5, &right(0, 5)),
+        seal(0, 6, &Handmade { next_header: 253, ..right(0, 6) }),
+        seal(0, 7, &Handmade { next_header: 59, ..right(0, 7) }),
+        seal(0, 8, &right(0, 8)),
+        seal(1, 3, &right(1, 3)),
+        seal(1, 4, &right(1, 4)),
+    ];
+    batch.iter().for_each(|datagram| b.unprotected.push(datagram.clone()));
+    b.settle();
+    let passed = [(0, 1), (0, 2), (0, 4), (0, 5), (0, 8), (1, 3), (1, 4)];
+    assert_eq!(b.protected.take(), passed.map(|(tunnel, n)| inner(16 + tunnel, n)));
+    for reason in [
+        DropReason::BadPadding,
+        DropReason::ReplayDuplicate,
+        DropReason::AuthenticationFailed,
+        DropReason::SelectorMismatch,
+        DropReason::BadNextHeader,
+        DropReason::DummyPacket,
+    ] {
+        assert_eq!(b.drops(reason), 1, "{reason:?}");
+    }
+    // A forgery takes no number, and what was authentic has taken its own, whatever was in it.
+    assert_eq!(b.open(honest), [inner(16, 3)]);
+    batch.into_iter().for_each(|datagram| assert!(b.open(datagram).is_empty()));
+    assert_eq!(b.drops(DropReason::AuthenticationFailed) + b.drops(DropReason::ReplayDuplicate), 2 + 13);
+    b.assert_settled();
+}
