@@ -127,7 +127,7 @@ fn tells_stages(link: &mut Link) -> TestResult {
     ensure(later["worker"].is_null() || later["worker"]["ran_ns"].as_u64() > Some(0), || {
         format!("{later:#}")
     })?;
-    ensure(stages["measured_of"] == 16, || format!("{stages:#}"))?;
+    ensure(stages["measured_of"] == 17, || format!("{stages:#}"))?;
     stop(pair)
 }
 
@@ -282,7 +282,7 @@ fn serves_metrics(link: &mut Link) -> TestResult {
         }
     }
     ensure(sample("testudo_ticks", "") > Some(0.0), || "no clock".to_owned())?;
-    ensure(sample("testudo_stage_measured_of", "") == Some(16.0), || "no sampling".to_owned())?;
+    ensure(sample("testudo_stage_measured_of", "") == Some(17.0), || "no sampling".to_owned())?;
     ensure(sample("testudo_port_waited_ticks", "side=\"protected\"").is_some(), || "no waits".to_owned())?;
     let not_found = Value::from(families.contains_key("testudo_sa_dropped"));
     ensure(not_found == true, || "no family for drops of an SA".to_owned())?;
