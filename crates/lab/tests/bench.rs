@@ -183,32 +183,51 @@ enum Cheat {
     Faults,
 }
 
-struct Cheater {
-    inner: PortableEngine,
-    cheat: Cheat,
-    honest_jobs: usize,
-}
-
-impl Cheater {
-    fn spoil(&self, job: &mut Job) {
+impl Cheat {
+    fn spoil(self, job: &mut Job) {
         let (start, end) = (job.text_start as usize, (job.text_start + job.text_bytes) as usize);
         let bytes = job.buffer.bytes_mut();
-        match self.cheat {
+        match self {
             Cheat::WrongIcv if job.direction == Direction::Seal => bytes[end] ^= 1,
             Cheat::WrongText => bytes[start + 30] ^= 1,
             Cheat::Faults => job.status = JobStatus::Fault,
             Cheat::WrongIcv | Cheat::NoWork => {}
         }
     }
+
+    /// An engine that is honest for so many jobs.
+    fn after(self, mut honest_jobs: usize) -> Box<dyn Engine> {
+        let submit = move |engine: &mut PortableEngine, jobs: &mut [Job]| {
+            let is_honest = honest_jobs > jobs.len();
+            honest_jobs = honest_jobs.saturating_sub(jobs.len());
+            if !is_honest && self == Cheat::NoWork {
+                jobs.iter_mut().for_each(|job| job.status = JobStatus::Done);
+                return jobs.len();
+            }
+            let taken = engine.submit(jobs);
+            if !is_honest {
+                jobs.iter_mut().for_each(|job| self.spoil(job));
+            }
+            taken
+        };
+        Box::new(Changed { name: "cheater", inner: PortableEngine::new(), submit })
+    }
 }
 
-impl Engine for Cheater {
+/// The portable engine, but for what it does with jobs.
+struct Changed<S> {
+    name: &'static str,
+    inner: PortableEngine,
+    submit: S,
+}
+
+impl<S: FnMut(&mut PortableEngine, &mut [Job]) -> usize + Send> Engine for Changed<S> {
     fn name(&self) -> &'static str {
-        "cheater"
+        self.name
     }
 
     fn description(&self) -> String {
-        format!("{:?}", self.cheat)
+        "portable, changed by a test".to_owned()
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
@@ -224,17 +243,7 @@ impl Engine for Cheater {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let is_honest = self.honest_jobs > jobs.len();
-        self.honest_jobs = self.honest_jobs.saturating_sub(jobs.len());
-        if !is_honest && self.cheat == Cheat::NoWork {
-            jobs.iter_mut().for_each(|job| job.status = JobStatus::Done);
-            return jobs.len();
-        }
-        let taken = self.inner.submit(jobs);
-        if !is_honest {
-            jobs.iter_mut().for_each(|job| self.spoil(job));
-        }
-        taken
+        (self.submit)(&mut self.inner, jobs)
     }
 }
 
@@ -248,8 +257,7 @@ fn verdict(cheat: Cheat, direction: &str) -> String {
     let cheater = move || -> Box<dyn Engine> {
         // The first is the one that floors are measured on: it is in the gateway that the cheat must be noticed.
         let is_first = opened.fetch_add(1, Ordering::Relaxed) == 0;
-        let honest_jobs = if is_first { usize::MAX } else { HONEST_JOBS };
-        Box::new(Cheater { inner: PortableEngine::new(), cheat, honest_jobs })
+        cheat.after(if is_first { usize::MAX } else { HONEST_JOBS })
     };
     let words = format!("--engines cheater --suites aes128gcm16 --sizes 64 --directions {direction}");
     match bench(&words, candidate("cheater", cheater)) {
@@ -295,44 +303,20 @@ fn an_engine_that_answers_late_is_measured_like_others() {
     assert_eq!(cases.expect("figures").len(), 2 * 2 * 2);
 }
 
-/// An engine that takes its time.
-struct Slow(PortableEngine);
-
-impl Engine for Slow {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
-
-    fn description(&self) -> String {
-        "waits for each submission".to_owned()
-    }
-
-    fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.0.capability(suite)
-    }
-
-    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        self.0.install(key, direction)
-    }
-
-    fn remove(&mut self, key: KeyId) {
-        self.0.remove(key);
-    }
-
-    fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_micros(100) {
-            std::hint::spin_loop();
-        }
-        self.0.submit(jobs)
-    }
-}
-
 /// The stage clock measures one turn in several: a run of only a few turns could be one without any measured. Where a round of packets is one turn
 /// (9,000 bytes), it would be, in both directions.
 #[test]
 fn stages_are_measured_however_slow_an_engine_is() {
-    let slow = || -> Box<dyn Engine> { Box::new(Slow(PortableEngine::new())) };
+    let slow = || -> Box<dyn Engine> {
+        let submit = |engine: &mut PortableEngine, jobs: &mut [Job]| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_micros(100) {
+                std::hint::spin_loop();
+            }
+            engine.submit(jobs)
+        };
+        Box::new(Changed { name: "slow", inner: PortableEngine::new(), submit })
+    };
     let words = "--engines slow --suites aes128gcm16 --sizes 1420,9000";
     for case in bench(words, candidate("slow", slow)).expect("figures") {
         assert!(number(&case["stages"], "cryptography") > 0.5, "{case}");
