@@ -42,12 +42,12 @@ impl Aad {
         Self::new(spi, sequence, true)
     }
 
-    /// SPI and sequence number: 64 bits of it, or the low 32.
+    /// SPI and sequence number as an SA authenticates them (RFC 4106 5, RFC 7634 2.1): with ESN 64 bits of the number, otherwise the low 32.
     #[must_use]
     #[inline(always)]
-    pub fn new(spi: u32, sequence: u64, extended: bool) -> Self {
-        // No branch, and no second way for values to take: both are known for an SA, but the code is one for all.
-        let (len, shift) = if extended { (12, 0) } else { (8, 32) };
+    pub fn new(spi: u32, sequence: u64, esn: bool) -> Self {
+        // One way for both, so that a loop over packets has no branch here: the low half, moved up, is what would come first.
+        let (len, shift) = if esn { (12, 0) } else { (8, 32) };
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&spi.to_be_bytes());
         bytes[4..].copy_from_slice(&(sequence << shift).to_be_bytes());

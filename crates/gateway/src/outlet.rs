@@ -61,10 +61,7 @@ impl Outlet {
     pub(crate) fn flush(&mut self, pool: &mut Pool) -> Result<usize, PortError> {
         let mut sent = 0;
         loop {
-            // Most often nothing waits, and to drain nothing takes as long as to send a packet.
-            if !self.waiting.is_empty() {
-                self.refill();
-            }
+            self.refill();
             if self.batch.is_empty() {
                 if let Some(since) = self.wait.since.take() {
                     self.wait.ended_ticks += ticks().wrapping_sub(since);
@@ -88,16 +85,22 @@ impl Outlet {
             return self.flush(pool).map(drop);
         }
         while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
-            if !self.waiting.is_empty() {
-                self.refill();
-            }
+            self.refill();
         }
         Ok(())
     }
 
     /// Fills the batch with what has waited longest.
-    #[cold]
+    #[inline(always)]
     fn refill(&mut self) {
+        // Most often nothing waits, and to drain nothing takes as long as to send a packet.
+        if !self.waiting.is_empty() {
+            self.take_waiting();
+        }
+    }
+
+    #[cold]
+    fn take_waiting(&mut self) {
         let room = BATCH_SIZE - self.batch.len();
         self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
     }

@@ -1,9 +1,9 @@
 //! ESP around packets: trailer behind, headers and IV before, and the job that seals what is between (RFC 4303 2, 3.3.2).
 
-use crate::sa::{MAX_IV_BYTES, OutboundSa, aad, iv, low, nonce};
+use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low, nonce};
 use crate::slots::SaRef;
 use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
-use testudo_crypto::{Direction, Job, JobStatus, KeyId};
+use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::Buffer;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 
@@ -98,7 +98,7 @@ impl<'a> Framing<'a> {
             text_bytes: 0,
             key: KeyId(u32::MAX),
             nonce: nonce(self.salt, iv(sequence ^ self.iv_seed).0),
-            aad: aad(self.spi, self.esn, sequence),
+            aad: Aad::new(self.spi, sequence, self.esn),
             direction: Direction::Seal,
             status: JobStatus::Pending,
         }

@@ -9,7 +9,7 @@ use crate::lead::reason_of;
 use crate::lifetime::Moment;
 use crate::replay::ReplayError;
 use crate::runs::{Runs, Way, discard, take};
-use crate::sa::{Entrance, InboundSa, aad, nonce};
+use crate::sa::{Entrance, InboundSa, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
@@ -302,7 +302,7 @@ impl InboundSa {
         // Only an AEAD's IV goes into a nonce; what other suites have, the engine reads from the packet.
         let iv = job.buffer.bytes().get(..text_start).and_then(|front| front.last_chunk::<8>());
         job.nonce = nonce(self.salt, *iv.ok_or(DropReason::EspMalformed)?);
-        job.aad = aad(arrival.header.spi, self.esn, sequence);
+        job.aad = Aad::new(arrival.header.spi, sequence, self.esn);
         (job.text_start, job.text_bytes) = (small(text_start), small(text_bytes));
         Ok(())
     }

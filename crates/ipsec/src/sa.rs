@@ -11,7 +11,7 @@ use crate::spd::TunnelIndex;
 use crate::template::OuterTemplate;
 use crate::tunnel::TunnelParameters;
 use std::sync::Arc;
-use testudo_crypto::{Aad, Suite};
+use testudo_crypto::Suite;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
@@ -120,12 +120,6 @@ pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
     pub(crate) outbound: SaRef,
     pub(crate) inbound: SaRef,
-}
-
-/// SPI and sequence number as they are authenticated (RFC 4106 5, RFC 7634 2.1).
-#[inline(always)]
-pub(crate) fn aad(spi: u32, esn: bool, sequence: u64) -> Aad {
-    Aad::new(spi, sequence, esn)
 }
 
 /// The low 32 bits, which ESP carries.
