@@ -11,8 +11,8 @@ use crate::{engines, ports};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
+use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
-use testudo_control::service::roster::{Numbers, Roster};
 use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
 use testudo_packet::Port;
@@ -31,9 +31,9 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
         protected: open(SideArg::Protected, args)?,
         unprotected: open(SideArg::Unprotected, args)?,
     };
-    let (mut worker, roster) = start(&loaded, pair, args)?;
+    let (mut worker, installed) = start(&loaded, pair, args)?;
     run(&mut worker)?;
-    let answer = summary(&worker, &roster);
+    let answer = summary(&worker, &installed);
     if args.json {
         outln!("{answer}")
     } else {
@@ -53,7 +53,7 @@ fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     }
 }
 
-fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, Roster), Failure> {
+fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, InstalledTunnels), Failure> {
     let names = args
         .engine
         .as_ref()
@@ -71,10 +71,11 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
         }
     }
     let mut worker = Worker::new(pair, ports::pool(&loaded.configuration), engines, Arc::default());
-    let empty = Roster::empty(loaded.configuration.clone());
-    let (update, mut roster, _) = empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
-    match roster.note(worker.update(update, Moment::default())).as_slice() {
-        [] => Ok((worker, roster)),
+    let empty = InstalledTunnels::empty(loaded.configuration.clone());
+    let (update, mut installed, _) =
+        empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
+    match installed.note(worker.update(update, Moment::default())).as_slice() {
+        [] => Ok((worker, installed)),
         errors => Err(Failure::new(Kind::Configuration, errors.join("; "))),
     }
 }
@@ -116,7 +117,7 @@ fn open(side: SideArg, args: &ReplayArgs) -> Result<Box<dyn Port>, Failure> {
     Ok(Box::new(PcapPort::new(name, reader, writer)))
 }
 
-fn summary(worker: &Worker, roster: &Roster) -> Value {
+fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {
     let counters = worker.counters();
     let side = |snapshot: testudo_gateway::PortSnapshot| {
         let c = snapshot.counters;
@@ -127,7 +128,7 @@ fn summary(worker: &Worker, roster: &Roster) -> Value {
         "ports": { "protected": side(counters.protected()), "unprotected": side(counters.unprotected()) },
         "created": counters.created(),
         "drops": report::drops(&counters),
-        "sas": report::security_associations(roster, &report::Peers::new()),
+        "sas": report::security_associations(installed, &report::Peers::new()),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and for nobody else.
 
+use super::installed::InstalledTunnels;
 use super::report::{self, Facts, Peers, Question, Side};
-use super::roster::Roster;
 use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,7 +25,7 @@ pub struct Shared {
     /// What does not change.
     pub facts: Facts,
     /// The tunnels that run.
-    pub roster: Mutex<Arc<Roster>>,
+    pub installed: Mutex<Arc<InstalledTunnels>>,
     /// Where peers whose address is learned were last heard from.
     pub peers: Mutex<Peers>,
 }
@@ -33,8 +33,8 @@ pub struct Shared {
 impl Shared {
     /// The tunnels that run now.
     #[must_use]
-    pub fn roster(&self) -> Arc<Roster> {
-        Arc::clone(&self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn installed(&self) -> Arc<InstalledTunnels> {
+        Arc::clone(&self.installed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Where peers whose address is learned were last heard from.
@@ -43,8 +43,8 @@ impl Shared {
     }
 
     /// Other tunnels run from now on.
-    pub fn replace_roster(&self, roster: Roster) {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(roster);
+    pub fn replace_installed(&self, installed: InstalledTunnels) {
+        *self.installed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(installed);
     }
 }
 
@@ -144,12 +144,12 @@ fn answer(mut stream: &UnixStream, reply: &Value) -> io::Result<()> {
 /// The answer to one request; anyone's bytes may stand in it.
 fn reply(line: &str, shared: &Shared) -> Result<Value, String> {
     let request: Value = serde_json::from_str(line).map_err(|e| format!("the request is no JSON: {e}"))?;
-    let roster = shared.roster();
+    let installed = shared.installed();
     match request["verb"].as_str() {
-        Some("status") => Ok(report::status(&shared.facts, &roster)),
-        Some("sa-list") => Ok(report::security_associations(&roster, &shared.peers())),
-        Some("policy-list") => Ok(report::policies(&roster)),
-        Some("explain") => Ok(report::explain(&roster, &shared.peers(), &question(&request)?)),
+        Some("status") => Ok(report::status(&shared.facts, &installed)),
+        Some("sa-list") => Ok(report::security_associations(&installed, &shared.peers())),
+        Some("policy-list") => Ok(report::policies(&installed)),
+        Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),
         _ => Err("unknown verb".to_owned()),
     }
 }

@@ -1,10 +1,10 @@
 //! A running gateway: starts the worker, keeps it supplied, reloads, and ends it cleanly.
 
 use super::api::{BindError, ControlSocket, Shared};
+use super::installed::{Changes, InstalledTunnels, Numbers};
 use super::leases::Leases;
 use super::metrics::{self, MetricsError};
 use super::report::Facts;
-use super::roster::{Changes, Numbers, Roster};
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
@@ -108,19 +108,20 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let leases = Arc::new(Leases::default());
     let clock = SystemClock::default();
     let loaded = parts.loaded;
-    let empty = Roster::empty(loaded.configuration.clone());
+    let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let store = parts.store.as_ref();
     let numbers = Numbers::Leased { store, leases: &leases, unix_s: unix_s() };
-    let (update, mut roster, _) = empty.plan(&loaded, &numbers)?;
+    let (update, mut installed, _) = empty.plan(&loaded, &numbers)?;
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
-    let failed = roster.note(worker.update(update, clock.now()));
+    let failed = installed.note(worker.update(update, clock.now()));
     if !failed.is_empty() {
         return Err(DaemonError::Tunnels(failed));
     }
     let counters = worker.counters();
     let facts =
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
-    let shared = Arc::new(Shared { facts, roster: Mutex::new(Arc::new(roster)), peers: Mutex::default() });
+    let shared =
+        Arc::new(Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() });
     let socket = ControlSocket::bind(&loaded.configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
     if let Some(address) = loaded.configuration.gateway.metrics {
@@ -130,7 +131,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (commander, inbox) = Commander::channel()?;
     let thread = start_worker(worker, inbox, clock, sender)?;
     tell_systemd(&[NotifyState::Ready]);
-    tracing::info!("ready: {} tunnels", shared.roster().tunnels.len());
+    tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
     warn(&loaded.configuration);
     let daemon = Daemon {
         path: parts.path,
@@ -238,8 +239,8 @@ impl Daemon {
     }
 
     fn save(&mut self) {
-        let roster = self.shared.roster();
-        let Some(due) = self.saver.due(&roster, Instant::now()) else { return };
+        let installed = self.shared.installed();
+        let Some(due) = self.saver.due(&installed, Instant::now()) else { return };
         let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
         if let Err(e) = self.saver.save(self.store.as_ref(), &due, &windows) {
             tracing::error!("saving replay windows and what keys were used for: {e}; trying again");
@@ -268,41 +269,41 @@ impl Daemon {
         let environment = |name: &str| std::env::var(name).ok();
         let loaded = Configuration::load(&self.path, KnownAnswers::Refuse, &environment)
             .map_err(|e| format!("\n{e}"))?;
-        let old = self.shared.roster();
+        let old = self.shared.installed();
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         // A key that leaves and comes back later starts from what is saved now.
         self.save_all(&old)?;
         let numbers = Numbers::Leased { store: self.store.as_ref(), leases: &self.leases, unix_s: unix_s() };
-        let (update, mut roster, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
+        let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
-        for error in roster.note(outcome) {
+        for error in installed.note(outcome) {
             tracing::error!("{error}");
         }
         self.save_what_was_removed(&old);
-        usages::carry_over(&old, &mut roster);
-        if let Err(e) = (self.change_routes)(&old.configuration, &roster.configuration) {
+        usages::carry_over(&old, &mut installed);
+        if let Err(e) = (self.change_routes)(&old.configuration, &installed.configuration) {
             tracing::error!("routes: {e}");
         }
         // A place that is free, or another tunnel's now, says nothing about its peer.
         let kept: HashSet<_> = old.tunnels.iter().map(|t| (t.index, t.inbound_key)).collect();
-        let kept = roster.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
+        let kept = installed.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
         let kept: HashSet<_> = kept.map(|t| t.index).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
-        self.saver.keep(&roster.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
-        self.shared.replace_roster(roster);
+        self.saver.keep(&installed.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
+        self.shared.replace_installed(installed);
         self.leases.forget_unused();
         warn(&loaded.configuration);
         Ok(changes)
     }
 
-    fn save_all(&mut self, roster: &Roster) -> Result<(), String> {
-        let all = self.saver.all(roster);
+    fn save_all(&mut self, installed: &InstalledTunnels) -> Result<(), String> {
+        let all = self.saver.all(installed);
         let windows = self.commander.save_windows(all.tunnels()).map_err(|e| e.to_string())?;
         self.saver.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
     }
 
     /// Saves what the tunnels of `old`, which has been replaced, have counted to the last. Their windows went with them.
-    fn save_what_was_removed(&mut self, old: &Roster) {
+    fn save_what_was_removed(&mut self, old: &InstalledTunnels) {
         let usages = self.saver.all(old);
         if let Err(e) = self.saver.save(self.store.as_ref(), &usages, &[]) {
             tracing::error!("saving what removed keys were used for: {e}");
@@ -318,7 +319,7 @@ impl Daemon {
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
         // As long as the worker finished what was under way, it may have needed numbers. Saving the windows is what the store does last.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
-        let all = self.saver.all(&self.shared.roster());
+        let all = self.saver.all(&self.shared.installed());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
@@ -329,8 +330,8 @@ impl Daemon {
     }
 
     fn log(&self, event: Event) {
-        let roster = self.shared.roster();
-        let Some(running) = roster.tunnels.iter().find(|t| t.index == event.tunnel) else { return };
+        let installed = self.shared.installed();
+        let Some(running) = installed.tunnels.iter().find(|t| t.index == event.tunnel) else { return };
         let name = &running.tunnel.name;
         let sa = |outbound: bool| {
             let (way, settings) = if outbound {

@@ -2,7 +2,7 @@
 
 use super::api::Shared;
 use super::daemon::WORKER_THREAD;
-use super::roster::Running;
+use super::installed::Running;
 use super::worker_time::worker_time;
 use axum::Router;
 use axum::extract::State;
@@ -116,14 +116,14 @@ const STAGE_SUMS: [StageSum; 2] = [
 impl Collector for Gateway {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let shared = &self.0;
-        let roster = shared.roster();
+        let installed = shared.installed();
         gauge(
             &mut encoder,
             "uptime_seconds",
             "Time since the gateway started",
             shared.facts.started.elapsed().as_secs(),
         )?;
-        gauge(&mut encoder, "tunnels", "Tunnels configured", roster.tunnels.len() as u64)?;
+        gauge(&mut encoder, "tunnels", "Tunnels configured", installed.tunnels.len() as u64)?;
         gauge(
             &mut encoder,
             "free_buffers",
@@ -144,7 +144,7 @@ impl Collector for Gateway {
         }
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
         encode_stages(&mut encoder, shared)?;
-        encode_associations(&mut encoder, &roster.tunnels)
+        encode_associations(&mut encoder, &installed.tunnels)
     }
 }
 

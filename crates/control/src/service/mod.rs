@@ -1,10 +1,10 @@
 //! The control plane of a running gateway: what stands between a configuration and a worker.
 //!
 //! ```text
-//!   Configuration ──► assemble ──► Roster ──► Update ──► worker          (start, SIGHUP)
+//!   Configuration ──► assemble ──► InstalledTunnels ──► Update ──► worker          (start, SIGHUP)
 //!   Store ──► leases (granted by a supplier's thread) ──► Lease           (every 20 ms)
 //!   worker ──► windows and usages (saved once a second and at the end) ──► Store
-//!   control socket, metrics ──► reports ──► Roster, counters              (read only)
+//!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
 //! ```
 //!
 //! Ports, engines and the host's routing table are handed in by the program. All of this runs on control threads; it
@@ -13,11 +13,11 @@
 pub mod api;
 pub mod assemble;
 pub mod daemon;
+pub mod installed;
 pub mod leases;
 pub mod metrics;
 pub mod privileges;
 pub mod report;
-pub mod roster;
 mod saver;
 mod supplier;
 pub mod usages;

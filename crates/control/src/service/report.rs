@@ -1,7 +1,7 @@
 //! What a running gateway tells about itself, as JSON: the source of every table, and of `--json`.
 
 use super::daemon::WORKER_THREAD;
-use super::roster::{Roster, Running};
+use super::installed::{InstalledTunnels, Running};
 use super::worker_time::worker_time;
 use crate::config::{self, Encapsulation, Remote};
 use serde_json::{Map, Value, json};
@@ -98,7 +98,7 @@ fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
 
 /// The gateway as a whole.
 #[must_use]
-pub fn status(facts: &Facts, roster: &Roster) -> Value {
+pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
     let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
     json!({
@@ -111,16 +111,16 @@ pub fn status(facts: &Facts, roster: &Roster) -> Value {
         "drops": drops(&facts.counters),
         "created": facts.counters.created(),
         "free_buffers": facts.counters.free_buffers(),
-        "tunnels": roster.tunnels.len(),
-        "tunnels_down": roster.tunnels.iter().filter(|t| t.installed.is_none()).count(),
+        "tunnels": installed.tunnels.len(),
+        "tunnels_down": installed.tunnels.iter().filter(|t| t.installed.is_none()).count(),
     })
 }
 
 /// Every SA, two for each tunnel.
 #[must_use]
-pub fn security_associations(roster: &Roster, peers: &Peers) -> Value {
+pub fn security_associations(installed: &InstalledTunnels, peers: &Peers) -> Value {
     let both = |running| [sa(running, peers, true), sa(running, peers, false)];
-    roster.tunnels.iter().flat_map(both).collect::<Vec<_>>().into()
+    installed.tunnels.iter().flat_map(both).collect::<Vec<_>>().into()
 }
 
 /// Where peers whose address is learned were last heard from.
@@ -184,9 +184,9 @@ fn origin(configuration: &config::Configuration, place: usize) -> String {
     }
 }
 
-fn tunnel_at(roster: &Roster, action: Action) -> Option<&Running> {
+fn tunnel_at(installed: &InstalledTunnels, action: Action) -> Option<&Running> {
     match action {
-        Action::Protect(index) => roster.tunnels.iter().find(|t| t.index == index),
+        Action::Protect(index) => installed.tunnels.iter().find(|t| t.index == index),
         Action::Bypass | Action::Discard => None,
     }
 }
@@ -201,14 +201,14 @@ fn action_name(action: Action) -> &'static str {
 
 /// The SPD, in order.
 #[must_use]
-pub fn policies(roster: &Roster) -> Value {
-    let rows = roster.spd.policies().iter().enumerate().map(|(place, policy)| {
+pub fn policies(installed: &InstalledTunnels) -> Value {
+    let rows = installed.spd.policies().iter().enumerate().map(|(place, policy)| {
         let selector = &policy.selector;
         json!({
             "place": place + 1,
-            "origin": origin(&roster.configuration, place),
+            "origin": origin(&installed.configuration, place),
             "action": action_name(policy.action),
-            "tunnel": tunnel_at(roster, policy.action).map(|t| &t.tunnel.name),
+            "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
             "local": selector.local.to_string(),
             "remote": selector.remote.to_string(),
             "protocol": selector.protocol.map_or(json!("any"), |p| json!(p)),
@@ -248,7 +248,7 @@ const TOLD: usize = 20;
 
 /// Which policy and which SA a packet meets, and why.
 #[must_use]
-pub fn explain(roster: &Roster, peers: &Peers, question: &Question) -> Value {
+pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
     let flow = match question.side {
         Side::Protected => {
             Flow::new(question.source, question.destination, question.protocol, question.ports)
@@ -258,21 +258,21 @@ pub fn explain(roster: &Roster, peers: &Peers, question: &Question) -> Value {
             Flow::new(question.destination, question.source, question.protocol, ports)
         }
     };
-    let found = roster.spd.lookup(&flow);
-    let passed_over = found.map_or(roster.spd.policies().len(), |(place, _)| place);
+    let found = installed.spd.lookup(&flow);
+    let passed_over = found.map_or(installed.spd.policies().len(), |(place, _)| place);
     let why_not: Vec<_> = (0..passed_over.min(TOLD))
         .filter_map(|place| {
-            let selector = roster.spd.policies()[place].selector;
+            let selector = installed.spd.policies()[place].selector;
             let mismatch = selector.mismatch(&flow)?;
-            let origin = origin(&roster.configuration, place);
+            let origin = origin(&installed.configuration, place);
             Some(json!({ "place": place + 1, "origin": origin, "why": why(&selector, mismatch) }))
         })
         .collect();
-    let tunnel = found.and_then(|(_, policy)| tunnel_at(roster, policy.action));
+    let tunnel = found.and_then(|(_, policy)| tunnel_at(installed, policy.action));
     json!({
         "policy": found.map(|(place, policy)| json!({
             "place": place + 1,
-            "origin": origin(&roster.configuration, place),
+            "origin": origin(&installed.configuration, place),
             "action": action_name(policy.action),
             "selector": policy.selector.to_string(),
         })),

@@ -1,6 +1,6 @@
 //! Saves what must not be lost over a restart, but may be a second old after a crash: replay windows and usages, together and a part at a time.
 
-use super::roster::Roster;
+use super::installed::InstalledTunnels;
 use super::usages::{self, Usages};
 use super::windows::{self, Asked, Windows};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage};
@@ -41,19 +41,19 @@ impl Saver {
     }
 
     /// What changed since it was last saved, if it is time to save.
-    pub(crate) fn due(&mut self, roster: &Roster, now: Instant) -> Option<Due> {
+    pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Option<Due> {
         if now < self.next {
             return None;
         }
         // Looking at thousands of tunnels takes its time, too.
         self.next = now + INTERVAL;
-        let due = Due { asked: self.windows.changed(roster), usages: self.usages.changed(roster) };
+        let due = Due { asked: self.windows.changed(installed), usages: self.usages.changed(installed) };
         (!due.asked.is_empty() || !due.usages.is_empty()).then_some(due)
     }
 
     /// All windows, and the usages that changed.
-    pub(crate) fn all(&self, roster: &Roster) -> Due {
-        Due { asked: Asked::all(roster), usages: self.usages.changed(roster) }
+    pub(crate) fn all(&self, installed: &InstalledTunnels) -> Due {
+        Due { asked: Asked::all(installed), usages: self.usages.changed(installed) }
     }
 
     /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never takes more than its share of the

@@ -3,7 +3,7 @@
 //! What an SA counts is added to what its key was used for before. A stop saves it as it is; a crash loses what came since the last save, a second
 //! or so (SECURITY.md says so).
 
-use super::roster::{Roster, Running};
+use super::installed::{InstalledTunnels, Running};
 use crate::{Fingerprint, Usage};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn of(running: &Running) -> Option<[(Fingerprint, Usage); 2]> {
 
 /// Keys of `old` that go on under other SAs in `new` had these until the worker changed over, which was after their usage was read for the new
 /// ones: that is made good here, for whatever is saved from now on.
-pub(crate) fn carry_over(old: &Roster, new: &mut Roster) {
+pub(crate) fn carry_over(old: &InstalledTunnels, new: &mut InstalledTunnels) {
     let known: HashMap<Fingerprint, Usage> = old.tunnels.iter().filter_map(of).flatten().collect();
     let sa = |running: &Running| running.installed.as_ref().map(|i| Arc::as_ptr(&i.outbound_counters));
     let untouched: HashSet<_> = old.tunnels.iter().filter_map(sa).collect();
@@ -68,8 +68,8 @@ pub(crate) struct Usages {
 
 impl Usages {
     /// What changed since it was last saved, in the order of the keys.
-    pub(crate) fn changed(&self, roster: &Roster) -> Vec<(Fingerprint, Usage)> {
-        let usages = roster.tunnels.iter().filter_map(of).flatten();
+    pub(crate) fn changed(&self, installed: &InstalledTunnels) -> Vec<(Fingerprint, Usage)> {
+        let usages = installed.tunnels.iter().filter_map(of).flatten();
         let mut changed: Vec<_> = usages.filter(|(key, usage)| self.saved.get(key) != Some(usage)).collect();
         // Neighbours in the store go together, so that a page of it is written once.
         changed.sort_unstable_by_key(|(key, _)| *key);

@@ -3,7 +3,7 @@
 //! A stop saves them as they are. A crash loses what came since the last save, a second or so: what was received in that time could be
 //! replayed once (SECURITY.md says so). The sequence numbers that we send are another matter: those are leased, and never repeat.
 
-use super::roster::Roster;
+use super::installed::InstalledTunnels;
 use crate::Fingerprint;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use testudo_ipsec::TunnelIndex;
@@ -20,12 +20,12 @@ pub(crate) struct Asked(BTreeMap<TunnelIndex, (Fingerprint, u64)>);
 
 impl Asked {
     /// All tunnels.
-    pub(crate) fn all(roster: &Roster) -> Self {
-        Self::some(roster, |_, _| true)
+    pub(crate) fn all(installed: &InstalledTunnels) -> Self {
+        Self::some(installed, |_, _| true)
     }
 
-    fn some(roster: &Roster, is_asked: impl Fn(Fingerprint, u64) -> bool) -> Self {
-        let received = roster.tunnels.iter().map(|running| {
+    fn some(installed: &InstalledTunnels, is_asked: impl Fn(Fingerprint, u64) -> bool) -> Self {
+        let received = installed.tunnels.iter().map(|running| {
             let packets = running.installed.as_ref().map_or(0, |i| i.inbound_counters.packets());
             (running.index, (running.inbound_key, packets))
         });
@@ -62,8 +62,8 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// Tunnels that received packets since their window was last saved.
-    pub(crate) fn changed(&self, roster: &Roster) -> Asked {
-        Asked::some(roster, |key, packets| self.is_changed(key, packets))
+    pub(crate) fn changed(&self, installed: &InstalledTunnels) -> Asked {
+        Asked::some(installed, |key, packets| self.is_changed(key, packets))
     }
 
     pub(crate) fn is_changed(&self, key: Fingerprint, packets: u64) -> bool {

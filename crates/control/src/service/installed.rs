@@ -31,7 +31,7 @@ pub struct Running {
 
 /// The tunnels that run, in the order of the configuration, and their policies.
 #[derive(Debug, Clone)]
-pub struct Roster {
+pub struct InstalledTunnels {
     /// The configuration in force.
     pub configuration: Configuration,
     /// Its tunnels.
@@ -66,14 +66,14 @@ pub struct Changes {
     pub removed: usize,
 }
 
-impl Roster {
+impl InstalledTunnels {
     /// No tunnels yet.
     #[must_use]
     pub fn empty(configuration: Configuration) -> Self {
         Self { configuration, tunnels: Vec::new(), spd: Arc::default() }
     }
 
-    /// What the worker must do to run `loaded`, and the roster that stands once it has. A tunnel whose settings and keys are as they were
+    /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel whose settings and keys are as they were
     /// keeps its place and its SAs.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Roster {
         &self,
         loaded: &Loaded,
         numbers: &Numbers<'_>,
-    ) -> Result<(Update, Roster, Changes), StoreError> {
+    ) -> Result<(Update, InstalledTunnels, Changes), StoreError> {
         let configuration = &loaded.configuration;
         let mut old: HashMap<&str, &Running> =
             self.tunnels.iter().map(|r| (r.tunnel.name.as_str(), r)).collect();
@@ -134,7 +134,7 @@ impl Roster {
             places.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
         let update =
             Update { remove, install, selectors: selectors.collect(), policies: Some(Arc::clone(&spd)) };
-        Ok((update, Roster { configuration: configuration.clone(), tunnels: next, spd }, changes))
+        Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
     }
 
     /// Places that no tunnel stands at, lowest first, without end.
@@ -254,7 +254,7 @@ mod tests {
     /// What both SAs begin with at `unix_s`.
     fn spent_at(unix_s: u64, store: &MemoryStore) -> [Spent; 2] {
         let (loaded, leases) = (loaded(), Leases::default());
-        let empty = Roster::empty(loaded.configuration.clone());
+        let empty = InstalledTunnels::empty(loaded.configuration.clone());
         let numbers = Numbers::Leased { store, leases: &leases, unix_s };
         let (update, ..) = empty.plan(&loaded, &numbers).unwrap();
         let parameters = &update.install[0].parameters;
