@@ -94,9 +94,9 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
-    /// How many jobs of one suite and similar length it does side by side; 1 where it gains nothing from company. Above that the
+    /// How many jobs of one suite and similar length it does side by side; 1 where it gains nothing from a burst. Above that the
     /// gateway gathers and arranges jobs before it submits them.
-    fn company(&self, suite: Suite) -> usize {
+    fn preferred_burst(&self, suite: Suite) -> usize {
         let _ = suite;
         1
     }

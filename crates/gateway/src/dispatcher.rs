@@ -50,8 +50,8 @@ pub(crate) struct Dispatcher {
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
     arranger: Arranger,
-    /// Whether the first engine of any SA wants company for its suite.
-    has_company: bool,
+    /// Whether the first engine of any SA prefers bursts for its suite.
+    prefers_bursts: bool,
 }
 
 impl Dispatcher {
@@ -68,7 +68,7 @@ impl Dispatcher {
             queues,
             polled: Vec::new(),
             arranger: Arranger::default(),
-            has_company: false,
+            prefers_bursts: false,
         }
     }
 
@@ -79,7 +79,7 @@ impl Dispatcher {
     /// Whether jobs should be gathered over several batches, as far as these are there, before they are submitted.
     #[inline]
     pub(crate) fn gathers(&self) -> bool {
-        self.has_company && self.arranger.formation != Formation::None
+        self.prefers_bursts && self.arranger.formation != Formation::None
     }
 
     pub(crate) fn engine_names(&self) -> Vec<&'static str> {
@@ -125,7 +125,7 @@ impl Dispatcher {
     pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
         let first = first_of(&self.placement, &keys);
         self.lanes.insert(direction, Lane::new(sa, first, keys, suite_rank(suite)));
-        self.has_company |= self.placement.wants_company(first.0 as usize, suite);
+        self.prefers_bursts |= self.placement.prefers_bursts(first.0 as usize, suite);
     }
 
     /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
@@ -145,7 +145,7 @@ impl Dispatcher {
             Addressed::ToOne(engine) if is_idle && self.placement.is_synchronous(engine) => {
                 self.run_in_place(Some(engine), jobs, released, arranges)
             }
-            // Engines that take turns job by job would each be left without company.
+            // Engines that take turns job by job would each get bursts of one.
             Addressed::ToSeveral if is_idle && self.placement.are_synchronous() => {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
@@ -320,8 +320,8 @@ impl Dispatcher {
             if lane.first.0 as usize == engine {
                 lane.first = first_of(&self.placement, &lane.keys);
                 let suite = Suite::ALL.get(usize::from(lane.suite_rank));
-                self.has_company |=
-                    suite.is_some_and(|s| self.placement.wants_company(lane.first.0 as usize, *s));
+                self.prefers_bursts |=
+                    suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, *s));
             }
         }
         let names = self.held.give_up(engine);

@@ -7,13 +7,13 @@
 //!   and by length   a9 a9 a1 b8 b2 c5        longest first: what is done last is short, and leaves few lanes empty
 //! ```
 //!
-//! A formation lasts for one submission. Where an engine wants company, the worker gathers what has already arrived, up to a few batches, and
+//! A formation lasts for one submission. Where an engine prefers bursts, the worker gathers what has already arrived, up to a few batches, and
 //! waits for nothing; jobs are arranged before the engine gets them, and stand as they came when it has ended them, so that no SA's
 //! packets change their order.
 
 use testudo_crypto::{Job, Suite};
 
-/// How jobs are arranged for engines that want company.
+/// How jobs are arranged for engines that prefer bursts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Formation {
     /// Not at all: in the order in which they came, one batch at a time.

@@ -99,8 +99,8 @@ impl Placement {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
     }
 
-    pub(crate) fn wants_company(&self, engine: usize, suite: Suite) -> bool {
-        self.engines.get(engine).is_some_and(|e| e.company(suite) > 1)
+    pub(crate) fn prefers_bursts(&self, engine: usize, suite: Suite) -> bool {
+        self.engines.get(engine).is_some_and(|e| e.preferred_burst(suite) > 1)
     }
 
     pub(crate) fn is_synchronous(&self, engine: usize) -> bool {

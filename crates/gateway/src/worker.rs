@@ -97,7 +97,7 @@ impl Worker {
         self.dispatcher.engine_names()
     }
 
-    /// How jobs are arranged for engines that want company; by suite and length unless told otherwise.
+    /// How jobs are arranged for engines that prefer bursts; by suite and length unless told otherwise.
     pub fn set_formation(&mut self, formation: Formation) {
         self.dispatcher.set_formation(formation);
     }

@@ -124,7 +124,7 @@ impl Engine for IpsecMbEngine {
         self.manager.wipe_contexts();
     }
 
-    fn company(&self, suite: Suite) -> usize {
+    fn preferred_burst(&self, suite: Suite) -> usize {
         match suite {
             Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => 1,
             // Lanes of HMAC-SHA-1 with AVX-512; other parts have as many or half.

@@ -147,7 +147,7 @@ impl Engine for VaesEngine {
         }
     }
 
-    fn company(&self, suite: Suite) -> usize {
+    fn preferred_burst(&self, suite: Suite) -> usize {
         match suite {
             Suite::Aes128Sha1 | Suite::NullSha1 => LANES,
             _ => 1,

@@ -29,7 +29,7 @@
 //! between the AES rounds of the next, whichever packet that is: the CPU's schedulers hold fewer instructions than either takes, so that one behind the
 //! other would also run one behind the other.
 //!
-//! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that only company fills the vectors,
+//! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that only a burst fills the vectors,
 //! and the CPU has two ports for vectors of 512 bits, of which AES can use one. SHA-1 of a block and AES of the chunk behind it go
 //! side by side, a round of the one behind two rounds of the other. Sixteen packets go from encryption to the ICV in one piece, while
 //! they are in the first cache.

@@ -1,4 +1,4 @@
-//! Jobs in formation: what an engine that wants company is given, and that no SA's packets change their order.
+//! Jobs in formation: what an engine that prefers bursts is given, and that no SA's packets change their order.
 
 use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, Inner, LeaseTwin, Random, Side, TunnelSpec};
@@ -41,7 +41,7 @@ impl Engine for Ranks {
     fn remove(&mut self, key: KeyId) {
         self.engine.remove(key);
     }
-    fn company(&self, _suite: Suite) -> usize {
+    fn preferred_burst(&self, _suite: Suite) -> usize {
         16
     }
     fn is_synchronous(&self) -> bool {

@@ -53,7 +53,7 @@ impl Recording {
 pub(super) struct Recorder {
     recording: Arc<Mutex<Recording>>,
     /// As the engine that it stands for wants it: so jobs come in the same formation.
-    company: Vec<(Suite, usize)>,
+    preferred_burst: Vec<(Suite, usize)>,
 }
 
 /// The jobs of a gateway and the keys that they name.
@@ -63,8 +63,9 @@ impl Recorder {
     /// One that is given jobs as `engine` would be.
     pub(super) fn beside(engine: &dyn Engine) -> (Self, Recorded) {
         let recording = Arc::<Mutex<Recording>>::default();
-        let company = Suite::ALL.iter().map(|&suite| (suite, engine.company(suite))).collect();
-        (Self { recording: Arc::clone(&recording), company }, Recorded(recording))
+        let preferred_burst =
+            Suite::ALL.iter().map(|&suite| (suite, engine.preferred_burst(suite))).collect();
+        (Self { recording: Arc::clone(&recording), preferred_burst }, Recorded(recording))
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Recording) -> T) -> T {
@@ -96,8 +97,8 @@ impl Engine for Recorder {
 
     fn remove(&mut self, _key: KeyId) {}
 
-    fn company(&self, suite: Suite) -> usize {
-        self.company.iter().find_map(|(own, company)| (*own == suite).then_some(*company)).unwrap_or(1)
+    fn preferred_burst(&self, suite: Suite) -> usize {
+        self.preferred_burst.iter().find_map(|(own, burst)| (*own == suite).then_some(*burst)).unwrap_or(1)
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
