@@ -1,10 +1,10 @@
 //! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
 //!
-//! An engine that keeps a job for too long is taken out of service ([`held`](crate::held)). What it holds is given up: these packets are lost,
+//! An engine that keeps a job for too long is taken out of service ([`in_flight`](crate::in_flight)). What it holds is given up: these packets are lost,
 //! since their bytes are in the engine's hands, and each SA goes on behind its own.
 
 use crate::formation::{Arranger, Formation, suite_rank};
-use crate::held::Held;
+use crate::in_flight::InFlight;
 use crate::lanes::{Lane, Lanes, Name, name_of};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
@@ -40,7 +40,7 @@ pub struct Withdrawal {
 pub(crate) struct Dispatcher {
     placement: Placement,
     /// What engines have taken and not given back.
-    held: Held,
+    in_flight: InFlight,
     /// SAs, and the order of each.
     lanes: Lanes,
     withdrawals: Vec<Withdrawal>,
@@ -61,7 +61,7 @@ impl Dispatcher {
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
         Self {
             placement,
-            held: Held::default(),
+            in_flight: InFlight::default(),
             lanes: Lanes::default(),
             withdrawals: Vec::new(),
             crowd: buffers - buffers / 4,
@@ -102,7 +102,7 @@ impl Dispatcher {
 
     /// Jobs that are with an engine or wait for one that is.
     pub(crate) fn under_way(&self) -> usize {
-        self.held.len() + self.lanes.waiting()
+        self.in_flight.len() + self.lanes.waiting()
     }
 
     /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).
@@ -188,7 +188,7 @@ impl Dispatcher {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
             match job.status {
                 // It said that it would not. Without a ticket nothing can come back from it, but it holds a buffer.
-                JobStatus::Taken => self.held.take(engine, name_of(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, name_of(&job)),
                 // What the engine did not take still is pending; that, and what it failed at, is for the next one.
                 _ => self.ended(job, engine, released),
             }
@@ -269,15 +269,15 @@ impl Dispatcher {
     /// up: these stand among the released ones as faults without their buffers.
     #[inline]
     pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
-        if self.held.is_empty() {
-            self.held.rest(now);
+        if self.in_flight.is_empty() {
+            self.in_flight.rest(now);
             return 0;
         }
         self.poll_engines(now, released)
     }
 
     fn poll_engines(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
-        let has_period_ended = self.held.advance(now);
+        let has_period_ended = self.in_flight.advance(now);
         let mut given_up = 0;
         for engine in 0..self.placement.len() {
             let is_withdrawn = self.placement.is_withdrawn(engine);
@@ -288,12 +288,12 @@ impl Dispatcher {
             self.placement.poll(engine, &mut polled, POLL_MAX);
             if is_withdrawn {
                 // Nobody waits for these: their packets are counted as lost, and the pool has made other buffers.
-                self.held.came_late(engine, polled.len());
+                self.in_flight.came_late(engine, polled.len());
                 polled.clear();
             }
             for job in polled.drain(..) {
                 // What it does not hold it may not give: a job comes back once, and under its own name.
-                if self.held.give_back(engine, name_of(&job)) {
+                if self.in_flight.give_back(engine, name_of(&job)) {
                     self.ended(job, engine, released);
                 }
             }
@@ -309,7 +309,7 @@ impl Dispatcher {
     /// Whether an engine has had its time. It has less where others come to harm: jobs that wait behind those it keeps have buffers too, and one
     /// busy SA needs milliseconds to fill the pool with them.
     fn is_out_of_patience(&self, engine: usize) -> bool {
-        self.held.is_overdue(engine) || self.under_way() >= self.crowd && self.held.is_slow(engine)
+        self.in_flight.is_overdue(engine) || self.under_way() >= self.crowd && self.in_flight.is_slow(engine)
     }
 
     /// Takes an engine out of service, and gives up what it holds: returns how many jobs.
@@ -324,7 +324,7 @@ impl Dispatcher {
                     suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, *s));
             }
         }
-        let names = self.held.give_up(engine);
+        let names = self.in_flight.give_up(engine);
         self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets: names.len() });
         for &name in &names {
             released.push(lost_job(name));
@@ -385,7 +385,7 @@ impl Dispatcher {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
                 // Wherever it stands: the buffer is gone, and will come back or be given up.
-                JobStatus::Taken => self.held.take(engine, name_of(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, name_of(&job)),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
             }

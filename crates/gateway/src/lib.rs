@@ -25,7 +25,7 @@ mod counters;
 mod dispatcher;
 mod engines;
 mod formation;
-mod held;
+mod in_flight;
 mod lanes;
 mod outlet;
 mod placement;

@@ -41,7 +41,7 @@ struct Taken {
 
 /// What engines hold. Bounded by the pool: every job has a buffer.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct InFlight {
     jobs: HashMap<Name, Taken, foldhash::fast::RandomState>,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Place of the count of the period that goes on.
@@ -51,7 +51,7 @@ pub(crate) struct Held {
     given_up: [usize; MAX_ENGINES],
 }
 
-impl Held {
+impl InFlight {
     /// Jobs that engines in service hold.
     pub(crate) fn len(&self) -> usize {
         self.jobs.len()
@@ -143,19 +143,19 @@ mod tests {
     }
 
     /// Advances in steps of a millisecond until `engine` is overdue, and says when that was.
-    fn overdue_at(held: &mut Held, engine: usize, from: u64) -> Option<u64> {
-        (from..from + 10_000).find(|&ms| held.advance(at(ms)) && held.is_overdue(engine))
+    fn overdue_at(in_flight: &mut InFlight, engine: usize, from: u64) -> Option<u64> {
+        (from..from + 10_000).find(|&ms| in_flight.advance(at(ms)) && in_flight.is_overdue(engine))
     }
 
     #[test]
     fn a_job_is_overdue_after_the_limit_and_at_most_a_sixteenth_later() {
         for taken_at in [0, 1, 100, 249, 250, 251, 777] {
-            let mut held = Held::default();
+            let mut in_flight = InFlight::default();
             for ms in 0..=taken_at {
-                held.advance(at(ms));
+                in_flight.advance(at(ms));
             }
-            held.take(1, (Seal, 7));
-            let noticed = overdue_at(&mut held, 1, taken_at).expect("it is noticed");
+            in_flight.take(1, (Seal, 7));
+            let noticed = overdue_at(&mut in_flight, 1, taken_at).expect("it is noticed");
             assert!(
                 (1000..=1080).contains(&(noticed - taken_at)),
                 "taken at {taken_at}, noticed at {noticed}"
@@ -165,30 +165,34 @@ mod tests {
 
     #[test]
     fn what_comes_back_in_time_is_never_overdue() {
-        let mut held = Held::default();
+        let mut in_flight = InFlight::default();
         let mut periods = 0;
         for ms in 0..20_000 {
-            if held.advance(at(ms)) {
+            if in_flight.advance(at(ms)) {
                 periods += 1;
-                assert!(!held.is_overdue(0), "at {ms} ms");
+                assert!(!in_flight.is_overdue(0), "at {ms} ms");
             }
-            held.take(0, (Open, ms));
+            in_flight.take(0, (Open, ms));
             if let Some(earlier) = ms.checked_sub(999) {
-                assert!(held.give_back(0, (Open, earlier)));
+                assert!(in_flight.give_back(0, (Open, earlier)));
             }
         }
-        assert_eq!((periods, held.len()), (317, 999));
+        assert_eq!((periods, in_flight.len()), (317, 999));
     }
 
     #[test]
     fn time_in_which_nobody_looked_does_not_count() {
-        let mut held = Held::default();
-        held.take(0, (Seal, 1));
+        let mut in_flight = InFlight::default();
+        in_flight.take(0, (Seal, 1));
         for call in 1..=17 {
-            assert!(held.advance(at(call * 3_600_000)));
-            assert_eq!((held.is_slow(0), held.is_overdue(0)), (call > 1, call == 17), "call {call}");
+            assert!(in_flight.advance(at(call * 3_600_000)));
+            assert_eq!(
+                (in_flight.is_slow(0), in_flight.is_overdue(0)),
+                (call > 1, call == 17),
+                "call {call}"
+            );
         }
-        let mut rested = Held::default();
+        let mut rested = InFlight::default();
         rested.rest(at(3_600_000));
         rested.take(0, (Seal, 1));
         assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
@@ -196,29 +200,31 @@ mod tests {
 
     #[test]
     fn a_job_comes_back_once_from_the_engine_that_has_it_and_by_its_name() {
-        let mut held = Held::default();
-        held.take(0, (Seal, 1));
+        let mut in_flight = InFlight::default();
+        in_flight.take(0, (Seal, 1));
         assert!(
-            !held.give_back(1, (Seal, 1)) && !held.give_back(0, (Open, 1)) && !held.give_back(0, (Seal, 2))
+            !in_flight.give_back(1, (Seal, 1))
+                && !in_flight.give_back(0, (Open, 1))
+                && !in_flight.give_back(0, (Seal, 2))
         );
-        assert!(held.give_back(0, (Seal, 1)) && held.is_empty());
-        assert!(!held.give_back(0, (Seal, 1)));
+        assert!(in_flight.give_back(0, (Seal, 1)) && in_flight.is_empty());
+        assert!(!in_flight.give_back(0, (Seal, 1)));
     }
 
     #[test]
     fn what_is_given_up_is_of_one_engine_and_is_owed_until_it_comes() {
-        let mut held = Held::default();
-        (0..10).for_each(|n| held.take(0, (Seal, n)));
-        (10..13).for_each(|n| held.take(1, (Open, n)));
-        let mut names = held.give_up(0);
+        let mut in_flight = InFlight::default();
+        (0..10).for_each(|n| in_flight.take(0, (Seal, n)));
+        (10..13).for_each(|n| in_flight.take(1, (Open, n)));
+        let mut names = in_flight.give_up(0);
         names.sort_unstable_by_key(|name| name.1);
         assert!(names.into_iter().eq((0..10).map(|n| (Seal, n))));
-        assert_eq!(held.len(), 3);
-        assert!(!held.give_back(0, (Seal, 3)), "it is not taken back");
-        (10..13).for_each(|n| assert!(held.give_back(1, (Open, n))));
-        assert!(!held.is_empty());
-        held.came_late(0, 4);
-        held.came_late(0, 6);
-        assert!(held.is_empty());
+        assert_eq!(in_flight.len(), 3);
+        assert!(!in_flight.give_back(0, (Seal, 3)), "it is not taken back");
+        (10..13).for_each(|n| assert!(in_flight.give_back(1, (Open, n))));
+        assert!(!in_flight.is_empty());
+        in_flight.came_late(0, 4);
+        in_flight.came_late(0, 6);
+        assert!(in_flight.is_empty());
     }
 }
