@@ -21,7 +21,6 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod age;
-mod alone;
 mod counters;
 mod ecn;
 mod event;
@@ -41,6 +40,7 @@ mod sa;
 mod selector;
 mod sequence;
 mod slots;
+mod slow_path;
 mod spd;
 mod spi_table;
 mod sync;

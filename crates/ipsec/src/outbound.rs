@@ -3,10 +3,9 @@
 //! A batch goes through in phases, each a loop over all packets: read headers ([`crate::lead`]), ask policy, find SAs, then number and write
 //! ([`crate::framing`]). Packets of one SA that stand together ([`crate::runs`]) get their numbers and are counted together. Whatever is not
 //! common (options, fragments, a limit or the end of a lease near, a packet too long) is done packet by packet, at its place in the order
-//! ([`crate::alone`]).
+//! ([`crate::slow_path`]).
 
 use crate::Ipsec;
-use crate::alone::Alone;
 use crate::framing::Framing;
 use crate::lead::{Lead, Leads};
 use crate::lifetime::Moment;
@@ -14,6 +13,7 @@ use crate::policy_table::Answer;
 use crate::runs::{Runs, Way, discard, take};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
+use crate::slow_path::SlowPath;
 use crate::spd::{Action, Verdict};
 use crate::verdict::{Prepared, Sealed, SealedOr};
 use testudo_crypto::{Job, JobStatus};
@@ -120,8 +120,8 @@ impl Ipsec {
             return frame_run(&framing, leads, buffers, first, pool, &mut out.jobs);
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
-        let mut alone = Alone { sa, name, now, pool, out, events, replies };
-        take(buffers).for_each(|buffer| alone.protect(buffer));
+        let mut slow_path = SlowPath { sa, name, now, pool, out, events, replies };
+        take(buffers).for_each(|buffer| slow_path.protect(buffer));
     }
 
     /// [`finish_outbound`](Self::finish_outbound) for jobs that ended where they stand, in their order.

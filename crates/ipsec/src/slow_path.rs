@@ -13,7 +13,7 @@ use testudo_wire::ip::IpHeader;
 use testudo_wire::{fragment, icmp};
 
 /// A packet by itself: the uncommon path.
-pub(crate) struct Alone<'a> {
+pub(crate) struct SlowPath<'a> {
     pub(crate) sa: &'a mut OutboundSa,
     pub(crate) name: SaRef,
     pub(crate) now: Moment,
@@ -23,7 +23,7 @@ pub(crate) struct Alone<'a> {
     pub(crate) replies: &'a mut ReplyBudget,
 }
 
-impl Alone<'_> {
+impl SlowPath<'_> {
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
     pub(crate) fn protect(&mut self, buffer: Buffer) {
         let header = match IpHeader::parse(buffer.bytes()) {
