@@ -5,8 +5,8 @@
 
 use crate::Ipsec;
 use crate::framing::small;
-use crate::lead::reason_of;
 use crate::lifetime::Moment;
+use crate::parsed::reason_of;
 use crate::replay::ReplayError;
 use crate::runs::{Runs, Way, discard, take};
 use crate::sa::{Entrance, InboundSa, nonce};

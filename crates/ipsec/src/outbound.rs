@@ -1,14 +1,14 @@
 //! From the protected to the unprotected side: policy, headers, sequence numbers, jobs (RFC 4303 3.3).
 //!
-//! A batch goes through in phases, each a loop over all packets: read headers ([`crate::lead`]), ask policy, find SAs, then number and write
+//! A batch goes through in phases, each a loop over all packets: read headers ([`crate::parsed`]), ask policy, find SAs, then number and write
 //! ([`crate::framing`]). Packets of one SA that stand together ([`crate::runs`]) get their numbers and are counted together. Whatever is not
 //! common (options, fragments, a limit or the end of a lease near, a packet too long) is done packet by packet, at its place in the order
 //! ([`crate::slow_path`]).
 
 use crate::Ipsec;
 use crate::framing::Framing;
-use crate::lead::{Lead, Leads};
 use crate::lifetime::Moment;
+use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::policy_table::Answer;
 use crate::runs::{Runs, Way, discard, take};
 use crate::sa::OutboundSa;
@@ -30,27 +30,27 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let mut leads = Leads::default();
+        let mut parsed = ParsedBatch::default();
         for buffer in batch.iter_mut() {
-            leads.read(buffer);
+            parsed.read(buffer);
         }
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
-            for lead in leads.as_slice() {
-                leads.prefetch(lead, &self.spd);
+            for meta in parsed.as_slice() {
+                parsed.prefetch(meta, &self.spd);
             }
         }
         let mut runs = Runs::default();
-        self.ask_policy(&leads, &mut runs);
+        self.ask_policy(&parsed, &mut runs);
         clock.lap(Stage::Policy);
         if self.spd.is_indexed() {
             self.prefetch_counters(&runs);
         }
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for (way, leads, buffers) in runs.over(leads.as_slice(), batch) {
+        for (way, metas, buffers) in runs.over(parsed.as_slice(), batch) {
             match way {
-                Way::Sa(name) => self.protect(name, leads, buffers, now, pool, out),
+                Way::Sa(name) => self.protect(name, metas, buffers, now, pool, out),
                 Way::Pass => out.pass.extend(take(buffers)),
                 Way::Drop(reason) => discard(buffers, reason, pool),
             }
@@ -60,19 +60,19 @@ impl Ipsec {
         clock.lap(Stage::Headers);
     }
 
-    /// Asks policy for each packet, and for the memory of the SAs that it leads to.
+    /// Asks policy for each packet, and for the memory of the SAs that it metas to.
     #[inline]
-    fn ask_policy(&self, leads: &Leads, runs: &mut Runs) {
+    fn ask_policy(&self, parsed: &ParsedBatch, runs: &mut Runs) {
         let mut last = Answer::ASK;
-        for lead in leads.as_slice() {
-            let answer = Leads::answer(lead, &self.spd);
+        for meta in parsed.as_slice() {
+            let answer = ParsedBatch::answer(meta, &self.spd);
             // Packets of one SA tend to stand together.
             if answer == last && answer != Answer::ASK {
                 runs.push_same();
                 continue;
             }
             last = answer;
-            let way = self.way(answer.verdict().map_or_else(|| leads.verdict(lead, &self.spd), Ok));
+            let way = self.way(answer.verdict().map_or_else(|| parsed.verdict(meta, &self.spd), Ok));
             let is_new = runs.push(way);
             if let (Way::Sa(name), true) = (way, is_new) {
                 self.outbound.prefetch(name);
@@ -108,16 +108,16 @@ impl Ipsec {
     fn protect(
         &mut self,
         name: SaRef,
-        leads: &[Lead],
+        metas: &[PacketMeta],
         buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
         let Some(sa) = self.outbound.get_mut(name) else { return discard(buffers, DropReason::NoSa, pool) };
-        let first = admit_run(sa, leads, now);
+        let first = admit_run(sa, metas, now);
         if let (Some(first), Some(framing)) = (first, Framing::of(sa, name)) {
-            return frame_run(&framing, leads, buffers, first, pool, &mut out.jobs);
+            return frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
         let mut slow_path = SlowPath { sa, name, now, pool, out, events, replies };
@@ -169,13 +169,13 @@ impl Ipsec {
 /// The first of as many numbers as there are packets; `None`, with nothing used up, if any of them is not common, or a limit of the SA
 /// or of its lease is near.
 #[inline]
-fn admit_run(sa: &mut OutboundSa, leads: &[Lead], now: Moment) -> Option<u64> {
+fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
     let (mut bytes, mut are_common) = (0, sa.template.is_some());
-    for lead in leads {
-        bytes += u64::from(lead.content.bytes);
-        are_common &= (lead.content.bytes <= sa.inner_mtu) & lead.has_room;
+    for meta in metas {
+        bytes += u64::from(meta.content.bytes);
+        are_common &= (meta.content.bytes <= sa.inner_mtu) & meta.has_room;
     }
-    let packets = leads.len() as u64;
+    let packets = metas.len() as u64;
     if !are_common || sa.lifetime.is_near(packets, bytes, now) {
         return None;
     }
@@ -191,22 +191,22 @@ fn admit_run(sa: &mut OutboundSa, leads: &[Lead], now: Moment) -> Option<u64> {
 #[inline]
 fn frame_run(
     framing: &Framing<'_>,
-    leads: &[Lead],
+    metas: &[PacketMeta],
     buffers: &mut [Buffer],
     first: u64,
     pool: &mut Pool,
     jobs: &mut Vec<Job>,
 ) {
     let from = jobs.len();
-    let are_framed = match (leads, &mut *buffers) {
+    let are_framed = match (metas, &mut *buffers) {
         // With many SAs in use most packets stand alone.
-        ([lead], [buffer]) => {
+        ([meta], [buffer]) => {
             jobs.push(framing.job(std::mem::take(buffer), first));
-            jobs.last_mut().is_some_and(|job| framing.write_one(job, lead.content, first))
+            jobs.last_mut().is_some_and(|job| framing.write_one(job, meta.content, first))
         }
         _ => {
             jobs.extend(take(buffers).zip(first..).map(|(buffer, sequence)| framing.job(buffer, sequence)));
-            framing.write(&mut jobs[from..], leads.iter().map(|lead| lead.content), first)
+            framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content), first)
         }
     };
     if !are_framed {

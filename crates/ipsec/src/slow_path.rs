@@ -2,8 +2,8 @@
 
 use crate::event::Event;
 use crate::framing::{Content, Framing, has_room};
-use crate::lead::reason_of;
 use crate::lifetime::Moment;
+use crate::parsed::reason_of;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;

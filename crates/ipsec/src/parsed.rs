@@ -13,7 +13,7 @@ use testudo_wire::{ParseError, protocol};
 
 /// What is known of one packet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lead {
+pub(crate) struct PacketMeta {
     /// The two addresses of a plain IPv4 packet.
     pair: Pair,
     /// Of the same packet: what stands behind the header.
@@ -30,7 +30,7 @@ pub(crate) struct Lead {
 enum Kind {
     /// A plain IPv4 packet, most often decided by its addresses.
     V4,
-    /// Any other, whose flow stands among the [`Leads`]' flows.
+    /// Any other, whose flow stands among the [`ParsedBatch`]' flows.
     Flow(u8),
     /// Not at all.
     Refused(DropReason),
@@ -38,21 +38,21 @@ enum Kind {
 
 /// What is known of a batch.
 #[derive(Debug, Default)]
-pub(crate) struct Leads {
-    leads: ArrayVec<Lead, BATCH_SIZE>,
+pub(crate) struct ParsedBatch {
+    packets: ArrayVec<PacketMeta, BATCH_SIZE>,
     /// Of packets that are no plain IPv4: several times as long.
     flows: ArrayVec<Flow, BATCH_SIZE>,
 }
 
-impl Leads {
-    /// Reads a packet's header, and cuts off what stands behind the datagram. The lead goes straight to its place: a value that comes together
+impl ParsedBatch {
+    /// Reads a packet's header, and cuts off what stands behind the datagram. The metadata goes straight to its place: a value that comes together
     /// in another place is copied by loads that cover several stores of a moment ago, and each waits for them.
     #[inline(always)]
     pub(crate) fn read(&mut self, buffer: &mut Buffer) {
         let has_room = has_room(buffer);
         let Some(header) = PlainV4::parse(buffer.bytes()) else { return self.read_other(buffer, has_room) };
         buffer.truncate(header.total_bytes.into());
-        self.leads.push(Lead {
+        self.packets.push(PacketMeta {
             pair: Pair::outbound(&header),
             first: header.first,
             protocol: header.protocol,
@@ -106,19 +106,19 @@ impl Leads {
 
     #[inline]
     fn push(&mut self, kind: Kind, content: Content, has_room: bool) {
-        self.leads.push(Lead { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, has_room });
+        self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, has_room });
     }
 
     /// What is known, in the order of the packets.
-    pub(crate) fn as_slice(&self) -> &[Lead] {
-        &self.leads
+    pub(crate) fn as_slice(&self) -> &[PacketMeta] {
+        &self.packets
     }
 
-    /// Asks for the memory that a lead's verdict will need.
+    /// Asks for the memory that a packet's verdict will need.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, lead: &Lead, spd: &Spd) {
-        match lead.kind {
-            Kind::V4 => spd.prefetch_v4(lead.pair),
+    pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
+        match meta.kind {
+            Kind::V4 => spd.prefetch_v4(meta.pair),
             Kind::Flow(place) => {
                 if let Some(flow) = self.flows.get(usize::from(place)) {
                     spd.prefetch(flow.local(), flow.remote());
@@ -130,14 +130,14 @@ impl Leads {
 
     /// What policy says of a packet, as far as addresses decide.
     #[inline(always)]
-    pub(crate) fn answer(lead: &Lead, spd: &Spd) -> Answer {
-        if let Kind::V4 = lead.kind { spd.answer_v4(lead.pair) } else { Answer::ASK }
+    pub(crate) fn answer(meta: &PacketMeta, spd: &Spd) -> Answer {
+        if let Kind::V4 = meta.kind { spd.answer_v4(meta.pair) } else { Answer::ASK }
     }
 
     /// What policy says of a packet whose [addresses](Self::answer) do not decide, or why it is not asked.
-    pub(crate) fn verdict(&self, lead: &Lead, spd: &Spd) -> Result<Verdict, DropReason> {
-        match lead.kind {
-            Kind::V4 => Ok(spd.verdict(&lead.flow())),
+    pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
+        match meta.kind {
+            Kind::V4 => Ok(spd.verdict(&meta.flow())),
             Kind::Flow(place) => {
                 self.flows.get(usize::from(place)).map(|flow| spd.verdict(flow)).ok_or(DropReason::BadHeader)
             }
@@ -146,7 +146,7 @@ impl Leads {
     }
 }
 
-impl Lead {
+impl PacketMeta {
     /// The flow of a plain IPv4 packet.
     #[inline]
     fn flow(&self) -> Flow {
