@@ -36,14 +36,14 @@ struct Arrival {
 
 /// What a datagram from the unprotected side is.
 #[derive(Debug, Clone, Copy)]
-enum Seen {
+enum Parsed {
     Esp(Arrival),
     /// Something that policy lets pass in clear.
     Pass,
     Drop(DropReason),
 }
 
-type Sights = ArrayVec<Seen, BATCH_SIZE>;
+type ParsedInbound = ArrayVec<Parsed, BATCH_SIZE>;
 
 impl Ipsec {
     /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch` is taken: every packet
@@ -56,18 +56,18 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let mut seen = Sights::new();
+        let mut parsed = ParsedInbound::new();
         for buffer in batch.iter_mut() {
-            self.see(buffer, &mut seen);
+            self.parse(buffer, &mut parsed);
         }
         clock.lap(Stage::Parse);
         let mut runs = Runs::default();
-        self.find_sas(&seen, &mut runs);
+        self.find_sas(&parsed, &mut runs);
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for (way, seen, buffers) in runs.over(&seen, batch) {
+        for (way, parsed, buffers) in runs.over(&parsed, batch) {
             match way {
-                Way::Sa(name) => self.open(name, seen, buffers, now, pool, &mut out.jobs),
+                Way::Sa(name) => self.open(name, parsed, buffers, now, pool, &mut out.jobs),
                 Way::Pass => out.pass.extend(take(buffers)),
                 Way::Drop(reason) => discard(buffers, reason, pool),
             }
@@ -79,48 +79,48 @@ impl Ipsec {
 
     /// Tells ESP from the rest, and cuts off what stands behind the datagram.
     ///
-    /// What is seen goes straight to its place, here and below: a value that comes together in another place is copied by loads that
+    /// What is parsed goes straight to its place, here and below: a value that comes together in another place is copied by loads that
     /// cover several stores of a moment ago, and each waits for them.
     #[inline(always)]
-    fn see(&self, buffer: &mut Buffer, seen: &mut Sights) {
+    fn parse(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         match PlainV4::parse(buffer.bytes()) {
             Some(header) => {
                 buffer.truncate(header.total_bytes.into());
                 let came_to = (Version::V4, u128::from(header.addresses & 0xFFFF_FFFF));
-                self.see_plain(buffer, came_to, header.protocol, || header.ports(), seen);
+                self.parse_plain(buffer, came_to, header.protocol, || header.ports(), parsed);
             }
-            None => self.see_other(buffer, seen),
+            None => self.parse_less_common(buffer, parsed),
         }
     }
 
     #[inline]
-    fn see_other(&self, buffer: &mut Buffer, seen: &mut Sights) {
+    fn parse_less_common(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         let Some(header) = PlainHeader::parse(buffer.bytes()) else {
-            return seen.push(self.see_uncommon(buffer));
+            return parsed.push(self.parse_uncommon(buffer));
         };
         buffer.truncate(header.total_bytes.into());
         let came_to = (header.version, header.destination);
-        self.see_plain(buffer, came_to, header.protocol, || header.ports, seen);
+        self.parse_plain(buffer, came_to, header.protocol, || header.ports, parsed);
     }
 
-    /// [`see`](Self::see) for a plain datagram without anything behind it.
+    /// [`parse`](Self::parse) for a plain datagram without anything behind it.
     #[inline(always)]
-    fn see_plain(
+    fn parse_plain(
         &self,
         buffer: &mut Buffer,
         came_to: (Version, u128),
         protocol: u8,
         ports: impl FnOnce() -> Option<(u16, u16)>,
-        seen: &mut Sights,
+        parsed: &mut ParsedInbound,
     ) {
         let ip_bytes = came_to.0.header_bytes();
         let (at, udp_port) = match protocol {
             protocol::ESP => (ip_bytes, None),
             protocol::UDP => match ports() {
                 Some((_, port)) if self.udp_ports.contains(port) => (ip_bytes + UDP_HEADER_BYTES, Some(port)),
-                _ => return seen.push(self.see_uncommon(buffer)),
+                _ => return parsed.push(self.parse_uncommon(buffer)),
             },
-            _ => return seen.push(self.see_uncommon(buffer)),
+            _ => return parsed.push(self.parse_uncommon(buffer)),
         };
         let datagram = buffer.bytes();
         let mut end = datagram.len();
@@ -128,29 +128,29 @@ impl Ipsec {
             match UdpHeader::parse(&datagram[ip_bytes..]) {
                 // What stands behind the UDP datagram is no part of the ESP packet.
                 Ok(udp) => end = ip_bytes + udp.total_bytes,
-                Err(error) => return seen.push(Seen::Drop(reason_of(error))),
+                Err(error) => return parsed.push(Parsed::Drop(reason_of(error))),
             }
         }
         match arrival(datagram, Place { at, end, udp_port }, came_to) {
-            Ok(arrival) => seen.push(Seen::Esp(arrival)),
-            Err(reason) => seen.push(Seen::Drop(reason)),
+            Ok(arrival) => parsed.push(Parsed::Esp(arrival)),
+            Err(reason) => parsed.push(Parsed::Drop(reason)),
         }
     }
 
     #[cold]
-    fn see_uncommon(&self, buffer: &mut Buffer) -> Seen {
-        let seen = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
+    fn parse_uncommon(&self, buffer: &mut Buffer) -> Parsed {
+        let parsed = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
             buffer.truncate(header.total_bytes);
             let packet = buffer.bytes();
             match self.demultiplex(&header, packet)? {
                 Some(place) => {
                     let destination = Flow::outbound(&header, packet).remote();
-                    arrival(packet, place, (header.version, destination)).map(Seen::Esp)
+                    arrival(packet, place, (header.version, destination)).map(Parsed::Esp)
                 }
-                None => self.pass_clear(&header, packet).map(|()| Seen::Pass),
+                None => self.pass_clear(&header, packet).map(|()| Parsed::Pass),
             }
         });
-        seen.unwrap_or_else(Seen::Drop)
+        parsed.unwrap_or_else(Parsed::Drop)
     }
 
     /// Where the ESP packet stands in a datagram; `None` for something that policy is to decide on.
@@ -184,21 +184,21 @@ impl Ipsec {
 
     /// Finds the SA of each arrival, and asks for its memory.
     #[inline]
-    fn find_sas(&self, seen: &[Seen], runs: &mut Runs) {
+    fn find_sas(&self, parsed: &[Parsed], runs: &mut Runs) {
         let mut last = None;
-        for seen in seen {
-            let (way, spi) = match seen {
+        for parsed in parsed {
+            let (way, spi) = match parsed {
                 // Packets of one SA tend to stand together.
-                Seen::Esp(arrival) if last == Some(arrival.header.spi) => {
+                Parsed::Esp(arrival) if last == Some(arrival.header.spi) => {
                     runs.push_same();
                     continue;
                 }
-                Seen::Esp(Arrival { header, .. }) => {
+                Parsed::Esp(Arrival { header, .. }) => {
                     let name = self.sad.get(header.spi);
                     (name.map_or(Way::Drop(DropReason::UnknownSpi), Way::Sa), Some(header.spi))
                 }
-                Seen::Pass => (Way::Pass, None),
-                Seen::Drop(reason) => (Way::Drop(*reason), None),
+                Parsed::Pass => (Way::Pass, None),
+                Parsed::Drop(reason) => (Way::Drop(*reason), None),
             };
             last = spi;
             runs.push(way);
@@ -213,7 +213,7 @@ impl Ipsec {
     fn open(
         &mut self,
         name: SaRef,
-        seen: &[Seen],
+        parsed: &[Parsed],
         buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
@@ -227,20 +227,20 @@ impl Ipsec {
             return discard(buffers, reason, pool);
         }
         let from = jobs.len();
-        let are_right = match (seen, &mut *buffers) {
+        let are_right = match (parsed, &mut *buffers) {
             // With many SAs in use most packets stand alone.
-            ([seen], [buffer]) => {
+            ([parsed], [buffer]) => {
                 jobs.push(blank_job(name, std::mem::take(buffer)));
-                jobs.last_mut().is_some_and(|job| sa.prepare(job, seen).is_ok())
+                jobs.last_mut().is_some_and(|job| sa.prepare(job, parsed).is_ok())
             }
             _ => {
                 jobs.extend(take(buffers).map(|buffer| blank_job(name, buffer)));
-                let jobs = jobs[from..].iter_mut().zip(seen);
-                jobs.fold(true, |are_right, (job, seen)| are_right & sa.prepare(job, seen).is_ok())
+                let jobs = jobs[from..].iter_mut().zip(parsed);
+                jobs.fold(true, |are_right, (job, parsed)| are_right & sa.prepare(job, parsed).is_ok())
             }
         };
         if !are_right {
-            sa.refuse_wrong(seen, jobs, from, pool);
+            sa.refuse_wrong(parsed, jobs, from, pool);
         }
         if self.spd.is_indexed() {
             jobs[from..].iter().for_each(|job| sa.window.prefetch(job.aad.sequence()));
@@ -286,8 +286,8 @@ impl InboundSa {
     /// Fills in the job that opens an ESP packet, after its shape and sequence number were checked (RFC 4303 3.4.3: before authentication,
     /// changing nothing).
     #[inline(always)]
-    fn prepare(&self, job: &mut Job, seen: &Seen) -> Result<(), DropReason> {
-        let Seen::Esp(arrival) = seen else { return Err(DropReason::EspMalformed) };
+    fn prepare(&self, job: &mut Job, parsed: &Parsed) -> Result<(), DropReason> {
+        let Parsed::Esp(arrival) = parsed else { return Err(DropReason::EspMalformed) };
         self.check_place(arrival)?;
         let (iv_bytes, icv_bytes) = (usize::from(self.shape.iv_bytes), usize::from(self.shape.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
@@ -309,10 +309,10 @@ impl InboundSa {
 
     /// Discards the packets of those jobs from `from` on that cannot be [prepared](Self::prepare).
     #[cold]
-    fn refuse_wrong(&self, seen: &[Seen], jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
+    fn refuse_wrong(&self, parsed: &[Parsed], jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
         let mut kept = from;
-        for (at, seen) in (from..jobs.len()).zip(seen) {
-            match self.prepare(&mut jobs[at], seen) {
+        for (at, parsed) in (from..jobs.len()).zip(parsed) {
+            match self.prepare(&mut jobs[at], parsed) {
                 Ok(()) => {
                     jobs.swap(kept, at);
                     kept += 1;
