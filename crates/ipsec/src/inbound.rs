@@ -8,7 +8,7 @@ use crate::framing::small;
 use crate::lifetime::Moment;
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
-use crate::runs::{Runs, Way, discard, take};
+use crate::runs::{Disposition, Runs, discard, take};
 use crate::sa::{Entrance, InboundSa, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
@@ -65,11 +65,11 @@ impl Ipsec {
         self.find_sas(&parsed, &mut runs);
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for (way, parsed, buffers) in runs.over(&parsed, batch) {
-            match way {
-                Way::Sa(name) => self.open(name, parsed, buffers, now, pool, &mut out.jobs),
-                Way::Pass => out.pass.extend(take(buffers)),
-                Way::Drop(reason) => discard(buffers, reason, pool),
+        for (disposition, parsed, buffers) in runs.over(&parsed, batch) {
+            match disposition {
+                Disposition::Sa(name) => self.open(name, parsed, buffers, now, pool, &mut out.jobs),
+                Disposition::Pass => out.pass.extend(take(buffers)),
+                Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
         // All of them are taken: what stands there has no memory.
@@ -187,7 +187,7 @@ impl Ipsec {
     fn find_sas(&self, parsed: &[Parsed], runs: &mut Runs) {
         let mut last = None;
         for parsed in parsed {
-            let (way, spi) = match parsed {
+            let (disposition, spi) = match parsed {
                 // Packets of one SA tend to stand together.
                 Parsed::Esp(arrival) if last == Some(arrival.header.spi) => {
                     runs.push_same();
@@ -195,14 +195,17 @@ impl Ipsec {
                 }
                 Parsed::Esp(Arrival { header, .. }) => {
                     let name = self.sad.get(header.spi);
-                    (name.map_or(Way::Drop(DropReason::UnknownSpi), Way::Sa), Some(header.spi))
+                    (
+                        name.map_or(Disposition::Drop(DropReason::UnknownSpi), Disposition::Sa),
+                        Some(header.spi),
+                    )
                 }
-                Parsed::Pass => (Way::Pass, None),
-                Parsed::Drop(reason) => (Way::Drop(*reason), None),
+                Parsed::Pass => (Disposition::Pass, None),
+                Parsed::Drop(reason) => (Disposition::Drop(*reason), None),
             };
             last = spi;
-            runs.push(way);
-            if let Way::Sa(name) = way {
+            runs.push(disposition);
+            if let Disposition::Sa(name) = disposition {
                 self.inbound.prefetch(name);
             }
         }

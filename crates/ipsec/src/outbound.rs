@@ -10,7 +10,7 @@ use crate::framing::Framing;
 use crate::lifetime::Moment;
 use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::policy_table::Answer;
-use crate::runs::{Runs, Way, discard, take};
+use crate::runs::{Disposition, Runs, discard, take};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
@@ -48,11 +48,11 @@ impl Ipsec {
         }
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for (way, metas, buffers) in runs.over(parsed.as_slice(), batch) {
-            match way {
-                Way::Sa(name) => self.protect(name, metas, buffers, now, pool, out),
-                Way::Pass => out.pass.extend(take(buffers)),
-                Way::Drop(reason) => discard(buffers, reason, pool),
+        for (disposition, metas, buffers) in runs.over(parsed.as_slice(), batch) {
+            match disposition {
+                Disposition::Sa(name) => self.protect(name, metas, buffers, now, pool, out),
+                Disposition::Pass => out.pass.extend(take(buffers)),
+                Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
         // All of them are taken: what stands there has no memory.
@@ -72,9 +72,10 @@ impl Ipsec {
                 continue;
             }
             last = answer;
-            let way = self.way(answer.verdict().map_or_else(|| parsed.verdict(meta, &self.spd), Ok));
-            let is_new = runs.push(way);
-            if let (Way::Sa(name), true) = (way, is_new) {
+            let disposition =
+                self.disposition(answer.verdict().map_or_else(|| parsed.verdict(meta, &self.spd), Ok));
+            let is_new = runs.push(disposition);
+            if let (Disposition::Sa(name), true) = (disposition, is_new) {
                 self.outbound.prefetch(name);
             }
         }
@@ -89,17 +90,17 @@ impl Ipsec {
 
     /// What becomes of a packet of which policy says this, down to the SA.
     #[inline(always)]
-    fn way(&self, verdict: Result<Verdict, DropReason>) -> Way {
+    fn disposition(&self, verdict: Result<Verdict, DropReason>) -> Disposition {
         match verdict {
             Ok(Verdict::Policy(Action::Protect(index))) => {
                 let name = self.outbound_of.get(index.0 as usize).copied().flatten();
-                name.map_or(Way::Drop(DropReason::NoSa), Way::Sa)
+                name.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
             }
-            Ok(Verdict::Policy(Action::Bypass)) => Way::Pass,
-            Ok(Verdict::Policy(Action::Discard)) => Way::Drop(DropReason::PolicyDiscard),
-            Ok(Verdict::NoPolicy) => Way::Drop(DropReason::NoPolicy),
-            Ok(Verdict::PortsHidden) => Way::Drop(DropReason::PortsHidden),
-            Err(reason) => Way::Drop(reason),
+            Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
+            Ok(Verdict::Policy(Action::Discard)) => Disposition::Drop(DropReason::PolicyDiscard),
+            Ok(Verdict::NoPolicy) => Disposition::Drop(DropReason::NoPolicy),
+            Ok(Verdict::PortsHidden) => Disposition::Drop(DropReason::PortsHidden),
+            Err(reason) => Disposition::Drop(reason),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Packets that stand together in a batch and go the same way: what is done once for all of them is not done for each.
+//! Packets that stand together in a batch and go the same disposition: what is done once for all of them is not done for each.
 
 use crate::slots::SaRef;
 use arrayvec::ArrayVec;
@@ -6,17 +6,17 @@ use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool};
 
 /// What becomes of a packet, as far as its headers and policy tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Disposition {
     /// Through an SA.
     Sa(SaRef),
     Pass,
     Drop(DropReason),
 }
 
-/// So many packets go one way.
+/// So many packets have one disposition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
-    pub(crate) way: Way,
+    pub(crate) disposition: Disposition,
     pub(crate) packets: usize,
 }
 
@@ -25,22 +25,22 @@ pub(crate) struct Run {
 pub(crate) struct Runs(ArrayVec<Run, BATCH_SIZE>);
 
 impl Runs {
-    /// The next packet goes `way`; `true` if the one before does not.
+    /// The next packet has `disposition`; `true` if the one before does not.
     #[inline(always)]
-    pub(crate) fn push(&mut self, way: Way) -> bool {
+    pub(crate) fn push(&mut self, disposition: Disposition) -> bool {
         match self.0.last_mut() {
-            Some(run) if run.way == way => {
+            Some(run) if run.disposition == disposition => {
                 run.packets += 1;
                 false
             }
             _ => {
-                self.0.push(Run { way, packets: 1 });
+                self.0.push(Run { disposition, packets: 1 });
                 true
             }
         }
     }
 
-    /// The next packet goes the way of the one before.
+    /// The next packet has the disposition of the one before.
     #[inline(always)]
     pub(crate) fn push_same(&mut self) {
         if let Some(run) = self.0.last_mut() {
@@ -51,7 +51,9 @@ impl Runs {
     /// The SAs that packets go through.
     #[inline]
     pub(crate) fn sas(&self) -> impl Iterator<Item = SaRef> {
-        self.0.iter().filter_map(|run| if let Way::Sa(name) = run.way { Some(name) } else { None })
+        self.0
+            .iter()
+            .filter_map(|run| if let Disposition::Sa(name) = run.disposition { Some(name) } else { None })
     }
 
     /// Each run, with what is known of its packets, and their buffers. There are no more packets in runs than of either.
@@ -60,13 +62,13 @@ impl Runs {
         &'a self,
         mut known: &'a [T],
         mut buffers: &'a mut [Buffer],
-    ) -> impl Iterator<Item = (Way, &'a [T], &'a mut [Buffer])> {
-        self.0.iter().map(move |&Run { way, packets }| {
+    ) -> impl Iterator<Item = (Disposition, &'a [T], &'a mut [Buffer])> {
+        self.0.iter().map(move |&Run { disposition, packets }| {
             let ours;
             (ours, known) = known.split_at(packets);
             let (taken, rest) = std::mem::take(&mut buffers).split_at_mut(packets);
             buffers = rest;
-            (way, ours, taken)
+            (disposition, ours, taken)
         })
     }
 }
