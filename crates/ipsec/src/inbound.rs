@@ -9,7 +9,7 @@ use crate::lifetime::Moment;
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
 use crate::runs::{Disposition, Runs, discard, take};
-use crate::sa::{Entrance, InboundSa, nonce};
+use crate::sa::{InboundSa, LocalEndpoint, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
@@ -31,7 +31,7 @@ struct Arrival {
     at: u16,
     end: u16,
     /// Where it came to.
-    entrance: Entrance,
+    local_endpoint: LocalEndpoint,
 }
 
 /// What a datagram from the unprotected side is.
@@ -262,7 +262,7 @@ struct Place {
 #[inline(always)]
 fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Arrival, DropReason> {
     let Place { at, end, udp_port } = place;
-    let entrance = Entrance::new(came_to.0, came_to.1, udp_port);
+    let local_endpoint = LocalEndpoint::new(came_to.0, came_to.1, udp_port);
     let esp = datagram.get(at..end).unwrap_or_default();
     if udp_port.is_some() {
         match esp {
@@ -273,7 +273,7 @@ fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Ar
         }
     }
     match (EspHeader::parse(esp), u16::try_from(at), u16::try_from(end)) {
-        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, entrance }),
+        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, local_endpoint }),
         _ => Err(DropReason::EspMalformed),
     }
 }
@@ -283,7 +283,11 @@ impl InboundSa {
     /// says who sent it.
     #[inline]
     fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
-        if arrival.entrance == self.entrance { Ok(()) } else { Err(DropReason::WrongEncapsulation) }
+        if arrival.local_endpoint == self.local_endpoint {
+            Ok(())
+        } else {
+            Err(DropReason::WrongEncapsulation)
+        }
     }
 
     /// Fills in the job that opens an ESP packet, after its shape and sequence number were checked (RFC 4303 3.4.3: before authentication,

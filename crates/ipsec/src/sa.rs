@@ -79,7 +79,7 @@ impl Shape {
 pub(crate) struct InboundSa {
     pub(crate) window: ReplayWindow,
     /// Where its packets come to.
-    pub(crate) entrance: Entrance,
+    pub(crate) local_endpoint: LocalEndpoint,
     pub(crate) shape: Shape,
     pub(crate) esn: bool,
     pub(crate) learns_remote: bool,
@@ -93,13 +93,13 @@ pub(crate) struct InboundSa {
 
 /// Our outer address, and, for ESP in UDP, our port: as two numbers, which are compared with those of each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entrance {
+pub(crate) struct LocalEndpoint {
     /// The address's bytes, which ask for no alignment: an SA has no room for gaps.
     address: [u8; 16],
     version_and_port: u32,
 }
 
-impl Entrance {
+impl LocalEndpoint {
     /// Set if there is a port. An IP version stands above it.
     const IN_UDP: u32 = 1 << 16;
 
@@ -230,11 +230,12 @@ mod tests {
 
     #[test]
     fn entrances_differ_by_version_address_and_port() {
-        let all: Vec<Entrance> = [Version::V4, Version::V6]
+        let all: Vec<LocalEndpoint> = [Version::V4, Version::V6]
             .into_iter()
             .flat_map(|version| [0, 1, 1 << 127].map(|address| (version, address)))
             .flat_map(|(version, address)| {
-                [None, Some(0), Some(1), Some(u16::MAX)].map(|port| Entrance::new(version, address, port))
+                [None, Some(0), Some(1), Some(u16::MAX)]
+                    .map(|port| LocalEndpoint::new(version, address, port))
             })
             .collect();
         for (n, one) in all.iter().enumerate() {

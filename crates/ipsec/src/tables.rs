@@ -6,7 +6,7 @@ use crate::lifetime::{LifetimeUse, Moment};
 use crate::pair::Permitted;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{Entrance, InboundSa, OutboundSa, Reported, Shape, Tunnel};
+use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, Shape, Tunnel};
 use crate::selector::number;
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
@@ -233,7 +233,11 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
         Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
     };
     InboundSa {
-        entrance: Entrance::new(Version::of(p.endpoints.local), number(p.endpoints.local), udp_port),
+        local_endpoint: LocalEndpoint::new(
+            Version::of(p.endpoints.local),
+            number(p.endpoints.local),
+            udp_port,
+        ),
         shape: Shape::of(p.suite),
         learns_remote: p.learn_remote,
         permitted: Permitted::new(Arc::clone(&p.selectors)),
