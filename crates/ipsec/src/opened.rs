@@ -138,7 +138,7 @@ impl Ipsec {
                 self.spd.prefetch(destination, source);
             }
             if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
-                sa.permitted.prefetch();
+                sa.inbound_selectors.prefetch();
                 sa.counters.prefetch();
             }
         }
@@ -275,7 +275,7 @@ impl InboundSa {
         let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
         let payload = &text[..trailer.payload_bytes];
         let ours = Answer::protect(self.tunnel);
-        let is_ours = |pair| self.permitted.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
+        let is_ours = |pair| self.inbound_selectors.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
         let (bytes, class) = match PlainV4::parse(payload) {
             Some(header) if trailer.next_header == protocol::IPV4 && is_ours(Pair::inbound(&header)) => {
                 (usize::from(header.total_bytes), header.traffic_class)
@@ -309,7 +309,7 @@ impl InboundSa {
             }
             None => uncommon_flow(packet)?,
         };
-        if !self.permitted.holds(&flow) {
+        if !self.inbound_selectors.holds(&flow) {
             return Err(DropReason::SelectorMismatch);
         }
         // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.

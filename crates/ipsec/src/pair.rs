@@ -71,13 +71,13 @@ impl PairPrefix {
 
 /// What may come out of an SA.
 #[derive(Debug, Clone)]
-pub(crate) struct Permitted {
+pub(crate) struct InboundSelectors {
     /// All that the list holds, if it is one selector and asks for addresses alone; otherwise no pair.
     pairs: PairPrefix,
     selectors: Arc<[Selector]>,
 }
 
-impl Permitted {
+impl InboundSelectors {
     pub(crate) fn new(selectors: Arc<[Selector]>) -> Self {
         let pairs = match &*selectors {
             [selector] if selector.is_by_address_alone() => PairPrefix::of(selector),
@@ -139,7 +139,7 @@ mod tests {
             (Selector { local_ports: ports, ..v4 }, false),
             (Selector { protocol: Some(17), ..v4 }, false),
         ] {
-            let permitted = Permitted::new(Arc::from([selector]));
+            let inbound_selectors = InboundSelectors::new(Arc::from([selector]));
             for (local, remote) in [
                 ("10.1.2.3", "10.2.3.4"),
                 ("10.1.2.3", "10.2.3.5"),
@@ -148,19 +148,19 @@ mod tests {
             ] {
                 let (pair, flow) = pair(local, remote);
                 let expected = decides && selector.matches(&flow);
-                assert_eq!(permitted.holds_pair(pair), expected, "{selector}: {local}, {remote}");
-                assert_eq!(permitted.holds(&flow), selector.matches(&flow));
+                assert_eq!(inbound_selectors.holds_pair(pair), expected, "{selector}: {local}, {remote}");
+                assert_eq!(inbound_selectors.holds(&flow), selector.matches(&flow));
             }
         }
     }
 
     #[test]
     fn several_selectors_are_asked_one_by_one() {
-        let permitted = Permitted::new(Arc::from([
+        let inbound_selectors = InboundSelectors::new(Arc::from([
             between("10.1.0.0/16", "10.2.0.0/16"),
             between("10.3.0.0/16", "0.0.0.0/0"),
         ]));
         let (pair, flow) = pair("10.3.0.1", "192.0.2.1");
-        assert!(!permitted.holds_pair(pair) && permitted.holds(&flow));
+        assert!(!inbound_selectors.holds_pair(pair) && inbound_selectors.holds(&flow));
     }
 }

@@ -3,7 +3,7 @@
 use crate::counters::{SaCounters, SaState};
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
-use crate::pair::Permitted;
+use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
@@ -87,7 +87,7 @@ pub(crate) struct InboundSa {
     pub(crate) tunnel: TunnelIndex,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
-    pub(crate) permitted: Permitted,
+    pub(crate) inbound_selectors: InboundSelectors,
     pub(crate) reported: Reported,
 }
 

@@ -3,7 +3,7 @@
 use crate::counters::SaCounters;
 use crate::event::Event;
 use crate::lifetime::{LifetimeUse, Moment};
-use crate::pair::Permitted;
+use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, Shape, Tunnel};
@@ -167,7 +167,7 @@ impl Ipsec {
     pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
             if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
-                sa.permitted = Permitted::new(Arc::clone(&selectors));
+                sa.inbound_selectors = InboundSelectors::new(Arc::clone(&selectors));
             }
             tunnel.parameters.selectors = selectors;
         }
@@ -240,7 +240,7 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
         ),
         shape: Shape::of(p.suite),
         learns_remote: p.learn_remote,
-        permitted: Permitted::new(Arc::clone(&p.selectors)),
+        inbound_selectors: InboundSelectors::new(Arc::clone(&p.selectors)),
         esn: p.esn,
         salt: p.inbound.salt,
         window: ReplayWindow::new(p.replay_window, p.esn),
