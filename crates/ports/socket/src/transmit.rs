@@ -8,7 +8,7 @@ use crate::sys::{Outgoing, Socket};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use testudo_packet::{BATCH_SIZE, Batch, DropReason, Fate, Pool, Sent};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Sent, TxOutcome};
 use testudo_wire::ip::Version;
 
 /// The most payload of one message: the length of the IP datagram that it would be without segmentation has 16 bits.
@@ -27,7 +27,7 @@ type Parcels = ArrayVec<Result<Parcel, DropReason>, BATCH_SIZE>;
 struct Dispatch<'a> {
     batch: &'a Batch,
     parcels: &'a [Result<Parcel, DropReason>],
-    fates: [Fate; BATCH_SIZE],
+    outcomes: [TxOutcome; BATCH_SIZE],
     calls: u64,
 }
 
@@ -56,10 +56,11 @@ pub(crate) fn transmit(
 ) -> io::Result<Sent> {
     let mut parcels = Parcels::new();
     address_all(channels, batch, &mut parcels);
-    let mut dispatch = Dispatch { batch, parcels: &parcels, fates: [Fate::Kept; BATCH_SIZE], calls: 0 };
+    let mut dispatch =
+        Dispatch { batch, parcels: &parcels, outcomes: [TxOutcome::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
-    let (fates, calls) = (dispatch.fates, dispatch.calls);
-    let sent = Sent::settle(pool, batch, &fates, calls);
+    let (outcomes, calls) = (dispatch.outcomes, dispatch.calls);
+    let sent = Sent::settle(pool, batch, &outcomes, calls);
     match outcome {
         Err(Stop::Fatal(error)) => Err(error),
         Err(Stop::Later) | Ok(()) => Ok(sent),
@@ -89,7 +90,7 @@ impl Dispatch<'_> {
             let first = match *first {
                 Ok(parcel) => parcel,
                 Err(reason) => {
-                    self.fates[at] = Fate::Refused(reason);
+                    self.outcomes[at] = TxOutcome::Refused(reason);
                     at += 1;
                     continue;
                 }
@@ -149,10 +150,10 @@ impl Dispatch<'_> {
             // What waits here would hold up the tunnels' packets behind it; those in clear have senders that try again.
             Some(socket) => match self.send(socket, &mut false, run.clone()) {
                 Err(Stop::Later) => {
-                    let kept = run.filter(|&index| self.fates[index] == Fate::Kept);
+                    let kept = run.filter(|&index| self.outcomes[index] == TxOutcome::Kept);
                     kept.collect::<ArrayVec<usize, BATCH_SIZE>>()
                         .into_iter()
-                        .for_each(|index| self.fates[index] = Fate::Refused(DropReason::QueueFull));
+                        .for_each(|index| self.outcomes[index] = TxOutcome::Refused(DropReason::QueueFull));
                     Ok(())
                 }
                 other => other,
@@ -177,7 +178,7 @@ impl Dispatch<'_> {
             match self.send_messages(socket, at..end, &ranges) {
                 Ok(count) => {
                     let sent_to = ranges.get(count.saturating_sub(1)).map_or(end, |r| r.end);
-                    self.fates[at..sent_to].fill(Fate::Sent);
+                    self.outcomes[at..sent_to].fill(TxOutcome::Sent);
                     at = sent_to;
                 }
                 Err(error) if first.len() > 1 && may_be_about_joining(&error) => {
@@ -191,7 +192,8 @@ impl Dispatch<'_> {
                 }
             }
             if in_retry && at >= retry.packets.end && retry.is_about_joining {
-                let all_went = self.fates[retry.packets.clone()].iter().all(|&fate| fate == Fate::Sent);
+                let all_went =
+                    self.outcomes[retry.packets.clone()].iter().all(|&outcome| outcome == TxOutcome::Sent);
                 *joins = *joins && !all_went;
             }
         }
@@ -265,7 +267,7 @@ impl Dispatch<'_> {
     }
 
     fn refuse(&mut self, range: Range<usize>, reason: DropReason) {
-        self.fates[range].fill(Fate::Refused(reason));
+        self.outcomes[range].fill(TxOutcome::Refused(reason));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::coalesce::{self, Group, Groups};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
-use testudo_packet::{BATCH_SIZE, Batch, DropReason, Fate, Pool, Sent};
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Sent, TxOutcome};
 
 /// How a failed write is to be taken.
 enum Refusal {
@@ -26,7 +26,7 @@ pub(crate) fn transmit(
     udp: bool,
     mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
 ) -> io::Result<Sent> {
-    let mut fates = [Fate::Kept; BATCH_SIZE];
+    let mut outcomes = [TxOutcome::Kept; BATCH_SIZE];
     let mut calls = 0;
     let mut outcome = Ok(());
     let mut groups = Groups::new();
@@ -36,7 +36,7 @@ pub(crate) fn transmit(
         groups.pop();
     }
     for group in &groups {
-        match send_group(group, batch, &mut fates, &mut calls, &mut write) {
+        match send_group(group, batch, &mut outcomes, &mut calls, &mut write) {
             Ok(()) => {}
             Err(Refusal::Device(error)) => {
                 outcome = Err(error);
@@ -45,21 +45,21 @@ pub(crate) fn transmit(
             Err(_) => break,
         }
     }
-    let sent = Sent::settle(pool, batch, &fates, calls);
+    let sent = Sent::settle(pool, batch, &outcomes, calls);
     outcome.map(|()| sent)
 }
 
 fn send_group(
     group: &Group,
     batch: &Batch,
-    fates: &mut [Fate; BATCH_SIZE],
+    outcomes: &mut [TxOutcome; BATCH_SIZE],
     calls: &mut u64,
     write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
 ) -> Result<(), Refusal> {
     match write_joined(group, batch, write) {
         Some(Ok(_)) => {
             *calls += 1;
-            group.members.iter().for_each(|&index| fates[usize::from(index)] = Fate::Sent);
+            group.members.iter().for_each(|&index| outcomes[usize::from(index)] = TxOutcome::Sent);
             return Ok(());
         }
         Some(Err(error)) => match refusal(error) {
@@ -75,10 +75,10 @@ fn send_group(
         match write(&[IoSlice::new(&vnet), IoSlice::new(batch[index].bytes())]) {
             Ok(_) => {
                 *calls += 1;
-                fates[index] = Fate::Sent;
+                outcomes[index] = TxOutcome::Sent;
             }
             Err(error) => match refusal(error) {
-                Refusal::Packet(reason) => fates[index] = Fate::Refused(reason),
+                Refusal::Packet(reason) => outcomes[index] = TxOutcome::Refused(reason),
                 other => return Err(other),
             },
         }

@@ -4,7 +4,7 @@ use crate::{BATCH_SIZE, Batch, DropReason, Pool};
 
 /// What became of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum TxOutcome {
     /// It stays in the batch, for later.
     Kept,
     /// It left.
@@ -29,18 +29,23 @@ pub struct Sent {
 impl Sent {
     /// Gives the buffers of what left to the pool, and closes the gaps in the batch. `calls` system calls did it.
     #[must_use]
-    pub fn settle(pool: &mut Pool, batch: &mut Batch, fates: &[Fate; BATCH_SIZE], calls: u64) -> Self {
+    pub fn settle(
+        pool: &mut Pool,
+        batch: &mut Batch,
+        outcomes: &[TxOutcome; BATCH_SIZE],
+        calls: u64,
+    ) -> Self {
         let mut sent = Self { calls, ..Self::default() };
-        let mut fates = fates.iter();
+        let mut outcomes = outcomes.iter();
         batch.retain(|buffer| {
-            match fates.next() {
-                None | Some(Fate::Kept) => return true,
-                Some(Fate::Sent) => {
+            match outcomes.next() {
+                None | Some(TxOutcome::Kept) => return true,
+                Some(TxOutcome::Sent) => {
                     sent.packets += 1;
                     sent.bytes += buffer.len() as u64;
                     pool.recycle(std::mem::take(buffer));
                 }
-                Some(Fate::Refused(reason)) => pool.discard(std::mem::take(buffer), *reason),
+                Some(TxOutcome::Refused(reason)) => pool.discard(std::mem::take(buffer), *reason),
             }
             sent.taken += 1;
             false
@@ -62,10 +67,10 @@ mod tests {
             buffer.set_len(length);
             batch.push(buffer);
         }
-        let mut fates = [Fate::Kept; BATCH_SIZE];
-        fates[1] = Fate::Sent;
-        fates[2] = Fate::Refused(DropReason::SendRefused);
-        let sent = Sent::settle(&mut pool, &mut batch, &fates, 1);
+        let mut outcomes = [TxOutcome::Kept; BATCH_SIZE];
+        outcomes[1] = TxOutcome::Sent;
+        outcomes[2] = TxOutcome::Refused(DropReason::SendRefused);
+        let sent = Sent::settle(&mut pool, &mut batch, &outcomes, 1);
         assert_eq!(sent, Sent { taken: 2, packets: 1, bytes: 2, calls: 1 });
         assert_eq!(batch.iter().map(|b| b.len()).collect::<Vec<_>>(), [1, 4]);
         assert_eq!((pool.available(), pool.drops().get(DropReason::SendRefused)), (2, 1));
