@@ -29,10 +29,10 @@
 mod address;
 mod channel;
 mod control;
+mod datagram;
 mod error;
 mod header;
 mod open;
-mod parcel;
 mod port;
 mod raw_receive;
 mod sys;

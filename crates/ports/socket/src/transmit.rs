@@ -3,7 +3,7 @@
 use crate::address::RawAddress;
 use crate::channel::{Channel, is_fatal};
 use crate::control::Control;
-use crate::parcel::{Parcel, Way};
+use crate::datagram::{Datagram, Way};
 use crate::sys::{Outgoing, Socket};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
@@ -21,12 +21,12 @@ pub(crate) struct Bypass {
     pub(crate) v6: Option<Socket>,
 }
 
-type Parcels = ArrayVec<Result<Parcel, DropReason>, BATCH_SIZE>;
+type Datagrams = ArrayVec<Result<Datagram, DropReason>, BATCH_SIZE>;
 
 /// A batch on its way out.
 struct Dispatch<'a> {
     batch: &'a Batch,
-    parcels: &'a [Result<Parcel, DropReason>],
+    datagrams: &'a [Result<Datagram, DropReason>],
     outcomes: [TxOutcome; BATCH_SIZE],
     calls: u64,
 }
@@ -54,10 +54,10 @@ pub(crate) fn transmit(
     pool: &mut Pool,
     batch: &mut Batch,
 ) -> io::Result<Sent> {
-    let mut parcels = Parcels::new();
-    address_all(channels, batch, &mut parcels);
+    let mut datagrams = Datagrams::new();
+    address_all(channels, batch, &mut datagrams);
     let mut dispatch =
-        Dispatch { batch, parcels: &parcels, outcomes: [TxOutcome::Kept; BATCH_SIZE], calls: 0 };
+        Dispatch { batch, datagrams: &datagrams, outcomes: [TxOutcome::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
     let (outcomes, calls) = (dispatch.outcomes, dispatch.calls);
     let sent = Sent::settle(pool, batch, &outcomes, calls);
@@ -68,16 +68,16 @@ pub(crate) fn transmit(
 }
 
 /// Addresses every packet of a batch, by the one before it where they are alike. The list is filled where it stands: it has thousands of bytes.
-fn address_all(channels: &[Channel], batch: &Batch, parcels: &mut Parcels) {
+fn address_all(channels: &[Channel], batch: &Batch, datagrams: &mut Datagrams) {
     let endpoints = channels.iter().map(|c| &c.endpoint);
     let mut before: &[u8] = &[];
     for buffer in batch {
         let packet = buffer.bytes();
-        let alike = match parcels.last() {
-            Some(Ok(parcel)) => parcel.of_next(before, packet),
+        let alike = match datagrams.last() {
+            Some(Ok(datagram)) => datagram.of_next(before, packet),
             _ => None,
         };
-        parcels.push(alike.map_or_else(|| Parcel::address(packet, endpoints.clone()), Ok));
+        datagrams.push(alike.map_or_else(|| Datagram::address(packet, endpoints.clone()), Ok));
         before = packet;
     }
 }
@@ -86,19 +86,20 @@ impl Dispatch<'_> {
     /// Goes through the batch, run by run of packets that leave by one socket with the same options.
     fn run(&mut self, channels: &mut [Channel], bypass: &Bypass) -> Result<(), Stop> {
         let mut at = 0;
-        while let Some(first) = self.parcels.get(at) {
+        while let Some(first) = self.datagrams.get(at) {
             let first = match *first {
-                Ok(parcel) => parcel,
+                Ok(datagram) => datagram,
                 Err(reason) => {
                     self.outcomes[at] = TxOutcome::Refused(reason);
                     at += 1;
                     continue;
                 }
             };
-            let same = |p: &Result<Parcel, DropReason>| {
+            let same = |p: &Result<Datagram, DropReason>| {
                 p.is_ok_and(|p| (p.way, p.dont_fragment) == (first.way, first.dont_fragment))
             };
-            let end = self.parcels[at..].iter().position(|p| !same(p)).map_or(self.parcels.len(), |n| at + n);
+            let end =
+                self.datagrams[at..].iter().position(|p| !same(p)).map_or(self.datagrams.len(), |n| at + n);
             match first.way {
                 Way::Endpoint(index) => match channels.get_mut(index) {
                     Some(channel) => self.send_by_endpoint(channel, first.dont_fragment, at..end)?,
@@ -128,7 +129,7 @@ impl Dispatch<'_> {
     /// A full batch has more behind it: its last message, where it could take more packets, stays for the next call, so that super-frames
     /// which do not fit one message do not each leave a small one behind.
     fn without_growing_tail(&self, run: Range<usize>) -> Range<usize> {
-        if !self.batch.is_full() || run.end < self.parcels.len() {
+        if !self.batch.is_full() || run.end < self.datagrams.len() {
             return run;
         }
         match self.messages(run.clone(), true).as_slice() {
@@ -139,7 +140,7 @@ impl Dispatch<'_> {
 
     /// Whether one more packet like its first could join a message.
     fn may_grow(&self, message: &Range<usize>) -> bool {
-        let lengths = || self.parcels[message.clone()].iter().flatten().map(Parcel::len);
+        let lengths = || self.datagrams[message.clone()].iter().flatten().map(Datagram::len);
         let first = lengths().next().unwrap_or(0);
         lengths().all(|bytes| bytes == first) && first * (message.len() + 1) <= MAX_MESSAGE_BYTES
     }
@@ -203,7 +204,7 @@ impl Dispatch<'_> {
     /// Whether a joined message was refused for being joined, and not for the length of its packets, which may be fragmented when
     /// they go one by one.
     fn is_about_joining(&self, error: &io::Error, first: usize) -> bool {
-        let dont_fragment = self.parcels.get(first).is_some_and(|p| p.is_ok_and(|p| p.dont_fragment));
+        let dont_fragment = self.datagrams.get(first).is_some_and(|p| p.is_ok_and(|p| p.dont_fragment));
         match error.raw_os_error() {
             Some(libc::EIO) => true,
             Some(libc::EINVAL) => dont_fragment,
@@ -225,15 +226,15 @@ impl Dispatch<'_> {
 
     /// Where the message that starts with packet `start` ends: the first packet that is shorter is its last one.
     fn joined_end(&self, start: usize, limit: usize) -> usize {
-        let Some(Ok(first)) = self.parcels.get(start) else { return start + 1 };
+        let Some(Ok(first)) = self.datagrams.get(start) else { return start + 1 };
         let mut bytes = first.len();
-        for (index, parcel) in self.parcels.iter().enumerate().take(limit).skip(start + 1) {
-            let Ok(parcel) = parcel else { return index };
-            bytes += parcel.len();
-            if !parcel.may_follow(first) || bytes > MAX_MESSAGE_BYTES {
+        for (index, datagram) in self.datagrams.iter().enumerate().take(limit).skip(start + 1) {
+            let Ok(datagram) = datagram else { return index };
+            bytes += datagram.len();
+            if !datagram.may_follow(first) || bytes > MAX_MESSAGE_BYTES {
                 return index;
             }
-            if parcel.len() < first.len() {
+            if datagram.len() < first.len() {
                 return index + 1;
             }
         }
@@ -247,13 +248,13 @@ impl Dispatch<'_> {
         ranges: &[Range<usize>],
     ) -> io::Result<usize> {
         let mut slices: ArrayVec<IoSlice<'_>, BATCH_SIZE> = ArrayVec::new();
-        for (buffer, parcel) in self.batch[run.clone()].iter().zip(&self.parcels[run.clone()]) {
-            let bytes = parcel.ok().and_then(|p| buffer.bytes().get(p.start..p.end));
+        for (buffer, datagram) in self.batch[run.clone()].iter().zip(&self.datagrams[run.clone()]) {
+            let bytes = datagram.ok().and_then(|p| buffer.bytes().get(p.start..p.end));
             slices.push(IoSlice::new(bytes.unwrap_or_default()));
         }
         let mut messages: ArrayVec<Outgoing<'_>, BATCH_SIZE> = ArrayVec::new();
         for range in ranges {
-            let Some(Ok(first)) = self.parcels.get(range.start) else { continue };
+            let Some(Ok(first)) = self.datagrams.get(range.start) else { continue };
             let slices = &slices[range.start - run.start..range.end - run.start];
             messages.push(Outgoing {
                 destination: RawAddress::new(first.destination),
@@ -272,7 +273,7 @@ impl Dispatch<'_> {
 }
 
 /// What goes beside a message that starts with the packet `first`.
-fn control(first: &Parcel, is_joined: bool) -> Control {
+fn control(first: &Datagram, is_joined: bool) -> Control {
     let mut control = Control::EMPTY;
     if first.way == Way::Bypass(Version::V4) || first.way == Way::Bypass(Version::V6) {
         return control;

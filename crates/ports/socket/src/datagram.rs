@@ -19,7 +19,7 @@ pub(crate) enum Way {
 
 /// A packet, addressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Parcel {
+pub(crate) struct Datagram {
     pub(crate) way: Way,
     pub(crate) destination: SocketAddr,
     /// Set where the socket has no address of its own.
@@ -31,7 +31,7 @@ pub(crate) struct Parcel {
     pub(crate) end: usize,
 }
 
-impl Parcel {
+impl Datagram {
     /// Reads the outer headers of `packet`.
     pub(crate) fn address<'a>(
         packet: &[u8],
@@ -62,7 +62,7 @@ impl Parcel {
         Ok(Self::new(&header, Way::Bypass(header.version), None, 0, whole))
     }
 
-    /// The parcel of `packet` if its headers are those of the packet `before`, whose parcel is `self`, but for length and checksum: most packets
+    /// The datagram of `packet` if its headers are those of the packet `before`, whose datagram is `self`, but for length and checksum: most packets
     /// of a batch follow one like them, and reading every header anew would cost as much as sending.
     pub(crate) fn of_next(&self, before: &[u8], packet: &[u8]) -> Option<Self> {
         let same = |range: Range<usize>| Some(packet.get(range.clone())? == before.get(range)?);
@@ -160,15 +160,15 @@ mod tests {
     fn a_packet_like_the_one_before_is_addressed_alike_and_any_other_anew() {
         for source in ["192.0.2.1", "2001:db8::1"] {
             let first = packet(source, protocol::UDP);
-            let known = Parcel::address(&first, endpoints().iter()).unwrap();
+            let known = Datagram::address(&first, endpoints().iter()).unwrap();
             assert_eq!(known.of_next(&first, &first), Some(known));
             for at in 0..first.len() - 100 {
                 for bit in 0..8 {
                     let mut other = first.clone();
                     other[at] ^= 1 << bit;
                     // Whatever it says must be what reading anew says, checksums left aside.
-                    if let Some(parcel) = known.of_next(&first, &other) {
-                        assert_eq!(parcel, known, "{source}: bit {bit} of byte {at}");
+                    if let Some(datagram) = known.of_next(&first, &other) {
+                        assert_eq!(datagram, known, "{source}: bit {bit} of byte {at}");
                         assert!(
                             matches!(at, 4 | 5 | 10 | 11 | 26 | 27 | 46 | 47),
                             "{source}: byte {at} differs"
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn each_packet_finds_its_socket() {
         let address = |source, protocol| {
-            let parcel = Parcel::address(&packet(source, protocol), endpoints().iter()).unwrap();
-            (parcel.way, parcel.start, parcel.len(), parcel.source.is_some())
+            let datagram = Datagram::address(&packet(source, protocol), endpoints().iter()).unwrap();
+            (datagram.way, datagram.start, datagram.len(), datagram.source.is_some())
         };
         assert_eq!(address("192.0.2.1", protocol::UDP), (Way::Endpoint(0), 28, 100, false));
         assert_eq!(address("192.0.2.1", protocol::ESP), (Way::Endpoint(1), 0, 128, false));
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_broken_outer_header_has_its_reason() {
         let good = packet("192.0.2.1", protocol::UDP);
-        let address = |bytes: &[u8]| Parcel::address(bytes, endpoints().iter()).unwrap_err();
+        let address = |bytes: &[u8]| Datagram::address(bytes, endpoints().iter()).unwrap_err();
         assert_eq!(address(&[]), DropReason::Truncated);
         assert_eq!(address(&good[..100]), DropReason::Truncated);
         assert_eq!(address(&[0; 40]), DropReason::NotIp);
