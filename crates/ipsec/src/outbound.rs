@@ -60,7 +60,7 @@ impl Ipsec {
         clock.lap(Stage::Headers);
     }
 
-    /// Asks policy for each packet, and for the memory of the SAs that it metas to.
+    /// Asks policy for each packet, and for the memory of the SAs that it leads to.
     #[inline]
     fn ask_policy(&self, parsed: &ParsedBatch, runs: &mut Runs) {
         let mut last = Answer::ASK;

@@ -23,8 +23,8 @@
 
 mod batch;
 mod buffer;
-mod carry;
 mod drop_reason;
+mod move_buffers;
 mod pool;
 mod port;
 mod prefetch;

@@ -1,6 +1,6 @@
 //! Where buffers come from and go back to.
 
-use crate::{Batch, Buffer, DropCounters, DropReason, carry};
+use crate::{Batch, Buffer, DropCounters, DropReason, move_buffers};
 
 /// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines, and 16 bytes. An engine
 /// that goes over a text in vectors of 64 bytes, the first of them shared with the block before the text, then goes over cache lines.
@@ -53,7 +53,7 @@ impl Pool {
     #[inline]
     pub fn take_many(&mut self, count: usize, buffers: &mut Batch) {
         let (count, before) = (count.min(buffers.remaining_capacity()), buffers.len());
-        let taken = carry::last_to_batch(&mut self.free, count, buffers);
+        let taken = move_buffers::last_to_batch(&mut self.free, count, buffers);
         buffers[before..].iter_mut().for_each(|buffer| buffer.reset(HEADROOM_BYTES));
         if taken < count {
             buffers.extend(std::iter::from_fn(|| self.take()).take(count - taken));
@@ -87,7 +87,7 @@ impl Pool {
         let capacity = self.capacity();
         let are_ours = batch.iter().all(|buffer| buffer.capacity() >= capacity);
         if are_ours && batch.len() <= self.made - self.free.len() {
-            carry::all_to_list(batch, &mut self.free);
+            move_buffers::all_to_list(batch, &mut self.free);
         } else {
             batch.drain(..).for_each(|buffer| self.recycle(buffer));
         }
