@@ -22,7 +22,7 @@
 //! else is a constant of the line. What would be an error there is a [`JobStatus::Fault`] before the library hears of it.
 
 use crate::chained::{Chained, ChainedFunctions, ChainedKey};
-use crate::manager::{Bench, ICV_BYTES, Icv};
+use crate::manager::{ICV_BYTES, Icv, Scratch};
 use crate::raw::{
     AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256, CIPHER_CBC, CIPHER_NULL, DIR_DECRYPT, DIR_ENCRYPT, ImbJob, ImbMgr,
     MAX_BURST,
@@ -81,7 +81,7 @@ pub(crate) struct Line {
 
 /// Jobs on their way into bursts. Each is borrowed until its burst has ended.
 pub(crate) struct Bursts<'w, 'a> {
-    pub(crate) bench: Bench<'w>,
+    pub(crate) scratch: Scratch<'w>,
     pub(crate) waiting: &'w mut Waiting<'a>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Bursts<'_, 'a> {
     #[inline(never)]
     fn push_to<const LINE: usize>(&mut self, key: &'a ChainedKey, jobs: &'a mut [Job]) {
         for job in jobs {
-            let Chained { lines, is_broken, .. } = &mut *self.bench.chained;
+            let Chained { lines, is_broken, .. } = &mut *self.scratch.chained;
             let (line, waiting) = (&mut lines[LINE], &mut self.waiting.0[LINE]);
             if *is_broken || line.fill::<LINE>(waiting.len(), key, job).is_none() {
                 job.status = JobStatus::Fault;
@@ -147,12 +147,12 @@ impl<'a> Bursts<'_, 'a> {
 
     #[inline(never)]
     fn run_some<const LINE: usize>(&mut self) {
-        let manager = self.bench.pointer();
-        let Chained { functions, lines, is_broken } = &mut *self.bench.chained;
+        let manager = self.scratch.pointer();
+        let Chained { functions, lines, is_broken } = &mut *self.scratch.chained;
         let (line, waiting) = (&mut lines[LINE], &mut self.waiting.0[LINE]);
         let library = Calls { manager, functions };
         let count = waiting.len();
-        // SAFETY: the manager is alive while `bench` borrows it, and the functions are its own. The first `count` jobs were filled by
+        // SAFETY: the manager is alive while `scratch` borrows it, and the functions are its own. The first `count` jobs were filled by
         // `push_to` from keys and packets that are borrowed for `'a`, longer than this lives, and that nothing has touched since;
         // where `judge` touches them, it fills those again that are ciphered behind it.
         let has_ended = !*is_broken

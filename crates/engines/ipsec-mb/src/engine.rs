@@ -138,9 +138,9 @@ impl Engine for IpsecMbEngine {
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let count = jobs.len();
-        let (mut aeads, bench) = self.manager.parts();
+        let (mut aeads, scratch) = self.manager.parts();
         let mut waiting = Waiting::new();
-        let mut bursts = bench.map(|bench| Bursts { bench, waiting: &mut waiting });
+        let mut bursts = scratch.map(|scratch| Bursts { scratch, waiting: &mut waiting });
         let mut rest = jobs;
         while let Some(id) = rest.first().map(|job| job.key) {
             if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(id) {

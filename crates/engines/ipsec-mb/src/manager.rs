@@ -182,14 +182,14 @@ impl Manager {
 
     /// What does AEADs, and what does the suites that are none, if the library's version is known for it.
     #[inline]
-    pub(crate) fn parts(&mut self) -> (Aeads<'_>, Option<Bench<'_>>) {
+    pub(crate) fn parts(&mut self) -> (Aeads<'_>, Option<Scratch<'_>>) {
         let aeads = Aeads {
             functions: &self.functions,
             gcm_context: &mut self.gcm_context,
             chacha_context: &mut self.chacha_context,
         };
         let manager = self.manager;
-        (aeads, self.chained.as_mut().map(|chained| Bench { manager, chained }))
+        (aeads, self.chained.as_mut().map(|chained| Scratch { manager, chained }))
     }
 
     /// Forgets key stream and hash states of the last job.
@@ -224,13 +224,13 @@ impl Aeads<'_> {
 }
 
 /// The bursts of a manager, which is borrowed as long as this lives.
-pub(crate) struct Bench<'a> {
+pub(crate) struct Scratch<'a> {
     /// Alive, and the one that the functions of `chained` were read from.
     manager: NonNull<ImbMgr>,
     pub(crate) chained: &'a mut Chained,
 }
 
-impl Bench<'_> {
+impl Scratch<'_> {
     /// The manager itself, for the functions that it offered.
     pub(crate) fn pointer(&self) -> *mut ImbMgr {
         self.manager.as_ptr()

@@ -309,7 +309,7 @@ struct Keys {
 
 /// Where packets are worked on beside their buffers.
 #[repr(C, align(64))]
-pub(crate) struct Bench {
+pub(crate) struct Scratch {
     keys: [Keys; KINDS],
     tails: [Tail; LANES],
     /// What is encrypted where there is nothing to encrypt.
@@ -318,7 +318,7 @@ pub(crate) struct Bench {
     blocks: [u32; LANES],
 }
 
-impl Bench {
+impl Scratch {
     pub(crate) fn new() -> Box<Self> {
         let keys =
             || Keys { round_keys: [[[0; _]; _]; _], inner: [[0; _]; _], outer: [[0; _]; _], ids: None };
@@ -495,7 +495,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for Scratch {
     fn drop(&mut self) {
         self.wipe();
     }

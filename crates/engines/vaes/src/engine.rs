@@ -1,7 +1,7 @@
 //! The safe engine.
 
 use crate::cbc::LANES;
-use crate::chained::{self, Bench, ChainedKey, Lane};
+use crate::chained::{self, ChainedKey, Lane, Scratch};
 use crate::key::{ExpandedKey, FEW_POWERS, SHORT_POWERS};
 use crate::long::Reach;
 use crate::memory::vectors;
@@ -71,7 +71,7 @@ impl VaesKey {
 /// The engine on AVX-512, VAES and VPCLMULQDQ. Synchronous: every job ends inside `submit`.
 pub struct VaesEngine {
     keys: KeyTable<VaesKey>,
-    bench: Box<Bench>,
+    scratch: Box<Scratch>,
     /// Made where the CPU was found to have all instructions.
     _checked: Checked,
 }
@@ -107,7 +107,7 @@ impl VaesEngine {
     pub fn open() -> Result<Self, EngineError> {
         let checked = Checked::new()?;
         let keys = KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS);
-        let mut engine = Self { keys, bench: Bench::new(), _checked: checked };
+        let mut engine = Self { keys, scratch: Scratch::new(), _checked: checked };
         self_test(&mut engine)?;
         Ok(engine)
     }
@@ -143,7 +143,7 @@ impl Engine for VaesEngine {
     fn remove(&mut self, key: KeyId) {
         // What is laid out of the keys of a lot may be of this one.
         if self.keys.remove(key).is_some_and(|key| matches!(key.form, Form::Chained(..))) {
-            self.bench.wipe();
+            self.scratch.wipe();
         }
     }
 
@@ -162,7 +162,7 @@ impl Engine for VaesEngine {
         let taken = jobs.len();
         let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
         let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
-        let mut waiting = Waiting { lots: chained, bench: &mut self.bench };
+        let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
         // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
         unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
         taken
@@ -181,7 +181,7 @@ fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
 /// Packets of suites that are no AEAD, which wait for others, and where they will be done.
 struct Waiting<'e, 'a> {
     lots: [chained::Lot<'a>; chained::KINDS],
-    bench: &'e mut Bench,
+    scratch: &'e mut Scratch,
 }
 
 impl<'a> Waiting<'_, 'a> {
@@ -193,7 +193,7 @@ impl<'a> Waiting<'_, 'a> {
             let lot = &mut self.lots[kind as usize];
             lot.push(lane);
             if lot.is_full() {
-                self.bench.run(kind, lot);
+                self.scratch.run(kind, lot);
             }
         }
     }
@@ -203,7 +203,7 @@ impl<'a> Waiting<'_, 'a> {
     fn finish(&mut self) {
         for (kind, lot) in chained::Kind::ALL.into_iter().zip(&mut self.lots) {
             if !lot.is_empty() {
-                self.bench.run(kind, lot);
+                self.scratch.run(kind, lot);
             }
         }
     }
