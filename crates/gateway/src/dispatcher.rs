@@ -5,7 +5,7 @@
 
 use crate::formation::{Arranger, Formation, suite_rank};
 use crate::in_flight::InFlight;
-use crate::lanes::{Lane, Lanes, Name, name_of};
+use crate::lanes::{JobId, Lane, Lanes, job_id};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, Prepared, SaRef};
@@ -30,7 +30,7 @@ enum Addressed {
 /// buffers of the pool were with engines or waited for what is, for more than a sixteenth of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// Name of the engine.
+    /// JobId of the engine.
     pub engine: &'static str,
     /// Packets that it held, which are lost.
     pub packets: usize,
@@ -188,7 +188,7 @@ impl Dispatcher {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
             match job.status {
                 // It said that it would not. Without a ticket nothing can come back from it, but it holds a buffer.
-                JobStatus::Taken => self.in_flight.take(engine, name_of(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
                 // What the engine did not take still is pending; that, and what it failed at, is for the next one.
                 _ => self.ended(job, engine, released),
             }
@@ -246,10 +246,10 @@ impl Dispatcher {
         let (mut last, mut key) = (u64::MAX, KeyId(u32::MAX));
         for job in jobs {
             // Packets of one SA tend to stand together. As one number: SA and direction are compared for each packet.
-            let name =
+            let id =
                 u64::from(Prepared::sa_of(job).bits()) << 1 | u64::from(job.direction == Direction::Open);
-            if name != last {
-                last = name;
+            if id != last {
+                last = id;
                 let lane = self.lanes.of(job).map(|lane| lane.first);
                 let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId(u32::MAX)));
                 key = its_key;
@@ -292,8 +292,8 @@ impl Dispatcher {
                 polled.clear();
             }
             for job in polled.drain(..) {
-                // What it does not hold it may not give: a job comes back once, and under its own name.
-                if self.in_flight.give_back(engine, name_of(&job)) {
+                // What it does not hold it may not give: a job comes back once, and under its own id.
+                if self.in_flight.give_back(engine, job_id(&job)) {
                     self.ended(job, engine, released);
                 }
             }
@@ -324,13 +324,13 @@ impl Dispatcher {
                     suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, *s));
             }
         }
-        let names = self.in_flight.give_up(engine);
-        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets: names.len() });
-        for &name in &names {
-            released.push(lost_job(name));
-            self.lanes.go_on_without(name, released);
+        let ids = self.in_flight.give_up(engine);
+        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets: ids.len() });
+        for &id in &ids {
+            released.push(lost_job(id));
+            self.lanes.go_on_without(id, released);
         }
-        names.len()
+        ids.len()
     }
 
     /// Queues a job for the next engine that has its key; a job that no engine is left for ends as a fault.
@@ -385,7 +385,7 @@ impl Dispatcher {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
                 // Wherever it stands: the buffer is gone, and will come back or be given up.
-                JobStatus::Taken => self.in_flight.take(engine, name_of(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
             }
@@ -415,7 +415,7 @@ fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
 }
 
 /// What stands for a job that was given up: a fault, without the buffer, which its engine has.
-fn lost_job((direction, cookie): Name) -> Job {
+fn lost_job((direction, cookie): JobId) -> Job {
     Job {
         buffer: Buffer::default(),
         cookie,

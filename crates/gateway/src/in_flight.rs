@@ -11,7 +11,7 @@
 //!   engine 2      1    0   ...    0    0    0     overdue: sixteen whole periods have passed since
 //! ```
 
-use crate::lanes::Name;
+use crate::lanes::JobId;
 use crate::placement::MAX_ENGINES;
 use hashbrown::HashMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ struct Taken {
 /// What engines hold. Bounded by the pool: every job has a buffer.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    jobs: HashMap<Name, Taken, foldhash::fast::RandomState>,
+    jobs: HashMap<JobId, Taken, foldhash::fast::RandomState>,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Place of the count of the period that goes on.
     period: usize,
@@ -81,20 +81,20 @@ impl InFlight {
     }
 
     /// An engine took a job.
-    pub(crate) fn take(&mut self, engine: usize, name: Name) {
+    pub(crate) fn take(&mut self, engine: usize, id: JobId) {
         let taken = Taken { engine, period: self.period };
         if let Some(counts) = self.counts.get_mut(engine) {
             counts[taken.period] += 1;
-            self.jobs.insert(name, taken);
+            self.jobs.insert(id, taken);
         }
     }
 
     /// An engine gives a job back: `false` if it does not hold it, or not any more.
-    pub(crate) fn give_back(&mut self, engine: usize, name: Name) -> bool {
-        let Some(taken) = self.jobs.get(&name).copied().filter(|taken| taken.engine == engine) else {
+    pub(crate) fn give_back(&mut self, engine: usize, id: JobId) -> bool {
+        let Some(taken) = self.jobs.get(&id).copied().filter(|taken| taken.engine == engine) else {
             return false;
         };
-        self.jobs.remove(&name);
+        self.jobs.remove(&id);
         let count = &mut self.counts[engine][taken.period];
         *count = count.saturating_sub(1);
         true
@@ -114,15 +114,15 @@ impl InFlight {
         counts.filter(|(period, _)| !recent.contains(period)).any(|(_, count)| *count > 0)
     }
 
-    /// Gives up what an engine holds, and names it.
-    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<Name> {
-        let names: Vec<Name> =
-            self.jobs.extract_if(|_, taken| taken.engine == engine).map(|(name, _)| name).collect();
+    /// Gives up what an engine holds, and returns their ids.
+    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<JobId> {
+        let ids: Vec<JobId> =
+            self.jobs.extract_if(|_, taken| taken.engine == engine).map(|(id, _)| id).collect();
         if let (Some(counts), Some(given_up)) = (self.counts.get_mut(engine), self.given_up.get_mut(engine)) {
             *counts = [0; COUNTS];
-            *given_up += names.len();
+            *given_up += ids.len();
         }
-        names
+        ids
     }
 
     /// An engine out of service gave back some of what was given up.
@@ -216,9 +216,9 @@ mod tests {
         let mut in_flight = InFlight::default();
         (0..10).for_each(|n| in_flight.take(0, (Seal, n)));
         (10..13).for_each(|n| in_flight.take(1, (Open, n)));
-        let mut names = in_flight.give_up(0);
-        names.sort_unstable_by_key(|name| name.1);
-        assert!(names.into_iter().eq((0..10).map(|n| (Seal, n))));
+        let mut ids = in_flight.give_up(0);
+        ids.sort_unstable_by_key(|id| id.1);
+        assert!(ids.into_iter().eq((0..10).map(|n| (Seal, n))));
         assert_eq!(in_flight.len(), 3);
         assert!(!in_flight.give_back(0, (Seal, 3)), "it is not taken back");
         (10..13).for_each(|n| assert!(in_flight.give_back(1, (Open, n))));

@@ -18,14 +18,14 @@ use testudo_packet::prefetch;
 /// As many lanes as are near without being asked for: 16 KiB.
 const NEAR: usize = 256;
 
-/// The name of a job that is under way: direction and cookie, which is SA and ticket.
-pub(crate) type Name = (Direction, u64);
+/// The id of a job that is in flight: direction and cookie, which is SA and ticket.
+pub(crate) type JobId = (Direction, u64);
 
 /// One SA as the dispatcher sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) sa: SaRef,
-    /// The first engine that has the key, and the key's name there.
+    /// The first engine that has the key, and the key's id there.
     pub(crate) first: (u32, KeyId),
     pub(crate) keys: SaKeys,
     pub(crate) suite_rank: u8,
@@ -47,18 +47,18 @@ pub(crate) struct Lanes {
     outbound: Vec<Option<Lane>>,
     inbound: Vec<Option<Lane>>,
     /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
-    waiting: HashMap<Name, Job, foldhash::fast::RandomState>,
+    waiting: HashMap<JobId, Job, foldhash::fast::RandomState>,
     /// Tickets to skip that stand behind one which is still to come. Bounded by what engines held when they were taken out of service.
-    missing: HashSet<Name, foldhash::fast::RandomState>,
+    missing: HashSet<JobId, foldhash::fast::RandomState>,
 }
 
-/// The name of a job.
-pub(crate) fn name_of(job: &Job) -> Name {
+/// The id of a job.
+pub(crate) fn job_id(job: &Job) -> JobId {
     (job.direction, job.cookie)
 }
 
-fn ticket_of(name: Name) -> u32 {
-    u32::try_from(name.1 & 0xFFFF_FFFF).unwrap_or(0)
+fn ticket_of(id: JobId) -> u32 {
+    u32::try_from(id.1 & 0xFFFF_FFFF).unwrap_or(0)
 }
 
 impl Lanes {
@@ -77,9 +77,9 @@ impl Lanes {
         sa: SaRef,
         released: &mut Vec<Job>,
     ) -> Option<Lane> {
-        let stale = |name: &Name| name.0 == direction && name.1 >> 32 == u64::from(sa.bits());
-        released.extend(self.waiting.extract_if(|name, _| stale(name)).map(|(_, job)| job));
-        self.missing.retain(|name| !stale(name));
+        let stale = |id: &JobId| id.0 == direction && id.1 >> 32 == u64::from(sa.bits());
+        released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| job));
+        self.missing.retain(|id| !stale(id));
         self.of_direction(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa))
     }
 
@@ -140,24 +140,24 @@ impl Lanes {
 
     /// Lets an ended job go in its turn, and then those that waited for it.
     pub(crate) fn release(&mut self, job: Job, released: &mut Vec<Job>) {
-        let (name, sa) = (name_of(&job), Prepared::sa_of(&job));
-        match self.lane(name.0, sa) {
+        let (id, sa) = (job_id(&job), Prepared::sa_of(&job));
+        match self.lane(id.0, sa) {
             None => released.push(job),
-            Some(lane) if ticket_of(name) == lane.next_release => {
+            Some(lane) if ticket_of(id) == lane.next_release => {
                 released.push(job);
-                self.advance(name.0, sa, released);
+                self.advance(id.0, sa, released);
             }
-            Some(_) => drop(self.waiting.insert(name, job)),
+            Some(_) => drop(self.waiting.insert(id, job)),
         }
     }
 
     /// Lets an SA go on behind a job that will not come back.
-    pub(crate) fn go_on_without(&mut self, name: Name, released: &mut Vec<Job>) {
-        let sa = SaRef::from_bits(u32::try_from(name.1 >> 32).unwrap_or(u32::MAX));
-        match self.lane(name.0, sa) {
+    pub(crate) fn go_on_without(&mut self, id: JobId, released: &mut Vec<Job>) {
+        let sa = SaRef::from_bits(u32::try_from(id.1 >> 32).unwrap_or(u32::MAX));
+        match self.lane(id.0, sa) {
             None => {}
-            Some(lane) if ticket_of(name) == lane.next_release => self.advance(name.0, sa, released),
-            Some(_) => drop(self.missing.insert(name)),
+            Some(lane) if ticket_of(id) == lane.next_release => self.advance(id.0, sa, released),
+            Some(_) => drop(self.missing.insert(id)),
         }
     }
 
@@ -170,10 +170,10 @@ impl Lanes {
             return;
         }
         loop {
-            let name = (direction, u64::from(sa.bits()) << 32 | u64::from(next));
-            match self.waiting.remove(&name) {
+            let id = (direction, u64::from(sa.bits()) << 32 | u64::from(next));
+            match self.waiting.remove(&id) {
                 Some(job) => released.push(job),
-                None if self.missing.remove(&name) => {}
+                None if self.missing.remove(&id) => {}
                 None => break,
             }
             next = next.wrapping_add(1);
