@@ -71,7 +71,7 @@ pub(crate) struct Framing<'a> {
 impl<'a> Framing<'a> {
     /// That of an SA; `None` while the peer's address is unknown.
     #[inline(always)]
-    pub(crate) fn of(sa: &'a OutboundSa, name: SaRef) -> Option<Self> {
+    pub(crate) fn of(sa: &'a OutboundSa, sa_ref: SaRef) -> Option<Self> {
         let template = sa.template.as_ref()?;
         let iv_bytes = usize::from(sa.shape.iv_bytes).min(MAX_IV_BYTES);
         Some(Self {
@@ -84,7 +84,7 @@ impl<'a> Framing<'a> {
             salt: sa.salt,
             spi: sa.spi,
             esn: sa.esn,
-            cookie: u64::from(name.bits()) << 32,
+            cookie: u64::from(sa_ref.bits()) << 32,
         })
     }
 

@@ -67,7 +67,7 @@ impl Ipsec {
         out.jobs.reserve(batch.len());
         for (disposition, parsed, buffers) in runs.over(&parsed, batch) {
             match disposition {
-                Disposition::Sa(name) => self.open(name, parsed, buffers, now, pool, &mut out.jobs),
+                Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
                 Disposition::Pass => out.pass.extend(take(buffers)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
@@ -194,9 +194,9 @@ impl Ipsec {
                     continue;
                 }
                 Parsed::Esp(Arrival { header, .. }) => {
-                    let name = self.sad.get(header.spi);
+                    let sa_ref = self.sad.get(header.spi);
                     (
-                        name.map_or(Disposition::Drop(DropReason::UnknownSpi), Disposition::Sa),
+                        sa_ref.map_or(Disposition::Drop(DropReason::UnknownSpi), Disposition::Sa),
                         Some(header.spi),
                     )
                 }
@@ -205,8 +205,8 @@ impl Ipsec {
             };
             last = spi;
             runs.push(disposition);
-            if let Disposition::Sa(name) = disposition {
-                self.inbound.prefetch(name);
+            if let Disposition::Sa(sa_ref) = disposition {
+                self.inbound.prefetch(sa_ref);
             }
         }
     }
@@ -215,14 +215,14 @@ impl Ipsec {
     #[inline]
     fn open(
         &mut self,
-        name: SaRef,
+        sa_ref: SaRef,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
         jobs: &mut Vec<Job>,
     ) {
-        let Some(sa) = self.inbound.get_mut(name) else {
+        let Some(sa) = self.inbound.get_mut(sa_ref) else {
             return discard(buffers, DropReason::UnknownSpi, pool);
         };
         if let Err(reason) = sa.admit(now, &mut self.events) {
@@ -233,11 +233,11 @@ impl Ipsec {
         let are_right = match (parsed, &mut *buffers) {
             // With many SAs in use most packets stand alone.
             ([parsed], [buffer]) => {
-                jobs.push(blank_job(name, std::mem::take(buffer)));
+                jobs.push(blank_job(sa_ref, std::mem::take(buffer)));
                 jobs.last_mut().is_some_and(|job| sa.prepare(job, parsed).is_ok())
             }
             _ => {
-                jobs.extend(take(buffers).map(|buffer| blank_job(name, buffer)));
+                jobs.extend(take(buffers).map(|buffer| blank_job(sa_ref, buffer)));
                 let jobs = jobs[from..].iter_mut().zip(parsed);
                 jobs.fold(true, |are_right, (job, parsed)| are_right & sa.prepare(job, parsed).is_ok())
             }
@@ -336,10 +336,10 @@ impl InboundSa {
 
 /// A job that says only whose packet it is.
 #[inline(always)]
-fn blank_job(name: SaRef, buffer: Buffer) -> Job {
+fn blank_job(sa_ref: SaRef, buffer: Buffer) -> Job {
     Job {
         buffer,
-        cookie: u64::from(name.bits()) << 32,
+        cookie: u64::from(sa_ref.bits()) << 32,
         text_start: 0,
         text_bytes: 0,
         key: KeyId(u32::MAX),

@@ -90,14 +90,14 @@ impl Ipsec {
         let mut refusals = Refusals::none();
         let mut at = 0;
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
-            let Some(name) = run.first().map(Prepared::sa_of) else { continue };
+            let Some(sa_ref) = run.first().map(Prepared::sa_of) else { continue };
             // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
-            let sa = self.inbound.get_mut(name);
+            let sa = self.inbound.get_mut(sa_ref);
             let sa = sa.filter(|sa| !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now));
-            runs.push(Run { sa: name, jobs: run.len(), is_done: sa.is_none() });
+            runs.push(Run { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
-                None => self.judge_run(run, at, name, now, &mut refusals),
+                None => self.judge_run(run, at, sa_ref, now, &mut refusals),
             }
             at += run.len();
         }
@@ -171,8 +171,8 @@ impl Ipsec {
     }
 
     /// All checks on one job, and the counting.
-    fn judge(&mut self, job: &mut Job, name: SaRef, now: Moment) -> Result<(), DropReason> {
-        let sa = self.inbound.get_mut(name).ok_or(DropReason::ShuttingDown)?;
+    fn judge(&mut self, job: &mut Job, sa_ref: SaRef, now: Moment) -> Result<(), DropReason> {
+        let sa = self.inbound.get_mut(sa_ref).ok_or(DropReason::ShuttingDown)?;
         verdict_of(job)?;
         // Asked again: packets of the same batch may have used the lifetime up since this one was let in.
         sa.admit(now, &mut self.events)?;

@@ -50,7 +50,7 @@ impl Ipsec {
         out.jobs.reserve(batch.len());
         for (disposition, metas, buffers) in runs.over(parsed.as_slice(), batch) {
             match disposition {
-                Disposition::Sa(name) => self.protect(name, metas, buffers, now, pool, out),
+                Disposition::Sa(sa_ref) => self.protect(sa_ref, metas, buffers, now, pool, out),
                 Disposition::Pass => out.pass.extend(take(buffers)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
@@ -75,15 +75,15 @@ impl Ipsec {
             let disposition =
                 self.disposition(answer.verdict().map_or_else(|| parsed.verdict(meta, &self.spd), Ok));
             let is_new = runs.push(disposition);
-            if let (Disposition::Sa(name), true) = (disposition, is_new) {
-                self.outbound.prefetch(name);
+            if let (Disposition::Sa(sa_ref), true) = (disposition, is_new) {
+                self.outbound.prefetch(sa_ref);
             }
         }
     }
 
     /// Asks for counters: they are not next to their SAs, since other threads read them.
     fn prefetch_counters(&self, runs: &Runs) {
-        for sa in runs.sas().filter_map(|name| self.outbound.get(name)) {
+        for sa in runs.sas().filter_map(|sa_ref| self.outbound.get(sa_ref)) {
             sa.counters.prefetch();
         }
     }
@@ -93,8 +93,8 @@ impl Ipsec {
     fn disposition(&self, verdict: Result<Verdict, DropReason>) -> Disposition {
         match verdict {
             Ok(Verdict::Policy(Action::Protect(index))) => {
-                let name = self.outbound_of.get(index.0 as usize).copied().flatten();
-                name.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
+                let sa_ref = self.outbound_of.get(index.0 as usize).copied().flatten();
+                sa_ref.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
             }
             Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
             Ok(Verdict::Policy(Action::Discard)) => Disposition::Drop(DropReason::PolicyDiscard),
@@ -108,20 +108,20 @@ impl Ipsec {
     #[inline]
     fn protect(
         &mut self,
-        name: SaRef,
+        sa_ref: SaRef,
         metas: &[PacketMeta],
         buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        let Some(sa) = self.outbound.get_mut(name) else { return discard(buffers, DropReason::NoSa, pool) };
+        let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
         let first = admit_run(sa, metas, now);
-        if let (Some(first), Some(framing)) = (first, Framing::of(sa, name)) {
+        if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
             return frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
-        let mut slow_path = SlowPath { sa, name, now, pool, out, events, replies };
+        let mut slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies };
         take(buffers).for_each(|buffer| slow_path.protect(buffer));
     }
 

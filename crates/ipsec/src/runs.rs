@@ -53,7 +53,7 @@ impl Runs {
     pub(crate) fn sas(&self) -> impl Iterator<Item = SaRef> {
         self.0
             .iter()
-            .filter_map(|run| if let Disposition::Sa(name) = run.disposition { Some(name) } else { None })
+            .filter_map(|run| if let Disposition::Sa(sa_ref) = run.disposition { Some(sa_ref) } else { None })
     }
 
     /// Each run, with what is known of its packets, and their buffers. There are no more packets in runs than of either.

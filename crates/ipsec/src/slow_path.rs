@@ -15,7 +15,7 @@ use testudo_wire::{fragment, icmp};
 /// A packet by itself: the uncommon path.
 pub(crate) struct SlowPath<'a> {
     pub(crate) sa: &'a mut OutboundSa,
-    pub(crate) name: SaRef,
+    pub(crate) sa_ref: SaRef,
     pub(crate) now: Moment,
     pub(crate) pool: &'a mut Pool,
     pub(crate) out: &'a mut Prepared,
@@ -65,7 +65,7 @@ impl SlowPath<'_> {
             Err(reason) => return Err((buffer, reason)),
         };
         self.sa.counters.count(1, bytes.into(), sequence);
-        let Some(framing) = Framing::of(self.sa, self.name) else {
+        let Some(framing) = Framing::of(self.sa, self.sa_ref) else {
             return Err((buffer, DropReason::PeerUnknown));
         };
         let next_header = header.version.protocol();
