@@ -73,13 +73,13 @@ impl<'a> Framing<'a> {
     #[inline(always)]
     pub(crate) fn of(sa: &'a OutboundSa, sa_ref: SaRef) -> Option<Self> {
         let template = sa.template.as_ref()?;
-        let iv_bytes = usize::from(sa.shape.iv_bytes).min(MAX_IV_BYTES);
+        let iv_bytes = usize::from(sa.layout.iv_bytes).min(MAX_IV_BYTES);
         Some(Self {
             template,
             front: small(template.bytes() + ESP_HEADER_BYTES + iv_bytes),
             block_at: MAX_IV_BYTES - iv_bytes,
-            icv_bytes: sa.shape.icv_bytes.into(),
-            alignment_mask: u32::from(sa.shape.alignment).wrapping_sub(1) & MAX_PADDING,
+            icv_bytes: sa.layout.icv_bytes.into(),
+            alignment_mask: u32::from(sa.layout.alignment).wrapping_sub(1) & MAX_PADDING,
             iv_seed: sa.iv_seed,
             salt: sa.salt,
             spi: sa.spi,

@@ -296,12 +296,12 @@ impl InboundSa {
     fn prepare(&self, job: &mut Job, parsed: &Parsed) -> Result<(), DropReason> {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::EspMalformed) };
         self.check_place(arrival)?;
-        let (iv_bytes, icv_bytes) = (usize::from(self.shape.iv_bytes), usize::from(self.shape.icv_bytes));
+        let (iv_bytes, icv_bytes) = (usize::from(self.layout.iv_bytes), usize::from(self.layout.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let text_start = at + ESP_HEADER_BYTES + iv_bytes;
         // One comparison for both: what is too short becomes very long.
         let text_bytes = end.wrapping_sub(text_start + icv_bytes);
-        if text_bytes.wrapping_sub(1) >= end || !self.shape.is_aligned(text_bytes) {
+        if text_bytes.wrapping_sub(1) >= end || !self.layout.is_aligned(text_bytes) {
             return Err(DropReason::EspMalformed);
         }
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;

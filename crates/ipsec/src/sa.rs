@@ -36,7 +36,7 @@ pub(crate) struct OutboundSa {
     pub(crate) last_sent: Moment,
     /// Longest inner packet, in bytes.
     pub(crate) inner_mtu: u16,
-    pub(crate) shape: Shape,
+    pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
     pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
@@ -49,14 +49,14 @@ const _: () = assert!(size_of::<Entry<OutboundSa>>() == 256);
 
 /// What a suite adds to a packet, decided when the SA is installed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct SuiteLayout {
     pub(crate) iv_bytes: u8,
     pub(crate) icv_bytes: u8,
     /// What the length of the text is a multiple of.
     pub(crate) alignment: u8,
 }
 
-impl Shape {
+impl SuiteLayout {
     pub(crate) fn of(suite: Suite) -> Self {
         let small = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         Self {
@@ -80,7 +80,7 @@ pub(crate) struct InboundSa {
     pub(crate) window: ReplayWindow,
     /// Where its packets come to.
     pub(crate) local_endpoint: LocalEndpoint,
-    pub(crate) shape: Shape,
+    pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
     pub(crate) learns_remote: bool,
     pub(crate) salt: [u8; 4],

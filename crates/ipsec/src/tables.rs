@@ -6,7 +6,7 @@ use crate::lifetime::{LifetimeUse, Moment};
 use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, Shape, Tunnel};
+use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::selector::number;
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
@@ -206,7 +206,7 @@ fn outbound_sa(
     let outer = Version::of(p.endpoints.local);
     OutboundSa {
         spi: p.outbound.spi,
-        shape: Shape::of(p.suite),
+        layout: SuiteLayout::of(p.suite),
         esn: p.esn,
         salt: p.outbound.salt,
         iv_seed: p.iv_seed,
@@ -238,7 +238,7 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
             number(p.endpoints.local),
             udp_port,
         ),
-        shape: Shape::of(p.suite),
+        layout: SuiteLayout::of(p.suite),
         learns_remote: p.learn_remote,
         inbound_selectors: InboundSelectors::new(Arc::clone(&p.selectors)),
         esn: p.esn,
