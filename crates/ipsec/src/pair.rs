@@ -1,6 +1,6 @@
 //! IPv4 packets by their two addresses: what decides most packets, in a register.
 
-use crate::selector::{Flow, Selector, Shape};
+use crate::selector::{Flow, PrefixLengths, Selector};
 use std::sync::Arc;
 use testudo_packet::prefetch;
 use testudo_wire::ip::Version;
@@ -53,7 +53,7 @@ impl PairPrefix {
         if [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6)) {
             return Self::NONE;
         }
-        let Shape { local_mask, remote_mask, .. } = selector.shape();
+        let PrefixLengths { local_mask, remote_mask, .. } = selector.prefix_lengths();
         let (local, remote) = selector.networks();
         Self { mask: Pair::new(local_mask, remote_mask).0, network: Pair::new(local, remote).0 }
     }

@@ -1,7 +1,7 @@
 //! The policies whose prefixes have the same lengths, by these prefixes: one hash table of the SPD's index.
 
 use crate::pair::Pair;
-use crate::selector::{Flow, Shape};
+use crate::selector::{Flow, PrefixLengths};
 use crate::spd::{Action, Policy, TunnelIndex, Verdict};
 use testudo_packet::prefetch;
 use testudo_wire::ip::Version;
@@ -85,7 +85,7 @@ fn encoded(action: Action) -> u32 {
 /// packet can make it slow.
 #[derive(Debug)]
 pub(crate) struct Table {
-    shape: Shape,
+    lengths: PrefixLengths,
     /// Both masks, where the table is for IPv4: keys are masked pairs of addresses.
     v4: Option<u64>,
     /// Lowest place of any policy in this table: tables are ordered by it, and a lookup ends at the first that cannot win.
@@ -94,12 +94,17 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of the policies at `indices`, which are ascending and all of this shape. Those with the same prefixes are chained in `next`.
-    pub(crate) fn new(shape: Shape, indices: &[u32], policies: &[Policy], next: &mut [u32]) -> Self {
+    /// The table of the policies at `indices`, which are ascending and all with these prefix lengths. Those with the same prefixes are chained in `next`.
+    pub(crate) fn new(
+        lengths: PrefixLengths,
+        indices: &[u32],
+        policies: &[Policy],
+        next: &mut [u32],
+    ) -> Self {
         let slots = vec![FREE; (indices.len() * 2).next_power_of_two()].into();
-        let masks = Pair::new(shape.local_mask, shape.remote_mask).0;
-        let v4 = (shape.version == Some(Version::V4)).then_some(masks);
-        let mut table = Self { shape, v4, first: indices.first().copied().unwrap_or(NONE), slots };
+        let masks = Pair::new(lengths.local_mask, lengths.remote_mask).0;
+        let v4 = (lengths.version == Some(Version::V4)).then_some(masks);
+        let mut table = Self { lengths, v4, first: indices.first().copied().unwrap_or(NONE), slots };
         // Backwards, so that each is put before those that come after it.
         for &index in indices.iter().rev() {
             table.put(index, &policies[index as usize], next);
@@ -117,7 +122,7 @@ impl Table {
         let slot = &mut self.slots[at & mask];
         next[index as usize] = slot.policy;
         // The addresses of IPv4 are the key; those of IPv6 are hashed to it, so that the policy has to be looked at.
-        let is_v4 = self.shape.version == Some(Version::V4);
+        let is_v4 = self.lengths.version == Some(Version::V4);
         let answer = if is_v4 { Answer::of(policy) } else { Answer(ASK_THE_POLICY) };
         *slot = Slot { key, policy: index, answer };
     }
@@ -125,10 +130,10 @@ impl Table {
     /// The slot of the prefixes that hold the flow's addresses; where keys are hashes, maybe that of others.
     #[inline]
     pub(crate) fn lookup(&self, flow: &Flow) -> Option<Slot> {
-        if self.shape.version.is_some_and(|v| v != flow.version()) {
+        if self.lengths.version.is_some_and(|v| v != flow.version()) {
             return None;
         }
-        self.find(self.key(flow.masked(self.shape.local_mask, self.shape.remote_mask)))
+        self.find(self.key(flow.masked(self.lengths.local_mask, self.lengths.remote_mask)))
     }
 
     /// The same for a pair of IPv4 addresses; `None` if this table is for something else.
@@ -155,7 +160,7 @@ impl Table {
     /// Asks for the memory of a lookup.
     #[inline]
     pub(crate) fn prefetch(&self, local: u128, remote: u128) {
-        self.prefetch_key(self.key((local & self.shape.local_mask, remote & self.shape.remote_mask)));
+        self.prefetch_key(self.key((local & self.lengths.local_mask, remote & self.lengths.remote_mask)));
     }
 
     /// Likewise for a pair of IPv4 addresses, if this table is for them.

@@ -281,8 +281,8 @@ impl Selector {
         }
     }
 
-    pub(crate) fn shape(&self) -> Shape {
-        Shape {
+    pub(crate) fn prefix_lengths(&self) -> PrefixLengths {
+        PrefixLengths {
             version: self.local.version.or(self.remote.version),
             local_mask: self.local.mask,
             remote_mask: self.remote.mask,
@@ -332,7 +332,7 @@ pub enum Mismatch {
 
 /// What selectors with prefixes of the same lengths have in common: the key of one hash table in the SPD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
+pub(crate) struct PrefixLengths {
     pub(crate) version: Option<Version>,
     pub(crate) local_mask: u128,
     pub(crate) remote_mask: u128,

@@ -2,7 +2,7 @@
 
 use crate::pair::{Pair, PairPrefix};
 use crate::policy_table::{Answer, NONE, Slot, Table};
-use crate::selector::{Flow, Selector, Shape};
+use crate::selector::{Flow, PrefixLengths, Selector};
 use hashbrown::HashMap;
 
 /// The place of a tunnel in the worker's table of tunnels; it stays while the tunnel is unchanged.
@@ -77,18 +77,18 @@ impl Spd {
     }
 
     fn index(&mut self) {
-        let mut members: Vec<(Shape, Vec<u32>)> = Vec::new();
-        let mut place: HashMap<Shape, usize, foldhash::fast::RandomState> = HashMap::default();
+        let mut members: Vec<(PrefixLengths, Vec<u32>)> = Vec::new();
+        let mut place: HashMap<PrefixLengths, usize, foldhash::fast::RandomState> = HashMap::default();
         for (index, policy) in (0..NONE).zip(&self.policies) {
-            let shape = policy.selector.shape();
-            let table = *place.entry(shape).or_insert_with(|| {
-                members.push((shape, Vec::new()));
+            let lengths = policy.selector.prefix_lengths();
+            let table = *place.entry(lengths).or_insert_with(|| {
+                members.push((lengths, Vec::new()));
                 members.len() - 1
             });
             members[table].1.push(index);
         }
-        for (shape, indices) in members {
-            let table = Table::new(shape, &indices, &self.policies, &mut self.next);
+        for (lengths, indices) in members {
+            let table = Table::new(lengths, &indices, &self.policies, &mut self.next);
             self.tables.push(table);
         }
     }
