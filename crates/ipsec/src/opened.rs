@@ -32,7 +32,7 @@ struct Refusals {
 }
 
 /// Jobs of one SA that stand together.
-struct Run {
+struct CompletedRun {
     sa: SaRef,
     jobs: usize,
     /// Whether all checks are made.
@@ -86,7 +86,7 @@ impl Ipsec {
     #[inline]
     fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Refusals {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
-        let mut runs = ArrayVec::<Run, BATCH_SIZE>::new();
+        let mut runs = ArrayVec::<CompletedRun, BATCH_SIZE>::new();
         let mut refusals = Refusals::none();
         let mut at = 0;
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
@@ -94,7 +94,7 @@ impl Ipsec {
             // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
             let sa = self.inbound.get_mut(sa_ref);
             let sa = sa.filter(|sa| !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now));
-            runs.push(Run { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
+            runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
                 None => self.judge_run(run, at, sa_ref, now, &mut refusals),
@@ -106,7 +106,7 @@ impl Ipsec {
             self.prefetch_policy(jobs);
         }
         at = 0;
-        for &Run { sa, jobs: count, is_done } in &runs {
+        for &CompletedRun { sa, jobs: count, is_done } in &runs {
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
                 Some(sa) => sa.release_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),

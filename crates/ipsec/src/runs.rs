@@ -15,14 +15,14 @@ pub(crate) enum Disposition {
 
 /// So many packets have one disposition.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct SaRun {
     pub(crate) disposition: Disposition,
     pub(crate) packets: usize,
 }
 
 /// The runs of a batch, in its order.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(ArrayVec<Run, BATCH_SIZE>);
+pub(crate) struct Runs(ArrayVec<SaRun, BATCH_SIZE>);
 
 impl Runs {
     /// The next packet has `disposition`; `true` if the one before does not.
@@ -34,7 +34,7 @@ impl Runs {
                 false
             }
             _ => {
-                self.0.push(Run { disposition, packets: 1 });
+                self.0.push(SaRun { disposition, packets: 1 });
                 true
             }
         }
@@ -63,7 +63,7 @@ impl Runs {
         mut known: &'a [T],
         mut buffers: &'a mut [Buffer],
     ) -> impl Iterator<Item = (Disposition, &'a [T], &'a mut [Buffer])> {
-        self.0.iter().map(move |&Run { disposition, packets }| {
+        self.0.iter().map(move |&SaRun { disposition, packets }| {
             let ours;
             (ours, known) = known.split_at(packets);
             let (taken, rest) = std::mem::take(&mut buffers).split_at_mut(packets);
