@@ -6,6 +6,7 @@
 use crate::Ipsec;
 use crate::framing::small;
 use crate::lifetime::Moment;
+use crate::outcome::Prepared;
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
 use crate::runs::{Disposition, Runs, discard, take};
@@ -13,7 +14,6 @@ use crate::sa::{InboundSa, LocalEndpoint, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
-use crate::verdict::Prepared;
 use arrayvec::ArrayVec;
 use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};

@@ -8,6 +8,7 @@
 use crate::Ipsec;
 use crate::framing::Framing;
 use crate::lifetime::Moment;
+use crate::outcome::{Prepared, Sealed, SealedOr};
 use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::policy_table::Answer;
 use crate::runs::{Disposition, Runs, discard, take};
@@ -15,7 +16,6 @@ use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Verdict};
-use crate::verdict::{Prepared, Sealed, SealedOr};
 use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 

@@ -3,11 +3,11 @@
 use crate::event::Event;
 use crate::framing::{Content, Framing, has_room};
 use crate::lifetime::Moment;
+use crate::outcome::Prepared;
 use crate::parsed::reason_of;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
-use crate::verdict::Prepared;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::{fragment, icmp};
