@@ -343,7 +343,7 @@ impl Dispatcher {
             }
             None => {
                 job.status = JobStatus::Fault;
-                self.lanes.release(job, released);
+                self.lanes.release_in_order(job, released);
             }
         }
     }
@@ -394,7 +394,7 @@ impl Dispatcher {
 
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         match job.status {
-            JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release(job, released),
+            JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release_in_order(job, released),
             _ => self.hand_over(job, engine, released),
         }
     }

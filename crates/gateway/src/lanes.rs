@@ -63,11 +63,11 @@ fn ticket_of(id: JobId) -> u32 {
 
 impl Lanes {
     pub(crate) fn insert(&mut self, direction: Direction, lane: Lane) {
-        let (lanes, place) = (self.of_direction(direction), lane.sa.place());
-        if lanes.len() <= place {
-            lanes.resize(place + 1, None);
+        let (lanes, slot) = (self.of_direction(direction), lane.sa.slot());
+        if lanes.len() <= slot {
+            lanes.resize(slot + 1, None);
         }
-        lanes[place] = Some(lane);
+        lanes[slot] = Some(lane);
     }
 
     /// Forgets an SA. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
@@ -80,7 +80,7 @@ impl Lanes {
         let stale = |id: &JobId| id.0 == direction && id.1 >> 32 == u64::from(sa.bits());
         released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| job));
         self.missing.retain(|id| !stale(id));
-        self.of_direction(direction).get_mut(sa.place()).and_then(|l| l.take_if(|l| l.sa == sa))
+        self.of_direction(direction).get_mut(sa.slot()).and_then(|l| l.take_if(|l| l.sa == sa))
     }
 
     fn of_direction(&mut self, direction: Direction) -> &mut Vec<Option<Lane>> {
@@ -92,7 +92,7 @@ impl Lanes {
 
     #[inline]
     fn lane(&mut self, direction: Direction, sa: SaRef) -> Option<&mut Lane> {
-        self.of_direction(direction).get_mut(sa.place())?.as_mut().filter(|lane| lane.sa == sa)
+        self.of_direction(direction).get_mut(sa.slot())?.as_mut().filter(|lane| lane.sa == sa)
     }
 
     /// Asks for the lanes of jobs, where there are too many to be near. Those of one batch go one way.
@@ -104,7 +104,7 @@ impl Lanes {
             return;
         }
         for job in jobs {
-            if let Some(lane) = lanes.get(Prepared::sa_of(job).place()) {
+            if let Some(lane) = lanes.get(Prepared::sa_of(job).slot()) {
                 prefetch(lane);
             }
         }
@@ -115,7 +115,7 @@ impl Lanes {
     pub(crate) fn of(&self, job: &Job) -> Option<&Lane> {
         let lanes = if job.direction == Direction::Seal { &self.outbound } else { &self.inbound };
         let sa = Prepared::sa_of(job);
-        lanes.get(sa.place())?.as_ref().filter(|lane| lane.sa == sa)
+        lanes.get(sa.slot())?.as_ref().filter(|lane| lane.sa == sa)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
@@ -128,7 +128,7 @@ impl Lanes {
         self.waiting.len()
     }
 
-    /// Gives each job its place in the order of its SA.
+    /// Gives each job its slot in the order of its SA.
     pub(crate) fn ticket(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             if let Some(lane) = self.lane(job.direction, Prepared::sa_of(job)) {
@@ -139,7 +139,7 @@ impl Lanes {
     }
 
     /// Lets an ended job go in its turn, and then those that waited for it.
-    pub(crate) fn release(&mut self, job: Job, released: &mut Vec<Job>) {
+    pub(crate) fn release_in_order(&mut self, job: Job, released: &mut Vec<Job>) {
         let (id, sa) = (job_id(&job), Prepared::sa_of(&job));
         match self.lane(id.0, sa) {
             None => released.push(job),

@@ -109,7 +109,7 @@ impl Ipsec {
         for &CompletedRun { sa, jobs: count, is_done } in &runs {
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
-                Some(sa) => sa.release_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),
+                Some(sa) => sa.decapsulate_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),
                 // Not reached: an SA that was there a moment ago is there.
                 None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
@@ -179,7 +179,7 @@ impl Ipsec {
         let is_newest = job.aad.sequence() > sa.window.top();
         let source = if is_newest && sa.learns_remote { source_of(job.buffer.bytes()) } else { None };
         sa.commit(job)?;
-        let inner = sa.release(&self.spd, job)?;
+        let inner = sa.decapsulate(&self.spd, job)?;
         sa.count(inner, now, &mut self.events);
         if let Some((address, port)) = source {
             let tunnel = sa.tunnel;
@@ -242,15 +242,15 @@ impl InboundSa {
         }
     }
 
-    /// [`release`](Self::release) for jobs that were committed and stand in a batch from place `at` on, all of them this SA's; counts the packets.
+    /// [`decapsulate`](Self::decapsulate) for jobs that were committed and stand in a batch from place `at` on, all of them this SA's; counts the packets.
     #[inline(never)]
-    fn release_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
+    fn decapsulate_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
         let (mut packets, mut bytes) = (0, 0);
         for (place, job) in (at..).zip(jobs) {
             if refusals.reasons[place].is_some() {
                 continue;
             }
-            match self.release(spd, job) {
+            match self.decapsulate(spd, job) {
                 Ok(inner) => {
                     packets += 1;
                     bytes += inner as u64;
@@ -268,7 +268,7 @@ impl InboundSa {
     /// Makes the buffer the inner packet, off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1), if that is what the SA's selectors
     /// allow (RFC 4301 5.2, step 4). Returns its length in bytes.
     #[inline(always)]
-    fn release(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
+    fn decapsulate(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
         let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;

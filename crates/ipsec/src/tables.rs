@@ -158,7 +158,7 @@ impl Ipsec {
         self.inbound.remove(tunnel.inbound);
         self.sad.remove(tunnel.parameters.inbound.spi);
         if let Encapsulation::EspInUdp { local_port, .. } = tunnel.parameters.endpoints.encapsulation {
-            self.udp_ports.release(local_port);
+            self.udp_ports.unref(local_port);
         }
         Some((tunnel.outbound, tunnel.inbound))
     }

@@ -33,7 +33,7 @@ impl UdpPorts {
     }
 
     /// One tunnel less uses the port.
-    pub(crate) fn release(&mut self, port: u16) {
+    pub(crate) fn unref(&mut self, port: u16) {
         let Some(users) = self.users.get_mut(&port) else { return };
         *users -= 1;
         if *users == 0 {
@@ -61,11 +61,11 @@ mod tests {
         assert!(
             ports.contains(0) && ports.contains(4500) && ports.contains(u16::MAX) && !ports.contains(4501)
         );
-        ports.release(4500);
-        ports.release(4501);
+        ports.unref(4500);
+        ports.unref(4501);
         assert!(ports.contains(4500));
-        ports.release(4500);
-        ports.release(u16::MAX);
+        ports.unref(4500);
+        ports.unref(u16::MAX);
         assert!(!ports.contains(4500) && !ports.contains(u16::MAX) && ports.contains(0));
     }
 }
