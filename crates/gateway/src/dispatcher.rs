@@ -146,7 +146,7 @@ impl Dispatcher {
                 self.run_in_place(Some(engine), jobs, released, arranges)
             }
             // Engines that take turns job by job would each get bursts of one.
-            Addressed::ToSeveral if is_idle && self.placement.are_synchronous() => {
+            Addressed::ToSeveral if is_idle && self.placement.all_synchronous() => {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
             _ => {
@@ -242,7 +242,7 @@ impl Dispatcher {
     fn address(&mut self, jobs: &mut [Job]) -> Addressed {
         self.lanes.prefetch(jobs);
         let mut common = None;
-        let (mut is_common, mut are_known) = (true, true);
+        let (mut is_common, mut all_known) = (true, true);
         let (mut last, mut key) = (u64::MAX, KeyId(u32::MAX));
         for job in jobs {
             // Packets of one SA tend to stand together. As one number: SA and direction are compared for each packet.
@@ -253,14 +253,14 @@ impl Dispatcher {
                 let lane = self.lanes.of(job).map(|lane| lane.first);
                 let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId(u32::MAX)));
                 key = its_key;
-                are_known &= engine != NO_ENGINE;
+                all_known &= engine != NO_ENGINE;
                 is_common &= *common.get_or_insert(engine) == engine;
             }
             job.key = key;
         }
         match common {
-            Some(engine) if are_known && is_common => Addressed::ToOne(engine as usize),
-            Some(_) if are_known => Addressed::ToSeveral,
+            Some(engine) if all_known && is_common => Addressed::ToOne(engine as usize),
+            Some(_) if all_known => Addressed::ToSeveral,
             _ => Addressed::NotAll,
         }
     }

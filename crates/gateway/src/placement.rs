@@ -108,7 +108,7 @@ impl Placement {
     }
 
     /// Whether all engines in service are.
-    pub(crate) fn are_synchronous(&self) -> bool {
+    pub(crate) fn all_synchronous(&self) -> bool {
         self.engines.iter().zip(self.withdrawn).all(|(e, withdrawn)| withdrawn || e.is_synchronous())
     }
 

@@ -128,11 +128,11 @@ impl<'a> Framing<'a> {
         contents: impl Iterator<Item = Content>,
         first: u64,
     ) -> bool {
-        let mut are_written = true;
+        let mut all_written = true;
         for ((job, content), sequence) in jobs.iter_mut().zip(contents).zip(first..) {
-            are_written &= self.surround::<V6, UDP>(job, content, sequence);
+            all_written &= self.surround::<V6, UDP>(job, content, sequence);
         }
-        are_written
+        all_written
     }
 
     /// [`write`](Self::write) for one packet.

@@ -230,7 +230,7 @@ impl Ipsec {
             return discard(buffers, reason, pool);
         }
         let from = jobs.len();
-        let are_right = match (parsed, &mut *buffers) {
+        let all_right = match (parsed, &mut *buffers) {
             // With many SAs in use most packets stand alone.
             ([parsed], [buffer]) => {
                 jobs.push(blank_job(sa_ref, std::mem::take(buffer)));
@@ -239,10 +239,10 @@ impl Ipsec {
             _ => {
                 jobs.extend(take(buffers).map(|buffer| blank_job(sa_ref, buffer)));
                 let jobs = jobs[from..].iter_mut().zip(parsed);
-                jobs.fold(true, |are_right, (job, parsed)| are_right & sa.prepare(job, parsed).is_ok())
+                jobs.fold(true, |all_right, (job, parsed)| all_right & sa.prepare(job, parsed).is_ok())
             }
         };
-        if !are_right {
+        if !all_right {
             sa.refuse_wrong(parsed, jobs, from, pool);
         }
         if self.spd.is_indexed() {

@@ -326,11 +326,11 @@ impl InboundSa {
 #[inline]
 fn in_sequence(jobs: &[Job]) -> Option<u64> {
     let first = jobs.first()?.aad.sequence();
-    let mut are_right = true;
+    let mut all_right = true;
     for (ahead, job) in (0..).zip(jobs) {
-        are_right &= (job.status == JobStatus::Done) & (job.aad.sequence().wrapping_sub(first) == ahead);
+        all_right &= (job.status == JobStatus::Done) & (job.aad.sequence().wrapping_sub(first) == ahead);
     }
-    are_right.then_some(first)
+    all_right.then_some(first)
 }
 
 #[inline(always)]

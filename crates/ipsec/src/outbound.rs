@@ -171,13 +171,13 @@ impl Ipsec {
 /// or of its lease is near.
 #[inline]
 fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
-    let (mut bytes, mut are_common) = (0, sa.template.is_some());
+    let (mut bytes, mut all_common) = (0, sa.template.is_some());
     for meta in metas {
         bytes += u64::from(meta.content.bytes);
-        are_common &= (meta.content.bytes <= sa.inner_mtu) & meta.has_room;
+        all_common &= (meta.content.bytes <= sa.inner_mtu) & meta.has_room;
     }
     let packets = metas.len() as u64;
-    if !are_common || sa.lifetime.is_near(packets, bytes, now) {
+    if !all_common || sa.lifetime.is_near(packets, bytes, now) {
         return None;
     }
     let first = sa.sequence.take_run(packets)?;
@@ -199,7 +199,7 @@ fn frame_run(
     jobs: &mut Vec<Job>,
 ) {
     let from = jobs.len();
-    let are_framed = match (metas, &mut *buffers) {
+    let all_framed = match (metas, &mut *buffers) {
         // With many SAs in use most packets stand alone.
         ([meta], [buffer]) => {
             jobs.push(framing.job(std::mem::take(buffer), first));
@@ -210,7 +210,7 @@ fn frame_run(
             framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content), first)
         }
     };
-    if !are_framed {
+    if !all_framed {
         // Not reached: all were asked for their room.
         jobs.drain(from..).for_each(|job| pool.discard(job.buffer, DropReason::NoRoom));
     }

@@ -291,11 +291,11 @@ impl Selector {
 
     /// Whether protocol and ports do not matter, and the two prefixes are not of different versions, which no packet matches.
     pub(crate) fn is_by_address_alone(&self) -> bool {
-        let are_of_one_version = match (self.local.version, self.remote.version) {
+        let all_of_one_version = match (self.local.version, self.remote.version) {
             (Some(local), Some(remote)) => local == remote,
             _ => true,
         };
-        are_of_one_version
+        all_of_one_version
             && self.protocol.is_none()
             && self.local_ports == PortRange::ANY
             && self.remote_ports == PortRange::ANY

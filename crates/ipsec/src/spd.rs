@@ -327,10 +327,10 @@ mod tests {
             flows in prop::collection::vec(flow(), 50),
         ) {
             let spd = Spd::new(policies.clone());
-            let are_by_address = policies.iter().all(|policy| policy.selector.is_by_address_alone());
+            let all_by_address = policies.iter().all(|policy| policy.selector.is_by_address_alone());
             for flow in flows.iter().filter(|flow| flow.version() == Version::V4) {
                 let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote())).verdict();
-                if are_by_address || answer.is_some() {
+                if all_by_address || answer.is_some() {
                     prop_assert_eq!(answer, Some(spd.verdict(flow)));
                 }
             }

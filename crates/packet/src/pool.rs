@@ -85,8 +85,8 @@ impl Pool {
     #[inline]
     pub fn recycle_all(&mut self, batch: &mut Batch) {
         let capacity = self.capacity();
-        let are_ours = batch.iter().all(|buffer| buffer.capacity() >= capacity);
-        if are_ours && batch.len() <= self.made - self.free.len() {
+        let all_ours = batch.iter().all(|buffer| buffer.capacity() >= capacity);
+        if all_ours && batch.len() <= self.made - self.free.len() {
             move_buffers::all_to_list(batch, &mut self.free);
         } else {
             batch.drain(..).for_each(|buffer| self.recycle(buffer));

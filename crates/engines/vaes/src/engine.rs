@@ -227,8 +227,8 @@ fn run<'a>(
     lots: &mut Lots<'a>,
     waiting: &mut Waiting<'_, 'a>,
 ) {
-    let are_many = keys.len() > MANY_KEYS;
-    if are_many {
+    let all_many = keys.len() > MANY_KEYS;
+    if all_many {
         prefetch_short(keys, jobs);
     }
     for job in jobs {
@@ -249,11 +249,11 @@ fn run<'a>(
             // and wait for them, 19 cycles.
             let lot = &mut lots[kind as usize][class - 1];
             lot.push(packet);
-            if are_many && class > 1 {
+            if all_many && class > 1 {
                 expanded.prefetch(FEW_POWERS);
             }
             if lot.is_full() {
-                run_lot(kind, class, are_many, lot);
+                run_lot(kind, class, all_many, lot);
             }
         }
     }
@@ -261,7 +261,7 @@ fn run<'a>(
     for (kind, lots) in Kind::ALL.into_iter().zip(lots) {
         for (class, lot) in (1..).zip(lots) {
             if !lot.is_empty() {
-                run_lot(kind, class, are_many, lot);
+                run_lot(kind, class, all_many, lot);
             }
         }
     }
@@ -281,9 +281,9 @@ fn prefetch_short(keys: &KeyTable<VaesKey>, jobs: &[Job]) {
 
 /// Does the packets of a lot, all of one class, and empties it.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn run_lot(kind: Kind, class: usize, are_many: bool, lot: &mut Lot<'_>) {
+fn run_lot(kind: Kind, class: usize, all_many: bool, lot: &mut Lot<'_>) {
     let differ = |lot: &Lot<'_>| lot.iter().any(|packet| !core::ptr::eq(packet.key, lot[0].key));
-    let reach = if are_many && differ(lot) { Reach::Near } else { Reach::Far };
+    let reach = if all_many && differ(lot) { Reach::Near } else { Reach::Far };
     match kind {
         Kind::Seal128 => run_class::<10, false>(class, reach, lot),
         Kind::Open128 => run_class::<10, true>(class, reach, lot),

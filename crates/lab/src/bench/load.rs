@@ -114,12 +114,12 @@ fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
 pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Packets, ParseError> {
     let payload = Draw(SEED).bytes(size.longest_bytes() - SMALLEST_BYTES);
     let lengths = size.lengths(sas);
-    let are_near = lengths.iter().sum::<usize>() <= NEAR_BYTES;
+    let all_near = lengths.iter().sum::<usize>() <= NEAR_BYTES;
     let mut packets = Packets::with_tail(payload.clone());
     for ((number, tunnel), bytes) in (0..).zip(tunnels(suites, sas)).zip(lengths) {
         let payload = &payload[..bytes - SMALLEST_BYTES];
         let headers = headers(number, tunnel, payload)?;
-        if are_near || bytes <= WHOLE_BYTES {
+        if all_near || bytes <= WHOLE_BYTES {
             packets.push(&[&headers, payload].concat(), 0);
         } else {
             packets.push(&headers, payload.len());
