@@ -152,7 +152,7 @@ mod tests {
         let mut outlet = Outlet::new(Box::new(Door(Arc::clone(&is_open))));
         let mut pool = Pool::new(4, 100);
         let wait = |outlet: &Outlet| (outlet.wait().ended_ticks > 0, outlet.wait().since.is_some());
-        outlet.push(pool.take().unwrap(), &mut pool);
+        outlet.push(pool.pop().unwrap(), &mut pool);
         assert_eq!(wait(&outlet), (false, false), "what was not offered was not refused");
         outlet.flush(&mut pool).unwrap();
         assert_eq!(wait(&outlet), (false, true));

@@ -58,7 +58,7 @@ impl<F: FnMut(&mut [u8]) -> usize + Send> Port for Source<F> {
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         while !batch.is_full() {
-            let Some(mut buffer) = pool.take() else { break };
+            let Some(mut buffer) = pool.pop() else { break };
             let len = (self.write)(buffer.receive_area());
             if len == 0 {
                 pool.recycle(buffer);

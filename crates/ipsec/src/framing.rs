@@ -1,6 +1,6 @@
 //! ESP around packets: trailer behind, headers and IV before, and the job that seals what is between (RFC 4303 2, 3.3.2).
 
-use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low, nonce};
+use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low_32, nonce};
 use crate::slots::SaRef;
 use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
 use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
@@ -76,7 +76,7 @@ impl<'a> Framing<'a> {
         let iv_bytes = usize::from(sa.layout.iv_bytes).min(MAX_IV_BYTES);
         Some(Self {
             template,
-            front: small(template.bytes() + ESP_HEADER_BYTES + iv_bytes),
+            front: packet_offset(template.bytes() + ESP_HEADER_BYTES + iv_bytes),
             block_at: MAX_IV_BYTES - iv_bytes,
             icv_bytes: sa.layout.icv_bytes.into(),
             alignment_mask: u32::from(sa.layout.alignment).wrapping_sub(1) & MAX_PADDING,
@@ -169,9 +169,9 @@ impl<'a> Framing<'a> {
             *place = iv(sequence ^ self.iv_seed).1;
         }
         if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
-            self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low(sequence));
+            self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low_32(sequence));
         }
-        around.take_in(self.front, padding + TRAILER_BYTES + self.icv_bytes);
+        around.grow(self.front, padding + TRAILER_BYTES + self.icv_bytes);
         job.text_bytes = text_bytes;
         true
     }
@@ -185,6 +185,6 @@ pub(crate) fn has_room(buffer: &Buffer) -> bool {
 
 /// Offsets inside a datagram, which are below 2^16.
 #[inline]
-pub(crate) fn small(n: usize) -> u32 {
+pub(crate) fn packet_offset(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

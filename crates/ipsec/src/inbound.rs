@@ -4,12 +4,12 @@
 //! As outbound, a batch goes through in phases. What is not a plain ESP packet, with or without UDP, is told by the whole parser.
 
 use crate::Ipsec;
-use crate::framing::small;
+use crate::framing::packet_offset;
 use crate::lifetime::Moment;
 use crate::outcome::Prepared;
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
-use crate::runs::{Disposition, Runs, discard, take};
+use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::{InboundSa, LocalEndpoint, nonce};
 use crate::selector::Flow;
 use crate::slots::SaRef;
@@ -68,7 +68,7 @@ impl Ipsec {
         for (disposition, parsed, buffers) in runs.over(&parsed, batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
-                Disposition::Pass => out.pass.extend(take(buffers)),
+                Disposition::Pass => out.pass.extend(drain(buffers)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
@@ -237,7 +237,7 @@ impl Ipsec {
                 jobs.last_mut().is_some_and(|job| sa.prepare(job, parsed).is_ok())
             }
             _ => {
-                jobs.extend(take(buffers).map(|buffer| blank_job(sa_ref, buffer)));
+                jobs.extend(drain(buffers).map(|buffer| blank_job(sa_ref, buffer)));
                 let jobs = jobs[from..].iter_mut().zip(parsed);
                 jobs.fold(true, |all_right, (job, parsed)| all_right & sa.prepare(job, parsed).is_ok())
             }
@@ -310,7 +310,7 @@ impl InboundSa {
         let iv = job.buffer.bytes().get(..text_start).and_then(|front| front.last_chunk::<8>());
         job.nonce = nonce(self.salt, *iv.ok_or(DropReason::EspMalformed)?);
         job.aad = Aad::new(arrival.header.spi, sequence, self.esn);
-        (job.text_start, job.text_bytes) = (small(text_start), small(text_bytes));
+        (job.text_start, job.text_bytes) = (packet_offset(text_start), packet_offset(text_bytes));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! (RFC 4303 3.4, RFC 4301 5.2).
 
 use crate::event::{Event, EventKind};
-use crate::framing::small;
+use crate::framing::packet_offset;
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
@@ -282,7 +282,7 @@ impl InboundSa {
             }
             _ => self.check_flow(spd, trailer.next_header, payload)?,
         };
-        job.buffer.narrow(job.text_start, small(bytes));
+        job.buffer.narrow(job.text_start, packet_offset(bytes));
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != class & ecn::MASK {
             ip::set_ecn(job.buffer.bytes_mut(), ecn);

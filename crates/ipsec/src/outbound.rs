@@ -11,7 +11,7 @@ use crate::lifetime::Moment;
 use crate::outcome::{Prepared, Sealed, SealedOr};
 use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::policy_table::Answer;
-use crate::runs::{Disposition, Runs, discard, take};
+use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
@@ -51,7 +51,7 @@ impl Ipsec {
         for (disposition, metas, buffers) in runs.over(parsed.as_slice(), batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.protect(sa_ref, metas, buffers, now, pool, out),
-                Disposition::Pass => out.pass.extend(take(buffers)),
+                Disposition::Pass => out.pass.extend(drain(buffers)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
@@ -122,7 +122,7 @@ impl Ipsec {
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
         let mut slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies };
-        take(buffers).for_each(|buffer| slow_path.protect(buffer));
+        drain(buffers).for_each(|buffer| slow_path.protect(buffer));
     }
 
     /// [`finish_outbound`](Self::finish_outbound) for jobs that ended where they stand, in their order.
@@ -180,7 +180,7 @@ fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u
     if !all_common || sa.lifetime.is_near(packets, bytes, now) {
         return None;
     }
-    let first = sa.sequence.take_run(packets)?;
+    let first = sa.sequence.reserve_run(packets)?;
     sa.lifetime.count_far(packets, bytes);
     sa.last_sent = now;
     sa.counters.count(packets, bytes, first + packets - 1);
@@ -206,7 +206,7 @@ fn frame_run(
             jobs.last_mut().is_some_and(|job| framing.write_one(job, meta.content, first))
         }
         _ => {
-            jobs.extend(take(buffers).zip(first..).map(|(buffer, sequence)| framing.job(buffer, sequence)));
+            jobs.extend(drain(buffers).zip(first..).map(|(buffer, sequence)| framing.job(buffer, sequence)));
             framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content), first)
         }
     };

@@ -14,8 +14,8 @@ impl Pair {
     /// Of two addresses as numbers, of which the low 32 bits count.
     #[inline(always)]
     pub(crate) fn new(local: u128, remote: u128) -> Self {
-        let low = |n: u128| u64::try_from(n & 0xFFFF_FFFF).unwrap_or(0);
-        Self(low(local) << 32 | low(remote))
+        let low_32 = |n: u128| u64::try_from(n & 0xFFFF_FFFF).unwrap_or(0);
+        Self(low_32(local) << 32 | low_32(remote))
     }
 
     /// The addresses of a packet that leaves: its source is local.

@@ -184,8 +184,8 @@ impl Table {
         if self.v4.is_some() {
             return Pair::new(local, remote).0;
         }
-        let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        [low(local >> 64), low(local), low(remote >> 64), low(remote)]
+        let low_64 = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        [low_64(local >> 64), low_64(local), low_64(remote >> 64), low_64(remote)]
             .into_iter()
             .fold(0, |hash: u64, word| (hash.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER))
     }

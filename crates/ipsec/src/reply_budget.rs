@@ -14,7 +14,7 @@ pub(crate) struct ReplyBudget {
 
 impl ReplyBudget {
     /// Whether one more reply may be sent now; it counts as sent.
-    pub(crate) fn take(&mut self, now: Moment) -> bool {
+    pub(crate) fn spend(&mut self, now: Moment) -> bool {
         let second = now.0.as_secs();
         if second != self.second {
             *self = Self { second, used: 0 };
@@ -35,7 +35,7 @@ mod tests {
         let mut budget = ReplyBudget::default();
         for second in [0, 1, 7] {
             let now = Moment(Duration::from_millis(second * 1000 + 500));
-            let sent = (0..5000).filter(|_| budget.take(now)).count();
+            let sent = (0..5000).filter(|_| budget.spend(now)).count();
             assert_eq!(sent, REPLIES_PER_SECOND as usize, "second {second}");
         }
     }

@@ -75,11 +75,11 @@ impl Runs {
 
 /// Discards all of a run.
 pub(crate) fn discard(buffers: &mut [Buffer], reason: DropReason, pool: &mut Pool) {
-    take(buffers).for_each(|buffer| pool.discard(buffer, reason));
+    drain(buffers).for_each(|buffer| pool.discard(buffer, reason));
 }
 
 /// The buffers of a run, out of its batch.
 #[inline(always)]
-pub(crate) fn take(buffers: &mut [Buffer]) -> impl Iterator<Item = Buffer> {
+pub(crate) fn drain(buffers: &mut [Buffer]) -> impl Iterator<Item = Buffer> {
     buffers.iter_mut().map(std::mem::take)
 }

@@ -58,11 +58,11 @@ pub(crate) struct SuiteLayout {
 
 impl SuiteLayout {
     pub(crate) fn of(suite: Suite) -> Self {
-        let small = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        let byte_count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         Self {
-            iv_bytes: small(suite.iv_bytes()),
-            icv_bytes: small(suite.icv_bytes()),
-            alignment: small(suite.alignment_bytes()),
+            iv_bytes: byte_count(suite.iv_bytes()),
+            icv_bytes: byte_count(suite.icv_bytes()),
+            alignment: byte_count(suite.alignment_bytes()),
         }
     }
 
@@ -123,7 +123,7 @@ pub(crate) struct Tunnel {
 }
 
 /// The low 32 bits, which ESP carries.
-pub(crate) fn low(sequence: u64) -> u32 {
+pub(crate) fn low_32(sequence: u64) -> u32 {
     u32::try_from(sequence & 0xFFFF_FFFF).unwrap_or(0)
 }
 
@@ -165,7 +165,7 @@ impl OutboundSa {
             self.expire(events);
             return Err(DropReason::LifetimeExpired);
         }
-        let sequence = self.sequence.take().map_err(|e| self.explain(e, events))?;
+        let sequence = self.sequence.reserve().map_err(|e| self.explain(e, events))?;
         if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
             events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: true } });
         }

@@ -7,7 +7,7 @@ use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
 
 /// An address as a number, so that prefixes of both versions are compared alike. Always used together with a version.
-pub(crate) fn number(address: IpAddr) -> u128 {
+pub(crate) fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(a.to_bits()),
         IpAddr::V6(a) => a.to_bits(),
@@ -48,7 +48,7 @@ impl Prefix {
         }
         let all = u128::MAX >> (128 - u32::from(bits));
         let mask = if length == 0 { 0 } else { all & (all << (bits - length)) };
-        Ok(Self { version: Some(Version::of(address)), network: number(address) & mask, mask, length })
+        Ok(Self { version: Some(Version::of(address)), network: address_bits(address) & mask, mask, length })
     }
 
     /// The IP version; `None` for [`ANY`](Self::ANY).
@@ -166,8 +166,8 @@ impl Flow {
     pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
         Self {
             version: Version::of(local),
-            local: number(local),
-            remote: number(remote),
+            local: address_bits(local),
+            remote: address_bits(remote),
             protocol,
             ports,
             ports_hidden: false,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   control thread                          worker
-//!   store: numbers up to N are taken ──►    Lease (granted up to N) ──► SequenceNumbers::take
+//!   store: numbers up to N are taken ──►    Lease (granted up to N) ──► SequenceNumbers::reserve
 //!          (durable before granted)  ◄──    "wanted" when half is used
 //! ```
 //!
@@ -88,12 +88,12 @@ impl SequenceNumbers {
         numbers
     }
 
-    /// Uses up the next number.
+    /// Reserves the next number.
     ///
     /// # Errors
     /// [`SequenceError`] says why there is none; nothing is used up then.
     #[inline]
-    pub fn take(&mut self) -> Result<u64, SequenceError> {
+    pub fn reserve(&mut self) -> Result<u64, SequenceError> {
         if self.next >= self.low_water {
             self.refill()?;
         }
@@ -102,10 +102,10 @@ impl SequenceNumbers {
         Ok(number)
     }
 
-    /// Uses up the next `count` numbers and returns the first; `None`, with nothing used up, where the lease has to be looked at:
-    /// [`take`](Self::take) does that, and says what is wrong.
+    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease has to be looked at:
+    /// [`reserve`](Self::reserve) does that, and says what is wrong.
     #[inline]
-    pub fn take_run(&mut self, count: u64) -> Option<u64> {
+    pub fn reserve_run(&mut self, count: u64) -> Option<u64> {
         // Below low water, so within the lease and within what the SA may use at all.
         let first = self.next;
         let next = first.checked_add(count).filter(|&next| next <= self.low_water)?;
@@ -113,7 +113,7 @@ impl SequenceNumbers {
         Some(first)
     }
 
-    /// The number that [`take`](Self::take) gives next.
+    /// The number that [`reserve`](Self::reserve) gives next.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
@@ -150,12 +150,12 @@ mod tests {
     fn numbers_come_in_order_and_end_with_the_lease() {
         let lease = Arc::new(Lease::until(5));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        let taken: Vec<_> = std::iter::from_fn(|| numbers.take().ok()).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| numbers.reserve().ok()).collect();
         assert_eq!(taken, [1, 2, 3, 4]);
-        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         lease.grant(7);
-        assert_eq!((numbers.take(), numbers.take()), (Ok(5), Ok(6)));
-        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        assert_eq!((numbers.reserve(), numbers.reserve()), (Ok(5), Ok(6)));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
     }
 
     #[test]
@@ -163,24 +163,24 @@ mod tests {
         let lease = Arc::new(Lease::until(101));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
         assert_eq!(
-            (numbers.take_run(30), numbers.take_run(20), numbers.take_run(1)),
+            (numbers.reserve_run(30), numbers.reserve_run(20), numbers.reserve_run(1)),
             (Some(1), Some(31), None)
         );
         assert!(!lease.take_request(), "a run asks for nothing");
-        assert_eq!(numbers.take(), Ok(51));
+        assert_eq!(numbers.reserve(), Ok(51));
         assert!(lease.take_request());
-        assert_eq!(numbers.take_run(2), None);
+        assert_eq!(numbers.reserve_run(2), None);
         lease.grant(1001);
-        assert_eq!((numbers.take(), numbers.take_run(0)), (Ok(52), Some(53)));
+        assert_eq!((numbers.reserve(), numbers.reserve_run(0)), (Ok(52), Some(53)));
     }
 
     #[test]
     fn more_is_asked_for_when_half_is_used() {
         let lease = Arc::new(Lease::until(101));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        (0..50).for_each(|_| assert!(numbers.take().is_ok()));
+        (0..50).for_each(|_| assert!(numbers.reserve().is_ok()));
         assert!(!lease.take_request());
-        numbers.take().unwrap();
+        numbers.reserve().unwrap();
         assert!(lease.take_request());
         assert!(!lease.take_request());
     }
@@ -189,26 +189,26 @@ mod tests {
     fn thirty_two_bit_numbers_do_not_wrap() {
         let lease = Arc::new(Lease::until(u64::MAX));
         let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 1, false, lease);
-        assert_eq!(numbers.take(), Ok(0xFFFF_FFFE));
-        assert_eq!(numbers.take(), Ok(0xFFFF_FFFF));
-        assert_eq!(numbers.take(), Err(SequenceError::Exhausted));
-        assert_eq!(numbers.take(), Err(SequenceError::Exhausted));
+        assert_eq!(numbers.reserve(), Ok(0xFFFF_FFFE));
+        assert_eq!(numbers.reserve(), Ok(0xFFFF_FFFF));
+        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
+        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
     }
 
     #[test]
     fn extended_numbers_do_not_wrap() {
         let lease = Arc::new(Lease::until(u64::MAX));
         let mut numbers = SequenceNumbers::new(u64::MAX - 2, true, lease);
-        assert_eq!(numbers.take(), Ok(u64::MAX - 2));
-        assert_eq!(numbers.take(), Ok(u64::MAX - 1));
-        assert_eq!(numbers.take(), Err(SequenceError::Exhausted));
+        assert_eq!(numbers.reserve(), Ok(u64::MAX - 2));
+        assert_eq!(numbers.reserve(), Ok(u64::MAX - 1));
+        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
     }
 
     #[test]
     fn nothing_is_asked_for_behind_the_last_number() {
         let lease = Arc::new(Lease::until(1 << 40));
         let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
-        while numbers.take().is_ok() {}
+        while numbers.reserve().is_ok() {}
         assert!(!lease.take_request());
     }
 
@@ -244,7 +244,7 @@ mod loom_tests {
             let mut numbers = SequenceNumbers::new(1, true, lease);
             let mut previous = 0;
             for _ in 0..3 {
-                if let Ok(number) = numbers.take() {
+                if let Ok(number) = numbers.reserve() {
                     assert!(number > previous, "{number} after {previous}");
                     assert!(number < durable.load(Ordering::Relaxed), "{number} is not noted");
                     previous = number;
@@ -268,7 +268,7 @@ mod loom_tests {
                 })
             };
             let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-            let starved = (0..2).any(|_| numbers.take().is_err());
+            let starved = (0..2).any(|_| numbers.reserve().is_err());
             control.join().unwrap();
             if starved && lease.end() < 3 {
                 assert!(lease.take_request(), "the worker starves and nobody knows");

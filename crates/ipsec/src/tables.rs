@@ -7,7 +7,7 @@ use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
-use crate::selector::number;
+use crate::selector::address_bits;
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{Spd, TunnelIndex};
@@ -235,7 +235,7 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
     InboundSa {
         local_endpoint: LocalEndpoint::new(
             Version::of(p.endpoints.local),
-            number(p.endpoints.local),
+            address_bits(p.endpoints.local),
             udp_port,
         ),
         layout: SuiteLayout::of(p.suite),

@@ -200,7 +200,7 @@ impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
     /// The packet takes in so many bytes on either side, at most all of them: whoever calls has written them, or an engine will (the
     /// ICV), before the packet goes anywhere.
     #[inline(always)]
-    pub fn take_in(self, front: u32, back: u32) {
+    pub fn grow(self, front: u32, back: u32) {
         *self.start -= front.min(offset(FRONT));
         *self.end += back.min(offset(BACK));
     }
@@ -245,10 +245,10 @@ mod tests {
         let mut buffer = Buffer::copied(b"inner", 8, 8);
         let around = buffer.around::<6, 5>().unwrap();
         (*around.before, *around.behind) = (*b"..head", *b"tail.");
-        around.take_in(4, 4);
+        around.grow(4, 4);
         assert_eq!(buffer.bytes(), b"headinnertail");
         assert!(buffer.around::<5, 0>().is_none() && buffer.around::<0, 64>().is_none());
-        buffer.around::<4, 1>().unwrap().take_in(1000, 1000);
+        buffer.around::<4, 1>().unwrap().grow(1000, 1000);
         assert_eq!((buffer.headroom(), buffer.len()), (0, 18), "no more than was given");
     }
 
@@ -275,7 +275,7 @@ mod tests {
                     1 => buffer.set_len(a),
                     2 => _ = buffer.prepend(a),
                     3 => _ = buffer.append(a),
-                    4 => _ = buffer.around::<8, 16>().map(|around| around.take_in(a as u32, b as u32)),
+                    4 => _ = buffer.around::<8, 16>().map(|around| around.grow(a as u32, b as u32)),
                     5 => buffer.narrow(a as u32, b as u32),
                     6 => buffer.trim_front(a),
                     7 => buffer.truncate(a),

@@ -17,7 +17,7 @@ const PREPARED: usize = 256;
 /// A few are there from the start, the others are made when for the first time so many are in use at once, and stay: long buffers
 /// would otherwise take memory that nobody needs.
 ///
-/// When it is empty, [`take`](Self::take) returns `None`: ports then leave packets in the kernel's queues.
+/// When it is empty, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's queues.
 pub struct Pool {
     free: Vec<Buffer>,
     /// Buffers that exist, free or in use.
@@ -43,7 +43,7 @@ impl Pool {
 
     /// A buffer, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
     #[must_use]
-    pub fn take(&mut self) -> Option<Buffer> {
+    pub fn pop(&mut self) -> Option<Buffer> {
         let mut buffer = self.free.pop().or_else(|| self.make())?;
         buffer.reset(HEADROOM_BYTES);
         Some(buffer)
@@ -51,12 +51,12 @@ impl Pool {
 
     /// [Takes](Self::take) up to `count` buffers, as many as there are and as `buffers` has room for.
     #[inline]
-    pub fn take_many(&mut self, count: usize, buffers: &mut Batch) {
+    pub fn pop_many(&mut self, count: usize, buffers: &mut Batch) {
         let (count, before) = (count.min(buffers.remaining_capacity()), buffers.len());
         let taken = move_buffers::last_to_batch(&mut self.free, count, buffers);
         buffers[before..].iter_mut().for_each(|buffer| buffer.reset(HEADROOM_BYTES));
         if taken < count {
-            buffers.extend(std::iter::from_fn(|| self.take()).take(count - taken));
+            buffers.extend(std::iter::from_fn(|| self.pop()).take(count - taken));
         }
     }
 
@@ -66,10 +66,10 @@ impl Pool {
         may.then(|| Buffer::with_capacity(self.capacity()))
     }
 
-    /// Like [`take`](Self::take), for a packet that no port received: a fragment, a reply, a keepalive. It is counted, so that the books balance.
+    /// Like [`pop`](Self::pop), for a packet that no port received: a fragment, a reply, a keepalive. It is counted, so that the books balance.
     #[must_use]
     pub fn create(&mut self) -> Option<Buffer> {
-        let buffer = self.take()?;
+        let buffer = self.pop()?;
         self.created += 1;
         Some(buffer)
     }
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn an_empty_pool_says_so_and_recovers() {
         let mut pool = Pool::new(2, 1500);
-        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
-        assert!(pool.take().is_none());
+        let (a, b) = (pool.pop().unwrap(), pool.pop().unwrap());
+        assert!(pool.pop().is_none());
         pool.recycle(a);
         pool.discard(b, DropReason::NotIp);
         assert_eq!(pool.available(), 2);
@@ -166,7 +166,7 @@ mod tests {
     fn buffers_are_made_when_they_are_needed_and_no_more_than_there_may_be() {
         let mut pool = Pool::new(2 * PREPARED, 100);
         assert_eq!((pool.free.len(), pool.available()), (PREPARED, 2 * PREPARED));
-        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
         assert_eq!((taken.len(), pool.available()), (2 * PREPARED, 0));
         taken.into_iter().for_each(|buffer| pool.recycle(buffer));
         assert_eq!((pool.free.len(), pool.available()), (2 * PREPARED, 2 * PREPARED));
@@ -176,22 +176,22 @@ mod tests {
     fn many_are_as_many_as_there_are_and_as_fit() {
         let mut pool = Pool::new(BATCH_SIZE + 10, 100);
         let (mut first, mut second) = (Batch::new(), Batch::new());
-        pool.take_many(3, &mut first);
+        pool.pop_many(3, &mut first);
         assert_eq!(first.len(), 3);
-        pool.take_many(BATCH_SIZE, &mut first);
+        pool.pop_many(BATCH_SIZE, &mut first);
         assert_eq!((first.len(), pool.available()), (BATCH_SIZE, 10));
-        pool.take_many(20, &mut second);
+        pool.pop_many(20, &mut second);
         assert_eq!((second.len(), pool.available()), (10, 0));
     }
 
     #[test]
     fn forgotten_buffers_are_made_anew_and_no_more_than_these() {
         let mut pool = Pool::new(4, 100);
-        let lost = [pool.take().unwrap(), pool.take().unwrap(), pool.take().unwrap()];
+        let lost = [pool.pop().unwrap(), pool.pop().unwrap(), pool.pop().unwrap()];
         assert_eq!(pool.available(), 1);
         pool.forget(lost.len());
         assert_eq!(pool.available(), 4);
-        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
         assert_eq!((taken.len(), pool.available()), (4, 0));
         taken.into_iter().for_each(|buffer| pool.recycle(buffer));
         pool.forget(100);
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_foreign_buffer_does_not_enter_the_pool() {
         let mut pool = Pool::new(1, 1500);
-        let own = pool.take().unwrap();
+        let own = pool.pop().unwrap();
         pool.recycle(Buffer::with_capacity(64));
         assert_eq!(pool.available(), 0);
         pool.recycle(own);
@@ -215,14 +215,14 @@ mod tests {
     fn a_batch_comes_back_as_its_buffers_would_one_by_one() {
         let mut pool = Pool::new(3, 100);
         let mut batch = Batch::new();
-        pool.take_many(3, &mut batch);
+        pool.pop_many(3, &mut batch);
         pool.recycle_all(&mut batch);
         assert_eq!((batch.len(), pool.available()), (0, 3));
-        pool.take_many(2, &mut batch);
+        pool.pop_many(2, &mut batch);
         batch.push(Buffer::with_capacity(64));
         pool.recycle_all(&mut batch);
         assert_eq!((batch.len(), pool.available()), (0, 3), "what is too short stays out");
-        pool.take_many(1, &mut batch);
+        pool.pop_many(1, &mut batch);
         batch.extend([Buffer::with_capacity(4096), Buffer::with_capacity(4096)]);
         pool.recycle_all(&mut batch);
         assert_eq!((batch.len(), pool.free.len()), (0, 3), "no more than were made");
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_taken_buffer_has_room_on_both_sides() {
-        let buffer = Pool::new(1, 1500).take().unwrap();
+        let buffer = Pool::new(1, 1500).pop().unwrap();
         assert_eq!(buffer.headroom(), HEADROOM_BYTES);
         assert!(buffer.tailroom() >= 1500 + TAILROOM_BYTES);
     }

@@ -63,7 +63,7 @@ mod tests {
         let mut pool = Pool::new(4, 1500);
         let mut batch = Batch::new();
         for length in 1..=4 {
-            let mut buffer = pool.take().unwrap();
+            let mut buffer = pool.pop().unwrap();
             buffer.set_len(length);
             batch.push(buffer);
         }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn drain(numbers: &mut SequenceNumbers) -> u64 {
-        std::iter::from_fn(|| numbers.take().ok()).count() as u64
+        std::iter::from_fn(|| numbers.reserve().ok()).count() as u64
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(leases.refill(&store).unwrap(), 0);
         assert_eq!(drain(&mut numbers), BLOCK);
         assert_eq!(leases.refill(&store).unwrap(), 1);
-        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
         assert_eq!(started[1].1.end(), BLOCK + 1);
     }
 
@@ -138,10 +138,10 @@ mod tests {
         drain(&mut numbers);
         store.set_full(true);
         assert!(leases.refill(&store).unwrap_err().is_disk_full());
-        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         store.set_full(false);
         assert_eq!(leases.refill(&store).unwrap(), 1);
-        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         drain(&mut numbers);
         let _ = store.lease(key(1), 10).unwrap();
         leases.refill(&store).unwrap();
-        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
     }
 
     #[test]
@@ -163,14 +163,14 @@ mod tests {
             SequenceNumbers::new(first, true, lease)
         };
         let mut old = begin();
-        (0..=BLOCK / 2).for_each(|_| assert!(old.take().is_ok()));
+        (0..=BLOCK / 2).for_each(|_| assert!(old.reserve().is_ok()));
         let mut new = begin();
         assert_eq!(leases.refill(&store).unwrap(), 0, "the old one asked");
         assert_eq!(drain(&mut old), BLOCK / 2 - 1);
         assert_eq!(new.next(), BLOCK + 1);
         assert_eq!(drain(&mut new), BLOCK);
         assert_eq!(leases.refill(&store).unwrap(), 1, "the new one did");
-        assert_eq!((old.take(), new.take()), (Err(SequenceError::NotLeased), Ok(2 * BLOCK + 1)));
+        assert_eq!((old.reserve(), new.reserve()), (Err(SequenceError::NotLeased), Ok(2 * BLOCK + 1)));
     }
 
     #[test]

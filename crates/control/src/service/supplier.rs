@@ -160,12 +160,12 @@ mod tests {
         let leases = Arc::new(Leases::default());
         let (first, lease) = leases.begin(store, &[KEY]).unwrap().remove(0);
         let mut numbers = SequenceNumbers::new(first, true, lease);
-        (0..=BLOCK / 2).for_each(|_| assert!(numbers.take().is_ok()));
+        (0..=BLOCK / 2).for_each(|_| assert!(numbers.reserve().is_ok()));
         (leases, numbers)
     }
 
     fn left(numbers: &mut SequenceNumbers) -> u64 {
-        std::iter::from_fn(|| numbers.take().ok()).count() as u64
+        std::iter::from_fn(|| numbers.reserve().ok()).count() as u64
     }
 
     #[test]
@@ -195,11 +195,11 @@ mod tests {
         let supplier = Supplier::at(pace, leases, Arc::clone(&store) as _).unwrap();
         assert!(!watcher.leased.recv_timeout(PATIENCE).unwrap());
         assert_eq!(left(&mut numbers), BLOCK / 2 - 1);
-        assert_eq!(numbers.take(), Err(SequenceError::NotLeased));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         store.inner.set_full(false);
         while !watcher.leased.recv_timeout(PATIENCE).unwrap() {}
         supplier.end().unwrap();
-        assert_eq!(numbers.take(), Ok(BLOCK + 1));
+        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
     }
 
     #[test]
@@ -235,8 +235,8 @@ mod tests {
                 Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + 5 * BLOCK,
                 Err(_) => {}
             }
-            let run = numbers.take_run(BLOCK / 8).map(|first| (first, first + BLOCK / 8 - 1));
-            if let Some((first, until)) = run.or_else(|| numbers.take().ok().map(|n| (n, n))) {
+            let run = numbers.reserve_run(BLOCK / 8).map(|first| (first, first + BLOCK / 8 - 1));
+            if let Some((first, until)) = run.or_else(|| numbers.reserve().ok().map(|n| (n, n))) {
                 assert!(first > last, "{first} after {last}");
                 last = until;
             }

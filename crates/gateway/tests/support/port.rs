@@ -73,7 +73,7 @@ impl Port for ScriptedPort {
         let mut link = self.link.link();
         let before = batch.len();
         while !batch.is_full() && !link.arriving.is_empty() {
-            let Some(mut buffer) = pool.take() else { break };
+            let Some(mut buffer) = pool.pop() else { break };
             let Some(packet) = link.arriving.pop_front() else { break };
             self.counters.rx_packets += 1;
             self.counters.rx_bytes += packet.len() as u64;

@@ -121,7 +121,7 @@ impl Port for LoopPort {
             self.skip_too_long(pool);
         }
         let (count, bytes) = self.burst(pool.packet_bytes(), most);
-        pool.take_many(count, batch);
+        pool.pop_many(count, batch);
         let received = batch.len() - before;
         let packets = self.packets.view();
         for (buffer, place) in batch[before..].iter_mut().zip(&packets.places[self.next..]) {

@@ -51,7 +51,7 @@ impl Port for MemoryPort {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let mut received = 0;
         while !batch.is_full() && !self.input.is_empty() {
-            let Some(mut buffer) = pool.take() else { break };
+            let Some(mut buffer) = pool.pop() else { break };
             let packet = self.input.pop().unwrap_or_default();
             if packet.len() > pool.packet_bytes() {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
@@ -93,7 +93,7 @@ mod tests {
         let (mut a, mut b) = MemoryPort::pair(100);
         let (mut pool, mut batch) = (Pool::new(100, 1500), Batch::new());
         for index in 0..40 {
-            let mut buffer = pool.take().unwrap();
+            let mut buffer = pool.pop().unwrap();
             buffer.append(4).unwrap().copy_from_slice(&[index; 4]);
             batch.push(buffer);
         }
@@ -108,7 +108,7 @@ mod tests {
         let (mut port, handle) = MemoryPort::with_handle("m", 3);
         let (mut pool, mut batch) = (Pool::new(8, 100), Batch::new());
         for index in 0..5 {
-            let mut buffer = pool.take().unwrap();
+            let mut buffer = pool.pop().unwrap();
             buffer.append(1).unwrap()[0] = index;
             batch.push(buffer);
         }

@@ -138,7 +138,7 @@ mod tests {
             let mut batch = Batch::new();
             if number % 64 == 0 {
                 for number in number..(number + 64).min(range.end) {
-                    let mut buffer = pool.take().unwrap();
+                    let mut buffer = pool.pop().unwrap();
                     buffer.append(2).unwrap().copy_from_slice(&number.to_be_bytes());
                     batch.push(buffer);
                 }

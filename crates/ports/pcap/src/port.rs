@@ -95,7 +95,7 @@ impl Port for PcapReader {
         let before = batch.len();
         while !batch.is_full() && pool.available() > 0 {
             let Some(record) = self.next_record() else { break };
-            let Some(mut buffer) = pool.take() else { break };
+            let Some(mut buffer) = pool.pop() else { break };
             match self.datagram(&record, pool.packet_bytes()) {
                 Ok(bytes) => {
                     buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);

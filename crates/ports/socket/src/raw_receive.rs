@@ -21,7 +21,7 @@ pub(crate) fn receive(
     let packet_bytes = pool.packet_bytes();
     let room = batch.remaining_capacity();
     let mut staged = Batch::new();
-    pool.take_many(room, &mut staged);
+    pool.pop_many(room, &mut staged);
     if staged.is_empty() {
         return Ok(Received::default());
     }

@@ -119,7 +119,7 @@ impl UdpReceiver {
     ) -> io::Result<()> {
         let wanted = guess.segments.min(batch.remaining_capacity());
         let mut staged = Batch::new();
-        pool.take_many(wanted, &mut staged);
+        pool.pop_many(wanted, &mut staged);
         let mut slices: ArrayVec<IoSliceMut<'_>, { BATCH_SIZE + 1 }> = staged
             .iter_mut()
             .map(|buffer| IoSliceMut::new(&mut buffer.receive_area()[..guess.gso_size]))
@@ -184,7 +184,7 @@ impl UdpReceiver {
         let packet_bytes = pool.packet_bytes();
         let wanted = batch.remaining_capacity().min(SINGLES);
         let mut staged = Batch::new();
-        pool.take_many(wanted, &mut staged);
+        pool.pop_many(wanted, &mut staged);
         let mut messages = ArrayVec::new();
         let outcome = receive_into(socket, &mut staged, &mut self.regions, packet_bytes, &mut messages);
         let mut buffers = staged.drain(..);
@@ -285,7 +285,7 @@ impl UdpReceiver {
                 if batch.is_full() {
                     return;
                 }
-                let Some(mut buffer) = pool.take() else { return };
+                let Some(mut buffer) = pool.pop() else { return };
                 let length = pending.gso_size.min(pending.end - pending.at);
                 let bytes = &self.regions[pending.region][pending.at..pending.at + length];
                 buffer.receive_area()[..length].copy_from_slice(bytes);

@@ -80,7 +80,7 @@ fn exchange(a: &mut SocketPort, b: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<
     for chunk in packets.chunks(BATCH_SIZE) {
         let mut out = Batch::new();
         for bytes in chunk {
-            let mut buffer = pool.take().unwrap();
+            let mut buffer = pool.pop().unwrap();
             buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
             buffer.set_len(bytes.len());
             out.push(buffer);
@@ -148,7 +148,7 @@ fn the_rest_of_a_full_batch_waits_for_more() {
     let fill = |pool: &mut Pool, batch: &mut Batch| {
         while !batch.is_full() {
             let bytes = datagram(from, to, 0, &payload(batch.len(), 1400));
-            let mut buffer = pool.take().unwrap();
+            let mut buffer = pool.pop().unwrap();
             buffer.receive_area()[..bytes.len()].copy_from_slice(&bytes);
             buffer.set_len(bytes.len());
             batch.push(buffer);

@@ -125,7 +125,7 @@ impl Receiver {
         let layout = self.layout(pool.packet_bytes());
         let wanted = if layout.each == 0 { 1 } else { wanted };
         let mut staged = Batch::new();
-        pool.take_many(wanted, &mut staged);
+        pool.pop_many(wanted, &mut staged);
         let mut vnet = [0; VNET_HEADER_BYTES];
         let read = read(&mut layout.slices(&mut vnet, &mut staged, &mut self.tail));
         let before = done.packets;
@@ -265,7 +265,7 @@ impl Receiver {
             if batch.is_full() {
                 return;
             }
-            let Some(mut buffer) = pool.take() else { return };
+            let Some(mut buffer) = pool.pop() else { return };
             let range = pending.frame.payload_range(pending.next);
             let from = pending.at + range.start - pending.skipped;
             let length = header_bytes + range.len();
