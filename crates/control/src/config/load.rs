@@ -12,6 +12,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use testudo_crypto::{KeyMaterial, Suite};
+use zeroize::Zeroizing;
+
+/// Room in a buffer that is read into until the end of the file is met.
+const READ_AHEAD_BYTES: usize = 64;
 
 /// Whether a tunnel may say where its numbers start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,24 +69,31 @@ impl Configuration {
     }
 }
 
-fn read(path: &Path, name: &str) -> Result<String, ConfigErrors> {
+/// The text of a configuration, zeroed when dropped: somebody may have pasted a key into it.
+fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, ConfigErrors> {
     let unreadable = |error: io::Error| {
         let help = (error.kind() == io::ErrorKind::NotFound)
             .then(|| "the examples folder has configurations to start from".to_owned());
         ConfigErrors::whole_file(name, "a readable file", error.to_string(), help)
     };
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
-    let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
+    let length = file.metadata().map_err(unreadable)?.len().min(limit);
+    // Room for all of it and for the read that finds the end: a vector that grows leaves copies in freed memory.
+    let room = usize::try_from(length).unwrap_or(MAX_FILE_BYTES) + READ_AHEAD_BYTES;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() > MAX_FILE_BYTES {
         return Err(too_large(name));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.as_bytes().iter().take(error.utf8_error().valid_up_to());
-        let line = 1 + valid.filter(|byte| **byte == b'\n').count();
-        ConfigErrors::whole_file(name, "UTF-8", format!("other bytes on line {line}"), None)
-    })
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(error) => {
+            let valid = bytes.iter().take(error.valid_up_to());
+            let line = 1 + valid.filter(|byte| **byte == b'\n').count();
+            Err(ConfigErrors::whole_file(name, "UTF-8", format!("other bytes on line {line}"), None))
+        }
+    }
 }
 
 fn refuse_known_answers(walker: &mut Walker<'_>, facts: &Facts) {

@@ -112,6 +112,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let store = parts.store.as_ref();
     let numbers = Numbers::Leased { store, leases: &leases, unix_s: unix_s() };
     let (update, mut installed, _) = empty.plan(&loaded, &numbers)?;
+    let Loaded { configuration, keys } = loaded;
+    // This function returns when the gateway ends, and until then keys would survive their replacement and removal.
+    drop(keys);
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
     let failed = installed.note(worker.update(update, clock.now()));
     if !failed.is_empty() {
@@ -122,9 +125,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
     let shared =
         Arc::new(Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() });
-    let socket = ControlSocket::bind(&loaded.configuration.gateway.control)?;
+    let socket = ControlSocket::bind(&configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
-    if let Some(address) = loaded.configuration.gateway.metrics {
+    if let Some(address) = configuration.gateway.metrics {
         serve_metrics(address, &shared)?;
     }
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
@@ -132,7 +135,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let thread = start_worker(worker, inbox, clock, sender)?;
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
-    warn(&loaded.configuration);
+    warn(&configuration);
     let daemon = Daemon {
         path: parts.path,
         store: parts.store,

@@ -7,6 +7,7 @@ mod support;
 mod disk;
 mod inspection;
 mod life;
+mod memory;
 mod packets;
 mod refusals;
 mod reload;
@@ -17,7 +18,7 @@ use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
     let suite = refusals::tests(Suite::new());
-    let suite = disk::tests(life::tests(suite));
+    let suite = memory::tests(disk::tests(life::tests(suite)));
     let suite = packets::tests(reload::tests(suite));
     inspection::tests(suite).run(Link::build)
 }

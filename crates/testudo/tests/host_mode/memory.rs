@@ -1,0 +1,111 @@
+//! Keys in the memory of a gateway: what has been replaced or removed is not found there any more.
+
+use crate::support::config::{Config, Sa, pair};
+use crate::support::gateway::{Gateway, proc_file};
+use crate::support::link::Link;
+use crate::support::{Outcome, ensure, wait};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::traffic::ping;
+
+pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
+    suite
+        .test("replaced_and_removed_keys_are_erased_from_memory", erases_keys)
+        .test("a_key_pasted_into_the_configuration_is_erased_from_memory", erases_pasted_keys)
+}
+
+/// Bytes that are read at a time, and what two neighbours share: more than the longest pattern.
+const PIECE: u64 = 1 << 20;
+const OVERLAP: u64 = 256;
+
+/// All that a process has written to memory, in pieces; those without any byte but 0 are left out.
+fn memory_of(process: u32) -> Outcome<Vec<Vec<u8>>> {
+    let memory = File::open(format!("/proc/{process}/mem"))?;
+    let maps = proc_file(process, "maps")?;
+    let mut pieces = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(" rw") && !line.contains("[v")) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-')).ok_or("no range")?;
+        let (start, end) = (u64::from_str_radix(range.0, 16)?, u64::from_str_radix(range.1, 16)?);
+        for at in (start..end).step_by(usize::try_from(PIECE)?) {
+            let mut piece = vec![0; usize::try_from((PIECE + OVERLAP).min(end - at))?];
+            memory.read_exact_at(&mut piece, at).map_err(|e| format!("{line}: {e}"))?;
+            pieces.extend(piece.iter().any(|byte| *byte != 0).then_some(piece));
+        }
+    }
+    Ok(pieces)
+}
+
+/// Whether `pattern` occurs in memory.
+fn occurs(memory: &[Vec<u8>], pattern: &[u8]) -> bool {
+    let first = pattern[0];
+    memory.iter().any(|piece| {
+        let starts = piece.iter().enumerate().filter(|(_, byte)| **byte == first);
+        starts.into_iter().any(|(at, _)| piece[at..].starts_with(pattern))
+    })
+}
+
+fn bytes_of(hex: &str) -> Outcome<Vec<u8>> {
+    (0..hex.len()).step_by(2).map(|at| Ok(u8::from_str_radix(&hex[at..at + 2], 16)?)).collect()
+}
+
+/// That nothing of these SAs' keys is found: neither hex text, nor key and salt, nor the key alone.
+fn are_erased(gateway: &Gateway, sas: &[Sa], folder: &Path) -> Outcome<()> {
+    const KEY_BYTES: usize = 16;
+    let memory = memory_of(gateway.process())?;
+    let known = folder.display().to_string();
+    ensure(occurs(&memory, known.as_bytes()), || "the memory was not searched".to_owned())?;
+    for sa in sas {
+        let material = bytes_of(&sa.key)?;
+        let forms =
+            [("hex text", sa.key.as_bytes()), ("key", &material[..KEY_BYTES]), ("key and salt", &material)];
+        for (form, pattern) in forms {
+            ensure(!occurs(&memory, pattern), || format!("SA {:#x}: its {form} is in memory", sa.spi))?;
+        }
+    }
+    Ok(())
+}
+
+fn sas(config: &Config) -> Vec<Sa> {
+    config.tunnels.iter().flat_map(|tunnel| [tunnel.outbound.clone(), tunnel.inbound.clone()]).collect()
+}
+
+fn erases_keys(link: &mut Link) -> TestResult {
+    let [config, other] = pair(true)?;
+    let (mut gateway, folder) = link.start_a(&config)?;
+    let (peer, _) = link.start_b(&other)?;
+    let trips = ping(&link.a, "10.2.0.1".parse()?, 3, wait::PATIENCE)?;
+    ensure(trips.lost == 0, || "the keys were never used".to_owned())?;
+    let mut retired = sas(&config);
+    let mut next = config.clone();
+    // The second reload tells whether a reload erases the keys of the one before.
+    for _ in 0..2 {
+        next.tunnels = pair(true)?[0].tunnels.clone();
+        next.write(&folder)?;
+        gateway.reload()?;
+        are_erased(&gateway, &retired, &folder)?;
+        retired.extend(sas(&next));
+    }
+    next.tunnels = pair(true)?[0].tunnels.clone();
+    next.tunnels[0].name = "another".to_owned();
+    next.write(&folder)?;
+    gateway.reload()?;
+    gateway.sa("another", "inbound")?;
+    are_erased(&gateway, &retired, &folder)?;
+    gateway.stop()?;
+    peer.stop()
+}
+
+fn erases_pasted_keys(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let (mut gateway, folder) = link.start_a(&config)?;
+    let pasted = Sa::random(0x3001, "aes128gcm16")?;
+    let mut wrong = config.clone();
+    wrong.tunnels[0].more = format!("key = \"{}\"", pasted.key);
+    wrong.write(&folder)?;
+    gateway.reload()?;
+    gateway.logs("reload failed")?;
+    are_erased(&gateway, &[pasted], &folder)?;
+    gateway.stop()
+}
