@@ -48,13 +48,18 @@ fn explain_store(error: &StoreError, args: &ConfigArgs) -> Failure {
         StoreError::Missing(_) => {
             Failure::new(Kind::State, format!("{error}: `testudo init {}`", args.config.display()))
         }
-        _ => Failure::new(Kind::State, error),
+        _ => Failure::new(kind_of_store(error), error),
     }
+}
+
+/// A disk may have room again: systemd is to try again, which it does not where the state is damaged.
+fn kind_of_store(error: &StoreError) -> Kind {
+    if error.is_disk_full() { Kind::Other } else { Kind::State }
 }
 
 fn kind_of(error: &DaemonError) -> Kind {
     match error {
-        DaemonError::Store(_) => Kind::State,
+        DaemonError::Store(error) => kind_of_store(error),
         DaemonError::Bind(_) | DaemonError::Metrics(_) => Kind::Port,
         DaemonError::Tunnels(_) => Kind::Configuration,
         // What failed while it ran may work again after a restart: not a fault of what was configured.
