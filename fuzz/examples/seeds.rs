@@ -86,6 +86,21 @@ fn data_path() {
     write("replay_window_restore", "made-to-fit", &[&[0x80][..], &run(&[0xFF; 32])].concat());
 }
 
+fn engines() {
+    // A job of each of the twelve keys, a burst, a forged one and an impossible one, another key, a burst with what is left.
+    for (name, choice, shape) in [("short", 0x10u8, 0x30u8), ("long", 0x7F, 0x31), ("late", 0xC1, 0x25)] {
+        let job = |kind: u8, key: u8| vec![kind, key, shape, key * 7, 0, 90 + key];
+        let mut steps = vec![choice, 0, 7];
+        (0..12).for_each(|key| steps.extend(job(100, key)));
+        steps.extend([33, 65, 3]);
+        (0..12).for_each(|key| steps.extend([job(171, key), vec![0, 200, 3]].concat()));
+        (0..12).for_each(|spoil| steps.extend([job(168 + spoil, spoil), vec![0, 17, 0, 1]].concat()));
+        steps.extend([1, 2, 9, 17, 3, 40]);
+        (0..13).for_each(|key| steps.extend(job(100, key)));
+        write("engines", name, &steps);
+    }
+}
+
 fn operator() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     for name in ["site-to-site.toml", "road-warrior.toml"] {
@@ -124,6 +139,7 @@ fn ports() {
 fn main() {
     wire();
     data_path();
+    engines();
     operator();
     ports();
 }

@@ -21,6 +21,7 @@
 pub mod support;
 
 pub mod data_path;
+pub mod engines;
 pub mod input;
 pub mod operator;
 pub mod ports;
@@ -38,6 +39,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("inbound", data_path::inbound),
     ("outbound", data_path::outbound),
     ("replay_window_restore", data_path::replay_window_restore),
+    ("engines", engines::engines),
     ("config", operator::config),
     ("pcap", ports::pcap),
     ("tun_split", ports::tun_split),

@@ -1,3 +1,5 @@
+//! Inbound processing of a whole gateway: any datagrams.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::data_path::inbound(data));
