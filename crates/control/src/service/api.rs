@@ -131,14 +131,22 @@ fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     if socket_peercred(stream)?.uid != rustix::process::geteuid() {
         return answer(stream, &json!({ "error": "only the gateway's own user may ask" }));
     }
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
-    let reply = reply(&line, shared).unwrap_or_else(|e| json!({ "error": e }));
-    answer(stream, &reply)
+    converse(stream, stream, shared)
 }
 
-fn answer(mut stream: &UnixStream, reply: &Value) -> io::Result<()> {
-    stream.write_all(format!("{reply}\n").as_bytes())
+/// Reads one request from `input` and writes the answer to `output`, a line each.
+///
+/// # Errors
+/// Those of reading and writing. What is wrong with the request is an answer.
+pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Result<()> {
+    let mut line = String::new();
+    BufReader::new(input.take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
+    let reply = reply(&line, shared).unwrap_or_else(|e| json!({ "error": e }));
+    answer(output, &reply)
+}
+
+fn answer(mut output: impl Write, reply: &Value) -> io::Result<()> {
+    output.write_all(format!("{reply}\n").as_bytes())
 }
 
 /// The answer to one request; anyone's bytes may stand in it.
