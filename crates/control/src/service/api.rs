@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest request, in bytes.
+/// The longest request, in bytes, its line end among them.
 const MAX_REQUEST_BYTES: u64 = 4096;
 /// Clients served at the same time; more are told to come back.
 const MAX_CLIENTS: usize = 8;
@@ -139,8 +139,9 @@ fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
 /// # Errors
 /// Those of reading and writing. What is wrong with the request is an answer.
 pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Result<()> {
-    let mut line = String::new();
-    BufReader::new(input.take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
+    let mut line = Vec::new();
+    // One byte more, to tell a request that is too long from one that just fits.
+    BufReader::new(input.take(MAX_REQUEST_BYTES + 1)).read_until(b'\n', &mut line)?;
     let reply = reply(&line, shared).unwrap_or_else(|e| json!({ "error": e }));
     answer(output, &reply)
 }
@@ -150,8 +151,11 @@ fn answer(mut output: impl Write, reply: &Value) -> io::Result<()> {
 }
 
 /// The answer to one request; anyone's bytes may stand in it.
-fn reply(line: &str, shared: &Shared) -> Result<Value, String> {
-    let request: Value = serde_json::from_str(line).map_err(|e| format!("the request is no JSON: {e}"))?;
+fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
+    if line.len() as u64 > MAX_REQUEST_BYTES {
+        return Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes"));
+    }
+    let request: Value = serde_json::from_slice(line).map_err(|e| format!("the request is no JSON: {e}"))?;
     let installed = shared.installed();
     match request["verb"].as_str() {
         Some("status") => Ok(report::status(&shared.facts, &installed)),
