@@ -109,6 +109,83 @@ fn operator() {
     write("config", "broken.toml", b"[gateway]\nlog = 7\n[[tunnel]]\nname = \"a\nsuite = []\n");
 }
 
+fn keys() {
+    let hex = |count: usize| (0..count).map(|n| format!("{:02x}", n * 7 % 256)).collect::<String>();
+    for (name, choice, mode, text) in [
+        ("plain", 0x80u8, 0o600u16, hex(20)),
+        ("with-prefix-and-spaces", 0x81, 0o400, format!(" \n0x {}\n:{}\r\n", hex(30), hex(6))),
+        ("two-keys", 0x83, 0o640, hex(36)),
+        ("not-hex", 4, 0o600, format!("{}\nxy", hex(12))),
+        ("short", 5, 0o600, hex(3)),
+    ] {
+        write("keys", name, &[&[choice][..], &mode.to_be_bytes(), text.as_bytes()].concat());
+    }
+    let text = |suite: &str, out: &str, inb: &str, more: &str| {
+        format!(
+            "[gateway]\nstate = \"s\"\n[port.protected]\nkind = \"tun\"\nname = \"t0\"\n[port.unprotected]\nkind = \"socket\"\n\
+             [[tunnel]]\nname = \"a\"\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.2\"\nsuite = \"{suite}\"\n\
+             selectors = [ {{ local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" }} ]\n\
+             outbound = {{ spi = 0x1001, {out} }}\ninbound = {{ spi = 0x1002, {inb} }}\n{more}"
+        )
+    };
+    let env = text("aes128gcm16", "key_env = \"K0\"", "key_env = \"K1\"", "");
+    let files = text(
+        "chacha20poly1305",
+        "key_file = \"@0\"",
+        "key_file = \"@1\"",
+        "known_answer = { iv_seed = 3 }\n",
+    );
+    let same = text("aes128-sha1", "key_file = \"@0\"", "key_env = \"K0\"", "");
+    for (name, choice, bytes, text) in
+        [("variables", 0u8, 20, env), ("files", 1, 36, files), ("one-key-twice", 0, 36, same)]
+    {
+        let all = hex(2 * bytes);
+        let keys = [run(&all.as_bytes()[..2 * bytes]), run(&all.as_bytes()[2 * bytes..])].concat();
+        write("config_load", name, &[&[choice, 2][..], &keys, text.as_bytes()].concat());
+    }
+}
+
+fn control_socket() {
+    let question = r#"{"verb":"explain","side":"protected","source":"10.1.0.1","destination":"10.2.0.1""#;
+    for (name, text) in [
+        ("status", r#"{"verb":"status"}"#.to_owned()),
+        ("sa-list", r#"{"verb":"sa-list"}"#.to_owned()),
+        ("policy-list", r#"{"verb":"policy-list"}"#.to_owned()),
+        ("explain", format!(r#"{question},"protocol":6,"source_port":1024,"destination_port":25}}"#)),
+        (
+            "explain-v6",
+            r#"{"verb":"explain","side":"unprotected","source":"fd02::1","destination":"fd01::1"}"#
+                .to_owned(),
+        ),
+        ("bad-port", format!(r#"{question},"destination_port":65536}}"#)),
+        ("deep", "[".repeat(300)),
+    ] {
+        write("control_request", name, format!("\u{7}{text}\n").as_bytes());
+    }
+    write("control_request", "not-utf-8", b"\x07{\"verb\":\"status\xff\"}\n");
+    write("control_request", "too-long", &[&[0xFF][..], br#"{"verb":"status"}"#, &[b' '; 4200]].concat());
+}
+
+fn store() {
+    let lease = |key: u8, block: u8| [5, key, block];
+    let change = |kind: u8, at: u32, value: u8| {
+        let [_, a, b, c] = at.to_be_bytes();
+        vec![kind, a, b, c, value]
+    };
+    let damage = |changes: &[Vec<u8>]| [&[3][..], &run(&changes.concat())].concat();
+    let history = [&[0][..], &lease(0, 100), &lease(1, 5), &[2, 1, 0, 3, 7, 7, 7], &lease(0, 255)].concat();
+    write("store", "closed-and-opened", &[&history[..], &[0], &lease(0, 1), &[0], &lease(1, 9)].concat());
+    write("store", "killed", &[&history[..], &[1], &lease(0, 3), &[1], &lease(2, 1), &[0]].concat());
+    let flipped: Vec<u8> =
+        [9, 20, 64, 100, 140, 200, 320].iter().flat_map(|&at| damage(&[change(0, at, 3)])).collect();
+    write("store", "header-damaged", &[&history[..], &flipped, &lease(0, 1)].concat());
+    let pages = [change(1, 0x01_02_00, 0), change(2, 0x03_00_00, 0), change(3, 9000, 0), change(4, 5000, 9)];
+    let pages: Vec<u8> = pages.iter().flat_map(|page| damage(std::slice::from_ref(page))).collect();
+    write("store", "pages-damaged", &[&history[..], &[1], &pages, &lease(0, 1)].concat());
+    write("store", "made-up", &[&[1, 1][..], &run(&change(0, 9, 1)), &[0; 300]].concat());
+    write("store", "no-start", &[&[1, 0][..], b"this is no store"].concat());
+}
+
 fn ports() {
     let header: Vec<u8> =
         [0xA1B2_C3D4u32, 0x0004_0002, 0, 0, 65_535, 101].iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -141,5 +218,8 @@ fn main() {
     data_path();
     engines();
     operator();
+    keys();
+    control_socket();
+    store();
     ports();
 }

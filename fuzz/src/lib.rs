@@ -20,29 +20,52 @@
 #[path = "../../crates/gateway/tests/support/mod.rs"]
 pub mod support;
 
+pub mod control_socket;
 pub mod data_path;
 pub mod engines;
 pub mod input;
+pub mod keys;
+pub mod memory_file;
 pub mod operator;
 pub mod ports;
 pub mod replay;
+pub mod store;
 pub mod wire;
 
 /// A target: it takes any bytes.
-pub type Target = fn(&[u8]);
+pub struct Target {
+    /// The name of its binary and of its corpus.
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    /// How often `cargo test` gives it each file of its corpus with a little damage.
+    pub damaged: usize,
+}
 
-/// Every target by its name, which is that of its binary and of its corpus.
-pub const TARGETS: &[(&str, Target)] = &[
-    ("wire_ip", wire::wire_ip),
-    ("esp_trailer", wire::esp_trailer),
-    ("udp", wire::udp),
-    ("inbound", data_path::inbound),
-    ("outbound", data_path::outbound),
-    ("replay_window_restore", data_path::replay_window_restore),
-    ("engines", engines::engines),
-    ("config", operator::config),
-    ("pcap", ports::pcap),
-    ("tun_split", ports::tun_split),
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run, damaged: 2000 }
+}
+
+/// A target that takes a millisecond or more a time.
+const fn slow(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run, damaged: 100 }
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    target("wire_ip", wire::wire_ip),
+    target("esp_trailer", wire::esp_trailer),
+    target("udp", wire::udp),
+    target("inbound", data_path::inbound),
+    target("outbound", data_path::outbound),
+    target("replay_window_restore", data_path::replay_window_restore),
+    target("engines", engines::engines),
+    target("config", operator::config),
+    target("config_load", operator::config_load),
+    target("keys", keys::keys),
+    target("control_request", control_socket::control_request),
+    slow("store", store::store),
+    target("pcap", ports::pcap),
+    target("tun_split", ports::tun_split),
 ];
 
 #[cfg(test)]
@@ -51,15 +74,11 @@ mod tests {
 
     #[test]
     fn every_corpus_is_replayed() {
-        for (name, target) in TARGETS {
-            replay::corpus(name, *target);
-        }
+        TARGETS.iter().for_each(replay::corpus);
     }
 
     #[test]
     fn every_corpus_survives_a_little_damage() {
-        for (name, target) in TARGETS {
-            replay::damaged_corpus(name, *target, 2000);
-        }
+        TARGETS.iter().for_each(replay::damaged_corpus);
     }
 }

@@ -1,5 +1,6 @@
 //! The corpora, replayed without libFuzzer.
 
+use crate::Target;
 use crate::support::Random;
 use std::path::PathBuf;
 
@@ -13,22 +14,22 @@ fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Gives a target each file of its corpus, and says which one it was giving when it fails.
-pub fn corpus(name: &str, target: fn(&[u8])) {
+pub fn corpus(Target { name, run, .. }: &Target) {
     let files = files(name);
     assert!(!files.is_empty(), "the corpus of {name} is empty");
     for (path, bytes) in files {
-        let outcome = std::panic::catch_unwind(|| target(&bytes));
+        let outcome = std::panic::catch_unwind(|| run(&bytes));
         assert!(outcome.is_ok(), "{name} fails on {}", path.display());
     }
 }
 
 /// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test run, the same each time.
-pub fn damaged_corpus(name: &str, target: fn(&[u8]), times: usize) {
+pub fn damaged_corpus(Target { name, run, damaged }: &Target) {
     let mut random = Random::new(1);
     for (path, original) in files(name) {
-        for time in 0..times {
+        for time in 0..*damaged {
             let bytes = damage(&mut random, original.clone());
-            let outcome = std::panic::catch_unwind(|| target(&bytes));
+            let outcome = std::panic::catch_unwind(|| run(&bytes));
             assert!(
                 outcome.is_ok(),
                 "{name} fails on {} damaged (time {time}): {bytes:02x?}",

@@ -1,0 +1,5 @@
+//! Requests to the control socket: any bytes.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::control_socket::control_request(data));

@@ -1,0 +1,90 @@
+//! Keys, as text and as files.
+
+use crate::input::Input;
+use crate::memory_file::MemoryFile;
+use testudo_control::keys::{self, KeyError, KeySource, MAX_KEY_TEXT_BYTES};
+use testudo_crypto::{KeyMaterial, Suite};
+
+/// What a text must give: the bytes of the key, or the error, as the manual has it.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Key(Vec<u8>),
+    TooLong,
+    NotHex { line: usize },
+    Length { expected: usize, found: usize },
+}
+
+/// The rules of a key's text, followed character by character.
+fn model(text: &[u8], suite: Suite) -> Answer {
+    if text.len() > MAX_KEY_TEXT_BYTES {
+        return Answer::TooLong;
+    }
+    let is_space = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0C);
+    let mut at = text.iter().take_while(|&&byte| is_space(byte)).count();
+    if text[at..].starts_with(b"0x") || text[at..].starts_with(b"0X") {
+        at += 2;
+    }
+    let (mut digits, mut line) = (Vec::new(), 1 + text[..at].iter().filter(|&&b| b == b'\n').count());
+    for &byte in &text[at..] {
+        match char::from(byte).to_digit(16) {
+            Some(digit) => digits.push(digit as u8),
+            None if byte == b':' || is_space(byte) => line += usize::from(byte == b'\n'),
+            None => return Answer::NotHex { line },
+        }
+    }
+    let expected = 2 * (suite.key_bytes() + suite.integrity_key_bytes() + suite.salt_bytes());
+    if digits.len() != expected {
+        return Answer::Length { expected, found: digits.len() };
+    }
+    Answer::Key(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+fn answer(result: Result<KeyMaterial, KeyError>) -> Answer {
+    match result {
+        Ok(key) => Answer::Key([key.key(), key.integrity_key(), key.salt()].concat()),
+        Err(KeyError::TooLong) => Answer::TooLong,
+        Err(KeyError::NotHex { line }) => Answer::NotHex { line },
+        Err(KeyError::Length { expected, found }) => Answer::Length { expected, found },
+        Err(other) => panic!("a text that was read gives {other}"),
+    }
+}
+
+/// The key in `text`, by the model.
+#[must_use]
+pub fn key_in(text: &[u8], suite: Suite) -> Option<Vec<u8>> {
+    match model(text, suite) {
+        Answer::Key(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// A text is a key or an error, the same wherever it is kept, and a file that others may read is no place for one.
+pub fn keys(data: &[u8]) {
+    let mut input = Input::new(data);
+    let (choice, mode) = (usize::from(input.byte()), u32::from(input.word()) & 0o777);
+    let suite = Suite::ALL[choice % Suite::ALL.len()];
+    let text = input.take(usize::MAX);
+    let expected = model(text, suite);
+    assert_eq!(answer(keys::parse(text, suite)), expected);
+    if choice & 0x80 != 0 {
+        let file = MemoryFile::new(text, mode | 0o400);
+        match keys::load(&KeySource::File(file.path()), suite, &|_| None) {
+            Err(KeyError::Exposed { mode: found }) => {
+                assert_eq!((found, mode & 0o077 == 0), (mode | 0o400, false))
+            }
+            loaded => {
+                assert_eq!(mode & 0o077, 0, "others may read it");
+                assert_eq!(answer(loaded), expected);
+            }
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(text) {
+        let environment = |name: &str| (name == "KEY").then(|| text.to_owned());
+        assert_eq!(
+            answer(keys::load(&KeySource::Environment("KEY".to_owned()), suite, &environment)),
+            expected
+        );
+        let unset = keys::load(&KeySource::Environment("OTHER".to_owned()), suite, &environment);
+        assert!(matches!(unset, Err(KeyError::Unset)));
+    }
+}
