@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, Parts};
-use testudo_control::service::privileges;
+use testudo_control::service::{privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_gateway::choose_engines;
 use tracing::level_filters::LevelFilter;
@@ -29,6 +29,9 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     }
     let pair = ports::open(configuration)?;
     privileges::drop_privileges().map_err(failure(Kind::Port))?;
+    if configuration.gateway.seccomp {
+        filter_system_calls();
+    }
     let parts = Parts {
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
@@ -41,6 +44,13 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         loaded,
     };
     daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e))
+}
+
+/// A second line of defence: where it cannot be had, the first one must do.
+fn filter_system_calls() {
+    if let Err(error) = system_calls::filter() {
+        tracing::warn!("system calls are not filtered: {error}");
+    }
 }
 
 fn explain_store(error: &StoreError, args: &ConfigArgs) -> Failure {

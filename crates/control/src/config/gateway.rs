@@ -41,9 +41,10 @@ pub(super) fn read_gateway(
     let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
+    let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
     section.finish(walker);
     let buffers = usize::try_from(buffers).ok()?;
-    Some(Gateway { state: state?.value, control, metrics, engines, engines_named, log, buffers })
+    Some(Gateway { state: state?.value, control, metrics, engines, engines_named, log, buffers, seccomp })
 }
 
 fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<String> {

@@ -39,6 +39,8 @@ pub struct Gateway {
     pub log: LogLevel,
     /// Buffers in the pool.
     pub buffers: usize,
+    /// Whether the system calls of the running gateway are filtered.
+    pub seccomp: bool,
 }
 
 /// What is logged: this and everything graver.
@@ -227,6 +229,9 @@ impl Configuration {
             warnings.push(format!(
                 "tunnel {first}{others}: {suite} does not encrypt, anybody on the way can read what it carries"
             ));
+        }
+        if !self.gateway.seccomp {
+            warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
         }
         warnings
     }

@@ -85,10 +85,11 @@ fn expect(text: &str, parts: &[&str]) {
 #[test]
 fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let configuration = good(MINIMAL);
-    let Gateway { state, control, metrics, engines, engines_named, log, buffers } = configuration.gateway;
+    let Gateway { state, control, metrics, engines, engines_named, log, buffers, seccomp } =
+        configuration.gateway;
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
-    assert_eq!((metrics, log, buffers), (None, LogLevel::Info, 4096));
+    assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
     assert_eq!(
         (engines_named, engines.as_slice()),
         (false, &["vaes", "ipsec-mb", "portable"].map(str::to_owned)[..])

@@ -20,6 +20,7 @@ pub mod privileges;
 pub mod report;
 mod saver;
 mod supplier;
+pub mod system_calls;
 pub mod usages;
 mod windows;
 mod worker_time;

@@ -1,7 +1,11 @@
 //! Gives up what the gateway does not need once its ports are open, and keeps keys out of core dumps.
 
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
 
 /// Giving up a privilege failed.
 #[derive(Debug, thiserror::Error)]
@@ -9,10 +13,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 pub struct PrivilegeError {
     step: &'static str,
     #[source]
-    source: rustix::io::Errno,
+    source: Errno,
 }
 
-fn step(step: &'static str) -> impl Fn(rustix::io::Errno) -> PrivilegeError {
+fn step(step: &'static str) -> impl Fn(Errno) -> PrivilegeError {
     move |source| PrivilegeError { step, source }
 }
 
@@ -35,6 +39,26 @@ pub fn drop_privileges() -> Result<(), PrivilegeError> {
     set_no_new_privs(true).map_err(step("forbidding new ones"))?;
     let current = capabilities(None).map_err(step("reading capabilities"))?;
     let kept = CapabilitySet::NET_ADMIN & current.permitted;
+    // Only who has this capability may: a service without it was started with a small bounding set by systemd, or has nothing to lose.
+    if current.effective.contains(CapabilitySet::SETPCAP) {
+        bound(kept).map_err(step("bounding capabilities"))?;
+    }
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("dropping capabilities"))
+}
+
+/// Takes all but these capabilities out of the bounding set: not even a program that is executed can have them again.
+fn bound(kept: CapabilitySet) -> rustix::io::Result<()> {
+    for number in 0..u64::BITS {
+        // The kernel may know more of them than we.
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) if !kept.contains(capability) => remove_capability_from_bounding_set(capability)?,
+            Ok(_) => {}
+            // Past the last one.
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

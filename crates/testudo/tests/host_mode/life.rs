@@ -20,6 +20,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
         .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
+        .test("without_a_filter_of_system_calls_it_says_so", says_that_nothing_is_filtered)
         .test("keys_appear_nowhere", keeps_secrets)
 }
 
@@ -147,6 +148,9 @@ fn gives_up_privileges(link: &mut Link) -> TestResult {
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
         ensure(field("CapEff:") == NET_ADMIN && field("CapPrm:") == NET_ADMIN, || status.clone())?;
         ensure(field("CapInh:") == "0000000000000000" && field("NoNewPrivs:") == "1", || status.clone())?;
+        ensure(field("CapBnd:") == NET_ADMIN && field("CapAmb:") == "0000000000000000", || status.clone())?;
+        // Filtered, by three filters.
+        ensure(field("Seccomp:") == "2" && field("Seccomp_filters:") == "3", || status.clone())?;
         threads += 1;
     }
     ensure(threads >= 4, || format!("{threads} threads: worker, control and metrics were to be among them"))?;
@@ -157,6 +161,17 @@ fn gives_up_privileges(link: &mut Link) -> TestResult {
     let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(format!("/proc/{process}/mem"))?);
     let own = rustix::process::geteuid().as_raw();
     ensure(owner != own || own == 0, || format!("/proc/{process}/mem belongs to {owner}"))?;
+    gateway.stop()
+}
+
+fn says_that_nothing_is_filtered(link: &mut Link) -> TestResult {
+    let [mut config, _] = pair(true)?;
+    config.gateway = "seccomp = false".to_owned();
+    let (gateway, _) = link.start_a(&config)?;
+    let log = gateway.logs("seccomp = false: the system calls of the gateway are not filtered")?;
+    ensure(log.contains("WARN"), || log.clone())?;
+    let status = proc_file(gateway.process(), "status")?;
+    ensure(status.contains("\nSeccomp:\t0\n"), || status.clone())?;
     gateway.stop()
 }
 
