@@ -13,6 +13,9 @@ pub(crate) struct Outlet {
     batch: Batch,
     waiting: VecDeque<Buffer>,
     wait: Wait,
+    /// What the port failed with and nobody has heard of yet. The turn ends first: what was taken before must be
+    /// finished and counted.
+    failure: Option<PortError>,
 }
 
 /// How long packets have waited for a port that took none, in ticks.
@@ -26,7 +29,7 @@ pub(crate) struct Wait {
 
 impl Outlet {
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
-        Self { port, batch: Batch::new(), waiting: VecDeque::new(), wait: Wait::default() }
+        Self { port, batch: Batch::new(), waiting: VecDeque::new(), wait: Wait::default(), failure: None }
     }
 
     /// Whether anything waits.
@@ -57,8 +60,33 @@ impl Outlet {
         }
     }
 
+    /// Takes packets from the port into an empty batch; returns how many. A port that fails gives what it had before, and
+    /// nothing more until its [failure](Self::take_failure) was taken.
+    pub(crate) fn receive(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if self.failure.is_none() {
+            self.failure = self.port.rx(pool, batch).err();
+        }
+        batch.len()
+    }
+
+    /// Sends a part of the batch; returns how many packets left, none where the port fails.
+    fn send(&mut self, pool: &mut Pool) -> usize {
+        if self.failure.is_some() {
+            return 0;
+        }
+        self.port.tx(pool, &mut self.batch).unwrap_or_else(|error| {
+            self.failure = Some(error);
+            0
+        })
+    }
+
+    /// What the port has failed with since this was last called.
+    pub(crate) fn take_failure(&mut self) -> Option<PortError> {
+        self.failure.take()
+    }
+
     /// Sends until all is sent or the port takes no more; returns how many left.
-    pub(crate) fn flush(&mut self, pool: &mut Pool) -> Result<usize, PortError> {
+    pub(crate) fn flush(&mut self, pool: &mut Pool) -> usize {
         let mut sent = 0;
         loop {
             self.refill();
@@ -66,12 +94,12 @@ impl Outlet {
                 if let Some(since) = self.wait.since.take() {
                     self.wait.ended_ticks += ticks().wrapping_sub(since);
                 }
-                return Ok(sent);
+                return sent;
             }
-            match self.port.tx(pool, &mut self.batch)? {
+            match self.send(pool) {
                 0 => {
                     self.wait.since.get_or_insert_with(ticks);
-                    return Ok(sent);
+                    return sent;
                 }
                 n => sent += n,
             }
@@ -80,14 +108,14 @@ impl Outlet {
 
     /// Sends what the port gains nothing from waiting with: all, or, where it joins packets, whole batches, since what is left may still be
     /// joined by what comes next.
-    pub(crate) fn flush_ready(&mut self, pool: &mut Pool) -> Result<(), PortError> {
+    pub(crate) fn flush_ready(&mut self, pool: &mut Pool) {
         if !self.port.joins() {
-            return self.flush(pool).map(drop);
+            self.flush(pool);
+            return;
         }
-        while self.batch.is_full() && self.port.tx(pool, &mut self.batch)? > 0 {
+        while self.batch.is_full() && self.send(pool) > 0 {
             self.refill();
         }
-        Ok(())
     }
 
     /// Fills the batch with what has waited longest.
@@ -154,13 +182,13 @@ mod tests {
         let wait = |outlet: &Outlet| (outlet.wait().ended_ticks > 0, outlet.wait().since.is_some());
         outlet.push(pool.pop().unwrap(), &mut pool);
         assert_eq!(wait(&outlet), (false, false), "what was not offered was not refused");
-        outlet.flush(&mut pool).unwrap();
+        outlet.flush(&mut pool);
         assert_eq!(wait(&outlet), (false, true));
         let since = outlet.wait().since;
-        outlet.flush(&mut pool).unwrap();
+        outlet.flush(&mut pool);
         assert_eq!(outlet.wait().since, since, "the same wait goes on");
         is_open.store(true, Ordering::Relaxed);
-        assert_eq!(outlet.flush(&mut pool).unwrap(), 1);
+        assert_eq!(outlet.flush(&mut pool), 1);
         assert_eq!(wait(&outlet), (true, false));
     }
 }

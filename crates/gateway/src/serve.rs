@@ -52,6 +52,7 @@ pub fn serve(
     let mut next_tick = clock.now();
     let mut task: Option<Task> = None;
     let mut stop_at: Option<Moment> = None;
+    let mut failure: Option<PortError> = None;
     loop {
         let now = clock.now();
         // One command after the other, and of a long one a part at a time.
@@ -73,7 +74,13 @@ pub fn serve(
             worker.tick(now);
             next_tick = Moment(now.0 + TICK);
         }
-        let moved = worker.turn(now)?;
+        let moved = worker.turn(now).unwrap_or_else(|error| {
+            // The end, but what is with engines leaves first, as when the gateway is told to stop.
+            worker.drain();
+            stop_at.get_or_insert(Moment(now.0 + DRAIN));
+            failure.get_or_insert(error);
+            0
+        });
         worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
         worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
         let is_idle = moved == 0;
@@ -82,7 +89,7 @@ pub fn serve(
             let done = is_idle && !worker.is_busy() && !protected && !unprotected;
             if done || now >= deadline {
                 worker.discard_waiting();
-                return Ok(());
+                return failure.map_or(Ok(()), |error| Err(error.into()));
             }
         } else if is_idle && !worker.is_busy() && task.is_none() {
             wait(worker, inbox, next_tick.since(now))?;

@@ -177,39 +177,41 @@ impl Worker {
     /// Does what there is to do, once in each direction; returns how many packets moved.
     ///
     /// # Errors
-    /// [`PortError`] if a port failed for good.
+    /// [`PortError`] if a port failed for good. What was taken by then is finished, sent as far as the ports go, and
+    /// counted; what could not be sent still waits.
     pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
         let was_busy = self.dispatcher.is_busy();
-        let mut moved = self.collect(now)?;
+        let mut moved = self.collect(now);
         // While packets wait for a port, no more are made for it: the queue behind the other port is the place to wait.
         if !self.unprotected.is_waiting() && !self.draining {
-            moved += self.outbound(now)?;
+            moved += self.outbound(now);
         }
         if !self.protected.is_waiting() {
-            moved += self.inbound(now)?;
+            moved += self.inbound(now);
         }
-        if moved > 0 || was_busy {
+        let failure = self.protected.take_failure().or(self.unprotected.take_failure());
+        if moved > 0 || was_busy || failure.is_some() {
             self.publish();
         }
-        Ok(moved)
+        failure.map_or(Ok(moved), Err)
     }
 
     /// Takes what engines have ended since the last turn, and sends what still waits.
-    fn collect(&mut self, now: Moment) -> Result<usize, PortError> {
+    fn collect(&mut self, now: Moment) -> usize {
         let given_up = self.dispatcher.poll(now, &mut self.released);
         if given_up > 0 {
             self.pool.forget(given_up);
             self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
         }
         self.finish(now);
-        Ok(self.protected.flush(&mut self.pool)? + self.unprotected.flush(&mut self.pool)?)
+        self.protected.flush(&mut self.pool) + self.unprotected.flush(&mut self.pool)
     }
 
-    fn outbound(&mut self, now: Moment) -> Result<usize, PortError> {
+    fn outbound(&mut self, now: Moment) -> usize {
         self.outbound_clock.begin();
         let mut moved = 0;
         for _ in 0..rounds(&self.unprotected) {
-            let received = self.protected.port.rx(&mut self.pool, &mut self.batch)?;
+            let received = self.protected.receive(&mut self.pool, &mut self.batch);
             if received == 0 {
                 break;
             }
@@ -224,21 +226,21 @@ impl Worker {
                 self.protected.push(buffer, &mut self.pool);
             }
             if !self.dispatcher.gathers() {
-                self.seal(now)?;
+                self.seal(now);
             }
             if moved >= PACKETS {
                 break;
             }
         }
-        self.seal(now)?;
-        self.flush(moved)?;
+        self.seal(now);
+        self.flush(moved);
         self.outbound_clock.lap(Stage::Transmit);
         self.outbound_clock.end(moved);
-        Ok(moved)
+        moved
     }
 
     /// Has the prepared jobs of what goes out done, and sends what is [ready](Outlet::flush_ready).
-    fn seal(&mut self, now: Moment) -> Result<(), PortError> {
+    fn seal(&mut self, now: Moment) {
         if self.prepared.jobs.is_empty() {
             return self.unprotected.flush_ready(&mut self.pool);
         }
@@ -253,16 +255,15 @@ impl Worker {
             self.finish(now);
         }
         self.outbound_clock.lap(Stage::Finish);
-        self.unprotected.flush_ready(&mut self.pool)?;
+        self.unprotected.flush_ready(&mut self.pool);
         self.outbound_clock.lap(Stage::Transmit);
-        Ok(())
     }
 
-    fn inbound(&mut self, now: Moment) -> Result<usize, PortError> {
+    fn inbound(&mut self, now: Moment) -> usize {
         self.inbound_clock.begin();
         let mut moved = 0;
         for _ in 0..rounds(&self.protected) {
-            let received = self.unprotected.port.rx(&mut self.pool, &mut self.batch)?;
+            let received = self.unprotected.receive(&mut self.pool, &mut self.batch);
             if received == 0 {
                 break;
             }
@@ -274,21 +275,21 @@ impl Worker {
                 self.protected.push(buffer, &mut self.pool);
             }
             if !self.dispatcher.gathers() {
-                self.open(now)?;
+                self.open(now);
             }
             if moved >= PACKETS {
                 break;
             }
         }
-        self.open(now)?;
-        self.flush(moved)?;
+        self.open(now);
+        self.flush(moved);
         self.inbound_clock.lap(Stage::Transmit);
         self.inbound_clock.end(moved);
-        Ok(moved)
+        moved
     }
 
     /// Has the prepared jobs of what came in done, and sends what is [ready](Outlet::flush_ready).
-    fn open(&mut self, now: Moment) -> Result<(), PortError> {
+    fn open(&mut self, now: Moment) {
         if self.prepared.jobs.is_empty() {
             return self.protected.flush_ready(&mut self.pool);
         }
@@ -304,18 +305,16 @@ impl Worker {
             self.finish(now);
             self.inbound_clock.lap(Stage::Finish);
         }
-        self.protected.flush_ready(&mut self.pool)?;
+        self.protected.flush_ready(&mut self.pool);
         self.inbound_clock.lap(Stage::Transmit);
-        Ok(())
     }
 
     /// Sends what `moved` packets have become.
-    fn flush(&mut self, moved: usize) -> Result<(), PortError> {
+    fn flush(&mut self, moved: usize) {
         if moved > 0 {
-            self.unprotected.flush(&mut self.pool)?;
-            self.protected.flush(&mut self.pool)?;
+            self.unprotected.flush(&mut self.pool);
+            self.protected.flush(&mut self.pool);
         }
-        Ok(())
     }
 
     /// Passes ended jobs back through the protocol and on to their port.

@@ -45,7 +45,7 @@ pub trait Port: Send {
     /// Buffers come from `pool`; if that is empty, packets stay where they are.
     ///
     /// # Errors
-    /// [`PortError`] if the device is unusable from now on.
+    /// [`PortError`] if the device is unusable from now on; what was added to `batch` before is there all the same.
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
     /// Sends packets of `batch` and returns how many left it; the rest stays in `batch`, for later, and the packets of one flow never change
@@ -55,7 +55,7 @@ pub trait Port: Send {
     /// that is not full, all go that can go. It returns 0 only if nothing can be sent now.
     ///
     /// # Errors
-    /// [`PortError`] if the device is unusable from now on.
+    /// [`PortError`] if the device is unusable from now on; what was sent before has left `batch` all the same.
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
     /// File descriptors that become readable when [`rx`](Self::rx) has work and writable when [`tx`](Self::tx) can go on.

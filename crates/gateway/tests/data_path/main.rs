@@ -15,6 +15,7 @@ mod late_engine;
 
 mod changes;
 mod drop_reasons;
+mod failing_ports;
 mod formation;
 mod handmade;
 mod headers;

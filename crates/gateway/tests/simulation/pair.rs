@@ -349,6 +349,7 @@ impl<'a> Pair<'a> {
         let turn = Duration::from_millis(if self.scenario.keeps { 5 } else { 1 });
         loop {
             self.gateways[place(side)].clock.advance(turn);
+            self.fail_a_port_at_times(side);
             let refused = self.refused_numbers(side);
             self.gateways[place(side)].turn();
             self.notice_refusals(side, self.refused_numbers(side) - refused);
@@ -359,6 +360,15 @@ impl<'a> Pair<'a> {
             }
         }
         self.gateways[place(side)].assert_books_balance();
+    }
+
+    /// Ports fail at any of their calls, for once: what was taken before must not suffer.
+    fn fail_a_port_at_times(&mut self, side: Side) {
+        if self.random.one_in(16) {
+            let gateway = &self.gateways[place(side)];
+            let port = if self.random.one_in(2) { &gateway.protected } else { &gateway.unprotected };
+            port.fail_after(self.random.below(8));
+        }
     }
 
     fn refused_numbers(&self, side: Side) -> u64 {

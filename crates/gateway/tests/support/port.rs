@@ -14,6 +14,21 @@ struct Link {
     refusals: VecDeque<Option<DropReason>>,
     /// Whether packets are put at the very front of their buffers.
     leaves_no_room: bool,
+    /// Calls that still go well before one fails; `None` while none is to fail.
+    fails_after: Option<usize>,
+    failures: usize,
+    calls: usize,
+}
+
+impl Link {
+    /// Counts a call, and says whether it is the one that fails.
+    fn call_fails(&mut self) -> bool {
+        self.calls += 1;
+        let fails = self.fails_after == Some(0);
+        self.fails_after = if fails { None } else { self.fails_after.map(|calls| calls - 1) };
+        self.failures += usize::from(fails);
+        fails
+    }
 }
 
 /// The test's end of a port.
@@ -59,6 +74,21 @@ impl PortHandle {
         self.link().leaves_no_room = true;
     }
 
+    /// The port fails once, after `calls` more calls of `rx` and `tx` that go well.
+    pub fn fail_after(&self, calls: usize) {
+        self.link().fails_after = Some(calls);
+    }
+
+    /// Calls that have failed.
+    pub fn failures(&self) -> usize {
+        self.link().failures
+    }
+
+    /// Calls of `rx` and `tx` so far.
+    pub fn calls(&self) -> usize {
+        self.link().calls
+    }
+
     pub fn refuse_next(&self, reason: DropReason) {
         self.link().refusals.push_back(Some(reason));
     }
@@ -72,7 +102,9 @@ impl Port for ScriptedPort {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let mut link = self.link.link();
         let before = batch.len();
-        while !batch.is_full() && !link.arriving.is_empty() {
+        let fails = link.call_fails();
+        // As a file that is cut short: what it still had comes first.
+        while !batch.is_full() && !link.arriving.is_empty() && !(fails && batch.len() - before == 3) {
             let Some(mut buffer) = pool.pop() else { break };
             let Some(packet) = link.arriving.pop_front() else { break };
             self.counters.rx_packets += 1;
@@ -90,12 +122,14 @@ impl Port for ScriptedPort {
         }
         let received = batch.len() - before;
         self.counters.rx_calls += u64::from(received > 0);
-        Ok(received)
+        if fails { Err(failure(self.name)) } else { Ok(received) }
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let mut link = self.link.link();
+        let fails = link.call_fails();
         let n = link.room.map_or(batch.len(), |room| room.min(batch.len()));
+        let n = if fails { n.min(3) } else { n };
         link.room = link.room.map(|room| room - n);
         for buffer in batch.drain(..n) {
             if let Some(Some(reason)) = link.refusals.pop_front() {
@@ -108,10 +142,14 @@ impl Port for ScriptedPort {
             pool.recycle(buffer);
         }
         self.counters.tx_calls += u64::from(n > 0);
-        Ok(n)
+        if fails { Err(failure(self.name)) } else { Ok(n) }
     }
 
     fn counters(&self) -> PortCounters {
         self.counters
     }
+}
+
+fn failure(port: &str) -> PortError {
+    PortError { port: port.to_owned(), what: "was told to fail".to_owned(), source: None }
 }
