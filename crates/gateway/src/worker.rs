@@ -73,6 +73,12 @@ impl Worker {
         worker
     }
 
+    /// Measures stages in what `source` shows, instead of the processor's ticks: from the next turn on.
+    pub fn measure_in(&mut self, source: fn() -> u64) {
+        self.outbound_clock = StageClock::with_source(source);
+        self.inbound_clock = StageClock::with_source(source);
+    }
+
     /// What it has done, to be read by other threads.
     #[must_use]
     pub fn counters(&self) -> Arc<WorkerCounters> {

@@ -74,7 +74,7 @@ impl Ipsec {
         }
         // All of them are taken: what stands there has no memory.
         batch.clear();
-        clock.lap(Stage::Headers);
+        clock.lap(Stage::Framing);
     }
 
     /// Tells ESP from the rest, and cuts off what stands behind the datagram.
@@ -222,6 +222,7 @@ impl Ipsec {
         pool: &mut Pool,
         jobs: &mut Vec<Job>,
     ) {
+        let many_sas = self.inbound.exceed_the_cache();
         let Some(sa) = self.inbound.get_mut(sa_ref) else {
             return discard(buffers, DropReason::UnknownSpi, pool);
         };
@@ -245,7 +246,7 @@ impl Ipsec {
         if !all_right {
             sa.refuse_wrong(parsed, jobs, from, pool);
         }
-        if self.spd.is_indexed() {
+        if many_sas {
             jobs[from..].iter().for_each(|job| sa.window.prefetch(job.aad.sequence()));
         }
     }

@@ -105,6 +105,9 @@ impl Ipsec {
         if self.spd.is_indexed() {
             self.prefetch_policy(jobs);
         }
+        if self.inbound.exceed_the_cache() {
+            self.prefetch_sas(jobs);
+        }
         at = 0;
         for &CompletedRun { sa, jobs: count, is_done } in &runs {
             match self.inbound.get_mut(sa) {
@@ -128,7 +131,15 @@ impl Ipsec {
         }
     }
 
-    /// Asks for what the checks on inner packets will need: it is spread over memory where there are many policies and SAs.
+    /// Prefetches the selectors and counters of the SAs.
+    fn prefetch_sas(&self, jobs: &[Job]) {
+        for sa in jobs.iter().filter_map(|job| self.inbound.get(Prepared::sa_of(job))) {
+            sa.inbound_selectors.prefetch();
+            sa.counters.prefetch();
+        }
+    }
+
+    /// Prefetches the entries of the SPD's index that the checks on inner packets will need.
     fn prefetch_policy(&self, jobs: &[Job]) {
         for job in jobs {
             let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
@@ -136,10 +147,6 @@ impl Ipsec {
                 self.spd.prefetch_v4(Pair::of_arriving(addresses));
             } else if let Some((source, destination)) = unchecked_v6(inner) {
                 self.spd.prefetch(destination, source);
-            }
-            if let Some(sa) = self.inbound.get(Prepared::sa_of(job)) {
-                sa.inbound_selectors.prefetch();
-                sa.counters.prefetch();
             }
         }
     }

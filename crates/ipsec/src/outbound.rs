@@ -42,11 +42,10 @@ impl Ipsec {
         }
         let mut runs = Runs::default();
         self.ask_policy(&parsed, &mut runs);
-        clock.lap(Stage::Policy);
-        if self.spd.is_indexed() {
+        if self.outbound.exceed_the_cache() {
             self.prefetch_counters(&runs);
         }
-        clock.lap(Stage::Sa);
+        clock.lap(Stage::Policy);
         out.jobs.reserve(batch.len());
         for (disposition, metas, buffers) in runs.over(parsed.as_slice(), batch) {
             match disposition {
@@ -57,7 +56,7 @@ impl Ipsec {
         }
         // All of them are taken: what stands there has no memory.
         batch.clear();
-        clock.lap(Stage::Headers);
+        clock.lap(Stage::Framing);
     }
 
     /// Asks policy for each packet, and for the memory of the SAs that it leads to.

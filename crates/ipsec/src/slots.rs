@@ -8,7 +8,7 @@ pub struct SaRef(u32);
 
 const SLOT_BITS: u32 = 24;
 /// One less than the bits can tell: [`SaRef::NOBODY`] has the last.
-const MAX_PLACES: u32 = (1 << SLOT_BITS) - 1;
+const MAX_SLOTS: u32 = (1 << SLOT_BITS) - 1;
 
 impl SaRef {
     /// The slot, a small number: for tables that run in parallel.
@@ -41,6 +41,9 @@ pub(crate) struct Entry<T> {
     sa: SaRef,
 }
 
+/// Entries that stay in the first-level cache, with their windows and counters, next to packets and round keys.
+const CACHED: usize = 8;
+
 /// Entries that are made at a time. A table that grew as a whole would stand still while a hundred thousand SAs are copied.
 const BLOCK: usize = 256;
 
@@ -60,7 +63,14 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// The sa that the next [`insert`](Self::insert) gives; `None` if 2^24 - 1 entries are in use.
+    /// Whether entries are so many that they, and what they point to, are worth prefetching: with few, all of it is in the
+    /// first-level cache, and a prefetch is an instruction for nothing.
+    #[inline]
+    pub(crate) fn exceed_the_cache(&self) -> bool {
+        self.used - self.free.len() > CACHED
+    }
+
+    /// The handle that the next [`insert`](Self::insert) gives; `None` if 2^24 - 1 entries are in use.
     pub(crate) fn insert(&mut self, value: T) -> Option<SaRef> {
         let sa = self.free.pop().or_else(|| self.grow())?;
         let entry = self.entry_mut(sa)?;
@@ -70,7 +80,7 @@ impl<T> Slots<T> {
 
     /// The next slot that was never in use.
     fn grow(&mut self) -> Option<SaRef> {
-        let slot = u32::try_from(self.used).ok().filter(|&n| n < MAX_PLACES)?;
+        let slot = u32::try_from(self.used).ok().filter(|&n| n < MAX_SLOTS)?;
         if self.used == self.blocks.len() * BLOCK {
             let block: Box<[Entry<T>]> =
                 (slot..).take(BLOCK).map(|slot| Entry { value: None, sa: SaRef(slot) }).collect();

@@ -9,15 +9,17 @@ pub enum Stage {
     Receive,
     /// Reading headers; from the unprotected side, telling ESP from the rest.
     Parse,
-    /// The SPD; from the unprotected side, the inner packet: taken out of what stood around it, and checked (RFC 4301 5.2).
+    /// The SPD, and the SA that it names; from the unprotected side, decapsulation and the checks of the inner packet
+    /// (RFC 4301 5.2).
     Policy,
-    /// Finding the SA and asking whether it may pass packets; from the unprotected side, the replay check.
+    /// From the unprotected side only: finding SAs by their SPIs.
     Sa,
-    /// Sequence numbers, headers, trailers, jobs.
-    Headers,
+    /// Lifetime and sequence numbers, or the replay check; then headers, trailers and jobs.
+    Framing,
     /// Engines, with all that is done to bring jobs there and back.
     Cryptography,
-    /// Verdicts; from the unprotected side, committing sequence numbers.
+    /// Verdicts; from the unprotected side, committing sequence numbers. What goes packet by packet (near the end of a
+    /// lifetime, from a peer that may have moved, or after an engine that was late) is decapsulated here as well.
     Finish,
     /// Giving packets to a port.
     Transmit,
@@ -30,7 +32,7 @@ impl Stage {
         Stage::Parse,
         Stage::Policy,
         Stage::Sa,
-        Stage::Headers,
+        Stage::Framing,
         Stage::Cryptography,
         Stage::Finish,
         Stage::Transmit,
@@ -44,7 +46,7 @@ impl Stage {
             Stage::Parse => "parse",
             Stage::Policy => "policy",
             Stage::Sa => "sa",
-            Stage::Headers => "headers",
+            Stage::Framing => "framing",
             Stage::Cryptography => "cryptography",
             Stage::Finish => "finish",
             Stage::Transmit => "transmit",
@@ -92,8 +94,9 @@ impl StageTimes {
 pub const MEASURED_OF: u32 = 17;
 
 /// Attributes the time of batches to stages. Owned by one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StageClock {
+    source: fn() -> u64,
     last: u64,
     is_measuring: bool,
     turn: u32,
@@ -101,14 +104,34 @@ pub struct StageClock {
     times: StageTimes,
 }
 
+impl Default for StageClock {
+    /// A clock that reads the processor's [`ticks`].
+    fn default() -> Self {
+        Self::with_source(ticks)
+    }
+}
+
 impl StageClock {
+    /// A clock that reads its time from `source`, which may be anything that only grows: stages are then measured in that.
+    #[must_use]
+    pub fn with_source(source: fn() -> u64) -> Self {
+        Self {
+            source,
+            last: 0,
+            is_measuring: false,
+            turn: 0,
+            current: [0; Stage::ALL.len()],
+            times: StageTimes::default(),
+        }
+    }
+
     /// A batch begins. What an unfinished one had is forgotten.
     #[inline]
     pub fn begin(&mut self) {
         self.is_measuring = self.turn == 0;
         if self.is_measuring {
             self.current = [0; Stage::ALL.len()];
-            self.last = ticks();
+            self.last = (self.source)();
         }
     }
 
@@ -116,7 +139,7 @@ impl StageClock {
     #[inline]
     pub fn lap(&mut self, stage: Stage) {
         if self.is_measuring {
-            let now = ticks();
+            let now = (self.source)();
             self.current[stage as usize] += now.wrapping_sub(self.last);
             self.last = now;
         }

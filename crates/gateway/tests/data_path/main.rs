@@ -25,4 +25,5 @@ mod many_tunnels;
 mod policies;
 mod roaming;
 mod rubbish;
+mod stages;
 mod suites;

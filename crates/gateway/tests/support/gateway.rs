@@ -4,7 +4,7 @@ use super::{LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_gateway::{Clock, ManualClock, PortPair, TunnelInstall, Update, Worker};
-use testudo_ipsec::{Moment, Policy, Spd};
+use testudo_ipsec::{Installed, Moment, Policy, Spd};
 use testudo_packet::{DropReason, Pool};
 
 /// Buffers of a pool and the bytes of each.
@@ -66,11 +66,15 @@ impl Gateway {
     }
 
     pub fn install(&mut self, tunnel: TunnelInstall) {
+        self.install_seen(tunnel);
+    }
+
+    /// As [`install`](Self::install), for who looks at the SAs' counters.
+    pub fn install_seen(&mut self, tunnel: TunnelInstall) -> Installed {
         let now = self.now();
         let update = Update { install: vec![tunnel], ..Update::default() };
-        for (_, outcome) in self.worker.update(update, now) {
-            outcome.expect("the tunnel can be installed");
-        }
+        let (_, outcome) = self.worker.update(update, now).pop().expect("an outcome for the tunnel");
+        outcome.expect("the tunnel can be installed")
     }
 
     /// One turn. It may end with an error only if a port was told to fail in it.

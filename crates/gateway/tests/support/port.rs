@@ -65,6 +65,11 @@ impl PortHandle {
         std::mem::take(&mut self.link().left)
     }
 
+    /// Packets that the gateway has sent and nobody has taken.
+    pub fn departed(&self) -> usize {
+        self.link().left.len()
+    }
+
     pub fn set_room(&self, room: Option<usize>) {
         self.link().room = room;
     }

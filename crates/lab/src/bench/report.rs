@@ -145,7 +145,7 @@ fn figure(value: f64) -> String {
 fn short_name(stage: Stage) -> &'static str {
     match stage {
         Stage::Receive => "rx",
-        Stage::Headers => "head",
+        Stage::Framing => "frame",
         Stage::Cryptography => "crypt",
         Stage::Finish => "fin",
         Stage::Transmit => "tx",

@@ -93,8 +93,8 @@ pub fn bottleneck(change: &Change) -> Bottleneck {
 fn what(stage: Stage) -> &'static str {
     match stage {
         Stage::Receive => "receive (taking packets from the port)",
-        Stage::Headers => "headers and sequence numbers",
-        Stage::Sa => "SA lookup and checks",
+        Stage::Framing => "framing (replay check or sequence numbers, headers)",
+        Stage::Sa => "SA lookup",
         Stage::Transmit => "transmit (giving packets to the port)",
         other => other.name(),
     }

@@ -109,7 +109,7 @@ fn tells_stages(link: &mut Link) -> TestResult {
         let told = &stages[direction];
         let names: BTreeSet<_> =
             told["ticks"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-        let expected = ["receive", "parse", "policy", "sa", "headers", "cryptography", "finish", "transmit"];
+        let expected = ["receive", "parse", "policy", "sa", "framing", "cryptography", "finish", "transmit"];
         ensure(names == expected.into_iter().collect(), || format!("{told:#}"))?;
         // A system call and a whole packet's cryptography are no matter of no time.
         for stage in ["receive", "cryptography", "transmit"] {
