@@ -24,7 +24,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 fn gateway(side: Side, engines: Vec<Box<dyn Engine>>) -> Gateway {
-    let mut gateway = Gateway::new(spec().policies(side).into(), PoolSize(512, 2048), engines);
+    let mut gateway = Gateway::new(spec().policies(side), PoolSize(512, 2048), engines);
     gateway.install(spec().install(side, &mut LeaseTwin::new(1 << 40), None));
     gateway
 }

@@ -73,14 +73,14 @@ fn subject(side: Side) -> Subject {
     let done = Arc::<AtomicU64>::default();
     let engines: Vec<Box<dyn Engine>> =
         vec![Box::new(Counting(PortableEngine::new(), Arc::clone(&done))), Box::new(PortableEngine::new())];
-    let mut gateway = Gateway::new(spec().policies(side).into(), PoolSize(512, 2048), engines);
+    let mut gateway = Gateway::new(spec().policies(side), PoolSize(512, 2048), engines);
     let installed = gateway.install_seen(spec().install(side, &mut LeaseTwin::new(1 << 40), None));
     gateway.worker.measure_in(progress);
     Subject { gateway, installed, done }
 }
 
 fn sealed() -> Vec<Vec<u8>> {
-    let mut a = Gateway::new(spec().policies(Side::A).into(), PoolSize(512, 2048), portable());
+    let mut a = Gateway::new(spec().policies(Side::A), PoolSize(512, 2048), portable());
     a.install(spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None));
     (0..PACKETS).for_each(|_| a.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()));
     a.settle();
