@@ -1,8 +1,8 @@
 //! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and for nobody else.
 
 use super::installed::InstalledTunnels;
+use super::peer::is_own_user;
 use super::report::{self, Facts, Peers, Question, Side};
-use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
@@ -128,7 +128,7 @@ impl Drop for ControlSocket {
 fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    if socket_peercred(stream)?.uid != rustix::process::geteuid() {
+    if !is_own_user(stream)? {
         return answer(stream, &json!({ "error": "only the gateway's own user may ask" }));
     }
     converse(stream, stream, shared)

@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod installed;
 pub mod leases;
 pub mod metrics;
+mod peer;
 pub mod privileges;
 pub mod report;
 mod saver;

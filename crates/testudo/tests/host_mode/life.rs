@@ -1,10 +1,10 @@
 //! Beginning and end of a gateway, and what it holds on to in between.
 
-use crate::support::config::{Config, pair};
-use crate::support::gateway::{Gateway, proc_file};
+use crate::support::config::{CONFIGURATION, Config, pair};
+use crate::support::gateway::{Gateway, PROGRAM, proc_file};
 use crate::support::link::Link;
 use crate::support::{Outcome, ensure, wait};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -19,6 +19,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_kill_forgets_no_more_of_a_lifetime_than_came_since_the_last_save", forgets_little)
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
+        .test("its_owner_may_ask_from_outside_of_its_namespaces", answers_outside)
         .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
         .test("without_a_filter_of_system_calls_it_says_so", says_that_nothing_is_filtered)
         .test("keys_appear_nowhere", keeps_secrets)
@@ -133,6 +134,23 @@ fn keeps_others_out(link: &mut Link) -> TestResult {
     let modes = [mode("made/for/it/control.sock")?, mode("made/for/it")?, mode("made")?, mode("state.redb")?];
     ensure(modes.iter().all(|mode| mode & 0o077 == 0), || format!("others may use one of {modes:?}"))?;
     gateway.stop()
+}
+
+/// A client outside of the gateway's PID namespace has no process number there.
+fn answers_outside(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let folder = link.prepare(&config)?;
+    let mut command = link.a.command("unshare");
+    command.args(["--pid", "--fork", "--kill-child", PROGRAM, "run"]).arg(folder.join(CONFIGURATION));
+    let mut gateway = Gateway::spawn(command, &folder)?;
+    gateway.hears("READY=1")?;
+    let status = gateway.ask_json(&["status"])?;
+    ensure(status["tunnels"] == 1, || format!("{status:#}"))?;
+    // The process started is `unshare`, which ends with the gateway.
+    let parent = gateway.process();
+    let child = proc_file(parent, &format!("task/{parent}/children"))?.trim().parse()?;
+    kill_process(Pid::from_raw(child).ok_or("no child")?, Signal::TERM)?;
+    wait::until("for the end of the gateway", || Ok(gateway.is_alive().is_err().then_some(())))
 }
 
 fn gives_up_privileges(link: &mut Link) -> TestResult {
