@@ -181,6 +181,18 @@ fn a_misspelled_key_is_an_error_with_a_suggestion() {
 }
 
 #[test]
+fn the_keys_that_are_known_are_listed_once_each() {
+    let selector = with("selectors = [ {", "selectors = [ { zzz = 1, ");
+    for text in [in_gateway("zzz = 1"), in_tunnel("zzz = 1"), format!("{MINIMAL}zzz = 1"), selector] {
+        let errors = Configuration::parse(&text, "t.toml").unwrap_err();
+        let help = errors.errors().iter().find_map(|e| e.help.as_deref()).unwrap_or_default();
+        let keys: Vec<_> = help.strip_prefix("the keys here are: ").expect(help).split(", ").collect();
+        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len(), "{help}");
+    }
+}
+
+#[test]
 fn a_missing_key_is_an_error_with_an_example() {
     expect(&with("state = \"state.redb\"", ""), &["gateway.state", "the key `state`", "found nothing"]);
     expect(&with("suite = \"aes128gcm16\"", ""), &["tunnel[site-b].suite", "`suite = \"aes128gcm16\"`"]);

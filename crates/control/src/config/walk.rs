@@ -127,7 +127,10 @@ impl<'d> Section<'d> {
 
     /// Is this key there? Asking makes it a known key.
     pub(super) fn value(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
-        self.asked.push(key);
+        // Some are asked for more than once, and are shown once.
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
         self.table?.get(key)
     }
 
