@@ -134,12 +134,14 @@ pub struct ReplayArgs {
 /// Which gateway to ask.
 #[derive(Debug, Args)]
 pub struct QueryArgs {
-    /// Control socket of the gateway
-    #[arg(long, value_name = "SOCKET", env = "TESTUDO_CONTROL", conflicts_with = "config")]
-    pub control: Option<PathBuf>,
-    /// Configuration file that names the control socket
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file of the gateway, which names its control socket
     pub config: Option<PathBuf>,
+    /// Control socket of the gateway [default: $TESTUDO_CONTROL, else /run/testudo/control.sock]
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+    /// The same as CONFIG, as it was written before every verb took that.
+    #[arg(long = "config", value_name = "FILE", hide = true, conflicts_with = "config")]
+    pub config_option: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -215,4 +217,34 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Directory to write testudo.1 and a page for each verb to
     pub directory: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_takes_a_configuration_as_it_is() {
+        let explain = ["explain", "10.0.0.1", "10.0.0.2"];
+        let files = ["replay", "--rx", "protected=in.pcap"];
+        let asking = [&["status"][..], &["top"], &["sa", "list"], &["policy", "list"], &explain];
+        for words in [&["run"][..], &["check"], &["init"], &files].into_iter().chain(asking) {
+            let line = [&["testudo"], words, &["t.toml"]].concat();
+            assert!(Cli::try_parse_from(&line).is_ok(), "{line:?}");
+        }
+        for words in asking {
+            for more in [&[][..], &["--config", "t.toml"], &["--control", "c.sock"]] {
+                let line = [&["testudo"], words, more].concat();
+                assert!(Cli::try_parse_from(&line).is_ok(), "{line:?}");
+            }
+            let line = [&["testudo"], words, &["t.toml", "--config", "u.toml"]].concat();
+            assert!(Cli::try_parse_from(&line).is_err(), "{line:?}");
+        }
+    }
 }

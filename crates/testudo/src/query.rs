@@ -5,7 +5,8 @@ use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
 use crate::table::{Table, cell, grouped};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use testudo_control::service::api::ask;
 use testudo_control::service::daemon::control_path;
 
@@ -15,18 +16,59 @@ const UNNAMED_PROTOCOL: u8 = 255;
 /// Where a gateway's control socket is unless somebody says otherwise.
 const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
 
-/// The control socket of the gateway that is asked.
-pub fn socket(args: &QueryArgs) -> Result<PathBuf, Failure> {
-    match (&args.control, &args.config) {
-        (Some(path), _) => Ok(path.clone()),
-        (None, Some(config)) => control_path(config).map_err(failure(Kind::Configuration)),
-        (None, None) => Ok(DEFAULT_CONTROL.into()),
+/// The variable that names the control socket where the command line does not.
+const CONTROL_VARIABLE: &str = "TESTUDO_CONTROL";
+
+/// The gateway that is asked.
+pub struct Asked {
+    socket: PathBuf,
+    /// Whether nobody has said which gateway it is.
+    is_default: bool,
+}
+
+impl Asked {
+    /// The gateway that the command line names, else the environment, else the one of the systemd unit.
+    pub fn find(args: &QueryArgs) -> Result<Self, Failure> {
+        Self::choose(args, std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty()))
     }
+
+    fn choose(args: &QueryArgs, environment: Option<OsString>) -> Result<Self, Failure> {
+        let config = args.config.as_ref().or(args.config_option.as_ref());
+        let named = config.map(|config| control_path(config)).transpose();
+        let named = named.map_err(failure(Kind::Configuration))?;
+        let socket = match (&args.control, named) {
+            (Some(given), Some(named)) if !is_same(given, &named) => {
+                let config = config.map(|config| config.display().to_string()).unwrap_or_default();
+                let (given, named) = (given.display(), named.display());
+                let words = format!(
+                    "--control is {given}, but {config} names the control socket {named}: give one of them"
+                );
+                return Err(Failure::new(Kind::Configuration, words));
+            }
+            (Some(path), _) => Some(path.clone()),
+            (None, named) => named.or(environment.map(PathBuf::from)),
+        };
+        let is_default = socket.is_none();
+        Ok(Self { socket: socket.unwrap_or_else(|| DEFAULT_CONTROL.into()), is_default })
+    }
+
+    /// Its answer.
+    pub fn ask(&self, request: &Value) -> Result<Value, Failure> {
+        ask(&self.socket, request).map_err(|error| {
+            let hint = "; a gateway elsewhere is named by its CONFIG, --control or $TESTUDO_CONTROL";
+            Failure::new(Kind::Unreachable, format!("{error}{}", if self.is_default { hint } else { "" }))
+        })
+    }
+}
+
+/// Whether two paths lead to the same file, as far as that can be told.
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Asks, and prints the answer: as it is with `--json`, else by `show`.
 fn query(args: &QueryArgs, request: &Value, show: fn(&Value)) -> Result<(), Failure> {
-    let answer = ask(&socket(args)?, request).map_err(failure(Kind::Unreachable))?;
+    let answer = Asked::find(args)?.ask(request)?;
     if args.json {
         outln!("{answer}")
     } else {
@@ -178,4 +220,68 @@ fn show_explanation(answer: &Value) {
         outln!("place {place} ({origin}): yes, {} {}", cell(&policy["action"]), cell(&policy["selector"]));
     }
     outln!("=> {}", cell(&answer["verdict"]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIGURATION: &str = r#"
+        [gateway]
+        state = "state.redb"
+        control = "run/control.sock"
+        [port.protected]
+        kind = "tun"
+        name = "testudo0"
+        [port.unprotected]
+        kind = "socket"
+    "#;
+
+    fn choose(
+        config: Option<&Path>,
+        control: Option<&Path>,
+        environment: Option<&str>,
+    ) -> Result<Asked, Failure> {
+        let [config, control] = [config, control].map(|path| path.map(Path::to_owned));
+        let args = QueryArgs { config, control, config_option: None, json: false };
+        Asked::choose(&args, environment.map(OsString::from))
+    }
+
+    #[test]
+    fn what_is_typed_wins_over_the_environment_and_that_over_the_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("t.toml");
+        std::fs::write(&config, CONFIGURATION).unwrap();
+        let named = folder.path().join("run/control.sock");
+        let found = |config, control, environment| choose(config, control, environment).unwrap().socket;
+        assert_eq!(found(Some(&config), None, Some("env.sock")), named);
+        assert_eq!(found(None, Some(Path::new("c.sock")), Some("env.sock")), Path::new("c.sock"));
+        assert_eq!(found(None, None, Some("env.sock")), Path::new("env.sock"));
+        assert_eq!(found(None, None, None), Path::new(DEFAULT_CONTROL));
+        assert_eq!(found(Some(&config), Some(&named), None), named);
+        std::fs::create_dir(folder.path().join("run")).unwrap();
+        std::fs::write(&named, "").unwrap();
+        let roundabout = folder.path().join("run/../run/control.sock");
+        assert_eq!(found(Some(&config), Some(&roundabout), None), roundabout);
+    }
+
+    #[test]
+    fn two_gateways_at_once_are_an_error_that_names_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("t.toml");
+        std::fs::write(&config, CONFIGURATION).unwrap();
+        let refused = choose(Some(&config), Some(Path::new("/other.sock")), None).err().unwrap();
+        let words = format!("{refused:?}");
+        for word in ["--control is /other.sock", "t.toml", "run/control.sock", "give one of them"] {
+            assert!(words.contains(word), "{words} lacks {word}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_that_nobody_named_is_told_from_one_that_somebody_did() {
+        let words = |control| format!("{:?}", choose(None, control, None).unwrap().ask(&json!({})).err());
+        assert!(!words(Some(Path::new("/nowhere.sock"))).contains("is named by its CONFIG"));
+        let default = Asked { socket: "/nowhere.sock".into(), is_default: true };
+        assert!(format!("{:?}", default.ask(&json!({})).err()).contains("is named by its CONFIG"));
+    }
 }

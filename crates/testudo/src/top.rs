@@ -11,20 +11,18 @@ mod view;
 use crate::cli::TopArgs;
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
-use crate::query::socket;
+use crate::query::Asked;
 use change::Change;
 use reading::Reading;
 use screen::{Screen, Wake};
 use serde_json::json;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use testudo_control::service::api::ask;
 use view::Picture;
 
 /// `testudo top`
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
-    let mut watch = Watch { socket: socket(&args.gateway)?, interval: args.interval, last: None };
+    let mut watch = Watch { gateway: Asked::find(&args.gateway)?, interval: args.interval, last: None };
     watch.read()?;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let is_live = !args.gateway.json && args.count.is_none() && !is_dumb && io::stdout().is_terminal();
@@ -33,20 +31,20 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
 
 /// A gateway that is asked again and again.
 struct Watch {
-    socket: PathBuf,
+    gateway: Asked,
     interval: Duration,
     last: Option<(Instant, Reading)>,
 }
 
-fn ask_status(socket: &Path) -> Result<Reading, Failure> {
-    let status = ask(socket, &json!({ "verb": "status" })).map_err(failure(Kind::Unreachable))?;
+fn ask_status(gateway: &Asked) -> Result<Reading, Failure> {
+    let status = gateway.ask(&json!({ "verb": "status" }))?;
     Reading::parse(&status).map_err(failure(Kind::Unreachable))
 }
 
 impl Watch {
     /// Asks once more; what happened since the last time, unless this is the first one or another gateway answers now.
     fn read(&mut self) -> Result<Option<(Change, Reading)>, Failure> {
-        let reading = ask_status(&self.socket)?;
+        let reading = ask_status(&self.gateway)?;
         let change = self.last.as_ref().and_then(|(_, last)| Change::between(last, &reading));
         // From when it was due, so that what asking takes does not add up; unless that is long past.
         let now = Instant::now();

@@ -1,7 +1,7 @@
 //! What a gateway tells about itself: tables for people, JSON and metrics for programs.
 
-use crate::support::config::{Config, pair};
-use crate::support::gateway::Gateway;
+use crate::support::config::{CONFIGURATION, Config, pair};
+use crate::support::gateway::{Gateway, PROGRAM, Said};
 use crate::support::link::Link;
 use crate::support::stream::Stream;
 use crate::support::wait::{self, PATIENCE};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
 use testudo_lab::traffic::ping;
@@ -22,6 +23,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("sa_list_tells_what_each_sa_has_done", lists_associations)
         .test("policy_list_tells_the_spd_in_its_order", lists_policies)
         .test("explain_tells_policy_and_sa_and_why_not_the_others", explains)
+        .test("every_verb_finds_the_gateway_by_its_configuration", asks_by_configuration)
         .test("metrics_are_openmetrics_with_help_for_every_family", serves_metrics)
 }
 
@@ -67,6 +69,21 @@ fn prints(gateway: &Gateway, verb: &[&str], words: &[&str]) -> Outcome<()> {
     ensure(said.code == Some(0) && missing.is_empty(), || {
         format!("{verb:?} lacks {missing:?}:\n{}", said.stdout)
     })
+}
+
+fn asks_by_configuration(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let (gateway, folder) = link.start_a(&config)?;
+    let config = folder.join(CONFIGURATION);
+    let explain = ["explain", "10.1.0.1", "10.2.0.1"];
+    for words in [&["status"][..], &["top", "--count=1", "--interval=0.1"], &["sa", "list"], &explain] {
+        let mut command = Command::new(PROGRAM);
+        // What is typed wins.
+        command.args(words).arg(&config).env("TESTUDO_CONTROL", "/nowhere.sock");
+        let said = Said::from(wait::output(&mut command)?);
+        ensure(said.code == Some(0), || format!("{words:?}: {said:#?}"))?;
+    }
+    gateway.stop()
 }
 
 fn tells_status(link: &mut Link) -> TestResult {
