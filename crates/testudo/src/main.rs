@@ -12,6 +12,7 @@ mod engines;
 mod exit;
 mod host_routes;
 mod init;
+mod interface;
 mod out;
 mod ports;
 mod query;

@@ -1,14 +1,13 @@
 //! Opens the ports that a configuration asks for.
 
 use crate::exit::{Failure, Kind, failure};
-use crate::host_routes;
+use crate::{host_routes, interface};
 use testudo_control::Configuration;
 use testudo_control::config::Action;
 use testudo_control::service::daemon::endpoints;
 use testudo_gateway::PortPair;
 use testudo_packet::Pool;
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
-use testudo_port_tun::configure::Prefix;
 use testudo_port_tun::{TunConfig, TunPort};
 
 /// The longest packet that either port may carry, in bytes: what a pool's buffers must hold. Whatever the MTU of the link, a peer may
@@ -34,8 +33,7 @@ pub fn open(configuration: &Configuration) -> Result<PortPair, Failure> {
 fn open_tun(configuration: &Configuration) -> Result<TunPort, Failure> {
     let settings = &configuration.protected;
     let port = TunPort::open(&TunConfig::new(&settings.name)).map_err(failure(Kind::Port))?;
-    let addresses: Vec<_> =
-        settings.addresses.iter().map(|a| Prefix::new(a.address, a.prefix_length)).collect();
+    let addresses = interface::addresses(configuration);
     let routes = host_routes::wanted(configuration);
     port.configure(&addresses, settings.mtu.into(), &routes).map_err(failure(Kind::Port))?;
     tracing::info!(

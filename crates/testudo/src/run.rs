@@ -2,7 +2,7 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
-use crate::{engines, host_routes, ports};
+use crate::{engines, host_routes, interface, ports};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
@@ -28,6 +28,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
     let pair = ports::open(configuration)?;
+    let keep_interface = interface::keeper(configuration)?;
     privileges::drop_privileges().map_err(failure(Kind::Port))?;
     if configuration.gateway.seccomp {
         filter_system_calls();
@@ -41,6 +42,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         engines,
         engine_reports,
         change_routes: Box::new(host_routes::change),
+        keep_interface,
         loaded,
     };
     daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e))

@@ -68,6 +68,9 @@ pub enum DaemonError {
 /// Changes the host's routes into the tunnels for a new configuration; what fails is told in words.
 pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<(), String>>;
 
+/// Keeps the TUN interface as the configuration in force wants it. Called several times a second; it must not wait.
+pub type InterfaceKeeper = Box<dyn FnMut(&Configuration)>;
+
 /// Everything that a gateway starts from, opened and checked by the program.
 pub struct Parts {
     /// Version of the program.
@@ -88,6 +91,8 @@ pub struct Parts {
     pub engine_reports: Vec<EngineReport>,
     /// Changes routes at a reload.
     pub change_routes: RouteChanger,
+    /// Looks after the interface.
+    pub keep_interface: InterfaceKeeper,
 }
 
 enum News {
@@ -140,6 +145,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         path: parts.path,
         store: parts.store,
         change_routes: parts.change_routes,
+        keep_interface: parts.keep_interface,
         leases,
         supplier,
         saver: Saver::new(),
@@ -200,6 +206,7 @@ struct Daemon {
     path: PathBuf,
     store: Arc<dyn LeaseStore>,
     change_routes: RouteChanger,
+    keep_interface: InterfaceKeeper,
     leases: Arc<Leases>,
     supplier: Supplier,
     saver: Saver,
@@ -237,6 +244,7 @@ impl Daemon {
             if self.thread.is_finished() || self.supplier.is_finished() {
                 return self.stop();
             }
+            (self.keep_interface)(&self.shared.installed().configuration);
             self.save();
         }
     }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-const RTM_NEWLINK: u16 = 16;
+pub(crate) const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
@@ -97,6 +97,23 @@ pub fn apply(
     addresses.iter().try_for_each(|&address| session.add_address(address))?;
     session.set_up()?;
     routes.iter().try_for_each(|&route| session.add_route(route))
+}
+
+/// Gives `interface`, which was down and is up again, back its addresses and routes: all that can be had, and what failed.
+#[must_use]
+pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<ConfigureError> {
+    let mut session = match Session::open(interface) {
+        Ok(session) => session,
+        Err(error) => return vec![error],
+    };
+    let mut failures: Vec<_> =
+        addresses.iter().filter_map(|&address| session.add_address(address).err()).collect();
+    for &route in routes {
+        // One that somebody else has brought back already is ours all the same; another interface's is an error.
+        let _ = session.remove_route(route);
+        failures.extend(session.add_route(route).err());
+    }
+    failures
 }
 
 /// Adds an address; one that is there already stays.

@@ -19,6 +19,7 @@
 //! | [`coalesce`] | which packets may be joined, and the header of the whole: pure functions on bytes |
 //! | [`vnet`] | the header that says how to cut (virtio 1.2, 5.1.6) |
 //! | [`configure`] | addresses, MTU and routes of the interface, by netlink |
+//! | [`LinkWatch`] | whether somebody takes the interface down or up |
 //!
 //! Rings of the FFI: `device` calls ioctl(2) and owns the descriptor; everything else is safe code on top of it.
 //!
@@ -40,7 +41,9 @@ pub mod split;
 mod tests;
 mod transmit;
 pub mod vnet;
+mod watch;
 
 pub use device::Offloads;
 pub use error::{ConfigureError, OpenError};
 pub use port::{TunConfig, TunPort};
+pub use watch::{LinkChange, LinkWatch};

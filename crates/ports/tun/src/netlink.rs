@@ -1,14 +1,18 @@
 //! A few messages of rtnetlink(7), each sent and awaited for its acknowledgment.
 
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// `struct nlmsghdr`.
-const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 0x01;
+/// `RTMGRP_LINK`: what happens to interfaces.
+const LINKS: u32 = 1;
+/// The longest message about an interface that is read whole; of a longer one the fixed part is enough.
+const DATAGRAM_BYTES: usize = 4096;
 const NLM_F_ACK: u16 = 0x04;
 /// Fail if it exists.
 pub(crate) const EXCLUSIVE: u16 = 0x200;
@@ -45,14 +49,41 @@ impl Message {
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
+    answer: Box<[u8; DATAGRAM_BYTES]>,
 }
 
 impl Netlink {
     pub(crate) fn open() -> io::Result<Self> {
+        Self::with(SocketFlags::CLOEXEC)
+    }
+
+    fn with(flags: SocketFlags) -> io::Result<Self> {
         // No protocol means number 0, which is NETLINK_ROUTE.
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
-        Ok(Self { socket, sequence: 0 })
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        Ok(Self { socket, sequence: 0, answer: Box::new([0; DATAGRAM_BYTES]) })
+    }
+
+    /// A socket that the kernel tells what happens to interfaces.
+    pub(crate) fn of_links() -> io::Result<Self> {
+        let netlink = Self::with(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::bind(&netlink.socket, &SocketAddrNetlink::new(0, LINKS))?;
+        Ok(netlink)
+    }
+
+    /// The next datagram from the kernel; `None` if there is none yet.
+    pub(crate) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        loop {
+            match rustix::net::recvfrom(&self.socket, &mut self.answer[..], RecvFlags::empty()) {
+                Ok((length, _, from)) => {
+                    if is_kernel(from) {
+                        return Ok(self.answer.get(..length));
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     /// The index of the interface `name`.
@@ -60,8 +91,8 @@ impl Netlink {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
     }
 
-    /// Sends the message and waits for the kernel's verdict, which it gives before sendto(2) returns.
-    pub(crate) fn request(&mut self, message: Message) -> io::Result<()> {
+    /// Sends the message, and waits for nothing.
+    pub(crate) fn send(&mut self, message: Message) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = message.0;
         let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -69,14 +100,24 @@ impl Netlink {
         bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(&self.socket, &bytes, SendFlags::empty(), &kernel)?;
-        let mut answer = [0; 4096];
+        Ok(())
+    }
+
+    /// Sends the message and waits for the kernel's verdict, which it gives before sendto(2) returns.
+    pub(crate) fn request(&mut self, message: Message) -> io::Result<()> {
+        self.send(message)?;
         loop {
-            let (received, _) = rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
-            if let Some(verdict) = verdict(&answer[..received], self.sequence) {
+            let (received, _) = rustix::net::recv(&self.socket, &mut self.answer[..], RecvFlags::empty())?;
+            if let Some(verdict) = verdict(&self.answer[..received], self.sequence) {
                 return verdict;
             }
         }
     }
+}
+
+/// Other processes have port numbers.
+fn is_kernel(from: Option<SocketAddrAny>) -> bool {
+    from.and_then(|from| SocketAddrNetlink::try_from(from).ok()).is_some_and(|from| from.pid() == 0)
 }
 
 /// The verdict on request `sequence` in a datagram; `None` if it is about something else.

@@ -20,6 +20,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
         .test("its_owner_may_ask_from_outside_of_its_namespaces", answers_outside)
+        .test("an_interface_that_comes_up_again_has_its_addresses_and_routes", restores_the_interface)
         .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
         .test("without_a_filter_of_system_calls_it_says_so", says_that_nothing_is_filtered)
         .test("keys_appear_nowhere", keeps_secrets)
@@ -151,6 +152,40 @@ fn answers_outside(link: &mut Link) -> TestResult {
     let child = proc_file(parent, &format!("task/{parent}/children"))?.trim().parse()?;
     kill_process(Pid::from_raw(child).ok_or("no child")?, Signal::TERM)?;
     wait::until("for the end of the gateway", || Ok(gateway.is_alive().is_err().then_some(())))
+}
+
+fn restores_the_interface(link: &mut Link) -> TestResult {
+    let [mut a, b] = pair(true)?;
+    a.addresses.push("fd00:7::1/64".to_owned());
+    let (peer, _) = link.start_b(&b)?;
+    let (mut gateway, _) = link.start_a(&a)?;
+    passes(link, 3)?;
+    let state = |link: &Link| -> Outcome<[String; 3]> {
+        let show = |words: &[&str]| link.a.run(words);
+        Ok([
+            show(&["ip", "-4", "-o", "address", "show", "dev", "testudo0"])?,
+            show(&["ip", "-6", "-o", "address", "show", "dev", "testudo0", "scope", "global"])?,
+            show(&["ip", "-4", "route", "show", "dev", "testudo0"])?,
+        ])
+    };
+    let before = state(link)?;
+    ensure(before.iter().all(|text| !text.is_empty()), || format!("{before:?}"))?;
+    for round in 1..=2 {
+        link.a.run(&["ip", "link", "set", "testudo0", "down"])?;
+        ensure(state(link)?[2].is_empty(), || "the routes are still there".to_owned())?;
+        link.a.run(&["ip", "link", "set", "testudo0", "up"])?;
+        let counted = |text: &str| gateway.log().matches(text).count();
+        wait::until("for the line on the interface", || {
+            Ok((counted("testudo0 is up again, with its addresses (2) and routes (1)") == round)
+                .then_some(()))
+        })?;
+        ensure(counted("testudo0 was taken down") == round, || gateway.log())?;
+        ensure(state(link)? == before, || format!("{before:?} became {:?}", state(link)))?;
+        passes(link, 3)?;
+    }
+    gateway.is_alive()?;
+    gateway.stop()?;
+    peer.stop()
 }
 
 fn gives_up_privileges(link: &mut Link) -> TestResult {

@@ -1,0 +1,48 @@
+//! Keeps the TUN interface as the configuration wants it while the gateway runs.
+
+use crate::exit::{Failure, Kind, failure};
+use crate::host_routes;
+use testudo_control::Configuration;
+use testudo_control::service::daemon::InterfaceKeeper;
+use testudo_port_tun::configure::{Prefix, restore};
+use testudo_port_tun::{LinkChange, LinkWatch};
+
+/// The addresses that a configuration gives to the interface.
+pub fn addresses(configuration: &Configuration) -> Vec<Prefix> {
+    let wanted = configuration.protected.addresses.iter();
+    wanted.map(|a| Prefix::new(a.address, a.prefix_length)).collect()
+}
+
+/// Tells when somebody takes the interface down, and gives it back its addresses and routes when it comes up again. To be called with
+/// the configuration that is in force, often enough that nobody waits for it.
+pub fn keeper(configuration: &Configuration) -> Result<InterfaceKeeper, Failure> {
+    let watch = LinkWatch::open(&configuration.protected.name).map_err(failure(Kind::Port))?;
+    let mut watch = Some(watch);
+    Ok(Box::new(move |configuration: &Configuration| {
+        let changes = watch.as_mut().map_or_else(|| Ok(Vec::new()), LinkWatch::changes);
+        match changes {
+            Ok(changes) => changes.into_iter().for_each(|change| tell(change, configuration)),
+            Err(e) => {
+                tracing::error!("{}: no longer watched: {e}", configuration.protected.name);
+                watch = None;
+            }
+        }
+    }))
+}
+
+fn tell(change: LinkChange, configuration: &Configuration) {
+    let name = &configuration.protected.name;
+    if change == LinkChange::Down {
+        tracing::warn!(
+            "{name} was taken down: nothing enters or leaves the tunnels until `ip link set {name} up`"
+        );
+        return;
+    }
+    let (addresses, routes) = (addresses(configuration), host_routes::wanted(configuration));
+    let failures = restore(name, &addresses, &routes);
+    failures.iter().for_each(|error| tracing::error!("{name} is up again: {error}"));
+    if failures.is_empty() {
+        let (addresses, routes) = (addresses.len(), routes.len());
+        tracing::info!("{name} is up again, with its addresses ({addresses}) and routes ({routes})");
+    }
+}
