@@ -3,8 +3,11 @@
 mod frame;
 mod judge;
 mod pcap;
+mod tap;
 
+pub(crate) use frame::Ip;
 pub use judge::{Eavesdropper, Seen};
+pub(crate) use tap::Tap;
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Read, Write};

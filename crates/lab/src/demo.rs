@@ -9,7 +9,11 @@
 //! Four hosts in namespaces of their own; at the gateways, two processes of the program with configurations as a
 //! user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent again as
 //! it was and changed. The report says what was measured, and whether every promise was kept.
+//!
+//! Where namespaces or TUN devices are closed, both gateways are in this process ([`memory`]), and the report says so.
 
+mod attacker;
+mod memory;
 mod report;
 mod stages;
 
@@ -20,10 +24,11 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use testudo_crypto::Suite;
+use testudo_gateway::Candidate;
 
 use crate::error::{LabError, io};
-use crate::gateway::SUITES;
-use crate::namespaces::require_tun;
+use crate::gateway::{CONFIGURATION, SUITES};
+use crate::namespaces::{Entered, NamespaceError, require_tun};
 use crate::progress::Progress;
 use crate::render;
 use crate::workspace::{Workspace, enter_with_workspace};
@@ -66,6 +71,10 @@ pub struct DemoOptions {
     #[arg(long)]
     pub engine: Option<String>,
 
+    /// Both gateways in this process, joined by memory ports: what is done anyway where namespaces or /dev/net/tun are closed
+    #[arg(long, conflicts_with = "testudo")]
+    pub memory: bool,
+
     /// Build of the program that runs as gateways [default: this one]
     #[arg(long, hide = true)]
     pub testudo: Option<PathBuf>,
@@ -76,12 +85,12 @@ pub struct DemoOptions {
 }
 
 /// Runs the demonstration and prints its report: success if everything in it is as it must be, failure (1) with
-/// the reasons on standard error otherwise.
+/// the reasons on standard error otherwise. `candidates` are the engines that the program has besides the portable one.
 ///
 /// Call it on the main thread before others start: it runs the program anew inside private namespaces.
 #[must_use = "it says whether the demonstration has failed"]
-pub fn run(options: &DemoOptions) -> ExitCode {
-    let outcome = attempt(options);
+pub fn run(options: &DemoOptions, candidates: Vec<Candidate>) -> ExitCode {
+    let outcome = attempt(options, candidates);
     let failures = match &outcome {
         Ok(report) => report.failures.clone(),
         Err(error) => vec![error.to_string()],
@@ -94,17 +103,55 @@ pub fn run(options: &DemoOptions) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn attempt(options: &DemoOptions) -> Result<Report, LabError> {
+/// A direction of traffic.
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    AToB,
+    BToA,
+}
+
+/// Where the gateways are.
+enum Place {
+    Namespaces(Entered),
+    /// In this process, and why.
+    Memory(String),
+}
+
+/// Finds out where it can be done, and makes the folder of the run there.
+fn place(options: &DemoOptions) -> Result<(Place, Workspace), LabError> {
+    let in_memory = |why: &str| -> Result<_, LabError> {
+        Ok((Place::Memory(why.replace('\n', "; ")), Workspace::make("demo", options.keep)?))
+    };
+    if options.memory {
+        return in_memory("--memory was given");
+    }
     require_programs()?;
-    let (inside, workspace) = enter_with_workspace("demo", options.keep)?;
-    require_tun()?;
+    // Another build of the program is shown as a process or not at all.
+    let may_fall_back = options.testudo.is_none();
+    let (inside, workspace) = match enter_with_workspace("demo", options.keep) {
+        Err(LabError::Namespace(error @ NamespaceError::Forbidden { .. })) if may_fall_back => {
+            return in_memory(&error.to_string());
+        }
+        entered => entered?,
+    };
+    match require_tun() {
+        Err(error) if may_fall_back => Ok((Place::Memory(error.to_string()), workspace)),
+        found => found.map(|()| (Place::Namespaces(inside), workspace)).map_err(LabError::from),
+    }
+}
+
+fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, LabError> {
+    let (place, workspace) = place(options)?;
     let program = program(options.testudo.as_deref())?;
     if !options.json {
-        introduce(options, &workspace);
+        introduce(options, &place, &program, &workspace);
     }
     let silent = options.json || !std::io::stderr().is_terminal();
     let mut progress = Progress::new(Duration::from_secs(2 * options.seconds + 4), silent);
-    let report = stages::run(inside, options, &program, &workspace, &mut progress)?;
+    let report = match place {
+        Place::Namespaces(inside) => stages::run(inside, options, &program, &workspace, &mut progress)?,
+        Place::Memory(why) => memory::run(options, &why, candidates, &workspace, &mut progress)?,
+    };
     drop(progress);
     show(options, &report)?;
     Ok(report)
@@ -135,10 +182,30 @@ pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf, LabError> {
     }
 }
 
-fn introduce(options: &DemoOptions, workspace: &Workspace) {
+fn introduce(options: &DemoOptions, place: &Place, program: &Path, workspace: &Workspace) {
     let fate = if options.keep { "they stay there" } else { "removed at the end; --keep keeps them" };
+    let folder = workspace.path().display();
     println!("site A ══ gateway A ─── unprotected link ─── gateway B ══ site B");
-    println!("configurations, keys, logs: {} ({fate})\n", workspace.path().display());
+    match place {
+        Place::Namespaces(_) => {
+            let configuration = workspace.join("gateway-a").join(CONFIGURATION);
+            println!("configurations, keys, logs: {folder} ({fate})");
+            println!(
+                "watch a gateway from another terminal: {} top {}",
+                program.display(),
+                configuration.display()
+            );
+        }
+        Place::Memory(why) => {
+            println!("IN MEMORY: {why}.");
+            println!(
+                "Both gateways are workers in this process, joined by memory ports: real packets, policies and engines,"
+            );
+            println!("but no network devices, no TCP of a kernel and no processes to watch.");
+            println!("recordings: {folder} ({fate})");
+        }
+    }
+    println!();
     // The bar is drawn on standard error, and should come after this.
     let _ = std::io::stdout().flush();
 }

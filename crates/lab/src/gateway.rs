@@ -3,8 +3,9 @@
 mod files;
 mod status;
 
-pub(crate) use files::UDP_PORT;
+pub(crate) use files::{CONFIGURATION, UDP_PORT, random_bytes};
 pub use files::{Keys, SUITES, Settings};
+pub(crate) use status::{EngineStatus, Ports};
 pub use status::{PortStatus, Status};
 
 use std::fs::{self, File};

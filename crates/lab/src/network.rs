@@ -35,7 +35,7 @@ pub(crate) struct Tunnel<'a> {
 }
 
 /// Addresses of one site.
-struct Plan {
+pub(crate) struct Plan {
     host: &'static str,
     gateway: &'static str,
     network: &'static str,
@@ -44,14 +44,31 @@ struct Plan {
     lengths: (u8, u8),
 }
 
-const fn plan(ipv6: bool, is_a: bool) -> Plan {
-    let (host, gateway, network, outer) = match (ipv6, is_a) {
-        (false, true) => ("10.1.0.2", "10.1.0.1", "10.1.0.0/24", "192.0.2.1"),
-        (false, false) => ("10.2.0.2", "10.2.0.1", "10.2.0.0/24", "192.0.2.2"),
-        (true, true) => ("fd00:1::2", "fd00:1::1", "fd00:1::/64", "2001:db8::1"),
-        (true, false) => ("fd00:2::2", "fd00:2::1", "fd00:2::/64", "2001:db8::2"),
-    };
-    Plan { host, gateway, network, outer, lengths: if ipv6 { (64, 64) } else { (24, 24) } }
+impl Plan {
+    pub(crate) const fn of(ipv6: bool, is_a: bool) -> Self {
+        let (host, gateway, network, outer) = match (ipv6, is_a) {
+            (false, true) => ("10.1.0.2", "10.1.0.1", "10.1.0.0", "192.0.2.1"),
+            (false, false) => ("10.2.0.2", "10.2.0.1", "10.2.0.0", "192.0.2.2"),
+            (true, true) => ("fd00:1::2", "fd00:1::1", "fd00:1::", "2001:db8::1"),
+            (true, false) => ("fd00:2::2", "fd00:2::1", "fd00:2::", "2001:db8::2"),
+        };
+        Self { host, gateway, network, outer, lengths: if ipv6 { (64, 64) } else { (24, 24) } }
+    }
+
+    /// The host's address.
+    pub(crate) fn host(&self) -> Result<IpAddr, LabError> {
+        parse(self.host)
+    }
+
+    /// The gateway's address on the link.
+    pub(crate) fn outer(&self) -> Result<IpAddr, LabError> {
+        parse(self.outer)
+    }
+
+    /// The protected network, and the length of its prefix.
+    pub(crate) fn network(&self) -> Result<(IpAddr, u8), LabError> {
+        Ok((parse(self.network)?, self.lengths.0))
+    }
 }
 
 fn parse(address: &str) -> Result<IpAddr, LabError> {
@@ -61,7 +78,7 @@ fn parse(address: &str) -> Result<IpAddr, LabError> {
 
 impl Site {
     fn build(inside: Entered, ipv6: bool, is_a: bool) -> Result<Self, LabError> {
-        let (plan, letter) = (plan(ipv6, is_a), if is_a { "a" } else { "b" });
+        let (plan, letter) = (Plan::of(ipv6, is_a), if is_a { "a" } else { "b" });
         let host = Namespace::new(inside, &format!("site-{letter}"))?;
         let gateway = Namespace::new(inside, &format!("gateway-{letter}"))?;
         veth((&host, "lan"), (&gateway, "lan"))?;
@@ -69,8 +86,9 @@ impl Site {
         gateway.address("lan", &format!("{}/{}", plan.gateway, plan.lengths.0))?;
         host.route_via("default", plan.gateway)?;
         gateway.forward()?;
-        let (address, outer) = (parse(plan.host)?, parse(plan.outer)?);
-        Ok(Self { host, gateway, address, outer, network: plan.network.to_owned() })
+        let (address, outer) = (plan.host()?, plan.outer()?);
+        let network = format!("{}/{}", plan.network, plan.lengths.0);
+        Ok(Self { host, gateway, address, outer, network })
     }
 }
 
@@ -85,7 +103,7 @@ impl Network {
         let network = Self { a: Site::build(inside, ipv6, true)?, b: Site::build(inside, ipv6, false)? };
         veth((&network.a.gateway, LINK), (&network.b.gateway, LINK))?;
         for (site, is_a) in [(&network.a, true), (&network.b, false)] {
-            let plan = plan(ipv6, is_a);
+            let plan = Plan::of(ipv6, is_a);
             site.gateway.address(LINK, &format!("{}/{}", plan.outer, plan.lengths.1))?;
         }
         Ok(network)

@@ -41,6 +41,13 @@ pub(crate) fn enter_with_workspace(purpose: &str, keep: bool) -> Result<(Entered
     Ok((entered, workspace))
 }
 
+impl Workspace {
+    /// Makes a folder `testudo-PURPOSE-…` for this process alone.
+    pub(crate) fn make(purpose: &str, keep: bool) -> Result<Self, LabError> {
+        Ok(Self { path: make(purpose)?, keep })
+    }
+}
+
 fn make(purpose: &str) -> Result<PathBuf, LabError> {
     for number in 0..1000_u32 {
         let name = format!("testudo-{purpose}-{}-{number}", std::process::id());

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Verb::Sa(cli::SaVerb::List(args)) => query::security_associations(&args),
         Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
         Verb::Explain(args) => query::explain(&args),
-        Verb::Demo(options) => return testudo_lab::demo::run(&options),
+        Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => return args.run(engines::known()),
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),

@@ -17,11 +17,11 @@ pub(super) enum Frame<'a> {
 
 /// An IP packet, recorded in whole or its beginning.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ip<'a> {
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
+pub(crate) struct Ip<'a> {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
     /// IPv4: the protocol; IPv6: the first next header.
-    pub(super) protocol: u8,
+    pub(crate) protocol: u8,
     /// The packet from its IP header on, without what pads a short Ethernet frame.
     pub(super) packet: &'a [u8],
     /// Where in `packet` the payload begins.
@@ -42,6 +42,15 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> Ip<'a> {
+    /// Reads a packet from its IP header on.
+    pub(crate) fn parse(packet: &'a [u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet),
+            6 => Self::parse_v6(packet),
+            _ => None,
+        }
+    }
+
     /// RFC 791 3.1. A later fragment shows no ports, so that nothing can be said about it.
     fn parse_v4(packet: &'a [u8]) -> Option<Self> {
         let header = packet.first_chunk::<20>()?;
@@ -77,7 +86,7 @@ impl<'a> Ip<'a> {
     }
 
     /// The bytes behind the IP header, as far as they were recorded.
-    pub(super) fn payload(&self) -> &'a [u8] {
+    pub(crate) fn payload(&self) -> &'a [u8] {
         self.packet.get(self.payload_at..).unwrap_or(&[])
     }
 }

@@ -60,7 +60,12 @@ impl Eavesdropper {
     pub fn judge(&self, recording: &Recording, seen: &mut Seen) -> Result<(), LabError> {
         seen.not_recorded += recording.not_recorded;
         let headers = self.inner_headers();
-        recording.frames(|frame, length| match self.verdict(frame, &headers) {
+        recording.frames(|frame, length| self.look(&headers, frame, length, seen))
+    }
+
+    /// Adds a frame, recorded in whole or its beginning, to `seen`. `inner_headers` are [`Self::inner_headers`].
+    pub(super) fn look(&self, inner_headers: &[Vec<u8>], frame: &[u8], length: usize, seen: &mut Seen) {
+        match self.verdict(frame, inner_headers) {
             Verdict::Protected => {
                 seen.protected += 1;
                 self.keep(frame, length, &mut seen.to_send_again);
@@ -68,12 +73,12 @@ impl Eavesdropper {
             Verdict::Keepalive => seen.keepalives += 1,
             Verdict::Housekeeping => seen.housekeeping += 1,
             Verdict::Cleartext => seen.cleartext += 1,
-        })
+        }
     }
 
     /// Source and destination as they stand side by side in an IP header, both ways. Eight bytes are enough
     /// that ciphertext does not contain them by chance; one IPv4 address alone would not be.
-    fn inner_headers(&self) -> [Vec<u8>; 2] {
+    pub(super) fn inner_headers(&self) -> [Vec<u8>; 2] {
         let bytes = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
             IpAddr::V6(v6) => v6.octets().to_vec(),

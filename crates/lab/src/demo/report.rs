@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use super::DemoOptions;
 use crate::capture::Seen;
 use crate::gateway::Status;
 use crate::render::{columns, thousands};
 use crate::traffic::RoundTrips;
+use crate::workspace::Workspace;
 
 /// Packets on both sides of a gateway.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -28,13 +30,32 @@ impl Packets {
     }
 }
 
+/// Where the gateways are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    /// Processes in namespaces, with network devices.
+    #[default]
+    Namespaces,
+    /// Workers in this process, joined by memory ports.
+    Memory,
+}
+
 /// Everything that is shown: the members of `--json`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
+    pub(super) mode: Mode,
+    /// Why it is not the mode with namespaces.
+    pub(super) mode_reason: Option<String>,
     /// The mean of both directions.
-    pub(super) tcp_gbit_s: f64,
-    pub(super) tcp_gbit_s_a_to_b: f64,
-    pub(super) tcp_gbit_s_b_to_a: f64,
+    pub(super) tcp_gbit_s: Option<f64>,
+    pub(super) tcp_gbit_s_a_to_b: Option<f64>,
+    pub(super) tcp_gbit_s_b_to_a: Option<f64>,
+    /// UDP data in memory, where there is no TCP.
+    pub(super) memory_gbit_s_a_to_b: Option<f64>,
+    pub(super) memory_gbit_s_b_to_a: Option<f64>,
+    pub(super) memory_packets_sent: u64,
+    pub(super) memory_packets_lost: u64,
     /// The median.
     pub(super) ping_ms: Option<f64>,
     pub(super) pings_sent: usize,
@@ -69,6 +90,35 @@ pub(super) struct Report {
 }
 
 impl Report {
+    fn of(options: &DemoOptions, workspace: &Workspace, mode: Mode) -> Self {
+        Self {
+            mode,
+            seconds: options.seconds,
+            suite: options.suite.clone(),
+            encapsulation: options.encapsulation.clone(),
+            files: options.keep.then(|| workspace.path().display().to_string()),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn in_namespaces(options: &DemoOptions, workspace: &Workspace) -> Self {
+        Self::of(options, workspace, Mode::Namespaces)
+    }
+
+    /// `why` says why it is not in namespaces.
+    pub(super) fn in_memory(options: &DemoOptions, workspace: &Workspace, why: &str) -> Self {
+        Self { mode_reason: Some(why.to_owned()), ..Self::of(options, workspace, Mode::Memory) }
+    }
+
+    /// What both gateways say at the end.
+    pub(super) fn set_gateways(&mut self, [a, b]: &[Status; 2]) {
+        (self.gateway_a, self.gateway_b) = (Packets::of(a), Packets::of(b));
+        self.engine = match (a.engine(), b.engine()) {
+            (a, b) if a == b => a.to_owned(),
+            (a, b) => format!("{a} (A), {b} (B)"),
+        };
+    }
+
     pub(super) fn add_pings(&mut self, trips: &RoundTrips) {
         self.pings_sent += trips.times.len() + trips.lost;
         self.pings_lost += trips.lost;
@@ -87,15 +137,22 @@ impl Report {
 
     /// Checks every expectation. Failures that were noted before stay.
     pub(super) fn conclude(&mut self) {
-        self.tcp_gbit_s = f64::midpoint(self.tcp_gbit_s_a_to_b, self.tcp_gbit_s_b_to_a);
+        let both = self.tcp_gbit_s_a_to_b.zip(self.tcp_gbit_s_b_to_a);
+        self.tcp_gbit_s = both.map(|(there, back)| f64::midpoint(there, back));
+        let (data, there, back) = match self.mode {
+            Mode::Namespaces => ("TCP", self.tcp_gbit_s_a_to_b, self.tcp_gbit_s_b_to_a),
+            Mode::Memory => ("UDP", self.memory_gbit_s_a_to_b, self.memory_gbit_s_b_to_a),
+        };
+        let (sent, lost) = (self.memory_packets_sent, self.memory_packets_lost);
         let expectations = [
             (self.pings_lost == 0, format!("{} of {} pings got no answer", self.pings_lost, self.pings_sent)),
             (
                 self.udp_lost == 0,
                 format!("{} of {} UDP datagrams did not come back", self.udp_lost, self.udp_sent),
             ),
-            (self.tcp_gbit_s_a_to_b > 0.0, "no TCP data from site A to site B".to_owned()),
-            (self.tcp_gbit_s_b_to_a > 0.0, "no TCP data from site B to site A".to_owned()),
+            (there > Some(0.0), format!("no {data} data from site A to site B")),
+            (back > Some(0.0), format!("no {data} data from site B to site A")),
+            (lost == 0, format!("{lost} of {sent} UDP packets were lost in memory")),
             (self.packets_captured > 0, "no ESP packet was seen on the link".to_owned()),
             (
                 self.cleartext_packets_outside == 0,
@@ -130,13 +187,22 @@ impl Report {
         format!("{}\n{}\n{}\n  {verdict}\n{files}", self.speed(), self.sides(), self.security())
     }
 
+    /// A direction's row: what there is in this mode, and plainly what there is not.
+    fn rate(&self, tcp: Option<f64>, memory: Option<f64>) -> String {
+        match (self.mode, tcp, memory) {
+            (Mode::Memory, _, Some(rate)) => format!("not in this mode; UDP in memory: {rate:.2} Gbit/s"),
+            (_, Some(rate), _) => format!("{rate:.2} Gbit/s"),
+            _ => "none".to_owned(),
+        }
+    }
+
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
         pairs(&[
             ("tunnel", format!("{}, {}, ESN", self.encapsulation, self.suite)),
             ("engine in use", self.engine.clone()),
-            ("TCP, site A → site B", format!("{:.2} Gbit/s", self.tcp_gbit_s_a_to_b)),
-            ("TCP, site B → site A", format!("{:.2} Gbit/s", self.tcp_gbit_s_b_to_a)),
+            ("TCP, site A → site B", self.rate(self.tcp_gbit_s_a_to_b, self.memory_gbit_s_a_to_b)),
+            ("TCP, site B → site A", self.rate(self.tcp_gbit_s_b_to_a, self.memory_gbit_s_b_to_a)),
             ("round trip (median ping)", ping),
         ])
     }
@@ -157,7 +223,8 @@ impl Report {
         let mark = |good| if good { "✓" } else { "✗" };
         let refused = |refused: u64, sent: u64| format!("{} {refused} of {sent}", mark(refused == sent));
         // What the kernel hands over in one piece is recorded in one piece.
-        let mut recorded = format!("{} ESP, segments joined", thousands(self.packets_captured));
+        let joined = if self.mode == Mode::Namespaces { ", segments joined" } else { "" };
+        let mut recorded = format!("{} ESP{joined}", thousands(self.packets_captured));
         if self.packets_not_captured > 0 {
             recorded += &format!(", {} missed", thousands(self.packets_not_captured));
         }
@@ -182,8 +249,8 @@ mod tests {
 
     fn good() -> Report {
         let mut report = Report {
-            tcp_gbit_s_a_to_b: 9.0,
-            tcp_gbit_s_b_to_a: 8.0,
+            tcp_gbit_s_a_to_b: Some(9.0),
+            tcp_gbit_s_b_to_a: Some(8.0),
             ping_ms: Some(0.1),
             packets_captured: 5,
             replayed_sent: 16,
@@ -208,7 +275,7 @@ mod tests {
     #[test]
     fn a_good_run_passes_and_every_broken_promise_is_named() {
         assert!(good().passed);
-        assert_eq!(good().tcp_gbit_s, 8.5);
+        assert_eq!(good().tcp_gbit_s, Some(8.5));
         assert_eq!(
             broken(|r| r.cleartext_packets_outside = 1),
             ["1 cleartext packets on the unprotected link"]
@@ -220,7 +287,7 @@ mod tests {
             broken(|r| r.attack_packets_forwarded = 1),
             ["1 of the attacker's packets reached site B"]
         );
-        assert_eq!(broken(|r| r.tcp_gbit_s_b_to_a = 0.0), ["no TCP data from site B to site A"]);
+        assert_eq!(broken(|r| r.tcp_gbit_s_b_to_a = Some(0.0)), ["no TCP data from site B to site A"]);
         assert_eq!(broken(|r| r.packets_captured = 0), ["no ESP packet was seen on the link"]);
         assert_eq!(broken(|r| r.pings_lost = 1).len(), 1);
         assert_eq!(broken(|r| r.udp_lost = 1).len(), 1);
@@ -245,6 +312,25 @@ mod tests {
             assert!(value.get(member).is_some_and(|value| !value.is_null()), "{member}");
         }
         assert_eq!(value["passed"], true);
+    }
+
+    #[test]
+    fn in_memory_udp_is_expected_instead_of_tcp_and_the_table_says_so() {
+        let mut report = Report { mode: Mode::Memory, ..good() };
+        (report.tcp_gbit_s_a_to_b, report.tcp_gbit_s_b_to_a) = (None, None);
+        (report.memory_gbit_s_a_to_b, report.memory_gbit_s_b_to_a) = (Some(3.0), Some(4.0));
+        report.memory_packets_sent = 9;
+        report.conclude();
+        assert!(report.passed && report.tcp_gbit_s.is_none(), "{:?}", report.failures);
+        let table = report.table();
+        assert!(table.contains("not in this mode; UDP in memory: 3.00 Gbit/s"), "{table}");
+        report.memory_packets_lost = 2;
+        report.memory_gbit_s_b_to_a = None;
+        report.conclude();
+        assert_eq!(
+            report.failures,
+            ["no UDP data from site B to site A", "2 of 9 UDP packets were lost in memory"]
+        );
     }
 
     #[test]

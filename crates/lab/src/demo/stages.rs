@@ -4,8 +4,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::DemoOptions;
-use super::report::{Packets, Report};
+use super::attacker::{Attack, FORGED, REPLAYED, count, refused};
+use super::report::Report;
+use super::{DemoOptions, Direction};
 use crate::attack::{self, Recorded};
 use crate::capture::{Capture, Eavesdropper, HEADERS, Seen, WHOLE};
 use crate::error::LabError;
@@ -21,18 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const PINGS: u16 = 50;
 /// Bytes of UDP data: small, nearly a whole packet, and what must be fragmented inside.
 const UDP_SIZES: [usize; 6] = [1, 64, 512, 1350, 4000, 8000];
-/// Packets sent again from the beginning of the run, and as many from its end; and forged ones.
-const ATTACKS: usize = 8;
-/// How far ahead forged sequence numbers are: each one further, all beyond what was sent.
-const AHEAD: u32 = 1000;
 /// How long the refusals may take to be counted.
 const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// Reasons to drop what was sent before. With extended sequence numbers, one that lies left of the window is taken
-/// for one of the next 2^32 (RFC 4303 A2.2), under which the integrity check fails.
-const REPLAYED: [&str; 3] = ["replay_duplicate", "replay_too_old", "authentication_failed"];
-/// The reason to drop what nobody of ours has sent.
-const FORGED: [&str; 1] = ["authentication_failed"];
-
 /// All that the stages share.
 struct Demo<'a> {
     options: &'a DemoOptions,
@@ -62,13 +53,7 @@ pub(super) fn run(
     };
     let gateways = network.start_gateways(&tunnel, program, workspace.path())?;
     let eavesdropper = eavesdropper(&network, options);
-    let report = Report {
-        seconds: options.seconds,
-        suite: options.suite.clone(),
-        encapsulation: options.encapsulation.clone(),
-        files: options.keep.then(|| workspace.path().display().to_string()),
-        ..Report::default()
-    };
+    let report = Report::in_namespaces(options, workspace);
     let mut demo = Demo { options, workspace, progress, network, eavesdropper, gateways, report };
     match demo.stages() {
         Ok(()) => demo.finish(),
@@ -87,13 +72,6 @@ fn eavesdropper(network: &Network, options: &DemoOptions) -> Eavesdropper {
         udp_port: (options.encapsulation == "esp-in-udp").then_some(UDP_PORT),
         inner: [network.a.address, network.b.address],
     }
-}
-
-/// A direction of traffic.
-#[derive(Clone, Copy)]
-enum Direction {
-    AToB,
-    BToA,
 }
 
 impl Demo<'_> {
@@ -148,8 +126,8 @@ impl Demo<'_> {
     }
 
     fn streams(&mut self) -> Result<(), LabError> {
-        self.report.tcp_gbit_s_a_to_b = self.stream(Direction::AToB, "TCP, site A → site B")?;
-        self.report.tcp_gbit_s_b_to_a = self.stream(Direction::BToA, "TCP, site B → site A")?;
+        self.report.tcp_gbit_s_a_to_b = Some(self.stream(Direction::AToB, "TCP, site A → site B")?);
+        self.report.tcp_gbit_s_b_to_a = Some(self.stream(Direction::BToA, "TCP, site B → site A")?);
         Ok(())
     }
 
@@ -177,16 +155,7 @@ impl Demo<'_> {
 
     /// Sends to gateway B in the name of A: packets of the beginning and of the end of the run, and forged ones.
     fn attack(&mut self, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Result<(), LabError> {
-        let last = |packets: &[Vec<u8>]| -> Vec<Recorded> {
-            let recorded = packets.iter().rev().filter_map(|packet| {
-                Recorded::new(packet, self.eavesdropper.esp_at(), self.eavesdropper.udp_port.is_some())
-            });
-            recorded.take(ATTACKS).collect()
-        };
-        let (old, fresh) = (last(old), last(fresh));
-        let forged: Vec<Recorded> =
-            fresh.iter().zip(1_u32..).map(|(packet, number)| packet.forged(number * AHEAD)).collect();
-        let replayed = [old, fresh].concat();
+        let Attack { replayed, forged } = Attack::plan(&self.eavesdropper, old, fresh);
         self.report.valid_refused = self.statuses()?.iter().map(|status| refused(status, &REPLAYED)).sum();
         (self.report.replayed_sent, self.report.forged_sent) = (count(&replayed), count(&forged));
         self.report.replayed_refused = self.strike(&replayed, &REPLAYED)?;
@@ -218,25 +187,11 @@ impl Demo<'_> {
 
     /// Asks the gateways for their counters, ends them, and judges.
     fn finish(mut self) -> Result<Report, LabError> {
-        let [a, b] = self.statuses()?;
-        self.report.gateway_a = Packets::of(&a);
-        self.report.gateway_b = Packets::of(&b);
-        self.report.engine = a.engine().to_owned();
-        if a.engine() != b.engine() {
-            self.report.engine = format!("{} (A), {} (B)", a.engine(), b.engine());
-        }
+        let statuses = self.statuses()?;
+        self.report.set_gateways(&statuses);
         let ends = self.gateways.into_iter().map(Gateway::stop);
         self.report.failures = ends.filter_map(|end| end.err().map(|error| error.to_string())).collect();
         self.report.conclude();
         Ok(self.report)
     }
-}
-
-/// Packets refused for any of `reasons`.
-fn refused(status: &Status, reasons: &[&str]) -> u64 {
-    reasons.iter().map(|reason| status.dropped(reason)).sum()
-}
-
-fn count(packets: &[Recorded]) -> u64 {
-    u64::try_from(packets.len()).unwrap_or(u64::MAX)
 }

@@ -10,7 +10,7 @@ use crate::error::{LabError, io};
 use crate::workspace::write_private;
 
 /// The name of the configuration in a gateway's folder.
-pub(super) const CONFIGURATION: &str = "testudo.toml";
+pub(crate) const CONFIGURATION: &str = "testudo.toml";
 /// The UDP port of ESP at every gateway of ours (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
 
@@ -43,11 +43,16 @@ impl Keys {
     }
 }
 
-fn random_hex(length: usize) -> Result<String, LabError> {
+/// Bytes from the kernel's generator.
+pub(crate) fn random_bytes(length: usize) -> Result<Vec<u8>, LabError> {
     let mut bytes = vec![0; length];
     let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
     read.map_err(io("read /dev/urandom"))?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+    Ok(bytes)
+}
+
+fn random_hex(length: usize) -> Result<String, LabError> {
+    Ok(random_bytes(length)?.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     }))

@@ -8,10 +8,10 @@ const PERIOD: usize = 262_139;
 const COMPARED: usize = 2048;
 
 /// An endless stream of bytes that looks random, the same every time.
-pub(super) struct Pattern(Vec<u8>);
+pub(crate) struct Pattern(Vec<u8>);
 
 impl Pattern {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let next = || {
             // Marsaglia's xorshift64 (2003): any period longer than ours will do.
@@ -24,12 +24,12 @@ impl Pattern {
     }
 
     /// The stream from `position` to the end of the period: never empty.
-    pub(super) fn from(&self, position: u64) -> &[u8] {
+    pub(crate) fn from(&self, position: u64) -> &[u8] {
         &self.0[offset(position)..]
     }
 
     /// Whether `data`, received at `position`, begins as the stream does there.
-    pub(super) fn matches(&self, position: u64, data: &[u8]) -> bool {
+    pub(crate) fn matches(&self, position: u64, data: &[u8]) -> bool {
         let expected = self.from(position);
         let length = data.len().min(COMPARED).min(expected.len());
         data[..length] == expected[..length]

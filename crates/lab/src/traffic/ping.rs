@@ -49,7 +49,7 @@ fn open(address: IpAddr) -> std::io::Result<UdpSocket> {
 }
 
 /// The kernel fills in identifier and checksum.
-fn request(address: IpAddr, number: u16) -> [u8; MESSAGE] {
+pub(crate) fn echo_request(address: IpAddr, number: u16) -> [u8; MESSAGE] {
     let mut message = [0x5a; MESSAGE];
     message[..HEADER].fill(0);
     message[0] = if address.is_ipv6() { 128 } else { 8 };
@@ -58,7 +58,7 @@ fn request(address: IpAddr, number: u16) -> [u8; MESSAGE] {
 }
 
 /// Whether `answer` is the echo reply to `request`: same number, same data.
-fn answers(address: IpAddr, request: &[u8; MESSAGE], answer: &[u8]) -> bool {
+pub(crate) fn echo_answers(address: IpAddr, request: &[u8; MESSAGE], answer: &[u8]) -> bool {
     let reply = if address.is_ipv6() { 129 } else { 0 };
     answer.len() == MESSAGE && answer[0] == reply && answer[6..] == request[6..]
 }
@@ -69,7 +69,7 @@ fn echo(
     number: u16,
     patience: Duration,
 ) -> std::io::Result<Option<Duration>> {
-    let request = request(address, number);
+    let request = echo_request(address, number);
     let started = Instant::now();
     socket.send(&request)?;
     let mut answer = [0; 2 * MESSAGE];
@@ -81,7 +81,7 @@ fn echo(
         socket.set_read_timeout(Some(left))?;
         // Errors here are the network's answer (unreachable) or our patience: no echo in either case.
         if let Ok(length) = socket.recv(&mut answer)
-            && answers(address, &request, &answer[..length])
+            && echo_answers(address, &request, &answer[..length])
         {
             return Ok(Some(started.elapsed()));
         }
@@ -96,16 +96,16 @@ mod tests {
     fn only_the_reply_to_this_request_with_its_data_is_an_answer() {
         for (address, reply) in [("10.0.0.1", 0), ("fd00::1", 129)] {
             let address = address.parse().unwrap();
-            let sent = request(address, 7);
+            let sent = echo_request(address, 7);
             let mut answer = sent;
-            assert!(!answers(address, &sent, &answer), "our own request");
+            assert!(!echo_answers(address, &sent, &answer), "our own request");
             answer[0] = reply;
             answer[4] = 99; // the identifier, which the kernel chose
-            assert!(answers(address, &sent, &answer));
-            assert!(!answers(address, &request(address, 8), &answer), "another number");
-            assert!(!answers(address, &sent, &answer[..63]), "cut short");
+            assert!(echo_answers(address, &sent, &answer));
+            assert!(!echo_answers(address, &echo_request(address, 8), &answer), "another number");
+            assert!(!echo_answers(address, &sent, &answer[..63]), "cut short");
             answer[63] ^= 1;
-            assert!(!answers(address, &sent, &answer), "other data");
+            assert!(!echo_answers(address, &sent, &answer), "other data");
         }
     }
 }

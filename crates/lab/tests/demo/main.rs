@@ -32,7 +32,7 @@ struct BenchLine {
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.first().and_then(|first| first.to_str()) {
-        Some("demo") => demo::run(&DemoLine::parse_from(arguments).options),
+        Some("demo") => demo::run(&DemoLine::parse_from(arguments).options, Vec::new()),
         Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new()),
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),

@@ -1,0 +1,138 @@
+//! An eavesdropper who is handed the packets of a link that is no interface: a queue in memory.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::judge::{Eavesdropper, Seen};
+use super::{WHOLE, pcap};
+use crate::error::{LabError, io};
+
+/// Packets that a file gets at most; all are judged.
+const RECORDED: u64 = 10_000;
+const ETHERNET_HEADER: usize = 14;
+
+/// Judges every packet as it passes, and records the first of them.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    eavesdropper: Eavesdropper,
+    inner_headers: [Vec<u8>; 2],
+    seen: Seen,
+    /// Bytes of each packet that are looked at.
+    snap: u32,
+    output: Option<Output>,
+    frame: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Output {
+    file: BufWriter<File>,
+    path: PathBuf,
+    packets: u64,
+}
+
+impl Output {
+    fn failed(&self) -> impl FnOnce(std::io::Error) -> LabError {
+        io(format!("record to {}", self.path.display()))
+    }
+
+    fn flush(&mut self) -> Result<(), LabError> {
+        self.file.flush().map_err(self.failed())
+    }
+}
+
+impl Tap {
+    pub(crate) fn new(eavesdropper: Eavesdropper) -> Self {
+        let inner_headers = eavesdropper.inner_headers();
+        Self {
+            eavesdropper,
+            inner_headers,
+            seen: Seen::default(),
+            snap: WHOLE,
+            output: None,
+            frame: Vec::new(),
+        }
+    }
+
+    pub(crate) fn eavesdropper(&self) -> &Eavesdropper {
+        &self.eavesdropper
+    }
+
+    /// Records into `path` (pcap) from now on, and no longer into the file before it; looks at `snap` bytes of each frame.
+    pub(crate) fn record(&mut self, path: &Path, snap: u32) -> Result<(), LabError> {
+        if let Some(mut before) = self.output.take() {
+            before.flush()?;
+        }
+        let open = || -> std::io::Result<_> {
+            let mut file = BufWriter::new(File::create(path)?);
+            pcap::write_header(&mut file, snap)?;
+            Ok(file)
+        };
+        let file = open().map_err(io(format!("write {}", path.display())))?;
+        self.snap = snap;
+        self.output = Some(Output { file, path: path.to_owned(), packets: 0 });
+        Ok(())
+    }
+
+    /// A packet passes, from its IP header on.
+    pub(crate) fn packet(&mut self, packet: &[u8]) -> Result<(), LabError> {
+        let kind: [u8; 2] =
+            if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
+        self.frame.clear();
+        self.frame.extend_from_slice(&[0; ETHERNET_HEADER - 2]);
+        self.frame.extend_from_slice(&kind);
+        self.frame.extend_from_slice(packet);
+        let length = self.frame.len();
+        self.frame.truncate(usize::try_from(self.snap).unwrap_or(usize::MAX));
+        self.eavesdropper.look(&self.inner_headers, &self.frame, length, &mut self.seen);
+        if let Some(output) = self.output.as_mut().filter(|output| output.packets < RECORDED) {
+            let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            let written = pcap::write_frame(&mut output.file, time, &self.frame, length);
+            written.map_err(output.failed())?;
+            output.packets += 1;
+        }
+        Ok(())
+    }
+
+    /// The whole packets from the first gateway that passed last.
+    pub(crate) fn take_kept(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.seen.to_send_again)
+    }
+
+    /// What has passed so far; the file is complete.
+    pub(crate) fn finish(&mut self) -> Result<&Seen, LabError> {
+        if let Some(output) = &mut self.output {
+            output.flush()?;
+        }
+        Ok(&self.seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_ends_while_judging_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link.pcap");
+        let [gateways, inner] = [["192.0.2.1", "192.0.2.2"], ["10.1.0.2", "10.2.0.2"]]
+            .map(|pair| pair.map(|address| address.parse().unwrap()));
+        let mut tap = Tap::new(Eavesdropper { gateways, udp_port: None, inner });
+        tap.record(&path, WHOLE).unwrap();
+        let mut cleartext = vec![0; 60];
+        cleartext[..4].copy_from_slice(&[0x45, 0, 0, 60]);
+        for _ in 0..RECORDED + 5 {
+            tap.packet(&cleartext).unwrap();
+        }
+        assert_eq!(tap.finish().unwrap().cleartext, RECORDED + 5);
+        let mut recorded = 0;
+        pcap::read(&path, |frame, length| {
+            assert_eq!((frame.len(), length), (74, 74));
+            recorded += 1;
+        })
+        .unwrap();
+        assert_eq!(recorded, RECORDED);
+    }
+}

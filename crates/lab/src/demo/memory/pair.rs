@@ -1,0 +1,290 @@
+//! Two gateways in this process: workers with a tunnel between them, and memory ports where the network would be.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use testudo_crypto::{KeyMaterial, Suite};
+use testudo_gateway::{
+    Candidate, Clock, EngineOrder, EngineReport, KeyPair, PortPair, SystemClock, TunnelInstall, Update,
+    Worker, choose_engines,
+};
+use testudo_ipsec::{
+    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector,
+    Spd, Spent, TunnelIndex, TunnelParameters,
+};
+use testudo_packet::{Pool, Port};
+use testudo_port_memory::{MemoryHandle, MemoryPort};
+use zeroize::Zeroizing;
+
+use super::host::reflect;
+use crate::capture::Tap;
+use crate::demo::Direction;
+use crate::error::{LabError, io as io_error};
+use crate::gateway::{EngineStatus, PortStatus, Ports, Status, UDP_PORT, random_bytes};
+use crate::network::Plan;
+
+/// Packets that each queue holds: more than are ever under way.
+const QUEUE_PACKETS: usize = 4096;
+/// Buffers of each gateway, and their bytes: the MTU of the link, and what a tunnel adds.
+const BUFFERS: usize = 2048;
+const BUFFER_BYTES: usize = 2048;
+/// The MTU of the link, and the replay window, as in the configurations of the other mode.
+const LINK_MTU: usize = 1500;
+const REPLAY_WINDOW: u32 = 4096;
+/// More numbers than any demonstration takes. They are of keys that are forgotten with this process.
+const NUMBERS: u64 = 1 << 40;
+/// SPIs of the SAs from A to B and back.
+const SPIS: [u32; 2] = [0x1001, 0x1002];
+/// How often a gateway looks at its clock for lifetimes and keepalives.
+const TICK: Duration = Duration::from_secs(1);
+/// How long packets under way may take to come out.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Turns in a row without a packet after which none is under way.
+const QUIET_TURNS: u32 = 64;
+
+/// A gateway, its site, and its end of the link.
+pub(super) struct End {
+    worker: Worker,
+    engines: Vec<EngineReport>,
+    /// What is pushed here comes from the site's host; what the gateway delivers, comes here.
+    pub(super) site: MemoryHandle,
+    link: MemoryHandle,
+}
+
+/// Two gateways and the link between them.
+pub(super) struct Pair {
+    pub(super) ends: [End; 2],
+    clock: SystemClock,
+    next_tick: Moment,
+    tap: Tap,
+}
+
+/// What both gateways are told.
+pub(super) struct Tunnel<'a> {
+    pub(super) suite: &'a str,
+    /// `esp-in-udp` or `esp`.
+    pub(super) encapsulation: &'a str,
+    /// The only engine besides the portable one; `None` for the gateway's own choice.
+    pub(super) engine: Option<&'a str>,
+    pub(super) ipv6: bool,
+}
+
+fn failed<E: std::fmt::Display>(action: &'static str) -> impl Fn(E) -> LabError {
+    move |error| io_error(action)(io::Error::other(error.to_string()))
+}
+
+impl Tunnel<'_> {
+    fn keys(&self, suite: Suite) -> Result<[KeyMaterial; 2], LabError> {
+        let key = || {
+            let bytes = Zeroizing::new(random_bytes(suite.keying_material_bytes())?);
+            KeyMaterial::new(suite, bytes).map_err(failed("make a key"))
+        };
+        Ok([key()?, key()?])
+    }
+
+    fn parameters(
+        &self,
+        is_a: bool,
+        suite: Suite,
+        selector: Selector,
+        keys: &KeyPair,
+    ) -> Result<TunnelParameters, LabError> {
+        let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
+        let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
+        let spis = if is_a { SPIS } else { [SPIS[1], SPIS[0]] };
+        // A suite without a salt has none to put here.
+        let sa = |spi, key: &KeyMaterial| SaParameters {
+            spi,
+            salt: key.salt().try_into().unwrap_or_default(),
+            lifetime: Lifetime::default(),
+            spent: Spent::default(),
+        };
+        let encapsulation = match self.encapsulation {
+            "esp" => Encapsulation::Esp,
+            _ => Encapsulation::EspInUdp { local_port: UDP_PORT, remote_port: UDP_PORT },
+        };
+        Ok(TunnelParameters {
+            name: if is_a { "site-b" } else { "site-a" }.into(),
+            endpoints: Endpoints { local, remote: Some(remote), encapsulation },
+            learn_remote: false,
+            suite,
+            esn: true,
+            replay_window: REPLAY_WINDOW,
+            dscp: Dscp::Copy,
+            path_mtu: LINK_MTU,
+            keepalive: None,
+            selectors: Arc::from([selector]),
+            outbound: sa(spis[0], &keys.outbound),
+            inbound: sa(spis[1], &keys.inbound),
+            first_sequence: 1,
+            lease: Arc::new(Lease::until(NUMBERS)),
+            iv_seed: 0,
+        })
+    }
+
+    fn selector(&self, is_a: bool) -> Result<Selector, LabError> {
+        let prefix = |is_a| -> Result<Prefix, LabError> {
+            let (network, length) = Plan::of(self.ipv6, is_a).network()?;
+            Prefix::new(network, length).map_err(failed("name a network"))
+        };
+        Ok(Selector::between(prefix(is_a)?, prefix(!is_a)?))
+    }
+
+    /// Starts the gateway of one site, with its own engines.
+    fn start(&self, is_a: bool, keys: KeyPair, candidates: &[Candidate]) -> Result<End, LabError> {
+        let (engines, reports) =
+            choose_engines(candidates, EngineOrder::FastestFirst).map_err(failed("start an engine"))?;
+        let [(inner, site), (outer, link)] =
+            ["site", "link"].map(|name| MemoryPort::with_handle(name, QUEUE_PACKETS));
+        let ports = PortPair { protected: Box::new(inner), unprotected: Box::new(outer) };
+        let (suite, selector) = (keys.outbound.suite(), self.selector(is_a)?);
+        let parameters = self.parameters(is_a, suite, selector, &keys)?;
+        let index = TunnelIndex(0);
+        let policies = Arc::new(Spd::new(vec![Policy { selector, action: Action::Protect(index) }]));
+        let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Arc::default());
+        let install = vec![TunnelInstall { index, parameters, keys, window: None, inherits: None }];
+        let update = Update { policies: Some(policies), install, ..Update::default() };
+        for (_, outcome) in worker.update(update, Moment::default()) {
+            outcome.map_err(failed("install a tunnel"))?;
+        }
+        Ok(End { worker, engines: reports, site, link })
+    }
+
+    /// The engines that the gateways may use.
+    fn candidates(&self, mut candidates: Vec<Candidate>) -> Result<Vec<Candidate>, LabError> {
+        let Some(wanted) = self.engine else { return Ok(candidates) };
+        let names: Vec<_> = candidates.iter().map(|candidate| candidate.name).chain(["portable"]).collect();
+        if !names.contains(&wanted) {
+            let words = format!("there is none of that name; the engines are {}", names.join(", "));
+            return Err(io_error(format!("use the engine \"{wanted}\""))(io::Error::other(words)));
+        }
+        candidates.retain(|candidate| candidate.name == wanted);
+        Ok(candidates)
+    }
+}
+
+impl End {
+    /// As `testudo status --json` would say it.
+    pub(super) fn status(&self) -> Status {
+        let port = |port: &dyn Port| {
+            let counters = port.counters();
+            PortStatus { rx_packets: counters.rx_packets, tx_packets: counters.tx_packets }
+        };
+        let (protected, unprotected) = (self.worker.protected_port(), self.worker.unprotected_port());
+        let drops = self.worker.pool().drops().iter();
+        let engines = self.engines.iter();
+        Status {
+            engines: engines.map(|e| EngineStatus { name: e.name.clone(), in_use: e.in_use }).collect(),
+            ports: Ports { protected: port(protected), unprotected: port(unprotected) },
+            drops: drops.map(|(reason, packets)| (reason.name().to_owned(), packets)).collect(),
+        }
+    }
+}
+
+impl Pair {
+    /// Two gateways with a tunnel of fresh keys between them. All that crosses the link passes `tap`.
+    pub(super) fn build(tunnel: &Tunnel, candidates: Vec<Candidate>, tap: Tap) -> Result<Self, LabError> {
+        let candidates = tunnel.candidates(candidates)?;
+        let suite = tunnel.suite.parse().map_err(failed("use a suite"))?;
+        let [there, back] = tunnel.keys(suite)?;
+        let a = KeyPair { outbound: there.clone(), inbound: back.clone() };
+        let b = KeyPair { outbound: back, inbound: there };
+        let ends = [tunnel.start(true, a, &candidates)?, tunnel.start(false, b, &candidates)?];
+        if let Some(refused) = tunnel.engine.and_then(|wanted| refusal(&ends[0].engines, wanted)) {
+            return Err(failed("use that engine")(refused));
+        }
+        Ok(Self { ends, clock: SystemClock::default(), next_tick: Moment::default(), tap })
+    }
+
+    pub(super) fn tap(&mut self) -> &mut Tap {
+        &mut self.tap
+    }
+
+    /// The ends of a direction: where packets come from, and where they go.
+    pub(super) fn sites(&self, direction: Direction) -> (&MemoryHandle, &MemoryHandle) {
+        let [a, b] = &self.ends;
+        match direction {
+            Direction::AToB => (&a.site, &b.site),
+            Direction::BToA => (&b.site, &a.site),
+        }
+    }
+
+    /// Puts a packet on the link towards gateway B, as anybody there can.
+    pub(super) fn inject(&mut self, packet: &[u8]) -> Result<(), LabError> {
+        self.tap.packet(packet)?;
+        self.ends[1].link.input.push(packet);
+        Ok(())
+    }
+
+    /// A turn of both gateways, and of the link: how many packets moved.
+    fn turn(&mut self) -> Result<usize, LabError> {
+        let now = self.clock.now();
+        let is_due = now >= self.next_tick;
+        let mut moved = 0;
+        for end in &mut self.ends {
+            if is_due {
+                end.worker.tick(now);
+            }
+            moved += end.worker.turn(now).map_err(failed("move packets in memory"))?;
+        }
+        if is_due {
+            self.next_tick = Moment(now.0 + TICK);
+        }
+        let [a, b] = &self.ends;
+        for (from, to) in [(&a.link, &b.link), (&b.link, &a.link)] {
+            while let Some(packet) = from.output.pop() {
+                self.tap.packet(&packet)?;
+                // A queue that is full loses packets as a link does; what is lost is counted by who waits for it.
+                to.input.push(&packet);
+                moved += 1;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Turns until nothing is under way.
+    pub(super) fn settle(&mut self) -> Result<(), LabError> {
+        let (deadline, mut quiet) = (Instant::now() + PATIENCE, 0);
+        while quiet < QUIET_TURNS && Instant::now() < deadline {
+            let is_quiet = self.turn()? == 0 && self.ends.iter().all(|end| !end.worker.is_busy());
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+        }
+        Ok(())
+    }
+
+    /// Sends `packet` to the other site, whose host sends it back: what comes home, and how long that took.
+    pub(super) fn round_trip(
+        &mut self,
+        direction: Direction,
+        packet: &[u8],
+    ) -> Result<Option<(Vec<u8>, Duration)>, LabError> {
+        let (near, far) = self.sites(direction);
+        let (near, far) = (near.clone(), far.clone());
+        let started = Instant::now();
+        near.input.push(packet);
+        while started.elapsed() < PATIENCE {
+            self.turn()?;
+            for answer in far.output.drain().iter().filter_map(|packet| reflect(packet)) {
+                far.input.push(&answer);
+            }
+            if let Some(answer) = near.output.pop() {
+                return Ok(Some((answer, started.elapsed())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Why the engine that was asked for is not in use.
+fn refusal(reports: &[EngineReport], wanted: &str) -> Option<String> {
+    let report = reports.iter().find(|report| report.name == wanted)?;
+    (!report.in_use).then(|| format!("{wanted}: {}", report.detail))
+}
+
+/// The gateways' addresses on the link, and the hosts', in the order A, B.
+pub(super) fn addresses(ipv6: bool) -> Result<[[IpAddr; 2]; 2], LabError> {
+    let [a, b] = [Plan::of(ipv6, true), Plan::of(ipv6, false)];
+    Ok([[a.outer()?, b.outer()?], [a.host()?, b.host()?]])
+}

@@ -1,0 +1,132 @@
+//! `testudo demo` as a new user meets it: watched from another terminal, and where the system lets it make no network.
+
+use serde_json::Value;
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_testudo");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs the demonstration in a user namespace that `prepare`, a shell command, has changed first.
+fn demo(prepare: &str, arguments: &[&str]) -> Outcome<Output> {
+    let folder = tempfile::tempdir()?;
+    let script = format!("{prepare} \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh", PROGRAM, "demo"]);
+    let output = command.args(["--seconds", "1"]).args(arguments).env("TMPDIR", folder.path()).output()?;
+    assert_eq!(fs::read_dir(folder.path())?.count(), 0, "it leaves something behind");
+    Ok(output)
+}
+
+/// What `--json` says; the demonstration must have passed.
+fn report(output: &Output) -> Outcome<Value> {
+    assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// That everything was done and found in order in memory, and what cannot be is not claimed.
+fn is_whole(report: &Value) {
+    assert_eq!((&report["passed"], &report["mode"]), (&true.into(), &"memory".into()), "{report:#}");
+    for direction in ["a_to_b", "b_to_a"] {
+        assert!(report[format!("memory_gbit_s_{direction}")].as_f64() > Some(0.0), "{report:#}");
+        assert!(report[format!("tcp_gbit_s_{direction}")].is_null(), "{report:#}");
+    }
+    assert!(report["tcp_gbit_s"].is_null() && report["ping_ms"].as_f64() > Some(0.0), "{report:#}");
+    assert_eq!((&report["replayed_refused"], &report["forged_refused"]), (&16.into(), &8.into()));
+    assert_eq!((&report["pings_lost"], &report["udp_lost"]), (&0.into(), &0.into()));
+    assert_eq!(report["memory_packets_lost"], 0, "{report:#}");
+    // All pings, datagrams and bulk packets are on the link in both directions, and nothing in clear.
+    let count = |key: &str| report[key].as_u64();
+    let others = 2 * (4 * 50 + 2 * 4) + 16 + 8;
+    assert_eq!(
+        count("packets_captured"),
+        count("memory_packets_sent").map(|bulk| bulk + others),
+        "{report:#}"
+    );
+    assert_eq!(report["cleartext_packets_outside"], 0);
+}
+
+/// The other terminal pastes the command that the demonstration prints.
+#[test]
+fn its_gateways_can_be_watched_from_another_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["demo", "--seconds", "3"]).env("TMPDIR", folder.path());
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let shown = lines
+        .find_map(|line| line.strip_prefix("watch a gateway from another terminal: ").map(str::to_owned));
+    let shown = shown.expect("it prints the command");
+    let started = Instant::now();
+    let said = loop {
+        let once = format!("{shown} --count 1 --interval 0.2 --json");
+        let said = Command::new("sh").args(["-c", &once]).output().unwrap();
+        // Until the gateway has its socket, nobody answers.
+        if said.status.success() || started.elapsed() > PATIENCE || child.try_wait().unwrap().is_some() {
+            break said;
+        }
+    };
+    assert!(said.status.success(), "{shown}: {}", text(&said.stderr));
+    let snapshot: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert!(snapshot["engine"].is_string(), "{snapshot:#}");
+    let rest: Vec<_> = lines.collect();
+    assert!(child.wait().unwrap().success(), "{rest:#?}");
+}
+
+#[test]
+fn without_a_tun_device_it_goes_on_in_memory_and_says_so_first() {
+    let hide = "mount -t tmpfs none /dev/net && exec";
+    let output = demo(hide, &[]).unwrap();
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown} {}", text(&output.stderr));
+    let mut lines = shown.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("site A")), "{shown}");
+    let why = lines.next().unwrap();
+    assert!(why.starts_with("IN MEMORY: cannot open /dev/net/tun"), "{shown}");
+    for part in
+        ["TCP, site A → site B", "not in this mode; UDP in memory:", "✓ 16 of 16", "✓ 8 of 8", "✓ every"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let report = report(
+        &demo(hide, &["--json", "--ipv6", "--suite", "aes128-sha1", "--encapsulation", "esp"]).unwrap(),
+    )
+    .unwrap();
+    is_whole(&report);
+    assert!(report["mode_reason"].as_str().unwrap().contains("/dev/net/tun"), "{report:#}");
+}
+
+#[test]
+fn without_namespaces_it_goes_on_in_memory() {
+    // Without capabilities, and with no further user namespace to get any in.
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && \
+                  exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs";
+    let report = report(&demo(forbid, &["--json"]).unwrap()).unwrap();
+    is_whole(&report);
+    let why = report["mode_reason"].as_str().unwrap();
+    assert!(why.contains("cannot create a private user and network namespace"), "{why}");
+}
+
+#[test]
+fn in_memory_every_engine_may_be_chosen_and_one_that_does_not_exist_is_refused() {
+    let run = |engine| {
+        let words = ["demo", "--memory", "--json", "--seconds", "1", "--engine", engine];
+        Command::new(PROGRAM).args(words).output().unwrap()
+    };
+    let report = report(&run("portable")).unwrap();
+    is_whole(&report);
+    assert_eq!(report["engine"], "portable");
+    let refused = run("abacus");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("\"abacus\""), "{}", text(&refused.stderr));
+}
