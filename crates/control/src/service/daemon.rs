@@ -8,6 +8,7 @@ use super::report::Facts;
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
+use super::watchdog::Watchdog;
 use crate::config::{Configuration, KnownAnswers, Loaded};
 use crate::{LeaseStore, StoreError};
 use sd_notify::NotifyState;
@@ -149,6 +150,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         leases,
         supplier,
         saver: Saver::new(),
+        watchdog: Watchdog::from_environment(),
         shared,
         commander,
         thread,
@@ -210,6 +212,7 @@ struct Daemon {
     leases: Arc<Leases>,
     supplier: Supplier,
     saver: Saver,
+    watchdog: Watchdog,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
@@ -246,6 +249,9 @@ impl Daemon {
             }
             (self.keep_interface)(&self.shared.installed().configuration);
             self.save();
+            if self.watchdog.is_alive(&self.commander, Instant::now()) {
+                tell_systemd(&[NotifyState::Watchdog]);
+            }
         }
     }
 

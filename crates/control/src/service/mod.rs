@@ -23,5 +23,6 @@ mod saver;
 mod supplier;
 pub mod system_calls;
 pub mod usages;
+mod watchdog;
 mod windows;
 mod worker_time;
