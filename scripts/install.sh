@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, with sudo only where the
-# place cannot be written otherwise.
+# place cannot be written otherwise; then makes the user that gateways run as, and its folders, unless this is for a package (DESTDIR).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,7 +8,10 @@ prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}$prefix
 program=${CARGO_TARGET_DIR:-target}/release/testudo
 # systemd reads units of an administrator from below /etc, those of a package from below /usr/lib.
-units=${DESTDIR:-}$([[ $prefix == /usr ]] && echo /usr/lib/systemd/system || echo /etc/systemd/system)
+if [[ $prefix == /usr ]]; then place=/usr/lib; else place=/etc; fi
+units=${DESTDIR:-}$place/systemd/system
+users=${DESTDIR:-}$place/sysusers.d/testudo.conf
+folders=${DESTDIR:-}$place/tmpfiles.d/testudo.conf
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 
@@ -32,3 +35,15 @@ put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"
 put 644 "$pages/fish" "$root/share/fish/vendor_completions.d/testudo.fish"
 put 644 "$pages/unit" "$units/testudo@.service"
+put 644 contrib/testudo.sysusers.conf "$users"
+put 644 contrib/testudo.tmpfiles.conf "$folders"
+
+# A package's own scripts do this where it is installed.
+[[ -z ${DESTDIR:-} ]] || exit 0
+if command -v systemd-sysusers >/dev/null && command -v systemd-tmpfiles >/dev/null; then
+  ${as_root[@]+"${as_root[@]}"} systemd-sysusers "$users"
+  ${as_root[@]+"${as_root[@]}"} systemd-tmpfiles --create "$folders"
+  echo "made the user testudo, /etc/testudo and /var/lib/testudo"
+else
+  echo "without systemd-sysusers and systemd-tmpfiles no user was made: the gateway runs as whom you start it"
+fi

@@ -11,12 +11,14 @@
 //!                                                          aes256-sha256: 32 and 32; null-sha1: 20 of integrity key
 //! ```
 //!
-//! A key file must be a regular file of the gateway's user or of root that nobody else may read or write. All of that is
-//! asked of the opened file, not of its name, so that it cannot be exchanged in between. A variable of the environment
+//! A key file must be a regular file of the gateway's user or of root that nobody else may read or write. One exception: a file of root
+//! may be readable by the service's group (`root:testudo`, mode 0640), so that a gateway with a user of its own can read keys, also new ones at
+//! a reload, and change none. All of that is asked of the opened file, not of its name, so that it cannot be exchanged in between. A variable of the environment
 //! is convenient for containers, but any process of the same user can read it: prefer files.
 //!
 //! No error of this module carries a byte of a key.
 
+use crate::account;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read};
@@ -121,10 +123,21 @@ fn check_private(file: &File) -> Result<(), KeyError> {
         return Err(KeyError::ForeignOwner { owner });
     }
     let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
+    let group_may_read = owner == 0 && is_service_group(metadata.gid());
+    if mode & others(group_may_read) != 0 {
         return Err(KeyError::Exposed { mode });
     }
     Ok(())
+}
+
+/// The permissions that make a key public.
+const fn others(group_may_read: bool) -> u32 {
+    if group_may_read { 0o037 } else { 0o077 }
+}
+
+/// Whether a gateway has this group, as itself or as the service.
+fn is_service_group(group: u32) -> bool {
+    group == rustix::process::getegid().as_raw() || account::group() == Some(group)
 }
 
 fn read_up_to(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
@@ -179,4 +192,18 @@ fn hex_digits(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, KeyError> {
 
 fn line_of(text: &[u8], offset: usize) -> usize {
     1 + text[..offset].iter().filter(|byte| **byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_services_group_may_read_and_nothing_else() {
+        let refused = |group_may_read, mode: u32| mode & others(group_may_read) != 0;
+        assert!([0o600, 0o400, 0o640, 0o440].iter().all(|&mode| !refused(true, mode)));
+        assert!([0o660, 0o650, 0o644, 0o641].iter().all(|&mode| refused(true, mode)));
+        assert!([0o640, 0o440, 0o604].iter().all(|&mode| refused(false, mode)));
+        assert!([0o600, 0o400].iter().all(|&mode| !refused(false, mode)));
+    }
 }

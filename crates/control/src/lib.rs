@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 pub mod config;
 mod fingerprint;
 pub mod keys;

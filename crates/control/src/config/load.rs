@@ -150,6 +150,9 @@ fn problem_of(error: &KeyError, source: &KeySource, suite: Suite) -> Problem {
     };
     let problem = |expected: &str| Problem::expected(expected).found(format!("{name}: {error}"));
     match error {
+        KeyError::Unreadable(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            problem("a key file that can be read").help(let_group_read(source))
+        }
         KeyError::Unreadable(_) => problem("a key file that can be read")
             .help("relative names start at the folder of the configuration"),
         KeyError::NotRegular => problem("a regular file"),
@@ -178,6 +181,17 @@ fn help_on_length(suite: Suite) -> String {
         )
     } else {
         format!("{suite} does not encrypt and has an integrity key only (RFC 2410)")
+    }
+}
+
+/// For a service with a user of its own, which root's files are closed to.
+fn let_group_read(source: &KeySource) -> String {
+    match source {
+        KeySource::File(path) => {
+            let path = path.display();
+            format!("for the service's user: chgrp testudo {path} && chmod 640 {path}, as root")
+        }
+        KeySource::Environment(_) => String::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::StoreError;
 use super::ledger::Medium;
+use crate::account;
 use redb::backends::FileBackend;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, TryLockError};
@@ -46,14 +47,16 @@ impl Medium for ExistingFile {
     }
 }
 
-/// The file must be regular, of our user or root, and writable by nobody else: whoever can write it can make numbers
-/// come again.
+/// The file must be regular, of our user or root, and writable by nobody else: who can write it can make numbers
+/// come again. Root also takes the service's, which has a user of its own.
 fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     let metadata = file.metadata().map_err(|error| io_error(path, error))?;
+    let own = rustix::process::geteuid().as_raw();
+    let is_services = own == 0 && account::user() == Some(metadata.uid());
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let reason = if !metadata.is_file() {
         "not a regular file".to_owned()
-    } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+    } else if owner != 0 && owner != own && !is_services {
         format!("belongs to user {owner}, neither the gateway's user nor root")
     } else if mode & 0o022 != 0 {
         format!("others may write it (mode {mode:04o}); after looking who did: chmod 600 {}", path.display())
@@ -122,6 +125,7 @@ impl Medium for NewFile {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.temporary, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|errno| io_error(&self.path, errno.into()))?);
+        give_to_service(&self.path, &file).map_err(|error| io_error(&self.path, error))?;
         lock(&self.path, &file)?;
         backend(&self.path, file)
     }
@@ -129,6 +133,15 @@ impl Medium for NewFile {
     fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// What root makes in the service's folder is for the service, which runs as another user.
+fn give_to_service(path: &Path, file: &File) -> io::Result<()> {
+    let folder = fs::metadata(folder_of(path))?;
+    if rustix::process::geteuid().is_root() && account::user() == Some(folder.uid()) {
+        std::os::unix::fs::fchown(file, Some(folder.uid()), Some(folder.gid()))?;
+    }
+    Ok(())
 }
 
 /// Renames `from`, unless there is something at `to`.
@@ -144,8 +157,11 @@ fn rename_to_free_name(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Makes a new name in the folder of `path` durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn io_error(path: &Path, source: io::Error) -> StoreError {

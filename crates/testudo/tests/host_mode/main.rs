@@ -11,6 +11,7 @@ mod memory;
 mod packets;
 mod refusals;
 mod reload;
+mod service;
 
 use std::process::ExitCode;
 use support::link::Link;
@@ -18,7 +19,7 @@ use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
     let suite = refusals::tests(Suite::new());
-    let suite = memory::tests(disk::tests(life::tests(suite)));
+    let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = packets::tests(reload::tests(suite));
     inspection::tests(suite).run(Link::build)
 }

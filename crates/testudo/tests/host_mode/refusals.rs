@@ -79,7 +79,7 @@ fn refuses_exposed_keys(link: &mut Link) -> TestResult {
     let config = a(true)?;
     let folder = link.prepare(&config)?;
     let key = folder.join("1001.key");
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o640))?;
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
     let said = run_to_end(&link.a, &folder)?;
     let told = said.stderr.contains(&format!("chmod 600 {}", key.display()));
     ensure(said.code == Some(CONFIGURATION_IS_WRONG) && told, || format!("{said:#?}"))
