@@ -452,7 +452,9 @@ impl<'a> Pair<'a> {
         // Far more turns than any engine has time.
         for _ in 0..10_000 {
             self.pump(side);
-            if !self.gateways[place(side)].worker.is_busy() {
+            let worker = &self.gateways[place(side)].worker;
+            // A port that failed has left packets waiting.
+            if !worker.is_busy() && worker.is_waiting() == (false, false) {
                 return;
             }
         }
