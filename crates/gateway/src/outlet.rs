@@ -169,6 +169,10 @@ mod tests {
             Ok(taken)
         }
 
+        fn joins(&self) -> bool {
+            false
+        }
+
         fn counters(&self) -> PortCounters {
             PortCounters::default()
         }

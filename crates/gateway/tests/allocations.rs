@@ -78,6 +78,10 @@ impl<F: FnMut(&mut [u8]) -> usize + Send> Port for Source<F> {
         Ok(n)
     }
 
+    fn joins(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }

@@ -64,11 +64,10 @@ pub trait Port: Send {
         Vec::new()
     }
 
-    /// Whether this port is to be given whole batches, which it may join into fewer calls of the system; so it is unless a port says otherwise.
-    /// Others are given packets as soon as those of a batch are ready, so that their buffers come back while the caches still have them.
-    fn joins(&self) -> bool {
-        true
-    }
+    /// Whether the port joins packets of a flow into fewer, longer transmissions (segmentation offload): it is then given
+    /// whole batches. Other ports are given packets as soon as those of a burst are ready, so that buffers come back while
+    /// they are in the cache.
+    fn joins(&self) -> bool;
 
     /// Whether `rx` will never give a packet again: the end of a file.
     fn exhausted(&self) -> bool {

@@ -151,6 +151,10 @@ impl Port for ScriptedPort {
         if fails { Err(failure(self.name)) } else { Ok(n) }
     }
 
+    fn joins(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }

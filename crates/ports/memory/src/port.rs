@@ -79,6 +79,10 @@ impl Port for MemoryPort {
         Ok(taken)
     }
 
+    fn joins(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }

@@ -127,6 +127,10 @@ impl Port for PcapReader {
         matches!(self.end, Some(None))
     }
 
+    fn joins(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }
@@ -185,6 +189,10 @@ impl Port for PcapPort {
             what: e.to_string(),
             source: None,
         })
+    }
+
+    fn joins(&self) -> bool {
+        false
     }
 
     fn counters(&self) -> PortCounters {

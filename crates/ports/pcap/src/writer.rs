@@ -106,6 +106,10 @@ impl Port for PcapWriter {
         true
     }
 
+    fn joins(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }

@@ -115,6 +115,11 @@ impl Port for SocketPort {
         self.channels.iter().map(|channel| channel.socket.as_fd()).collect()
     }
 
+    /// While the system segments for any endpoint. Raw ESP sockets and those without the offload send each packet by itself.
+    fn joins(&self) -> bool {
+        self.channels.iter().any(|channel| channel.joins)
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }

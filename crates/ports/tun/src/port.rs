@@ -104,6 +104,11 @@ impl Port for TunPort {
         vec![self.device.as_fd()]
     }
 
+    /// Segments of one flow become a super-frame.
+    fn joins(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> PortCounters {
         self.counters
     }
