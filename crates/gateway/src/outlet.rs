@@ -1,6 +1,8 @@
 //! A port and what waits to be sent through it.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
+use testudo_ipsec::Forward;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortError, ticks};
 
 /// More than this does not wait for a port; what comes on top is dropped as [`DropReason::QueueFull`]. The worker stops reading from the other
@@ -8,7 +10,9 @@ use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortErro
 const MAX_WAITING: usize = 4096;
 
 /// A port and what waits to be sent through it.
-pub(crate) struct Outlet {
+///
+/// It belongs to a side, and takes only packets that may leave by it.
+pub(crate) struct Outlet<Side> {
     pub(crate) port: Box<dyn Port>,
     batch: Batch,
     waiting: VecDeque<Buffer>,
@@ -16,6 +20,7 @@ pub(crate) struct Outlet {
     /// What the port failed with and nobody has heard of yet. The turn ends first: what was taken before must be
     /// finished and counted.
     failure: Option<PortError>,
+    side: PhantomData<Side>,
 }
 
 /// How long packets have waited for a port that took none, in ticks.
@@ -27,9 +32,16 @@ pub(crate) struct Wait {
     pub(crate) since: Option<u64>,
 }
 
-impl Outlet {
+impl<Side> Outlet<Side> {
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
-        Self { port, batch: Batch::new(), waiting: VecDeque::new(), wait: Wait::default(), failure: None }
+        Self {
+            port,
+            batch: Batch::new(),
+            waiting: VecDeque::new(),
+            wait: Wait::default(),
+            failure: None,
+            side: PhantomData,
+        }
     }
 
     /// Whether anything waits.
@@ -43,7 +55,8 @@ impl Outlet {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, buffer: Buffer, pool: &mut Pool) {
+    pub(crate) fn push(&mut self, packet: impl Forward<Side>, pool: &mut Pool) {
+        let buffer = packet.into_buffer();
         if self.waiting.is_empty() && !self.batch.is_full() {
             self.batch.push(buffer);
         } else {
@@ -146,6 +159,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use testudo_ipsec::Protected;
     use testudo_packet::PortCounters;
 
     /// A port that takes packets or does not, as it is told.
@@ -183,8 +197,9 @@ mod tests {
         let is_open: Arc<AtomicBool> = Arc::default();
         let mut outlet = Outlet::new(Box::new(Door(Arc::clone(&is_open))));
         let mut pool = Pool::new(4, 100);
-        let wait = |outlet: &Outlet| (outlet.wait().ended_ticks > 0, outlet.wait().since.is_some());
-        outlet.push(pool.pop().unwrap(), &mut pool);
+        let wait =
+            |outlet: &Outlet<Protected>| (outlet.wait().ended_ticks > 0, outlet.wait().since.is_some());
+        outlet.batch.push(pool.pop().unwrap());
         assert_eq!(wait(&outlet), (false, false), "what was not offered was not refused");
         outlet.flush(&mut pool);
         assert_eq!(wait(&outlet), (false, true));

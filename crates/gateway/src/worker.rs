@@ -8,7 +8,9 @@ use crate::formation::Formation;
 use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
-use testudo_ipsec::{Event, Installed, Ipsec, Moment, Prepared, Selector, Spd, TunnelIndex};
+use testudo_ipsec::{
+    Event, Installed, Ipsec, Moment, Prepared, Protected, Selector, Spd, TunnelIndex, Unprotected,
+};
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
 /// Packets of one direction after which a turn takes no more of it: what every turn costs should be spread over many.
@@ -18,7 +20,7 @@ const PACKETS: usize = 4 * BATCH_SIZE;
 const ROUNDS: usize = 4;
 
 /// Times at most that a port is asked in a turn for what goes out by `outlet`.
-fn rounds(outlet: &Outlet) -> usize {
+fn rounds<Side>(outlet: &Outlet<Side>) -> usize {
     if outlet.port.joins() { ROUNDS } else { PACKETS }
 }
 
@@ -32,8 +34,8 @@ pub struct PortPair {
 
 /// One worker. It owns everything it touches; [`turn`](Self::turn) never waits.
 pub struct Worker {
-    protected: Outlet,
-    unprotected: Outlet,
+    protected: Outlet<Protected>,
+    unprotected: Outlet<Unprotected>,
     pool: Pool,
     ipsec: Ipsec,
     dispatcher: Dispatcher,
@@ -225,11 +227,11 @@ impl Worker {
             let clock = &mut self.outbound_clock;
             clock.lap(Stage::Receive);
             self.ipsec.outbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);
-            for buffer in self.prepared.pass.drain(..) {
-                self.unprotected.push(buffer, &mut self.pool);
+            for packet in self.prepared.pass.drain(..) {
+                self.unprotected.push(packet, &mut self.pool);
             }
-            for buffer in self.prepared.replies.drain(..) {
-                self.protected.push(buffer, &mut self.pool);
+            for packet in self.prepared.replies.drain(..) {
+                self.protected.push(packet, &mut self.pool);
             }
             if !self.dispatcher.gathers() {
                 self.seal(now);
@@ -255,7 +257,7 @@ impl Worker {
         if in_place {
             let outlet = &mut self.unprotected;
             self.ipsec.finish_outbound_batch(&mut self.prepared.jobs, &mut self.pool, |sealed, pool| {
-                outlet.push(sealed.into_buffer(), pool);
+                outlet.push(sealed, pool);
             });
         } else {
             self.finish(now);
@@ -277,8 +279,8 @@ impl Worker {
             let clock = &mut self.inbound_clock;
             clock.lap(Stage::Receive);
             self.ipsec.inbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);
-            for buffer in self.prepared.pass.drain(..) {
-                self.protected.push(buffer, &mut self.pool);
+            for packet in self.prepared.pass.drain(..) {
+                self.protected.push(packet, &mut self.pool);
             }
             if !self.dispatcher.gathers() {
                 self.open(now);
@@ -305,7 +307,7 @@ impl Worker {
             let (jobs, outlet) = (&mut self.prepared.jobs, &mut self.protected);
             let (pool, clock) = (&mut self.pool, &mut self.inbound_clock);
             self.ipsec.finish_inbound_batch(jobs, now, pool, clock, |cleared, pool| {
-                outlet.push(cleared.into_buffer(), pool);
+                outlet.push(cleared, pool);
             });
         } else {
             self.finish(now);
@@ -330,12 +332,12 @@ impl Worker {
             match job.direction {
                 Direction::Seal => {
                     if let Some(sealed) = self.ipsec.finish_outbound(job, sa, &mut self.pool) {
-                        self.unprotected.push(sealed.into_buffer(), &mut self.pool);
+                        self.unprotected.push(sealed, &mut self.pool);
                     }
                 }
                 Direction::Open => {
                     if let Some(cleared) = self.ipsec.finish_inbound(job, sa, now, &mut self.pool) {
-                        self.protected.push(cleared.into_buffer(), &mut self.pool);
+                        self.protected.push(cleared, &mut self.pool);
                     }
                 }
             }
@@ -347,7 +349,7 @@ impl Worker {
         let mut due = Vec::new();
         self.ipsec.age(now);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
-        due.into_iter().for_each(|buffer| self.unprotected.push(buffer, &mut self.pool));
+        due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
         self.publish();
     }
 

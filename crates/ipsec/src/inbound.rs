@@ -6,7 +6,7 @@
 use crate::Ipsec;
 use crate::framing::packet_offset;
 use crate::lifetime::Moment;
-use crate::outcome::Prepared;
+use crate::outcome::{Bypassed, Prepared};
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
 use crate::runs::{Disposition, Runs, discard, drain};
@@ -68,7 +68,7 @@ impl Ipsec {
         for (disposition, parsed, buffers) in runs.over(&parsed, batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
-                Disposition::Pass => out.pass.extend(drain(buffers)),
+                Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }

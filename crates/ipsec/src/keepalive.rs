@@ -2,6 +2,7 @@
 
 use crate::Ipsec;
 use crate::lifetime::Moment;
+use crate::outcome::Originated;
 use crate::template::OuterTemplate;
 use crate::tunnel::Encapsulation;
 use testudo_packet::{Buffer, Pool};
@@ -18,7 +19,7 @@ const MAX_AT_A_TIME: usize = 1024;
 
 impl Ipsec {
     /// Appends the keepalives that are due to `out`, at most 1,024. To be called about once a second.
-    pub fn keepalives(&mut self, now: Moment, pool: &mut Pool, out: &mut Vec<Buffer>) {
+    pub fn keepalives(&mut self, now: Moment, pool: &mut Pool, out: &mut Vec<Originated>) {
         for tunnel in self.tunnels.iter().flatten() {
             let Some(interval) = tunnel.parameters.keepalive else { continue };
             // Outside UDP the one byte would be a broken ESP packet.
@@ -34,7 +35,7 @@ impl Ipsec {
             }
             let Some(buffer) = keepalive(template, pool) else { return };
             sa.last_sent = now;
-            out.push(buffer);
+            out.push(Originated::new(buffer));
         }
     }
 }

@@ -53,7 +53,9 @@ mod udp_ports;
 pub use counters::{SaCounters, SaState};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
-pub use outcome::{Cleared, Prepared, Sealed, SealedOr};
+pub use outcome::{
+    Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, SealedOr, Unprotected,
+};
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
 pub use sequence::{Lease, SequenceError, SequenceNumbers};

@@ -8,7 +8,7 @@
 use crate::Ipsec;
 use crate::framing::Framing;
 use crate::lifetime::Moment;
-use crate::outcome::{Prepared, Sealed, SealedOr};
+use crate::outcome::{Bypassed, Prepared, Sealed, SealedOr};
 use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::policy_table::Answer;
 use crate::runs::{Disposition, Runs, discard, drain};
@@ -50,7 +50,7 @@ impl Ipsec {
         for (disposition, metas, buffers) in runs.over(parsed.as_slice(), batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.protect(sa_ref, metas, buffers, now, pool, out),
-                Disposition::Pass => out.pass.extend(drain(buffers)),
+                Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }

@@ -3,41 +3,67 @@
 use testudo_crypto::Job;
 use testudo_packet::Buffer;
 
-/// A datagram that an engine has sealed: it may go to the unprotected side.
-#[derive(Debug)]
-pub struct Sealed(Buffer);
+/// The protected side, as a type: where [`Forward`] says that a packet may go.
+#[derive(Debug, Clone, Copy)]
+pub struct Protected;
+
+/// The unprotected side, as a type.
+#[derive(Debug, Clone, Copy)]
+pub struct Unprotected;
+
+mod sealed {
+    pub trait Packet {}
+}
+
+/// A packet that may leave by a side. Only the types of this file are: what forwards takes nothing else, so that neither
+/// plaintext that has not passed every check nor a bare buffer can be sent.
+///
+/// ```compile_fail,E0277
+/// fn send(_: impl testudo_ipsec::Forward<testudo_ipsec::Protected>) {}
+/// send(testudo_packet::Buffer::default());
+/// ```
+pub trait Forward<Side>: sealed::Packet {
+    /// The packet's bytes, to be sent by that side.
+    fn into_buffer(self) -> Buffer;
+}
+
+macro_rules! packets {
+    ($($(#[$doc:meta])* $name:ident => $($side:ident),+;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(Buffer);
+
+        impl $name {
+            #[inline(always)]
+            pub(crate) fn new(buffer: Buffer) -> Self {
+                Self(buffer)
+            }
+        }
+
+        impl sealed::Packet for $name {}
+
+        $(impl Forward<$side> for $name {
+            #[inline(always)]
+            fn into_buffer(self) -> Buffer {
+                self.0
+            }
+        })+
+    )+};
+}
+
+packets! {
+    /// A datagram that an engine has sealed.
+    Sealed => Unprotected;
+    /// A decrypted packet that has passed its ICV, replay, padding and selector checks.
+    Cleared => Protected;
+    /// A packet that policy lets pass in clear.
+    Bypassed => Protected, Unprotected;
+    /// A packet of our own: a message to the sender of another, or a NAT keepalive.
+    Originated => Protected, Unprotected;
+}
 
 /// A datagram to send, or nothing where it was discarded.
 pub type SealedOr = Option<Sealed>;
-
-impl Sealed {
-    pub(crate) fn new(buffer: Buffer) -> Self {
-        Self(buffer)
-    }
-
-    /// The datagram.
-    #[must_use]
-    pub fn into_buffer(self) -> Buffer {
-        self.0
-    }
-}
-
-/// A decrypted packet that has passed its ICV, replay, padding and selector checks: it may go to the protected side. Nothing else
-/// can make one, so that code which forwards cannot name plaintext that has not passed.
-#[derive(Debug)]
-pub struct Cleared(Buffer);
-
-impl Cleared {
-    pub(crate) fn new(buffer: Buffer) -> Self {
-        Self(buffer)
-    }
-
-    /// The packet.
-    #[must_use]
-    pub fn into_buffer(self) -> Buffer {
-        self.0
-    }
-}
 
 /// What preparation makes of a batch.
 #[derive(Debug, Default)]
@@ -45,9 +71,9 @@ pub struct Prepared {
     /// For the engines, in order. The upper half of a job's cookie names its SA ([`Prepared::sa_of`]); the lower half is the gateway's.
     pub jobs: Vec<Job>,
     /// Packets that policy lets pass in clear, to the other side.
-    pub pass: Vec<Buffer>,
+    pub pass: Vec<Bypassed>,
     /// Messages back to the side that the batch came from.
-    pub replies: Vec<Buffer>,
+    pub replies: Vec<Originated>,
 }
 
 impl Prepared {

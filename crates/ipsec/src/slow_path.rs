@@ -3,7 +3,7 @@
 use crate::event::Event;
 use crate::framing::{Content, Framing, has_room};
 use crate::lifetime::Moment;
-use crate::outcome::Prepared;
+use crate::outcome::{Originated, Prepared};
 use crate::parsed::reason_of;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::OutboundSa;
@@ -119,7 +119,13 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
 }
 
 /// Tells the sender of `packet` how long it may be. The reply comes from the packet's own destination: the gateway may have no address inside.
-fn reply_too_big(header: &IpHeader, packet: &Buffer, mtu: u16, pool: &mut Pool, replies: &mut Vec<Buffer>) {
+fn reply_too_big(
+    header: &IpHeader,
+    packet: &Buffer,
+    mtu: u16,
+    pool: &mut Pool,
+    replies: &mut Vec<Originated>,
+) {
     let mut message = [0; icmp::MAX_TOO_BIG_BYTES];
     let Ok(Some(length)) = icmp::too_big(header, packet.bytes(), mtu, header.destination, &mut message)
     else {
@@ -131,6 +137,6 @@ fn reply_too_big(header: &IpHeader, packet: &Buffer, mtu: u16, pool: &mut Pool, 
     if let Some(mut reply) = pool.create() {
         reply.receive_area()[..length].copy_from_slice(&message[..length]);
         reply.set_len(length);
-        replies.push(reply);
+        replies.push(Originated::new(reply));
     }
 }
