@@ -1,11 +1,7 @@
 //! One packet with room around it.
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
-
-/// A cache line: the unit in which buffer memory is allocated, so that every buffer starts on one.
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+use crate::storage::Storage;
+use zerocopy::IntoBytes;
 
 /// The headroom or tailroom is too small for what should be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +19,7 @@ pub struct NoRoom {
 #[derive(Default)]
 pub struct Buffer {
     /// At most 2^31 bytes; never exchanged for another.
-    storage: Box<[Line]>,
+    storage: Storage,
     /// Where the packet starts and ends, in bytes. Always `start <= end <= capacity`, and unsafe code relies on it: nothing outside this file can
     /// write the two, and whatever here does has compared them or cuts what it was given
     /// (`a_packet_lies_within_its_storage`).
@@ -32,7 +28,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A zeroed buffer of at least `capacity` bytes (rounded up to whole cache lines), empty, all of it tailroom.
+    /// A zeroed buffer, whose memory is not touched before it is used, of at least `capacity` bytes (rounded up to whole cache lines), empty, all of it tailroom.
     ///
     /// # Panics
     /// If `capacity` is above 2^31; a pool's configuration bounds it long before.
@@ -40,7 +36,7 @@ impl Buffer {
     pub fn with_capacity(capacity: usize) -> Self {
         assert!(capacity <= 1 << 31, "a buffer of {capacity} bytes was asked for");
         let lines = capacity.div_ceil(64);
-        Self { storage: vec![Line::new_zeroed(); lines].into_boxed_slice(), start: 0, end: 0 }
+        Self { storage: Storage::zeroed(lines), start: 0, end: 0 }
     }
 
     /// A buffer around a copy of `bytes`, with the given room before and after: for tests and for packets that we create.
@@ -206,9 +202,12 @@ impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
     }
 }
 
-/// Offsets fit 32 bits: [`Buffer::with_capacity`] bounds the storage to 2^31 bytes and every caller stays within it.
+/// An offset into a buffer's storage, which [`Buffer::with_capacity`] bounds to 2^31 bytes.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "asserted")]
 fn offset(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+    assert!(n <= 1 << 31, "no offset into a buffer: {n}");
+    n as u32
 }
 
 impl std::fmt::Debug for Buffer {

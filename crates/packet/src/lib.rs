@@ -29,6 +29,7 @@ mod pool;
 mod port;
 mod prefetch;
 mod stage;
+mod storage;
 mod ticks;
 mod tx_outcome;
 

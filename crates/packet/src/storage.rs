@@ -1,0 +1,177 @@
+//! The memory of one buffer: whole cache lines, zero at first, and not touched before they are used.
+//!
+//! A buffer holds the longest datagram, 64 KiB, and most packets are a fortieth of that. The allocator zeroes memory that is
+//! aligned to cache lines by writing all of it, so long storage is mapped instead: the kernel gives each page when it is
+//! first used.
+
+#![allow(
+    unsafe_code,
+    reason = "the standard library has no way to ask for zeroed memory of this alignment that it does not touch"
+)]
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A cache line: the unit in which buffer memory is allocated, so that every buffer starts on one.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; 64]);
+
+/// Bytes of a page of every platform that we run on, or a multiple of one that has smaller ones: mappings start at one.
+const PAGE_BYTES: usize = 4096;
+
+/// Storage from this many lines on is mapped; 32 KiB. Shorter storage is mostly used as a whole, and below a few pages a mapping
+/// costs more than the memory. (Miri knows no mappings made by system calls.)
+const MAPPED_LINES: usize = if cfg!(miri) { usize::MAX } else { 512 };
+
+/// Lines that a page has: as many places that a mapping's first line can have in it.
+const COLOURS: usize = PAGE_BYTES / 64;
+
+/// A run of zeroed cache lines, owned.
+pub(crate) struct Storage {
+    /// Dangling if there are no lines.
+    start: NonNull<Line>,
+    lines: usize,
+}
+
+// SAFETY: a `Storage` owns its memory, and nothing else points there.
+unsafe impl Send for Storage {}
+// SAFETY: as above; shared references only read.
+unsafe impl Sync for Storage {}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { start: NonNull::dangling(), lines: 0 }
+    }
+}
+
+impl Storage {
+    /// Zeroed memory of `lines` cache lines. As with any allocation, the process ends if there is none.
+    pub(crate) fn zeroed(lines: usize) -> Self {
+        if lines == 0 {
+            return Self::default();
+        }
+        if lines >= MAPPED_LINES {
+            return Self::mapped(lines);
+        }
+        let layout = Self::layout(lines);
+        // SAFETY: the layout has at least one line.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast());
+        Self { start: start.unwrap_or_else(|| handle_alloc_error(layout)), lines }
+    }
+
+    /// One mapping. Its first line is not always at the start of a page: the same bytes of all packets, their headers, would
+    /// then share a sixty-fourth of the cache's sets.
+    fn mapped(lines: usize) -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let colour = MADE.fetch_add(1, Ordering::Relaxed).wrapping_mul(9) % COLOURS;
+        let length = Self::mapping_bytes(colour, lines);
+        // SAFETY: no address is asked for, so that nothing that exists is replaced.
+        let mapping = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let base = mapping.ok().and_then(|base| NonNull::new(base.cast::<Line>()));
+        let base = base.unwrap_or_else(|| handle_alloc_error(Self::layout(lines)));
+        // SAFETY: the mapping has `colour + lines` lines.
+        Self { start: unsafe { base.add(colour) }, lines }
+    }
+
+    /// Bytes of the mapping around `lines` lines, of which the first is the one number `colour` of its page.
+    fn mapping_bytes(colour: usize, lines: usize) -> usize {
+        ((colour + lines) * 64).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn layout(lines: usize) -> Layout {
+        // A length that fits no layout cannot be allocated either; buffers are bounded long before.
+        Layout::array::<Line>(lines).unwrap_or(Layout::new::<Line>())
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if self.lines == 0 {
+            return;
+        }
+        if self.lines < MAPPED_LINES {
+            // SAFETY: `zeroed` allocated it with this layout.
+            return unsafe { dealloc(self.start.as_ptr().cast(), Self::layout(self.lines)) };
+        }
+        let offset = self.start.addr().get() % PAGE_BYTES;
+        // SAFETY: `mapped` mapped it so: it starts at the page that the first line is in, and nothing points there any more.
+        let _lost = unsafe {
+            let base = self.start.as_ptr().byte_sub(offset);
+            // The kernel refuses only where too many mappings would be left: the memory is then lost, and nothing else.
+            munmap(base.cast(), Self::mapping_bytes(offset / 64, self.lines))
+        };
+    }
+}
+
+impl Deref for Storage {
+    type Target = [Line];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Line] {
+        // SAFETY: `start` and `lines` are those of memory that is ours, initialised (zeroed by whoever gave it), and borrowed
+        // with `self`; without lines a dangling pointer is right.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
+    }
+}
+
+impl DerefMut for Storage {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as for `deref`, and borrowed for us alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_of_any_length_is_zeroed_aligned_and_its_own() {
+        for lines in [0, 1, 7, 511, 512, 513, 1032, 4096] {
+            let mut all: Vec<Storage> = (0..5).map(|_| Storage::zeroed(lines)).collect();
+            for (number, storage) in (1..).zip(&mut all) {
+                assert_eq!((storage.len(), storage.as_ptr().addr() % 64), (lines, 0));
+                assert!(storage.as_bytes().iter().all(|&byte| byte == 0), "{lines} lines");
+                storage.as_mut_bytes().fill(number);
+            }
+            for (number, storage) in (1..).zip(&all) {
+                assert!(storage.as_bytes().iter().all(|&byte| byte == number), "{lines} lines");
+            }
+        }
+    }
+
+    /// Resident memory of this process in bytes (proc(5): the second figure of statm, in pages).
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn resident_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * rustix::param::page_size()
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn what_is_not_used_takes_no_memory() {
+        const MIB: usize = 1 << 20;
+        let before = resident_bytes();
+        let mut all: Vec<Storage> = (0..2048).map(|_| Storage::zeroed(1032)).collect();
+        let made = resident_bytes();
+        // 129 MiB of storage; what other tests of this process do meanwhile is far less.
+        assert!(made < before + 16 * MIB, "{before} to {made} bytes");
+        all.iter_mut().for_each(|storage| storage.as_mut_bytes()[..1500].fill(1));
+        let used = resident_bytes();
+        assert!(used > made + 2048 * 1500, "{made} to {used} bytes");
+    }
+}
