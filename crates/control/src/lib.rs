@@ -24,6 +24,7 @@
 mod account;
 pub mod config;
 mod fingerprint;
+pub mod firewall;
 pub mod keys;
 pub mod service;
 pub mod store;

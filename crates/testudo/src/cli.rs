@@ -29,6 +29,8 @@ pub enum Verb {
     Check(CheckArgs),
     /// Create the durable store of sequence numbers, once, before a gateway's first start
     Init(ConfigArgs),
+    /// Print the nftables rules and routes that keep what policy protects from passing this host in clear, or load them
+    Firewall(FirewallArgs),
     /// Send packet files through the data path, offline and deterministic
     Replay(ReplayArgs),
     /// Show how the running gateway is
@@ -83,6 +85,28 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// `testudo firewall`
+#[derive(Debug, Args)]
+#[command(after_help = FIREWALL_NOTES)]
+pub struct FirewallArgs {
+    /// Configuration file (TOML); its keys are not read
+    pub config: PathBuf,
+    /// Load the rules in one transaction, in the place of those of the same interface, and add the fallback routes
+    #[arg(long)]
+    pub apply: bool,
+    /// Take away the rules and the fallback routes of this configuration's interface
+    #[arg(long, conflicts_with = "apply")]
+    pub remove: bool,
+    /// Print rules, routes and warnings as JSON
+    #[arg(long, conflicts_with_all = ["apply", "remove"])]
+    pub json: bool,
+}
+
+const FIREWALL_NOTES: &str = "The rules are in a table of their own, inet testudo-INTERFACE, which drops and never \
+overrules other tables. They judge packets that pass this host in clear by the policies of the configuration, and stay in \
+force when the gateway stops or crashes. Fallback routes (proto 84) say \"unreachable\" while the gateway's own are gone. \
+Apply again after each change of the configuration. Needs nft and ip, and root for --apply and --remove.";
 
 /// Which side of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

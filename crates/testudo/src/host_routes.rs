@@ -1,30 +1,13 @@
 //! The host's routes into the tunnels: one to the remote network of each selector.
 
-use std::collections::HashSet;
 use testudo_control::Configuration;
-use testudo_control::config::{Action, AddressRange};
+use testudo_control::firewall::routed;
 use testudo_port_tun::configure::{Prefix, add_route, remove_route};
 
-/// The routes that a configuration wants; none if it wants no routes. A selector with any remote address gives none: a default route
-/// into the tunnel would catch the tunnel's own packets, and is for the operator to design.
+/// The routes that a configuration wants; none if it wants no routes.
 pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
-    if !configuration.protected.routes {
-        return Vec::new();
-    }
-    let own = configuration.tunnels.iter().flat_map(|t| &t.selectors);
-    let named = configuration
-        .policies
-        .iter()
-        .filter(|p| matches!(p.action, Action::Protect { .. }))
-        .map(|p| &p.selector);
-    let mut seen = HashSet::new();
-    own.chain(named)
-        .filter_map(|selector| match selector.remote {
-            AddressRange::Prefix(p) if p.length() > 0 => Some(Prefix::new(p.network(), p.length())),
-            AddressRange::Any | AddressRange::Prefix(_) => None,
-        })
-        .filter(|prefix| seen.insert(*prefix))
-        .collect()
+    let networks = routed(configuration).into_iter();
+    networks.map(|network| Prefix::new(network.network(), network.length())).collect()
 }
 
 /// Makes the routes those of the new configuration; the first failure is told, the other routes are made all the same.

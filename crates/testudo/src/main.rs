@@ -10,6 +10,7 @@ mod cli;
 mod documents;
 mod engines;
 mod exit;
+mod firewall;
 mod host_routes;
 mod init;
 mod interface;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::run(&args),
         Verb::Check(args) => check::check(&args),
         Verb::Init(args) => init::init(&args),
+        Verb::Firewall(args) => firewall::firewall(&args),
         Verb::Replay(args) => replay::replay(&args),
         Verb::Status(args) => query::status(&args),
         Verb::Top(args) => top::top(&args),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An IPv4 or IPv6 network: an address whose host bits are zero, and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     network: IpAddr,
     length: u8,
@@ -26,6 +26,13 @@ impl Prefix {
             _ => return None,
         };
         Some(Self { network, length })
+    }
+
+    /// The network of one address.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        Self { network: address, length }
     }
 
     /// Its lowest address.
@@ -147,6 +154,12 @@ impl PortRange {
     #[must_use]
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first <= last { Some(Self { first, last }) } else { None }
+    }
+
+    /// One port.
+    #[must_use]
+    pub const fn only(port: u16) -> Self {
+        Self { first: port, last: port }
     }
 
     /// The lowest.

@@ -21,6 +21,7 @@ mod gateway;
 mod load;
 mod mask;
 mod model;
+mod networks;
 mod policy;
 mod quantity;
 mod shadow;
@@ -39,6 +40,7 @@ pub use model::{
     Action, Configuration, Dscp, Encapsulation, Gateway, KnownAnswer, Lifetime, LogLevel, Policy,
     ProtectedPort, Remote, SaSettings, Tunnel, UnprotectedPort,
 };
+pub(crate) use networks::Networks;
 pub use tunnel::MAX_SELECTORS;
 
 use checks::Facts;

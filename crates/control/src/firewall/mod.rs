@@ -1,0 +1,180 @@
+//! What the host's own firewall and routes must do for a gateway, worked out from its policies.
+//!
+//! In host mode the gateway sees what the kernel routes into its TUN interface, and nothing else. Around it, in clear, packets
+//! may pass that policy wants protected: from hosts on the outer link that claim an address of the remote network; to the
+//! remote network by another route; everything, while the gateway is down. So the rules judge what passes the host in clear
+//! by the same policies:
+//!
+//! ```text
+//!   hook      clear packets it sees                          asks
+//!   input     by any interface but the TUN, to this host     inbound
+//!   forward   neither from nor to the TUN                    outbound, then inbound: which side is which is not known here
+//!   forward   into the TUN                                   whether their source lies in the tunnel itself
+//!   output    by any interface but the TUN, of this host     outbound
+//! ```
+//!
+//! `outbound` and `inbound` are the SPD (RFC 4301 4.4.1) in its order ([`spd`]): what a policy bypasses passes; what one
+//! protects or discards is dropped, since it should not be in clear; of what no policy names that is dropped which has its
+//! remote end in a network that is routed into the tunnel. Everything else is the host's affair. Before that, `input` and
+//! `output` let pass what the gateway itself needs on the outer link ([`outer`]).
+//!
+//! The fallback routes ([`routes`]) answer hosts while the gateway is down, where its own routes are gone: "unreachable", at
+//! once, instead of silence.
+//!
+//! A policy that takes any address at both ends is about what the operator routes into the tunnel: it names no network, and
+//! gives no dropping rule; [`Firewall::notes`] says so. A policy whose local network lies within its remote one (`any`, say)
+//! is not asked about packets between two local hosts.
+//!
+//! Nothing here touches the system: `testudo firewall` hands the text to `nft` and `ip`.
+
+mod entry;
+mod outer;
+mod routes;
+mod rule;
+mod spd;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use routes::{FallbackRoutes, routed};
+
+use crate::config::Configuration;
+use entry::Entry;
+use rule::{Chain, End, Interface, Match, Rule, Verdict};
+use std::fmt;
+
+/// Why no rules can be written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FirewallError {
+    /// nftables cannot spell the name of the TUN interface.
+    #[error(
+        "the interface name {0:?} in [port.protected] cannot be written in nftables' rules: \
+         use letters, digits, '-', '_' and '.'"
+    )]
+    InterfaceName(String),
+}
+
+/// The rules of one gateway, in a table of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firewall {
+    table: String,
+    interface: String,
+    rules: Vec<(Chain, Vec<Rule>)>,
+    routes: FallbackRoutes,
+    notes: Vec<String>,
+}
+
+impl Firewall {
+    /// The rules that follow from a configuration.
+    ///
+    /// # Errors
+    /// [`FirewallError`] where nftables cannot name its interface.
+    pub fn of(configuration: &Configuration) -> Result<Self, FirewallError> {
+        let interface = &configuration.protected.name;
+        let spelled = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !interface.chars().all(spelled) {
+            return Err(FirewallError::InterfaceName(interface.clone()));
+        }
+        let entries = entry::entries(configuration);
+        let routed = configuration.protected.routes;
+        let rules = Chain::ALL.map(|chain| {
+            let rules = match chain {
+                Chain::Input => input(configuration, &entries),
+                Chain::Forward => forward(),
+                Chain::Output => output(configuration, &entries),
+                Chain::Outbound => spd::rules(&entries, End::Source, routed),
+                Chain::Inbound => spd::rules(&entries, End::Destination, routed),
+            };
+            (chain, rules)
+        });
+        Ok(Self {
+            table: table_name(interface),
+            interface: interface.clone(),
+            rules: rules.into(),
+            routes: FallbackRoutes::of(configuration),
+            notes: notes(&entries),
+        })
+    }
+
+    /// The name of the table, in the family `inet`. Each gateway of a host has an interface of its own, and so a table.
+    #[must_use]
+    pub fn table(&self) -> &str {
+        &self.table
+    }
+
+    /// The fallback routes.
+    #[must_use]
+    pub fn routes(&self) -> &FallbackRoutes {
+        &self.routes
+    }
+
+    /// What the rules cannot do for this configuration, and what to write instead; a line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// For `nft -f -`: takes the table away, whether it is there or not.
+    #[must_use]
+    pub fn removal(&self) -> String {
+        text::removal(&self.table)
+    }
+}
+
+/// For `nft -f -`: puts the table in the place of the one before, if there is one, in one transaction.
+impl fmt::Display for Firewall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write(f, self)
+    }
+}
+
+fn table_name(interface: &str) -> String {
+    format!("testudo-{interface}")
+}
+
+fn jump(to: Chain) -> Rule {
+    Rule::new(Vec::new(), Verdict::Jump(to), "")
+}
+
+fn input(configuration: &Configuration, entries: &[Entry]) -> Vec<Rule> {
+    let own = Rule::new(vec![Match::In(Interface::TunnelOrLoopback)], Verdict::Accept, "");
+    let outer = outer::rules(configuration, entries, End::Destination);
+    [vec![own], outer, vec![jump(Chain::Inbound)]].concat()
+}
+
+fn forward() -> Vec<Rule> {
+    let from_tunnel = Rule::new(vec![Match::In(Interface::Tunnel)], Verdict::Accept, "");
+    let spoofed = vec![Match::Out(Interface::Tunnel), Match::AnswersGoToTunnel];
+    let spoofed = Rule::new(spoofed, Verdict::Drop, "into the tunnel, with a source that is in the tunnel");
+    let to_tunnel = Rule::new(vec![Match::Out(Interface::Tunnel)], Verdict::Accept, "");
+    vec![from_tunnel, spoofed, to_tunnel, jump(Chain::Outbound), jump(Chain::Inbound)]
+}
+
+fn output(configuration: &Configuration, entries: &[Entry]) -> Vec<Rule> {
+    let own = Rule::new(vec![Match::Out(Interface::TunnelOrLoopback)], Verdict::Accept, "");
+    let outer = outer::rules(configuration, entries, End::Source);
+    [vec![own], outer, vec![jump(Chain::Outbound)]].concat()
+}
+
+/// Notes for at most so many policies each.
+const MAX_NOTES: usize = 8;
+
+fn notes(entries: &[Entry]) -> Vec<String> {
+    let nameless = entries.iter().filter(|entry| !entry.bypass && !entry.names_a_network());
+    let nameless = nameless.map(|entry| {
+        format!(
+            "{}: takes any address at both ends, so that no rule can tell its traffic from this host's other traffic; \
+             name a local or a remote network",
+            entry.name
+        )
+    });
+    let same = entries.iter().filter(|entry| !entry.bypass && entry.local().is_some());
+    let same = same.filter(|entry| entry.local() == entry.remote()).map(|entry| {
+        format!(
+            "{}: its local and its remote network are the same, so that clear packets between two local hosts, and \
+             from them to this host, are dropped; narrow the local network",
+            entry.name
+        )
+    });
+    nameless.take(MAX_NOTES).chain(same.take(MAX_NOTES)).collect()
+}

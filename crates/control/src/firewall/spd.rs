@@ -1,0 +1,158 @@
+//! The policies as rules of the chains `outbound` and `inbound`.
+//!
+//! A packet that these chains see travels in clear. Of the first policy that matches, "bypass" lets it pass; "protect" and
+//! "discard" drop it. A later fragment hides what some policies ask for. It passes a policy that says "bypass" only where
+//! nothing it hides matters there, and is dropped where a "protect" or "discard" would match if what it hides were right: so
+//! no fragment passes of a datagram that is dropped (RFC 4301 7.4).
+
+use super::entry::Entry;
+use super::rule::{End, Match, Pairs, Rule, Verdict};
+use crate::config::{Networks, PortRange, Prefix, Protocol};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// As many alike are worth a hash table; fewer are easier to read as rules.
+const WORTH_A_SET: usize = 9;
+
+/// The rules of one direction. `local` is the end of a packet that is local.
+pub(super) fn rules(entries: &[Entry], local: End, routed: bool) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut drops: Vec<&Entry> = Vec::new();
+    for entry in entries {
+        if entry.bypass {
+            rules.extend(dropped(&std::mem::take(&mut drops), local));
+            rules.extend(entry.versions().map(|ipv6| passed(entry, local, ipv6)));
+        } else if entry.names_a_network() {
+            drops.push(entry);
+        }
+    }
+    rules.extend(dropped(&drops, local));
+    if routed {
+        rules.extend(unnamed(entries, local.other()));
+    }
+    rules
+}
+
+/// What a selector says of addresses, in packets of one IP version.
+fn addresses(entry: &Entry, local: End, ipv6: bool) -> Vec<Match> {
+    let ends = [(local, entry.local()), (local.other(), entry.remote())];
+    let mut matches: Vec<_> = ends.into_iter().filter_map(|(end, p)| Some(Match::Network(end, p?))).collect();
+    if matches.is_empty() {
+        matches.push(Match::Ipv6(ipv6));
+    }
+    matches
+}
+
+fn ports(entry: &Entry, local: End) -> impl Iterator<Item = Match> + use<> {
+    let ends = [(local, entry.selector.local_ports), (local.other(), entry.selector.remote_ports)];
+    ends.into_iter()
+        .filter(|(_, ports)| *ports != PortRange::ANY)
+        .map(|(end, ports)| Match::Ports(end, ports))
+}
+
+/// A policy that says "bypass".
+fn passed(entry: &Entry, local: End, ipv6: bool) -> Rule {
+    let mut matches = addresses(entry, local, ipv6);
+    if let Protocol::Number(number) = entry.selector.protocol {
+        // A later fragment may claim any protocol.
+        matches.extend(ipv6.then_some(Match::NoFragmentHeader));
+        matches.push(Match::Protocol(number));
+    }
+    matches.extend(ports(entry, local));
+    Rule::new(matches, Verdict::Return, entry.name.as_str())
+}
+
+/// Policies in a row that all drop, so that their order does not matter.
+fn dropped(entries: &[&Entry], local: End) -> Vec<Rule> {
+    let mut alike: BTreeMap<(bool, u8, u8), Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        if let Some(key) = lengths(entry) {
+            alike.entry(key).or_default().push(entry);
+        }
+    }
+    alike.retain(|_, members| members.len() >= WORTH_A_SET);
+    let alone = entries.iter().filter(|entry| !lengths(entry).is_some_and(|key| alike.contains_key(&key)));
+    let mut rules: Vec<_> =
+        alone.flat_map(|entry| entry.versions().flat_map(|ipv6| dropped_alone(entry, local, ipv6))).collect();
+    rules.extend(alike.into_iter().map(|(lengths, members)| dropped_together(lengths, &members, local)));
+    rules
+}
+
+/// IP version and the prefix lengths of local and remote, where two networks are all that the policy asks for.
+fn lengths(entry: &Entry) -> Option<(bool, u8, u8)> {
+    let plain = entry.is_by_address_alone() && entry.local_within_remote().is_none();
+    let (local, remote) = (entry.local()?, entry.remote()?);
+    plain.then_some((local.network().is_ipv6(), local.length(), remote.length()))
+}
+
+fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
+    let mut matches = addresses(entry, local, ipv6);
+    matches.extend(entry.local_within_remote().map(|network| Match::NotNetwork(local.other(), network)));
+    let drop = |more: Vec<Match>, comment: String| {
+        Rule::new([matches.clone(), more].concat(), Verdict::Drop, comment)
+    };
+    let fragments = |more: Vec<Match>| drop(more, format!("{}: later fragments", entry.name));
+    let mut ports: Vec<_> = ports(entry, local).collect();
+    let mut rules = Vec::new();
+    match entry.selector.protocol {
+        Protocol::Any => {}
+        Protocol::Number(number) => {
+            if ipv6 {
+                rules.push(fragments(vec![Match::LaterFragment { ipv6 }]));
+            } else if !ports.is_empty() {
+                rules.push(fragments(vec![Match::Protocol(number), Match::LaterFragment { ipv6 }]));
+            }
+            ports.insert(0, Match::Protocol(number));
+        }
+    }
+    rules.push(drop(ports, entry.name.clone()));
+    rules
+}
+
+fn dropped_together((_, local_bits, remote_bits): (bool, u8, u8), members: &[&Entry], local: End) -> Rule {
+    let pairs = members.iter().filter_map(|entry| {
+        let (here, there) = (entry.local()?.network(), entry.remote()?.network());
+        let (source, destination) = if local == End::Source { (here, there) } else { (there, here) };
+        Some((source, destination, entry.name.clone()))
+    });
+    let (source_bits, destination_bits) =
+        if local == End::Source { (local_bits, remote_bits) } else { (remote_bits, local_bits) };
+    let mut seen = HashSet::new();
+    let pairs: Vec<_> =
+        pairs.filter(|(source, destination, _)| seen.insert((*source, *destination))).collect();
+    let comment = format!("{} policies with networks of /{local_bits} and /{remote_bits}", pairs.len());
+    Rule::new(vec![Match::Pairs(Pairs { source_bits, destination_bits, pairs })], Verdict::Drop, comment)
+}
+
+/// What no policy names, and what yet has an end in a network that is routed into the tunnel: RFC 4301 5.1 and 5.2 discard it.
+/// An address belongs to the longest network that holds it, as with routes: a local network within a remote one stays local.
+fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
+    let protect = || entries.iter().filter(|entry| entry.protect);
+    let remotes: BTreeSet<Prefix> = protect().filter_map(Entry::remote).collect();
+    let known: Networks = remotes.iter().copied().collect();
+    let is_within_a_remote =
+        |local: &Prefix| !known.contains(*local) && known.holding(*local).next().is_some();
+    let locals: BTreeSet<Prefix> = protect().filter_map(Entry::local).filter(is_within_a_remote).collect();
+    // The longest first.
+    let mut groups: BTreeMap<(Reverse<u8>, bool, bool), Vec<Prefix>> = BTreeMap::new();
+    for (is_remote, networks) in [(true, &remotes), (false, &locals)] {
+        for prefix in networks {
+            let key = (Reverse(prefix.length()), prefix.network().is_ipv6(), is_remote);
+            groups.entry(key).or_default().push(*prefix);
+        }
+    }
+    let groups = groups.into_iter().map(|((_, _, is_remote), networks)| (networks, is_remote));
+    groups.flat_map(|(networks, is_remote)| of_networks(networks, is_remote, remote)).collect()
+}
+
+/// Rules for networks of one length.
+fn of_networks(networks: Vec<Prefix>, are_remote: bool, end: End) -> Vec<Rule> {
+    let (verdict, what) =
+        if are_remote { (Verdict::Drop, "no policy: anything else of") } else { (Verdict::Return, "local:") };
+    if networks.len() >= WORTH_A_SET {
+        let comment = format!("{what} {} networks", networks.len());
+        return vec![Rule::new(vec![Match::Networks(end, networks)], verdict, comment)];
+    }
+    let rule = |network| Rule::new(vec![Match::Network(end, network)], verdict, format!("{what} {network}"));
+    networks.into_iter().map(rule).collect()
+}

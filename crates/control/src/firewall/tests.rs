@@ -1,0 +1,529 @@
+//! The rules against a plain model of the SPD, by an interpreter of the rules: what the model drops, the rules drop.
+
+use super::rule::{Chain, End, Interface, Match, Verdict};
+use super::*;
+use crate::config::tests::MINIMAL;
+use crate::config::{
+    Action, AddressRange, Encapsulation, Policy, PortRange, Prefix, Protocol, Remote, Selector, Tunnel,
+};
+use proptest::prelude::*;
+use std::net::IpAddr;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const AH: u8 = 51;
+
+/// What stands between the IP header and the transport header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// IPv6 only.
+    AfterOptions,
+    FirstFragment,
+    /// In IPv6 it may claim any protocol.
+    LaterFragment,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    source: IpAddr,
+    destination: IpAddr,
+    kind: Kind,
+    protocol: u8,
+    ports: (u16, u16),
+    /// Type and hop limit of ICMPv6.
+    icmp: (u8, u8),
+}
+
+impl Packet {
+    fn ipv6(&self) -> bool {
+        self.source.is_ipv6()
+    }
+
+    fn address(&self, end: End) -> IpAddr {
+        if end == End::Source { self.source } else { self.destination }
+    }
+}
+
+/// By which interface a packet comes and goes; `None` for none, in `input` and `output`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Tunnel,
+    Loopback,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Passage {
+    hook: Chain,
+    from: Option<Link>,
+    to: Option<Link>,
+    answers_go_to_tunnel: bool,
+}
+
+fn passage(hook: Chain, from: Option<Link>, to: Option<Link>) -> Passage {
+    Passage { hook, from, to, answers_go_to_tunnel: false }
+}
+
+fn named(link: Option<Link>, which: Interface) -> bool {
+    match which {
+        Interface::Tunnel => link == Some(Link::Tunnel),
+        Interface::TunnelOrLoopback => matches!(link, Some(Link::Tunnel | Link::Loopback)),
+    }
+}
+
+/// What nftables makes of a condition.
+fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
+    let in_network = |end, network: &Prefix| network.contains(packet.address(end));
+    match condition {
+        Match::In(which) => named(passage.from, *which),
+        Match::Out(which) => named(passage.to, *which),
+        Match::AnswersGoToTunnel => passage.answers_go_to_tunnel,
+        Match::Ipv6(ipv6) => packet.ipv6() == *ipv6,
+        Match::Network(end, network) => in_network(*end, network),
+        Match::NotNetwork(end, network) => {
+            network.network().is_ipv6() == packet.ipv6() && !in_network(*end, network)
+        }
+        Match::Pairs(set) => {
+            let cut = |address, bits| Prefix::containing(address, bits).map(|p| p.network());
+            let pair = (cut(packet.source, set.source_bits), cut(packet.destination, set.destination_bits));
+            set.pairs.iter().any(|(s, d, _)| pair == (Some(*s), Some(*d)))
+        }
+        Match::Networks(end, networks) => networks.iter().any(|network| in_network(*end, network)),
+        Match::Protocol(number) => packet.protocol == *number,
+        Match::NoFragmentHeader => {
+            !packet.ipv6() || !matches!(packet.kind, Kind::FirstFragment | Kind::LaterFragment)
+        }
+        Match::Ports(end, ports) => {
+            let port = if *end == End::Source { packet.ports.0 } else { packet.ports.1 };
+            packet.kind != Kind::LaterFragment && ports.first() <= port && port <= ports.last()
+        }
+        Match::LaterFragment { ipv6 } => packet.ipv6() == *ipv6 && packet.kind == Kind::LaterFragment,
+        Match::NeighbourDiscovery => {
+            let (kind, hops) = packet.icmp;
+            let is_icmp = packet.ipv6() && packet.protocol == 58;
+            is_icmp
+                && ((133..=137).contains(&kind) && hops == 255
+                    || matches!(kind, 130..=132 | 143) && hops == 1)
+        }
+    }
+}
+
+/// Whether the table drops a packet.
+fn drops(firewall: &Firewall, packet: &Packet, passage: Passage) -> bool {
+    run(firewall, passage.hook, packet, passage) == Some(Verdict::Drop)
+}
+
+/// The verdict that ends the evaluation, if a rule gives one.
+fn run(firewall: &Firewall, chain: Chain, packet: &Packet, passage: Passage) -> Option<Verdict> {
+    let (_, rules) = firewall.rules.iter().find(|(c, _)| *c == chain).unwrap();
+    for rule in rules.iter().filter(|rule| rule.matches.iter().all(|c| holds(c, packet, passage))) {
+        match rule.verdict {
+            Verdict::Return => return None,
+            Verdict::Jump(to) => match run(firewall, to, packet, passage) {
+                None => {}
+                verdict => return verdict,
+            },
+            verdict => return Some(verdict),
+        }
+    }
+    None
+}
+
+/// What the model looks at, from our side.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    local: IpAddr,
+    remote: IpAddr,
+    protocol: u8,
+    ports: (u16, u16),
+}
+
+fn in_range(range: AddressRange, address: IpAddr) -> bool {
+    match range {
+        AddressRange::Any => true,
+        AddressRange::Prefix(prefix) => prefix.contains(address),
+    }
+}
+
+fn matches(selector: &Selector, flow: Flow) -> bool {
+    let in_ports =
+        |range: PortRange, port| range == PortRange::ANY || (range.first()..=range.last()).contains(&port);
+    in_range(selector.local, flow.local)
+        && in_range(selector.remote, flow.remote)
+        && (selector.protocol == Protocol::Any || selector.protocol == Protocol::Number(flow.protocol))
+        && in_ports(selector.local_ports, flow.ports.0)
+        && in_ports(selector.remote_ports, flow.ports.1)
+}
+
+fn bits(range: AddressRange) -> u8 {
+    match range {
+        AddressRange::Any => 0,
+        AddressRange::Prefix(prefix) => prefix.length(),
+    }
+}
+
+fn all_policies(configuration: &Configuration) -> Vec<(Selector, Action)> {
+    let named = configuration.policies.iter().map(|policy| (policy.selector, policy.action));
+    let own = configuration.tunnels.iter().enumerate();
+    named
+        .chain(own.flat_map(|(tunnel, t)| t.selectors.iter().map(move |s| (*s, Action::Protect { tunnel }))))
+        .collect()
+}
+
+/// Whether policy lets a packet travel in clear: the first that matches decides.
+fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
+    let policies = all_policies(configuration);
+    for (selector, action) in &policies {
+        // Two local hosts, where "remote" is everything around the local network, too.
+        let stays = in_range(selector.local, flow.remote)
+            && bits(selector.local) > 0
+            && bits(selector.remote) < bits(selector.local)
+            && match (selector.remote, selector.local) {
+                (AddressRange::Prefix(remote), AddressRange::Prefix(local)) => remote.covers(&local),
+                _ => true,
+            };
+        let is_nameless = bits(selector.local) == 0 && bits(selector.remote) == 0;
+        if !matches(selector, flow) || *action != Action::Bypass && (stays || is_nameless) {
+            continue;
+        }
+        return *action == Action::Bypass;
+    }
+    // No policy: it must not have its remote end in a network that is routed into the tunnel.
+    let longest = |range: fn(&Selector) -> AddressRange| {
+        let protecting = policies.iter().filter(|(_, action)| matches!(action, Action::Protect { .. }));
+        let ranges = protecting.map(|(selector, _)| range(selector));
+        ranges.filter(|r| bits(*r) > 0 && in_range(*r, flow.remote)).map(bits).max()
+    };
+    let (remote, local) = (longest(|s| s.remote), longest(|s| s.local));
+    !configuration.protected.routes || remote.is_none() || local > remote
+}
+
+/// Everything that a packet may turn out to be when what it hides is known.
+fn completions(packet: &Packet, local: End) -> Vec<Flow> {
+    let (local_port, remote_port) =
+        if local == End::Source { packet.ports } else { (packet.ports.1, packet.ports.0) };
+    let flow = |protocol, ports| Flow {
+        local: packet.address(local),
+        remote: packet.address(local.other()),
+        protocol,
+        ports,
+    };
+    match packet.kind {
+        Kind::LaterFragment => {
+            let protocols = if packet.ipv6() { vec![TCP, UDP, AH, 58] } else { vec![packet.protocol] };
+            let ports = (0..6_u16).flat_map(|a| (0..6_u16).map(move |b| (a, b)));
+            ports
+                .flat_map(|ports| protocols.iter().map(move |p| (*p, ports)))
+                .map(|(p, ports)| flow(p, ports))
+                .collect()
+        }
+        _ => vec![flow(packet.protocol, (local_port, remote_port))],
+    }
+}
+
+fn v4(a: u32, b: u32) -> IpAddr {
+    IpAddr::V4((0x0A00_0000 | a << 16 | b).into())
+}
+
+fn v6(a: u32, b: u32) -> IpAddr {
+    IpAddr::V6((0xFD00_u128 << 112 | u128::from(a) << 64 | u128::from(b)).into())
+}
+
+/// Few distinct bits, so that networks overlap and nest often.
+fn range(ipv6: bool) -> impl Strategy<Value = AddressRange> {
+    let lengths = prop_oneof![1 => Just(0_u8), 1 => Just(8), 1 => Just(15), 4 => Just(16), 1 => Just(31), 1 => Just(32)];
+    let network = (0..4_u32, 0..4_u32, lengths).prop_map(move |(a, b, length)| {
+        let (address, length) = if ipv6 { (v6(a, b), length * 4) } else { (v4(a, b), length) };
+        AddressRange::Prefix(Prefix::containing(address, length).unwrap())
+    });
+    prop_oneof![1 => Just(AddressRange::Any), 8 => network]
+}
+
+fn ports() -> impl Strategy<Value = PortRange> {
+    let some = (0..4_u16, 0..4_u16).prop_map(|(a, b)| PortRange::new(a.min(b), a.max(b)).unwrap());
+    prop_oneof![2 => Just(PortRange::ANY), 1 => some]
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    let networks = any::<bool>().prop_flat_map(|ipv6| (range(ipv6), range(ipv6)));
+    let protocol = prop_oneof![
+        4 => Just(Protocol::Any),
+        1 => Just(Protocol::TCP),
+        1 => Just(Protocol::UDP),
+        1 => Just(Protocol::ICMPV6),
+        1 => Just(Protocol::Number(AH))
+    ];
+    (networks, protocol, ports(), ports()).prop_map(
+        |((local, remote), protocol, local_ports, remote_ports)| {
+            let ports = |range| if protocol.has_ports() { range } else { PortRange::ANY };
+            Selector {
+                local,
+                remote,
+                protocol,
+                local_ports: ports(local_ports),
+                remote_ports: ports(remote_ports),
+            }
+        },
+    )
+}
+
+fn configuration() -> impl Strategy<Value = Configuration> {
+    let action = prop_oneof![
+        3 => Just(Action::Bypass), 1 => Just(Action::Discard), 2 => Just(Action::Protect { tunnel: 0 })
+    ];
+    let policies = prop::collection::vec((selector(), action), 0..8);
+    // Enough of them that some configurations have rules with sets.
+    let own = prop::collection::vec(selector(), 0..40);
+    (policies, own, any::<bool>()).prop_map(|(policies, selectors, routes)| {
+        let mut configuration = minimal();
+        configuration.protected.routes = routes;
+        let policies = policies.into_iter().map(|(selector, action)| Policy { selector, action });
+        configuration.policies = policies.collect();
+        configuration.tunnels[0].selectors = selectors;
+        configuration
+    })
+}
+
+fn packet() -> impl Strategy<Value = Packet> {
+    let address = (0..5_u32, 0..4_u32);
+    let kind = prop_oneof![
+        4 => Just(Kind::Plain),
+        1 => Just(Kind::AfterOptions),
+        1 => Just(Kind::FirstFragment),
+        2 => Just(Kind::LaterFragment)
+    ];
+    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(58_u8), Just(1)];
+    (any::<bool>(), address.clone(), address, kind, protocol, (0..6_u16, 0..6_u16)).prop_map(
+        |(ipv6, from, to, kind, protocol, ports)| {
+            let address = |(a, b)| if ipv6 { v6(a, b) } else { v4(a, b) };
+            let kind = match kind {
+                Kind::AfterOptions if !ipv6 => Kind::Plain,
+                kind => kind,
+            };
+            let (source, destination) = (address(from), address(to));
+            Packet { source, destination, kind, protocol, ports, icmp: (128, 64) }
+        },
+    )
+}
+
+fn minimal() -> Configuration {
+    Configuration::parse(MINIMAL, "t.toml").unwrap()
+}
+
+const INPUT: Passage =
+    Passage { hook: Chain::Input, from: Some(Link::Other), to: None, answers_go_to_tunnel: false };
+const OUTPUT: Passage =
+    Passage { hook: Chain::Output, from: None, to: Some(Link::Other), answers_go_to_tunnel: false };
+const FORWARD: Passage = Passage {
+    hook: Chain::Forward,
+    from: Some(Link::Other),
+    to: Some(Link::Other),
+    answers_go_to_tunnel: false,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn clear_packets_pass_where_policy_lets_them_and_nowhere_else(
+        configuration in configuration(),
+        packets in prop::collection::vec(packet(), 60),
+    ) {
+        let firewall = Firewall::of(&configuration).unwrap();
+        for packet in packets {
+            let passes = |local| {
+                completions(&packet, local).into_iter().all(|flow| may_pass(&configuration, flow))
+            };
+            let (out, inward) = (passes(End::Source), passes(End::Destination));
+            for (passage, expected) in [(OUTPUT, out), (INPUT, inward), (FORWARD, out && inward)] {
+                let passed = !drops(&firewall, &packet, passage);
+                prop_assert!(expected || !passed, "{packet:?} leaks through {passage:?}\n{firewall}");
+                // What hides nothing passes by right; fragments may be refused for caution.
+                if matches!(packet.kind, Kind::Plain | Kind::AfterOptions) {
+                    prop_assert!(passed || !expected, "{packet:?} is stopped in {passage:?}\n{firewall}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_gateway_sees_or_sends_itself_is_not_judged_again(
+        configuration in configuration(),
+        packets in prop::collection::vec(packet(), 20),
+    ) {
+        let firewall = Firewall::of(&configuration).unwrap();
+        let (tunnel, other, loopback) = (Some(Link::Tunnel), Some(Link::Other), Some(Link::Loopback));
+        for packet in packets {
+            for passage in [
+                passage(Chain::Input, tunnel, None),
+                passage(Chain::Input, loopback, None),
+                passage(Chain::Output, None, tunnel),
+                passage(Chain::Output, None, loopback),
+                passage(Chain::Forward, tunnel, other),
+                passage(Chain::Forward, other, tunnel),
+                passage(Chain::Forward, tunnel, tunnel),
+            ] {
+                prop_assert!(!drops(&firewall, &packet, passage), "{packet:?} {passage:?}\n{firewall}");
+            }
+            let spoofed = Passage { answers_go_to_tunnel: true, ..passage(Chain::Forward, other, tunnel) };
+            prop_assert!(drops(&firewall, &packet, spoofed));
+        }
+    }
+}
+
+fn prefix(text: &str) -> AddressRange {
+    let (address, length) = text.split_once('/').unwrap();
+    AddressRange::Prefix(Prefix::containing(address.parse().unwrap(), length.parse().unwrap()).unwrap())
+}
+
+fn between(local: AddressRange, remote: AddressRange) -> Selector {
+    let any = PortRange::ANY;
+    Selector { local, remote, protocol: Protocol::Any, local_ports: any, remote_ports: any }
+}
+
+/// A tunnel of 192.0.2.1 and `peer` with these selectors.
+fn with(peer: Remote, encapsulation: Encapsulation, selectors: &[Selector]) -> Configuration {
+    let mut configuration = minimal();
+    let tunnel = Tunnel {
+        local: "192.0.2.1".parse().unwrap(),
+        remote: peer,
+        encapsulation,
+        selectors: selectors.to_vec(),
+        ..configuration.tunnels[0].clone()
+    };
+    configuration.tunnels = vec![tunnel];
+    configuration
+}
+
+fn udp(source: &str, destination: &str, ports: (u16, u16)) -> Packet {
+    let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+    Packet { source, destination, kind: Kind::Plain, protocol: UDP, ports, icmp: (0, 0) }
+}
+
+const IN_UDP: Encapsulation =
+    Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive: None };
+
+#[test]
+fn a_tunnel_for_all_traffic_leaves_its_own_packets_alone() {
+    let peer = Remote::Address("198.51.100.2".parse().unwrap());
+    let everything = [between(prefix("192.0.2.1/32"), AddressRange::Any)];
+    for (encapsulation, protocol, port) in [(Encapsulation::Esp, 50, 0), (IN_UDP, UDP, 4500)] {
+        let firewall = Firewall::of(&with(peer, encapsulation, &everything)).unwrap();
+        let sent = Packet { protocol, ..udp("192.0.2.1", "198.51.100.2", (port, 7)) };
+        let received = Packet { protocol, ..udp("198.51.100.2", "192.0.2.1", (7, port)) };
+        assert!(!drops(&firewall, &sent, OUTPUT) && !drops(&firewall, &received, INPUT), "{firewall}");
+        for protocol in [1, TCP] {
+            let (sent, received) = (Packet { protocol, ..sent }, Packet { protocol, ..received });
+            let are_dropped = protocol == TCP;
+            assert_eq!(drops(&firewall, &sent, OUTPUT), are_dropped, "{firewall}");
+            assert_eq!(drops(&firewall, &received, INPUT), are_dropped, "{firewall}");
+        }
+        assert!(drops(
+            &firewall,
+            &Packet { protocol, ..udp("192.0.2.1", "198.51.100.3", (port, 7)) },
+            OUTPUT
+        ));
+        // What does not leave the link.
+        assert!(!drops(&firewall, &udp("192.0.2.1", "224.0.0.251", (5353, 5353)), OUTPUT));
+    }
+}
+
+#[test]
+fn peers_that_are_learned_reach_us_whatever_the_policies_say() {
+    let everything = [between(prefix("192.0.2.1/32"), AddressRange::Any)];
+    let firewall = Firewall::of(&with(Remote::Any, IN_UDP, &everything)).unwrap();
+    assert!(!drops(&firewall, &udp("203.0.113.9", "192.0.2.1", (9, 4500)), INPUT), "{firewall}");
+    assert!(!drops(&firewall, &udp("192.0.2.1", "203.0.113.9", (4500, 9)), OUTPUT), "{firewall}");
+    assert!(drops(&firewall, &udp("203.0.113.9", "192.0.2.1", (9, 4501)), INPUT), "{firewall}");
+}
+
+#[test]
+fn a_usual_configuration_has_no_exceptions() {
+    let peer = Remote::Address("192.0.2.2".parse().unwrap());
+    let firewall =
+        Firewall::of(&with(peer, IN_UDP, &[between(prefix("10.1.0.0/16"), prefix("10.2.0.0/16"))])).unwrap();
+    assert!(firewall.to_string().matches("accept").count() == 3 + 4, "{firewall}");
+}
+
+#[test]
+fn the_lease_of_an_outer_address_in_the_remote_network_can_be_renewed() {
+    let peer = Remote::Address("198.51.100.1".parse().unwrap());
+    let selectors = [between(prefix("10.8.0.2/32"), prefix("192.0.2.0/24"))];
+    let firewall = Firewall::of(&with(peer, IN_UDP, &selectors)).unwrap();
+    assert!(!drops(&firewall, &udp("192.0.2.1", "192.0.2.254", (68, 67)), OUTPUT), "{firewall}");
+    assert!(!drops(&firewall, &udp("192.0.2.254", "192.0.2.1", (67, 68)), INPUT), "{firewall}");
+    // A network that a hostile access point gives us must not draw traffic out of the tunnel.
+    assert!(drops(&firewall, &udp("192.0.2.1", "192.0.2.254", (40000, 53)), OUTPUT), "{firewall}");
+}
+
+#[test]
+fn neighbours_are_found_whatever_the_policies_say() {
+    let any_ipv6 = AddressRange::Prefix(Prefix::containing("::".parse().unwrap(), 0).unwrap());
+    let peer = Remote::Address("192.0.2.2".parse().unwrap());
+    let firewall =
+        Firewall::of(&with(peer, IN_UDP, &[between(prefix("2001:db8::1/128"), any_ipv6)])).unwrap();
+    let icmp = |icmp| Packet { protocol: 58, icmp, ..udp("2001:db8::1", "2001:db8::2", (0, 0)) };
+    for (icmp, is_dropped) in [(icmp((135, 255)), false), (icmp((135, 64)), true), (icmp((128, 255)), true)] {
+        assert_eq!(drops(&firewall, &icmp, OUTPUT), is_dropped, "{icmp:?}\n{firewall}");
+    }
+}
+
+#[test]
+fn a_local_network_within_the_remote_one_keeps_its_own_traffic() {
+    let peer = Remote::Address("192.0.2.2".parse().unwrap());
+    let firewall =
+        Firewall::of(&with(peer, IN_UDP, &[between(prefix("10.1.0.0/16"), prefix("10.0.0.0/8"))])).unwrap();
+    let to_us = |source| udp(source, "10.1.0.1", (5, 53));
+    assert!(
+        !drops(&firewall, &to_us("10.1.7.7"), INPUT) && drops(&firewall, &to_us("10.2.0.1"), INPUT),
+        "{firewall}"
+    );
+    let out = |destination| udp("10.1.7.7", destination, (5, 53));
+    assert!(!drops(&firewall, &out("203.0.113.1"), FORWARD), "{firewall}");
+    assert!(drops(&firewall, &out("10.2.0.1"), FORWARD), "{firewall}");
+}
+
+#[test]
+fn a_policy_on_everything_gives_no_rule_and_a_note() {
+    let peer = Remote::Address("192.0.2.2".parse().unwrap());
+    let firewall =
+        Firewall::of(&with(peer, IN_UDP, &[between(AddressRange::Any, AddressRange::Any)])).unwrap();
+    assert!(!drops(&firewall, &udp("10.1.0.1", "10.2.0.1", (1, 1)), OUTPUT), "{firewall}");
+    assert!(
+        firewall.notes()[0].contains("selector 1: takes any address at both ends"),
+        "{:?}",
+        firewall.notes()
+    );
+}
+
+#[test]
+fn an_interface_that_nftables_cannot_name_is_refused() {
+    let mut configuration = minimal();
+    configuration.protected.name = "tun\"0".to_owned();
+    let error = Firewall::of(&configuration).unwrap_err().to_string();
+    assert!(error.contains("\"tun\\\"0\"") && error.contains("use letters"), "{error}");
+}
+
+#[test]
+fn no_fallback_route_stops_what_leaves_in_clear_by_right() {
+    let peer = |address: &str| Remote::Address(address.parse().unwrap());
+    let selectors =
+        ["10.2.0.0/16", "10.3.0.0/16", "fd02::/64"].map(|n| between(AddressRange::Any, prefix(n)));
+    let networks = |configuration: &Configuration| {
+        let routes = FallbackRoutes::of(configuration);
+        routes.networks().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    let mut configuration = with(peer("192.0.2.2"), IN_UDP, &selectors);
+    assert_eq!(networks(&configuration), "10.2.0.0/16 10.3.0.0/16 fd02::/64");
+    assert_eq!(networks(&with(peer("10.3.0.9"), IN_UDP, &selectors)), "10.2.0.0/16 fd02::/64");
+    for (bypassed, left) in
+        [("10.2.7.0/24", "10.3.0.0/16 fd02::/64"), ("10.0.0.0/8", "fd02::/64"), ("0.0.0.0/0", "fd02::/64")]
+    {
+        let selector = between(AddressRange::Any, prefix(bypassed));
+        configuration.policies = vec![Policy { selector, action: Action::Bypass }];
+        assert_eq!(networks(&configuration), left);
+    }
+    configuration.protected.routes = false;
+    assert_eq!(networks(&configuration), "");
+}

@@ -1,0 +1,150 @@
+//! The rules in the language of nft(8).
+
+use super::Firewall;
+use super::rule::{End, Interface, Match, Pairs, Rule, Verdict};
+use crate::config::Prefix;
+use std::fmt::{self, Formatter};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A comment that nft takes has at most 128 bytes.
+const MAX_COMMENT_BYTES: usize = 128;
+
+/// A table is made before it is deleted, so that deleting it succeeds whether it was there or not.
+pub(super) fn removal(table: &str) -> String {
+    format!("table inet {table}\ndelete table inet {table}\n")
+}
+
+pub(super) fn write(f: &mut Formatter<'_>, firewall: &Firewall) -> fmt::Result {
+    f.write_str(&removal(&firewall.table))?;
+    writeln!(f, "table inet {} {{", firewall.table)?;
+    for (index, (chain, rules)) in firewall.rules.iter().enumerate() {
+        if index > 0 {
+            writeln!(f)?;
+        }
+        writeln!(f, "    chain {} {{", chain.name())?;
+        if chain.is_hooked() {
+            writeln!(f, "        type filter hook {} priority filter; policy accept;", chain.name())?;
+        }
+        rules.iter().try_for_each(|rule| write_rule(f, rule, &firewall.interface))?;
+        writeln!(f, "    }}")?;
+    }
+    writeln!(f, "}}")
+}
+
+fn write_rule(f: &mut Formatter<'_>, rule: &Rule, interface: &str) -> fmt::Result {
+    f.write_str("       ")?;
+    for condition in &rule.matches {
+        f.write_str(" ")?;
+        write_match(f, condition, interface)?;
+    }
+    match rule.verdict {
+        Verdict::Drop => f.write_str(" counter drop")?,
+        Verdict::Return => f.write_str(" return")?,
+        Verdict::Accept => f.write_str(" accept")?,
+        Verdict::Jump(chain) => write!(f, " jump {}", chain.name())?,
+    }
+    if !rule.comment.is_empty() {
+        let cut = rule.comment.floor_char_boundary(MAX_COMMENT_BYTES);
+        write!(f, " comment \"{}\"", &rule.comment[..cut])?;
+    }
+    writeln!(f)
+}
+
+fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt::Result {
+    match condition {
+        Match::In(which) => write!(f, "iifname {}", interfaces(*which, interface)),
+        Match::Out(which) => write!(f, "oifname {}", interfaces(*which, interface)),
+        Match::AnswersGoToTunnel => write!(f, "fib saddr oifname \"{interface}\""),
+        Match::Ipv6(ipv6) => write!(f, "meta nfproto {}", if *ipv6 { "ipv6" } else { "ipv4" }),
+        Match::Network(end, prefix) => write!(f, "{} {prefix}", field(*end, prefix)),
+        Match::NotNetwork(end, prefix) => write!(f, "{} != {prefix}", field(*end, prefix)),
+        Match::Pairs(pairs) => write_pairs(f, pairs),
+        Match::Networks(end, networks) => write_networks(f, *end, networks),
+        Match::Protocol(number) => write!(f, "meta l4proto {number}"),
+        Match::NoFragmentHeader => f.write_str("exthdr frag missing"),
+        Match::Ports(end, ports) => {
+            let field = if *end == End::Source { "sport" } else { "dport" };
+            write!(f, "th {field} {}", ports.first())?;
+            if ports.last() > ports.first() { write!(f, "-{}", ports.last()) } else { Ok(()) }
+        }
+        Match::LaterFragment { ipv6: false } => f.write_str("ip frag-off & 0x1fff != 0"),
+        Match::LaterFragment { ipv6: true } => f.write_str("frag frag-off != 0"),
+        // 133 to 137 are discovery, the rest listener reports (RFC 2710, RFC 3810), whose hop limit is 1.
+        Match::NeighbourDiscovery => {
+            f.write_str("icmpv6 type . ip6 hoplimit { 130 . 1, 131 . 1, 132 . 1, 143 . 1, 133-137 . 255 }")
+        }
+    }
+}
+
+fn interfaces(which: Interface, tunnel: &str) -> String {
+    match which {
+        Interface::Tunnel => format!("\"{tunnel}\""),
+        Interface::TunnelOrLoopback => format!("{{ \"{tunnel}\", \"lo\" }}"),
+    }
+}
+
+fn field(end: End, network: &Prefix) -> &'static str {
+    match (end, network.network().is_ipv6()) {
+        (End::Source, false) => "ip saddr",
+        (End::Destination, false) => "ip daddr",
+        (End::Source, true) => "ip6 saddr",
+        (End::Destination, true) => "ip6 daddr",
+    }
+}
+
+/// `ip saddr & 255.255.0.0`
+fn masked(end: End, network: &Prefix) -> String {
+    let field = field(end, network);
+    match mask(network) {
+        Some(mask) => format!("{field} & {mask}"),
+        None => field.to_owned(),
+    }
+}
+
+/// The mask of a prefix; `None` where it is the whole address.
+fn mask(network: &Prefix) -> Option<IpAddr> {
+    let ones: IpAddr = match network.network() {
+        IpAddr::V4(_) => Ipv4Addr::BROADCAST.into(),
+        IpAddr::V6(_) => Ipv6Addr::from_bits(u128::MAX).into(),
+    };
+    let mask = Prefix::containing(ones, network.length())?.network();
+    (mask != ones).then_some(mask)
+}
+
+fn write_pairs(f: &mut Formatter<'_>, pairs: &Pairs) -> fmt::Result {
+    let Some((source, destination, _)) = pairs.pairs.first() else { return Ok(()) };
+    let ends = [
+        (End::Source, Prefix::containing(*source, pairs.source_bits)),
+        (End::Destination, Prefix::containing(*destination, pairs.destination_bits)),
+    ];
+    let fields: Vec<_> =
+        ends.iter().filter_map(|(end, network)| Some(masked(*end, network.as_ref()?))).collect();
+    writeln!(f, "{} {{", fields.join(" . "))?;
+    for (source, destination, name) in &pairs.pairs {
+        writeln!(f, "            {source} . {destination}, # {name}")?;
+    }
+    f.write_str("        }")
+}
+
+fn write_networks(f: &mut Formatter<'_>, end: End, networks: &[Prefix]) -> fmt::Result {
+    let Some(first) = networks.first() else { return Ok(()) };
+    writeln!(f, "{} {{", masked(end, first))?;
+    for network in networks {
+        writeln!(f, "            {},", network.network())?;
+    }
+    f.write_str("        }")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_written_as_addresses() {
+        let mask = |network: &str, bits| mask(&Prefix::containing(network.parse().unwrap(), bits).unwrap());
+        assert_eq!(mask("10.0.0.0", 9), Some("255.128.0.0".parse().unwrap()));
+        assert_eq!(mask("10.0.0.0", 32), None);
+        assert_eq!(mask("fd00::", 20), Some("ffff:f000::".parse().unwrap()));
+        assert_eq!(mask("fd00::1", 128), None);
+    }
+}
