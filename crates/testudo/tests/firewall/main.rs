@@ -1,0 +1,18 @@
+//! `testudo firewall` on a real kernel: what passes a gateway in clear without its rules, and what does with them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clear;
+mod samples;
+mod site;
+mod verb;
+
+use site::Site;
+use std::process::ExitCode;
+use testudo_judge::harness::Suite;
+
+fn main() -> ExitCode {
+    let suite = samples::tests(clear::tests(Suite::new()));
+    verb::tests(suite).run(Site::build)
+}
