@@ -160,27 +160,56 @@ fn nothing_is_left_for_later() {
     );
 }
 
-/// Names of tests: functions, and the strings that name the cases of test programs with a runner of their own.
+/// Names of tests: functions with the attribute, and the cases that programs with a runner of their own hand to it, where a name
+/// that is put together at run time ends in `*`.
 fn names_of_tests() -> HashSet<String> {
     let mut names = HashSet::new();
-    for source in files(&["crates", "fuzz", "tests"], &[".rs", ".py"]) {
-        for line in source.text.lines() {
-            names.extend(head_of_function(line).map(|(name, _)| name.to_owned()));
-            names.extend(
-                line.trim_start()
-                    .strip_prefix("def ")
-                    .and_then(|rest| rest.split('(').next())
-                    .map(str::to_owned),
-            );
-            let quoted = line.split('"').skip(1).step_by(2);
-            names.extend(quoted.filter(|text| is_identifier(text)).map(str::to_owned));
+    for source in files(&["crates", "fuzz"], &[".rs"]) {
+        let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            if *line == "#[test]" {
+                let head =
+                    lines[at + 1..].iter().find(|line| !line.starts_with("#[") && !line.starts_with("//"));
+                names.extend(head.and_then(|line| head_of_function(line)).map(|(name, _)| name.to_owned()));
+            }
+            // The tests that count instructions are made by a macro, each from a line like this.
+            let case = line.strip_prefix("fn ").and_then(|rest| rest.split_once("() = "));
+            names.extend(case.map(|(name, _)| name.to_owned()));
+        }
+        if source.text.contains("harness::") {
+            names.extend(cases_of_a_runner(&source.text));
         }
     }
     names
 }
 
+/// The names in `.test("name", …)`, and in `format!("beginning_{}…")`, of which what comes before the first brace counts.
+fn cases_of_a_runner(text: &str) -> Vec<String> {
+    let after = |mark: &str| -> Vec<String> {
+        let strings = text.split(mark).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+        strings.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+    };
+    let whole = after(".test(").into_iter();
+    let begun = after("format!(").into_iter().filter_map(|name| {
+        let beginning = name.split('{').next().filter(|beginning| is_identifier(beginning))?;
+        Some(format!("{beginning}*"))
+    });
+    whole.chain(begun).collect()
+}
+
 fn is_identifier(text: &str) -> bool {
     text.contains('_') && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[test]
+fn only_what_a_runner_runs_is_a_test() {
+    let text = "suite.test(\"a_case\", run).test(\n    \"b_case\",\n    run);\nfn helper() {}\nformat!(\"all_of_{x}_cases\")";
+    assert_eq!(cases_of_a_runner(text), ["a_case", "b_case", "all_of_*"]);
+    let names = names_of_tests();
+    assert!(names.contains("only_what_a_runner_runs_is_a_test"));
+    for other in ["parse_v4", "names_of_tests", "not_ip", "understands"] {
+        assert!(!names.contains(other), "{other} is no test");
+    }
 }
 
 /// What stands between backticks in the last cell of a table's row: what shows that the promise is kept.
