@@ -13,7 +13,7 @@
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
 //! | [`checksum`] | the Internet checksum | RFC 1071 |
 //!
-//! Deliberately missing: Ethernet (ports strip it), reassembly (it has state, and lives in the gateway).
+//! Deliberately missing: Ethernet (ports strip it) and reassembly (it has state; in host mode the kernel's sockets do it).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
