@@ -183,11 +183,11 @@ pub(crate) fn has_room(buffer: &Buffer) -> bool {
     buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND
 }
 
-/// An offset or a length inside a datagram, which is below 2^17 with the room around it. Asserted: a value that does
-/// not fit is an error of ours, and a wrong offset would be worse than a stop.
+/// An offset or a length inside a datagram. Asserted: a value that does not fit is an error of ours, and a wrong offset
+/// would be worse than a stop.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "asserted")]
 pub(crate) fn packet_offset(n: usize) -> u32 {
-    assert!(n < 1 << 17, "no offset inside a datagram: {n}");
+    assert!(n <= u32::MAX as usize, "no offset inside a datagram: {n}");
     n as u32
 }

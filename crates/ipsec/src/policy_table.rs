@@ -142,6 +142,11 @@ impl Table {
         self.v4.map(|mask| self.find(pair.0 & mask))
     }
 
+    /// Whether this table is for IPv6 alone.
+    pub(crate) fn is_v6(&self) -> bool {
+        self.lengths.version == Some(Version::V6)
+    }
+
     #[inline(always)]
     fn find(&self, key: u64) -> Option<Slot> {
         let mut at = self.home(key);

@@ -136,7 +136,7 @@ impl Spd {
             [table] => {
                 table.lookup_v4(pair).map_or(Answer::ASK, |slot| slot.map_or(Answer::NONE, |s| s.answer()))
             }
-            _ => Answer::ASK,
+            tables => first_answer_v4(tables, pair),
         }
     }
 
@@ -217,6 +217,25 @@ impl Spd {
         }
         Some(slot)
     }
+}
+
+/// The answer of the first policy that any of `tables` has for two IPv4 addresses; [`Answer::ASK`] where it asks for more than
+/// addresses, or may be in a table for both versions.
+fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
+    let mut first: Option<Slot> = None;
+    for table in tables {
+        if first.is_some_and(|first| table.first >= first.policy) {
+            break;
+        }
+        match table.lookup_v4(pair) {
+            Some(None) => {}
+            Some(Some(slot)) if first.is_some_and(|first| first.policy < slot.policy) => {}
+            Some(slot) => first = slot,
+            None if table.is_v6() => {}
+            None => return Answer::ASK,
+        }
+    }
+    first.map_or(Answer::NONE, |slot| slot.answer())
 }
 
 impl Policy {
@@ -306,6 +325,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn addresses_decide_where_prefixes_have_several_lengths() {
+        let between = |local: &str, remote: &str, length| {
+            let prefix = |address: &str| Prefix::new(address.parse().unwrap(), length).unwrap();
+            Selector { local: prefix(local), remote: prefix(remote), ..Selector::ANY }
+        };
+        let tunnel = |n| Action::Protect(TunnelIndex(n));
+        let mut policies: Vec<Policy> = (0..20)
+            .map(|n: u32| Policy {
+                selector: between("10.0.0.0", &format!("172.16.{n}.0"), 20 + u8::try_from(n % 5).unwrap()),
+                action: tunnel(n),
+            })
+            .collect();
+        policies.push(Policy { selector: between("fd00::", "fd01::", 64), action: Action::Discard });
+        policies.push(Policy { selector: between("10.0.0.0", "172.16.0.0", 8), action: Action::Bypass });
+        let spd = Spd::new(policies);
+        for n in 0..=40u8 {
+            let (local, remote) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([172, 16, n, 9]));
+            let flow = Flow::new(local, remote, 17, Some((1, 2)));
+            let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote()));
+            assert_eq!(answer.verdict(), Some(spd.verdict(&flow)), "172.16.{n}.9");
+        }
+    }
+
     proptest! {
         #[test]
         fn the_index_finds_what_a_scan_finds(
@@ -323,11 +366,18 @@ mod tests {
 
         #[test]
         fn what_two_addresses_decide_is_the_verdict(
-            policies in prop_oneof![prop::collection::vec(policy(), 0..SCANNED), one_shape()],
+            policies in prop_oneof![
+                prop::collection::vec(policy(), 0..SCANNED),
+                one_shape(),
+                prop::collection::vec(policy(), SCANNED + 1..60),
+            ],
             flows in prop::collection::vec(flow(), 50),
         ) {
             let spd = Spd::new(policies.clone());
-            let all_by_address = policies.iter().all(|policy| policy.selector.is_by_address_alone());
+            // A prefix of both versions is looked for by a hash, after which the policy itself is asked.
+            let is_by_address =
+                |s: &Selector| s.is_by_address_alone() && (policies.len() <= SCANNED || s.local != Prefix::ANY && s.remote != Prefix::ANY);
+            let all_by_address = policies.iter().all(|policy| is_by_address(&policy.selector));
             for flow in flows.iter().filter(|flow| flow.version() == Version::V4) {
                 let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote())).verdict();
                 if all_by_address || answer.is_some() {
