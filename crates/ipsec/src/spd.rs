@@ -221,6 +221,7 @@ impl Spd {
 
 /// The answer of the first policy that any of `tables` has for two IPv4 addresses; [`Answer::ASK`] where it asks for more than
 /// addresses, or may be in a table for both versions.
+#[inline(never)]
 fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
     let mut first: Option<Slot> = None;
     for table in tables {

@@ -97,22 +97,35 @@ impl Storage {
 }
 
 impl Drop for Storage {
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.lines == 0 {
-            return;
+        // Buffers are mostly dropped after their storage was taken, several times a packet.
+        if self.lines != 0 {
+            // SAFETY: the memory is this storage's, and this is its end.
+            unsafe { free(self.start, self.lines) };
         }
-        if self.lines < MAPPED_LINES {
-            // SAFETY: `zeroed` allocated it with this layout.
-            return unsafe { dealloc(self.start.as_ptr().cast(), Self::layout(self.lines)) };
-        }
-        let offset = self.start.addr().get() % PAGE_BYTES;
-        // SAFETY: `mapped` mapped it so: it starts at the page that the first line is in, and nothing points there any more.
-        let _lost = unsafe {
-            let base = self.start.as_ptr().byte_sub(offset);
-            // The kernel refuses only where too many mappings would be left: the memory is then lost, and nothing else.
-            munmap(base.cast(), Self::mapping_bytes(offset / 64, self.lines))
-        };
     }
+}
+
+/// Gives memory back. It has C's calling convention because such a function does not unwind: otherwise every place that may
+/// drop a buffer keeps what it would need for that, ten instructions a packet.
+///
+/// # Safety
+/// The memory must be that of a [`Storage`] with at least one line, and nothing may use it afterwards.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free(start: NonNull<Line>, lines: usize) {
+    if lines < MAPPED_LINES {
+        // SAFETY: `zeroed` allocated it with this layout.
+        return unsafe { dealloc(start.as_ptr().cast(), Storage::layout(lines)) };
+    }
+    let offset = start.addr().get() % PAGE_BYTES;
+    // SAFETY: `mapped` mapped it so: it starts at the page that the first line is in, and nothing points there any more.
+    let _lost = unsafe {
+        let base = start.as_ptr().byte_sub(offset);
+        // The kernel refuses only where too many mappings would be left: the memory is then lost, and nothing else.
+        munmap(base.cast(), Storage::mapping_bytes(offset / 64, lines))
+    };
 }
 
 impl Deref for Storage {
