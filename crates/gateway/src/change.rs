@@ -1,4 +1,4 @@
-//! An update under way: a few tunnels between two batches, so that thousands of them stall nobody.
+//! An update in progress: a few tunnels between two batches, so that thousands of them stall nobody.
 //!
 //! ```text
 //!   remove, a few at a time      old policies: what led into a removed tunnel is dropped (no_sa)
@@ -6,8 +6,8 @@
 //!   install, a few at a time     new policies: what leads into a tunnel that is not there yet is dropped
 //! ```
 //!
-//! In this order no policy ever leads into a tunnel of the other generation, even where a place or an SPI is used again. Tunnels that do not
-//! change go on throughout.
+//! In this order no policy ever leads into a tunnel of the other generation, even where an index or an SPI is
+//! used again. Tunnels that do not change carry traffic throughout.
 
 use crate::command::{TunnelInstall, Update, UpdateOutcome};
 use crate::worker::Worker;
@@ -24,7 +24,7 @@ pub struct Change {
     selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
     is_turned_over: bool,
     install: IntoIter<TunnelInstall>,
-    /// Tunnels whose windows others take over, and these windows once the tunnels are gone.
+    /// Tunnels whose windows others take over; the windows themselves once the tunnels are gone.
     inherited: HashSet<TunnelIndex>,
     windows: HashMap<TunnelIndex, Vec<u8>>,
     outcome: UpdateOutcome,

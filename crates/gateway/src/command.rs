@@ -14,20 +14,22 @@ const MAX_COMMANDS: usize = 16;
 /// A tunnel to install.
 #[derive(Debug)]
 pub struct TunnelInstall {
-    /// Its place.
+    /// Its index.
     pub index: TunnelIndex,
-    /// What it is made of.
+    /// Its parameters.
     pub parameters: TunnelParameters,
     /// Its keys.
     pub keys: KeyPair,
     /// A replay window saved earlier under the same inbound key.
     pub window: Option<Vec<u8>>,
-    /// A tunnel with the same inbound key that this update removes: its window, as it is in that moment, is taken over instead.
+    /// A tunnel with the same inbound key that this update removes: its window, as it is at that moment, is
+    /// taken over instead.
     pub inherits: Option<TunnelIndex>,
 }
 
-/// A change of tunnels and policies. A running gateway makes it a few tunnels at a time, between batches: first it removes, then puts policies and
-/// selectors in force at once, then installs, so that no packet meets a policy and a tunnel of which one is old and the other new.
+/// A change of tunnels and policies. A running gateway makes it a few tunnels at a time, between batches: it
+/// removes first, then puts policies and selectors in force at once, then installs, so that no packet meets
+/// an old policy and a new tunnel, or the reverse.
 #[derive(Debug, Default)]
 pub struct Update {
     /// Tunnels to remove, first of all.
@@ -46,7 +48,8 @@ pub enum UpdateError {
     /// The protocol refused it.
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Its saved replay window cannot be read; without it, it would take again what it has received before.
+    /// Its saved replay window cannot be read. Without it the tunnel would accept again what it has accepted
+    /// before.
     #[error("tunnel {tunnel}: its saved replay window is damaged; give it new keys")]
     Window {
         /// The tunnel.
@@ -72,7 +75,7 @@ pub enum Command {
     Update(Update, SyncSender<UpdateOutcome>),
     /// Give the replay windows of these tunnels.
     SaveWindows(Vec<TunnelIndex>, SyncSender<Vec<(TunnelIndex, Vec<u8>)>>),
-    /// End: take nothing more from the protected side, finish what is under way, and return.
+    /// End: take nothing more from the protected side, finish what is in flight, and return.
     Stop,
 }
 
@@ -87,14 +90,14 @@ pub enum CommanderError {
     Busy,
 }
 
-/// The control plane's end: sends commands and wakes the worker.
+/// The control plane's end of the channel: sends commands and wakes the worker.
 #[derive(Debug, Clone)]
 pub struct Commander {
     sender: SyncSender<Command>,
     wake: Arc<OwnedFd>,
 }
 
-/// The worker's end.
+/// The worker's end of the channel.
 #[derive(Debug)]
 pub struct Inbox {
     receiver: Receiver<Command>,
@@ -121,7 +124,7 @@ impl Commander {
             TrySendError::Full(_) => CommanderError::Busy,
             TrySendError::Disconnected(_) => CommanderError::Ended,
         })?;
-        // A full counter wakes the worker as well.
+        // A counter that is full wakes the worker as well.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         Ok(())
     }

@@ -32,7 +32,8 @@ impl SharedPortCounters {
     }
 }
 
-/// A port's waits as atomics. A wait that goes on is not published again, so its beginning is: whoever reads adds what has passed since.
+/// A port's waits as atomics. A wait that goes on is published once, with its beginning: the reader adds the
+/// time since.
 #[derive(Debug, Default)]
 struct SharedWait {
     ended_ticks: AtomicU64,
@@ -50,7 +51,7 @@ impl SharedWait {
         let ended = self.ended_ticks.load(Ordering::Relaxed);
         match self.since.load(Ordering::Relaxed) {
             0 => ended,
-            // Another processor's clock may be a little behind.
+            // Another processor's clock may be slightly behind.
             since => ended + ticks().saturating_sub(since),
         }
     }
@@ -145,13 +146,13 @@ impl WorkerCounters {
         self.unprotected_wait.publish(unprotected);
     }
 
-    /// Where the cycles went of what came from the protected side. A reading beside the worker may mix two batches.
+    /// Stage times of outbound packets. Another thread's reading may mix two batches.
     #[must_use]
     pub fn outbound_stages(&self) -> StageTimes {
         self.outbound_stages.snapshot()
     }
 
-    /// The same for what came from the unprotected side.
+    /// Stage times of inbound packets, likewise.
     #[must_use]
     pub fn inbound_stages(&self) -> StageTimes {
         self.inbound_stages.snapshot()

@@ -1,7 +1,8 @@
 //! Brings jobs to engines and back: fallback from engine to engine, and the order of each SA.
 //!
-//! An engine that keeps a job for too long is taken out of service ([`in_flight`](crate::in_flight)). What it holds is given up: these packets are lost,
-//! since their bytes are in the engine's hands, and each SA goes on behind its own.
+//! An engine that keeps a job for too long is taken out of service ([`in_flight`](crate::in_flight)). The
+//! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
+//! without them.
 
 use crate::formation::{Arranger, Formation, suite_rank};
 use crate::in_flight::InFlight;
@@ -11,42 +12,43 @@ use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, Prepared, SaRef};
 use testudo_packet::Buffer;
 
-/// How many completions are taken from an engine at a time.
+/// Completions taken from an engine at a time.
 const POLL_MAX: usize = 256;
 
-/// The place of an engine that does not exist.
+/// Index of an engine that does not exist.
 const NO_ENGINE: u32 = u32::MAX;
 
-/// Where the jobs of a batch go first.
+/// Where the jobs of a batch are submitted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Addressed {
     ToOne(usize),
     ToSeveral,
-    /// The SA of some is gone, or no engine has its key.
+    /// Some have no SA any more, or no engine has their key.
     NotAll,
 }
 
-/// An engine was taken out of service, until the gateway is started again, because it had kept packets for more than a second; or, where most
-/// buffers of the pool were with engines or waited for what is, for more than a sixteenth of that.
+/// An engine that was taken out of service, until the gateway is restarted, because it kept packets for more
+/// than a second; or for more than a sixteenth of one while most buffers of the pool were with engines or
+/// waited for those that are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// JobId of the engine.
+    /// Name of the engine.
     pub engine: &'static str,
-    /// Packets that it held, which are lost.
+    /// Packets that it held; they are lost.
     pub packets: usize,
 }
 
-/// Where jobs are while they are not with the protocol.
+/// Where jobs are between being made and being finished by the protocol.
 pub(crate) struct Dispatcher {
     placement: Placement,
-    /// What engines have taken and not given back.
+    /// Jobs that engines have taken and not given back.
     in_flight: InFlight,
-    /// SAs, and the order of each.
+    /// SAs, and the order of each one's jobs.
     lanes: Lanes,
     withdrawals: Vec<Withdrawal>,
-    /// So many jobs under way leave few buffers of the pool to anybody else.
+    /// With so many jobs in flight, few buffers of the pool are left for other SAs.
     crowd: usize,
-    /// Jobs for each engine that are not with it yet; empty between calls.
+    /// Jobs that are queued for each engine; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
     arranger: Arranger,
@@ -55,7 +57,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// For jobs in so many buffers.
+    /// A dispatcher for a pool of so many buffers.
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
@@ -76,7 +78,8 @@ impl Dispatcher {
         self.arranger.formation = formation;
     }
 
-    /// Whether jobs should be gathered over several batches, as far as these are there, before they are submitted.
+    /// Whether jobs should be gathered over several batches, as far as packets are there, before they are
+    /// submitted.
     #[inline]
     pub(crate) fn gathers(&self) -> bool {
         self.prefers_bursts && self.arranger.formation != Formation::None
@@ -95,7 +98,7 @@ impl Dispatcher {
         self.placement.is_withdrawn(engine)
     }
 
-    /// Whether any job is with an engine or waits for one that is. What was given up is not.
+    /// Whether any job is with an engine or waits for one that is. Those that were given up do not count.
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way() > 0
     }
@@ -117,7 +120,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes back keys that were never connected.
+    /// Takes back keys that were never connected to an SA.
     pub(crate) fn uninstall(&mut self, keys: &SaKeys) {
         self.placement.remove(keys);
     }
@@ -128,15 +131,16 @@ impl Dispatcher {
         self.prefers_bursts |= self.placement.prefers_bursts(first.0 as usize, suite);
     }
 
-    /// Forgets an SA and its keys. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
+    /// Forgets an SA and its keys. Its jobs that have already ended go to `released`, where their SA is no
+    /// longer known.
     pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
         if let Some(lane) = self.lanes.remove(direction, sa, released) {
             self.placement.remove(&lane.keys);
         }
     }
 
-    /// Takes all of `jobs`. Either all of them have then ended where they stand (`true`), or those that ended, and those that they let go, are
-    /// appended to `released`, in the order of each SA.
+    /// Takes all of `jobs`. Either all of them have ended in place (`true`), or those that have ended, and
+    /// those whose turn came by that, are appended to `released` in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
         let addressed = self.address(jobs);
         let arranges = self.gathers();
@@ -145,7 +149,7 @@ impl Dispatcher {
             Addressed::ToOne(engine) if is_idle && self.placement.is_synchronous(engine) => {
                 self.run_in_place(Some(engine), jobs, released, arranges)
             }
-            // Engines that take turns job by job would each get bursts of one.
+            // Job by job, engines that take turns would each get bursts of one.
             Addressed::ToSeveral if is_idle && self.placement.all_synchronous() => {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
@@ -160,8 +164,8 @@ impl Dispatcher {
         }
     }
 
-    /// The common case: nothing is under way, and engines end the whole batch before they return. Then the order is the one that the
-    /// jobs stand in, and nobody needs a ticket.
+    /// The common case: nothing is in flight, and engines end the whole batch before they return. Then the
+    /// jobs are in order as they are, and none needs a ticket.
     fn run_in_place(
         &mut self,
         engine: Option<usize>,
@@ -187,9 +191,11 @@ impl Dispatcher {
         for job in jobs.drain(..) {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
             match job.status {
-                // It said that it would not. Without a ticket nothing can come back from it, but it holds a buffer.
+                // It broke its promise to be synchronous. A job without a ticket cannot come back, but it
+                // holds a buffer.
                 JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
-                // What the engine did not take still is pending; that, and what it failed at, is for the next one.
+                // What the engine did not take is still pending. That, and what it failed at, goes to the
+                // next engine.
                 _ => self.ended(job, engine, released),
             }
         }
@@ -197,7 +203,7 @@ impl Dispatcher {
         false
     }
 
-    /// Submits jobs that stand together to the first engine of each.
+    /// Submits runs of jobs with the same first engine to it.
     fn offer_to_each(&mut self, jobs: &mut [Job]) {
         let mut rest = jobs;
         while let Some(job) = rest.first() {
@@ -209,7 +215,7 @@ impl Dispatcher {
         }
     }
 
-    /// The first engine that has the key of a job's SA; one that does not exist if there is none.
+    /// The first engine that has the key of a job's SA, or one that does not exist.
     fn first_engine(&self, job: &Job) -> usize {
         self.lanes.of(job).map_or(usize::MAX, |lane| lane.first.0 as usize)
     }
@@ -245,7 +251,7 @@ impl Dispatcher {
         let (mut is_common, mut all_known) = (true, true);
         let (mut last, mut key) = (u64::MAX, KeyId(u32::MAX));
         for job in jobs {
-            // Packets of one SA tend to stand together. As one number: SA and direction are compared for each packet.
+            // Consecutive packets tend to belong to one SA. SA and direction are compared as one number.
             let id =
                 u64::from(Prepared::sa_of(job).bits()) << 1 | u64::from(job.direction == Direction::Open);
             if id != last {
@@ -265,8 +271,8 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what the engines have ended since, and looks whether any of them holds something for too long. Returns how many jobs were given
-    /// up: these stand among the released ones as faults without their buffers.
+    /// Takes completions, and looks for engines that hold a job for too long. Returns how many jobs were
+    /// given up; these are in `released` as faults without buffers.
     #[inline]
     pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
         if self.in_flight.is_empty() {
@@ -287,12 +293,13 @@ impl Dispatcher {
             let mut polled = std::mem::take(&mut self.polled);
             self.placement.poll(engine, &mut polled, POLL_MAX);
             if is_withdrawn {
-                // Nobody waits for these: their packets are counted as lost, and the pool has made other buffers.
+                // Nobody waits for these: their packets were counted as lost, and the pool has replaced their
+                // buffers.
                 self.in_flight.came_late(engine, polled.len());
                 polled.clear();
             }
             for job in polled.drain(..) {
-                // What it does not hold it may not give: a job comes back once, and under its own id.
+                // An engine may only give back what it holds: a job comes back once, under its own id.
                 if self.in_flight.give_back(engine, job_id(&job)) {
                     self.ended(job, engine, released);
                 }
@@ -306,13 +313,13 @@ impl Dispatcher {
         given_up
     }
 
-    /// Whether an engine has had its time. It has less where others come to harm: jobs that wait behind those it keeps have buffers too, and one
-    /// busy SA needs milliseconds to fill the pool with them.
+    /// Whether an engine has exceeded its time. It has less time when others suffer: jobs that wait for those
+    /// it keeps hold buffers too, and one busy SA fills the pool with them within milliseconds.
     fn is_out_of_patience(&self, engine: usize) -> bool {
         self.in_flight.is_overdue(engine) || self.under_way() >= self.crowd && self.in_flight.is_slow(engine)
     }
 
-    /// Takes an engine out of service, and gives up what it holds: returns how many jobs.
+    /// Takes an engine out of service and gives up the jobs it holds; returns how many.
     #[cold]
     fn withdraw(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
         self.placement.withdraw(engine);
@@ -333,7 +340,7 @@ impl Dispatcher {
         ids.len()
     }
 
-    /// Queues a job for the next engine that has its key; a job that no engine is left for ends as a fault.
+    /// Queues a job for the next engine that has its key. If there is none, the job ends as a fault.
     fn enqueue(&mut self, mut job: Job, keys: &SaKeys, from: usize, released: &mut Vec<Job>) {
         match self.placement.next_engine(keys, from) {
             Some((engine, key)) => {
@@ -348,7 +355,8 @@ impl Dispatcher {
         }
     }
 
-    /// Submits what is queued, first engine first: what one cannot take or fails at is queued for one further down, so one pass does.
+    /// Submits queued jobs, first engine first. What an engine cannot take or fails at is queued for a later
+    /// one, so that one pass suffices.
     fn run_queues(&mut self, released: &mut Vec<Job>) {
         for engine in 0..self.queues.len() {
             if !self.queues[engine].is_empty() {
@@ -359,15 +367,15 @@ impl Dispatcher {
         }
     }
 
-    /// Submits all of `jobs` to one engine, and passes on what it does not take or fails at.
+    /// Submits all of `jobs` to one engine and passes on what it does not take or fails at.
     fn run(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        // It may have been taken out of service while these stood in its queue.
+        // It may have been taken out of service while these were queued.
         let taken = if self.placement.is_withdrawn(engine) { 0 } else { self.offer(engine, jobs) };
         self.settle(engine, taken, jobs, released);
     }
 
-    /// Submits jobs to an engine and returns how many it took. The last engine has nobody to hand over to: it is asked again as long as it
-    /// takes some.
+    /// Submits jobs to an engine and returns how many it took. The last engine has no successor, so it is
+    /// asked again as long as it takes any.
     fn offer(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         let is_last = engine + 1 == self.placement.len();
         let mut taken = self.placement.submit(engine, jobs);
@@ -380,11 +388,11 @@ impl Dispatcher {
         taken
     }
 
-    /// Passes on what became of jobs of which an engine took the first `taken`.
+    /// Passes on jobs of which an engine took the first `taken`.
     fn settle(&mut self, engine: usize, taken: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
-                // Wherever it stands: the buffer is gone, and will come back or be given up.
+                // At any index: the buffer is gone, and will come back or be given up.
                 JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
@@ -407,14 +415,14 @@ impl Dispatcher {
     }
 }
 
-/// The first engine in service that has an SA's key. An SA that no engine has a key of ends its jobs as faults, by the way of an engine that
-/// does not exist.
+/// The first engine in service that has an SA's key. If no engine holds the key, [`NO_ENGINE`] is returned
+/// and the SA's jobs complete as `Fault`.
 fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
     let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
     (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
 }
 
-/// What stands for a job that was given up: a fault, without the buffer, which its engine has.
+/// What represents a job that was given up: a fault without the buffer, which the engine still has.
 fn lost_job((direction, cookie): JobId) -> Job {
     Job {
         buffer: Buffer::default(),

@@ -3,7 +3,7 @@
 use crate::speed::fastest_first;
 use testudo_crypto::{Engine, EngineError, PortableEngine, self_test};
 
-/// Starts an engine, or says why it cannot be had.
+/// Starts an engine, or says why it is not available.
 pub type Opener = Box<dyn Fn() -> Result<Box<dyn Engine>, EngineError> + Send>;
 
 /// Engines in the order of placement, and what became of each candidate.
@@ -20,9 +20,9 @@ pub struct Candidate {
 /// In what order engines are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineOrder {
-    /// As the candidates stand.
+    /// In the order of the candidates.
     AsNamed,
-    /// The fastest first; what is no faster than what stands before it stays behind that.
+    /// The fastest first; an engine that is not clearly faster than those before it stays after them.
     FastestFirst,
 }
 
@@ -37,13 +37,14 @@ pub struct EngineReport {
     pub detail: String,
 }
 
-/// Not even the portable engine passed its self-test: this machine or this build cannot be trusted.
+/// Not even the portable engine passed its self-test: neither this machine nor this build can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no engine passed its self-test: {0}")]
 pub struct NoEngine(EngineError);
 
-/// Starts and tests the candidates. Those that pass come first, in `order`; the portable engine, tested too, is always last.
-/// The reports are in the same order, those of engines that cannot be had behind the others.
+/// Starts and tests the candidates. Those that pass come first, in `order`; the portable engine, which is
+/// tested too, is always last. The reports are in the same order, followed by those of engines that are not
+/// available.
 ///
 /// # Errors
 /// [`NoEngine`] if the portable engine fails its self-test.

@@ -7,9 +7,9 @@
 //!   and by length   a9 a9 a1 b8 b2 c5        longest first: what is done last is short, and leaves few lanes empty
 //! ```
 //!
-//! A formation lasts for one submission. Where an engine prefers bursts, the worker gathers what has already arrived, up to a few batches, and
-//! waits for nothing; jobs are arranged before the engine gets them, and stand as they came when it has ended them, so that no SA's
-//! packets change their order.
+//! A formation lasts for one submission. Where an engine prefers bursts, the worker gathers what has already
+//! arrived, up to a few batches, and waits for nothing. Jobs are arranged before the engine gets them and put
+//! back in order when it has ended them, so that no SA's packets are reordered.
 
 use testudo_crypto::{Job, Suite};
 
@@ -28,7 +28,7 @@ pub enum Formation {
 /// Classes of length: 128 bytes each, and one for all that is longer.
 const CLASSES: usize = 16;
 const CLASS_SHIFT: u32 = 7;
-/// More suites than there are, and a rank for jobs that nobody knows the suite of.
+/// More suites than exist, and a rank for jobs whose suite is unknown.
 const SUITES: usize = 8;
 const RANKS: usize = SUITES * CLASSES;
 const _: () = assert!(Suite::ALL.len() < SUITES);
@@ -39,9 +39,9 @@ pub(crate) struct Arranger {
     pub(crate) formation: Formation,
     /// The rank of each job as it came.
     ranks: Vec<u8>,
-    /// Where the job at each place comes from.
+    /// Where the job at each index comes from.
     from: Vec<u32>,
-    /// The inverse, and room to work in.
+    /// The inverse, and scratch space.
     to: Vec<u32>,
 }
 
@@ -95,7 +95,7 @@ impl Arranger {
     }
 }
 
-/// Moves the job at each place to the place that `to` says, a permutation, which is used up.
+/// Moves the job at each index to the one that `to`, a permutation, says; `to` is used up.
 fn permute(jobs: &mut [Job], to: &mut [u32]) {
     for at in 0..jobs.len().min(to.len()) {
         while let target = to[at] as usize

@@ -1,8 +1,8 @@
 //! What engines hold: every job that was taken and has not come back, with its age.
 //!
-//! An engine that keeps a job for good would stop that job's SA, whose packets leave in order, and have the worker wait for ever. So ages have
-//! a limit. Time is cut into periods, and each engine has a count of jobs for each period in which it took any: what is asked is only
-//! whether the oldest count is zero.
+//! An engine that keeps a job for good would stop that job's SA, whose packets leave in order, and keep the
+//! worker awake for ever. So ages are limited. Time is divided into periods, and each engine has a count of
+//! jobs for each period in which it took any: the only question is whether the oldest count is zero.
 //!
 //! ```text
 //!   period       16   17   ...   31   32   33 = this one
@@ -17,37 +17,38 @@ use hashbrown::HashMap;
 use std::time::Duration;
 use testudo_ipsec::Moment;
 
-/// How long an engine may hold a job; it is noticed at most a sixteenth later.
+/// How long an engine may hold a job; noticed at most a sixteenth later.
 ///
-/// Far above what any engine needs: a GPU that gathers thousands of packets has them for 2.8 to 3.9 ms on average (paper 002, PIPSEA), a NIC or
-/// an offload card for some ten microseconds. And a packet that is older is of no use: TCP has sent it again (RFC 6298 2.4: after a second).
+/// Far above what any engine needs: a GPU that gathers thousands of packets has them for 2.8 to 3.9 ms on
+/// average (paper 002, PIPSEA), a NIC or an offload card for some ten microseconds. And an older packet is of
+/// no use: TCP has sent it again (RFC 6298 2.4: after a second).
 const AGE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Whole periods that make the limit. One alone, 62.5 ms, is the patience with an engine behind which the pool runs dry.
+/// Periods that make up the limit. When the pool is nearly exhausted the limit is one period, 62.5 ms.
 const PERIODS: usize = 16;
 const PERIOD: Duration = Duration::from_micros(62_500);
 const _: () = assert!(PERIOD.as_micros() * PERIODS as u128 == AGE_LIMIT.as_micros());
 
-/// Counts for the periods of the limit, the one that goes on, and the one that has just gone beyond.
+/// Counts for the periods of the limit, the current one, and the one that has just exceeded it.
 const COUNTS: usize = PERIODS + 2;
 
 /// Who took a job, and when.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     engine: usize,
-    /// Place of the period's count.
+    /// Index of the period's count.
     period: usize,
 }
 
-/// What engines hold. Bounded by the pool: every job has a buffer.
+/// What engines hold. Bounded by the pool, since every job has a buffer.
 #[derive(Default)]
 pub(crate) struct InFlight {
     jobs: HashMap<JobId, Taken, foldhash::fast::RandomState>,
     counts: [[usize; COUNTS]; MAX_ENGINES],
-    /// Place of the count of the period that goes on.
+    /// Index of the current period's count.
     period: usize,
     began: Moment,
-    /// Jobs that each engine held when it was taken out of service, and still does.
+    /// Jobs that each engine held when it was taken out of service and has not given back.
     given_up: [usize; MAX_ENGINES],
 }
 
@@ -57,20 +58,20 @@ impl InFlight {
         self.jobs.len()
     }
 
-    /// Whether engines have nothing, not even what was given up.
+    /// Whether engines hold nothing, not even jobs that were given up.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs.is_empty() && self.given_up == [0; MAX_ENGINES]
     }
 
-    /// Takes note of the time while engines have nothing.
+    /// Notes the time while engines hold nothing.
     #[inline]
     pub(crate) fn rest(&mut self, now: Moment) {
         self.began = now;
     }
 
-    /// Takes note of the time; `true` when a period has ended. One ends at most with each call: time in which nobody looked is not held against
-    /// an engine that had no chance to give anything back.
+    /// Notes the time; `true` when a period has ended. At most one ends with each call: time in which nobody
+    /// polled is not held against an engine, which had no chance to give anything back.
     pub(crate) fn advance(&mut self, now: Moment) -> bool {
         let has_ended = now.since(self.began) >= PERIOD;
         if has_ended {
@@ -89,7 +90,7 @@ impl InFlight {
         }
     }
 
-    /// An engine gives a job back: `false` if it does not hold it, or not any more.
+    /// An engine gives a job back; `false` if it does not hold it, or no longer.
     pub(crate) fn give_back(&mut self, engine: usize, id: JobId) -> bool {
         let Some(taken) = self.jobs.get(&id).copied().filter(|taken| taken.engine == engine) else {
             return false;
@@ -102,7 +103,7 @@ impl InFlight {
 
     /// Whether an engine holds a job beyond the limit. To be asked whenever a period has ended.
     pub(crate) fn is_overdue(&self, engine: usize) -> bool {
-        // The place behind the period that goes on is the oldest one's.
+        // The count after the current period's is the oldest one's.
         let oldest = (self.period + 1) % COUNTS;
         self.counts.get(engine).is_some_and(|counts| counts[oldest] > 0)
     }

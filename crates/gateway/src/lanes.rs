@@ -1,12 +1,12 @@
-//! SAs as the dispatcher sees them, and the order of each.
+//! The dispatcher's view of SAs, and the order of each one's jobs.
 //!
-//! A job gets a ticket, the next of its SA, before it may end later than another one. It is released in its turn; until then it waits. A ticket
-//! whose job was given up is skipped:
+//! A job that may end later than its successor gets a ticket, the next of its SA. Ended jobs are released in
+//! ticket order and wait until then. The ticket of a job that was given up is skipped:
 //!
 //! ```text
 //!   tickets of an SA       4          5        6        7          8
 //!                          released   held ▲   waits    given up   waits
-//!                                          └─ next to release; when it comes, 6 and 8 go behind it
+//!                                          └─ next to release; when it comes, 6 and 8 follow
 //! ```
 
 use crate::placement::SaKeys;
@@ -15,13 +15,13 @@ use testudo_crypto::{Direction, Job, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
 use testudo_packet::prefetch;
 
-/// As many lanes as are near without being asked for: 16 KiB.
+/// Up to this many lanes fit in the first-level cache, 16 KiB of it; prefetch only beyond.
 const NEAR: usize = 256;
 
-/// The id of a job that is in flight: direction and cookie, which is SA and ticket.
+/// Identifies a job in flight: direction and cookie, which is SA and ticket.
 pub(crate) type JobId = (Direction, u64);
 
-/// One SA as the dispatcher sees it.
+/// The dispatcher's view of one SA.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) sa: SaRef,
@@ -46,9 +46,11 @@ impl Lane {
 pub(crate) struct Lanes {
     outbound: Vec<Option<Lane>>,
     inbound: Vec<Option<Lane>>,
-    /// Ended jobs that must wait for earlier ones of their SA. Bounded by the pool: every job holds a buffer.
+    /// Ended jobs that wait for earlier ones of their SA. Bounded by the pool, since every job holds a
+    /// buffer.
     waiting: HashMap<JobId, Job, foldhash::fast::RandomState>,
-    /// Tickets to skip that stand behind one which is still to come. Bounded by what engines held when they were taken out of service.
+    /// Tickets to skip that come after one which is still expected. Bounded by what engines held when they
+    /// were taken out of service.
     missing: HashSet<JobId, foldhash::fast::RandomState>,
 }
 
@@ -70,7 +72,7 @@ impl Lanes {
         lanes[slot] = Some(lane);
     }
 
-    /// Forgets an SA. Jobs of it that have ended already go to `released`, where nobody knows their SA any more.
+    /// Forgets an SA. Its jobs that have already ended go to `released`, where their SA is no longer known.
     pub(crate) fn remove(
         &mut self,
         direction: Direction,
@@ -95,7 +97,8 @@ impl Lanes {
         self.of_direction(direction).get_mut(sa.slot())?.as_mut().filter(|lane| lane.sa == sa)
     }
 
-    /// Asks for the lanes of jobs, where there are too many to be near. Those of one batch go one way.
+    /// Prefetches the lanes of jobs when there are too many for the cache. The jobs of a batch have one
+    /// direction.
     #[inline]
     pub(crate) fn prefetch(&self, jobs: &[Job]) {
         let is_seal = jobs.first().is_some_and(|job| job.direction == Direction::Seal);
@@ -128,7 +131,7 @@ impl Lanes {
         self.waiting.len()
     }
 
-    /// Gives each job its slot in the order of its SA.
+    /// Gives each job its ticket.
     pub(crate) fn ticket(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             if let Some(lane) = self.lane(job.direction, Prepared::sa_of(job)) {
@@ -138,7 +141,7 @@ impl Lanes {
         }
     }
 
-    /// Lets an ended job go in its turn, and then those that waited for it.
+    /// Releases an ended job in its turn, and then those that waited for it.
     pub(crate) fn release_in_order(&mut self, job: Job, released: &mut Vec<Job>) {
         let (id, sa) = (job_id(&job), Prepared::sa_of(&job));
         match self.lane(id.0, sa) {
@@ -151,7 +154,7 @@ impl Lanes {
         }
     }
 
-    /// Lets an SA go on behind a job that will not come back.
+    /// Lets an SA continue without a job that will not come back.
     pub(crate) fn go_on_without(&mut self, id: JobId, released: &mut Vec<Job>) {
         let sa = SaRef::from_bits(u32::try_from(id.1 >> 32).unwrap_or(u32::MAX));
         match self.lane(id.0, sa) {
@@ -161,7 +164,8 @@ impl Lanes {
         }
     }
 
-    /// Moves an SA on behind the job whose turn it is, and behind those after it that have ended or were given up.
+    /// Advances an SA past the job whose turn it is, and past those after it that have ended or were given
+    /// up.
     fn advance(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
         let Some(lane) = self.lane(direction, sa) else { return };
         lane.next_release = lane.next_release.wrapping_add(1);

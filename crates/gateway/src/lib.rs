@@ -9,11 +9,13 @@
 //!                       engine 0 → engine 1 → … → portable
 //! ```
 //!
-//! A [`Worker`] owns its ports, its pool, its protocol state and its engines; [`Worker::turn`] does what there is to do and never waits, so
-//! that a simulation drives it with a clock of its own. [`serve`] is the loop around it in a running gateway: it waits for file
-//! descriptors, and takes [`Command`]s from the control plane between turns. What other threads may read is in [`WorkerCounters`].
+//! A [`Worker`] owns its ports, its pool, its protocol state and its engines. [`Worker::turn`] does what
+//! there is to do and never waits, so that a simulation can drive it with a clock of its own. [`serve`] is
+//! the loop around it in a running gateway: it waits for file descriptors and takes [`Command`]s from the
+//! control plane between turns. [`WorkerCounters`] is what other threads may read.
 //!
-//! Threads: one worker today, run to completion. Several workers per gateway and pipelines hang into the same frame.
+//! Threads: one worker, run to completion. Not implemented: several workers, pipelines. Both are meant to
+//! reuse `Worker`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]

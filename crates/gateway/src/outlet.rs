@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 use testudo_ipsec::Forward;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortError, ticks};
 
-/// More than this does not wait for a port; what comes on top is dropped as [`DropReason::QueueFull`]. The worker stops reading from the other
-/// side while anything waits, so only replies, fragments and late completions add to it.
+/// More packets than this do not wait for a port; the rest is dropped as [`DropReason::QueueFull`]. The
+/// worker stops reading from the other side while anything waits, so that only replies, fragments and late
+/// completions add to the queue.
 const MAX_WAITING: usize = 4096;
 
 /// A port and what waits to be sent through it.
@@ -17,8 +18,8 @@ pub(crate) struct Outlet<Side> {
     batch: Batch,
     waiting: VecDeque<Buffer>,
     wait: Wait,
-    /// What the port failed with and nobody has heard of yet. The turn ends first: what was taken before must be
-    /// finished and counted.
+    /// A failure of the port that nobody has heard of yet. It is reported when the turn is over, because what
+    /// was taken before must be finished and counted first.
     failure: Option<PortError>,
     side: PhantomData<Side>,
 }
@@ -26,9 +27,9 @@ pub(crate) struct Outlet<Side> {
 /// How long packets have waited for a port that took none, in ticks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wait {
-    /// Over all waits that have ended.
+    /// Sum of the waits that have ended.
     pub(crate) ended_ticks: u64,
-    /// When the one that goes on began.
+    /// When the wait that goes on began.
     pub(crate) since: Option<u64>,
 }
 
@@ -119,8 +120,8 @@ impl<Side> Outlet<Side> {
         }
     }
 
-    /// Sends what the port gains nothing from waiting with: all, or, where it joins packets, whole batches, since what is left may still be
-    /// joined by what comes next.
+    /// Sends what the port gains nothing from waiting with: everything, or, if it joins packets, only full
+    /// batches, since what follows may join the rest.
     pub(crate) fn flush_ready(&mut self, pool: &mut Pool) {
         if !self.port.joins() {
             self.flush(pool);
@@ -134,7 +135,7 @@ impl<Side> Outlet<Side> {
     /// Fills the batch with what has waited longest.
     #[inline(always)]
     fn refill(&mut self) {
-        // Most often nothing waits, and to drain nothing takes as long as to send a packet.
+        // The common case: nothing waits. An empty drain would cost as many instructions as sending a packet.
         if !self.waiting.is_empty() {
             self.take_waiting();
         }

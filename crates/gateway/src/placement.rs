@@ -25,11 +25,11 @@ pub enum PlacementError {
     Empty,
 }
 
-/// The names of one SA's key in the engines that took it.
+/// The ids of one SA's key in the engines that took it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SaKeys([Option<KeyId>; MAX_ENGINES]);
 
-/// Engines in the order in which they are tried. The last does everything.
+/// Engines in the order in which they are tried. The last one does every suite.
 pub(crate) struct Placement {
     engines: Vec<Box<dyn Engine>>,
     /// Engines that were taken out of service.
@@ -37,7 +37,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// More than [`MAX_ENGINES`] are cut so that the last, which does everything, stays.
+    /// Beyond [`MAX_ENGINES`] some are cut, but never the last one, which does every suite.
     pub(crate) fn new(mut engines: Vec<Box<dyn Engine>>) -> Self {
         if engines.len() > MAX_ENGINES {
             engines.drain(MAX_ENGINES - 1..engines.len() - 1);
@@ -45,7 +45,7 @@ impl Placement {
         Self { engines, withdrawn: [false; MAX_ENGINES] }
     }
 
-    /// Takes an engine out of service for good: it gets no jobs and no keys any more.
+    /// Takes an engine out of service for good: it gets neither jobs nor keys any more.
     pub(crate) fn withdraw(&mut self, engine: usize) {
         if let Some(withdrawn) = self.withdrawn.get_mut(engine) {
             *withdrawn = true;
@@ -64,7 +64,7 @@ impl Placement {
         self.engines.iter().map(|e| e.name()).collect()
     }
 
-    /// Gives a key to every engine in service that takes it.
+    /// Gives a key to every engine in service that accepts it.
     pub(crate) fn install(
         &mut self,
         key: &KeyMaterial,
@@ -107,7 +107,7 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.is_synchronous())
     }
 
-    /// Whether all engines in service are.
+    /// Whether all engines in service complete their jobs inside `submit`.
     pub(crate) fn all_synchronous(&self) -> bool {
         self.engines.iter().zip(self.withdrawn).all(|(e, withdrawn)| withdrawn || e.is_synchronous())
     }
@@ -118,7 +118,7 @@ impl Placement {
         }
     }
 
-    /// The first engine in service from `from` on that has the key, and the key's name there.
+    /// The first engine in service, from `from` on, that has the key, and the key's id there.
     pub(crate) fn next_engine(&self, keys: &SaKeys, from: usize) -> Option<(usize, KeyId)> {
         let in_service =
             keys.0.iter().enumerate().skip(from).filter(|(engine, _)| !self.is_withdrawn(*engine));

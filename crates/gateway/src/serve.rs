@@ -14,9 +14,9 @@ use testudo_packet::PortError;
 
 /// How often a worker looks at the clock while nothing happens.
 const TICK: Duration = Duration::from_secs(1);
-/// Tunnels that are changed, or whose windows are saved, between two batches: some ten microseconds' worth.
+/// Tunnels that are changed, or whose windows are saved, between two batches: worth some ten microseconds.
 const TUNNELS_AT_A_TIME: usize = 16;
-/// How long packets under way may take to leave when the gateway ends.
+/// How long packets in flight may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Why a worker ended although nobody asked it to.
@@ -30,7 +30,7 @@ pub enum ServeError {
     Wait(#[from] rustix::io::Errno),
 }
 
-/// What the operator should hear of.
+/// What the operator should hear about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// Something happened to a tunnel.
@@ -55,7 +55,7 @@ pub fn serve(
     let mut failure: Option<PortError> = None;
     loop {
         let now = clock.now();
-        // One command after the other, and of a long one a part at a time.
+        // One command after another, and a long one in parts.
         task = task.and_then(|task| task.go_on(worker, now));
         while task.is_none() {
             match inbox.take() {
@@ -75,7 +75,8 @@ pub fn serve(
             next_tick = Moment(now.0 + TICK);
         }
         let moved = worker.turn(now).unwrap_or_else(|error| {
-            // The end, but what is with engines leaves first, as when the gateway is told to stop.
+            // A failed port ends the gateway, but packets that are with engines leave first, as when it is
+            // told to stop.
             worker.drain();
             stop_at.get_or_insert(Moment(now.0 + DRAIN));
             failure.get_or_insert(error);
@@ -108,14 +109,14 @@ enum Task {
 }
 
 impl Task {
-    /// Does a part of it; `None` when it is done and answered.
+    /// Does the next part; `None` when all is done and answered.
     fn go_on(self, worker: &mut Worker, now: Moment) -> Option<Self> {
         match self {
             Task::Change(mut change, reply) => {
                 if !change.step(worker, now, TUNNELS_AT_A_TIME) {
                     return Some(Task::Change(change, reply));
                 }
-                // Whoever asked may have given up waiting; that is not the worker's concern.
+                // The caller may have given up waiting; that is not the worker's concern.
                 let _ = reply.send(change.into_outcome());
             }
             Task::Save { mut tunnels, mut windows, reply } => {

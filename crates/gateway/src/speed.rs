@@ -1,7 +1,7 @@
 //! Which engine is the fastest here.
 //!
-//! Asked once, at start-up, where the configuration names no engines. Processors differ in what they make of the same code, and a library may
-//! have been replaced since this was written.
+//! Measured once, at start-up, where the configuration names no engines: processors differ in what they make
+//! of the same code, and a library may have been replaced since this was written.
 
 use std::time::{Duration, Instant};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 /// The suite that is timed: what most tunnels use.
 const SUITE: Suite = Suite::Aes128Gcm16;
-/// Lengths of text in the batch that is timed: as many bytes in small packets as in large ones would hide what a small one costs, so
-/// there are more of them.
+/// Lengths of text in the batch that is timed. Small packets outnumber large ones: with equal bytes in both,
+/// what a small packet costs would not show.
 const TEXT_BYTES: [usize; 32] = {
     let mut lengths = [48; 32];
     lengths[12] = 496;
@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// An engine overtakes one that was named before it if it needs less than this many hundredths of its time: noise does not.
 const OVERTAKES_PERCENT: u64 = 90;
 
-/// Sorts engines by how long they take, if that differs by more than noise. What is no faster stays where it was named.
+/// Sorts engines by how long they take, if that differs by more than noise; otherwise they stay in the order
+/// in which they were named.
 ///
 /// The engines must be idle; they hold no more keys afterwards than before. Takes less than a millisecond for each.
 pub(crate) fn fastest_first(engines: &mut [Box<dyn Engine>]) {
@@ -70,7 +71,7 @@ fn best_batch(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<u64> {
     best
 }
 
-/// Has all jobs done; `None` if one of them is not, or not in time.
+/// Completes all jobs; `None` if one of them fails or takes too long.
 fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
     let (start, count, mut taken) = (Instant::now(), jobs.len(), 0);
     let mut done = Vec::new();
@@ -78,7 +79,7 @@ fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
         taken += engine.submit(jobs.get_mut(taken..)?);
         engine.poll(&mut done, count);
         if start.elapsed() > PATIENCE {
-            // Nothing of ours is left behind in the engine.
+            // Nothing of ours stays in the engine.
             while engine.in_flight() > 0 && start.elapsed() < 200 * PATIENCE {
                 engine.poll(&mut done, count);
             }
@@ -90,7 +91,7 @@ fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
     (jobs.len() == count && jobs.iter().all(|job| job.status == JobStatus::Done)).then_some(jobs)
 }
 
-/// A packet to be sealed, with room for headers before and the ICV behind the text.
+/// A packet to be sealed, with room for headers before the text and for the ICV after it.
 fn job(text_bytes: usize, number: u32, key: KeyId) -> Job {
     let mut nonce = [0; 12];
     nonce[8..].copy_from_slice(&number.to_be_bytes());
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
     use testudo_crypto::{Capability, EngineError, PortableEngine};
 
-    /// The portable engine, which does everything several times over, or does not end it.
+    /// The portable engine, slowed down: it does everything several times, or never ends it.
     struct Slow {
         inner: PortableEngine,
         times: usize,

@@ -13,13 +13,13 @@ use testudo_ipsec::{
 };
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
-/// Packets of one direction after which a turn takes no more of it: what every turn costs should be spread over many.
+/// Packets of one direction after which a turn takes no more: enough to spread what every turn costs.
 const PACKETS: usize = 4 * BATCH_SIZE;
-/// Times that a port is asked in a turn if the other one joins packets: what that joins into one call may stand in several batches, and more would
-/// only make the first of them late.
+/// How often a port is asked in a turn if the other one joins packets. What it joins into one call may be
+/// spread over several batches; more than a few would only delay the first of them.
 const ROUNDS: usize = 4;
 
-/// Times at most that a port is asked in a turn for what goes out by `outlet`.
+/// How often a port is asked, at most, in a turn for packets that leave by `outlet`.
 fn rounds<Side>(outlet: &Outlet<Side>) -> usize {
     if outlet.port.joins() { ROUNDS } else { PACKETS }
 }
@@ -43,9 +43,9 @@ pub struct Worker {
     batch: Batch,
     prepared: Prepared,
     released: Vec<Job>,
-    /// Of what comes from the protected side.
+    /// Stage times of outbound packets.
     outbound_clock: StageClock,
-    /// Of what comes from the unprotected side.
+    /// Stage times of inbound packets.
     inbound_clock: StageClock,
     draining: bool,
 }
@@ -81,19 +81,19 @@ impl Worker {
         self.inbound_clock = StageClock::with_source(source);
     }
 
-    /// What it has done, to be read by other threads.
+    /// Its counters, to be read by other threads.
     #[must_use]
     pub fn counters(&self) -> Arc<WorkerCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Where the cycles went of what came from the protected side.
+    /// Where the cycles of outbound packets went.
     #[must_use]
     pub fn outbound_stages(&self) -> &StageTimes {
         self.outbound_clock.times()
     }
 
-    /// Where the cycles went of what came from the unprotected side.
+    /// Where the cycles of inbound packets went.
     #[must_use]
     pub fn inbound_stages(&self) -> &StageTimes {
         self.inbound_clock.times()
@@ -110,7 +110,8 @@ impl Worker {
         self.dispatcher.set_formation(formation);
     }
 
-    /// Changes tunnels and policies, all between two batches. A running gateway does it a few tunnels at a time.
+    /// Changes tunnels and policies, all between two batches. A running gateway changes a few tunnels at a
+    /// time.
     pub fn update(&mut self, update: Update, now: Moment) -> UpdateOutcome {
         let mut change = Change::new(update);
         while !change.step(self, now, usize::MAX) {}
@@ -144,7 +145,7 @@ impl Worker {
                 self.dispatcher.connect(Direction::Seal, installed.outbound, outbound, seal);
                 self.dispatcher.connect(Direction::Open, installed.inbound, inbound, open);
                 if window.is_some_and(|w| !self.ipsec.restore_window(index, &w)) {
-                    // Without it the tunnel would take again what it has received before.
+                    // Without its window the tunnel would accept again what it has accepted before.
                     self.remove(index);
                     return Err(UpdateError::Window { tunnel: name });
                 }
@@ -172,7 +173,7 @@ impl Worker {
         self.ipsec.save_window(index)
     }
 
-    /// What the operator should hear of tunnels since this was last called.
+    /// What the operator should hear about tunnels since this was last called.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.ipsec.take_events()
     }
@@ -190,7 +191,8 @@ impl Worker {
     pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
         let was_busy = self.dispatcher.is_busy();
         let mut moved = self.collect(now);
-        // While packets wait for a port, no more are made for it: the queue behind the other port is the place to wait.
+        // Backpressure: while packets wait for a port no more are made for it, so that the kernel's queue
+        // behind the other port fills instead of ours.
         if !self.unprotected.is_waiting() && !self.draining {
             moved += self.outbound(now);
         }
@@ -204,7 +206,7 @@ impl Worker {
         failure.map_or(Ok(moved), Err)
     }
 
-    /// Takes what engines have ended since the last turn, and sends what still waits.
+    /// Takes the jobs that engines have ended since the last turn, and sends what still waits.
     fn collect(&mut self, now: Moment) -> usize {
         let given_up = self.dispatcher.poll(now, &mut self.released);
         if given_up > 0 {
@@ -247,7 +249,7 @@ impl Worker {
         moved
     }
 
-    /// Has the prepared jobs of what goes out done, and sends what is [ready](Outlet::flush_ready).
+    /// Runs the crypto for outbound jobs, then sends what is [ready](Outlet::flush_ready).
     fn seal(&mut self, now: Moment) {
         if self.prepared.jobs.is_empty() {
             return self.unprotected.flush_ready(&mut self.pool);
@@ -296,7 +298,7 @@ impl Worker {
         moved
     }
 
-    /// Has the prepared jobs of what came in done, and sends what is [ready](Outlet::flush_ready).
+    /// Runs the crypto for inbound jobs, then sends what is [ready](Outlet::flush_ready).
     fn open(&mut self, now: Moment) {
         if self.prepared.jobs.is_empty() {
             return self.protected.flush_ready(&mut self.pool);
@@ -325,7 +327,7 @@ impl Worker {
         }
     }
 
-    /// Passes ended jobs back through the protocol and on to their port.
+    /// Takes ended jobs back through the protocol and gives their packets to the outlets.
     fn finish(&mut self, now: Moment) {
         for job in self.released.drain(..) {
             let sa = Prepared::sa_of(&job);
@@ -344,7 +346,7 @@ impl Worker {
         }
     }
 
-    /// Work that is due by the clock, not by a packet. To be called about once a second.
+    /// Work that is due by the clock and not by a packet. To be called about once a second.
     pub fn tick(&mut self, now: Moment) {
         let mut due = Vec::new();
         self.ipsec.age(now);
@@ -358,7 +360,7 @@ impl Worker {
         self.draining = true;
     }
 
-    /// Whether packets are with engines. Those that were given up are not.
+    /// Whether packets are with engines. Those that were given up do not count.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.dispatcher.is_busy()
@@ -370,7 +372,7 @@ impl Worker {
         (self.protected.is_waiting(), self.unprotected.is_waiting())
     }
 
-    /// Whether nothing is under way and neither port will give a packet again.
+    /// Whether nothing is in flight and neither port will ever give a packet again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let (protected, unprotected) = self.is_waiting();
@@ -378,8 +380,8 @@ impl Worker {
         exhausted && !protected && !unprotected && !self.is_busy()
     }
 
-    /// Drops what still waits, when the gateway must end now. What is with an engine is counted; its buffers do not come back. What was given up
-    /// was counted then.
+    /// Drops what still waits, when the gateway must end now. Packets that are with engines are counted,
+    /// though their buffers do not come back; those that were given up were counted then.
     pub fn discard_waiting(&mut self) {
         self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
         for job in self.prepared.jobs.drain(..) {
@@ -390,7 +392,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Tells both ports that no more will be sent.
+    /// Tells both ports that no more packets will be sent.
     ///
     /// # Errors
     /// [`PortError`] if what was sent did not get to where it belongs.
@@ -411,7 +413,7 @@ impl Worker {
         self.unprotected.port.as_ref()
     }
 
-    /// The pool, with the books of what was dropped and created.
+    /// The pool, with its counts of packets created and dropped.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
