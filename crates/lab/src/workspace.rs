@@ -2,15 +2,16 @@
 //! gone, however that comes about.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
+use tempfile::TempDir;
 
 use crate::error::{LabError, io};
 use crate::namespaces::{Entered, enter_with, is_inside};
@@ -48,19 +49,14 @@ impl Workspace {
     }
 }
 
+/// A folder of a name that no other run has: what removes one, however late, removes no other's.
 fn make(purpose: &str) -> Result<PathBuf, LabError> {
-    for number in 0..1000_u32 {
-        let name = format!("testudo-{purpose}-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Not another's folder: `create` fails on one that exists, and nobody else can enter ours.
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(io(format!("make the folder {}", path.display()))(error)),
-        }
-    }
-    let taken = std::io::ErrorKind::AlreadyExists.into();
-    Err(io(format!("make a folder in {}", std::env::temp_dir().display()))(taken))
+    let made = tempfile::Builder::new()
+        .prefix(&format!("testudo-{purpose}-"))
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir();
+    let failed = io(format!("make a folder in {}", std::env::temp_dir().display()));
+    made.map(TempDir::keep).map_err(failed)
 }
 
 /// Starts a process that waits until the returned end of a pipe is closed everywhere, then removes `folder`.
@@ -121,7 +117,6 @@ pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
     #[test]
