@@ -34,6 +34,7 @@ mod network;
 mod progress;
 mod render;
 mod statistics;
+pub mod table;
 pub mod traffic;
 mod workspace;
 

@@ -1,41 +1,6 @@
-//! Tables for people, and a picture of them.
+//! A picture of a terminal.
 
 use std::fmt::Write as _;
-
-/// Rows of cells in columns as wide as their widest; the first column to the left, the others to the right.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::from(" ");
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match column {
-                0 => write!(line, " {cell:<width$}"),
-                _ => write!(line, "   {cell:>width$}"),
-            };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// 1234567 as "1,234,567".
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 const CHARACTER_WIDTH: f64 = 8.4;
 const LINE_HEIGHT: usize = 20;
@@ -72,24 +37,6 @@ fn coloured(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(cells: &[&str]) -> Vec<String> {
-        cells.iter().map(|&cell| cell.to_owned()).collect()
-    }
-
-    #[test]
-    fn columns_line_up_by_characters_not_bytes() {
-        let table = columns(&[row(&["A → B", "9.5"]), row(&["round trip", "0.123"])]);
-        assert_eq!(table, "  A → B          9.5\n  round trip   0.123\n");
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(thousands),
-            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
-        );
-    }
 
     #[test]
     fn a_picture_shows_every_line_and_breaks_no_markup() {

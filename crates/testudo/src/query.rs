@@ -3,12 +3,13 @@
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
-use crate::table::{Table, cell, grouped};
+use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use testudo_control::service::api::ask;
 use testudo_control::service::daemon::control_path;
+use testudo_lab::table::{Table, grouped};
 
 /// Reserved by IANA: no policy has reason to name it.
 const UNNAMED_PROTOCOL: u8 = 255;
@@ -125,7 +126,7 @@ fn show_status(status: &Value) {
         engines.row(vec![cell(&engine["name"]), cell(&engine["in_use"]), cell(&engine["detail"])]);
     }
     outln!();
-    engines.print();
+    print(&engines);
     let mut ports = Table::new(&["side", "port", "packets in", "bytes in", "packets out", "bytes out"]);
     for side in ["protected", "unprotected"] {
         let port = &status["ports"][side];
@@ -133,7 +134,7 @@ fn show_status(status: &Value) {
         ports.row([side.to_owned()].into_iter().chain(counts).collect());
     }
     outln!();
-    ports.print();
+    print(&ports);
     let mut drops = Table::new(&["dropped because", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
     let counted: Vec<_> =
@@ -142,7 +143,7 @@ fn show_status(status: &Value) {
         drops.row(vec![reason.replace('_', " "), grouped(*count)]);
     }
     outln!();
-    if counted.is_empty() { outln!("no packet was dropped") } else { drops.print() }
+    if counted.is_empty() { outln!("no packet was dropped") } else { print(&drops) }
 }
 
 fn show_associations(list: &Value) {
@@ -177,7 +178,7 @@ fn show_associations(list: &Value) {
             grouped(dropped),
         ]);
     }
-    table.print();
+    print(&table);
 }
 
 fn show_policies(list: &Value) {
@@ -198,7 +199,7 @@ fn show_policies(list: &Value) {
             format!("{}, {}", cell(&policy["local_ports"]), cell(&policy["remote_ports"])),
         ]);
     }
-    table.print();
+    print(&table);
     outln!("what no policy names is discarded");
 }
 

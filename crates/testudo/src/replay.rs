@@ -6,7 +6,7 @@
 use crate::cli::{PortFile, ReplayArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
-use crate::table::{Table, cell, grouped};
+use crate::table::{cell, print};
 use crate::{engines, ports};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
 use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
+use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
 use testudo_port_pcap::{PcapPort, PcapReader, PcapWriter};
 
@@ -139,7 +140,7 @@ fn show(answer: &Value) {
         let counts = ["rx_packets", "rx_bytes", "tx_packets", "tx_bytes"].map(|key| cell(&port[key]));
         ports.row([side.to_owned()].into_iter().chain(counts).collect());
     }
-    ports.print();
+    print(&ports);
     outln!("made by the gateway: {}", cell(&answer["created"]));
     for (reason, count) in answer["drops"].as_object().into_iter().flatten() {
         if let Some(count) = count.as_u64().filter(|n| *n > 0) {

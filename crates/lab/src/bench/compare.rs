@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::case::Order;
 use super::error::BenchError;
-use crate::render::columns;
 use crate::statistics::Spread;
+use crate::table::Table;
 
 /// What `testudo bench compare` can be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -202,8 +202,11 @@ impl Comparison {
     pub(super) fn table(&self) -> String {
         let heads = ["case", "A, Mpps", "B, Mpps", "B is", "difference"].map(str::to_owned).to_vec();
         let rows: Vec<_> = [heads].into_iter().chain(self.pairs.iter().map(Pair::row)).collect();
-        let mut text =
-            if self.pairs.is_empty() { "  no case is in both files\n".to_owned() } else { columns(&rows) };
+        let mut text = if self.pairs.is_empty() {
+            "  no case is in both files\n".to_owned()
+        } else {
+            Table::report(rows).to_string()
+        };
         for (file, keys) in [("A", &self.only_before), ("B", &self.only_after)] {
             text.extend(keys.iter().map(|key| format!("  only in {file}: {key}\n")));
         }

@@ -5,8 +5,8 @@ use testudo_packet::Stage;
 
 use super::case::{Case, Size, Suites};
 use super::measure::Sample;
-use crate::render::columns;
 use crate::statistics::Spread;
+use crate::table::Table;
 
 /// All measurements of one case.
 pub(super) struct Series {
@@ -159,7 +159,7 @@ pub(super) fn table(series: &[Series]) -> String {
     let heads = heads.into_iter().chain(Stage::ALL.map(short_name));
     let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
     rows.extend(series.iter().map(Series::row));
-    let text = columns(&rows);
+    let text = Table::report(rows).to_string();
     let has_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     let mut lines = text.lines();
     let mut table = format!("{}\n", lines.next().unwrap_or_default());

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::subject::Subject;
 use super::wireguard::WireguardGo;
-use crate::render::columns;
 use crate::statistics::Spread;
+use crate::table::Table;
 use crate::traffic::median;
 
 /// The measurements of one subject, in the order of the turns.
@@ -64,7 +64,7 @@ impl Report {
         }
         let turns = self.series.first().map_or(0, |series| series.gbit_s.len());
         let Self { engine, suite, seconds, .. } = self;
-        let mut text = columns(&rows);
+        let mut text = Table::report(rows).to_string();
         text +=
             &format!("\n  medians of {turns} turns of {seconds} s; testudo: {suite}, ESP in UDP, {engine}\n");
         text += &match &self.wireguard {

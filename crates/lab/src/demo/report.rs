@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::DemoOptions;
 use crate::capture::Seen;
 use crate::gateway::Status;
-use crate::render::{columns, thousands};
+use crate::table::{Table, grouped};
 use crate::traffic::RoundTrips;
 use crate::workspace::Workspace;
 
@@ -209,14 +209,15 @@ impl Report {
 
     fn sides(&self) -> String {
         let (a, b) = (&self.gateway_a, &self.gateway_b);
-        let row = |name: &str, a, b| vec![name.to_owned(), thousands(a), thousands(b)];
-        columns(&[
+        let row = |name: &str, a, b| vec![name.to_owned(), grouped(a), grouped(b)];
+        Table::report(vec![
             ["packets                 ", "gateway A", "gateway B"].map(str::to_owned).to_vec(),
             row("from protected side", a.protected_rx_packets, b.protected_rx_packets),
             row("to unprotected side", a.unprotected_tx_packets, b.unprotected_tx_packets),
             row("from unprotected side", a.unprotected_rx_packets, b.unprotected_rx_packets),
             row("to protected side", a.protected_tx_packets, b.protected_tx_packets),
         ])
+        .to_string()
     }
 
     fn security(&self) -> String {
@@ -224,14 +225,14 @@ impl Report {
         let refused = |refused: u64, sent: u64| format!("{} {refused} of {sent}", mark(refused == sent));
         // What the kernel hands over in one piece is recorded in one piece.
         let joined = if self.mode == Mode::Namespaces { ", segments joined" } else { "" };
-        let mut recorded = format!("{} ESP{joined}", thousands(self.packets_captured));
+        let mut recorded = format!("{} ESP{joined}", grouped(self.packets_captured));
         if self.packets_not_captured > 0 {
-            recorded += &format!(", {} missed", thousands(self.packets_not_captured));
+            recorded += &format!(", {} missed", grouped(self.packets_not_captured));
         }
         let cleartext = self.cleartext_packets_outside;
         pairs(&[
             ("recorded on the link", recorded),
-            ("cleartext seen outside", format!("{} {}", mark(cleartext == 0), thousands(cleartext))),
+            ("cleartext seen outside", format!("{} {}", mark(cleartext == 0), grouped(cleartext))),
             ("replayed packets refused", refused(self.replayed_refused, self.replayed_sent)),
             ("forged packets refused", refused(self.forged_refused, self.forged_sent)),
         ])

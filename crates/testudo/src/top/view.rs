@@ -3,8 +3,8 @@
 use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
 use super::change::{Change, Direction, PortRates};
 use super::reading::Reading;
-use crate::table::grouped_figure;
 use serde_json::{Map, Value, json};
+use testudo_lab::table::grouped_figure;
 use testudo_packet::Stage;
 
 /// Columns of all that is shown.
