@@ -1,7 +1,8 @@
 //! Engines that are given any jobs, of keys in any order.
 
 use crate::input::Input;
-use crate::support::Random;
+use crate::support::random_bytes;
+use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
@@ -139,7 +140,7 @@ fn run(input: &mut Input<'_>, rigs: &mut [Rig<'_>]) {
 }
 
 fn material(suite: Suite, seed: u8) -> KeyMaterial {
-    let bytes = Random::new(u64::from(seed)).bytes(suite.keying_material_bytes());
+    let bytes = random_bytes(&mut Rng::with_seed(u64::from(seed)), suite.keying_material_bytes());
     KeyMaterial::new(suite, bytes.into()).expect("as long as the suite wants it")
 }
 
@@ -169,15 +170,18 @@ impl Model {
         };
         let text_bytes = length - length % suite.block_bytes();
         let front = if suite.is_aead() { 0 } else { 8 + suite.iv_bytes() };
-        let mut random = Random::new(u64::from(shape) << 16 | length as u64);
-        let bytes = random.bytes(offset + front + text_bytes + suite.icv_bytes() + usize::from(shape >> 4));
-        let nonce = std::array::from_fn(|_| random.byte());
+        let mut random = Rng::with_seed(u64::from(shape) << 16 | length as u64);
+        let bytes = random_bytes(
+            &mut random,
+            offset + front + text_bytes + suite.icv_bytes() + usize::from(shape >> 4),
+        );
+        let nonce = std::array::from_fn(|_| random.u8(..));
         let aad_bytes = match shape >> 2 & 3 {
             0 => 8,
             1 | 2 => 12,
             _ => usize::from(input.byte()) % 13,
         };
-        let aad = Aad::from_slice(&random.bytes(aad_bytes)).expect("at most 12 bytes");
+        let aad = Aad::from_slice(&random_bytes(&mut random, aad_bytes)).expect("at most 12 bytes");
         let (text_start, text_bytes) = ((offset + front) as u32, text_bytes as u32);
         let mut draft = Draft { key: Some(index), bytes, text_start, text_bytes, nonce, aad, direction };
         if direction == Direction::Open {

@@ -1,7 +1,8 @@
 //! The corpora, replayed without libFuzzer.
 
 use crate::Target;
-use crate::support::Random;
+use crate::support::random_bytes;
+use fastrand::Rng;
 use std::path::PathBuf;
 
 /// The files of a target's corpus, in the order of their names.
@@ -25,7 +26,7 @@ pub fn corpus(Target { name, run, .. }: &Target) {
 
 /// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test run, the same each time.
 pub fn damaged_corpus(Target { name, run, damaged }: &Target) {
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     for (path, original) in files(name) {
         for time in 0..*damaged {
             let bytes = damage(&mut random, original.clone());
@@ -39,19 +40,19 @@ pub fn damaged_corpus(Target { name, run, damaged }: &Target) {
     }
 }
 
-fn damage(random: &mut Random, mut bytes: Vec<u8>) -> Vec<u8> {
-    for _ in 0..=random.below(4) {
+fn damage(random: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
+    for _ in 0..=random.usize(..4) {
         if bytes.is_empty() {
-            return random.bytes(16);
+            return random_bytes(random, 16);
         }
-        let at = random.below(bytes.len());
-        match random.below(5) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.byte(),
+        let at = random.usize(..bytes.len());
+        match random.usize(..5) {
+            0 => bytes[at] ^= 1 << random.usize(..8),
+            1 => bytes[at] = random.u8(..),
             2 => bytes.truncate(at),
-            3 => bytes.insert(at, random.byte()),
+            3 => bytes.insert(at, random.u8(..)),
             _ => {
-                let end = (at + random.below(32)).min(bytes.len());
+                let end = (at + random.usize(..32)).min(bytes.len());
                 let piece = bytes[at..end].to_vec();
                 bytes.splice(at..at, piece);
             }

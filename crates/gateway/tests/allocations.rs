@@ -10,12 +10,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use fastrand::Rng;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use support::gateway::portable;
 use support::sealer::encapsulate;
-use support::{Handmade, Inner, LeaseTwin, Random, Sealer, Side, TunnelSpec};
+use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_crypto::Suite;
 use testudo_gateway::{PortPair, Update, Worker};
 use testudo_ipsec::{Moment, Spd};
@@ -160,12 +161,12 @@ fn opening_allocates_nothing_per_packet() {
 
 #[test]
 fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
-    let mut random = Random::new(support::random::seed());
-    let datagram = encapsulate(&spec(), Side::A, &random.bytes(100), 0);
+    let mut random = Rng::with_seed(support::random::seed());
+    let datagram = encapsulate(&spec(), Side::A, &random_bytes(&mut random, 100), 0);
     let spi = spec().spi_from(Side::A).to_be_bytes();
     let flood = move |out: &mut [u8]| {
         let n = copy(&datagram, out);
-        if random.one_in(2) {
+        if random.usize(..2) == 0 {
             random.fill(&mut out[20..n]);
         } else {
             out[20..24].copy_from_slice(&spi);

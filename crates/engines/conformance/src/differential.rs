@@ -2,7 +2,7 @@
 
 use crate::drive;
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
-use crate::random::SplitMix64;
+use fastrand::Rng;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 
 /// Packets in one comparison.
@@ -27,7 +27,7 @@ struct Pair {
 }
 
 fn compare(a: &mut dyn Engine, b: &mut dyn Engine, seed: u64) -> Result<u64, String> {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Rng::with_seed(seed);
     let mut pairs = Vec::new();
     let mut common = suites(a);
     common.retain(|suite| b.capability(*suite).is_some());
@@ -43,7 +43,7 @@ fn compare(a: &mut dyn Engine, b: &mut dyn Engine, seed: u64) -> Result<u64, Str
     }
     let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
     for _ in 0..PACKETS {
-        let pair = &pairs[random.below(pairs.len())];
+        let pair = &pairs[random.usize(..pairs.len())];
         let (for_a, for_b) = packet(pair, &mut random)?;
         of_a.push(for_a);
         of_b.push(for_b);
@@ -60,15 +60,15 @@ fn compare(a: &mut dyn Engine, b: &mut dyn Engine, seed: u64) -> Result<u64, Str
 }
 
 /// A random packet, every eighth one forged, for both engines.
-fn packet(pair: &Pair, random: &mut SplitMix64) -> Result<(Job, Job), String> {
-    let longest = if random.below(20) == 0 { 9000 } else { 1500 };
-    let len = random.below(longest);
+fn packet(pair: &Pair, random: &mut Rng) -> Result<(Job, Job), String> {
+    let longest = if random.usize(..20) == 0 { 9000 } else { 1500 };
+    let len = random.usize(..longest);
     let mut sample = Sample::random(&pair.key, len, random)?;
-    if random.below(8) == 0 {
-        let forged = random.below(sample.sealed.len());
-        sample.sealed[forged] ^= 1 << random.below(8);
+    if random.usize(..8) == 0 {
+        let forged = random.usize(..sample.sealed.len());
+        sample.sealed[forged] ^= 1 << random.usize(..8);
     }
-    let offset = random.below(64);
+    let offset = random.usize(..64);
     let (a, b) = pair.ids;
     Ok((sample.job(a, pair.direction, offset, 0)?, sample.job(b, pair.direction, offset, 0)?))
 }

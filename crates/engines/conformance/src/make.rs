@@ -1,9 +1,17 @@
 //! Keys, packets and jobs for checks.
 
-use crate::{SplitMix64, reference};
+use crate::reference;
+use fastrand::Rng;
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
+
+/// So many bytes of a generator.
+pub fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    random.fill(&mut bytes);
+    bytes
+}
 
 /// A key and what belongs to it, as the checks know it: cipher key, then integrity key.
 #[derive(Clone)]
@@ -13,8 +21,8 @@ pub(crate) struct TestKey {
 }
 
 impl TestKey {
-    pub fn random(suite: Suite, random: &mut SplitMix64) -> Self {
-        Self { suite, key: random.bytes(suite.key_bytes() + suite.integrity_key_bytes()) }
+    pub fn random(suite: Suite, random: &mut Rng) -> Self {
+        Self { suite, key: random_bytes(random, suite.key_bytes() + suite.integrity_key_bytes()) }
     }
 
     /// Installs it for one direction.
@@ -45,12 +53,12 @@ pub(crate) struct Sample {
 impl Sample {
     /// A random packet of `text_bytes`, or a few less if the cipher takes whole blocks only, sealed by the reference. Every second one
     /// has the AAD of ESN, 12 bytes.
-    pub fn random(key: &TestKey, text_bytes: usize, random: &mut SplitMix64) -> Result<Self, String> {
+    pub fn random(key: &TestKey, text_bytes: usize, random: &mut Rng) -> Result<Self, String> {
         let text_bytes = text_bytes - text_bytes % key.suite.block_bytes();
         let nonce_bytes = if key.suite.is_aead() { 12 } else { key.suite.iv_bytes() };
-        let (nonce, text) = (random.bytes(nonce_bytes), random.bytes(text_bytes));
-        let aad_bytes = if random.below(2) == 0 { 8 } else { 12 };
-        let aad = random.bytes(aad_bytes);
+        let (nonce, text) = (random_bytes(random, nonce_bytes), random_bytes(random, text_bytes));
+        let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
+        let aad = random_bytes(random, aad_bytes);
         let mut sealed = text.clone();
         let icv = reference::seal(key.suite, &key.key, &nonce, &aad, &mut sealed)?;
         sealed.extend_from_slice(&icv);

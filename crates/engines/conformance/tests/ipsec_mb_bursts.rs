@@ -6,7 +6,8 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use testudo_conformance::SplitMix64;
+use fastrand::Rng;
+use testudo_conformance::random_bytes;
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_packet::Buffer;
@@ -36,9 +37,9 @@ fn open() -> IpsecMbEngine {
     }
 }
 
-fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut SplitMix64) -> Vec<Pair> {
+fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Rng) -> Vec<Pair> {
     let mut pair = |suite: Suite| {
-        let bytes = random.bytes(suite.keying_material_bytes());
+        let bytes = random_bytes(random, suite.keying_material_bytes());
         let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
         let mut install = |n: usize, direction| engines[n].install(&material, direction).unwrap();
         let seal = [install(0, Direction::Seal), install(1, Direction::Seal)];
@@ -48,15 +49,15 @@ fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Spli
 }
 
 /// A packet to be sealed, of any length that the suite takes, short ones most of the time, with ESN or without.
-fn packet(suite: Suite, cookie: u64, random: &mut SplitMix64) -> Job {
-    let longest = [1, 80, 600, 1500][random.below(4)];
-    let text = random.below(longest + 1) / suite.block_bytes() * suite.block_bytes();
-    let before = random.below(40);
+fn packet(suite: Suite, cookie: u64, random: &mut Rng) -> Job {
+    let longest = [1, 80, 600, 1500][random.usize(..4)];
+    let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
+    let before = random.usize(..40);
     let text_start = before + 8 + suite.iv_bytes();
-    let (aad_bytes, behind) = ([8, 12][random.below(2)], random.below(3));
-    let aad = Aad::from_slice(&random.bytes(aad_bytes)).unwrap();
+    let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
+    let aad = Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap();
     Job {
-        buffer: Buffer::copied(&random.bytes(text_start + text + suite.icv_bytes() + behind), 64, 32),
+        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
         cookie,
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
@@ -91,13 +92,13 @@ fn submit(
 /// Seals and opens bursts of every size, some of their packets forged, with both engines.
 fn compare(suites: &[Suite], seed: u64) {
     let (mut ours, mut portable) = (open(), PortableEngine::new());
-    let mut random = SplitMix64::new(seed);
+    let mut random = Rng::with_seed(seed);
     let pairs = pairs(&mut [&mut ours, &mut portable], suites, &mut random);
     let mut forged = 0;
     for size in 1..=MOST {
         let mut jobs: Vec<(usize, Job)> = (0..size as u64)
             .map(|cookie| {
-                let pair = random.below(pairs.len());
+                let pair = random.usize(..pairs.len());
                 (pair, packet(pairs[pair].suite, cookie, &mut random))
             })
             .collect();
@@ -113,10 +114,10 @@ fn compare(suites: &[Suite], seed: u64) {
             *job = ours;
         }
         for (pair, job) in &mut jobs {
-            if random.below(6) == 0 {
+            if random.usize(..6) == 0 {
                 let icv_at = (job.text_start + job.text_bytes) as usize;
-                let at = icv_at + random.below(pairs[*pair].suite.icv_bytes());
-                job.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+                let at = icv_at + random.usize(..pairs[*pair].suite.icv_bytes());
+                job.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);
                 forged += 1;
             }
         }
@@ -149,12 +150,12 @@ fn bursts_of_every_size_of_all_suites_are_the_portable_engines() {
 #[test]
 fn bursts_among_packets_of_aeads_are_the_portable_engines() {
     let (mut ours, mut portable) = (open(), PortableEngine::new());
-    let mut random = SplitMix64::new(11);
+    let mut random = Rng::with_seed(11);
     let pairs = pairs(&mut [&mut ours, &mut portable], Suite::ALL, &mut random);
     for size in (1..=MOST).step_by(5) {
         let jobs: Vec<(usize, Job)> = (0..size as u64)
             .map(|cookie| {
-                let pair = random.below(pairs.len());
+                let pair = random.usize(..pairs.len());
                 (pair, packet(pairs[pair].suite, cookie, &mut random))
             })
             .collect();
@@ -177,7 +178,7 @@ fn bursts_among_packets_of_aeads_are_the_portable_engines() {
 #[test]
 fn jobs_that_a_key_may_not_do_are_faults_and_leave_the_others_of_the_burst_alone() {
     let (mut ours, mut portable) = (open(), PortableEngine::new());
-    let mut random = SplitMix64::new(12);
+    let mut random = Rng::with_seed(12);
     let pairs = pairs(&mut [&mut ours, &mut portable], &SUITES, &mut random);
     let mut jobs: Vec<(usize, Job)> = (0..200)
         .map(|n| (n % pairs.len(), packet(pairs[n % pairs.len()].suite, n as u64, &mut random)))

@@ -4,7 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use testudo_conformance::{SplitMix64, differential, drive};
+use fastrand::Rng;
+use testudo_conformance::{differential, drive, random_bytes};
 use testudo_crypto::{
     Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
@@ -69,11 +70,11 @@ struct Pair {
     direction: Direction,
 }
 
-fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut SplitMix64) -> Vec<Pair> {
+fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut Rng) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for suite in [Suite::Aes128Gcm16, Suite::Aes256Gcm16] {
         for _ in 0..5 {
-            let bytes = random.bytes(suite.keying_material_bytes());
+            let bytes = random_bytes(random, suite.keying_material_bytes());
             let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
             for direction in [Direction::Seal, Direction::Open] {
                 let id = |engine: &mut dyn Engine| engine.install(&material, direction).unwrap();
@@ -85,31 +86,31 @@ fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut SplitM
 }
 
 /// Lengths as traffic has them, around the borders of vectors, and any.
-fn length(random: &mut SplitMix64) -> usize {
-    match random.below(4) {
-        0 => [48, 496, 1404][random.below(3)],
-        1 => (64 * random.below(24) + 44 + random.below(9)).min(1500),
-        2 => random.below(200),
-        _ => random.below(3_000),
+fn length(random: &mut Rng) -> usize {
+    match random.usize(..4) {
+        0 => [48, 496, 1404][random.usize(..3)],
+        1 => (64 * random.usize(..24) + 44 + random.usize(..9)).min(1500),
+        2 => random.usize(..200),
+        _ => random.usize(..3_000),
     }
 }
 
-fn job(direction: Direction, random: &mut SplitMix64) -> Job {
+fn job(direction: Direction, random: &mut Rng) -> Job {
     job_of(direction, length(random), random)
 }
 
-fn job_of(direction: Direction, length: usize, random: &mut SplitMix64) -> Job {
-    let start = random.below(80);
-    let aad_bytes = if random.below(2) == 0 { 8 } else { 12 };
-    let (headroom, behind) = (random.below(64), random.below(80));
+fn job_of(direction: Direction, length: usize, random: &mut Rng) -> Job {
+    let start = random.usize(..80);
+    let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
+    let (headroom, behind) = (random.usize(..64), random.usize(..80));
     Job {
-        buffer: Buffer::copied(&random.bytes(start + length + 16 + behind), headroom, 0),
+        buffer: Buffer::copied(&random_bytes(random, start + length + 16 + behind), headroom, 0),
         cookie: 0,
         text_start: u32::try_from(start).unwrap(),
         text_bytes: u32::try_from(length).unwrap(),
         key: KeyId(0),
-        nonce: random.array(),
-        aad: Aad::from_slice(&random.bytes(aad_bytes)).unwrap(),
+        nonce: std::array::from_fn(|_| random.u8(..)),
+        aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
         direction,
         status: JobStatus::Pending,
     }
@@ -133,24 +134,24 @@ fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
 fn batches_of_everything_come_out_as_from_the_portable_engine() {
     for seed in 1..=60 {
         let Some(mut ours) = open() else { return };
-        let (mut portable, mut random) = (PortableEngine::new(), SplitMix64::new(0x7E57_0000 + seed));
+        let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x7E57_0000 + seed));
         let pairs = install(ours.as_mut(), &mut portable, &mut random);
         // Some batches have few keys, so that four of one key meet.
-        let keys = [1, 2, 4, pairs.len() / 2][random.below(4)];
+        let keys = [1, 2, 4, pairs.len() / 2][random.usize(..4)];
         let (mut left, mut right, mut forged) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..1 + random.below(150) {
-            let pair = 2 * random.below(keys);
+        for _ in 0..1 + random.usize(..150) {
+            let pair = 2 * random.usize(..keys);
             let (seal, open) = (&pairs[pair], &pairs[pair + 1]);
-            let chosen = if random.below(2) == 0 { seal } else { open };
+            let chosen = if random.usize(..2) == 0 { seal } else { open };
             let mut made = job(chosen.direction, &mut random);
-            let is_forged = chosen.direction == Direction::Open && random.below(4) == 0;
+            let is_forged = chosen.direction == Direction::Open && random.usize(..4) == 0;
             if chosen.direction == Direction::Open {
                 made = sealed(&made, seal.portable, &mut portable);
             }
             if is_forged {
                 let start = made.text_start as usize;
-                let at = start + random.below(made.text_bytes as usize + 16);
-                made.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+                let at = start + random.usize(..made.text_bytes as usize + 16);
+                made.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);
             }
             left.push(copy(&made, chosen.ours));
             right.push(copy(&made, chosen.portable));
@@ -170,7 +171,7 @@ fn batches_of_everything_come_out_as_from_the_portable_engine() {
 #[test]
 fn where_keys_are_many_every_length_comes_out_as_from_the_portable_engine() {
     let Some(mut ours) = open() else { return };
-    let (mut portable, mut random) = (PortableEngine::new(), SplitMix64::new(0x7E57_1000));
+    let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x7E57_1000));
     let pairs = install(ours.as_mut(), &mut portable, &mut random);
     let spare = KeyMaterial::new(Suite::Aes256Gcm16, Zeroizing::new(vec![3; 36])).unwrap();
     for _ in 0..400 {

@@ -4,7 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use testudo_conformance::SplitMix64;
+use fastrand::Rng;
+use testudo_conformance::random_bytes;
 use testudo_crypto::{
     Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
@@ -34,8 +35,8 @@ fn open() -> Option<VaesEngine> {
     }
 }
 
-fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut SplitMix64) -> Pair {
-    let bytes = random.bytes(suite.keying_material_bytes());
+fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut Rng) -> Pair {
+    let bytes = random_bytes(random, suite.keying_material_bytes());
     let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
     let mut install = |n: usize, direction| engines[n].install(&material, direction).unwrap();
     let seal = [install(0, Direction::Seal), install(1, Direction::Seal)];
@@ -43,19 +44,19 @@ fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut SplitMix6
 }
 
 /// A packet to be sealed, of any length that the suite takes, with ESN or without.
-fn packet(suite: Suite, longest: usize, random: &mut SplitMix64) -> Job {
-    let text = random.below(longest + 1) / suite.block_bytes() * suite.block_bytes();
-    let before = random.below(40);
+fn packet(suite: Suite, longest: usize, random: &mut Rng) -> Job {
+    let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
+    let before = random.usize(..40);
     let text_start = before + 8 + suite.iv_bytes();
-    let (aad_bytes, behind) = ([8, 12][random.below(2)], random.below(3));
+    let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
     Job {
-        buffer: Buffer::copied(&random.bytes(text_start + text + suite.icv_bytes() + behind), 64, 32),
+        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
         cookie: 0,
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
         key: KeyId(0),
         nonce: [0; 12],
-        aad: Aad::from_slice(&random.bytes(aad_bytes)).unwrap(),
+        aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
         direction: Direction::Seal,
         status: JobStatus::Pending,
     }
@@ -66,10 +67,10 @@ fn copy(job: &Job, key: KeyId) -> Job {
 }
 
 /// Makes a job one that no engine can do.
-fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut SplitMix64) {
-    match random.below(4) {
+fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut Rng) {
+    match random.usize(..4) {
         0 => job.text_bytes += 4_096,
-        1 => job.text_start = u32::try_from(random.below(8 + suite.iv_bytes())).unwrap(),
+        1 => job.text_start = u32::try_from(random.usize(..8 + suite.iv_bytes())).unwrap(),
         2 if suite.block_bytes() > 1 && job.text_bytes > 0 => job.text_bytes -= 1,
         2 => job.text_start = u32::MAX,
         _ => job.key = other_direction,
@@ -100,38 +101,38 @@ fn compare(ours: &Job, portable: &Job, before: &[u8], what: &str) -> usize {
 fn batches_of_every_size_come_out_as_from_the_portable_engine() {
     for seed in 0..4_u64 {
         let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };
-        let mut random = SplitMix64::new(0x5A1_6000 + seed);
+        let mut random = Rng::with_seed(0x5A1_6000 + seed);
         let mut seen = [0_usize; 3];
         for size in 1..=MOST {
-            let suites = [&SUITES[..], &SUITES[..1], &SUITES[..1]][random.below(3)];
-            let keys = [1, 2, 20][random.below(3)];
+            let suites = [&SUITES[..], &SUITES[..1], &SUITES[..1]][random.usize(..3)];
+            let keys = [1, 2, 20][random.usize(..3)];
             let engines = &mut [&mut ours as &mut dyn Engine, &mut portable];
             let pairs: Vec<_> =
                 (0..keys).map(|n| pair(engines, suites[n % suites.len()], &mut random)).collect();
-            let longest = [80, 300, 1500, 3000][random.below(4)];
+            let longest = [80, 300, 1500, 3000][random.usize(..4)];
             let (mut left, mut right, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-            let directions = 1 + random.below(2);
+            let directions = 1 + random.usize(..2);
             for _ in 0..size {
-                let pair = &pairs[random.below(keys)];
+                let pair = &pairs[random.usize(..keys)];
                 let mut job = packet(pair.suite, longest, &mut random);
                 let mut status = JobStatus::Done;
                 let (mut key, mut other) = (pair.seal, pair.open);
-                if random.below(directions) == 0 {
+                if random.usize(..directions) == 0 {
                     job.key = pair.seal[1];
                     assert_eq!(portable.submit(std::slice::from_mut(&mut job)), 1);
                     assert_eq!(job.status, JobStatus::Done);
                     job.direction = Direction::Open;
                     (key, other) = (other, key);
-                    if random.below(6) == 0 {
+                    if random.usize(..6) == 0 {
                         let start = job.text_start as usize - 8 - pair.suite.iv_bytes();
                         let end = (job.text_start + job.text_bytes) as usize + pair.suite.icv_bytes();
-                        let at = start + random.below(end - start);
-                        job.buffer.bytes_mut()[at] ^= 1 << random.below(8);
+                        let at = start + random.usize(..end - start);
+                        job.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);
                         status = JobStatus::AuthenticationFailed;
                     }
                 }
                 let (mut a, b) = (copy(&job, key[0]), copy(&job, key[1]));
-                if random.below(20) == 0 {
+                if random.usize(..20) == 0 {
                     spoil(&mut a, pair.suite, other[0], &mut random);
                     status = JobStatus::Fault;
                 }
@@ -168,7 +169,7 @@ fn batches_of_every_size_come_out_as_from_the_portable_engine() {
 #[test]
 fn keys_that_were_laid_out_do_not_outlive_their_removal() {
     let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };
-    let mut random = SplitMix64::new(0xB0B);
+    let mut random = Rng::with_seed(0xB0B);
     for _ in 0..40 {
         let engines = &mut [&mut ours as &mut dyn Engine, &mut portable];
         let pair = pair(engines, Suite::Aes128Sha1, &mut random);

@@ -17,9 +17,7 @@
 
 #![forbid(unsafe_code)]
 
-mod random;
-
-use random::SplitMix64;
+use fastrand::Rng;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 
 /// In which order answers come.
@@ -101,7 +99,7 @@ struct Waiting {
 pub struct LateEngine {
     inner: Box<dyn Engine>,
     config: LateConfig,
-    random: SplitMix64,
+    random: Rng,
     waiting: Vec<Waiting>,
     /// Keys removed while jobs wait under them.
     doomed: Vec<KeyId>,
@@ -119,7 +117,7 @@ impl LateEngine {
         Self {
             inner,
             config,
-            random: SplitMix64::new(config.seed),
+            random: Rng::with_seed(config.seed),
             waiting: Vec::with_capacity(config.queue_jobs),
             doomed: Vec::new(),
             polls: 0,
@@ -150,10 +148,10 @@ impl LateEngine {
     /// Puts a job into the queue, its fate drawn.
     fn enqueue(&mut self, job: Job) {
         let (min, max) = (u64::from(self.config.polls_min.max(1)), u64::from(self.config.polls_max));
-        let mut due = self.polls + min + self.random.below(max.saturating_sub(min) + 1);
-        let mut rank = self.random.next();
-        let faults = self.random.below(1_000_000) < u64::from(self.config.faults_per_million);
-        let is_kept = self.random.below(1_000_000) < u64::from(self.config.kept_per_million);
+        let mut due = self.polls + min + self.random.u64(..max.saturating_sub(min) + 1);
+        let mut rank = self.random.u64(..);
+        let faults = self.random.u64(..1_000_000) < u64::from(self.config.faults_per_million);
+        let is_kept = self.random.u64(..1_000_000) < u64::from(self.config.kept_per_million);
         if self.config.order == Order::WithinKeys {
             let before = self.waiting.iter().filter(|w| w.job.key == job.key).map(|w| w.due).max();
             due = due.max(before.unwrap_or(0));
@@ -226,7 +224,7 @@ impl Engine for LateEngine {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        if self.random.below(1_000_000) < u64::from(self.config.bursts_per_million) {
+        if self.random.u64(..1_000_000) < u64::from(self.config.bursts_per_million) {
             self.burst_left = self.config.burst_jobs;
         }
         let room = self.config.queue_jobs.saturating_sub(self.in_flight());

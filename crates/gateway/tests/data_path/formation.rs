@@ -1,7 +1,8 @@
 //! Jobs in formation: what an engine that prefers bursts is given, and that no SA's packets change their order.
 
 use crate::support::gateway::PoolSize;
-use crate::support::{Gateway, Inner, LeaseTwin, Random, Side, TunnelSpec};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use fastrand::Rng;
 use std::sync::{Arc, Mutex};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
@@ -86,11 +87,11 @@ fn specs() -> Vec<TunnelSpec> {
 
 /// Packets of random lengths through random tunnels, numbered in their payload by their order.
 fn packets(count: u16, seed: u64) -> Vec<(usize, Vec<u8>)> {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let packet = |number: u16| {
-        let tunnel = random.below(Suite::ALL.len());
+        let tunnel = random.usize(..Suite::ALL.len());
         let remote = format!("172.{}.0.1", 16 + tunnel);
-        let mut packet = Inner::udp("10.0.0.1", &remote, 30 + random.below(1300)).bytes();
+        let mut packet = Inner::udp("10.0.0.1", &remote, 30 + random.usize(..1300)).bytes();
         packet[28..30].copy_from_slice(&number.to_be_bytes());
         (tunnel, packet)
     };

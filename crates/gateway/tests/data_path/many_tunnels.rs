@@ -2,7 +2,8 @@
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::tunnel::salt;
-use crate::support::{Gateway, Inner, Random, Side, TunnelSpec};
+use crate::support::{Gateway, Inner, Side, TunnelSpec, random_bytes};
+use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let suite = Suite::ALL[n as usize % Suite::ALL.len()];
     let spec = TunnelSpec { window: 64, ..TunnelSpec::new(0, suite) };
     let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
-    let material = |spi: u32| Random::new(spi.into()).bytes(suite.keying_material_bytes());
+    let material = |spi: u32| random_bytes(&mut Rng::with_seed(spi.into()), suite.keying_material_bytes());
     let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
     let sa = |spi: u32| SaParameters {
         spi,
@@ -78,8 +79,8 @@ fn packet(n: u32) -> Inner {
 #[test]
 fn ten_thousand_tunnels_carry_traffic_each_under_its_own_key() {
     let (mut a, mut b) = (gateway(Side::A), gateway(Side::B));
-    let mut random = Random::new(crate::support::random::seed());
-    for n in (0..TUNNELS).chain((0..20_000).map(|_| random.below(TUNNELS as usize) as u32)) {
+    let mut random = Rng::with_seed(crate::support::random::seed());
+    for n in (0..TUNNELS).chain((0..20_000).map(|_| random.usize(..TUNNELS as usize) as u32)) {
         let sealed = a.seal(packet(n).bytes());
         let spi = u32::from_be_bytes(*sealed[0][20..].first_chunk().expect("an SPI"));
         assert_eq!(spi, 0x10_0000 + n * 2);

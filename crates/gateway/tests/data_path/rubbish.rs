@@ -3,7 +3,8 @@
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::random::seed;
 use crate::support::sealer::{encapsulate, esp_offset};
-use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Random, Sealer, Side, TunnelSpec};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use fastrand::Rng;
 use testudo_crypto::Suite;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -39,21 +40,21 @@ fn jumbo(side: Side, buffers: usize) -> Gateway {
 }
 
 /// Bytes that get past one more check than pure noise would.
-fn noise(random: &mut Random, max: usize) -> Vec<u8> {
-    let len = random.below(max);
-    let mut bytes = random.bytes(len);
+fn noise(random: &mut Rng, max: usize) -> Vec<u8> {
+    let len = random.usize(..max);
+    let mut bytes = crate::support::random_bytes(random, len);
     let templates = specs();
-    let template = &templates[random.below(4)];
-    match random.below(4) {
+    let template = &templates[random.usize(..4)];
+    match random.usize(..4) {
         0 => {}
         1 => {
             if let Some(first) = bytes.first_mut() {
-                *first = [0x45, 0x60, 0x46, 0x4F][random.below(4)];
+                *first = [0x45, 0x60, 0x46, 0x4F][random.usize(..4)];
             }
         }
         2 => {
             // The right datagram around noise.
-            bytes = encapsulate(template, Side::A, &bytes[..bytes.len().min(60_000)], random.byte());
+            bytes = encapsulate(template, Side::A, &bytes[..bytes.len().min(60_000)], random.u8(..));
         }
         _ => {
             // The right SPI too.
@@ -61,14 +62,14 @@ fn noise(random: &mut Random, max: usize) -> Vec<u8> {
             let spi = template.spi_from(Side::A).to_be_bytes();
             let n = bytes.len().min(4);
             bytes[..n].copy_from_slice(&spi[..n]);
-            bytes = encapsulate(template, Side::A, &bytes, random.byte());
+            bytes = encapsulate(template, Side::A, &bytes, random.u8(..));
         }
     }
     bytes
 }
 
 fn feed_noise(seed: u64, gateway: &mut Gateway, packets: usize, max: usize) {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     for _ in 0..packets / 64 {
         for _ in 0..64 {
             gateway.protected.push(noise(&mut random, max));

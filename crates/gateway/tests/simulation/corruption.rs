@@ -1,6 +1,7 @@
 //! What a network may do to the bytes of a datagram, and whether the packet inside survives it.
 
-use crate::support::Random;
+use crate::support::random_bytes;
+use fastrand::Rng;
 use testudo_wire::checksum;
 use testudo_wire::ip::IPV4_HEADER_BYTES;
 
@@ -66,7 +67,7 @@ fn esp(bytes: usize) -> [Field; 5] {
 }
 
 /// Flips one bit of a field, each field as likely as every other; sometimes mends the IPv4 checksum, as an attacker would.
-pub fn flip_a_bit(random: &mut Random, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
+pub fn flip_a_bit(random: &mut Rng, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
     let mut bytes = datagram.to_vec();
     let is_v4 = bytes[0] >> 4 == 4;
     let ip = if is_v4 { &IPV4[..] } else { &IPV6[..] };
@@ -81,12 +82,12 @@ pub fn flip_a_bit(random: &mut Random, datagram: &[u8], sequence: u64) -> (Vec<u
         .chain(udp.iter().map(|f| (ip_bits, f)))
         .chain(esp.iter().map(|f| (ip_bits + udp_bits, f)))
         .collect();
-    let (base, field) = fields[random.below(fields.len())];
-    let bit = base + field.first_bit + random.below(field.bits);
+    let (base, field) = fields[random.usize(..fields.len())];
+    let bit = base + field.first_bit + random.usize(..field.bits);
     bytes[bit / 8] ^= 0x80 >> (bit % 8);
     let mut survives = field.is_free;
     if is_v4 && bit < 160 {
-        if random.one_in(2) {
+        if random.usize(..2) == 0 {
             bytes[10..12].fill(0);
             let sum = checksum::of(&bytes[..IPV4_HEADER_BYTES]).to_bytes();
             bytes[10..12].copy_from_slice(&sum);
@@ -98,10 +99,10 @@ pub fn flip_a_bit(random: &mut Random, datagram: &[u8], sequence: u64) -> (Vec<u
 }
 
 /// Bytes that were never a packet, or only look like one from outside.
-pub fn rubbish(random: &mut Random, like: &[u8]) -> Vec<u8> {
-    let len = random.below(2000);
-    let mut bytes = random.bytes(len);
-    if random.one_in(2) {
+pub fn rubbish(random: &mut Rng, like: &[u8]) -> Vec<u8> {
+    let len = random.usize(..2000);
+    let mut bytes = random_bytes(random, len);
+    if random.usize(..2) == 0 {
         // The right outer headers around nothing that makes sense.
         let headers = like.len().min(len).min(48);
         bytes[..headers].copy_from_slice(&like[..headers]);
@@ -110,13 +111,13 @@ pub fn rubbish(random: &mut Random, like: &[u8]) -> Vec<u8> {
 }
 
 /// A packet with the right headers and SPI and a sequence number from the future, by somebody without the key.
-pub fn forge(random: &mut Random, like: &[u8], esp_at: usize) -> Vec<u8> {
+pub fn forge(random: &mut Rng, like: &[u8], esp_at: usize) -> Vec<u8> {
     let mut bytes = like.to_vec();
     let sequence =
         u32::from_be_bytes([bytes[esp_at + 4], bytes[esp_at + 5], bytes[esp_at + 6], bytes[esp_at + 7]]);
-    let ahead = 1 + (random.word() >> (33 + random.below(30))) as u32;
+    let ahead = 1 + (random.u64(..) >> (33 + random.usize(..30))) as u32;
     bytes[esp_at + 4..esp_at + 8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
-    if random.one_in(2) {
+    if random.usize(..2) == 0 {
         random.fill(&mut bytes[esp_at + 8..]);
     }
     bytes

@@ -1,7 +1,7 @@
 //! The network between two gateways, which does everything that a network may do, and what an attacker on it can.
 
 use crate::corruption::{Truth, flip_a_bit, forge, rubbish};
-use crate::support::Random;
+use fastrand::Rng;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -47,7 +47,7 @@ struct Held {
 
 /// One direction of the network, for one SA.
 pub struct Network {
-    random: Random,
+    random: Rng,
     window: u64,
     esp_at: usize,
     time: u64,
@@ -60,7 +60,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(random: Random, window: u32, esp_at: usize) -> Self {
+    pub fn new(random: Rng, window: u32, esp_at: usize) -> Self {
         Self {
             random,
             window: window.into(),
@@ -93,7 +93,7 @@ impl Network {
 
     fn meet_fate(&mut self, sequence: u64, bytes: Vec<u8>) {
         let window = self.window;
-        match self.random.below(100) {
+        match self.random.usize(..100) {
             0..62 => self.pass(sequence, bytes, 0),
             62..64 => {} // lost
             64..70 => self.delay(sequence, bytes, 32),
@@ -129,7 +129,7 @@ impl Network {
                 self.pass(sequence, bytes, 0);
             }
             96..98 => {
-                let (old, replayed) = self.captured[self.random.below(self.captured.len())].clone();
+                let (old, replayed) = self.captured[self.random.usize(..self.captured.len())].clone();
                 self.pass(old, replayed, 0);
                 self.pass(sequence, bytes, 0);
             }
@@ -142,7 +142,7 @@ impl Network {
     }
 
     fn delay(&mut self, sequence: u64, bytes: Vec<u8>, at_most: u64) {
-        let places = 1 + self.random.below(at_most as usize) as u64;
+        let places = 1 + self.random.usize(..at_most as usize) as u64;
         self.pass(sequence, bytes, places);
     }
 
@@ -152,13 +152,13 @@ impl Network {
     }
 
     fn cut(&mut self, bytes: &[u8]) {
-        let len = self.random.below(bytes.len());
+        let len = self.random.usize(..bytes.len());
         self.arrive(bytes[..len].to_vec(), Truth::Hostile, 0);
     }
 
     /// Link layers pad short frames: bytes behind the datagram are nobody's concern.
     fn pad(&mut self, sequence: u64, mut bytes: Vec<u8>) {
-        let padded = bytes.len() + 1 + self.random.below(40);
+        let padded = bytes.len() + 1 + self.random.usize(..40);
         bytes.resize(padded, 0xEE);
         self.pass(sequence, bytes, 0);
     }
@@ -192,7 +192,7 @@ impl Network {
     pub fn replay_everything(&mut self) {
         let mut captured = std::mem::take(&mut self.captured);
         for last in (1..captured.len()).rev() {
-            captured.swap(last, self.random.below(last + 1));
+            captured.swap(last, self.random.usize(..last + 1));
         }
         for (sequence, bytes) in captured {
             self.pass(sequence, bytes, 0);

@@ -16,7 +16,8 @@ use crate::network::Network;
 use crate::support::gateway::PoolSize;
 use crate::support::packet::{number, numbered, tunnel_of};
 use crate::support::sealer::esp_offset;
-use crate::support::{Gateway, Handmade, LeaseTwin, PortHandle, Random, Sealer, Side, TunnelSpec};
+use crate::support::{Gateway, Handmade, LeaseTwin, PortHandle, Sealer, Side, TunnelSpec};
+use fastrand::Rng;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use testudo_crypto::Engine;
@@ -91,7 +92,7 @@ pub struct Outcome {
 
 pub struct Pair<'a> {
     scenario: Scenario,
-    random: Random,
+    random: Rng,
     gateways: [Gateway; 2],
     stores: [LeaseTwin; 2],
     saved_windows: [Vec<Option<Vec<u8>>>; 2],
@@ -124,7 +125,7 @@ fn start_gateway(
 }
 
 impl Stream {
-    fn new(from: Side, spec: &TunnelSpec, scenario: &Scenario, random: &mut Random) -> Self {
+    fn new(from: Side, spec: &TunnelSpec, scenario: &Scenario, random: &mut Rng) -> Self {
         let model = match scenario.first_sequence {
             1 => WindowModel::new(spec.window),
             first => WindowModel::behind(spec.window, first - 1),
@@ -132,7 +133,7 @@ impl Stream {
         Self {
             from,
             spec: spec.clone(),
-            seed: random.word(),
+            seed: random.u64(..),
             network: Network::new(random.fork(), spec.window, esp_offset(spec)),
             next_id: 0,
             newest: scenario.first_sequence - 1,
@@ -230,7 +231,7 @@ impl Stream {
 
 impl<'a> Pair<'a> {
     pub fn new(scenario: &Scenario, engines: &'a mut Engines<'a>) -> Self {
-        let mut random = Random::new(scenario.seed);
+        let mut random = Rng::with_seed(scenario.seed);
         let foreign = TunnelSpec { number: 1, ..scenario.spec.clone() };
         let specs = [scenario.spec.clone(), foreign.clone()];
         let first = scenario.first_sequence;
@@ -250,7 +251,7 @@ impl<'a> Pair<'a> {
                 links,
                 store,
                 &[window.clone(), window.clone()],
-                engines(random.word()),
+                engines(random.u64(..)),
             )
         });
         let streams = [(Side::A, 0), (Side::B, 0), (Side::A, 1)]
@@ -299,16 +300,16 @@ impl<'a> Pair<'a> {
     /// A burst from each side, and what the network makes of it.
     fn step(&mut self) {
         for (stream, at_most) in [(A_TO_B, 96), (B_TO_A, 24)] {
-            let burst = 1 + self.random.below(at_most);
+            let burst = 1 + self.random.usize(..at_most);
             self.feed(stream, burst);
         }
         // At times the durable store answers late, and the gateways run out of numbers.
-        if !self.random.one_in(8) {
+        if self.random.usize(..8) != 0 {
             self.stores.iter_mut().for_each(LeaseTwin::serve);
         }
         self.pump(Side::A);
         self.pump(Side::B);
-        for _ in 0..self.random.below(12) {
+        for _ in 0..self.random.usize(..12) {
             self.send_from_foreign_peer();
         }
         self.carry();
@@ -334,9 +335,9 @@ impl<'a> Pair<'a> {
         let (id, sequence) = (stream.next_id, self.foreign_sequence);
         stream.next_id += 1;
         self.foreign_sequence += 1;
-        let tfc_bytes = self.random.below(120);
+        let tfc_bytes = self.random.usize(..120);
         // Routers on the way may have marked congestion: any outer field meets any inner one.
-        let outer_class = self.random.byte();
+        let outer_class = self.random.u8(..);
         let made = Handmade::with_tfc(&stream.packet(id).bytes(), tfc_bytes).padded_for(stream.spec.suite);
         let made = Handmade { outer_class, ..made };
         stream.sent.insert(sequence, id);
@@ -364,10 +365,10 @@ impl<'a> Pair<'a> {
 
     /// Ports fail at any of their calls, for once: what was taken before must not suffer.
     fn fail_a_port_at_times(&mut self, side: Side) {
-        if self.random.one_in(16) {
+        if self.random.usize(..16) == 0 {
             let gateway = &self.gateways[place(side)];
-            let port = if self.random.one_in(2) { &gateway.protected } else { &gateway.unprotected };
-            port.fail_after(self.random.below(8));
+            let port = if self.random.usize(..2) == 0 { &gateway.protected } else { &gateway.unprotected };
+            port.fail_after(self.random.usize(..8));
         }
     }
 
@@ -423,7 +424,7 @@ impl<'a> Pair<'a> {
             loop {
                 let mut moved = false;
                 for &stream in streams {
-                    let burst = 1 + self.random.below(64);
+                    let burst = 1 + self.random.usize(..64);
                     moved |= self.hand_over(stream, side, burst);
                 }
                 self.pump(side);
@@ -511,7 +512,7 @@ impl<'a> Pair<'a> {
         let specs = [self.streams[A_TO_B].spec.clone(), self.streams[FOREIGN].spec.clone()];
         let old = &self.gateways[place(side)];
         let links = (old.protected.clone(), old.unprotected.clone());
-        let engines = (self.engines)(self.random.word());
+        let engines = (self.engines)(self.random.u64(..));
         let windows = &self.saved_windows[place(side)];
         let store = &mut self.stores[place(side)];
         self.gateways[place(side)] = start_gateway(side, &specs, links, store, windows, engines);

@@ -13,6 +13,6 @@ pub mod tunnel;
 pub use gateway::Gateway;
 pub use packet::Inner;
 pub use port::PortHandle;
-pub use random::Random;
+pub use random::random_bytes;
 pub use sealer::{Handmade, Sealer};
 pub use tunnel::{LeaseTwin, Side, TunnelSpec};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testudo_wire::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, OuterHeader, Version};
 use testudo_wire::protocol;
 
-use super::Random;
+use fastrand::Rng;
 
 /// What an inner packet is made of.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,8 @@ impl Inner {
             hop_limit: 61,
             dont_fragment: self.dont_fragment,
         };
-        let mut bytes = Random::new(self.seed).bytes(self.total_bytes.max(header.bytes()));
+        let mut bytes =
+            super::random_bytes(&mut Rng::with_seed(self.seed), self.total_bytes.max(header.bytes()));
         header.write(&mut bytes, self.total_bytes, self.seed as u16).expect("a header");
         let payload = &mut bytes[header.bytes()..];
         if payload.len() >= 8 {
@@ -89,26 +90,26 @@ fn number_of(address: IpAddr, length: u8) -> u32 {
 
 /// Packet `id` (of 24 bits) from A's network into that of `tunnel`: everything about it follows from its number and the run's seed.
 pub fn numbered(seed: u64, id: u32, tunnel: u8, from_a: bool, max_bytes: usize) -> Inner {
-    let mut random = Random::new(seed ^ u64::from(id) << 8 ^ u64::from(tunnel) << 1 ^ u64::from(from_a));
-    let total_bytes = match random.below(16) {
-        0 => max_bytes - random.below(8),
-        1 => 20 + random.below(max_bytes - 19),
-        _ => 20 + random.below(180),
+    let mut random = Rng::with_seed(seed ^ u64::from(id) << 8 ^ u64::from(tunnel) << 1 ^ u64::from(from_a));
+    let total_bytes = match random.usize(..16) {
+        0 => max_bytes - random.usize(..8),
+        1 => 20 + random.usize(..max_bytes - 19),
+        _ => 20 + random.usize(..180),
     };
-    let is_v6 = total_bytes >= IPV6_HEADER_BYTES && random.one_in(2);
+    let is_v6 = total_bytes >= IPV6_HEADER_BYTES && random.usize(..2) == 0;
     let version = if is_v6 { Version::V6 } else { Version::V4 };
     let a = host(network_a(version), id);
-    let b = host(network_b(version, tunnel), random.word() as u32 & 0xFFFF);
+    let b = host(network_b(version, tunnel), random.u64(..) as u32 & 0xFFFF);
     let (source, destination) = if from_a { (a, b) } else { (b, a) };
     Inner {
         source,
         destination,
         protocol: if total_bytes >= 48 { protocol::UDP } else { 253 },
         ports: (id as u16, 53),
-        traffic_class: random.byte(),
-        dont_fragment: random.one_in(2),
+        traffic_class: random.u8(..),
+        dont_fragment: random.usize(..2) == 0,
         total_bytes: total_bytes.max(IPV4_HEADER_BYTES),
-        seed: random.word(),
+        seed: random.u64(..),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Tunnels between two gateways A and B, told from either side, and the twin of the durable store that leases their numbers.
 
-use super::Random;
 use super::packet::{network_a, network_b};
+use super::random_bytes;
+use fastrand::Rng;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -63,7 +64,8 @@ impl TunnelSpec {
     }
 
     pub fn keying_material_from(&self, side: Side) -> Vec<u8> {
-        Random::new(0xC0FFEE ^ u64::from(self.spi_from(side))).bytes(self.suite.keying_material_bytes())
+        let mut random = Rng::with_seed(0xC0FFEE ^ u64::from(self.spi_from(side)));
+        random_bytes(&mut random, self.suite.keying_material_bytes())
     }
 
     pub fn key_from(&self, side: Side) -> KeyMaterial {

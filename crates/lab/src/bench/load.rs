@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
+use fastrand::Rng;
 use testudo_port_memory::Packets;
 use testudo_wire::checksum::Sum;
 use testudo_wire::ip::{IPV4_HEADER_BYTES, OuterHeader};
@@ -32,37 +33,11 @@ const RANDOM_BYTES: RangeInclusive<usize> = 46..=1420;
 /// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes without their FCS).
 const MIX: [(usize, usize); 3] = [(600, 60 - 14), (230, 536 - 14), (150, 1360 - 14)];
 
-/// Pseudo-random numbers (splitmix64).
-pub(super) struct Draw(pub(super) u64);
-
-impl Draw {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    pub(super) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count + 8);
-        while bytes.len() < count {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(count);
-        bytes
-    }
-
-    /// A number below `end`, which is not 0.
-    fn below(&mut self, end: usize) -> usize {
-        // The remainder is below `end`.
-        usize::try_from(self.next() % end as u64).unwrap_or(0)
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
+/// Bytes that are the same in every run.
+pub(super) fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 impl Size {
@@ -83,13 +58,13 @@ impl Size {
             Size::Imix => {
                 let mut mix: Vec<usize> =
                     MIX.iter().flat_map(|&(count, bytes)| std::iter::repeat_n(bytes, count)).collect();
-                Draw(SEED).shuffle(&mut mix);
+                Rng::with_seed(SEED).shuffle(&mut mix);
                 mix.repeat(sas.div_ceil(mix.len()))
             }
             Size::Random => {
                 let (shortest, count) = (*RANDOM_BYTES.start(), RANDOM_BYTES.count());
-                let mut draw = Draw(SEED);
-                (0..sas.max(RANDOM_PACKETS)).map(|_| shortest + draw.below(count)).collect()
+                let mut draw = Rng::with_seed(SEED);
+                (0..sas.max(RANDOM_PACKETS)).map(|_| shortest + draw.usize(..count)).collect()
             }
         }
     }
@@ -103,16 +78,16 @@ pub(super) fn destination(number: u32) -> IpAddr {
 /// The tunnel of each packet. They take turns from packet to packet; where suites are mixed, it may be any: turns would be batches in which
 /// every suite has its place.
 fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
-    let mut draw = Draw(SEED + 1);
+    let mut draw = Rng::with_seed(SEED + 1);
     (0..).map(move |number| match suites {
         Suites::One(_) => number % sas,
-        Suites::Mixed => u32::try_from(draw.below(sas as usize)).unwrap_or(0),
+        Suites::Mixed => u32::try_from(draw.usize(..sas as usize)).unwrap_or(0),
     })
 }
 
 /// Inner packets.
 pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Packets, ParseError> {
-    let payload = Draw(SEED).bytes(size.longest_bytes() - SMALLEST_BYTES);
+    let payload = bytes(SEED, size.longest_bytes() - SMALLEST_BYTES);
     let lengths = size.lengths(sas);
     let all_near = lengths.iter().sum::<usize>() <= NEAR_BYTES;
     let mut packets = Packets::with_tail(payload.clone());

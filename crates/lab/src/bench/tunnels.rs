@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::case::{Case, Way};
 use super::error::Wrong;
-use super::load::{Draw, destination};
+use super::load::{bytes, destination};
 
 /// The replay window of `testudo run`, if its configuration says nothing else.
 const REPLAY_WINDOW: u32 = 4096;
@@ -41,7 +41,7 @@ fn between(there: Prefix, side: Way) -> Result<Selector, Wrong> {
 }
 
 fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
-    let bytes = Draw(spi.into()).bytes(suite.keying_material_bytes());
+    let bytes = bytes(spi.into(), suite.keying_material_bytes());
     KeyMaterial::new(suite, Zeroizing::new(bytes)).map_err(|e| e.to_string())
 }
 

@@ -12,15 +12,9 @@ pub(crate) struct Pattern(Vec<u8>);
 
 impl Pattern {
     pub(crate) fn new() -> Self {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let next = || {
-            // Marsaglia's xorshift64 (2003): any period longer than ours will do.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[3]
-        };
-        Self(std::iter::repeat_with(next).take(PERIOD).collect())
+        let mut bytes = vec![0; PERIOD];
+        fastrand::Rng::with_seed(1).fill(&mut bytes);
+        Self(bytes)
     }
 
     /// The stream from `position` to the end of the period: never empty.

@@ -1,7 +1,8 @@
 //! Bursts, faults, mixtures.
 
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
-use crate::{MakeEngine, SplitMix64, drive};
+use crate::{MakeEngine, drive};
+use fastrand::Rng;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 
 const SEED: u64 = 0x5EED_0003;
@@ -14,7 +15,7 @@ pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
     if engine.submit(&mut []) != 0 || engine.in_flight() != 0 || !done.is_empty() {
         return Err("an idle engine does something".to_owned());
     }
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let mut jobs = 0;
     for suite in suites(engine.as_ref()) {
         let key = TestKey::random(suite, &mut random);
@@ -34,7 +35,7 @@ pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
 /// Jobs that cannot be done end as faults, their buffers untouched, while those between them are done.
 pub(super) fn faults(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let mut jobs = 0;
     for suite in suites(engine.as_ref()) {
         for direction in DIRECTIONS {
@@ -108,7 +109,7 @@ fn undeserved(
 /// A key that was held and is no more.
 fn key_once_held(engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
     let suite = *suites(engine).first().ok_or("the engine does no suite")?;
-    let id = TestKey::random(suite, &mut SplitMix64::new(SEED + 1)).install(engine, direction)?;
+    let id = TestKey::random(suite, &mut Rng::with_seed(SEED + 1)).install(engine, direction)?;
     engine.remove(id);
     Ok(id)
 }
@@ -123,7 +124,7 @@ fn other(direction: Direction) -> Direction {
 /// Batches in which suites, directions, lengths, keys, forged packets and undeserved jobs stand in random order.
 pub(super) fn mixed_batches(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let mut keys = Vec::new();
     for suite in suites(engine.as_ref()) {
         for direction in DIRECTIONS.into_iter().cycle().take(10) {
@@ -143,20 +144,20 @@ pub(super) fn mixed_batches(make: MakeEngine<'_>) -> Result<u64, String> {
 fn mixed_batch(
     engine: &mut dyn Engine,
     keys: &[(TestKey, KeyId, Direction)],
-    random: &mut SplitMix64,
+    random: &mut Rng,
 ) -> Result<u64, String> {
     let (mut samples, mut jobs) = (Vec::new(), Vec::new());
     let mut chosen = &keys[0];
     for _ in 0..200 {
         // Runs of one key, as traffic has them, and changes.
-        if random.below(3) == 0 {
-            chosen = &keys[random.below(keys.len())];
+        if random.usize(..3) == 0 {
+            chosen = &keys[random.usize(..keys.len())];
         }
         let (key, id, direction) = chosen;
-        let len = random.below(1500);
+        let len = random.usize(..1500);
         let sample = Sample::random(key, len, random)?;
-        let mut job = sample.job(*id, *direction, random.below(70), 5)?;
-        let fate = random.below(10);
+        let mut job = sample.job(*id, *direction, random.usize(..70), 5)?;
+        let fate = random.usize(..10);
         match fate {
             0 => job.key = KeyId(u32::MAX),
             1 => job.buffer.bytes_mut()[job.text_start as usize + sample.text.len()] ^= 0x80,

@@ -1,7 +1,8 @@
 //! Keys: many of them, removed and replaced.
 
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
-use crate::{MakeEngine, SplitMix64, drive};
+use crate::{MakeEngine, drive};
+use fastrand::Rng;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 
 const SEED: u64 = 0x5EED_0004;
@@ -14,7 +15,7 @@ type Held = (TestKey, KeyId, Direction);
 /// Keys come and go, slots are reused, and no id ever leads to another SA's key.
 pub(super) fn reuse(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let suites = suites(engine.as_ref());
     let mut held: Vec<Held> = Vec::new();
     let mut stale: Vec<KeyId> = Vec::new();
@@ -29,7 +30,7 @@ pub(super) fn reuse(make: MakeEngine<'_>) -> Result<u64, String> {
         stale.retain(|old| *old != id);
         held.push((key, id, direction));
         if held.len() > 20 {
-            let (_, gone, _) = held.swap_remove(random.below(held.len()));
+            let (_, gone, _) = held.swap_remove(random.usize(..held.len()));
             engine.remove(gone);
             // Removing again, and removing what never was, is nothing.
             engine.remove(gone);
@@ -45,7 +46,7 @@ pub(super) fn reuse(make: MakeEngine<'_>) -> Result<u64, String> {
 /// Ten thousand keys at once, then half of them replaced.
 pub(super) fn many(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let suites = suites(engine.as_ref());
     let room = suites.iter().filter_map(|s| engine.capability(*s)).map(|c| c.max_keys).min().unwrap_or(0);
     let mut held: Vec<Held> = Vec::new();
@@ -62,14 +63,14 @@ pub(super) fn many(make: MakeEngine<'_>) -> Result<u64, String> {
         engine.remove(held[n].1);
         held[n] = install(engine.as_mut(), n + 1)?;
     }
-    each_once(engine.as_mut(), &held, &mut SplitMix64::new(SEED + 1))
+    each_once(engine.as_mut(), &held, &mut Rng::with_seed(SEED + 1))
 }
 
 /// One packet under every key.
-fn each_once(engine: &mut dyn Engine, held: &[Held], random: &mut SplitMix64) -> Result<u64, String> {
+fn each_once(engine: &mut dyn Engine, held: &[Held], random: &mut Rng) -> Result<u64, String> {
     let (mut samples, mut jobs) = (Vec::new(), Vec::new());
     for (key, id, direction) in held {
-        let len = random.below(100);
+        let len = random.usize(..100);
         let sample = Sample::random(key, len, random)?;
         jobs.push(sample.job(*id, *direction, 0, 0)?);
         samples.push(sample);
@@ -80,12 +81,7 @@ fn each_once(engine: &mut dyn Engine, held: &[Held], random: &mut SplitMix64) ->
 }
 
 /// Ids of removed keys that were not given out again are unknown.
-fn unknown(
-    engine: &mut dyn Engine,
-    stale: &[KeyId],
-    held: &[Held],
-    random: &mut SplitMix64,
-) -> Result<u64, String> {
+fn unknown(engine: &mut dyn Engine, stale: &[KeyId], held: &[Held], random: &mut Rng) -> Result<u64, String> {
     let Some((key, _, direction)) = held.first() else { return Err("no key is held".to_owned()) };
     let sample = Sample::random(key, 64, random)?;
     let jobs: Vec<Job> =

@@ -1,7 +1,8 @@
 //! Lengths and alignments.
 
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
-use crate::{MakeEngine, SplitMix64, drive};
+use crate::{MakeEngine, drive};
+use fastrand::Rng;
 use testudo_crypto::{Direction, Engine, Suite};
 
 const SEED: u64 = 0x5EED_0001;
@@ -28,7 +29,7 @@ pub(super) fn long_packets(make: MakeEngine<'_>) -> Result<u64, String> {
 /// Packets of the given lengths and offsets, in every suite and both directions.
 fn for_all(make: MakeEngine<'_>, shapes: &[(usize, usize)]) -> Result<u64, String> {
     let mut engine = make();
-    let mut random = SplitMix64::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let mut jobs = 0;
     for suite in suites(engine.as_ref()) {
         for direction in DIRECTIONS {
@@ -44,7 +45,7 @@ fn one_suite(
     suite: Suite,
     direction: Direction,
     shapes: &[(usize, usize)],
-    random: &mut SplitMix64,
+    random: &mut Rng,
 ) -> Result<u64, String> {
     let longest = engine.capability(suite).map_or(0, |c| c.max_text_bytes);
     let key = TestKey::random(suite, random);

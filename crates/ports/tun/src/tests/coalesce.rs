@@ -1,6 +1,7 @@
-use super::frames::{Random, Shape, cut_by_oracle};
+use super::frames::{Shape, cut_by_oracle, random_bytes};
 use crate::coalesce::{Group, Groups, plan};
 use crate::vnet::{Gso, VnetHeader};
+use fastrand::Rng;
 use std::collections::HashMap;
 use testudo_packet::BATCH_SIZE;
 
@@ -42,7 +43,7 @@ fn cut_all(frames: &[(VnetHeader, Vec<u8>)]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn tcp(random: &mut Random, segments: usize) -> Shape {
+fn tcp(random: &mut Rng, segments: usize) -> Shape {
     Shape {
         gso: Gso::TcpV4,
         is_v6: false,
@@ -55,7 +56,7 @@ fn tcp(random: &mut Random, segments: usize) -> Shape {
 }
 
 /// The packets of one flow.
-fn flow(random: &mut Random, shape: &Shape) -> Vec<Vec<u8>> {
+fn flow(random: &mut Rng, shape: &Shape) -> Vec<Vec<u8>> {
     let (vnet, frame) = shape.frame(random);
     cut_by_oracle(&vnet, &frame)
 }
@@ -64,7 +65,7 @@ fn flow(random: &mut Random, shape: &Shape) -> Vec<Vec<u8>> {
 fn what_was_cut_is_joined_to_the_same_frame() {
     for seed in 0..600 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut shape = Shape::random(&mut random);
         shape.flags &= !0x81; // FIN and CWR are not joined
         shape.payload_bytes = shape.payload_bytes.min(usize::from(shape.gso_size) * BATCH_SIZE);
@@ -84,9 +85,9 @@ fn any_batch_keeps_every_packet_and_the_order_of_every_flow() {
     let (mut all, mut alone) = (0, 0);
     for seed in 0..600 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let packets = mixed_batch(&mut random);
-        let frames = join_all(&packets, random.below(2) == 0);
+        let frames = join_all(&packets, random.usize(..2) == 0);
         let after = cut_all(&frames);
         assert_eq!(after.len(), packets.len());
         let by_flow = |packets: &[Vec<u8>]| {
@@ -102,8 +103,8 @@ fn any_batch_keeps_every_packet_and_the_order_of_every_flow() {
 }
 
 /// Several flows, interleaved in runs, with changed bytes, lost and doubled packets among them.
-fn mixed_batch(random: &mut Random) -> Vec<Vec<u8>> {
-    let mut flows: Vec<Vec<Vec<u8>>> = (0..=random.below(4))
+fn mixed_batch(random: &mut Rng) -> Vec<Vec<u8>> {
+    let mut flows: Vec<Vec<Vec<u8>>> = (0..=random.usize(..4))
         .map(|host| {
             let shape = Shape { host: host as u8, ..Shape::random(random) };
             let mut packets = flow(random, &shape);
@@ -113,15 +114,15 @@ fn mixed_batch(random: &mut Random) -> Vec<Vec<u8>> {
         .collect();
     let mut batch = Vec::new();
     while batch.len() < BATCH_SIZE && !flows.is_empty() {
-        let at = random.below(flows.len());
-        for _ in 0..=random.below(12) {
+        let at = random.usize(..flows.len());
+        for _ in 0..=random.usize(..12) {
             let Some(mut packet) = flows[at].pop() else { break };
-            match random.below(60) {
+            match random.usize(..60) {
                 0 => continue,
                 1 => batch.push(packet.clone()),
                 2 => {
-                    let at = random.below(packet.len());
-                    packet[at] ^= 1 << random.below(8);
+                    let at = random.usize(..packet.len());
+                    packet[at] ^= 1 << random.usize(..8);
                 }
                 _ => {}
             }
@@ -154,7 +155,7 @@ fn flow_key(packet: &[u8]) -> Vec<u8> {
 
 #[test]
 fn interleaved_flows_are_joined_each() {
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let flows: Vec<_> = (0..6)
         .map(|host| {
             let shape = Shape { host, ..tcp(&mut random, 10) };
@@ -167,7 +168,7 @@ fn interleaved_flows_are_joined_each() {
 
 /// How many frames two packets of one flow make after `change` to the second.
 fn frames_after(change: impl Fn(&mut Vec<u8>)) -> usize {
-    let mut random = Random(8);
+    let mut random = Rng::with_seed(8);
     let shape = Shape { dont_fragment: false, ..tcp(&mut random, 2) };
     let mut packets = flow(&mut random, &shape);
     change(&mut packets[1]);
@@ -211,7 +212,7 @@ fn each_difference_that_cutting_cannot_restore_prevents_joining() {
 
 #[test]
 fn a_wrong_checksum_is_never_vouched_for() {
-    let mut random = Random(9);
+    let mut random = Rng::with_seed(9);
     let shape = tcp(&mut random, 3);
     for broken in 0..3 {
         let mut packets = flow(&mut random, &shape);
@@ -226,7 +227,7 @@ fn a_wrong_checksum_is_never_vouched_for() {
 
 #[test]
 fn a_short_or_pushed_packet_ends_its_frame() {
-    let mut random = Random(10);
+    let mut random = Rng::with_seed(10);
     let (first, second) = (tcp(&mut random, 5), tcp(&mut random, 5));
     let shape = Shape { payload_bytes: 4500, ..first };
     let mut packets = flow(&mut random, &shape);
@@ -239,7 +240,7 @@ fn a_short_or_pushed_packet_ends_its_frame() {
 
 #[test]
 fn udp_is_joined_only_where_the_kernel_can_cut_it() {
-    let mut random = Random(11);
+    let mut random = Rng::with_seed(11);
     let shape = Shape { gso: Gso::Udp, ..tcp(&mut random, 8) };
     let mut packets = flow(&mut random, &shape);
     assert_eq!(join_all(&packets, true).len(), 1);
@@ -250,7 +251,7 @@ fn udp_is_joined_only_where_the_kernel_can_cut_it() {
 
 #[test]
 fn a_fragment_overtakes_nothing() {
-    let mut random = Random(12);
+    let mut random = Rng::with_seed(12);
     let shape = tcp(&mut random, 4);
     let mut packets = flow(&mut random, &shape);
     packets[2][6] = 0x20;
@@ -261,7 +262,7 @@ fn a_fragment_overtakes_nothing() {
 
 #[test]
 fn a_frame_stays_below_64_kib() {
-    let mut random = Random(13);
+    let mut random = Rng::with_seed(13);
     let shape = Shape { gso_size: 8900, payload_bytes: 62_300, ..tcp(&mut random, 1) };
     let mut packets = flow(&mut random, &shape);
     let last = packets.last().unwrap().clone();
@@ -281,13 +282,13 @@ fn a_frame_stays_below_64_kib() {
 fn no_bytes_make_it_panic() {
     for seed in 0..2000 {
         println!("seed {seed}");
-        let mut random = Random(seed);
-        let packets: Vec<_> = (0..random.below(80))
+        let mut random = Rng::with_seed(seed);
+        let packets: Vec<_> = (0..random.usize(..80))
             .map(|_| {
-                let n = random.below(90);
-                let mut bytes = random.bytes(n);
+                let n = random.usize(..90);
+                let mut bytes = random_bytes(&mut random, n);
                 if let Some(first) = bytes.first_mut() {
-                    *first = [0x45, 0x60, 0x46, 0x00][random.below(4)];
+                    *first = [0x45, 0x60, 0x46, 0x00][random.usize(..4)];
                 }
                 bytes
             })

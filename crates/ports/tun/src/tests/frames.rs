@@ -1,28 +1,16 @@
 //! Super-frames and packets from a seed, and slow, obvious checks of them.
 
 use crate::vnet::{Gso, NEEDS_CHECKSUM, VNET_HEADER_BYTES, VnetHeader};
+use fastrand::Rng;
 use testudo_wire::checksum::{self, Sum};
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
 
-/// SplitMix64: the whole of a test follows from one number.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next().to_le_bytes()[5]).collect()
-    }
+/// So many bytes of a generator.
+pub(crate) fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    random.fill(&mut bytes);
+    bytes
 }
 
 /// What kind of frame to make.
@@ -41,21 +29,21 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn random(random: &mut Random) -> Self {
+    pub(crate) fn random(random: &mut Rng) -> Self {
         let (gso, is_v6) =
-            [(Gso::TcpV4, false), (Gso::TcpV6, true), (Gso::Udp, false), (Gso::Udp, true)][random.below(4)];
-        let gso_size = [1_u16, 7, 500, 1352, 1400, 1448][random.below(6)];
-        let segments = 1 + random.below(60);
-        let payload_bytes = usize::from(gso_size) * segments + random.below(usize::from(gso_size));
-        let options_bytes = [0, 12, 40][random.below(3)];
-        let tcp_options = random.bytes(options_bytes);
+            [(Gso::TcpV4, false), (Gso::TcpV6, true), (Gso::Udp, false), (Gso::Udp, true)][random.usize(..4)];
+        let gso_size = [1_u16, 7, 500, 1352, 1400, 1448][random.usize(..6)];
+        let segments = 1 + random.usize(..60);
+        let payload_bytes = usize::from(gso_size) * segments + random.usize(..usize::from(gso_size));
+        let options_bytes = [0, 12, 40][random.usize(..3)];
+        let tcp_options = random_bytes(random, options_bytes);
         Self {
             gso,
             is_v6,
-            flags: [0x10, 0x18, 0x50, 0x11, 0x90, 0x19][random.below(6)],
+            flags: [0x10, 0x18, 0x50, 0x11, 0x90, 0x19][random.usize(..6)],
             tcp_options,
             ip_options: Vec::new(),
-            dont_fragment: random.below(2) == 0,
+            dont_fragment: random.usize(..2) == 0,
             payload_bytes: payload_bytes.min(65_000),
             gso_size,
             host: 1,
@@ -63,7 +51,7 @@ impl Shape {
     }
 
     /// A frame whose checksum field holds the pseudo-header's sum, and what stands before it.
-    pub(crate) fn frame(&self, random: &mut Random) -> (VnetHeader, Vec<u8>) {
+    pub(crate) fn frame(&self, random: &mut Rng) -> (VnetHeader, Vec<u8>) {
         let transport = self.transport(random);
         let mut frame = self.ip_header(random, transport.len());
         let start = frame.len();
@@ -88,13 +76,13 @@ impl Shape {
         (vnet, frame)
     }
 
-    fn transport(&self, random: &mut Random) -> Vec<u8> {
+    fn transport(&self, random: &mut Rng) -> Vec<u8> {
         let mut bytes = vec![0x13, 0x88, 0x14, self.host];
         if self.gso == Gso::Udp {
             bytes.extend(((8 + self.payload_bytes) as u16).to_be_bytes());
             bytes.extend([0, 0]);
         } else {
-            bytes.extend(random.bytes(8));
+            bytes.extend(random_bytes(random, 8));
             bytes.extend([
                 ((20 + self.tcp_options.len()) / 4 * 16) as u8,
                 self.flags,
@@ -107,11 +95,11 @@ impl Shape {
             ]);
             bytes.extend_from_slice(&self.tcp_options);
         }
-        bytes.extend(random.bytes(self.payload_bytes));
+        bytes.extend(random_bytes(random, self.payload_bytes));
         bytes
     }
 
-    fn ip_header(&self, random: &mut Random, transport_bytes: usize) -> Vec<u8> {
+    fn ip_header(&self, random: &mut Rng, transport_bytes: usize) -> Vec<u8> {
         let protocol = if self.gso == Gso::Udp { protocol::UDP } else { protocol::TCP };
         if self.is_v6 {
             let mut bytes = vec![0x60, 0x10, 0x02, 0x03];
@@ -125,7 +113,7 @@ impl Shape {
         let header_bytes = 20 + self.ip_options.len();
         let mut bytes = vec![0x40 | (header_bytes / 4) as u8, 0x02];
         bytes.extend(((header_bytes + transport_bytes) as u16).to_be_bytes());
-        bytes.extend(random.bytes(2));
+        bytes.extend(random_bytes(random, 2));
         bytes.extend([
             if self.dont_fragment { 0x40 } else { 0 },
             0,

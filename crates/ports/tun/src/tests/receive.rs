@@ -1,7 +1,8 @@
-use super::frames::{Random, Shape, cut_by_oracle, on_the_wire};
+use super::frames::{Shape, cut_by_oracle, on_the_wire};
 use crate::receive::{Received, Receiver};
 use crate::split::complete_checksum;
 use crate::vnet::VnetHeader;
+use fastrand::Rng;
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use testudo_packet::{Batch, DropReason, Pool};
@@ -24,7 +25,7 @@ impl Kernel {
 }
 
 /// A frame, and the packets that it should become.
-fn frame(random: &mut Random, shape: &Shape, is_single: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
+fn frame(random: &mut Rng, shape: &Shape, is_single: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (vnet, mut bytes) = shape.frame(random);
     if is_single {
         let vnet = VnetHeader { gso_type: 0, gso_size: 0, ..vnet };
@@ -43,21 +44,21 @@ fn receive(receiver: &mut Receiver, kernel: &mut Kernel, pool: &mut Pool, batch:
 fn whatever_comes_is_cut_rightly_whatever_was_expected() {
     for seed in 0..300 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut expected = Vec::new();
         let mut kernel = Kernel(VecDeque::new());
         let mut shape = Shape::random(&mut random);
         for _ in 0..20 {
-            if random.below(3) == 0 {
+            if random.usize(..3) == 0 {
                 shape = Shape::random(&mut random);
             }
-            let is_single = random.below(3) == 0;
-            let payload_bytes = if is_single { random.below(1900) } else { shape.payload_bytes };
+            let is_single = random.usize(..3) == 0;
+            let payload_bytes = if is_single { random.usize(..1900) } else { shape.payload_bytes };
             let (wire, packets) = frame(&mut random, &Shape { payload_bytes, ..shape.clone() }, is_single);
             kernel.0.push_back(wire);
             expected.extend(packets);
         }
-        let mut pool = Pool::new(1 + random.below(100), 2048);
+        let mut pool = Pool::new(1 + random.usize(..100), 2048);
         let mut receiver = Receiver::new();
         let (mut received, mut batch) = (Vec::new(), Batch::new());
         let mut totals = Received::default();
@@ -67,7 +68,7 @@ fn whatever_comes_is_cut_rightly_whatever_was_expected() {
             assert_eq!(done.packets as usize, batch.len());
             totals.bytes += done.bytes;
             // Not everything is taken out each time: the next batch has less room.
-            let taken = batch.len() - random.below(batch.len());
+            let taken = batch.len() - random.usize(..batch.len());
             for buffer in batch.drain(..taken) {
                 received.push(buffer.bytes().to_vec());
                 pool.recycle(buffer);
@@ -83,7 +84,7 @@ fn whatever_comes_is_cut_rightly_whatever_was_expected() {
 
 #[test]
 fn frames_of_one_shape_are_copied_once_only() {
-    let mut random = Random(5);
+    let mut random = Rng::with_seed(5);
     let shape = Shape { payload_bytes: 1400 * 45, gso_size: 1400, ..Shape::random(&mut random) };
     let mut receiver = Receiver::new();
     let mut pool = Pool::new(64, 2048);
@@ -100,7 +101,7 @@ fn frames_of_one_shape_are_copied_once_only() {
 
 #[test]
 fn many_small_packets_fill_one_batch() {
-    let mut random = Random(6);
+    let mut random = Rng::with_seed(6);
     let shape = Shape { payload_bytes: 10, ..Shape::random(&mut random) };
     let mut kernel = Kernel((0..100).map(|_| frame(&mut random, &shape, true).0).collect());
     let (mut pool, mut batch) = (Pool::new(64, 2048), Batch::new());
@@ -110,7 +111,7 @@ fn many_small_packets_fill_one_batch() {
 
 #[test]
 fn without_a_buffer_nothing_is_read() {
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let shape = Shape { payload_bytes: 10, ..Shape::random(&mut random) };
     let mut kernel = Kernel([frame(&mut random, &shape, true).0].into());
     let done = receive(&mut Receiver::new(), &mut kernel, &mut Pool::new(0, 2048), &mut Batch::new());
@@ -119,7 +120,7 @@ fn without_a_buffer_nothing_is_read() {
 
 #[test]
 fn each_bad_frame_has_its_reason() {
-    let mut random = Random(8);
+    let mut random = Rng::with_seed(8);
     let small = Shape { payload_bytes: 3000, gso_size: 1400, ..Shape::random(&mut random) };
     let (vnet, bytes) = small.frame(&mut random);
     let too_long = VnetHeader { gso_size: 2800, ..vnet };

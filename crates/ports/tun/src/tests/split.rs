@@ -1,6 +1,7 @@
-use super::frames::{Random, Shape, assert_valid, cut_by_oracle};
+use super::frames::{Shape, assert_valid, cut_by_oracle};
 use crate::split::{SuperFrame, complete_checksum};
 use crate::vnet::{Gso, VnetHeader};
+use fastrand::Rng;
 use testudo_packet::DropReason;
 
 /// Cuts with the code under test.
@@ -21,7 +22,7 @@ fn cut(vnet: &VnetHeader, frame: &[u8]) -> Vec<Vec<u8>> {
 fn a_super_frame_is_cut_as_tun_rs_cuts_it_and_every_packet_is_valid() {
     for seed in 0..600 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let (vnet, frame) = Shape::random(&mut random).frame(&mut random);
         let packets = cut(&vnet, &frame);
         packets.iter().for_each(|packet| assert_valid(packet));
@@ -31,7 +32,7 @@ fn a_super_frame_is_cut_as_tun_rs_cuts_it_and_every_packet_is_valid() {
 
 #[test]
 fn ip_options_are_part_of_every_header() {
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     let mut shape = Shape { ip_options: vec![1; 8], ..Shape::random(&mut random) };
     (shape.gso, shape.is_v6) = (Gso::TcpV4, false);
     let (vnet, frame) = shape.frame(&mut random);
@@ -42,7 +43,7 @@ fn ip_options_are_part_of_every_header() {
 
 #[test]
 fn ipv6_options_are_part_of_every_header() {
-    let mut random = Random(2);
+    let mut random = Rng::with_seed(2);
     let mut shape = Shape::random(&mut random);
     (shape.gso, shape.is_v6) = (Gso::TcpV6, true);
     let (mut vnet, mut frame) = shape.frame(&mut random);
@@ -61,7 +62,7 @@ fn ipv6_options_are_part_of_every_header() {
 
 #[test]
 fn the_real_header_length_is_believed_not_the_hint() {
-    let mut random = Random(3);
+    let mut random = Rng::with_seed(3);
     let (vnet, frame) = Shape::random(&mut random).frame(&mut random);
     let hinted = VnetHeader { header_bytes: 9999, ..vnet };
     assert!(cut(&hinted, &frame) == cut(&vnet, &frame));
@@ -69,7 +70,7 @@ fn the_real_header_length_is_believed_not_the_hint() {
 
 #[test]
 fn contradictions_are_dropped_with_a_reason() {
-    let mut random = Random(4);
+    let mut random = Rng::with_seed(4);
     let shape = Shape { gso: Gso::TcpV4, is_v6: false, ..Shape::random(&mut random) };
     let (vnet, frame) = shape.frame(&mut random);
     let parse = |vnet: &VnetHeader, frame: &[u8]| {
@@ -92,19 +93,19 @@ fn contradictions_are_dropped_with_a_reason() {
 fn no_bytes_make_it_panic() {
     for seed in 0..3000 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let (mut vnet, mut frame) = Shape::random(&mut random).frame(&mut random);
-        for _ in 0..=random.below(4) {
-            let at = random.below(frame.len().min(80));
-            frame[at] = random.next() as u8;
+        for _ in 0..=random.usize(..4) {
+            let at = random.usize(..frame.len().min(80));
+            frame[at] = random.u64(..) as u8;
         }
-        vnet.gso_size = random.next() as u16;
-        let head_bytes = random.below(frame.len() + 1);
+        vnet.gso_size = random.u64(..) as u16;
+        let head_bytes = random.usize(..frame.len() + 1);
         if let Ok(parsed) = SuperFrame::parse(&vnet, &frame[..head_bytes], frame.len()) {
             let mut packet = vec![0; parsed.header_bytes() + parsed.payload_range(0).len()];
             (0..parsed.segments()).for_each(|index| parsed.write_headers(index, &mut packet));
         }
-        vnet.checksum_start = random.next() as u16;
+        vnet.checksum_start = random.u64(..) as u16;
         let _ = complete_checksum(&vnet, &mut frame);
     }
 }
@@ -113,8 +114,8 @@ fn no_bytes_make_it_panic() {
 fn a_single_packet_gets_its_checksum() {
     for seed in 0..200 {
         println!("seed {seed}");
-        let mut random = Random(seed);
-        let shape = Shape { payload_bytes: random.below(1400), ..Shape::random(&mut random) };
+        let mut random = Rng::with_seed(seed);
+        let shape = Shape { payload_bytes: random.usize(..1400), ..Shape::random(&mut random) };
         let (vnet, mut packet) = shape.frame(&mut random);
         complete_checksum(&VnetHeader { gso_type: 0, ..vnet }, &mut packet).unwrap();
         assert_valid(&packet);

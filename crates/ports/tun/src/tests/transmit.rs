@@ -1,11 +1,12 @@
-use super::frames::{Random, Shape, cut_by_oracle};
+use super::frames::{Shape, cut_by_oracle};
 use crate::transmit::transmit;
 use crate::vnet::{Gso, VNET_HEADER_BYTES, VnetHeader};
+use fastrand::Rng;
 use std::io::{self, IoSlice};
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
 
 fn batch(host: u8, packets: usize) -> Vec<Vec<u8>> {
-    let mut random = Random(u64::from(host));
+    let mut random = Rng::with_seed(u64::from(host));
     let shape = Shape {
         gso: Gso::TcpV4,
         is_v6: false,
