@@ -1,8 +1,9 @@
 //! Clocks are handed in, so that a simulation decides what time it is.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testudo_ipsec::Moment;
 
 /// Tells the time since its own start; it never goes back.
@@ -11,20 +12,28 @@ pub trait Clock: Send {
     fn now(&self) -> Moment;
 }
 
-/// The system's monotonic clock.
+/// The system's clock since its boot. It goes on while the machine is asleep, as lifetimes do: `Instant` does not.
 #[derive(Debug)]
-pub struct SystemClock(Instant);
+pub struct SystemClock {
+    /// Since the boot.
+    started: Duration,
+}
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self(Instant::now())
+        Self { started: since_boot() }
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
-        Moment(self.0.elapsed())
+        Moment(since_boot().saturating_sub(self.started))
     }
+}
+
+fn since_boot() -> Duration {
+    // The clock begins with 0, so that neither part is ever negative.
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
 /// A clock that stands still until it is set. Clones show the same time.
@@ -42,5 +51,33 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
         Moment(Duration::from_nanos(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Set in a time namespace whose machine has slept for so long: its clock since boot is ahead of its monotonic one.
+    const SLEPT: &str = "TESTUDO_TEST_HAS_SLEPT";
+    const ASLEEP: Duration = Duration::from_secs(100_000);
+
+    #[test]
+    fn time_asleep_counts() {
+        if std::env::var_os(SLEPT).is_some() {
+            let (awake, before) = (clock_gettime(ClockId::Monotonic), since_boot());
+            let clock = SystemClock::default();
+            assert!(before.saturating_sub(awake.try_into().unwrap_or_default()) >= ASLEEP);
+            assert!((before..=since_boot()).contains(&clock.started));
+            assert!(clock.now().0 < ASLEEP);
+            return;
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--time", "--boottime", &ASLEEP.as_secs().to_string()]);
+        let program = std::env::current_exe().map(|program| command.arg(program).env(SLEPT, "1"));
+        let output = program.and_then(|c| c.args(["--exact", "clock::tests::time_asleep_counts"]).output());
+        let passed = output.as_ref().is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("1 passed"));
+        assert!(passed, "{output:?}");
     }
 }
