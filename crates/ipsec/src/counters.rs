@@ -61,6 +61,11 @@ impl SaCounters {
         add(&self.drops[reason as usize], 1);
     }
 
+    /// The SA goes on from this number.
+    pub(crate) fn set_sequence(&self, sequence: u64) {
+        self.sequence.store(sequence, Ordering::Relaxed);
+    }
+
     pub(crate) fn set_state(&self, state: SaState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }

@@ -184,7 +184,12 @@ impl Ipsec {
     #[must_use]
     pub fn restore_window(&mut self, index: TunnelIndex, bytes: &[u8]) -> bool {
         let Some(inbound) = self.tunnel(index).map(|t| t.inbound) else { return false };
-        self.inbound.get_mut(inbound).is_some_and(|sa| sa.window.restore(bytes))
+        let Some(sa) = self.inbound.get_mut(inbound) else { return false };
+        let is_restored = sa.window.restore(bytes);
+        if is_restored {
+            sa.counters.set_sequence(sa.window.top());
+        }
+        is_restored
     }
 
     /// What the operator should hear of since this was last called.

@@ -17,6 +17,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("sigterm_and_sigint_end_it_well_and_remove_its_socket", ends_well)
         .test("lifetimes_go_on_over_a_restart_and_a_reload", goes_on_with_lifetimes)
         .test("a_kill_forgets_no_more_of_a_lifetime_than_came_since_the_last_save", forgets_little)
+        .test("the_highest_number_received_is_shown_over_a_restart", shows_the_restored_window)
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
         .test("its_owner_may_ask_from_outside_of_its_namespaces", answers_outside)
@@ -111,6 +112,20 @@ fn forgets_little(link: &mut Link) -> TestResult {
     })?;
     let passed = passed.ok_or("no packets")?;
     ensure((5..=12).contains(&passed), || format!("{passed} packets passed after the kill"))?;
+    gateway.stop()?;
+    peer.stop()
+}
+
+fn shows_the_restored_window(link: &mut Link) -> TestResult {
+    let [a, b] = pair(true)?;
+    let (peer, _) = link.start_b(&b)?;
+    let (gateway, folder) = link.start_a(&a)?;
+    passes(link, 5)?;
+    ensure(gateway.sa("a-b", "inbound")?["sequence"] == 5, || "five packets were received".to_owned())?;
+    gateway.stop()?;
+    let gateway = Gateway::start(&link.a, &folder)?;
+    let sa = gateway.sa("a-b", "inbound")?;
+    ensure(sa["sequence"].as_u64() >= Some(5) && sa["packets"] == 0, || format!("{sa:#}"))?;
     gateway.stop()?;
     peer.stop()
 }
