@@ -271,3 +271,45 @@ fn a_configuration_that_is_not_there_or_not_text_is_one_clear_line() {
     fs::remove_file(folder.path("testudo.toml")).unwrap();
     folder.expect(&["testudo.toml: expected a readable file, found No such file"]);
 }
+
+/// A key that was pasted where its place belongs, in the forms that people paste: no eight characters of it come out.
+#[test]
+fn a_key_in_place_of_its_file_or_variable_is_not_shown() {
+    const HEX: &str = "4c80cdefbb5d10da906ac73c3613a6342e443b68";
+    const BASE64: &str = "TIDN77tdENqQasc8NhOmNC5EO2g=";
+    let grouped = |by: usize, separator: &str| {
+        let groups: Vec<_> =
+            HEX.as_bytes().chunks(by).map(|group| std::str::from_utf8(group).unwrap()).collect();
+        groups.join(separator)
+    };
+    let forms = [
+        format!("\"\"\"\n{}\n\"\"\"", grouped(8, "\n")),
+        format!("\"\"\"{}\"\"\"", grouped(16, "\\\n   ")),
+        format!("\"{}\"", grouped(10, "\\n")),
+        format!("\"{}\"", grouped(8, ".")),
+        format!("'{}'", grouped(16, ".")),
+        format!("'{HEX}'"),
+        format!("'{BASE64}'"),
+        format!("\"\"\"\n{}\n{}\n\"\"\"", &BASE64[..14], &BASE64[14..]),
+        format!("'{}'", &BASE64[..27]),
+        format!("'/etc/testudo/{}'", BASE64.replace('=', "+/")),
+    ];
+    for form in &forms {
+        for name in ["key_file", "key_env"] {
+            let errors = Folder::new(&TUNNEL.replace("key_file = \"out.key\"", &format!("{name} = {form}")));
+            let errors = errors.load(KnownAnswers::Refuse).unwrap_err();
+            let shown = format!("{errors}\n{}", errors.to_json());
+            for secret in [HEX, BASE64] {
+                let parts = (0..=secret.len() - 8).map(|at| &secret[at..at + 8]);
+                let leaked: Vec<_> = parts.filter(|part| shown.contains(part)).collect();
+                assert!(leaked.is_empty(), "{name} = {form} shows {leaked:?}:\n{shown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_file_that_is_misspelled_is_named() {
+    let folder = Folder::new(&TUNNEL.replace("out.key", "berlin-frankfurt-2.outbound.key"));
+    folder.expect(&["berlin-frankfurt-2.outbound.key\": No such file or directory", "relative names start"]);
+}

@@ -2,6 +2,7 @@
 
 use super::checks::{Facts, KeyRequest};
 use super::error::ConfigErrors;
+use super::mask::may_be_key;
 use super::model::Configuration;
 use super::walk::{Problem, Walker};
 use super::{Draft, MAX_FILE_BYTES, too_large};
@@ -136,16 +137,30 @@ fn load_keys(
                 loaded.push(material);
             }
             Err(error) => {
-                walker.report(&place.span, place.key.clone(), problem_of(&error, &place.value, suite))
+                let is_shown = exists(&place.value, &error) || !may_be_key(walker.text(&place.span));
+                let problem = problem_of(&error, &place.value, is_shown, suite);
+                walker.report(&place.span, place.key.clone(), problem);
             }
         }
     }
     loaded
 }
 
-fn problem_of(error: &KeyError, source: &KeySource, suite: Suite) -> Problem {
+/// Whether the place of a key is one, which only the error tells: what is read twice may be something else the second time.
+fn exists(source: &KeySource, error: &KeyError) -> bool {
+    match source {
+        KeySource::File(_) => !matches!(error, KeyError::Unreadable(_)),
+        KeySource::Environment(_) => !matches!(error, KeyError::Unset),
+    }
+}
+
+fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite) -> Problem {
     let name = match source {
-        KeySource::File(path) => format!("\"{}\"", path.display()),
+        _ if !is_shown => "something that may be a key (not shown)".to_owned(),
+        // On one line, whatever is in it.
+        KeySource::File(path) => {
+            format!("\"{}\"", path.display().to_string().replace(char::is_control, "\u{fffd}"))
+        }
         KeySource::Environment(name) => format!("environment variable {name}"),
     };
     let problem = |expected: &str| Problem::expected(expected).found(format!("{name}: {error}"));

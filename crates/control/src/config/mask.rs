@@ -1,20 +1,31 @@
 //! Keeps keys that were written in the wrong place out of error messages.
 //!
 //! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of `key`, or in
-//! place of a file's name. Both are masked wherever they stand, also in text that is not valid TOML.
+//! place of a file's name. Both are masked wherever they occur, also in text that is not valid TOML: hex in groups, over
+//! lines and in base64, too. Where it is not certain whether something is a key, it is masked.
 
+use crate::keys::MAX_KEY_TEXT_BYTES;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
 /// Hex digits in a row that are taken for a key: 12 bytes, shorter than any suite's.
 const MIN_HEX_DIGITS: usize = 24;
+/// Characters of base64 that are taken for a key: 12 bytes.
+const MIN_BASE64_CHARS: usize = 16;
+/// The longest word that is taken for one.
+const MAX_WORD_CHARS: usize = 24;
+/// How often letters and digits may take turns in it.
+const MAX_WORD_CHANGES: usize = 3;
 
 /// Names whose values are secret.
 const SECRET_NAMES: [&str; 6] = ["key", "keys", "psk", "secret", "password", "salt"];
+/// Names whose values say where a key is, unless somebody has mistaken them for its place.
+const PLACE_NAMES: [&str; 2] = ["key_file", "key_env"];
 
 /// The byte ranges of `text` that nobody may see, in order, not overlapping.
 pub(super) fn secret_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = hex_runs(text);
+    ranges.extend(base64_runs(text));
     ranges.extend(assignments(text));
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -40,17 +51,51 @@ pub(super) fn masked(text: &str) -> String {
     shown
 }
 
-/// Runs of hex digits, with the separators that people put between them.
+/// Whether the value of `key_file` or `key_env` may be a key instead of its place.
+pub(super) fn may_be_key(value: &str) -> bool {
+    !hex_runs(value).is_empty() || chars_in_no_word(value) >= MIN_BASE64_CHARS
+}
+
+/// Runs of hex digits, with the separators that people and line breaks put between them.
 fn hex_runs(text: &str) -> Vec<Range<usize>> {
+    let separates = |before, b| match b {
+        b':' | b'-' | b'_' | b' ' | b'.' | b'\\' | b'\t' | b'\r' | b'\n' => true,
+        // A line break or tab that is written as an escape.
+        b't' | b'r' | b'n' => before == b'\\',
+        _ => false,
+    };
+    runs(text, |b| b.is_ascii_hexdigit(), separates, is_hex_key)
+}
+
+fn is_hex_key(run: &str) -> bool {
+    let digits = run.bytes().filter(u8::is_ascii_hexdigit).count();
+    digits >= MIN_HEX_DIGITS && run.trim().parse::<Ipv6Addr>().is_err()
+}
+
+/// Runs of base64, of either alphabet (RFC 4648 4, 5). They are told from paths and names by having few words in them.
+fn base64_runs(text: &str) -> Vec<Range<usize>> {
+    let goes_on = |_, b| matches!(b, b'+' | b'/' | b'-' | b'_' | b'=');
+    runs(text, |b| b.is_ascii_alphanumeric(), goes_on, |run| chars_in_no_word(run) >= MIN_BASE64_CHARS)
+}
+
+/// The runs of bytes that begin with one that `begins` and go on with those or others that `goes_on` after the one before, if
+/// `is_key` says so.
+fn runs(
+    text: &str,
+    begins: impl Fn(u8) -> bool,
+    goes_on: impl Fn(u8, u8) -> bool,
+    is_key: impl Fn(&str) -> bool,
+) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
-    let mut start = None;
-    for (index, byte) in text.bytes().chain([b'\n']).enumerate() {
-        let inside =
-            byte.is_ascii_hexdigit() || (start.is_some() && matches!(byte, b':' | b'-' | b'_' | b' '));
+    let (mut start, mut before) = (None, 0);
+    // The byte at the end belongs to no run.
+    for (index, byte) in text.bytes().chain([b'\0']).enumerate() {
+        let inside = begins(byte) || (start.is_some() && goes_on(before, byte));
+        before = byte;
         match start {
             None if inside => start = Some(index),
             Some(first) if !inside => {
-                runs.extend(text.get(first..index).filter(|run| looks_like_key(run)).map(|_| first..index));
+                runs.extend(text.get(first..index).filter(|run| is_key(run)).map(|_| first..index));
                 start = None;
             }
             _ => {}
@@ -59,22 +104,37 @@ fn hex_runs(text: &str) -> Vec<Range<usize>> {
     runs
 }
 
-fn looks_like_key(run: &str) -> bool {
-    let digits = run.bytes().filter(u8::is_ascii_hexdigit).count();
-    digits >= MIN_HEX_DIGITS && run.trim().parse::<Ipv6Addr>().is_err()
+/// How many letters and digits of `text` are in parts that are neither words nor numbers nor names such as `aes128gcm16`.
+fn chars_in_no_word(text: &str) -> usize {
+    let parts = text.split(|c: char| !c.is_ascii_alphanumeric());
+    parts.filter(|part| !is_word(part)).map(str::len).sum()
 }
 
-/// The values of `key = …` and its like.
+fn is_word(part: &str) -> bool {
+    let after_first = part.get(1..).unwrap_or_default();
+    let has_one_case =
+        !part.bytes().any(|b| b.is_ascii_lowercase()) || !after_first.bytes().any(|b| b.is_ascii_uppercase());
+    let digits = part.bytes().map(|b| b.is_ascii_digit());
+    let changes = digits.clone().zip(digits.skip(1)).filter(|(a, b)| a != b).count();
+    has_one_case && changes <= MAX_WORD_CHANGES && part.len() <= MAX_WORD_CHARS
+}
+
+/// The values of `key = …` and its like, and those of `key_file = …` that may be a key.
 fn assignments(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut from = 0;
     while let Some(found) = text.get(from..).and_then(|rest| rest.find('=')) {
         let equals = from + found;
         from = equals + 1;
-        if SECRET_NAMES.contains(&name_before(text, equals)) {
+        let name = name_before(text, equals);
+        let (is_secret, is_place) = (SECRET_NAMES.contains(&name), PLACE_NAMES.contains(&name));
+        if is_secret || is_place {
             let start = skip_blank(text, from);
-            from = value_end(text, start);
-            ranges.push(start..from);
+            let end = broken_value_end(text, start).unwrap_or_else(|| value_end(text, start));
+            if is_secret || may_be_key(&text[start..end]) {
+                ranges.push(start..end);
+                from = end;
+            }
         }
     }
     ranges
@@ -108,6 +168,15 @@ fn value_end(text: &str, start: usize) -> usize {
     start + length
 }
 
+/// Where a key ends that was pasted with its line breaks into a string that may have none.
+fn broken_value_end(text: &str, start: usize) -> Option<usize> {
+    let value = text.get(start..start + text[start..].floor_char_boundary(MAX_KEY_TEXT_BYTES))?;
+    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let length = value[1..].find(quote)? + 2;
+    let value = &value[..length];
+    (length > 2 && value.contains('\n') && may_be_key(value)).then_some(start + length)
+}
+
 fn closing(rest: &str, skip: usize, mark: &str, otherwise: usize) -> usize {
     rest.get(skip..).and_then(|inner| inner.find(mark)).map_or(otherwise, |at| skip + at + mark.len())
 }
@@ -136,6 +205,40 @@ mod tests {
         assert!(!masked("x = 4c:80:cd:ef:bb:5d:10:da:90:6a:c7:3c:36:13:a6:34").contains("cd:ef"));
     }
 
+    /// No eight characters in a row of `secret` are shown.
+    #[track_caller]
+    fn hides(text: &str, secret: &str) {
+        let shown = masked(text);
+        let part = (0..=secret.len() - 8).map(|at| &secret[at..at + 8]).find(|part| shown.contains(part));
+        assert_eq!(part, None, "{shown}");
+    }
+
+    #[test]
+    fn a_key_broken_by_lines_dots_or_in_base64_is_masked_in_place_of_a_path() {
+        for value in [
+            "\"\"\"\n4c80cdefbb5d\n10da906ac73c\n3613a6342e44\n3b68\n\"\"\"",
+            "\"\"\"\r\n4c80cdefbb5d10da906ac73c\\\r\n  3613a6342e443b68\"\"\"",
+            "\"4c80cdef.bb5d10da.906ac73c.3613a634.2e443b68\"",
+            "\"4c80cdefbb5d10da\\n906ac73c3613a634\\n2e443b68\"",
+            "'TIDN77tdENqQasc8NhOmNC5EO2g='",
+            "\"TIDN77tdENqQasc8\nNhOmNC5EO2g=\"",
+            "\"keys/TIDN77td-NqQasc8_hOmNC5EO2g\"",
+            "TIDN77tdENqQasc8NhOmNC5EO2g=",
+        ] {
+            for name in ["key_file", "key_env", "name"] {
+                if name == "name" && value.contains("8\nNh") {
+                    // Two halves of base64, each too short to be told from a name.
+                    continue;
+                }
+                let line = format!("outbound = {{ spi = 7, {name} = {value} }} # end");
+                hides(&line, "4c80cdefbb5d");
+                hides(&line, "10da906ac73c3613a6342e443b68");
+                hides(&line, "TIDN77tdENqQasc8NhOmNC5EO2g");
+                assert!(masked(&line).starts_with("outbound = { spi = 7, "), "{}", masked(&line));
+            }
+        }
+    }
+
     #[test]
     fn the_value_of_key_is_masked_in_every_way_of_writing_it() {
         for line in [
@@ -159,6 +262,12 @@ mod tests {
             r#"key_file = "site-b.out.key""#,
             r#"remote_ports = "1000-2000""#,
             r#"monkey = "banana""#,
+            r#"key_file = "/etc/testudo/keys/berlin-frankfurt-2.outbound.key""#,
+            r#"key_file = "/run/credentials/testudo@site-a.service/site-a.out""#,
+            r#"key_env = "TESTUDO_KEY_SITE_B_OUT2""#,
+            r#"suite = "chacha20poly1305" # or aes128gcm16, aes256gcm16, aes128-sha1, aes256-sha256"#,
+            "[port.protected]\nkind = \"tun\"\nmtu = 1400\naddresses = [\"10.1.0.1/32\", \"fd00:1::1/128\"]\n",
+            "key_file = \"out.key }\ninbound = { spi = 0x1002, key_file = \"in.key\" }",
         ] {
             assert_eq!(masked(line), line);
         }

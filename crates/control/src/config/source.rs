@@ -28,6 +28,11 @@ impl<'t> Source<'t> {
         Self { text, line_starts, secrets: secret_ranges(text) }
     }
 
+    /// What is at `span`, as it was written: it may be secret.
+    pub(super) fn text(&self, span: &Span) -> &'t str {
+        self.text.get(span.clone()).unwrap_or_default()
+    }
+
     /// Line of a byte, from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         let offset = offset.min(self.text.len());

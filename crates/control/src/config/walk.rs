@@ -84,6 +84,11 @@ impl<'t> Walker<'t> {
         self.report(&repeated.span, repeated.key.clone(), problem.help(help));
     }
 
+    /// The text at `span`, which may be secret.
+    pub(super) fn text(&self, span: &Span) -> &'t str {
+        self.source.text(span)
+    }
+
     pub(super) fn line(&self, span: &Span) -> usize {
         self.source.line(span.start)
     }
