@@ -1,23 +1,34 @@
-//! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and for nobody else.
+//! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and root, and for nobody else.
+//!
+//! Whoever is refused is told why, in an answer like any other.
 
+use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
-use super::peer::is_own_user;
+use super::peer::{check_user, user_of};
 use super::report::{self, Facts, Peers, Question, Side};
+use super::timed::Timed;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The longest request, in bytes, its line end among them.
 const MAX_REQUEST_BYTES: u64 = 4096;
-/// Clients served at the same time; more are told to come back.
-const MAX_CLIENTS: usize = 8;
-/// How long a client may take over its request, and over reading the answer.
+/// Clients served and refused at the same time.
+const LIMITS: Limits = Limits { served: 8, refused: 8 };
+/// How long a client may take over its request and over reading the answer, together; and how long ours waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to be refused.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
+/// Who may use the socket, by its file: its owner.
+const SOCKET_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// What the control plane's threads share.
 #[derive(Debug)]
@@ -64,8 +75,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens on `path`. The directory is made (for us alone) if it is missing; a socket that nobody listens on any more is replaced. The
-    /// process's umask must keep others out: the program sets it to 077 at its start.
+    /// Listens on `path`, with mode 0600. The directory is made (for us alone) if it is missing; a socket that nobody listens on any more
+    /// is replaced.
     ///
     /// # Errors
     /// [`BindError`] if another gateway listens there, something else is in the way, or the system refuses.
@@ -85,7 +96,7 @@ impl ControlSocket {
             std::fs::remove_file(path)
                 .map_err(|e| error(format!("a stale socket cannot be removed: {e}")))?;
         }
-        let listener = UnixListener::bind(path).map_err(|e| error(e.to_string()))?;
+        let listener = listen(path).map_err(|e| error(e.to_string()))?;
         Ok(Self { listener, path: path.to_owned() })
     }
 
@@ -94,29 +105,35 @@ impl ControlSocket {
     /// # Errors
     /// The system has no thread left.
     pub fn serve(&self, shared: Arc<Shared>) -> io::Result<()> {
-        let listener = self.listener.try_clone()?;
-        let clients = Arc::new(AtomicUsize::new(0));
-        std::thread::Builder::new().name("control".into()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (shared, clients) = (Arc::clone(&shared), Arc::clone(&clients));
-                if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
-                    clients.fetch_sub(1, Ordering::Relaxed);
-                    let _ = answer(&stream, &json!({ "error": "too many clients" }));
-                    continue;
-                }
-                let count = Arc::clone(&clients);
-                let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
-                    // A client that went away is no concern of ours.
-                    let _ = serve_client(&stream, &shared);
-                    clients.fetch_sub(1, Ordering::Relaxed);
-                });
-                if spawned.is_err() {
-                    count.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-        })?;
-        Ok(())
+        self.serve_users(user_of, PATIENCE, move |line| reply(line, &shared))
     }
+
+    /// Serves those whose user, as `identify` tells it, may ask; each for so long.
+    fn serve_users(
+        &self,
+        identify: fn(&UnixStream) -> io::Result<u32>,
+        patience: Duration,
+        reply: impl Fn(&[u8]) -> Result<Value, String> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
+        clients::serve("control", listener, LIMITS, move |stream, admission| {
+            let (patience, verdict) = match admission {
+                Admission::Serve => (patience, check_user(identify(&stream))),
+                Admission::Refuse => (REFUSAL_PATIENCE, Err("too many clients: try again".to_owned())),
+            };
+            serve_client(Timed::new(stream, patience), |line| verdict.and_then(|()| reply(line)));
+        })
+    }
+}
+
+/// The socket's file has its mode from the beginning: the kernel takes it from the socket.
+fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
+    use rustix::net::{bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, SOCKET_MODE)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 impl Drop for ControlSocket {
@@ -125,13 +142,17 @@ impl Drop for ControlSocket {
     }
 }
 
-fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    if !is_own_user(stream)? {
-        return answer(stream, &json!({ "error": "only the gateway's own user may ask" }));
+/// Reads a request, answers it and ends the connection. The request is read also where the answer is known before: it may be
+/// lost while there is something to read. A client that went away is no concern of ours.
+fn serve_client(mut stream: Timed<UnixStream>, reply: impl FnOnce(&[u8]) -> Result<Value, String>) {
+    let request = read_request(&mut stream);
+    if request.is_err() {
+        stream.grant(REFUSAL_PATIENCE);
     }
-    converse(stream, stream, shared)
+    let request = request.map_err(|e| format!("the request was not received: {e}"));
+    if answer(&mut stream, request.and_then(|line| reply(&line))).is_ok() {
+        stream.finish();
+    }
 }
 
 /// Reads one request from `input` and writes the answer to `output`, a line each.
@@ -139,15 +160,23 @@ fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
 /// # Errors
 /// Those of reading and writing. What is wrong with the request is an answer.
 pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Result<()> {
+    let line = read_request(input)?;
+    answer(output, reply(&line, shared))
+}
+
+fn read_request(input: impl Read) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     // One byte more, to tell a request that is too long from one that just fits.
     BufReader::new(input.take(MAX_REQUEST_BYTES + 1)).read_until(b'\n', &mut line)?;
-    let reply = reply(&line, shared).unwrap_or_else(|e| json!({ "error": e }));
-    answer(output, &reply)
+    Ok(line)
 }
 
-fn answer(mut output: impl Write, reply: &Value) -> io::Result<()> {
-    output.write_all(format!("{reply}\n").as_bytes())
+fn answer(output: impl Write, reply: Result<Value, String>) -> io::Result<()> {
+    write_line(output, &reply.unwrap_or_else(|e| json!({ "error": e })))
+}
+
+fn write_line(mut output: impl Write, value: &Value) -> io::Result<()> {
+    output.write_all(format!("{value}\n").as_bytes())
 }
 
 /// The answer to one request; anyone's bytes may stand in it.
@@ -217,6 +246,9 @@ pub enum AskError {
         #[source]
         source: io::Error,
     },
+    /// It closed the connection before it had answered.
+    #[error("the gateway at {} closed the connection without an answer: has it just ended?", .0.display())]
+    Closed(PathBuf),
     /// It did not answer in time, or not in JSON.
     #[error("the gateway's answer could not be read: {0}")]
     Unreadable(String),
@@ -232,14 +264,130 @@ pub enum AskError {
 pub fn ask(path: &Path, request: &Value) -> Result<Value, AskError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| AskError::Unreachable { path: path.to_owned(), source })?;
-    let unreadable = |e: io::Error| AskError::Unreadable(e.to_string());
-    stream.set_read_timeout(Some(PATIENCE)).map_err(unreadable)?;
-    answer(&stream, request).map_err(unreadable)?;
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).map_err(unreadable)?;
-    let reply: Value = serde_json::from_str(&line).map_err(|e| AskError::Unreadable(e.to_string()))?;
+    let mut stream = Timed::new(stream, PATIENCE);
+    // A gateway that refuses may have answered and closed before it was asked: what it said is there to be read.
+    let sent = write_line(&mut stream, request);
+    let mut line = Vec::new();
+    let read = stream.read_to_end(&mut line);
+    if line.is_empty() {
+        return Err(match sent.and(read.map(drop)) {
+            Err(e) if !is_closed(&e) => AskError::Unreadable(e.to_string()),
+            _ => AskError::Closed(path.to_owned()),
+        });
+    }
+    let reply: Value = serde_json::from_slice(&line).map_err(|e| AskError::Unreadable(e.to_string()))?;
     match reply.get("error").and_then(Value::as_str) {
         Some(error) => Err(AskError::Refused(error.to_owned())),
         None => Ok(reply),
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const STRANGER: u32 = 4711;
+
+    /// A socket in a folder of its own that echoes requests.
+    struct Echo {
+        folder: tempfile::TempDir,
+        socket: ControlSocket,
+    }
+
+    impl Echo {
+        fn to(identify: fn(&UnixStream) -> io::Result<u32>, patience: Duration) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let socket = ControlSocket::bind(&folder.path().join("made/control.sock")).unwrap();
+            let reply = |line: &[u8]| serde_json::from_slice(line).map_err(|e| e.to_string());
+            socket.serve_users(identify, patience, reply).unwrap();
+            Self { folder, socket }
+        }
+
+        /// What is wrong with asking.
+        fn refusal(&self) -> String {
+            ask(&self.socket.path, &json!({ "verb": "status" })).unwrap_err().to_string()
+        }
+
+        /// The answer to any bytes.
+        fn answer(&self, request: &[u8]) -> String {
+            let mut client = UnixStream::connect(&self.socket.path).unwrap();
+            client.write_all(request).unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            answer
+        }
+    }
+
+    #[test]
+    fn its_own_user_is_answered_and_the_file_is_for_that_user_alone() {
+        let echo = Echo::to(user_of, LONG);
+        let request = json!({ "verb": "status" });
+        assert_eq!(ask(&echo.socket.path, &request).unwrap(), request);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&echo.socket.path), 0o600);
+        assert_eq!(mode(&echo.folder.path().join("made")), 0o700);
+    }
+
+    #[test]
+    fn a_client_of_another_user_is_told_who_may_ask() {
+        let refusal = Echo::to(|_| Ok(STRANGER), LONG).refusal();
+        assert!(refusal.starts_with("the gateway says: only root "), "{refusal}");
+        assert!(refusal.ends_with("may ask this gateway, and you are user 4711"), "{refusal}");
+        let refusal = Echo::to(|_| Err(ErrorKind::Unsupported.into()), LONG).refusal();
+        assert!(refusal.contains("the system does not tell who asks"), "{refusal}");
+    }
+
+    #[test]
+    fn the_ninth_client_is_told_that_there_are_too_many() {
+        let echo = Echo::to(user_of, LONG);
+        let idle: Vec<_> =
+            (0..LIMITS.served).map(|_| UnixStream::connect(&echo.socket.path).unwrap()).collect();
+        for _ in 0..3 {
+            assert_eq!(echo.refusal(), "the gateway says: too many clients: try again");
+        }
+        drop(idle);
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_request_is_told_when_its_time_is_over() {
+        let echo = Echo::to(user_of, Duration::from_millis(50));
+        let answer = echo.answer(b"{");
+        assert!(answer.contains("the request was not received: timed out"), "{answer}");
+    }
+
+    #[test]
+    fn requests_that_are_none_are_told_why() {
+        let echo = Echo::to(user_of, LONG);
+        assert!(echo.answer(b"rubbish\n").contains("expected value"));
+        assert!(echo.answer(b"\xFF\n").contains("error"));
+        assert!(echo.answer(&[b'x'; 5000]).contains("error"));
+    }
+
+    /// What is told of a gateway that does this with the connection.
+    fn told_by(gateway: impl FnOnce(UnixStream) + Send + 'static) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || gateway(listener.accept().unwrap().0));
+        let told = ask(&path, &json!({ "verb": "status" })).unwrap_err().to_string();
+        server.join().unwrap();
+        told
+    }
+
+    #[test]
+    fn what_a_gateway_said_before_it_closed_is_told_and_never_a_bare_reset() {
+        let refused = told_by(|mut stream| stream.write_all(b"{\"error\":\"no\"}\n").unwrap());
+        assert_eq!(refused, "the gateway says: no");
+        let silent = told_by(|mut stream| {
+            // The request is there and not read: closing resets the connection.
+            stream.read_exact(&mut [0]).unwrap();
+        });
+        assert!(silent.ends_with("closed the connection without an answer: has it just ended?"), "{silent}");
     }
 }

@@ -3,7 +3,7 @@
 use super::api::{BindError, ControlSocket, Shared};
 use super::installed::{Changes, InstalledTunnels, Numbers};
 use super::leases::Leases;
-use super::metrics::{self, MetricsError};
+use super::metrics::{MetricsError, MetricsSocket};
 use super::report::Facts;
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
@@ -159,9 +159,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
 }
 
 fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), MetricsError> {
-    let bound = metrics::serve(address, Arc::clone(shared))?;
-    tracing::info!("metrics at http://{bound}/metrics");
-    Ok(())
+    let socket = MetricsSocket::bind(address)?;
+    tracing::info!("metrics at http://{}/metrics", socket.address());
+    socket.serve(Arc::clone(shared))
 }
 
 fn watch_signals(sender: SyncSender<News>) -> io::Result<()> {

@@ -1,25 +1,41 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
+//!
+//! Everyone on the machine may ask, so that what answering costs is bounded: in clients, in time for each, and in memory, since
+//! all clients of a second share one rendering ([`Bodies`]).
 
 use super::api::Shared;
+use super::clients::{self, Admission, Limits};
 use super::daemon::WORKER_THREAD;
+use super::http::{self, Refusal};
 use super::installed::Running;
+use super::timed::{Stream, Timed};
 use super::worker_time::worker_time;
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use testudo_gateway::PortSnapshot;
 use testudo_ipsec::SaCounters;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
+
+/// Clients that are served and refused at the same time.
+const LIMITS: Limits = Limits { served: 4, refused: 4 };
+/// How long a client may take over its request and over reading the answer, together.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take to be refused.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a body is served before another one is rendered.
+const FRESH: Duration = Duration::from_secs(1);
+/// The page.
+const PATH: &str = "/metrics";
+/// What it is.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The metrics address could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,54 +46,129 @@ pub struct MetricsError {
     source: std::io::Error,
 }
 
-/// Serves `http://ADDRESS/metrics` on a thread of its own until the process ends. Returns the address that was bound.
-///
-/// # Errors
-/// [`MetricsError`] if the address is taken or the system refuses.
-pub fn serve(address: SocketAddr, shared: Arc<Shared>) -> Result<SocketAddr, MetricsError> {
-    let error = |source| MetricsError { address, source };
-    let listener = TcpListener::bind(address).map_err(error)?;
-    listener.set_nonblocking(true).map_err(error)?;
-    let bound = listener.local_addr().map_err(error)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(error)?;
-    let app = Router::new().route("/metrics", get(scrape)).with_state(shared);
-    std::thread::Builder::new()
-        .name("metrics".into())
-        .spawn(move || {
-            runtime.block_on(async move {
-                // Without the server the gateway goes on: nobody can be told but the log, and axum's accept loop does not end by itself.
-                if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                    let _ = axum::serve(listener, app).await;
-                }
-            });
-        })
-        .map_err(error)?;
-    Ok(bound)
+/// The address that metrics are served on.
+#[derive(Debug)]
+pub struct MetricsSocket {
+    listener: TcpListener,
+    address: SocketAddr,
 }
 
-async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    match render(&shared) {
-        Ok(body) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (StatusCode::OK, [(header::CONTENT_TYPE, kind)], body)
-        }
-        Err(fmt::Error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            [(header::CONTENT_TYPE, "text/plain")],
-            "metrics failed".to_owned(),
-        ),
+impl MetricsSocket {
+    /// Takes `address`; clients wait until [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// [`MetricsError`] if the address is taken or the system refuses.
+    pub fn bind(address: SocketAddr) -> Result<Self, MetricsError> {
+        let error = |source| MetricsError { address, source };
+        let listener = TcpListener::bind(address).map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address that was bound.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `http://ADDRESS/metrics` on threads of its own until the process ends.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn serve(self, shared: Arc<Shared>) -> Result<(), MetricsError> {
+        let Self { listener, address } = self;
+        let bodies = Bodies::default();
+        let body = move || bodies.get(Instant::now(), |bytes| render(&shared, bytes));
+        serve(listener, PATIENCE, body).map_err(|source| MetricsError { address, source })
     }
 }
 
-/// All metrics as text.
+/// What is served.
+type Body = Result<Arc<String>, fmt::Error>;
+
+fn serve(
+    listener: TcpListener,
+    patience: Duration,
+    body: impl Fn() -> Body + Send + Sync + 'static,
+) -> io::Result<()> {
+    clients::serve("metrics", listener, LIMITS, move |stream, admission| match admission {
+        Admission::Serve => serve_client(Timed::new(stream, patience), &body),
+        Admission::Refuse => refuse_client(Timed::new(stream, REFUSAL_PATIENCE)),
+    })
+}
+
+fn serve_client<S: Stream>(mut stream: Timed<S>, body: &impl Fn() -> Body) {
+    let method = match http::read_request(&mut stream, PATH) {
+        Ok(method) => method,
+        Err(refusal) => return refuse(stream, refusal),
+    };
+    let Ok(body) = body() else { return http::refuse(stream, Refusal::Failed) };
+    // A client that went away, or was too slow, is no concern of ours.
+    if http::answer(&mut stream, method, CONTENT_TYPE, &body).is_ok() {
+        drop(body);
+        stream.finish();
+    }
+}
+
+/// Its request is read all the same: it would not read an answer before it has sent it.
+fn refuse_client<S: Stream>(mut stream: Timed<S>) {
+    let refusal = http::read_request(&mut stream, PATH).err().unwrap_or(Some(Refusal::TooManyClients));
+    refuse(stream, refusal);
+}
+
+/// `None` is a client that has gone.
+fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Option<Refusal>) {
+    if let Some(refusal) = refusal {
+        stream.grant(REFUSAL_PATIENCE);
+        http::refuse(stream, refusal);
+    }
+}
+
+/// Renderings of the page: at most two are in memory, of which one is what slow clients still read.
+#[derive(Debug, Default)]
+struct Bodies(Mutex<Renderings>);
+
+#[derive(Debug, Default)]
+struct Renderings {
+    newest: Option<(Instant, Arc<String>)>,
+    before: Weak<String>,
+}
+
+impl Bodies {
+    /// The page as it was at `now`, or less than [`FRESH`] before; older only while a slow client keeps the one before it in memory.
+    ///
+    /// # Errors
+    /// `render` failed, which is handed the length to expect.
+    fn get(&self, now: Instant, render: impl FnOnce(usize) -> Result<String, fmt::Error>) -> Body {
+        let mut renderings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut expected_bytes = 0;
+        if let Some((rendered, body)) = &renderings.newest {
+            let is_fresh = now.saturating_duration_since(*rendered) < FRESH;
+            if is_fresh || renderings.before.strong_count() > 0 {
+                return Ok(Arc::clone(body));
+            }
+            expected_bytes = body.len();
+            renderings.before = Arc::downgrade(body);
+        }
+        // Where nobody reads it any more it is gone before the next one is made.
+        renderings.newest = None;
+        let body = Arc::new(render(expected_bytes)?);
+        renderings.newest = Some((now, Arc::clone(&body)));
+        Ok(body)
+    }
+}
+
+/// All metrics as text, of about `expected_bytes`.
 ///
 /// # Errors
 /// Formatting failed.
-pub fn render(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
+fn render(shared: &Arc<Shared>, expected_bytes: usize) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("testudo");
     registry.register_collector(Box::new(Gateway(Arc::clone(shared))));
-    let mut body = String::new();
+    // Counters grow by some digits. A text that outgrows its place is copied to one of twice the size.
+    let mut body = String::with_capacity(expected_bytes + expected_bytes / 16);
     text::encode(&mut body, &registry)?;
+    body.shrink_to_fit();
     Ok(body)
 }
 
@@ -138,10 +229,8 @@ impl Collector for Gateway {
             created,
         )?;
         let drops = shared.facts.counters.drops();
-        for (reason, count) in drops.iter() {
-            let help = format!("Packets dropped: {}", reason.description().trim_end_matches('.'));
-            counter(&mut encoder, &format!("drop_{}", reason.name()), &help, count)?;
-        }
+        let drops = drops.iter().map(|(reason, count)| (vec![("reason", reason.name().to_owned())], count));
+        family(&mut encoder, "drops", "Packets that were dropped, by reason", drops)?;
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
         encode_stages(&mut encoder, shared)?;
         encode_associations(&mut encoder, &installed.tunnels)
@@ -249,4 +338,128 @@ fn associations(tunnels: &[Running]) -> impl Iterator<Item = (Labels, &SaCounter
             (labels("inbound", t.tunnel.inbound.spi), installed.inbound_counters.as_ref()),
         ]
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Serves a body to clients that may take so long. Returns where, and how often the body was asked for.
+    fn service(patience: Duration, body: String) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, body, asked) = (listener.local_addr().unwrap(), Arc::new(body), Arc::default());
+        let count: Arc<AtomicUsize> = Arc::clone(&asked);
+        let get = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Arc::clone(&body))
+        };
+        serve(listener, patience, get).unwrap();
+        (address, asked)
+    }
+
+    fn answer(address: SocketAddr, request: &str) -> String {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    const REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[test]
+    fn the_fifth_client_is_told_that_there_are_too_many() {
+        let (address, _) = service(LONG, "page".to_owned());
+        let idle: Vec<_> = (0..LIMITS.served).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert!(answer(address, REQUEST).starts_with("HTTP/1.1 503 Service Unavailable\r\n"));
+        drop(idle);
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_request_is_told_when_its_time_is_over() {
+        let (address, _) = service(Duration::from_millis(50), "page".to_owned());
+        assert!(answer(address, "GET /metrics").starts_with("HTTP/1.1 408 Request Timeout\r\n"));
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_cut_off_when_its_time_is_over() {
+        const BYTES: usize = 64 << 20;
+        let (address, _) = service(Duration::from_millis(50), "x".repeat(BYTES));
+        let slow = || {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(REQUEST.as_bytes()).unwrap();
+            client
+        };
+        let clients: Vec<_> = (0..LIMITS.served).map(|_| slow()).collect();
+        // Another one is refused for as long as these have all places.
+        while !answer(address, "HEAD /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 OK") {}
+        let received = clients.into_iter().map(|mut client| {
+            let mut bytes = Vec::new();
+            let _ = client.read_to_end(&mut bytes);
+            bytes.len()
+        });
+        assert!(received.min().unwrap() < BYTES);
+    }
+
+    #[test]
+    fn of_many_requests_on_one_connection_the_first_is_answered() {
+        let (address, asked) = service(LONG, "page".to_owned());
+        let answer = answer(address, &REQUEST.repeat(100));
+        assert!(answer.ends_with("\r\nConnection: close\r\n\r\npage"), "{answer}");
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    /// Bodies that are numbered in the order of their rendering.
+    #[derive(Default)]
+    struct Numbered {
+        bodies: Bodies,
+        rendered: usize,
+    }
+
+    impl Numbered {
+        fn get(&mut self, now: Instant) -> Arc<String> {
+            let render = |_| {
+                self.rendered += 1;
+                Ok(self.rendered.to_string())
+            };
+            self.bodies.get(now, render).unwrap()
+        }
+    }
+
+    #[test]
+    fn all_clients_of_a_second_share_one_rendering() {
+        let (start, mut numbered) = (Instant::now(), Numbered::default());
+        let first = numbered.get(start);
+        let second = numbered.get(start + Duration::from_millis(999));
+        assert!(Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        assert_eq!(*numbered.get(start + FRESH), "2");
+        assert_eq!(numbered.rendered, 2);
+    }
+
+    #[test]
+    fn slow_readers_keep_at_most_two_renderings_in_memory() {
+        let (start, mut numbered) = (Instant::now(), Numbered::default());
+        let slow = numbered.get(start);
+        let also_slow = numbered.get(start + FRESH);
+        for second in 2..100 {
+            assert!(Arc::ptr_eq(&also_slow, &numbered.get(start + FRESH * second)));
+        }
+        drop(slow);
+        assert_eq!(*numbered.get(start + FRESH * 100), "3");
+        drop(also_slow);
+        assert_eq!(*numbered.get(start + FRESH * 101), "4");
+    }
+
+    #[test]
+    fn a_rendering_that_failed_is_tried_again() {
+        let (now, mut numbered) = (Instant::now(), Numbered::default());
+        assert_eq!(numbered.bodies.get(now, |_| Err(fmt::Error)), Err(fmt::Error));
+        assert_eq!(*numbered.get(now), "1");
+    }
 }

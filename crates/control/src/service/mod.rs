@@ -12,7 +12,9 @@
 
 pub mod api;
 pub mod assemble;
+mod clients;
 pub mod daemon;
+mod http;
 pub mod installed;
 pub mod leases;
 pub mod metrics;
@@ -22,6 +24,7 @@ pub mod report;
 mod saver;
 mod supplier;
 pub mod system_calls;
+mod timed;
 pub mod usages;
 mod watchdog;
 mod windows;

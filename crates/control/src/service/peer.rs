@@ -9,18 +9,41 @@ const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 /// Which users this process's user namespace has numbers for (`man 7 user_namespaces`).
 const UID_MAP: &str = "/proc/self/uid_map";
 
-/// Whether the process that connected runs as the gateway's own user, both as seen from the gateway's user namespace:
-/// a client outside of it counts by the user that its own is mapped to.
+/// The superuser.
+const ROOT: u32 = 0;
+
+/// The user of the process that connected, as seen from the gateway's user namespace: a client outside of it counts by the user
+/// that its own is mapped to.
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(super) fn is_own_user(stream: &UnixStream) -> io::Result<bool> {
+pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     // Not rustix's `socket_peercred`: a client outside of the gateway's PID namespace has the process number 0 here, which
     // does not fit the type that it returns, and comes out as an error without a cause.
-    let peer = getsockopt(stream, PeerCredentials)?.uid();
-    let own = rustix::process::geteuid().as_raw();
+    Ok(getsockopt(stream, PeerCredentials)?.uid())
+}
+
+/// Whether this user may ask: the gateway's own may, and root, who may do as it likes anyway and asks gateways that have a user of
+/// their own.
+///
+/// # Errors
+/// What the client is told.
+pub(super) fn check_user(user: io::Result<u32>) -> Result<(), String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    Ok(peer == own && is_one_user(own, &read(OVERFLOW_UID), &read(UID_MAP)))
+    let own = rustix::process::geteuid().as_raw();
+    let user = user.map_err(|e| format!("the system does not tell who asks: {e}"))?;
+    judge(user, own, &read(OVERFLOW_UID), &read(UID_MAP))
+}
+
+fn judge(user: u32, own: u32, overflow: &str, map: &str) -> Result<(), String> {
+    let is_known = is_one_user(user, overflow, map);
+    if is_known && (user == own || user == ROOT) {
+        return Ok(());
+    }
+    let may = if own == ROOT { "root".to_owned() } else { format!("root and user {own}, its own,") };
+    let foreign =
+        if is_known { "" } else { ", as users are called that its user namespace has no number for" };
+    Err(format!("only {may} may ask this gateway, and you are user {user}{foreign}"))
 }
 
 /// Whether `uid` names one user. Where not all users are mapped, those that are not share the overflow number.
@@ -45,6 +68,21 @@ mod tests {
     #[test]
     fn a_client_of_this_process_is_its_own_user() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert!(is_own_user(&one).unwrap());
+        assert_eq!(check_user(user_of(&one)), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_names_who_may_ask_and_who_asked() {
+        let whole = "0 0 4294967295";
+        let told = |user, own, map| judge(user, own, "65534", map).unwrap_err();
+        assert_eq!(told(1000, 0, whole), "only root may ask this gateway, and you are user 1000");
+        assert_eq!(
+            told(1000, 998, whole),
+            "only root and user 998, its own, may ask this gateway, and you are user 1000"
+        );
+        assert!(told(65534, 0, "0 1000 1").ends_with("that its user namespace has no number for"));
+        assert!(told(65534, 65534, "0 1000 1").ends_with("that its user namespace has no number for"));
+        assert_eq!(judge(0, 998, "65534", whole), Ok(()));
+        assert_eq!(judge(998, 998, "65534", whole), Ok(()));
     }
 }

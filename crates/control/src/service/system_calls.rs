@@ -186,6 +186,7 @@ const FILES: &[c_long] = &[
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_flock,
+    libc::SYS_fchmod,
     libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,

@@ -148,7 +148,7 @@ fn keeps_others_out(link: &mut Link) -> TestResult {
     let mode =
         |name: &str| -> Outcome<u32> { Ok(fs::metadata(folder.join(name))?.permissions().mode() & 0o777) };
     let modes = [mode("made/for/it/control.sock")?, mode("made/for/it")?, mode("made")?, mode("state.redb")?];
-    ensure(modes.iter().all(|mode| mode & 0o077 == 0), || format!("others may use one of {modes:?}"))?;
+    ensure(modes == [0o600, 0o700, 0o700, 0o600], || format!("modes {modes:?}"))?;
     gateway.stop()
 }
 

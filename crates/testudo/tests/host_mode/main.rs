@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clients;
 mod disk;
 mod inspection;
 mod life;
@@ -21,5 +22,5 @@ fn main() -> ExitCode {
     let suite = refusals::tests(Suite::new());
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = packets::tests(reload::tests(suite));
-    inspection::tests(suite).run(Link::build)
+    clients::tests(inspection::tests(suite)).run(Link::build)
 }
