@@ -1,6 +1,8 @@
 //! A running gateway: starts the worker, keeps it supplied, reloads, and ends it cleanly.
 
 use super::api::{BindError, ControlSocket, Shared};
+use super::event_log::{EventLog, Line};
+use super::fault::Fault;
 use super::installed::{Changes, InstalledTunnels, Numbers};
 use super::leases::Leases;
 use super::metrics::{MetricsError, MetricsSocket};
@@ -151,6 +153,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         supplier,
         saver: Saver::new(),
         watchdog: Watchdog::from_environment(),
+        events: EventLog::default(),
+        saving: Fault::default(),
         shared,
         commander,
         thread,
@@ -213,6 +217,9 @@ struct Daemon {
     supplier: Supplier,
     saver: Saver,
     watchdog: Watchdog,
+    events: EventLog,
+    /// Saving windows and usages, which a full disk fails.
+    saving: Fault,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
@@ -236,11 +243,7 @@ impl Daemon {
                 Ok(News::Signal(_)) => return self.stop(),
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
-                Ok(News::Lost(n)) => {
-                    tracing::warn!(
-                        "{n} events came too fast to be told: see `testudo status` and `testudo sa list`"
-                    )
-                }
+                Ok(News::Lost(n)) => self.write(|events| events.lost(n, Instant::now())),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -248,6 +251,7 @@ impl Daemon {
                 return self.stop();
             }
             (self.keep_interface)(&self.shared.installed().configuration);
+            self.log_what_is_due();
             self.save();
             if self.watchdog.is_alive(&self.commander, Instant::now()) {
                 tell_systemd(&[NotifyState::Watchdog]);
@@ -259,8 +263,15 @@ impl Daemon {
         let installed = self.shared.installed();
         let Some(due) = self.saver.due(&installed, Instant::now()) else { return };
         let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
-        if let Err(e) = self.saver.save(self.store.as_ref(), &due, &windows) {
-            tracing::error!("saving replay windows and what keys were used for: {e}; trying again");
+        const WHAT: &str = "saving replay windows and what keys were used for";
+        match self.saver.save(self.store.as_ref(), &due, &windows) {
+            Ok(()) if self.saving.ends() => tracing::info!("{WHAT}: it works again"),
+            Ok(()) => {}
+            Err(e) => {
+                if let Some(untold) = self.saving.occurs(Instant::now()) {
+                    tracing::error!("{WHAT}: {e}; trying again{untold}");
+                }
+            }
         }
     }
 
@@ -306,6 +317,7 @@ impl Daemon {
         let kept = installed.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
         let kept: HashSet<_> = kept.map(|t| t.index).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
+        self.events.keep(&kept);
         self.saver.keep(&installed.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
         self.shared.replace_installed(installed);
         self.leases.forget_unused();
@@ -346,45 +358,24 @@ impl Daemon {
         Ok(())
     }
 
-    fn log(&self, event: Event) {
+    /// Takes note of an event, and writes the line that it makes, if any.
+    fn log(&mut self, event: Event) {
+        if let EventKind::PeerMoved { address, port } = event.kind {
+            self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
+        }
         let installed = self.shared.installed();
         let Some(running) = installed.tunnels.iter().find(|t| t.index == event.tunnel) else { return };
-        let name = &running.tunnel.name;
-        let sa = |outbound: bool| {
-            let (way, settings) = if outbound {
-                ("outbound", &running.tunnel.outbound)
-            } else {
-                ("inbound", &running.tunnel.inbound)
-            };
-            format!("{way} SA {:#x}", settings.spi)
-        };
-        match event.kind {
-            EventKind::SoftLifetime { outbound } => {
-                tracing::warn!(
-                    "tunnel {name}: {} reached its soft lifetime: give it a new key soon",
-                    sa(outbound)
-                );
-            }
-            EventKind::HardLifetime { outbound } => {
-                tracing::error!(
-                    "tunnel {name}: {} reached its hard lifetime and has stopped: give it a new key",
-                    sa(outbound)
-                );
-            }
-            EventKind::SequenceExhausted => {
-                tracing::error!(
-                    "tunnel {name}: {} has used all sequence numbers and has stopped: give it a new key",
-                    sa(true)
-                );
-            }
-            EventKind::SequenceNotLeased => {
-                tracing::error!("tunnel {name}: {} waits for sequence numbers from the store", sa(true));
-            }
-            EventKind::PeerMoved { address, port } => {
-                self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
-                tracing::info!("tunnel {name}: the peer is at {}", SocketAddr::new(address, port));
-            }
-        }
+        self.write(|events| events.note(event, &running.tunnel, Instant::now()));
+    }
+
+    fn log_what_is_due(&mut self) {
+        let installed = self.shared.installed();
+        let tunnel = |index| installed.tunnels.iter().find(|t| t.index == index).map(|t| &t.tunnel);
+        self.write(|events| events.due(Instant::now(), tunnel));
+    }
+
+    fn write<L: IntoIterator<Item = Line>>(&mut self, lines: impl FnOnce(&mut EventLog) -> L) {
+        lines(&mut self.events).into_iter().for_each(|line| line.write());
     }
 }
 

@@ -14,6 +14,8 @@ pub mod api;
 pub mod assemble;
 mod clients;
 pub mod daemon;
+mod event_log;
+mod fault;
 mod http;
 pub mod installed;
 pub mod leases;

@@ -3,13 +3,14 @@
 //! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay windows, of which it lets one transaction
 //! go first at most. So half a block is all that an SA needs while more is fetched.
 
+use super::fault::Fault;
 use super::leases::Leases;
 use crate::LeaseStore;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Name of the thread.
 pub(super) const SUPPLIER_THREAD: &str = "leases";
@@ -76,12 +77,19 @@ impl Drop for Supplier {
 }
 
 fn supply(leases: &Leases, store: &dyn LeaseStore, owner: &Receiver<()>, pace: Pace) {
-    let mut wait = pace.interval;
+    let (mut wait, mut fault) = (pace.interval, Fault::default());
     while owner.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
         wait = match leases.refill(store) {
-            Ok(_) => pace.interval,
+            Ok(_) => {
+                if fault.ends() {
+                    tracing::info!("leasing sequence numbers: it works again");
+                }
+                pace.interval
+            }
             Err(e) => {
-                tracing::error!("leasing sequence numbers: {e}; trying again");
+                if let Some(untold) = fault.occurs(Instant::now()) {
+                    tracing::error!("leasing sequence numbers: {e}; trying again{untold}");
+                }
                 pace.retry
             }
         };
@@ -96,7 +104,6 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{TryRecvError, sync_channel};
     use std::thread;
-    use std::time::Instant;
     use testudo_ipsec::{SequenceError, SequenceNumbers};
 
     /// A test that waits longer has failed.

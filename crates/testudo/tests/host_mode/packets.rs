@@ -5,6 +5,7 @@ use crate::support::gateway::Gateway;
 use crate::support::link::{LINK, Link};
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{Outcome, ensure, folder};
+use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
@@ -148,13 +149,15 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
         let peer = Gateway::start(&link.b, &home)?;
         // It speaks first; from then on, it is reached.
         passes(&link.b, A)?;
-        gateway.logs(&format!("the peer is at {address}:{port}"))?;
+        let place = format!("{address}:{port}");
+        until("for the peer to be shown where it is", || Ok((peer_of(&gateway)? == *place).then_some(())))?;
+        // What has moved is told when it stays.
+        gateway.logs(&format!("the peer is at {place}"))?;
         recorded = record(link, address, true)?;
         peer.stop()?;
     }
     // Nobody who sends old packets, or forged ones, from another address draws the tunnel there.
-    let moved = |gateway: &Gateway| gateway.log().matches("the peer is at").count();
-    let before = moved(&gateway);
+    let before = peer_of(&gateway)?;
     let elsewhere: IpAddr = "192.0.2.1".parse()?;
     let forged = recorded.iter().map(|packet| packet.forged(1000));
     let foreign: Vec<_> =
@@ -166,10 +169,16 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
     until("for the tunnel to stand where it stood", || {
         Ok(ping(&link.a, B.parse()?, 1, PATIENCE)?.times.pop())
     })?;
-    ensure(moved(&gateway) == before, || format!("the tunnel moved:\n{}", gateway.log()))?;
+    let after = peer_of(&gateway)?;
+    ensure(after == before, || format!("the tunnel moved from {before} to {after}:\n{}", gateway.log()))?;
     peer.stop()?;
     link.b.run(&["ip", "address", "del", "192.0.2.3/24", "dev", LINK])?;
     gateway.stop()
+}
+
+/// Where the peer of A's tunnel is.
+fn peer_of(gateway: &Gateway) -> Outcome<Value> {
+    Ok(gateway.sa("a-b", "outbound")?["peer"].clone())
 }
 
 /// The same ESP packet from another UDP port.

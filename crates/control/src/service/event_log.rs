@@ -1,0 +1,402 @@
+//! Which events of tunnels become log lines: no kind more often than so many times a second, whatever peers send.
+//!
+//! A peer that moves is told once it has stayed for a while ([`STABLE`]); one that never stays is told once a minute.
+
+use crate::config::Tunnel;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use testudo_ipsec::{Event, EventKind, TunnelIndex};
+
+/// Lines of one kind, of all tunnels together, in each [`WINDOW`].
+const MAX_LINES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
+/// How long a peer must stay at an address before its move is told.
+const STABLE: Duration = Duration::from_secs(3);
+/// How long a peer may move on and on before that is told.
+const RESTLESS: Duration = Duration::from_secs(60);
+/// How often [`EventLog::due`] looks at the peers that have moved.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A line for the log, with its level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    level: tracing::Level,
+    text: String,
+}
+
+impl Line {
+    fn new(level: tracing::Level, text: String) -> Self {
+        Self { level, text }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self) {
+        match self.level {
+            tracing::Level::ERROR => tracing::error!("{}", self.text),
+            tracing::Level::WARN => tracing::warn!("{}", self.text),
+            _ => tracing::info!("{}", self.text),
+        }
+    }
+}
+
+/// Kinds that are limited each by itself, so that many of one do not hide the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    SoftLifetime,
+    HardLifetime,
+    SequenceExhausted,
+    SequenceNotLeased,
+    PeerMoved,
+    PeerRestless,
+    Lost,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::SoftLifetime,
+        Self::HardLifetime,
+        Self::SequenceExhausted,
+        Self::SequenceNotLeased,
+        Self::PeerMoved,
+        Self::PeerRestless,
+        Self::Lost,
+    ];
+
+    /// What happened to the tunnels whose lines were left out.
+    fn of_others(self) -> &'static str {
+        match self {
+            Self::SoftLifetime => "SAs reached their soft lifetime",
+            Self::HardLifetime => "SAs reached their hard lifetime and have stopped",
+            Self::SequenceExhausted => "SAs have used all sequence numbers and have stopped",
+            Self::SequenceNotLeased => "SAs wait for sequence numbers from the store",
+            Self::PeerMoved => "peers have moved",
+            Self::PeerRestless => "peers keep changing their address",
+            Self::Lost => "times events came too fast to be told",
+        }
+    }
+}
+
+/// How many lines a kind has had in the window that goes on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Limit {
+    began: Option<Instant>,
+    lines: u32,
+    untold: u64,
+}
+
+impl Limit {
+    fn begin(&mut self, now: Instant) {
+        if self.began.is_none_or(|began| now.saturating_duration_since(began) >= WINDOW) {
+            (self.began, self.lines) = (Some(now), 0);
+        }
+    }
+
+    /// Whether one more line may be written; if not, it is counted.
+    fn admits(&mut self, now: Instant) -> bool {
+        self.begin(now);
+        // Where lines are owed, the first of the window is the one that counts them.
+        let has_room = self.lines < MAX_LINES && self.untold == 0;
+        if has_room {
+            self.lines += 1
+        } else {
+            self.untold += 1
+        }
+        has_room
+    }
+
+    /// How many were left out, once a window has room to tell it.
+    fn owed(&mut self, now: Instant) -> Option<u64> {
+        if self.untold == 0 {
+            return None;
+        }
+        self.begin(now);
+        (self.lines < MAX_LINES).then(|| {
+            self.lines += 1;
+            std::mem::take(&mut self.untold)
+        })
+    }
+}
+
+/// A peer that has moved and of which that is not told yet.
+#[derive(Debug, Clone, Copy)]
+struct Moving {
+    address: SocketAddr,
+    /// When it was first seen there.
+    last_move: Instant,
+    /// When the moves began that are not told yet.
+    began: Instant,
+    moves: u64,
+}
+
+/// Decides what is logged of events.
+#[derive(Debug, Default)]
+pub(super) struct EventLog {
+    limits: [Limit; Kind::ALL.len()],
+    moving: HashMap<TunnelIndex, Moving>,
+    /// Where each peer was when that was last told.
+    told: HashMap<TunnelIndex, SocketAddr>,
+    next_look: Option<Instant>,
+}
+
+impl EventLog {
+    /// Takes note of an event of `tunnel`; the line to be written now, if any.
+    pub(super) fn note(&mut self, event: Event, tunnel: &Tunnel, now: Instant) -> Option<Line> {
+        let (kind, level, text) = match event.kind {
+            EventKind::PeerMoved { address, port } => {
+                return self.peer_moved(event.tunnel, SocketAddr::new(address, port), tunnel, now);
+            }
+            EventKind::SoftLifetime { outbound } => {
+                let text =
+                    format!("{} reached its soft lifetime: give it a new key soon", sa(tunnel, outbound));
+                (Kind::SoftLifetime, tracing::Level::WARN, text)
+            }
+            EventKind::HardLifetime { outbound } => {
+                let what = "reached its hard lifetime and has stopped: give it a new key";
+                (Kind::HardLifetime, tracing::Level::ERROR, format!("{} {what}", sa(tunnel, outbound)))
+            }
+            EventKind::SequenceExhausted => {
+                let what = "has used all sequence numbers and has stopped: give it a new key";
+                (Kind::SequenceExhausted, tracing::Level::ERROR, format!("{} {what}", sa(tunnel, true)))
+            }
+            EventKind::SequenceNotLeased => {
+                let text = format!("{} waits for sequence numbers from the store", sa(tunnel, true));
+                (Kind::SequenceNotLeased, tracing::Level::ERROR, text)
+            }
+        };
+        self.limit(kind).admits(now).then(|| Line::new(level, text))
+    }
+
+    /// Takes note of events that were lost because they came too fast.
+    pub(super) fn lost(&mut self, events: u64, now: Instant) -> Option<Line> {
+        let text =
+            format!("{events} events came too fast to be told: see `testudo status` and `testudo sa list`");
+        self.limit(Kind::Lost).admits(now).then(|| Line::new(tracing::Level::WARN, text))
+    }
+
+    /// What is to be written by now without a new event: peers that have come to rest, or never do, and what was left out.
+    pub(super) fn due<'n>(
+        &mut self,
+        now: Instant,
+        tunnel: impl Fn(TunnelIndex) -> Option<&'n Tunnel>,
+    ) -> Vec<Line> {
+        if self.next_look.is_some_and(|next| now < next) {
+            return Vec::new();
+        }
+        self.next_look = Some(now + LOOK_INTERVAL);
+        let mut lines = Vec::new();
+        for kind in Kind::ALL {
+            let owed = self.limit(kind).owed(now);
+            lines.extend(owed.map(|others| {
+                let text = format!("{others} more {}: see `testudo sa list`", kind.of_others());
+                Line::new(tracing::Level::WARN, text)
+            }));
+        }
+        let is_due = |moving: &Moving| {
+            now.saturating_duration_since(moving.last_move) >= STABLE
+                || now.saturating_duration_since(moving.began) >= RESTLESS
+        };
+        let due: Vec<_> = self.moving.extract_if(|_, moving| is_due(moving)).collect();
+        for (index, moving) in due {
+            let Some(tunnel) = tunnel(index) else { continue };
+            lines.extend(self.come_to_rest(index, &moving, &tunnel.name, now));
+        }
+        lines
+    }
+
+    /// Forgets the peers of all tunnels but these.
+    pub(super) fn keep(&mut self, tunnels: &HashSet<TunnelIndex>) {
+        self.moving.retain(|index, _| tunnels.contains(index));
+        self.told.retain(|index, _| tunnels.contains(index));
+    }
+
+    fn limit(&mut self, kind: Kind) -> &mut Limit {
+        &mut self.limits[kind as usize]
+    }
+
+    /// Where a peer is heard for the first time, that is told at once; moves wait.
+    fn peer_moved(
+        &mut self,
+        index: TunnelIndex,
+        address: SocketAddr,
+        tunnel: &Tunnel,
+        now: Instant,
+    ) -> Option<Line> {
+        if !self.told.contains_key(&index) && !self.moving.contains_key(&index) {
+            self.told.insert(index, address);
+            let text = format!("tunnel {}: the peer is at {address}", tunnel.name);
+            return self.limit(Kind::PeerMoved).admits(now).then(|| Line::new(tracing::Level::INFO, text));
+        }
+        let moving = Moving { address, last_move: now, began: now, moves: 0 };
+        let moving = self.moving.entry(index).or_insert(moving);
+        (moving.address, moving.last_move) = (address, now);
+        moving.moves += 1;
+        None
+    }
+
+    fn come_to_rest(
+        &mut self,
+        index: TunnelIndex,
+        moving: &Moving,
+        name: &str,
+        now: Instant,
+    ) -> Option<Line> {
+        let Moving { address, last_move, moves, .. } = *moving;
+        let is_at_rest = now.saturating_duration_since(last_move) >= STABLE;
+        let before = self.told.insert(index, address);
+        if is_at_rest && moves > 1 && before == Some(address) {
+            let text = format!("tunnel {name}: the peer is back at {address} after {moves} moves");
+            return self.limit(Kind::PeerMoved).admits(now).then(|| Line::new(tracing::Level::INFO, text));
+        }
+        let (kind, level, text) = if is_at_rest {
+            let after = if moves > 1 { format!(" after {moves} moves") } else { String::new() };
+            (Kind::PeerMoved, tracing::Level::INFO, format!("the peer is at {address}{after}"))
+        } else {
+            let text =
+                format!("the peer keeps changing its address, {moves} times in a minute, now {address}");
+            (Kind::PeerRestless, tracing::Level::WARN, text)
+        };
+        self.limit(kind).admits(now).then(|| Line::new(level, format!("tunnel {name}: {text}")))
+    }
+}
+
+fn sa(tunnel: &Tunnel, outbound: bool) -> String {
+    let (way, settings) =
+        if outbound { ("outbound", &tunnel.outbound) } else { ("inbound", &tunnel.inbound) };
+    format!("tunnel {}: {way} SA {:#x}", tunnel.name, settings.spi)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Configuration;
+    use crate::config::tests::MINIMAL;
+
+    /// A log whose lines are kept, and its clock, which begins at 0.
+    struct Log {
+        log: EventLog,
+        tunnel: Tunnel,
+        start: Instant,
+        now: Duration,
+        lines: Vec<(Duration, String)>,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let tunnel = Configuration::parse(MINIMAL, "t.toml").unwrap().tunnels.remove(0);
+            let (start, now, lines) = (Instant::now(), Duration::ZERO, Vec::new());
+            Self { log: EventLog::default(), tunnel, start, now, lines }
+        }
+
+        fn note(&mut self, tunnel: u32, kind: EventKind) {
+            let event = Event { tunnel: TunnelIndex(tunnel), kind };
+            let line = self.log.note(event, &self.tunnel, self.start + self.now);
+            self.keep(line);
+        }
+
+        fn moves_to(&mut self, tunnel: u32, port: u16) {
+            self.note(tunnel, EventKind::PeerMoved { address: [192, 0, 2, 7].into(), port });
+        }
+
+        /// Lets time pass as the control thread does, a tenth of a second at a time.
+        fn pass(&mut self, time: Duration) {
+            let end = self.now + time;
+            while self.now < end {
+                self.now = (self.now + LOOK_INTERVAL).min(end);
+                let lines = self.log.due(self.start + self.now, |_| Some(&self.tunnel));
+                self.keep(lines);
+            }
+        }
+
+        fn keep(&mut self, lines: impl IntoIterator<Item = Line>) {
+            self.lines.extend(lines.into_iter().map(|line| (self.now, line.text)));
+        }
+
+        /// The lines since this was last called.
+        fn said(&mut self) -> Vec<String> {
+            self.lines.drain(..).map(|(_, line)| line).collect()
+        }
+    }
+
+    #[test]
+    fn a_peer_is_told_at_once_and_its_moves_when_it_stays() {
+        let mut log = Log::new();
+        log.moves_to(1, 1000);
+        assert_eq!(log.said(), ["tunnel site-b: the peer is at 192.0.2.7:1000"]);
+        log.moves_to(1, 2000);
+        log.pass(STABLE - LOOK_INTERVAL);
+        assert!(log.said().is_empty());
+        log.pass(LOOK_INTERVAL);
+        assert_eq!(log.said(), ["tunnel site-b: the peer is at 192.0.2.7:2000"]);
+    }
+
+    #[test]
+    fn a_peer_that_moves_with_each_packet_makes_a_line_when_it_stays_and_one_a_minute_until_then() {
+        let mut log = Log::new();
+        log.moves_to(1, 1);
+        log.said();
+        for packet in 0..300_000_u32 {
+            log.moves_to(1, 1 + u16::try_from(packet % 2).unwrap());
+        }
+        assert!(log.said().is_empty());
+        log.pass(STABLE);
+        assert_eq!(log.said(), ["tunnel site-b: the peer is at 192.0.2.7:2 after 300000 moves"]);
+        for second in 0..630_u16 {
+            log.moves_to(1, 1 + second % 2);
+            log.pass(Duration::from_secs(1));
+        }
+        let said = log.said();
+        assert!(said.iter().all(|line| line.contains("keeps changing its address, 60 times")), "{said:#?}");
+        assert_eq!(said.len(), 10);
+        log.pass(STABLE);
+        assert_eq!(log.said().len(), 1);
+    }
+
+    #[test]
+    fn twenty_thousand_tunnels_at_once_make_ten_lines_and_one_that_counts_the_rest() {
+        let mut log = Log::new();
+        (0..20_000).for_each(|tunnel| log.note(tunnel, EventKind::SoftLifetime { outbound: true }));
+        log.note(0, EventKind::SequenceExhausted);
+        let said = log.said();
+        assert_eq!(said.len(), 10 + 1);
+        assert!(said[10].ends_with("has used all sequence numbers and has stopped: give it a new key"));
+        log.pass(Duration::from_secs(5));
+        assert_eq!(log.said(), ["19990 more SAs reached their soft lifetime: see `testudo sa list`"]);
+    }
+
+    #[test]
+    fn no_kind_ever_makes_more_than_ten_lines_a_second() {
+        const SECONDS: u64 = 120;
+        let mut log = Log::new();
+        for step in 0..SECONDS * 10 {
+            for tunnel in 0..50 {
+                log.moves_to(tunnel, u16::try_from(step / 40).unwrap());
+                log.note(tunnel, EventKind::SequenceNotLeased);
+                log.note(tunnel, EventKind::HardLifetime { outbound: false });
+                let lost = log.log.lost(7, log.start + log.now);
+                log.keep(lost);
+            }
+            log.pass(LOOK_INTERVAL);
+        }
+        for kind in ["the peer", "waits for", "hard lifetime", "too fast"] {
+            let mut windows = vec![0; usize::try_from(SECONDS).unwrap() + 1];
+            for (at, _) in log.lines.iter().filter(|(_, line)| line.contains(kind)) {
+                windows[usize::try_from(at.as_secs()).unwrap()] += 1;
+            }
+            let most = windows.iter().max().copied().unwrap_or(0);
+            assert!((1..=10).contains(&most), "{kind}: {windows:?}");
+        }
+    }
+
+    #[test]
+    fn a_removed_tunnel_is_forgotten() {
+        let mut log = Log::new();
+        log.moves_to(1, 1000);
+        log.moves_to(1, 2000);
+        log.said();
+        log.log.keep(&HashSet::new());
+        log.pass(STABLE);
+        assert!(log.said().is_empty());
+        assert!(log.log.told.is_empty() && log.log.moving.is_empty());
+    }
+}
