@@ -1,12 +1,15 @@
-//! Checks that span several parts of a configuration: what must be unique, what refers to what, what hides what.
+//! Checks that span several parts of a configuration: what must be unique, what refers to what, what hides
+//! what.
 
-use super::address::Selector;
+use super::address::{Prefix, Selector};
 use super::model::{Action, Policy, Remote, UnprotectedPort};
+use super::networks::Networks;
 use super::shadow::Shadows;
 use super::walk::{Located, Problem, Walker};
 use crate::keys::KeySource;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::net::IpAddr;
 use testudo_crypto::Suite;
 
 /// Selectors in a configuration at most, those of policies and tunnels together.
@@ -24,6 +27,10 @@ pub(super) struct Facts {
     pub(super) policy_rules: Vec<Located<Selector>>,
     pub(super) tunnel_rules: Vec<Located<Selector>>,
     pub(super) bypasses: Vec<Located<()>>,
+    /// Outer addresses of peers.
+    pub(super) peers: Vec<Located<IpAddr>>,
+    /// Remote networks of selectors that protect.
+    pub(super) routed: Vec<Located<Prefix>>,
     /// In the order of the tunnels, outbound before inbound.
     pub(super) keys: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
@@ -95,6 +102,32 @@ impl Facts {
                 bypass.key.clone(),
                 problem.found("none").help("add it there, for example `interface = \"eth0\"`"),
             );
+        }
+    }
+
+    /// A route into the tunnel must not catch the tunnel's own packets: they would be sealed again and again,
+    /// and none would leave. Sockets that are bound to an interface pass over routes by another.
+    pub(super) fn check_routes(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
+        if port.interface.is_some() {
+            return;
+        }
+        // A prefix of no bits gives no route.
+        let routed = self.routed.iter().filter(|remote| remote.value.length() > 0);
+        let mut routed: HashMap<Prefix, &Located<Prefix>> =
+            routed.rev().map(|remote| (remote.value, remote)).collect();
+        let networks: Networks = routed.keys().copied().collect();
+        for peer in &self.peers {
+            for network in networks.holding(Prefix::host(peer.value)) {
+                let Some(remote) = routed.remove(&network) else { continue };
+                let line = walker.line(&peer.span);
+                let problem = Problem::expected("a remote network without a peer's own outer address");
+                let problem = problem.found(format!("{network}, which holds `{}` of line {line}", peer.key));
+                let help = "its route would lead the tunnel's own packets back into the tunnel: name narrower \
+                            networks, or send outer packets by one interface, whatever the routes say, with \
+                            `interface = \"eth0\"` in [port.unprotected], or make routes of your own with \
+                            `routes = false` in [port.protected]";
+                walker.report(&remote.span, remote.key.clone(), problem.help(help));
+            }
         }
     }
 

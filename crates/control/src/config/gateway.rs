@@ -74,7 +74,7 @@ pub(super) struct ProtectedDraft {
     name: Option<String>,
     addresses: Vec<InterfaceAddress>,
     mtu: Option<Located<u16>>,
-    routes: bool,
+    pub(super) routes: bool,
 }
 
 pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {

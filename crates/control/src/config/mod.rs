@@ -164,6 +164,9 @@ fn read_document(
     let policies: Vec<Policy> = policies.collect();
     root.finish(walker);
     facts.check(walker, &policies, &unprotected.value);
+    if protected.routes {
+        facts.check_routes(walker, &unprotected.value);
+    }
     let ipv6 =
         policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selector));
     let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);

@@ -1,6 +1,6 @@
 //! Reads selectors and `[[policy]]`.
 
-use super::address::{AddressRange, PortRange, Protocol, Selector};
+use super::address::{AddressRange, PortRange, Prefix, Protocol, Selector};
 use super::checks::Facts;
 use super::model::{Action, Policy};
 use super::suggest::did_you_mean;
@@ -8,8 +8,14 @@ use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::collections::HashMap;
 
+/// A selector, and the place of its remote network, if it names one.
+pub(super) struct SelectorDraft {
+    pub(super) selector: Located<Selector>,
+    pub(super) remote: Option<Located<Prefix>>,
+}
+
 /// The keys of a selector, all optional.
-pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Located<Selector> {
+pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) -> SelectorDraft {
     let any = AddressRange::Any;
     let local = section.or_default(walker, "local", any, value::address_range);
     let remote = section.located(walker, "remote", value::address_range);
@@ -27,12 +33,17 @@ pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) 
     }
     let value = Selector {
         local,
-        remote: remote.map_or(any, |remote| remote.value),
+        remote: remote.as_ref().map_or(any, |remote| remote.value),
         protocol,
         local_ports: local_ports.map_or(PortRange::ANY, |ports| ports.value),
         remote_ports: remote_ports.map_or(PortRange::ANY, |ports| ports.value),
     };
-    Located { value, span: section.span().clone(), key: section.path_of("").trim_end_matches('.').to_owned() }
+    let key = section.path_of("").trim_end_matches('.').to_owned();
+    let remote = remote.and_then(|remote| match remote.value {
+        AddressRange::Prefix(value) => Some(Located { value, span: remote.span, key: remote.key }),
+        AddressRange::Any => None,
+    });
+    SelectorDraft { selector: Located { value, span: section.span().clone(), key }, remote }
 }
 
 /// Local, remote and protocol must be able to meet in one packet.
@@ -77,10 +88,11 @@ pub(super) fn read_policy(
 ) -> Option<Policy> {
     let words = [("protect", "protect"), ("bypass", "bypass"), ("discard", "discard")];
     let action = section.required(walker, "action", "\"discard\"", value::choice(&words));
-    let selector = read_selector(&mut section, walker);
+    let SelectorDraft { selector, remote } = read_selector(&mut section, walker);
     let word = action.as_ref().map(|action| action.value);
     let action = match word {
         Some("protect") => {
+            facts.routed.extend(remote);
             read_tunnel_name(&mut section, walker, tunnels).map(|tunnel| Action::Protect { tunnel })
         }
         Some("bypass") => {

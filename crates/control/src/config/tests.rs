@@ -530,3 +530,28 @@ proptest! {
         let _ = Configuration::parse(&MINIMAL[..cut], "t.toml");
     }
 }
+
+#[test]
+fn a_route_that_would_catch_the_tunnels_own_packets_is_refused() {
+    let text = |remote: &str| MINIMAL.replace("10.2.0.0/16", remote);
+    for remote in ["192.0.2.2", "192.0.2.0/24", "128.0.0.0/1"] {
+        let error = error(&text(remote));
+        assert!(
+            error.starts_with("tunnel[site-b].selectors[0].remote: expected a remote network without"),
+            "{error}"
+        );
+        assert!(error.contains("which holds `tunnel[site-b].remote` of line 15"), "{error}");
+        assert!(error.contains("`interface = \"eth0\"`"), "{error}");
+    }
+    // The peer of another tunnel's.
+    let both = text("192.0.2.3") + SECOND;
+    assert!(error(&both).contains("which holds `tunnel[site-c].remote`"));
+    let named = text("10.2.0.0/16")
+        + "[[policy]]\naction = \"protect\"\ntunnel = \"site-b\"\nlocal = \"10.9.0.0/16\"\nremote = \"192.0.2.0/28\"\n";
+    assert!(error(&named).starts_with("policy[0].remote: "));
+    // No harm: no route, or sockets that pass over it, or another address.
+    good(&text("192.0.2.2").replace("kind = \"tun\"", "kind = \"tun\"\nroutes = false"));
+    good(&text("192.0.2.2").replace("kind = \"socket\"", "kind = \"socket\"\ninterface = \"eth0\""));
+    good(&text("192.0.2.3"));
+    good(&text("any"));
+}

@@ -3,7 +3,7 @@
 use super::checks::{Facts, KeyRequest};
 use super::gateway::path;
 use super::model::{Dscp, Encapsulation, KnownAnswer, Lifetime, Remote, SaSettings, Tunnel};
-use super::policy::read_selector;
+use super::policy::{SelectorDraft, read_selector};
 use super::quantity;
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
@@ -34,7 +34,7 @@ pub(super) fn read_tunnel(
     let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::choice(&suites));
     let suite = suite.map(|suite| suite.value);
     let encapsulation = read_encapsulation(&mut section, walker);
-    let (local, remote) = read_addresses(&mut section, walker, encapsulation);
+    let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = section.or_default(walker, "replay_window", 4096, value::replay_window);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
@@ -97,6 +97,7 @@ fn read_addresses(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     encapsulation: Option<Encapsulation>,
+    facts: &mut Facts,
 ) -> (Option<IpAddr>, Option<Remote>) {
     let local = section.required(walker, "local", "\"192.0.2.1\"", value::host_address);
     let remote = section.required(walker, "remote", "\"192.0.2.2\"", |value| match value.as_str() {
@@ -122,6 +123,9 @@ fn read_addresses(
             _ => {}
         }
     }
+    if let Some(Located { value: Remote::Address(value), span, key }) = remote.clone() {
+        facts.peers.push(Located { value, span, key });
+    }
     (local.map(|local| local.value), remote.map(|remote| remote.value))
 }
 
@@ -133,9 +137,10 @@ fn read_selectors(
     let given = section.value("selectors").is_some();
     let mut selectors = Vec::new();
     for mut item in section.tables(walker, "selectors", MAX_SELECTORS) {
-        let selector = read_selector(&mut item, walker);
+        let SelectorDraft { selector, remote } = read_selector(&mut item, walker);
         item.finish(walker);
         selectors.push(selector.value);
+        facts.routed.extend(remote);
         facts.tunnel_rules.push(selector);
     }
     // A list that is there but wrong has been reported; an empty one counts as none.

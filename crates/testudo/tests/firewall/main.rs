@@ -1,9 +1,11 @@
-//! `testudo firewall` on a real kernel: what passes a gateway in clear without its rules, and what does with them.
+//! `testudo firewall` on a real kernel: what passes a gateway in clear without its rules, and what does with
+//! them.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod clear;
+mod host_to_host;
 mod samples;
 mod site;
 mod verb;
@@ -14,5 +16,5 @@ use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
     let suite = samples::tests(clear::tests(Suite::new()));
-    verb::tests(suite).run(Site::build)
+    host_to_host::tests(verb::tests(suite)).run(Site::build)
 }
