@@ -3,6 +3,7 @@
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Kind};
 use crate::out::outln;
+use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers};
 
 /// Tells all errors of a configuration and its keys.
@@ -21,7 +22,9 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
                 "{}: no errors; tunnels: {tunnels}, policies besides theirs: {policies}",
                 args.config.display()
             );
-            loaded.configuration.warnings().iter().for_each(|warning| outln!("warning: {warning}"));
+            let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
+            let warnings = loaded.configuration.warnings().into_iter().chain(mtu);
+            warnings.for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
                 outln!(
                     "note: it gives known answers, so that `testudo run` refuses it; it is for `testudo replay`"
@@ -38,4 +41,12 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             Err(Failure::silent(Kind::Configuration))
         }
     }
+}
+
+/// The MTU of the interface that outer packets leave by, where the configuration names it and this host has
+/// it.
+fn link_mtu(configuration: &Configuration) -> Option<u32> {
+    let interface = configuration.unprotected.interface.as_ref()?;
+    let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("mtu")).ok()?;
+    text.trim().parse().ok()
 }

@@ -188,7 +188,8 @@ pub struct SaSettings {
     pub key: KeySource,
 }
 
-/// When the key of an SA wears out, over restarts: at a soft limit it warns, at a hard one it stops. Soft is below hard where both are given.
+/// When the key of an SA wears out, over restarts: at a soft limit it warns, at a hard one it stops. Soft is
+/// below hard where both are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// Bytes.
@@ -237,6 +238,32 @@ impl Configuration {
     }
 }
 
+impl UnprotectedPort {
+    /// Ethernet's; many a path carries a little less.
+    const ETHERNET_MTU: u32 = 1500;
+
+    /// What may be wrong with the MTU, in a line: nothing tells a gateway that a path carries less, and its
+    /// longest packets vanish there. `link` is the MTU of the interface that outer packets leave by, where
+    /// that is known.
+    #[must_use]
+    pub fn mtu_warning(&self, link: Option<u32>) -> Option<String> {
+        let mtu = u32::from(self.mtu);
+        let begin = format!("port.unprotected.mtu is {mtu}");
+        match link {
+            Some(link) if mtu > link => Some(format!(
+                "{begin}, and the interface of the outer packets carries {link} bytes: full-size packets will not leave; \
+                 set `mtu` to {link} or less"
+            )),
+            _ if mtu < Self::ETHERNET_MTU && link != Some(mtu) => None,
+            _ => Some(format!(
+                "{begin}: full-size packets leave as outer packets of up to {mtu} bytes, which are never fragmented; where \
+                 a link on the way to a peer carries less (PPPoE 1492, mobile networks, other tunnels) they vanish, while \
+                 short ones pass: set `mtu` to what the path carries"
+            )),
+        }
+    }
+}
+
 impl Tunnel {
     /// Bytes that encapsulation adds to an inner packet, padding for alignment not counted.
     #[must_use]
@@ -266,7 +293,8 @@ mod tests {
     use super::*;
     use crate::config::tests::MINIMAL;
 
-    /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4, of which 2 are the trailer.
+    /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4, of which 2 are the
+    /// trailer.
     #[test]
     fn the_inner_mtu_leaves_room_for_padding() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
@@ -281,7 +309,8 @@ mod tests {
         assert_eq!(tunnel.inner_mtu(1500), Some(1418));
     }
 
-    /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV; of CBC's whole blocks and of NULL's words 2 bytes are the trailer.
+    /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV; of CBC's whole blocks and of NULL's words 2 bytes are
+    /// the trailer.
     #[test]
     fn the_inner_mtu_follows_the_suites_iv_blocks_and_icv() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
@@ -292,6 +321,22 @@ mod tests {
             assert_eq!(Tunnel { suite, ..tunnel.clone() }.inner_mtu(1500), Some(inner), "{suite}");
         }
         assert_eq!(Tunnel { suite: Suite::Aes256Sha256, ..tunnel }.inner_mtu(1499), Some(1424 - 2));
+    }
+
+    #[test]
+    fn an_mtu_that_leaves_nothing_for_a_narrower_path_is_warned_of() {
+        let warning =
+            |mtu, link| UnprotectedPort { mtu, interface: None }.mtu_warning(link).unwrap_or_default();
+        for (mtu, link) in [(1499, None), (1400, Some(1500)), (1491, Some(1492))] {
+            assert_eq!(warning(mtu, link), "");
+        }
+        for (mtu, link) in [(1500, None), (1500, Some(1500)), (9000, Some(9000)), (1492, Some(1492))] {
+            assert!(
+                warning(mtu, link).contains(&format!("outer packets of up to {mtu} bytes")),
+                "{mtu} {link:?}"
+            );
+        }
+        assert!(warning(1500, Some(1492)).ends_with("will not leave; set `mtu` to 1492 or less"));
     }
 
     #[test]

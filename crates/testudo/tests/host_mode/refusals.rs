@@ -101,6 +101,7 @@ fn refuses_known_answers(link: &mut Link) -> TestResult {
 fn warns_of_no_encryption(link: &mut Link) -> TestResult {
     let warning = "tunnel a-b: null-sha1 does not encrypt";
     let mut config = a(true)?;
+    config.unprotected = "mtu = 1400".to_owned();
     for (suite, is_warned) in [("aes128-sha1", false), ("null-sha1", true)] {
         let tunnel = &mut config.tunnels[0];
         tunnel.suite = suite.to_owned();
