@@ -1,4 +1,5 @@
-//! `testudo firewall`: the host's rules and routes that follow from a configuration, printed, put in force, or taken away.
+//! `testudo firewall`: the host's rules and routes that follow from a configuration, printed, put in force,
+//! or taken away.
 
 use crate::cli::FirewallArgs;
 use crate::exit::{Failure, Kind};

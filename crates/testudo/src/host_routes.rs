@@ -10,7 +10,8 @@ pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
     networks.map(|network| Prefix::new(network.network(), network.length())).collect()
 }
 
-/// Makes the routes those of the new configuration; the first failure is told, the other routes are made all the same.
+/// Makes the routes those of the new configuration; the first failure is told, the other routes are made all
+/// the same.
 pub fn change(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let interface = &new.protected.name;
     let (before, after) = (wanted(old), wanted(new));

@@ -57,14 +57,15 @@ impl Entry {
         network(self.selector.local)
     }
 
-    /// Whether rules can tell its traffic from everything else on the host. One that takes any address at both ends is about
-    /// the packets that the host routes into the tunnel, and nothing in it says which these are.
+    /// Whether rules can tell its traffic from everything else on the host. One that takes any address at
+    /// both ends is about the packets that the host routes into the tunnel, and nothing in it says which
+    /// these are.
     pub(super) fn names_a_network(&self) -> bool {
         self.local().is_some() || self.remote().is_some()
     }
 
-    /// The local network, where the remote one is wider and holds it: packets between two local hosts are then none of the
-    /// policy's, for they do not leave this side.
+    /// The local network, where the remote one is wider and holds it: packets between two local hosts are
+    /// then none of the policy's, for they do not leave this side.
     pub(super) fn local_within_remote(&self) -> Option<Prefix> {
         let local = self.local()?;
         let holds = match self.selector.remote {

@@ -1,29 +1,30 @@
 //! What the host's own firewall and routes must do for a gateway, worked out from its policies.
 //!
-//! In host mode the gateway sees what the kernel routes into its TUN interface, and nothing else. Around it, in clear, packets
-//! may pass that policy wants protected: from hosts on the outer link that claim an address of the remote network; to the
-//! remote network by another route; everything, while the gateway is down. So the rules judge what passes the host in clear
-//! by the same policies:
+//! In host mode the gateway sees what the kernel routes into its TUN interface, and nothing else. Around it,
+//! in clear, packets may pass that policy wants protected: from hosts on the outer link that claim an address
+//! of the remote network; to the remote network by another route; everything, while the gateway is down. So
+//! the rules judge what passes the host in clear by the same policies:
 //!
 //! ```text
 //!   hook      clear packets it sees                          asks
 //!   input     by any interface but the TUN, to this host     inbound
-//!   forward   neither from nor to the TUN                    outbound, then inbound: which side is which is not known here
+//!   forward   neither from nor to the TUN                    outbound and inbound: it may be either
 //!   forward   into the TUN                                   whether their source lies in the tunnel itself
 //!   output    by any interface but the TUN, of this host     outbound
 //! ```
 //!
-//! `outbound` and `inbound` are the SPD (RFC 4301 4.4.1) in its order ([`spd`]): what a policy bypasses passes; what one
-//! protects or discards is dropped, since it should not be in clear; of what no policy names that is dropped which has its
-//! remote end in a network that is routed into the tunnel. Everything else is the host's affair. Before that, `input` and
-//! `output` let pass what the gateway itself needs on the outer link ([`outer`]).
+//! `outbound` and `inbound` are the SPD (RFC 4301 4.4.1) in its order (`spd`): what a policy bypasses
+//! passes; what one protects or discards is dropped, since it should not be in clear; of what no policy names
+//! that is dropped which has its remote end in a network that is routed into the tunnel. Everything else is
+//! the host's affair. Before that, `input` and `output` let pass what the gateway itself needs on the outer
+//! link (`outer`).
 //!
-//! The fallback routes ([`routes`]) answer hosts while the gateway is down, where its own routes are gone: "unreachable", at
-//! once, instead of silence.
+//! The fallback routes (`routes`) answer hosts while the gateway is down, where its own routes are gone:
+//! "unreachable", at once, instead of silence.
 //!
-//! A policy that takes any address at both ends is about what the operator routes into the tunnel: it names no network, and
-//! gives no dropping rule; [`Firewall::notes`] says so. A policy whose local network lies within its remote one (`any`, say)
-//! is not asked about packets between two local hosts.
+//! A policy that takes any address at both ends is about what the operator routes into the tunnel: it names
+//! no network, and gives no dropping rule; [`Firewall::notes`] says so. A policy whose local network lies
+//! within its remote one (`any`, say) is not asked about packets between two local hosts.
 //!
 //! Nothing here touches the system: `testudo firewall` hands the text to `nft` and `ip`.
 
@@ -96,7 +97,8 @@ impl Firewall {
         })
     }
 
-    /// The name of the table, in the family `inet`. Each gateway of a host has an interface of its own, and so a table.
+    /// The name of the table, in the family `inet`. Each gateway of a host has an interface of its own, and
+    /// so a table.
     #[must_use]
     pub fn table(&self) -> &str {
         &self.table

@@ -13,8 +13,9 @@ const ICMPV6: u8 = 58;
 /// DHCP (RFC 2131 4.1): server and client.
 const DHCP: (u16, u16) = (67, 68);
 
-/// The rules of `output` (our end is the source) or of `input` (it is the destination). Rules that nothing could need are left
-/// out: those of a tunnel whose outer addresses no policy holds, for one, so that a usual configuration has none for them.
+/// The rules of `output` (our end is the source) or of `input` (it is the destination). Rules that nothing
+/// could need are left out: those of a tunnel whose outer addresses no policy holds, for one, so that a usual
+/// configuration has none for them.
 pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End) -> Vec<Rule> {
     let dropping = || entries.iter().filter(|entry| !entry.bypass && entry.names_a_network());
     let remotes: Networks = dropping().filter_map(Entry::remote).collect();
@@ -44,7 +45,8 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
     rules
 }
 
-/// To all hosts or to a group of this link, which no router forwards. A policy with any remote address would hold them.
+/// To all hosts or to a group of this link, which no router forwards. A policy with any remote address would
+/// hold them.
 fn link_scope() -> impl Iterator<Item = Rule> {
     let networks = [
         (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
@@ -57,7 +59,8 @@ fn link_scope() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// The lease of our outer address: its server may have an address of the remote network's, where hotel and office use the same.
+/// The lease of our outer address: its server may have an address of the remote network's, where hotel and
+/// office use the same.
 fn dhcp(ours: End) -> Rule {
     let (server, client) = DHCP;
     let matches =
@@ -92,7 +95,8 @@ fn of_tunnel(tunnel: &Tunnel, ours: End) -> Vec<Rule> {
     if is_known {
         let icmp = if ipv6 { ICMPV6 } else { ICMP };
         rules.push(accept(vec![Match::Protocol(icmp)], "ICMP between its ends"));
-        // Linux shows fragments of IPv6 to this hook before it joins them. Whether a datagram may pass is asked of its first.
+        // Linux shows fragments of IPv6 to this hook before it joins them. Whether a datagram may pass is
+        // asked of its first.
         if ipv6 && ours == End::Destination {
             rules.push(accept(vec![Match::LaterFragment { ipv6 }], "fragments of the peer's packets"));
         }

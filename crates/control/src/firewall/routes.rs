@@ -4,14 +4,15 @@ use super::entry::{Entry, entries};
 use crate::config::{Configuration, Networks, Prefix, Remote};
 use std::collections::HashSet;
 
-/// Who made a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no routing daemon has it.
+/// Who made a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no routing
+/// daemon has it.
 const PROTOCOL: u8 = 84;
 /// Metrics of fallback routes lie above this: worse than whatever else leads to the same network.
 const METRICS: u32 = 0xFF00_0000;
 
-/// The networks that are routed into the tunnel: the remote one of each selector that protects; none if the configuration
-/// wants no routes. A selector with any remote address gives none: a default route into the tunnel would catch the
-/// tunnel's own packets, and is for the operator to design.
+/// The networks that are routed into the tunnel: the remote one of each selector that protects; none if the
+/// configuration wants no routes. A selector with any remote address gives none: a default route into the
+/// tunnel would catch the tunnel's own packets, and is for the operator to design.
 #[must_use]
 pub fn routed(configuration: &Configuration) -> Vec<Prefix> {
     if !configuration.protected.routes {
@@ -30,9 +31,10 @@ pub struct FallbackRoutes {
 }
 
 impl FallbackRoutes {
-    /// One for each routed network. None where packets leave in clear for it by right, from sockets that are bound to the
-    /// outer interface: what a policy bypasses, and the tunnel's own packets. Linux passes over a route by another interface
-    /// for these, but not over one that says "unreachable". The rules alone keep the rest from leaving then.
+    /// One for each routed network. None where packets leave in clear for it by right, from sockets that are
+    /// bound to the outer interface: what a policy bypasses, and the tunnel's own packets. Linux passes over
+    /// a route by another interface for these, but not over one that says "unreachable". The rules alone keep
+    /// the rest from leaving then.
     pub(super) fn of(configuration: &Configuration) -> Self {
         let mut networks = routed(configuration);
         let known: Networks = networks.iter().copied().collect();
@@ -67,7 +69,8 @@ impl FallbackRoutes {
         ["proto".to_owned(), PROTOCOL.to_string(), "metric".to_owned(), self.metric.to_string()]
     }
 
-    /// For `ip -4 -batch -` or `ip -6 -batch -`: adds those of one version; a route that is there already stays.
+    /// For `ip -4 -batch -` or `ip -6 -batch -`: adds those of one version; a route that is there already
+    /// stays.
     #[must_use]
     pub fn addition(&self, ipv6: bool) -> String {
         self.batch(ipv6, &self.networks, "replace")
@@ -95,7 +98,8 @@ impl FallbackRoutes {
     }
 }
 
-/// A metric for the routes of one gateway, so that those of several on a host are told apart (FNV-1a of the interface's name).
+/// A metric for the routes of one gateway, so that those of several on a host are told apart (FNV-1a of the
+/// interface's name).
 fn metric(interface: &str) -> u32 {
     let hash = interface
         .bytes()

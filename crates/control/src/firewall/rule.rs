@@ -1,7 +1,7 @@
 //! Rules as data: what a rule looks at, and what becomes of a packet that it matches.
 //!
-//! Only what nftables can say exactly is in here, so that the text that is printed and the rules that the tests evaluate are
-//! one and the same thing.
+//! Only what nftables can say exactly is in here, so that the text that is printed and the rules that the
+//! tests evaluate are one and the same thing.
 
 use crate::config::{PortRange, Prefix};
 use std::net::IpAddr;
@@ -80,7 +80,8 @@ pub(super) enum Interface {
     TunnelOrLoopback,
 }
 
-/// A condition. Those of a rule must all hold; where a packet does not have the field that one looks at, it does not hold.
+/// A condition. Those of a rule must all hold; where a packet does not have the field that one looks at, it
+/// does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Match {
     /// It came in by this interface.
@@ -95,7 +96,8 @@ pub(super) enum Match {
     Network(End, Prefix),
     /// The address at this end is not in the network, and of the same version.
     NotNetwork(End, Prefix),
-    /// Source and destination, cut to so many bits, are one of these pairs: a hash lookup, however many there are.
+    /// Source and destination, cut to so many bits, are one of these pairs: a hash lookup, however many there
+    /// are.
     Pairs(Pairs),
     /// The address at this end, cut to so many bits, is one of these.
     Networks(End, Vec<Prefix>),
@@ -105,13 +107,14 @@ pub(super) enum Match {
     NoFragmentHeader,
     /// Ports of this end. A later fragment has none.
     Ports(End, PortRange),
-    /// A fragment that is not its datagram's first: IPv4 hides the ports, IPv6 the protocol as well (RFC 8200 4.5).
+    /// A fragment that is not its datagram's first: IPv4 hides the ports, IPv6 the protocol as well (RFC 8200
+    /// 4.5).
     LaterFragment {
         /// IP version: whether it is 6.
         ipv6: bool,
     },
-    /// Neighbour discovery from this very link (RFC 4861 7.1: its hop limit is 255), without which no packet leaves at all, and
-    /// multicast listener reports, without which a switch may not deliver it.
+    /// Neighbour discovery from this very link (RFC 4861 7.1: its hop limit is 255), without which no packet
+    /// leaves at all, and multicast listener reports, without which a switch may not deliver it.
     NeighbourDiscovery,
 }
 

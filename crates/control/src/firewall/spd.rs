@@ -1,9 +1,10 @@
 //! The policies as rules of the chains `outbound` and `inbound`.
 //!
-//! A packet that these chains see travels in clear. Of the first policy that matches, "bypass" lets it pass; "protect" and
-//! "discard" drop it. A later fragment hides what some policies ask for. It passes a policy that says "bypass" only where
-//! nothing it hides matters there, and is dropped where a "protect" or "discard" would match if what it hides were right: so
-//! no fragment passes of a datagram that is dropped (RFC 4301 7.4).
+//! A packet that these chains see travels in clear. Of the first policy that matches, "bypass" lets it pass;
+//! "protect" and "discard" drop it. A later fragment hides what some policies ask for. It passes a policy
+//! that says "bypass" only where nothing it hides matters there, and is dropped where a "protect" or
+//! "discard" would match if what it hides were right: so no fragment passes of a datagram that is dropped
+//! (RFC 4301 7.4).
 
 use super::entry::Entry;
 use super::rule::{End, Match, Pairs, Rule, Verdict};
@@ -78,7 +79,8 @@ fn dropped(entries: &[&Entry], local: End) -> Vec<Rule> {
     rules
 }
 
-/// IP version and the prefix lengths of local and remote, where two networks are all that the policy asks for.
+/// IP version and the prefix lengths of local and remote, where two networks are all that the policy asks
+/// for.
 fn lengths(entry: &Entry) -> Option<(bool, u8, u8)> {
     let plain = entry.is_by_address_alone() && entry.local_within_remote().is_none();
     let (local, remote) = (entry.local()?, entry.remote()?);
@@ -124,8 +126,9 @@ fn dropped_together((_, local_bits, remote_bits): (bool, u8, u8), members: &[&En
     Rule::new(vec![Match::Pairs(Pairs { source_bits, destination_bits, pairs })], Verdict::Drop, comment)
 }
 
-/// What no policy names, and what yet has an end in a network that is routed into the tunnel: RFC 4301 5.1 and 5.2 discard it.
-/// An address belongs to the longest network that holds it, as with routes: a local network within a remote one stays local.
+/// What no policy names, and what yet has an end in a network that is routed into the tunnel: RFC 4301 5.1
+/// and 5.2 discard it. An address belongs to the longest network that holds it, as with routes: a local
+/// network within a remote one stays local.
 fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
     let protect = || entries.iter().filter(|entry| entry.protect);
     let remotes: BTreeSet<Prefix> = protect().filter_map(Entry::remote).collect();

@@ -1,4 +1,5 @@
-//! The rules against a plain model of the SPD, by an interpreter of the rules: what the model drops, the rules drop.
+//! The rules against a plain model of the SPD, by an interpreter of the rules: what the model drops, the
+//! rules drop.
 
 use super::rule::{Chain, End, Interface, Match, Verdict};
 use super::*;

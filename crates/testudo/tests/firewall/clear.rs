@@ -20,8 +20,8 @@ pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
 
 const PORT: u16 = 7007;
 
-/// Sends a word in clear from the outer host, in the name of the remote network, to `to`; says whether it arrives. A word in
-/// the outer host's own name, which nothing forbids, is sent after it on the same way.
+/// Sends a word in clear from the outer host, in the name of the remote network, to `to`; says whether it
+/// arrives. A word in the outer host's own name, which nothing forbids, is sent after it on the same way.
 fn arrives(site: &Site, version: usize, to: &str, receiver: &UdpSocket, expected: bool) -> Outcome<()> {
     let spoofed = socket(&site.link.b, REMOTE[version], 0)?;
     let honest = socket(&site.link.b, OUTER[version], 0)?;
@@ -35,7 +35,8 @@ fn arrives(site: &Site, version: usize, to: &str, receiver: &UdpSocket, expected
     ensure(others.is_empty() != expected, || format!("to {to}: heard {others:?}, expected any: {expected}"))
 }
 
-/// Every place that a clear packet from outside could reach: the gateway itself by any of its addresses, and a host.
+/// Every place that a clear packet from outside could reach: the gateway itself by any of its addresses, and
+/// a host.
 fn all_arrive(site: &Site, expected: bool) -> Outcome<()> {
     for version in [0, 1] {
         let any = ["0.0.0.0", "::"][version];
@@ -74,7 +75,8 @@ fn all_arrive_at_what_is_left(site: &Site) -> Outcome<()> {
     arrives(site, 0, OUR_OUTER[0], &on_gateway, false)
 }
 
-/// Sends a word from `from` to the remote network, and one to the outer host itself; says whether the first arrives in clear.
+/// Sends a word from `from` to the remote network, and one to the outer host itself; says whether the first
+/// arrives in clear.
 fn leaves(site: &Site, from: &Namespace, version: usize, expected: bool) -> Outcome<()> {
     let remote = socket(&site.link.b, REMOTE[version], PORT)?;
     let outer = socket(&site.link.b, OUTER[version], PORT)?;
@@ -182,8 +184,9 @@ fn lets_bypassed_traffic_pass(site: &mut Site) -> TestResult {
     gateway.stop()
 }
 
-/// A tunnel between two remote networks by way of this gateway: what is inside of the tunnel is local there, too, so that the
-/// policies alone would seal a clear packet in the name of one network and send it to the other.
+/// A tunnel between two remote networks by way of this gateway: what is inside of the tunnel is local there,
+/// too, so that the policies alone would seal a clear packet in the name of one network and send it to the
+/// other.
 fn refuses_spoofs_into_the_tunnel(site: &mut Site) -> TestResult {
     let mut config = site.config()?;
     let transit = ("10.2.0.0/16".to_owned(), "10.3.0.0/16".to_owned());

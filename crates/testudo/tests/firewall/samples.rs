@@ -1,4 +1,5 @@
-//! What Linux makes of the rules: single packets of every kind, made by hand, on their way through the gateway's host.
+//! What Linux makes of the rules: single packets of every kind, made by hand, on their way through the
+//! gateway's host.
 
 use crate::site::{HOST, OUTER, REMOTE, Site, expect, hears, socket};
 use crate::support::{Outcome, ensure, wait};
