@@ -61,7 +61,7 @@ pub(crate) struct Framing<'a> {
     icv_bytes: u32,
     /// The length of a text is a multiple of a power of two, which is one more than this.
     alignment_mask: u32,
-    iv_seed: u64,
+    iv_mask: u64,
     salt: [u8; 4],
     spi: u32,
     esn: bool,
@@ -80,7 +80,7 @@ impl<'a> Framing<'a> {
             block_at: MAX_IV_BYTES - iv_bytes,
             icv_bytes: sa.layout.icv_bytes.into(),
             alignment_mask: u32::from(sa.layout.alignment).wrapping_sub(1) & MAX_PADDING,
-            iv_seed: sa.iv_seed,
+            iv_mask: sa.iv_mask,
             salt: sa.salt,
             spi: sa.spi,
             esn: sa.esn,
@@ -97,7 +97,7 @@ impl<'a> Framing<'a> {
             text_start: self.front,
             text_bytes: 0,
             key: KeyId(u32::MAX),
-            nonce: nonce(self.salt, iv(sequence ^ self.iv_seed).0),
+            nonce: nonce(self.salt, iv(sequence ^ self.iv_mask).0),
             aad: Aad::new(self.spi, sequence, self.esn),
             direction: Direction::Seal,
             status: JobStatus::Pending,
@@ -166,7 +166,7 @@ impl<'a> Framing<'a> {
         around.behind[padding as usize + 1] = content.next_header;
         // The longest IV first; headers then go over what a shorter one does not need of it.
         if let Some(place) = around.before.last_chunk_mut() {
-            *place = iv(sequence ^ self.iv_seed).1;
+            *place = iv(sequence ^ self.iv_mask).1;
         }
         if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
             self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low_32(sequence));

@@ -31,7 +31,7 @@ pub(crate) struct OutboundSa {
     pub(crate) template: Option<OuterTemplate>,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
-    pub(crate) iv_seed: u64,
+    pub(crate) iv_mask: u64,
     pub(crate) sequence: SequenceNumbers,
     pub(crate) last_sent: Moment,
     /// Longest inner packet, in bytes.

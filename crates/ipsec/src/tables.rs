@@ -214,7 +214,7 @@ fn outbound_sa(
         layout: SuiteLayout::of(p.suite),
         esn: p.esn,
         salt: p.outbound.salt,
-        iv_seed: p.iv_seed,
+        iv_mask: p.iv_mask,
         sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
         lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
         template: OuterTemplate::new(&p.endpoints, p.dscp, p.outbound.spi),

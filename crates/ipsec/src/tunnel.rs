@@ -78,6 +78,6 @@ pub struct TunnelParameters {
     pub first_sequence: u64,
     /// Where the numbers from there on are leased.
     pub lease: Arc<Lease>,
-    /// XORed into the sequence number to make the IV: 0, but for known answers.
-    pub iv_seed: u64,
+    /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give the same IVs.
+    pub iv_mask: u64,
 }

@@ -25,6 +25,6 @@ pub fn init(args: &ConfigArgs) -> Result<(), Failure> {
         made.map_err(|e| Failure::new(Kind::State, format!("{}: {e}", parent.display())))?;
     }
     Store::create(state).map_err(failure(Kind::State))?;
-    outln!("created {}; do not restore it from a backup: sequence numbers would repeat", state.display());
+    outln!("created {}; do not restore it from a backup: sequence numbers would come again", state.display());
     Ok(())
 }

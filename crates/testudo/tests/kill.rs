@@ -5,7 +5,8 @@
 
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -15,6 +16,7 @@ use support::config::{Config, pair};
 use support::gateway::{Gateway, run_command};
 use support::link::{LINK, Link};
 use support::stream::Stream;
+use support::wait::until;
 use support::{Outcome, ensure, folder};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, HEADERS, Recording};
@@ -25,6 +27,7 @@ const ADDRESSES: [&str; 2] = ["10.1.0.1", "10.2.0.1"];
 fn main() -> ExitCode {
     Suite::new()
         .test("no_number_is_used_twice_however_often_gateways_are_killed", survives_kills)
+        .test("two_stores_under_the_same_keys_do_not_repeat_ivs", tells_stores_apart)
         .run(Link::build)
 }
 
@@ -139,6 +142,33 @@ fn every_restart_is_seen(mut sent: HashMap<u32, Sent>) -> Outcome<()> {
         ensure(sa.jumps >= KILLS / 2, || format!("SPI {spi:#x}: only {} restarts can be seen", sa.jumps))?;
     }
     Ok(())
+}
+
+/// A gateway, and the same with a store that was made anew: numbers come again, IVs do not.
+fn tells_stores_apart(link: &mut Link) -> TestResult {
+    const PACKETS: u64 = 5;
+    let [config, _] = pair(false)?;
+    let capture = Capture::start(&link.a, LINK, &folder("stores")?.join("wan.pcap"), HEADERS)?;
+    for _ in 0..2 {
+        let (gateway, _) = link.start_a(&config)?;
+        let socket = link.a.within(|| UdpSocket::bind((ADDRESSES[0], 0)))??;
+        for _ in 0..PACKETS {
+            socket.send_to(b"anything", (ADDRESSES[1], 9))?;
+        }
+        until("for packets to leave", || {
+            let sent = gateway.sa("a-b", "outbound")?["packets"].as_u64();
+            Ok((sent >= Some(PACKETS)).then_some(()))
+        })?;
+        gateway.stop()?;
+    }
+    let mut sent = Vec::new();
+    capture.finish(&link.a)?.frames(|frame, _| sent.extend(esp(frame)))?;
+    let distinct =
+        |field: fn(&(u32, u32, [u8; 8])) -> u64| sent.iter().map(field).collect::<HashSet<_>>().len();
+    let (numbers, ivs) =
+        (distinct(|(_, number, _)| (*number).into()), distinct(|(.., iv)| u64::from_be_bytes(*iv)));
+    ensure(sent.len() > numbers, || format!("the stores gave different numbers: {sent:02x?}"))?;
+    ensure(sent.len() == ivs, || format!("an IV came twice: {sent:02x?}"))
 }
 
 /// SPI, sequence number and IV of a frame that carries ESP over IPv4 (RFC 4303 2, RFC 4106 3.1).

@@ -1,11 +1,12 @@
 //! Makes of a configuration what the protocol works with.
 
+use super::leases::Start;
 use crate::config::{self, AddressRange, Configuration, Protocol};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Limits, Policy, PortRange, Prefix, SaParameters,
+    Action, Dscp, Encapsulation, Endpoints, Lifetime, Limits, Policy, PortRange, Prefix, SaParameters,
     Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 
@@ -58,15 +59,14 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
     named.map(|p| &p.selector).chain(own).map(selector).collect()
 }
 
-/// The parameters of a tunnel whose keys are new, with sequence numbers from `first` on out of `lease`.
+/// The parameters of a tunnel whose keys are new, with numbers and IVs as `start` has them.
 #[must_use]
 pub fn parameters(
     tunnel: &config::Tunnel,
     selectors: Arc<[Selector]>,
     path_mtu: u16,
     keys: &config::TunnelKeys,
-    first: u64,
-    lease: Arc<Lease>,
+    start: Start,
 ) -> TunnelParameters {
     let (encapsulation, keepalive) = match tunnel.encapsulation {
         config::Encapsulation::Esp => (Encapsulation::Esp, None),
@@ -94,9 +94,9 @@ pub fn parameters(
         selectors,
         outbound: sa(&tunnel.outbound, &keys.outbound, &tunnel.lifetime),
         inbound: sa(&tunnel.inbound, &keys.inbound, &tunnel.lifetime),
-        first_sequence: first,
-        lease,
-        iv_seed: tunnel.known_answer.map_or(0, |k| k.iv_seed),
+        first_sequence: start.first,
+        lease: start.lease,
+        iv_mask: start.iv_mask,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tunnels that run, and what a new configuration changes about them.
 
 use super::assemble;
-use super::leases::Leases;
+use super::leases::{Leases, Start};
 use super::usages::{UsedBefore, spent};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
@@ -184,11 +184,11 @@ fn begin(
         Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
     };
     let mut installs = Vec::with_capacity(fresh.len());
-    for (((position, keys), (first, lease)), window) in fresh.iter().zip(started).zip(windows) {
+    for (((position, keys), start), window) in fresh.iter().zip(started).zip(windows) {
         let running = &tunnels[*position];
         let selectors = assemble::tunnel_selectors(configuration, *position);
         let mtu = configuration.unprotected.mtu;
-        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, keys, first, lease);
+        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, keys, start);
         parameters.outbound.spent = spent(running.before.outbound, numbers.unix_s());
         parameters.inbound.spent = spent(running.before.inbound, numbers.unix_s());
         installs.push(TunnelInstall {
@@ -228,8 +228,9 @@ impl Numbers<'_> {
     }
 }
 
-fn known_answer(tunnel: &Tunnel) -> (u64, Arc<Lease>) {
-    (tunnel.known_answer.map_or(1, |k| k.next_sequence_number), Arc::new(Lease::until(u64::MAX)))
+fn known_answer(tunnel: &Tunnel) -> Start {
+    let (first, iv_mask) = tunnel.known_answer.map_or((1, 0), |k| (k.next_sequence_number, k.iv_seed));
+    Start { first, iv_mask, lease: Arc::new(Lease::until(u64::MAX)) }
 }
 
 #[cfg(test)]

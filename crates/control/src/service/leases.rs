@@ -18,6 +18,17 @@ use testudo_ipsec::Lease;
 /// packets a second, and a restart wastes less than a 4,000th of what a 32-bit sequence has.
 pub const BLOCK: u64 = 1 << 20;
 
+/// What an outbound SA begins with.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// Its first sequence number.
+    pub first: u64,
+    /// What is XORed into its numbers to make IVs.
+    pub iv_mask: u64,
+    /// Where its numbers from there on are leased.
+    pub lease: Arc<Lease>,
+}
+
 /// One SA's supply.
 #[derive(Debug, Clone)]
 struct Supply {
@@ -34,27 +45,27 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one. Returns each key's
-    /// first number and its lease.
+    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one.
     ///
     /// An SA that has such a key already is granted nothing from here on: the numbers behind its lease are the new one's.
     ///
     /// # Errors
     /// What the store says; then nothing is leased.
-    pub fn begin(
-        &self,
-        store: &dyn LeaseStore,
-        keys: &[Fingerprint],
-    ) -> Result<Vec<(u64, Arc<Lease>)>, StoreError> {
+    pub fn begin(&self, store: &dyn LeaseStore, keys: &[Fingerprint]) -> Result<Vec<Start>, StoreError> {
         let requests: Vec<_> = keys.iter().map(|&key| (key, BLOCK)).collect();
         let mut supplies = self.supplies();
         let blocks = store.lease_many(&requests)?;
-        let started: Vec<_> = blocks.iter().map(|b| (b.first, Arc::new(Lease::until(b.end)))).collect();
+        let start = |b: &crate::Lease| Start {
+            first: b.first,
+            iv_mask: b.iv_mask,
+            lease: Arc::new(Lease::until(b.end)),
+        };
+        let started: Vec<_> = blocks.iter().map(start).collect();
         let taken: HashSet<_> = keys.iter().copied().collect();
         supplies.retain(|supply| !taken.contains(&supply.key));
-        supplies.extend(keys.iter().zip(&started).map(|(&key, (_, lease))| Supply {
+        supplies.extend(keys.iter().zip(&started).map(|(&key, start)| Supply {
             key,
-            lease: Arc::clone(lease),
+            lease: Arc::clone(&start.lease),
             owed: false,
         }));
         Ok(started)
@@ -113,6 +124,10 @@ mod tests {
         Fingerprint::from_bytes([n; Fingerprint::BYTES])
     }
 
+    fn numbers(start: &Start) -> SequenceNumbers {
+        SequenceNumbers::new(start.first, true, Arc::clone(&start.lease))
+    }
+
     fn drain(numbers: &mut SequenceNumbers) -> u64 {
         std::iter::from_fn(|| numbers.reserve().ok()).count() as u64
     }
@@ -121,20 +136,19 @@ mod tests {
     fn whoever_asks_is_granted_the_next_block() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1), key(2)]).unwrap();
-        let (first, lease) = &started[0];
-        let mut numbers = SequenceNumbers::new(*first, true, Arc::clone(lease));
+        let mut numbers = numbers(&started[0]);
         assert_eq!(leases.refill(&store).unwrap(), 0);
         assert_eq!(drain(&mut numbers), BLOCK);
         assert_eq!(leases.refill(&store).unwrap(), 1);
         assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
-        assert_eq!(started[1].1.end(), BLOCK + 1);
+        assert_eq!(started[1].lease.end(), BLOCK + 1);
     }
 
     #[test]
     fn a_full_disk_stops_the_sa_and_nothing_is_lost() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1)]).unwrap();
-        let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
+        let mut numbers = numbers(&started[0]);
         drain(&mut numbers);
         store.set_full(true);
         assert!(leases.refill(&store).unwrap_err().is_disk_full());
@@ -148,7 +162,7 @@ mod tests {
     fn numbers_that_somebody_else_leased_in_between_are_not_granted() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1)]).unwrap();
-        let mut numbers = SequenceNumbers::new(started[0].0, true, Arc::clone(&started[0].1));
+        let mut numbers = numbers(&started[0]);
         drain(&mut numbers);
         let _ = store.lease(key(1), 10).unwrap();
         leases.refill(&store).unwrap();
@@ -158,10 +172,7 @@ mod tests {
     #[test]
     fn a_key_that_begins_anew_is_granted_to_its_new_sa_alone() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
-        let begin = || {
-            let (first, lease) = leases.begin(&store, &[key(1)]).unwrap().remove(0);
-            SequenceNumbers::new(first, true, lease)
-        };
+        let begin = || numbers(&leases.begin(&store, &[key(1)]).unwrap()[0]);
         let mut old = begin();
         (0..=BLOCK / 2).for_each(|_| assert!(old.reserve().is_ok()));
         let mut new = begin();

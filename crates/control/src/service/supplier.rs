@@ -99,7 +99,7 @@ fn supply(leases: &Leases, store: &dyn LeaseStore, owner: &Receiver<()>, pace: P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::leases::BLOCK;
+    use crate::service::leases::{BLOCK, Start};
     use crate::{Fingerprint, Lease, MemoryStore, StoreError, Usage};
     use std::sync::Mutex;
     use std::sync::mpsc::{TryRecvError, sync_channel};
@@ -165,8 +165,8 @@ mod tests {
     /// What has begun one SA with a block of `store`, and that SA, which asks for more.
     fn asking(store: &MemoryStore) -> (Arc<Leases>, SequenceNumbers) {
         let leases = Arc::new(Leases::default());
-        let (first, lease) = leases.begin(store, &[KEY]).unwrap().remove(0);
-        let mut numbers = SequenceNumbers::new(first, true, lease);
+        let start = leases.begin(store, &[KEY]).unwrap().remove(0);
+        let mut numbers = SequenceNumbers::new(start.first, true, start.lease);
         (0..=BLOCK / 2).for_each(|_| assert!(numbers.reserve().is_ok()));
         (leases, numbers)
     }
@@ -229,8 +229,8 @@ mod tests {
     }
 
     /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that changes a tunnel.
-    fn take_from(sas: &Receiver<(u64, Arc<testudo_ipsec::Lease>)>) -> u64 {
-        let begin = |(first, lease)| SequenceNumbers::new(first, true, lease);
+    fn take_from(sas: &Receiver<Start>) -> u64 {
+        let begin = |start: Start| SequenceNumbers::new(start.first, true, start.lease);
         let mut numbers = begin(sas.recv_timeout(PATIENCE).unwrap());
         let (mut last, deadline) = (0, Instant::now() + PATIENCE);
         let mut end = u64::MAX;

@@ -2,6 +2,7 @@
 
 use super::file::{ExistingFile, NewFile};
 use super::ledger::Ledger;
+use super::masks::Masks;
 use super::{Lease, LeaseStore, StoreError, Usage};
 use crate::fingerprint::Fingerprint;
 use std::path::Path;
@@ -34,7 +35,8 @@ impl Store {
     /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Version`], [`StoreError::InUse`],
     /// [`StoreError::Unsafe`], [`StoreError::Io`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Ledger::open(ExistingFile(path.to_owned())).map(|ledger| Self { ledger })
+        let masks = Masks::random().map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+        Ledger::open(ExistingFile(path.to_owned()), masks).map(|ledger| Self { ledger })
     }
 }
 

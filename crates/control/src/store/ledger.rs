@@ -1,6 +1,7 @@
 //! Leases, windows and usages in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
 
-use super::record::{self, BadSeal, FORMAT, Seal};
+use super::masks::Masks;
+use super::record::{self, BadSeal, FORMAT, Noted, Seal};
 use super::turns::Turns;
 use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
@@ -39,6 +40,7 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Ledger<M> {
     medium: M,
+    masks: Masks,
     state: Turns<State>,
 }
 
@@ -68,9 +70,10 @@ impl<M: Medium> Ledger<M> {
         })
     }
 
-    pub(super) fn open(medium: M) -> Result<Self, StoreError> {
+    /// Opens a store; each time it is opened, it is to have other `masks`.
+    pub(super) fn open(medium: M, masks: Masks) -> Result<Self, StoreError> {
         let database = Some(open_checked(&medium, &HashMap::new())?);
-        Ok(Self { medium, state: Turns::new(State { database, promised: HashMap::new() }) })
+        Ok(Self { medium, masks, state: Turns::new(State { database, promised: HashMap::new() }) })
     }
 
     /// Does `work` with the database, opened again if an error closed it.
@@ -114,6 +117,37 @@ impl<M: Medium> Ledger<M> {
         self.state.take()
     }
 
+    /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
+    /// numbers as leased and handed out none of them, and a gap would stop the SA that waits for the next number. Nobody else can
+    /// have had them, because the file is locked. The note in the store only ever rises.
+    fn lease_one(
+        &self,
+        table: &mut Table<'_, Key, &'static [u8]>,
+        seal: &mut Seal,
+        (key, block): (Fingerprint, u64),
+        promised: Option<u64>,
+    ) -> Result<Lease, StoreError> {
+        let medium = &self.medium;
+        let stored = stored(medium, table, key)?;
+        let next = promised.or(stored.map(|noted| noted.next)).unwrap_or(FIRST_NUMBER);
+        let (first, end) = block_after(next, block, key)?;
+        let iv_mask = match stored {
+            Some(noted) => noted.iv_mask,
+            None => self.masks.for_new_key().map_err(|e| io_error(medium, e))?,
+        };
+        let noted = Noted { next: end.max(stored.map_or(0, |noted| noted.next)), iv_mask };
+        match stored {
+            Some(old) => seal.replace(key, old, noted),
+            None => {
+                check_room(medium, seal.keys)?;
+                seal.add(key, noted);
+            }
+        }
+        let value = record::encode_lease(key, noted);
+        table.insert(key.as_bytes(), &value[..]).map_err(|e| translated(medium, e))?;
+        Ok(Lease { first, end, iv_mask: self.masks.in_this_start(iv_mask) })
+    }
+
     fn error<E: Into<redb::Error>>(&self) -> impl Fn(E) -> StoreError {
         |error| translated(&self.medium, error)
     }
@@ -127,7 +161,7 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         let leases = self.commit_twice(&mut state, |transaction, seal| {
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
             let lease = |&(key, block): &(Fingerprint, u64)| {
-                let lease = lease_one(&self.medium, &mut table, seal, (key, block), next.get(&key).copied())?;
+                let lease = self.lease_one(&mut table, seal, (key, block), next.get(&key).copied())?;
                 next.insert(key, lease.end);
                 Ok(lease)
             };
@@ -201,32 +235,16 @@ fn put<M: Medium>(
     check_room(medium, table_length(medium, table)?.saturating_sub(1))
 }
 
-/// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
-/// numbers as leased and handed out none of them, and a gap would stop the SA that waits for the next number. Nobody else can
-/// have had them, because the file is locked. The note in the store only ever rises.
-fn lease_one<M: Medium>(
+/// What the store has noted about a key.
+fn stored<M: Medium>(
     medium: &M,
-    table: &mut Table<'_, Key, &'static [u8]>,
-    seal: &mut Seal,
-    (key, block): (Fingerprint, u64),
-    promised: Option<u64>,
-) -> Result<Lease, StoreError> {
-    let stored = table.get(key.as_bytes()).map_err(|e| translated(medium, e))?;
-    let stored = stored.map(|value| record::decode_lease(key, value.value()));
-    let stored = stored.map(|next| next.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong")));
-    let stored = stored.transpose()?;
-    let lease = block_after(promised.or(stored).unwrap_or(FIRST_NUMBER), block, key)?;
-    let end = lease.end.max(stored.unwrap_or(FIRST_NUMBER));
-    match stored {
-        Some(old) => seal.replace(key, old, end),
-        None => {
-            check_room(medium, seal.keys)?;
-            seal.add(key, end);
-        }
-    }
-    let value = record::encode_lease(key, end);
-    table.insert(key.as_bytes(), &value[..]).map_err(|e| translated(medium, e))?;
-    Ok(lease)
+    table: &Table<'_, Key, &'static [u8]>,
+    key: Fingerprint,
+) -> Result<Option<Noted>, StoreError> {
+    let value = table.get(key.as_bytes()).map_err(|e| translated(medium, e))?;
+    let Some(value) = value else { return Ok(None) };
+    let noted = record::decode_lease(key, value.value());
+    noted.map(Some).ok_or_else(|| damaged(medium, "the checksum of a lease is wrong"))
 }
 
 fn table_length<M: Medium>(medium: &M, table: &Table<'_, Key, &'static [u8]>) -> Result<u64, StoreError> {
@@ -298,10 +316,10 @@ fn check_leases<M: Medium>(
     for entry in leases.iter().map_err(|e| translated(medium, e))? {
         let (key, value) = entry.map_err(|e| translated(medium, e))?;
         let key = Fingerprint::from_bytes(*key.value());
-        let next = record::decode_lease(key, value.value());
-        let next = next.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong"))?;
-        counted.add(key, next);
-        kept += usize::from(promised.get(&key).is_some_and(|end| next >= *end));
+        let noted = record::decode_lease(key, value.value());
+        let noted = noted.ok_or_else(|| damaged(medium, "the checksum of a lease is wrong"))?;
+        counted.add(key, noted);
+        kept += usize::from(promised.get(&key).is_some_and(|end| noted.next >= *end));
     }
     if !seal.agrees_with(&counted) {
         return Err(damaged(medium, "leases are missing or changed"));
@@ -316,6 +334,10 @@ fn check_leases<M: Medium>(
 fn fenced<M: Medium, T>(medium: &M, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err(damaged(medium, "the database library could not cope with it")))
+}
+
+fn io_error<M: Medium>(medium: &M, source: io::Error) -> StoreError {
+    StoreError::Io { path: medium.path().to_owned(), source }
 }
 
 fn damaged<M: Medium>(medium: &M, detail: &str) -> StoreError {
@@ -349,5 +371,24 @@ impl<M: Medium> Ledger<M> {
             assert!(gone, "there was none");
             Ok(())
         })
+    }
+
+    /// Makes of a new store what a program made that had no masks, with these keys and their next numbers.
+    pub(super) fn make_format_1(medium: &M, keys: &[(Fingerprint, u64)]) -> Result<(), StoreError> {
+        let database = open_checked(medium, &HashMap::new())?;
+        let transaction = database.begin_write().map_err(|e| translated(medium, e))?;
+        {
+            let mut table = transaction.open_table(LEASES).map_err(|e| translated(medium, e))?;
+            let mut seal = Seal::default();
+            for &(key, next) in keys {
+                let noted = Noted { next, iv_mask: 0 };
+                seal.add(key, noted);
+                let value = record::encode_lease(key, noted);
+                table.insert(key.as_bytes(), &value[..]).map_err(|e| translated(medium, e))?;
+            }
+            let mut table = transaction.open_table(SEAL).map_err(|e| translated(medium, e))?;
+            table.insert(SEAL_KEY, &seal.encode_as(1)[..]).map_err(|e| translated(medium, e))?;
+        }
+        transaction.commit().map_err(|e| translated(medium, e))
     }
 }

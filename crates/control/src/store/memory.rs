@@ -1,5 +1,7 @@
 //! The twin in memory.
 
+use super::masks::Masks;
+use super::record::Noted;
 use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
@@ -11,12 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// disk does.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
+    masks: Masks,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    next: HashMap<Fingerprint, u64>,
+    noted: HashMap<Fingerprint, Noted>,
     windows: HashMap<Fingerprint, Vec<u8>>,
     usages: HashMap<Fingerprint, Usage>,
     full: bool,
@@ -29,9 +32,15 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// The next lease of this key starts at `next`, as known answers want it.
+    /// A store that draws other masks than those with another seed. ([`new`](Self::new) has seed 0.)
+    #[must_use]
+    pub fn with_seed(seed: u64) -> Self {
+        Self { masks: Masks::seeded(seed), state: Mutex::default() }
+    }
+
+    /// The next lease of this key starts at `next`, and its IVs are its numbers but for what differs from start to start.
     pub fn start_at(&self, fingerprint: Fingerprint, next: u64) {
-        self.state().next.insert(fingerprint, next);
+        self.state().noted.insert(fingerprint, Noted { next, iv_mask: 0 });
     }
 
     /// From now on calls fail as they do on a full disk, or do not any more.
@@ -63,17 +72,21 @@ impl LeaseStore for MemoryStore {
         let mut changed = HashMap::new();
         let mut leases = Vec::with_capacity(requests.len());
         for (fingerprint, block) in requests {
-            let known = changed.get(fingerprint).or_else(|| state.next.get(fingerprint));
-            let lease = block_after(known.copied().unwrap_or(FIRST_NUMBER), *block, *fingerprint)?;
-            changed.insert(*fingerprint, lease.end);
-            leases.push(lease);
+            let known = changed.get(fingerprint).or_else(|| state.noted.get(fingerprint)).copied();
+            let (first, end) = block_after(known.map_or(FIRST_NUMBER, |k| k.next), *block, *fingerprint)?;
+            let iv_mask = match known {
+                Some(known) => known.iv_mask,
+                None => self.masks.for_new_key().map_err(|source| StoreError::Io { path: path(), source })?,
+            };
+            changed.insert(*fingerprint, Noted { next: end, iv_mask });
+            leases.push(Lease { first, end, iv_mask: self.masks.in_this_start(iv_mask) });
         }
-        let added = changed.keys().filter(|key| !state.next.contains_key(key)).count();
-        let keys = u64::try_from(state.next.len() + added).unwrap_or(u64::MAX);
+        let added = changed.keys().filter(|key| !state.noted.contains_key(key)).count();
+        let keys = u64::try_from(state.noted.len() + added).unwrap_or(u64::MAX);
         if keys > MAX_KEYS {
             return Err(StoreError::Full { path: path(), keys: MAX_KEYS });
         }
-        state.next.extend(changed);
+        state.noted.extend(changed);
         Ok(leases)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A nonce that comes twice under a key gives the key's secrets away (RFC 4106 2, RFC 7634 1.1). Numbers are therefore
 //! leased before they are used: the store notes, durably, that all numbers of a block are gone, and only then hands the
-//! block out. What a crash leaves unused is lost, which costs nothing: there are 2^64 numbers.
+//! block out. What a crash leaves unused is lost, which costs little: a key has 2^48 numbers.
 //!
 //! ```text
 //!   lease(key, 1000) ──► commit "next = 1001" ──► commit again ──► Lease 1..1001 ──► packets 1, 2, 3, … 412
@@ -15,8 +15,9 @@
 //!
 //! **Damage.** A missing or damaged file is an error, never a fresh start at 1. Opening checks every page's checksum, every
 //! entry's own checksum, and the number and digest of all entries against a seal that each commit renews.
-//! What no file can know is that all of it was replaced by an older copy: do not restore it from a backup. If it is lost,
-//! change the keys and create a new one.
+//! What no file can know is that all of it was replaced by an older copy, or that another store exists under the same keys. So the IVs
+//! that numbers make differ from store to store and from start to start ([`masks`]). Still: do not restore it from a backup, and if it is
+//! lost, change the keys and create a new one.
 //!
 //! **Entries stay forever.** A key that leaves the configuration may come back, and must not start at 1. An entry has about
 //! 50 bytes; at [`MAX_KEYS`] of them, new keys are refused.
@@ -31,6 +32,7 @@ mod disk;
 mod error;
 mod file;
 mod ledger;
+mod masks;
 mod memory;
 mod record;
 mod turns;
@@ -38,6 +40,7 @@ mod usage;
 
 pub use disk::Store;
 pub use error::StoreError;
+pub use masks::NUMBERS_END;
 pub use memory::MemoryStore;
 pub use usage::Usage;
 
@@ -50,7 +53,7 @@ pub const MAX_WINDOW_BYTES: usize = 64 << 10;
 /// The first number of a key: ESP starts at 1 (RFC 4303 2.2).
 pub const FIRST_NUMBER: u64 = 1;
 
-/// Numbers that belong to whoever holds this, and to nobody else, ever: `first`, … up to but without `end`.
+/// Numbers that belong to the holder of this, and to nobody else, ever: `first`, … up to but without `end`.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "numbers that are leased and not used are lost"]
 pub struct Lease {
@@ -58,6 +61,8 @@ pub struct Lease {
     pub first: u64,
     /// The first number after the lease; more than `first`.
     pub end: u64,
+    /// What is XORed into the key's numbers to make IVs: the same in all leases of one store as long as it is open.
+    pub iv_mask: u64,
 }
 
 /// Where sequence numbers are leased, and replay windows and usages kept.
@@ -112,14 +117,13 @@ pub trait LeaseStore: Send + Sync {
     fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError>;
 }
 
-/// The block after `next`: its lease, and the number after it.
-fn block_after(next: u64, block: u64, fingerprint: Fingerprint) -> Result<Lease, StoreError> {
+/// The block of numbers from `next` on: the first one, and the one after it.
+fn block_after(next: u64, block: u64, fingerprint: Fingerprint) -> Result<(u64, u64), StoreError> {
     if block == 0 {
         return Err(StoreError::EmptyBlock);
     }
-    // The very last number is left out: the end of a lease must be a number.
-    let end = next.saturating_add(block);
-    if end == next { Err(StoreError::Exhausted { fingerprint }) } else { Ok(Lease { first: next, end }) }
+    let end = next.saturating_add(block).min(NUMBERS_END);
+    if end <= next { Err(StoreError::Exhausted { fingerprint }) } else { Ok((next, end)) }
 }
 
 #[cfg(test)]

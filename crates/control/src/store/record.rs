@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `leases` | fingerprint | next number that is not leased (8 bytes), checksum (8 bytes) |
+//! | `leases` | fingerprint | next number that is not leased (8 bytes), mask of IVs (8 bytes), checksum (8 bytes) |
 //! | `windows` | fingerprint | checksum (8 bytes), window |
 //! | `usage` | fingerprint | bytes (8), packets (8), Unix time of the first installation in seconds (8), checksum (8) |
 //! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
@@ -11,22 +11,25 @@
 //! that ends up under another key is found out too. The digest of leases is the exclusive or of the hashes of all
 //! entries, so that each commit renews it without reading the others. A store that was made before there was a table `usage` gets it with the
 //! first entry; the format is the same, since a program that does not know the table leaves it alone.
+//!
+//! **Format 1** had no masks: its leases are 16 bytes, number and checksum. A mask of 0 is still written that way, so that a key of an old
+//! store goes on as it is: the IVs that it has used were its numbers. Every commit writes format 2, which older programs refuse.
 
 use super::Usage;
 use crate::fingerprint::{Fingerprint, digest_of};
 
 /// The format that this program writes.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+/// The oldest format that it reads: without masks.
+const OLDEST_FORMAT: u32 = 1;
 
 const LEASE_DOMAIN: &[u8] = b"testudo lease v1";
+const MASKED_LEASE_DOMAIN: &[u8] = b"testudo lease v2";
 const WINDOW_DOMAIN: &[u8] = b"testudo window v1";
 const USAGE_DOMAIN: &[u8] = b"testudo usage v1";
 const SEAL_DOMAIN: &[u8] = b"testudo seal v1";
 const CHECK_BYTES: usize = 8;
 const SEAL_BYTES: usize = 4 + 8 + 8 + 32;
-
-/// Bytes of a lease's value.
-pub(super) const LEASE_BYTES: usize = 8 + CHECK_BYTES;
 
 /// Bytes of a usage's value.
 pub(super) const USAGE_BYTES: usize = 3 * 8 + CHECK_BYTES;
@@ -36,23 +39,41 @@ fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     *digest_of(&all).as_bytes()
 }
 
-fn lease_hash(fingerprint: Fingerprint, next: u64) -> [u8; 32] {
-    hash(LEASE_DOMAIN, &[fingerprint.as_bytes(), &next.to_le_bytes()])
+/// What a store has noted about the numbers of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// The next number that is not leased.
+    pub(super) next: u64,
+    /// What is XORed into numbers to make IVs. It never changes.
+    pub(super) iv_mask: u64,
+}
+
+impl Noted {
+    fn hash(self, fingerprint: Fingerprint) -> [u8; 32] {
+        let (next, mask) = (self.next.to_le_bytes(), self.iv_mask.to_le_bytes());
+        match self.iv_mask {
+            0 => hash(LEASE_DOMAIN, &[fingerprint.as_bytes(), &next]),
+            _ => hash(MASKED_LEASE_DOMAIN, &[fingerprint.as_bytes(), &next, &mask]),
+        }
+    }
 }
 
 /// The value of a lease.
-pub(super) fn encode_lease(fingerprint: Fingerprint, next: u64) -> [u8; LEASE_BYTES] {
-    let mut value = [0; LEASE_BYTES];
-    let (number, check) = value.split_at_mut(8);
-    number.copy_from_slice(&next.to_le_bytes());
-    check.copy_from_slice(&lease_hash(fingerprint, next)[..CHECK_BYTES]);
+pub(super) fn encode_lease(fingerprint: Fingerprint, noted: Noted) -> Vec<u8> {
+    let mut value = noted.next.to_le_bytes().to_vec();
+    if noted.iv_mask != 0 {
+        value.extend(noted.iv_mask.to_le_bytes());
+    }
+    value.extend(&noted.hash(fingerprint)[..CHECK_BYTES]);
     value
 }
 
-/// The next number in a lease's value; `None` if the checksum is wrong.
-pub(super) fn decode_lease(fingerprint: Fingerprint, value: &[u8]) -> Option<u64> {
-    let next = u64::from_le_bytes(*value.first_chunk()?);
-    (value == encode_lease(fingerprint, next)).then_some(next)
+/// What a lease's value says; `None` if the checksum is wrong.
+pub(super) fn decode_lease(fingerprint: Fingerprint, value: &[u8]) -> Option<Noted> {
+    let number = |at: usize| Some(u64::from_le_bytes(*value.get(at..)?.first_chunk()?));
+    let iv_mask = if value.len() == 8 + CHECK_BYTES { 0 } else { number(8)? };
+    let noted = Noted { next: number(0)?, iv_mask };
+    (value == encode_lease(fingerprint, noted)).then_some(noted)
 }
 
 /// The value of a window.
@@ -108,20 +129,19 @@ pub(super) enum BadSeal {
 
 impl Seal {
     /// Counts a lease in that was not there.
-    pub(super) fn add(&mut self, fingerprint: Fingerprint, next: u64) {
+    pub(super) fn add(&mut self, fingerprint: Fingerprint, noted: Noted) {
         self.keys += 1;
-        self.toggle(fingerprint, next);
+        self.toggle(fingerprint, noted);
     }
 
     /// Counts a lease's new value instead of its old one.
-    pub(super) fn replace(&mut self, fingerprint: Fingerprint, old: u64, new: u64) {
+    pub(super) fn replace(&mut self, fingerprint: Fingerprint, old: Noted, new: Noted) {
         self.toggle(fingerprint, old);
         self.toggle(fingerprint, new);
     }
 
-    fn toggle(&mut self, fingerprint: Fingerprint, next: u64) {
-        let hash = lease_hash(fingerprint, next);
-        self.digest.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
+    fn toggle(&mut self, fingerprint: Fingerprint, noted: Noted) {
+        self.digest.iter_mut().zip(noted.hash(fingerprint)).for_each(|(byte, other)| *byte ^= other);
     }
 
     /// Whether both speak of the same leases.
@@ -130,8 +150,12 @@ impl Seal {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
+        self.encode_as(FORMAT)
+    }
+
+    pub(super) fn encode_as(&self, format: u32) -> Vec<u8> {
         let mut value = Vec::with_capacity(SEAL_BYTES + CHECK_BYTES);
-        value.extend(FORMAT.to_le_bytes());
+        value.extend(format.to_le_bytes());
         value.extend(self.commits.to_le_bytes());
         value.extend(self.keys.to_le_bytes());
         value.extend(self.digest);
@@ -142,7 +166,9 @@ impl Seal {
     pub(super) fn decode(value: &[u8]) -> Result<Self, BadSeal> {
         // The format first: another one may have another length.
         match value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) {
-            Some(FORMAT) => Self::fields(value).filter(|seal| seal.encode() == value).ok_or(BadSeal::Damaged),
+            Some(format @ OLDEST_FORMAT..=FORMAT) => {
+                Self::fields(value).filter(|seal| seal.encode_as(format) == value).ok_or(BadSeal::Damaged)
+            }
             Some(other) => Err(BadSeal::Format(other)),
             None => Err(BadSeal::Damaged),
         }
@@ -162,17 +188,33 @@ mod tests {
     const KEY: Fingerprint = Fingerprint::from_bytes([7; 32]);
     const OTHER: Fingerprint = Fingerprint::from_bytes([8; 32]);
 
+    fn noted(next: u64, iv_mask: u64) -> Noted {
+        Noted { next, iv_mask }
+    }
+
     #[test]
     fn a_lease_with_any_flipped_bit_or_under_another_key_is_refused() {
-        let value = encode_lease(KEY, 4711);
-        assert_eq!(decode_lease(KEY, &value), Some(4711));
-        assert_eq!(decode_lease(OTHER, &value), None);
-        for bit in 0..LEASE_BYTES * 8 {
-            let mut flipped = value;
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode_lease(KEY, &flipped), None, "bit {bit}");
+        for noted in [noted(4711, 0), noted(4711, u64::MAX / 3)] {
+            let value = encode_lease(KEY, noted);
+            assert_eq!(decode_lease(KEY, &value), Some(noted));
+            assert_eq!(decode_lease(OTHER, &value), None);
+            for bit in 0..value.len() * 8 {
+                let mut flipped = value.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode_lease(KEY, &flipped), None, "bit {bit}");
+            }
+            for length in 0..value.len() {
+                assert_eq!(decode_lease(KEY, &value[..length]), None, "{length} bytes");
+            }
         }
-        assert_eq!(decode_lease(KEY, &value[..15]), None);
+    }
+
+    #[test]
+    fn a_mask_of_nothing_has_one_form_alone() {
+        let number = 7_u64.to_le_bytes();
+        let check = hash(MASKED_LEASE_DOMAIN, &[KEY.as_bytes(), &number, &[0; 8]]);
+        let value = [&number[..], &[0; 8], &check[..CHECK_BYTES]].concat();
+        assert_eq!(decode_lease(KEY, &value), None);
     }
 
     #[test]
@@ -202,20 +244,23 @@ mod tests {
     #[test]
     fn a_seal_tells_a_lost_entry_a_changed_one_and_another_format() {
         let mut seal = Seal::default();
-        seal.add(KEY, 1);
-        seal.add(OTHER, 1);
-        seal.replace(KEY, 1, 100);
+        seal.add(KEY, noted(1, 0));
+        seal.add(OTHER, noted(1, 5));
+        seal.replace(KEY, noted(1, 0), noted(100, 0));
         let mut same = Seal::default();
-        same.add(OTHER, 1);
+        same.add(OTHER, noted(1, 5));
         assert!(!seal.agrees_with(&same), "one is lost");
-        same.add(KEY, 99);
+        same.add(KEY, noted(99, 0));
         assert!(!seal.agrees_with(&same), "one is older");
-        same.replace(KEY, 99, 100);
+        same.replace(KEY, noted(99, 0), noted(100, 1));
+        assert!(!seal.agrees_with(&same), "one has another mask");
+        same.replace(KEY, noted(100, 1), noted(100, 0));
         assert!(seal.agrees_with(&same));
         assert_eq!(Seal::decode(&seal.encode()), Ok(seal));
+        assert_eq!(Seal::decode(&seal.encode_as(OLDEST_FORMAT)), Ok(seal));
         let mut newer = seal.encode();
-        newer[0] = 2;
-        assert_eq!(Seal::decode(&newer), Err(BadSeal::Format(2)));
+        newer[0] = 3;
+        assert_eq!(Seal::decode(&newer), Err(BadSeal::Format(3)));
         let mut damaged = seal.encode();
         damaged[30] ^= 1;
         assert_eq!(Seal::decode(&damaged), Err(BadSeal::Damaged));

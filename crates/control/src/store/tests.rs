@@ -1,6 +1,7 @@
 //! The nonce contract against every accident that can be simulated.
 
 use super::ledger::Ledger;
+use super::masks::Masks;
 use super::twin::{Disk, Random};
 use super::*;
 use std::collections::HashMap;
@@ -17,7 +18,18 @@ fn created() -> Disk {
 }
 
 fn opened(disk: &Disk) -> Result<Ledger<Disk>, StoreError> {
-    Ledger::open(disk.clone())
+    opened_with(disk, 0)
+}
+
+/// As a start does whose masks come from this seed.
+fn opened_with(disk: &Disk, seed: u64) -> Result<Ledger<Disk>, StoreError> {
+    Ledger::open(disk.clone(), Masks::seeded(seed))
+}
+
+/// The numbers of a lease.
+fn numbers(lease: Result<Lease, StoreError>) -> (u64, u64) {
+    let lease = lease.unwrap();
+    (lease.first, lease.end)
 }
 
 /// Every contract holds for both kinds of store.
@@ -29,9 +41,9 @@ fn for_each_store(check: impl Fn(&dyn LeaseStore)) {
 #[test]
 fn the_first_lease_starts_at_one_and_each_starts_where_the_last_ended() {
     for_each_store(|store| {
-        assert_eq!(store.lease(key(1), 1000).unwrap(), Lease { first: 1, end: 1001 });
-        assert_eq!(store.lease(key(1), 1).unwrap(), Lease { first: 1001, end: 1002 });
-        assert_eq!(store.lease(key(2), 5).unwrap(), Lease { first: 1, end: 6 });
+        assert_eq!(numbers(store.lease(key(1), 1000)), (1, 1001));
+        assert_eq!(numbers(store.lease(key(1), 1)), (1001, 1002));
+        assert_eq!(numbers(store.lease(key(2), 5)), (1, 6));
         let leases = store.lease_many(&[(key(1), 10), (key(3), 10), (key(1), 10)]).unwrap();
         assert_eq!(leases.iter().map(|lease| lease.first).collect::<Vec<_>>(), [1002, 1, 1012]);
     });
@@ -40,8 +52,8 @@ fn the_first_lease_starts_at_one_and_each_starts_where_the_last_ended() {
 #[test]
 fn a_key_without_numbers_left_says_so_and_its_neighbours_in_the_request_lose_nothing() {
     for_each_store(|store| {
-        assert_eq!(store.lease(key(1), u64::MAX - 10).unwrap().end, u64::MAX - 9);
-        assert_eq!(store.lease(key(1), 100).unwrap(), Lease { first: u64::MAX - 9, end: u64::MAX });
+        assert_eq!(numbers(store.lease(key(1), NUMBERS_END - 11)), (1, NUMBERS_END - 10));
+        assert_eq!(numbers(store.lease(key(1), 100)), (NUMBERS_END - 10, NUMBERS_END));
         let error = store.lease_many(&[(key(2), 7), (key(1), 1)]).unwrap_err();
         assert!(matches!(error, StoreError::Exhausted { fingerprint } if fingerprint == key(1)));
         assert_eq!(store.lease(key(2), 7).unwrap().first, 1, "nothing was leased");
@@ -95,6 +107,74 @@ fn a_store_without_usages_opens_and_takes_them() {
     let store = opened(&disk).unwrap();
     assert_eq!(store.usage(key(1)).unwrap(), Some(usage));
     assert_eq!(store.lease(key(1), 10).unwrap().first, leased.end);
+}
+
+#[test]
+fn a_key_keeps_the_mask_that_it_was_first_noted_with() {
+    let disk = created();
+    let low = |lease: &Lease| lease.iv_mask & (NUMBERS_END - 1);
+    let store = opened_with(&disk, 1).unwrap();
+    let (first, other) = (store.lease(key(1), 10).unwrap(), store.lease(key(2), 10).unwrap());
+    assert_ne!(low(&first), low(&other));
+    assert_eq!(store.lease(key(1), 10).unwrap().iv_mask, first.iv_mask);
+    drop(store);
+    for seed in 2..20 {
+        let lease = opened_with(&disk, seed).unwrap().lease(key(1), 10).unwrap();
+        assert_eq!(low(&lease), low(&first));
+        assert_ne!(lease.iv_mask, first.iv_mask, "the upper bits are those of the start");
+    }
+}
+
+/// The IVs that a lease stands for.
+fn ivs(lease: &Lease) -> impl Iterator<Item = u64> {
+    (lease.first..lease.end).map(|number| number ^ lease.iv_mask)
+}
+
+/// What a backup, a clone or a store that is made anew would repeat.
+#[test]
+fn two_stores_under_one_key_do_not_repeat_ivs() {
+    let mut seen = std::collections::HashSet::new();
+    for seed in [1, 2] {
+        let disk = created();
+        for start in 0..3 {
+            let store = opened_with(&disk, seed * 10 + start).unwrap();
+            for _ in 0..3 {
+                let lease = store.lease(key(1), 1000).unwrap();
+                assert!(ivs(&lease).all(|iv| seen.insert(iv)), "an IV of store {seed} came before");
+            }
+        }
+    }
+    assert_eq!(seen.len(), 2 * 3 * 3 * 1000);
+}
+
+/// The copy has the key's mask, and the numbers come again: their IVs do not, because the start is another.
+#[test]
+fn an_older_copy_of_a_store_does_not_repeat_ivs() {
+    let disk = created();
+    drop(opened_with(&disk, 1).unwrap().lease(key(1), 1000).unwrap());
+    let copy = disk.bytes();
+    let lease = opened_with(&disk, 2).unwrap().lease(key(1), 1000).unwrap();
+    let again = opened_with(&Disk::holding(copy), 3).unwrap().lease(key(1), 1000).unwrap();
+    assert_eq!(lease.first, again.first);
+    let seen: std::collections::HashSet<_> = ivs(&lease).collect();
+    assert!(ivs(&again).all(|iv| !seen.contains(&iv)));
+}
+
+/// IVs under a key of an old store were its numbers: what is free of them goes on, and no other.
+#[test]
+fn keys_of_a_store_without_masks_go_on_with_ivs_that_they_never_used() {
+    let disk = created();
+    Ledger::make_format_1(&disk, &[(key(1), 5001)]).unwrap();
+    let store = opened_with(&disk, 1).unwrap();
+    let (old, new) = (store.lease(key(1), 1000).unwrap(), store.lease(key(2), 10).unwrap());
+    assert_eq!(old.first, 5001);
+    assert_eq!(old.iv_mask & (NUMBERS_END - 1), 0, "its numbers are its IVs, but for the start's bits");
+    assert_ne!(new.iv_mask & (NUMBERS_END - 1), 0);
+    assert!(ivs(&old).all(|iv| iv > 5000));
+    drop(store);
+    let store = opened_with(&disk, 2).unwrap();
+    assert_eq!(numbers(store.lease(key(1), 10)), (6001, 6011));
+    assert_eq!(store.lease(key(2), 10).unwrap().iv_mask << 16, new.iv_mask << 16);
 }
 
 #[test]

@@ -141,16 +141,17 @@ fn a_store_that_does_not_answer_is_reported_once_per_outage() {
     let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
     a.install(spec.install(Side::A, &mut store, None));
     let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
-    let mut ivs = Vec::new();
+    let mut numbers = Vec::new();
     for _ in 0..3 {
         for _ in 0..10 {
             let sealed = a.seal(packet.clone());
-            ivs.extend(sealed.iter().map(|d| u64::from_be_bytes(*d[28..].first_chunk().expect("an IV"))));
+            numbers
+                .extend(sealed.iter().map(|d| u32::from_be_bytes(*d[24..].first_chunk().expect("a number"))));
         }
         once(&a.worker.take_events(), EventKind::SequenceNotLeased);
         store.serve();
     }
-    assert_eq!(ivs, (1..=12).collect::<Vec<u64>>());
+    assert_eq!(numbers, (1..=12).collect::<Vec<u32>>());
 }
 
 #[test]

@@ -173,7 +173,7 @@ impl Load {
             inbound: sa(inbound),
             first_sequence: 1,
             lease: Arc::new(Lease::until(1 << 40)),
-            iv_seed: 0,
+            iv_mask: 0,
         };
         let keys = KeyPair { outbound: key(), inbound: key() };
         TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None }

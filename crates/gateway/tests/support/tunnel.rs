@@ -142,17 +142,17 @@ impl TunnelSpec {
             inbound: sa(other),
             first_sequence,
             lease,
-            iv_seed: 0,
+            iv_mask: 0,
         }
     }
 
     /// Everything to install the tunnel on one side.
     pub fn install(&self, side: Side, store: &mut LeaseTwin, window: Option<Vec<u8>>) -> TunnelInstall {
         let other = if side == Side::A { Side::B } else { Side::A };
-        let (first, lease) = store.start(self.spi_from(side));
+        let (first, lease, iv_mask) = store.start(self.spi_from(side));
         TunnelInstall {
             index: self.index(),
-            parameters: self.parameters(side, first, lease),
+            parameters: TunnelParameters { iv_mask, ..self.parameters(side, first, lease) },
             keys: KeyPair { outbound: self.key_from(side), inbound: self.key_from(other) },
             window,
             inherits: None,
@@ -170,6 +170,7 @@ pub fn salt(key: &KeyMaterial) -> [u8; 4] {
 pub struct LeaseTwin {
     noted: HashMap<u32, u64>,
     granted: HashMap<u32, Arc<Lease>>,
+    starts: u64,
     pub block: u64,
 }
 
@@ -183,14 +184,18 @@ impl LeaseTwin {
         self.noted.insert(spi, sequence);
     }
 
-    /// A gateway starts: it goes on behind all that was ever noted.
-    fn start(&mut self, spi: u32) -> (u64, Arc<Lease>) {
+    /// A gateway starts: it goes on behind all that was ever noted. The IVs' mask has 48 bits of the SA and 16 of the start, as the
+    /// durable store's.
+    fn start(&mut self, spi: u32) -> (u64, Arc<Lease>, u64) {
         let noted = self.noted.entry(spi).or_insert(1);
         let first = *noted;
         *noted = noted.saturating_add(self.block);
         let lease = Arc::new(Lease::until(*noted));
         self.granted.insert(spi, Arc::clone(&lease));
-        (first, lease)
+        self.starts += 1;
+        let of_sa = Random::new(spi.into()).word() >> 16;
+        let of_start = Random::new(self.starts).word() << 48;
+        (first, lease, of_sa | of_start)
     }
 
     /// Grants what was asked for: noted first, granted then.

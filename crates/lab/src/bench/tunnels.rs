@@ -76,7 +76,7 @@ fn tunnel(case: &Case, number: u32, side: Way) -> Result<TunnelInstall, Wrong> {
         inbound: sa(inbound, &keys.inbound),
         first_sequence: 1,
         lease: Arc::new(Lease::until(NUMBERS)),
-        iv_seed: 0,
+        iv_mask: 0,
     };
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
 }

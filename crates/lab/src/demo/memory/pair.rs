@@ -120,7 +120,7 @@ impl Tunnel<'_> {
             inbound: sa(spis[1], &keys.inbound),
             first_sequence: 1,
             lease: Arc::new(Lease::until(NUMBERS)),
-            iv_seed: 0,
+            iv_mask: 0,
         })
     }
 
