@@ -22,6 +22,7 @@
 
 mod age;
 mod counters;
+mod demand;
 mod ecn;
 mod event;
 mod framing;
@@ -51,6 +52,7 @@ mod tunnel;
 mod udp_ports;
 
 pub use counters::{SaCounters, SaState};
+pub use demand::{Demand, FIRST_BLOCK};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use outcome::{
@@ -58,7 +60,7 @@ pub use outcome::{
 };
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
-pub use sequence::{Lease, SequenceError, SequenceNumbers};
+pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{Action, Policy, Spd, TunnelIndex, Verdict};
 pub use tables::{InstallError, Installed, Ipsec, inner_mtu};

@@ -3,29 +3,55 @@
 //! ```text
 //!   control thread                          worker
 //!   store: numbers up to N are taken ──►    Lease (granted up to N) ──► SequenceNumbers::reserve
-//!          (durable before granted)  ◄──    "wanted" when half is used
+//!          (durable before granted)  ◄──    "wanted" with the first packet, then when half of a block is used
+//!   store: numbers from M on are free ◄──   Lease (used up to M): the SA is gone
 //! ```
 //!
 //! A number reaches a packet only after the durable store has noted that it is taken. After a crash the store's note
-//! stands, so that the next start goes on behind it: numbers are skipped, never used twice.
+//! remains, so that the next start goes on above it: numbers are skipped, never used twice. What an SA has not used when it ends may be
+//! given back, because nobody can reserve from it any more.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
 use std::sync::Arc;
 
-/// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and the worker, which takes.
-#[derive(Debug)]
+/// Wakes the thread that grants numbers. Called by the worker: it must not wait.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and the worker, which reserves.
 pub struct Lease {
     /// First number that may not be used yet.
     end: AtomicU64,
     /// The worker wants more.
     wanted: AtomicBool,
+    /// No more will be granted.
+    is_last: AtomicBool,
+    /// First number that was not used when the SA ended; 0 while it lasts.
+    unused: AtomicU64,
+    waker: Option<Waker>,
 }
 
 impl Lease {
     /// A lease of the numbers below `end`.
     #[must_use]
     pub fn until(end: u64) -> Self {
-        Self { end: AtomicU64::new(end), wanted: AtomicBool::new(false) }
+        Self::new(end, None)
+    }
+
+    /// A lease of the numbers below `end`, with something to call when the worker wants more.
+    #[must_use]
+    pub fn with_waker(end: u64, waker: Waker) -> Self {
+        Self::new(end, Some(waker))
+    }
+
+    fn new(end: u64, waker: Option<Waker>) -> Self {
+        Self {
+            end: AtomicU64::new(end),
+            wanted: AtomicBool::new(false),
+            is_last: AtomicBool::new(false),
+            unused: AtomicU64::new(0),
+            waker,
+        }
     }
 
     /// First number that may not be used yet.
@@ -39,9 +65,20 @@ impl Lease {
         self.end.fetch_max(end, Ordering::Release);
     }
 
+    /// No more will be granted: the key has no numbers left.
+    pub fn finish(&self) {
+        self.is_last.store(true, Ordering::Release);
+    }
+
     /// Whether the worker has asked for more since this was last called.
     pub fn take_request(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// First number that no packet has or ever will have, once the SA has ended; `None` while it lasts, or if there never was one.
+    #[must_use]
+    pub fn unused(&self) -> Option<u64> {
+        Some(self.unused.load(Ordering::Acquire)).filter(|&number| number > 0)
     }
 
     fn request(&self) {
@@ -49,7 +86,16 @@ impl Lease {
             // In one step, so that its place among the swaps of `take_request` is certain: loom does not order a plain store
             // against a swap that runs at the same time, and then finds a request lost.
             self.wanted.swap(true, Ordering::AcqRel);
+            if let Some(wake) = &self.waker {
+                wake();
+            }
         }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("end", &self.end).field("wanted", &self.wanted).finish_non_exhaustive()
     }
 }
 
@@ -64,12 +110,16 @@ pub enum SequenceError {
     NotLeased,
 }
 
+/// The low water of an SA that found no number: its packets come one by one until there are some, so that the end of the outage is seen.
+/// What it needs it has asked for.
+const STARVED: u64 = 0;
+
 /// The next numbers of one outbound SA. Owned by one worker.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SequenceNumbers {
     next: u64,
-    /// From here on the worker asks for more.
+    /// From here on the worker asks for more, once: then this is the end of the lease, and [`STARVED`] when it is used up.
     low_water: u64,
     /// End of the lease when it was last looked at.
     leased: u64,
@@ -83,9 +133,12 @@ impl SequenceNumbers {
     pub fn new(first: u64, esn: bool, lease: Arc<Lease>) -> Self {
         let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
         let first = first.max(1);
-        let mut numbers = Self { next: first, leased: first, low_water: first, last, lease };
-        numbers.look();
-        numbers
+        let leased = lease.end().min(last.saturating_add(1)).max(first);
+        // The first block is small: the first packet asks for more.
+        if leased == first && leased <= last {
+            lease.request();
+        }
+        Self { next: first, low_water: first, leased, last, lease }
     }
 
     /// Reserves the next number.
@@ -102,13 +155,16 @@ impl SequenceNumbers {
         Ok(number)
     }
 
-    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease has to be looked at:
-    /// [`reserve`](Self::reserve) does that, and says what is wrong.
+    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease does not have as many:
+    /// [`reserve`](Self::reserve) says what is wrong.
     #[inline]
     pub fn reserve_run(&mut self, count: u64) -> Option<u64> {
-        // Below low water, so within the lease and within what the SA may use at all.
         let first = self.next;
-        let next = first.checked_add(count).filter(|&next| next <= self.low_water)?;
+        let next = first.checked_add(count)?;
+        // Below low water it is within the lease, and within what the SA may use at all.
+        if next > self.low_water && !self.covers(next) {
+            return None;
+        }
         self.next = next;
         Some(first)
     }
@@ -119,17 +175,50 @@ impl SequenceNumbers {
         self.next
     }
 
+    /// Whether the numbers below `next`, which is above low water, are leased. Asks for more.
+    #[cold]
+    fn covers(&mut self, next: u64) -> bool {
+        if self.low_water == STARVED {
+            return false;
+        }
+        if next > self.leased {
+            self.look();
+        }
+        if next > self.low_water {
+            self.ask();
+        }
+        next <= self.leased
+    }
+
     #[cold]
     fn refill(&mut self) -> Result<(), SequenceError> {
         if self.next > self.last {
             return Err(SequenceError::Exhausted);
         }
-        self.look();
-        // Nothing is asked for behind the last number of all.
-        if self.next >= self.low_water && self.leased <= self.last {
-            self.lease.request();
+        // Read before the lease's end: whatever was granted before this was said is seen then.
+        let is_last = self.lease.is_last.load(Ordering::Acquire);
+        if self.next >= self.leased {
+            self.look();
         }
-        if self.next >= self.leased { Err(SequenceError::NotLeased) } else { Ok(()) }
+        if self.next < self.leased {
+            if self.next >= self.low_water {
+                self.ask();
+            }
+            return Ok(());
+        }
+        self.low_water = STARVED;
+        Err(if is_last { SequenceError::Exhausted } else { SequenceError::NotLeased })
+    }
+
+    /// Asks for another block, once for each: what is granted is noticed when the lease is used up.
+    fn ask(&mut self) {
+        if self.low_water < self.leased {
+            self.low_water = self.leased;
+            // Nothing is asked for after the last number of all.
+            if self.leased <= self.last {
+                self.lease.request();
+            }
+        }
     }
 
     /// Takes note of what is granted by now.
@@ -139,6 +228,13 @@ impl SequenceNumbers {
             self.leased = end;
             self.low_water = self.next + (end - self.next) / 2;
         }
+    }
+}
+
+/// The SA has ended: its packets have all numbers that they will ever have.
+impl Drop for SequenceNumbers {
+    fn drop(&mut self) {
+        self.lease.unused.store(self.next, Ordering::Release);
     }
 }
 
@@ -159,30 +255,91 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_at_low_water_and_single_numbers_go_on() {
-        let lease = Arc::new(Lease::until(101));
+    fn runs_go_up_to_the_end_of_the_lease_and_ask_on_their_way() {
+        let lease = Arc::new(Lease::until(11));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
+        assert_eq!(numbers.reserve_run(2), Some(1));
+        assert!(lease.take_request(), "the first packets ask");
+        lease.grant(111);
         assert_eq!(
-            (numbers.reserve_run(30), numbers.reserve_run(20), numbers.reserve_run(1)),
-            (Some(1), Some(31), None)
+            numbers.reserve_run(10),
+            Some(3),
+            "what was granted meanwhile goes on where the lease ended"
         );
-        assert!(!lease.take_request(), "a run asks for nothing");
-        assert_eq!(numbers.reserve(), Ok(51));
-        assert!(lease.take_request());
-        assert_eq!(numbers.reserve_run(2), None);
+        // 98 are left, half of the 108 that were there is 62.
+        assert_eq!((numbers.reserve_run(50), lease.take_request()), (Some(13), true));
+        assert_eq!((numbers.reserve_run(48), lease.take_request()), (Some(63), false), "once for each block");
+        assert_eq!(numbers.reserve_run(1), None);
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         lease.grant(1001);
-        assert_eq!((numbers.reserve(), numbers.reserve_run(0)), (Ok(52), Some(53)));
+        assert_eq!(
+            (numbers.reserve_run(1), numbers.reserve()),
+            (None, Ok(111)),
+            "after an outage, one goes alone"
+        );
+        assert_eq!((numbers.reserve_run(800), lease.take_request()), (Some(112), true));
     }
 
     #[test]
-    fn more_is_asked_for_when_half_is_used() {
-        let lease = Arc::new(Lease::until(101));
+    fn a_run_that_the_lease_does_not_hold_uses_nothing_up() {
+        let lease = Arc::new(Lease::until(11));
+        let mut numbers = SequenceNumbers::new(1, true, lease);
+        assert_eq!((numbers.reserve_run(11), numbers.reserve_run(10)), (None, Some(1)));
+        assert_eq!((numbers.reserve_run(1), numbers.reserve_run(0)), (None, Some(11)));
+    }
+
+    #[test]
+    fn more_is_asked_for_with_the_first_packet_and_then_when_half_is_used() {
+        let lease = Arc::new(Lease::until(11));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        (0..50).for_each(|_| assert!(numbers.reserve().is_ok()));
         assert!(!lease.take_request());
         numbers.reserve().unwrap();
         assert!(lease.take_request());
+        lease.grant(111);
+        (0..9).for_each(|_| assert!(numbers.reserve().is_ok()));
         assert!(!lease.take_request());
+        (0..51).for_each(|_| assert!(numbers.reserve().is_ok()));
+        assert!(lease.take_request());
+        assert!(!lease.take_request());
+    }
+
+    #[test]
+    fn an_empty_lease_asks_at_once_and_wakes_who_grants() {
+        let woken = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let counter = Arc::clone(&woken);
+        let waker: Waker = Arc::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let lease = Arc::new(Lease::with_waker(1, waker));
+        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
+        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        assert!(lease.take_request());
+        lease.grant(3);
+        assert_eq!(numbers.reserve(), Ok(1));
+        numbers.reserve().unwrap();
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_lease_that_was_the_last_one_ends_in_exhaustion() {
+        let lease = Arc::new(Lease::until(3));
+        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
+        numbers.reserve().unwrap();
+        lease.grant(4);
+        lease.finish();
+        assert_eq!((numbers.reserve(), numbers.reserve()), (Ok(2), Ok(3)));
+        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
+    }
+
+    #[test]
+    fn an_sa_that_ends_says_what_it_has_not_used() {
+        let lease = Arc::new(Lease::until(100));
+        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
+        numbers.reserve_run(7).unwrap();
+        assert_eq!(lease.unused(), None);
+        drop(numbers);
+        assert_eq!(lease.unused(), Some(8));
     }
 
     #[test]
@@ -205,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_behind_the_last_number() {
+    fn nothing_is_asked_for_after_the_last_number() {
         let lease = Arc::new(Lease::until(1 << 40));
         let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
         while numbers.reserve().is_ok() {}
@@ -251,6 +408,54 @@ mod loom_tests {
                 }
             }
             control.join().unwrap();
+        });
+    }
+
+    /// Runs that cross low water and the end of the lease while it grows: each number once, none before it is noted.
+    #[test]
+    fn runs_use_no_number_before_it_is_noted() {
+        loom::model(|| {
+            let lease = Arc::new(Lease::until(3));
+            let durable = loom::sync::Arc::new(Durable::new(3));
+            let control = {
+                let (lease, durable) = (Arc::clone(&lease), durable.clone());
+                thread::spawn(move || {
+                    for end in [5, 7] {
+                        durable.store(end, Ordering::Relaxed);
+                        lease.grant(end);
+                    }
+                })
+            };
+            let mut numbers = SequenceNumbers::new(1, true, lease);
+            let mut next = 1;
+            for count in [1, 2, 2] {
+                if let Some(first) = numbers.reserve_run(count) {
+                    assert_eq!(first, next);
+                    next += count;
+                    assert!(next <= durable.load(Ordering::Relaxed), "{next} is not noted");
+                }
+            }
+            control.join().unwrap();
+        });
+    }
+
+    /// What an SA says at its end that it has not used, it has not used: all that is below may be on the wire, and nothing above.
+    #[test]
+    fn what_is_given_back_was_not_used() {
+        loom::model(|| {
+            let lease = Arc::new(Lease::until(3));
+            let worker = {
+                let lease = Arc::clone(&lease);
+                thread::spawn(move || {
+                    let mut numbers = SequenceNumbers::new(1, true, lease);
+                    (0..3).filter_map(|_| numbers.reserve().ok()).last()
+                })
+            };
+            lease.grant(4);
+            let before = lease.unused();
+            let last = worker.join().unwrap();
+            assert_eq!(lease.unused(), last.map(|last| last + 1));
+            assert!(before.is_none() || before == lease.unused(), "it is said once");
         });
     }
 

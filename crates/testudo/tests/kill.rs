@@ -6,14 +6,14 @@
 mod support;
 
 use std::collections::{HashMap, HashSet};
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::config::{Config, pair};
-use support::gateway::{Gateway, run_command};
+use support::gateway::{Gateway, run_command, run_to_end};
 use support::link::{LINK, Link};
 use support::stream::Stream;
 use support::wait::until;
@@ -28,6 +28,8 @@ fn main() -> ExitCode {
     Suite::new()
         .test("no_number_is_used_twice_however_often_gateways_are_killed", survives_kills)
         .test("two_stores_under_the_same_keys_do_not_repeat_ivs", tells_stores_apart)
+        .test("a_clean_stop_gives_back_the_numbers_that_were_not_used", gives_back)
+        .test("failed_starts_use_no_numbers", fails_without_using_numbers)
         .run(Link::build)
 }
 
@@ -144,6 +146,69 @@ fn every_restart_is_seen(mut sent: HashMap<u32, Sent>) -> Outcome<()> {
     Ok(())
 }
 
+/// The sequence numbers of the ESP packets that A sends while `work` is done.
+fn numbers_during(
+    link: &mut Link,
+    name: &str,
+    work: impl FnOnce(&mut Link) -> Outcome<()>,
+) -> Outcome<Vec<u32>> {
+    let capture = Capture::start(&link.a, LINK, &folder(name)?.join("wan.pcap"), HEADERS)?;
+    work(link)?;
+    let mut numbers = Vec::new();
+    capture.finish(&link.a)?.frames(|frame, _| numbers.extend(esp(frame).map(|(_, number, _)| number)))?;
+    Ok(numbers)
+}
+
+/// Sends datagrams through the gateway on A, which nobody answers, until at least so many have left.
+fn send(link: &Link, gateway: &Gateway, packets: u64) -> Outcome<()> {
+    let count = || Ok::<_, Box<dyn std::error::Error>>(gateway.sa("a-b", "outbound")?["packets"].as_u64());
+    let goal = count()?.unwrap_or(0) + packets;
+    let socket = link.a.within(|| UdpSocket::bind((ADDRESSES[0], 0)))??;
+    until("for packets to leave", || {
+        // Few at a time: what the TUN device's queue does not hold is lost.
+        let left = goal.saturating_sub(count()?.unwrap_or(0));
+        for _ in 0..left.min(100) {
+            socket.send_to(b"anything", (ADDRESSES[1], 9))?;
+        }
+        Ok((left == 0).then_some(()))
+    })
+}
+
+fn gives_back(link: &mut Link) -> TestResult {
+    let [config, _] = pair(false)?;
+    let folder = link.prepare(&config)?;
+    let numbers = numbers_during(link, "stops", |link| {
+        for packets in [5, 2000, 1, 1] {
+            let gateway = Gateway::start(&link.a, &folder)?;
+            send(link, &gateway, packets)?;
+            gateway.stop()?;
+        }
+        Ok(())
+    })?;
+    let count = u32::try_from(numbers.len())?;
+    ensure(count >= 2007 && numbers.iter().copied().eq(1..=count), || {
+        format!("not every number was used, and once: {numbers:?}")
+    })
+}
+
+/// The metrics' port is taken: the gateway cannot start, however often somebody tries.
+fn fails_without_using_numbers(link: &mut Link) -> TestResult {
+    let [mut config, _] = pair(false)?;
+    config.gateway = "metrics = \"127.0.0.1:9468\"".to_owned();
+    let folder = link.prepare(&config)?;
+    let taken = link.a.within(|| TcpListener::bind("127.0.0.1:9468"))??;
+    for _ in 0..20 {
+        run_to_end(&link.a, &folder)?.refused(4, "127.0.0.1:9468")?;
+    }
+    drop(taken);
+    let numbers = numbers_during(link, "starts", |link| {
+        let gateway = Gateway::start(&link.a, &folder)?;
+        send(link, &gateway, 1)?;
+        gateway.stop()
+    })?;
+    ensure(numbers.first() == Some(&1), || format!("the first numbers after failed starts are {numbers:?}"))
+}
+
 /// A gateway, and the same with a store that was made anew: numbers come again, IVs do not.
 fn tells_stores_apart(link: &mut Link) -> TestResult {
     const PACKETS: u64 = 5;
@@ -151,14 +216,7 @@ fn tells_stores_apart(link: &mut Link) -> TestResult {
     let capture = Capture::start(&link.a, LINK, &folder("stores")?.join("wan.pcap"), HEADERS)?;
     for _ in 0..2 {
         let (gateway, _) = link.start_a(&config)?;
-        let socket = link.a.within(|| UdpSocket::bind((ADDRESSES[0], 0)))??;
-        for _ in 0..PACKETS {
-            socket.send_to(b"anything", (ADDRESSES[1], 9))?;
-        }
-        until("for packets to leave", || {
-            let sent = gateway.sa("a-b", "outbound")?["packets"].as_u64();
-            Ok((sent >= Some(PACKETS)).then_some(()))
-        })?;
+        send(link, &gateway, PACKETS)?;
         gateway.stop()?;
     }
     let mut sent = Vec::new();

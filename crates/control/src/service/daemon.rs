@@ -29,7 +29,7 @@ use testudo_gateway::{
     Clock, Command, Commander, CommanderError, EngineReport, Inbox, Notice, PortPair, ServeError,
     SystemClock, Withdrawal, Worker, serve,
 };
-use testudo_ipsec::{Event, EventKind};
+use testudo_ipsec::{Event, EventKind, Moment};
 use testudo_packet::Pool;
 
 /// Name of the worker's thread.
@@ -115,24 +115,13 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     watch_signals(sender.clone())?;
     let leases = Arc::new(Leases::default());
     let clock = SystemClock::default();
-    let loaded = parts.loaded;
-    let empty = InstalledTunnels::empty(loaded.configuration.clone());
-    let store = parts.store.as_ref();
-    let numbers = Numbers::Leased { store, leases: &leases, unix_s: unix_s() };
-    let (update, mut installed, _) = empty.plan(&loaded, &numbers)?;
-    let Loaded { configuration, keys } = loaded;
-    // This function returns when the gateway ends, and until then keys would survive their replacement and removal.
-    drop(keys);
+    let configuration = parts.loaded.configuration.clone();
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
-    let failed = installed.note(worker.update(update, clock.now()));
-    if !failed.is_empty() {
-        return Err(DaemonError::Tunnels(failed));
-    }
     let counters = worker.counters();
     let facts =
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
-    let shared =
-        Arc::new(Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() });
+    let empty = InstalledTunnels::empty(configuration.clone());
+    let shared = Arc::new(Shared { facts, installed: Mutex::new(Arc::new(empty)), peers: Mutex::default() });
     let socket = ControlSocket::bind(&configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
     if let Some(address) = configuration.gateway.metrics {
@@ -140,6 +129,12 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     }
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
     let (commander, inbox) = Commander::channel()?;
+    // Last of all what uses sequence numbers: a start that fails, again and again, must not use them up.
+    if let Err(e) = install(&mut worker, &shared, parts.loaded, &leases, parts.store.as_ref(), clock.now()) {
+        drop(worker);
+        leases.give_back(parts.store.as_ref())?;
+        return Err(e);
+    }
     let thread = start_worker(worker, inbox, clock, sender)?;
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
@@ -160,6 +155,23 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         thread,
     };
     daemon.run(&news)
+}
+
+/// Installs the tunnels of `loaded`, whose keys are erased by the return: as long as the gateway runs they would survive their
+/// replacement and removal.
+fn install(
+    worker: &mut Worker,
+    shared: &Shared,
+    loaded: Loaded,
+    leases: &Leases,
+    store: &dyn LeaseStore,
+    now: Moment,
+) -> Result<(), DaemonError> {
+    let numbers = Numbers::Leased { store, leases, unix_s: unix_s() };
+    let (update, mut installed, _) = shared.installed().plan(&loaded, &numbers)?;
+    let failed = installed.note(worker.update(update, now));
+    shared.replace_installed(installed);
+    if failed.is_empty() { Ok(()) } else { Err(DaemonError::Tunnels(failed)) }
 }
 
 fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), MetricsError> {
@@ -320,7 +332,9 @@ impl Daemon {
         self.events.keep(&kept);
         self.saver.keep(&installed.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
         self.shared.replace_installed(installed);
-        self.leases.forget_unused();
+        if let Err(e) = self.leases.give_back(self.store.as_ref()) {
+            tracing::error!("giving back the numbers of tunnels that are gone: {e}");
+        }
         warn(&loaded.configuration);
         Ok(changes)
     }
@@ -346,12 +360,15 @@ impl Daemon {
             Err(e) => return Err(e.into()),
         }
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
-        // As long as the worker finished what was under way, it may have needed numbers. Saving the windows is what the store does last.
+        // As long as the worker finished what was under way, it may have needed numbers.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
         let all = self.saver.all(&self.shared.installed());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
+        // Nobody takes numbers any more: the next start goes on with the first one that was not used.
+        drop(worker);
+        self.leases.give_back(self.store.as_ref())?;
         result?;
         supplied?;
         tracing::info!("ended");

@@ -1,22 +1,22 @@
-//! Keeps the workers supplied with sequence numbers.
+//! Keeps the workers supplied with sequence numbers, as many as they use.
 //!
 //! ```text
+//!   worker: asks ──► wakes the leases thread
 //!   leases thread: refill ──┐
 //!                           ├── one at a time ──► Store::lease_many ──► Lease::grant
 //!   main: begin (a reload) ─┘
+//!   main: give_back, when SAs have ended ───────► Store::give_back
 //! ```
 //!
-//! Both hold the list of SAs while the store leases, and for nothing else that takes time: what is noted in the list is the order in which the
-//! store gave a key's blocks away, so that a block continues the lease that it is granted to.
+//! All hold the list of SAs while the store works, and for nothing else that takes time: what is noted in the list is the
+//! order in which the store gave a key's blocks away, so that a block continues the lease that it is granted to.
 
-use crate::{Fingerprint, LeaseStore, StoreError};
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use testudo_ipsec::Lease;
-
-/// Numbers that are leased at a time. Half a block lasts a worker longer than the store takes for a commit even at millions of
-/// packets a second, and a restart wastes less than a 4,000th of what a 32-bit sequence has.
-pub const BLOCK: u64 = 1 << 20;
+use crate::{Fingerprint, LeaseStore, NUMBERS_END, StoreError};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use testudo_ipsec::{Demand, Lease, Moment};
 
 /// What an outbound SA begins with.
 #[derive(Debug, Clone)]
@@ -30,83 +30,125 @@ pub struct Start {
 }
 
 /// One SA's supply.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Supply {
     key: Fingerprint,
+    /// Its first number.
+    first: u64,
     lease: Arc<Lease>,
-    /// A request that the store could not answer yet.
-    owed: bool,
+    demand: Demand,
+    /// Length of a block that it has asked for and that the store could not answer yet.
+    owed: Option<u64>,
+}
+
+impl Supply {
+    /// The numbers that nobody has used or will; `None` while somebody may.
+    fn rest(&mut self) -> Option<Range<u64>> {
+        // Who uses numbers has a reference. Where there was never an SA, all of them are left.
+        let lease = Arc::get_mut(&mut self.lease)?;
+        Some(lease.unused().unwrap_or(self.first)..lease.end())
+    }
 }
 
 /// All SAs that must be supplied. May be used from any thread.
 #[derive(Debug, Default)]
 pub struct Leases {
     supplies: Mutex<Vec<Supply>>,
+    /// The thread to wake when an SA asks.
+    granter: Arc<OnceLock<Thread>>,
 }
 
 impl Leases {
+    /// Names the thread that calls [`refill`](Self::refill) whenever it is unparked; to be called once, before any worker runs.
+    pub fn granted_by(&self, thread: Thread) {
+        // A second one would never be woken; there is none.
+        let _ = self.granter.set(thread);
+    }
+
     /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one.
     ///
-    /// An SA that has such a key already is granted nothing from here on: the numbers behind its lease are the new one's.
+    /// An SA that has such a key already is granted nothing from here on: the numbers after its lease are the new one's, which
+    /// begins with as long a block as the old one last had.
     ///
     /// # Errors
-    /// What the store says; then nothing is leased.
+    /// What the store says; then nothing is leased. A key that has no numbers left is no error: its SA is [`Exhausted`].
+    ///
+    /// [`Exhausted`]: testudo_ipsec::SequenceError::Exhausted
     pub fn begin(&self, store: &dyn LeaseStore, keys: &[Fingerprint]) -> Result<Vec<Start>, StoreError> {
-        let requests: Vec<_> = keys.iter().map(|&key| (key, BLOCK)).collect();
         let mut supplies = self.supplies();
-        let blocks = store.lease_many(&requests)?;
-        let start = |b: &crate::Lease| Start {
-            first: b.first,
-            iv_mask: b.iv_mask,
-            lease: Arc::new(Lease::until(b.end)),
+        let mut demands: HashMap<_, _> = supplies.iter().map(|s| (s.key, s.demand.clone())).collect();
+        let mut requests: Vec<_> =
+            keys.iter().map(|&key| (key, demands.entry(key).or_default().block())).collect();
+        let blocks = loop {
+            if requests.is_empty() {
+                break Vec::new();
+            }
+            match store.lease_many(&requests) {
+                Err(StoreError::Exhausted { fingerprint }) => requests.retain(|(key, _)| *key != fingerprint),
+                result => break result?,
+            }
         };
-        let started: Vec<_> = blocks.iter().map(start).collect();
         let taken: HashSet<_> = keys.iter().copied().collect();
         supplies.retain(|supply| !taken.contains(&supply.key));
-        supplies.extend(keys.iter().zip(&started).map(|(&key, start)| Supply {
-            key,
-            lease: Arc::clone(&start.lease),
-            owed: false,
-        }));
-        Ok(started)
+        let mut blocks = requests.iter().map(|(key, _)| key).zip(blocks).peekable();
+        let start = |&key: &Fingerprint| {
+            let Some((_, block)) = blocks.next_if(|(leased, _)| **leased == key) else { return exhausted() };
+            let lease = Arc::new(Lease::with_waker(block.end, self.waker()));
+            let demand = demands.remove(&key).unwrap_or_default();
+            supplies.push(Supply { key, first: block.first, lease: Arc::clone(&lease), demand, owed: None });
+            Start { first: block.first, iv_mask: block.iv_mask, lease }
+        };
+        Ok(keys.iter().map(start).collect())
     }
 
-    /// Forgets the SAs that nobody takes numbers for any more.
-    pub fn forget_unused(&self) {
-        self.supplies().retain(|supply| Arc::strong_count(&supply.lease) > 1);
+    fn waker(&self) -> testudo_ipsec::Waker {
+        let granter = Arc::clone(&self.granter);
+        Arc::new(move || granter.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Grants more numbers to whoever asked for some. Returns how many were granted a block.
+    /// Grants more numbers to the SAs that asked for some by `now`. Returns how many were granted a block.
     ///
     /// # Errors
-    /// What the store says; whoever asked is remembered and served by a later call.
-    pub fn refill(&self, store: &dyn LeaseStore) -> Result<usize, StoreError> {
+    /// What the store says; the requests are remembered and served by a later call.
+    pub fn refill(&self, store: &dyn LeaseStore, now: Moment) -> Result<usize, StoreError> {
         let mut supplies = self.supplies();
-        for supply in &mut *supplies {
-            supply.owed |= supply.lease.take_request();
+        for supply in supplies.iter_mut().filter(|s| s.lease.take_request()) {
+            supply.owed.get_or_insert_with(|| supply.demand.next_block(now));
         }
-        let mut owed: Vec<_> = supplies.iter_mut().filter(|s| s.owed).collect();
-        if owed.is_empty() {
-            return Ok(0);
-        }
-        let requests: Vec<_> = owed.iter().map(|s| (s.key, BLOCK)).collect();
-        let blocks = match store.lease_many(&requests) {
-            // One key at its end must not starve the others.
-            Err(StoreError::Exhausted { fingerprint }) => {
-                owed.iter_mut().filter(|s| s.key == fingerprint).for_each(|s| s.owed = false);
+        loop {
+            let requests: Vec<_> = supplies.iter().filter_map(|s| Some((s.key, s.owed?))).collect();
+            if requests.is_empty() {
                 return Ok(0);
             }
-            result => result?,
-        };
-        let granted = owed.len();
-        for (supply, block) in owed.into_iter().zip(blocks) {
-            supply.owed = false;
-            // Only a block that continues the last one may be granted: a gap would mean that somebody else leases under this key.
-            if block.first == supply.lease.end() {
-                supply.lease.grant(block.end);
-            }
+            let blocks = match store.lease_many(&requests) {
+                // One key at its end must not starve the others.
+                Err(StoreError::Exhausted { fingerprint }) => {
+                    supplies.iter_mut().filter(|s| s.key == fingerprint).for_each(Supply::finish);
+                    continue;
+                }
+                result => result?,
+            };
+            let owed = supplies.iter_mut().filter_map(|s| s.owed.take().map(|_| s));
+            owed.zip(&blocks).for_each(|(supply, block)| supply.grant(block));
+            return Ok(blocks.len());
         }
-        Ok(granted)
+    }
+
+    /// Gives back what SAs that have ended did not use, and forgets them.
+    ///
+    /// # Errors
+    /// What the store says; if it is not closed now, it gives these numbers out again all the same.
+    pub fn give_back(&self, store: &dyn LeaseStore) -> Result<(), StoreError> {
+        let mut supplies = self.supplies();
+        let mut rests = Vec::new();
+        supplies.retain_mut(|supply| match supply.rest() {
+            Some(rest) => {
+                rests.push((supply.key, rest));
+                false
+            }
+            None => true,
+        });
+        store.give_back(&rests)
     }
 
     fn supplies(&self) -> MutexGuard<'_, Vec<Supply>> {
@@ -114,11 +156,36 @@ impl Leases {
     }
 }
 
+impl Supply {
+    fn finish(&mut self) {
+        self.owed = None;
+        self.lease.finish();
+    }
+
+    /// Only a block that continues the last one may be granted: a gap would mean that somebody else leases under this key.
+    fn grant(&self, block: &crate::Lease) {
+        if block.first == self.lease.end() {
+            self.lease.grant(block.end);
+        }
+    }
+}
+
+/// What an SA begins with whose key has no numbers left.
+fn exhausted() -> Start {
+    let lease = Lease::until(NUMBERS_END);
+    lease.finish();
+    Start { first: NUMBERS_END, iv_mask: 0, lease: Arc::new(lease) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::MemoryStore;
-    use testudo_ipsec::{SequenceError, SequenceNumbers};
+    use std::time::Duration;
+    use testudo_ipsec::{FIRST_BLOCK, SequenceError, SequenceNumbers};
+
+    /// What an SA is leased when it first asks.
+    const SECOND_BLOCK: u64 = 1 << 14;
 
     fn key(n: u8) -> Fingerprint {
         Fingerprint::from_bytes([n; Fingerprint::BYTES])
@@ -128,68 +195,127 @@ mod tests {
         SequenceNumbers::new(start.first, true, Arc::clone(&start.lease))
     }
 
+    /// Begins one SA under the key.
+    fn begin(leases: &Leases, store: &MemoryStore) -> SequenceNumbers {
+        let start = leases.begin(store, &[key(1)]).unwrap().remove(0);
+        SequenceNumbers::new(start.first, true, start.lease)
+    }
+
     fn drain(numbers: &mut SequenceNumbers) -> u64 {
         std::iter::from_fn(|| numbers.reserve().ok()).count() as u64
     }
 
+    fn refill(leases: &Leases, store: &MemoryStore) -> Result<usize, StoreError> {
+        leases.refill(store, Moment::default())
+    }
+
     #[test]
-    fn whoever_asks_is_granted_the_next_block() {
+    fn an_sa_that_asks_is_granted_the_next_block_and_others_nothing() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let started = leases.begin(&store, &[key(1), key(2)]).unwrap();
         let mut numbers = numbers(&started[0]);
-        assert_eq!(leases.refill(&store).unwrap(), 0);
-        assert_eq!(drain(&mut numbers), BLOCK);
-        assert_eq!(leases.refill(&store).unwrap(), 1);
-        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
-        assert_eq!(started[1].lease.end(), BLOCK + 1);
+        assert_eq!(refill(&leases, &store).unwrap(), 0);
+        assert_eq!(drain(&mut numbers), FIRST_BLOCK);
+        assert_eq!(refill(&leases, &store).unwrap(), 1);
+        assert_eq!(numbers.reserve(), Ok(FIRST_BLOCK + 1));
+        assert_eq!(started[0].lease.end(), FIRST_BLOCK + SECOND_BLOCK + 1);
+        assert_eq!(started[1].lease.end(), FIRST_BLOCK + 1);
+    }
+
+    #[test]
+    fn blocks_grow_with_the_rate_and_a_reload_keeps_their_length() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let mut numbers = begin(&leases, &store);
+        let now = |ms| Moment(Duration::from_millis(ms));
+        for ms in 0..4 {
+            drain(&mut numbers);
+            assert_eq!(leases.refill(&store, now(ms)).unwrap(), 1);
+        }
+        let last = drain(&mut numbers);
+        assert!(last > 1 << 20, "{last}");
+        assert_eq!(drain(&mut begin(&leases, &store)), last);
     }
 
     #[test]
     fn a_full_disk_stops_the_sa_and_nothing_is_lost() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
-        let started = leases.begin(&store, &[key(1)]).unwrap();
-        let mut numbers = numbers(&started[0]);
+        let mut numbers = begin(&leases, &store);
         drain(&mut numbers);
         store.set_full(true);
-        assert!(leases.refill(&store).unwrap_err().is_disk_full());
+        assert!(refill(&leases, &store).unwrap_err().is_disk_full());
         assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         store.set_full(false);
-        assert_eq!(leases.refill(&store).unwrap(), 1);
-        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
+        assert_eq!(refill(&leases, &store).unwrap(), 1);
+        assert_eq!(numbers.reserve(), Ok(FIRST_BLOCK + 1));
     }
 
     #[test]
     fn numbers_that_somebody_else_leased_in_between_are_not_granted() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
-        let started = leases.begin(&store, &[key(1)]).unwrap();
-        let mut numbers = numbers(&started[0]);
+        let mut numbers = begin(&leases, &store);
         drain(&mut numbers);
         let _ = store.lease(key(1), 10).unwrap();
-        leases.refill(&store).unwrap();
+        refill(&leases, &store).unwrap();
         assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
     }
 
     #[test]
     fn a_key_that_begins_anew_is_granted_to_its_new_sa_alone() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
-        let begin = || numbers(&leases.begin(&store, &[key(1)]).unwrap()[0]);
-        let mut old = begin();
-        (0..=BLOCK / 2).for_each(|_| assert!(old.reserve().is_ok()));
-        let mut new = begin();
-        assert_eq!(leases.refill(&store).unwrap(), 0, "the old one asked");
-        assert_eq!(drain(&mut old), BLOCK / 2 - 1);
-        assert_eq!(new.next(), BLOCK + 1);
-        assert_eq!(drain(&mut new), BLOCK);
-        assert_eq!(leases.refill(&store).unwrap(), 1, "the new one did");
-        assert_eq!((old.reserve(), new.reserve()), (Err(SequenceError::NotLeased), Ok(2 * BLOCK + 1)));
+        let mut old = begin(&leases, &store);
+        old.reserve().unwrap();
+        let mut new = begin(&leases, &store);
+        assert_eq!(refill(&leases, &store).unwrap(), 0, "the old one asked");
+        assert_eq!(drain(&mut old), FIRST_BLOCK - 1);
+        assert_eq!(new.next(), FIRST_BLOCK + 1);
+        assert_eq!(drain(&mut new), FIRST_BLOCK);
+        assert_eq!(refill(&leases, &store).unwrap(), 1, "the new one did");
+        assert_eq!((old.reserve(), new.reserve()), (Err(SequenceError::NotLeased), Ok(2 * FIRST_BLOCK + 1)));
     }
 
     #[test]
-    fn removed_tunnels_are_forgotten() {
+    fn what_sas_that_have_ended_did_not_use_comes_next() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
-        let mut started = leases.begin(&store, &[key(1), key(2)]).unwrap();
-        started.pop();
-        leases.forget_unused();
+        let mut started = leases.begin(&store, &[key(1), key(2), key(3)]).unwrap();
+        let mut used = numbers(&started[0]);
+        used.reserve_run(7).unwrap();
+        refill(&leases, &store).unwrap();
+        let mut lasting = numbers(&started[1]);
+        lasting.reserve().unwrap();
+        started.clear();
+        drop(used);
+        leases.give_back(&store).unwrap();
+        assert_eq!(store.lease(key(1), 1).unwrap().first, 8);
+        assert_eq!(store.lease(key(2), 1).unwrap().first, FIRST_BLOCK + 1, "it goes on");
+        assert_eq!(store.lease(key(3), 1).unwrap().first, 1, "it never began");
         assert_eq!(leases.supplies().len(), 1);
+    }
+
+    #[test]
+    fn what_an_sa_left_that_another_one_followed_under_its_key_is_not_given_back() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let old = begin(&leases, &store);
+        let mut new = begin(&leases, &store);
+        drop(old);
+        leases.give_back(&store).unwrap();
+        assert_eq!(new.reserve(), Ok(FIRST_BLOCK + 1));
+        drop(new);
+        leases.give_back(&store).unwrap();
+        assert_eq!(store.lease(key(1), 1).unwrap().first, FIRST_BLOCK + 2);
+    }
+
+    #[test]
+    fn a_key_without_numbers_left_is_exhausted_and_stops_no_other() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        store.start_at(key(1), NUMBERS_END - 5);
+        store.start_at(key(2), NUMBERS_END);
+        let started = leases.begin(&store, &[key(1), key(2), key(3)]).unwrap();
+        let [mut short, mut none, mut other] = [0, 1, 2].map(|n| numbers(&started[n]));
+        assert_eq!(none.reserve(), Err(SequenceError::Exhausted));
+        assert_eq!(drain(&mut short), 5);
+        other.reserve().unwrap();
+        assert_eq!(refill(&leases, &store).unwrap(), 1);
+        assert_eq!(short.reserve(), Err(SequenceError::Exhausted));
+        assert_eq!(drain(&mut other), FIRST_BLOCK - 1 + SECOND_BLOCK);
     }
 }

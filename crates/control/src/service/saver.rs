@@ -138,6 +138,10 @@ mod tests {
             self.inner.lease_many(requests)
         }
 
+        fn give_back(&self, rests: &[(Fingerprint, std::ops::Range<u64>)]) -> Result<(), StoreError> {
+            self.inner.give_back(rests)
+        }
+
         fn save(
             &self,
             windows: &[(Fingerprint, &[u8])],

@@ -1,4 +1,4 @@
-//! The thread that grants sequence numbers.
+//! The thread that grants sequence numbers. It sleeps until an SA asks.
 //!
 //! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay windows, of which it lets one transaction
 //! go first at most. So half a block is all that an SA needs while more is fetched.
@@ -8,29 +8,24 @@ use super::leases::Leases;
 use crate::LeaseStore;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use testudo_gateway::{Clock, SystemClock};
 
 /// Name of the thread.
 pub(super) const SUPPLIER_THREAD: &str = "leases";
 
-/// How often it looks.
-#[derive(Debug, Clone, Copy)]
-struct Pace {
-    /// For SAs that ask.
-    interval: Duration,
-    /// Whether a store that failed has recovered: more rarely, so that a full disk does not fill the log.
-    retry: Duration,
-}
-
-const PACE: Pace = Pace { interval: Duration::from_millis(20), retry: Duration::from_secs(1) };
+/// How long it sleeps if nobody asks. (Who asks wakes it: nothing depends on this.)
+const IDLE: Duration = Duration::from_secs(1);
+/// How long it waits before it asks a store again that failed, so that a full disk does not fill the log.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The thread; dropping this ends it, and waits for the transaction that it is in.
 #[derive(Debug)]
 pub(super) struct Supplier {
-    /// Nothing is ever sent: the thread ends when this is gone.
-    alive: Option<Sender<()>>,
+    /// The thread is to end.
+    end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -40,14 +35,16 @@ impl Supplier {
     /// # Errors
     /// The system has no thread left.
     pub(super) fn start(leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> io::Result<Self> {
-        Self::at(PACE, leases, store)
+        Self::with_retry(RETRY, leases, store)
     }
 
-    fn at(pace: Pace, leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> io::Result<Self> {
-        let (alive, owner) = channel();
+    fn with_retry(retry: Duration, leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> io::Result<Self> {
+        let end = Arc::new(AtomicBool::new(false));
+        let (is_over, granted) = (Arc::clone(&end), Arc::clone(&leases));
         let thread = std::thread::Builder::new().name(SUPPLIER_THREAD.into());
-        let thread = thread.spawn(move || supply(&leases, store.as_ref(), &owner, pace))?;
-        Ok(Self { alive: Some(alive), thread: Some(thread) })
+        let thread = thread.spawn(move || supply(&granted, store.as_ref(), &is_over, retry))?;
+        leases.granted_by(thread.thread().clone());
+        Ok(Self { end, thread: Some(thread) })
     }
 
     /// Whether it has ended by itself, as only a panic makes it.
@@ -64,8 +61,10 @@ impl Supplier {
     }
 
     fn join(&mut self) -> std::thread::Result<()> {
-        drop(self.alive.take());
-        self.thread.take().map_or(Ok(()), JoinHandle::join)
+        self.end.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.thread().unpark();
+        thread.join()
     }
 }
 
@@ -76,35 +75,50 @@ impl Drop for Supplier {
     }
 }
 
-fn supply(leases: &Leases, store: &dyn LeaseStore, owner: &Receiver<()>, pace: Pace) {
-    let (mut wait, mut fault) = (pace.interval, Fault::default());
-    while owner.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-        wait = match leases.refill(store) {
-            Ok(_) => {
-                if fault.ends() {
-                    tracing::info!("leasing sequence numbers: it works again");
-                }
-                pace.interval
-            }
+fn supply(leases: &Leases, store: &dyn LeaseStore, is_over: &AtomicBool, retry: Duration) {
+    let (clock, mut fault) = (SystemClock::default(), Fault::default());
+    while !is_over.load(Ordering::Acquire) {
+        let result = leases.refill(store, clock.now());
+        if result.is_ok() && fault.ends() {
+            tracing::info!("leasing sequence numbers: it works again");
+        }
+        match result {
+            Ok(0) => thread::park_timeout(IDLE),
+            // While the store worked, others may have asked.
+            Ok(_) => {}
             Err(e) => {
                 if let Some(untold) = fault.occurs(Instant::now()) {
                     tracing::error!("leasing sequence numbers: {e}; trying again{untold}");
                 }
-                pace.retry
+                sleep(retry, is_over);
             }
-        };
+        }
+    }
+}
+
+/// Waits, whoever asks meanwhile, unless all is over.
+fn sleep(time: Duration, is_over: &AtomicBool) {
+    let started = Instant::now();
+    while let Some(left) = time.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) {
+        if is_over.load(Ordering::Acquire) {
+            return;
+        }
+        thread::park_timeout(left);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::leases::{BLOCK, Start};
+    use crate::service::leases::Start;
     use crate::{Fingerprint, Lease, MemoryStore, StoreError, Usage};
+    use std::ops::Range;
     use std::sync::Mutex;
-    use std::sync::mpsc::{TryRecvError, sync_channel};
-    use std::thread;
-    use testudo_ipsec::{SequenceError, SequenceNumbers};
+    use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+    use testudo_ipsec::{FIRST_BLOCK, SequenceError, SequenceNumbers};
+
+    /// What an SA is leased when it first asks.
+    const SECOND_BLOCK: u64 = 1 << 14;
 
     /// A test that waits longer has failed.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,6 +157,10 @@ mod tests {
             result
         }
 
+        fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
+            self.inner.give_back(rests)
+        }
+
         fn save(
             &self,
             windows: &[(Fingerprint, &[u8])],
@@ -167,7 +185,7 @@ mod tests {
         let leases = Arc::new(Leases::default());
         let start = leases.begin(store, &[KEY]).unwrap().remove(0);
         let mut numbers = SequenceNumbers::new(start.first, true, start.lease);
-        (0..=BLOCK / 2).for_each(|_| assert!(numbers.reserve().is_ok()));
+        numbers.reserve().unwrap();
         (leases, numbers)
     }
 
@@ -186,7 +204,7 @@ mod tests {
             assert!(watcher.leased.recv_timeout(PATIENCE).unwrap());
             // What is leased has been granted when it ends.
             supplier.end().unwrap();
-            assert_eq!(left(&mut numbers), BLOCK / 2 - 1 + BLOCK);
+            assert_eq!(left(&mut numbers), FIRST_BLOCK - 1 + SECOND_BLOCK);
             assert!(!saver.is_finished());
             watcher.go_on.send(()).unwrap();
             saver.join().unwrap().unwrap();
@@ -198,15 +216,14 @@ mod tests {
         let (store, watcher) = watched(false);
         let (leases, mut numbers) = asking(&store.inner);
         store.inner.set_full(true);
-        let pace = Pace { interval: Duration::ZERO, retry: Duration::ZERO };
-        let supplier = Supplier::at(pace, leases, Arc::clone(&store) as _).unwrap();
+        let supplier = Supplier::with_retry(Duration::ZERO, leases, Arc::clone(&store) as _).unwrap();
         assert!(!watcher.leased.recv_timeout(PATIENCE).unwrap());
-        assert_eq!(left(&mut numbers), BLOCK / 2 - 1);
+        assert_eq!(left(&mut numbers), FIRST_BLOCK - 1);
         assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
         store.inner.set_full(false);
         while !watcher.leased.recv_timeout(PATIENCE).unwrap() {}
         supplier.end().unwrap();
-        assert_eq!(numbers.reserve(), Ok(BLOCK + 1));
+        assert_eq!(numbers.reserve(), Ok(FIRST_BLOCK + 1));
     }
 
     #[test]
@@ -230,6 +247,7 @@ mod tests {
 
     /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that changes a tunnel.
     fn take_from(sas: &Receiver<Start>) -> u64 {
+        const RUN: u64 = 32;
         let begin = |start: Start| SequenceNumbers::new(start.first, true, start.lease);
         let mut numbers = begin(sas.recv_timeout(PATIENCE).unwrap());
         let (mut last, deadline) = (0, Instant::now() + PATIENCE);
@@ -239,10 +257,10 @@ mod tests {
             match sas.try_recv() {
                 Ok(sa) => numbers = begin(sa),
                 // The last SA is to be fed for some blocks more.
-                Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + 5 * BLOCK,
+                Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + (1 << 22),
                 Err(_) => {}
             }
-            let run = numbers.reserve_run(BLOCK / 8).map(|first| (first, first + BLOCK / 8 - 1));
+            let run = numbers.reserve_run(RUN).map(|first| (first, first + RUN - 1));
             if let Some((first, until)) = run.or_else(|| numbers.reserve().ok().map(|n| (n, n))) {
                 assert!(first > last, "{first} after {last}");
                 last = until;
@@ -254,14 +272,13 @@ mod tests {
     #[test]
     fn no_number_comes_twice_and_no_sa_starves_while_reloads_change_it() {
         let (store, leases) = (Arc::new(MemoryStore::new()), Arc::new(Leases::default()));
-        let pace = Pace { interval: Duration::ZERO, retry: Duration::ZERO };
-        let supplier = Supplier::at(pace, Arc::clone(&leases), Arc::clone(&store) as _).unwrap();
+        let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&store) as _).unwrap();
         let (handed, sas) = sync_channel(0);
         let last = thread::scope(|scope| {
             let worker = scope.spawn(move || take_from(&sas));
             for _ in 0..200 {
                 handed.send(leases.begin(store.as_ref(), &[KEY]).unwrap().remove(0)).unwrap();
-                leases.forget_unused();
+                leases.give_back(store.as_ref()).unwrap();
             }
             drop(handed);
             worker.join().unwrap()

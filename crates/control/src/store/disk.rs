@@ -5,6 +5,7 @@ use super::ledger::Ledger;
 use super::masks::Masks;
 use super::{Lease, LeaseStore, StoreError, Usage};
 use crate::fingerprint::Fingerprint;
+use std::ops::Range;
 use std::path::Path;
 
 /// The durable store: a file with mode 0600, locked while this lives.
@@ -43,6 +44,10 @@ impl Store {
 impl LeaseStore for Store {
     fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
         self.ledger.lease_many(requests)
+    }
+
+    fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
+        self.ledger.give_back(rests)
     }
 
     fn save(

@@ -12,6 +12,7 @@ use redb::{
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -119,7 +120,7 @@ impl<M: Medium> Ledger<M> {
 
     /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
     /// numbers as leased and handed out none of them, and a gap would stop the SA that waits for the next number. Nobody else can
-    /// have had them, because the file is locked. The note in the store only ever rises.
+    /// have had them, because the file is locked. The note in the store only falls where numbers are given back.
     fn lease_one(
         &self,
         table: &mut Table<'_, Key, &'static [u8]>,
@@ -170,6 +171,30 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         let ends = requests.iter().zip(&leases).map(|((key, _), lease)| (*key, lease.end));
         state.promised.extend(ends);
         Ok(leases)
+    }
+
+    fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let is_last = |(key, rest): &&(Fingerprint, Range<u64>)| {
+            !rest.is_empty() && state.promised.get(key) == Some(&rest.end)
+        };
+        let rests: Vec<_> = rests.iter().filter(is_last).collect();
+        if rests.is_empty() {
+            return Ok(());
+        }
+        // First of all here: after an error the file may say the one or the other, and both are right.
+        state.promised.extend(rests.iter().map(|(key, rest)| (*key, rest.start)));
+        self.commit_twice(&mut state, |transaction, seal| {
+            let mut table = transaction.open_table(LEASES).map_err(self.error())?;
+            for (key, rest) in rests {
+                let Some(old) = stored(&self.medium, &table, *key)? else { continue };
+                let noted = Noted { next: rest.start, ..old };
+                seal.replace(*key, old, noted);
+                let value = record::encode_lease(*key, noted);
+                table.insert(key.as_bytes(), &value[..]).map_err(self.error())?;
+            }
+            Ok(())
+        })
     }
 
     fn save(

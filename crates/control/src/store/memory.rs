@@ -6,6 +6,7 @@ use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreEr
 use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -88,6 +89,17 @@ impl LeaseStore for MemoryStore {
         }
         state.noted.extend(changed);
         Ok(leases)
+    }
+
+    fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.check_space()?;
+        for (key, rest) in rests.iter().filter(|(_, rest)| !rest.is_empty()) {
+            if let Some(noted) = state.noted.get_mut(key).filter(|noted| noted.next == rest.end) {
+                noted.next = rest.start;
+            }
+        }
+        Ok(())
     }
 
     fn save(

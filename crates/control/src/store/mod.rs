@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   lease(key, 1000) ──► commit "next = 1001" ──► commit again ──► Lease 1..1001 ──► packets 1, 2, 3, … 412
-//!   kill -9, start   ──► open, check it all   ─────────────────► Lease 1001..2001 ──► packets 1001, …
+//!   kill -9, start   ──► open, check it all   ─────────────────► Lease 1001..2001 ──► packets 1001, … 1207
+//!   stop: give_back(key, 1208..2001) ──► commit "next = 1208" ──► commit again
 //! ```
 //!
 //! **Why twice.** The database keeps its two latest commits, so that a commit which a crash interrupts falls back to the
@@ -45,6 +46,7 @@ pub use memory::MemoryStore;
 pub use usage::Usage;
 
 use crate::fingerprint::Fingerprint;
+use std::ops::Range;
 
 /// Keys that a store remembers at most.
 pub const MAX_KEYS: u64 = 1 << 20;
@@ -85,6 +87,13 @@ pub trait LeaseStore: Send + Sync {
         let mut leases = self.lease_many(&[(fingerprint, block)])?;
         leases.pop().ok_or(StoreError::EmptyBlock)
     }
+
+    /// Takes back numbers that nobody has used or will, of the lease that this store last gave for each key: the next one begins
+    /// there. What is not the end of a key's last lease is passed over. Durable before it returns; a crash on the way loses the numbers.
+    ///
+    /// # Errors
+    /// What the disk says. Even then the numbers are leased again as long as the store is open.
+    fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError>;
 
     /// Saves replay windows and usages, all or none, in one transaction; durable before it returns.
     ///

@@ -61,6 +61,49 @@ fn a_key_without_numbers_left_says_so_and_its_neighbours_in_the_request_lose_not
 }
 
 #[test]
+fn what_is_given_back_is_leased_again_and_nothing_else() {
+    for_each_store(|store| {
+        let lease = store.lease_many(&[(key(1), 1000), (key(2), 1000), (key(3), 10)]).unwrap();
+        assert_eq!(lease[1].end, 1001);
+        store.give_back(&[(key(1), 42..1001), (key(2), 42..900), (key(3), 11..11), (key(4), 1..5)]).unwrap();
+        assert_eq!(numbers(store.lease(key(1), 10)), (42, 52));
+        assert_eq!(store.lease(key(2), 1).unwrap().first, 1001, "not the end of its lease");
+        assert_eq!(store.lease(key(3), 1).unwrap().first, 11, "nothing of it was left");
+        store.give_back(&[(key(1), 42..1001)]).unwrap();
+        assert_eq!(store.lease(key(1), 1).unwrap().first, 52, "given back before");
+    });
+}
+
+#[test]
+fn what_was_given_back_is_leased_in_the_next_start_and_keeps_its_mask() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let lease = store.lease(key(1), 1000).unwrap();
+    store.give_back(&[(key(1), 500..1001)]).unwrap();
+    drop(store);
+    let again = opened(&disk).unwrap().lease(key(1), 1).unwrap();
+    assert_eq!((again.first, again.iv_mask), (500, lease.iv_mask));
+    // Of an earlier start's lease nothing can be given back.
+    let store = opened(&disk).unwrap();
+    store.give_back(&[(key(1), 400..501)]).unwrap();
+    assert_eq!(store.lease(key(1), 1).unwrap().first, 501);
+}
+
+#[test]
+fn what_a_full_disk_did_not_take_back_is_leased_again_all_the_same() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let _ = store.lease(key(1), 1000).unwrap();
+    for writes in 0..4 {
+        let before = 1001 + 10 * writes;
+        disk.full_after(Some(writes));
+        let _ = store.give_back(&[(key(1), before - 5..before)]);
+        disk.full_after(None);
+        assert_eq!(numbers(store.lease(key(1), 15)), (before - 5, before + 10), "full after {writes} writes");
+    }
+}
+
+#[test]
 fn a_lease_of_nothing_is_refused() {
     for_each_store(|store| assert!(matches!(store.lease(key(1), 0), Err(StoreError::EmptyBlock))));
 }
@@ -198,6 +241,13 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
         let end = promised.entry(number).or_insert(1);
         assert!(lease.first >= *end, "a number came twice");
         *end = lease.end;
+        if random.below(3) == 0 {
+            // Whether this comes through or not: what was used ends here.
+            *end = lease.first + random.below(lease.end - lease.first);
+            if store.give_back(&[(key(number), *end..lease.end)]).is_err() {
+                break;
+            }
+        }
     }
     // A process that dies does not close its store.
     std::mem::forget(store);

@@ -21,10 +21,10 @@ use testudo_judge::harness::{Suite, TestResult};
 const FAILED: i32 = 1;
 /// What it does not.
 const STATE_IS_WRONG: i32 = 3;
-/// What a gateway leases at a time.
-const BLOCK: u64 = 1 << 20;
-/// A million packets, on a machine that is busy.
-const FLOODED_WITHIN: Duration = Duration::from_secs(120);
+/// What an SA begins with.
+const BLOCK: u64 = 1 << 10;
+/// A thousand packets, on a machine that is busy.
+const FLOODED_WITHIN: Duration = Duration::from_secs(60);
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
