@@ -166,10 +166,35 @@ impl ReplayWindow {
         bytes
     }
 
+    /// A window in which every number up to `top` counts as received, as bytes for [`restore`](Self::restore): to be kept while packets
+    /// come whose numbers are not all known when they are kept.
+    #[must_use]
+    pub fn closed_up_to(top: u64) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&top.to_le_bytes());
+        bytes
+    }
+
+    /// The highest number that counts as received in a saved window.
+    #[must_use]
+    pub fn top_of(saved: &[u8]) -> Option<u64> {
+        saved.first_chunk().map(|top| u64::from_le_bytes(*top))
+    }
+
+    /// Whether saved bytes are those of [`closed_up_to`](Self::closed_up_to), not of a window as it was.
+    #[must_use]
+    pub fn is_closed(saved: &[u8]) -> bool {
+        // A window as it was has a size there.
+        saved.len() == 16 && saved.ends_with(&[0; 8])
+    }
+
     /// Takes up where [`save`](Self::save) left off. A window of another size keeps its own size: what it cannot know of is marked
     /// as received, so that nothing is taken twice. Returns `false`, with the window unchanged, if the bytes are no saved window.
     #[must_use]
     pub fn restore(&mut self, bytes: &[u8]) -> bool {
+        if let Some(top) = Self::top_of(bytes).filter(|_| Self::is_closed(bytes)) {
+            return self.close_up_to(top);
+        }
         let Some(saved) = Self::parse(bytes, self.esn) else { return false };
         if saved.size == self.size {
             *self = saved;
@@ -187,6 +212,22 @@ impl ReplayWindow {
         true
     }
 
+    fn close_up_to(&mut self, top: u64) -> bool {
+        let is_possible = self.esn || top <= u64::from(u32::MAX);
+        if is_possible {
+            self.top = top;
+            self.words.fill(u64::MAX);
+            self.open_above_top();
+        }
+        is_possible
+    }
+
+    /// Nothing above the top was received yet: bits that say so would refuse packets that are still to come.
+    fn open_above_top(&mut self) {
+        let (word, bit) = self.place(self.top);
+        self.words[word] &= bit | (bit - 1);
+    }
+
     fn parse(bytes: &[u8], esn: bool) -> Option<Self> {
         let mut numbers =
             bytes.chunks_exact(8).map(|c| c.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)));
@@ -198,9 +239,7 @@ impl ReplayWindow {
         }
         window.top = top;
         window.words.iter_mut().zip(numbers).for_each(|(word, saved)| *word = saved);
-        // Nothing above the top was received yet, whatever the bytes say: such bits would refuse packets that are still to come.
-        let (word, bit) = window.place(top);
-        window.words[word] &= bit | (bit - 1);
+        window.open_above_top();
         Some(window)
     }
 }
@@ -348,6 +387,33 @@ mod tests {
         assert_eq!(window.commit(5), Err(ReplayError::Duplicate));
         assert_eq!(window.commit(9), Ok(()));
         assert_eq!(window.commit(7), Ok(()));
+    }
+
+    #[test]
+    fn a_closed_window_refuses_everything_up_to_its_top_and_nothing_above() {
+        for (size, top) in [(64, 1), (64, 63), (64, 64), (4096, 5000), (65_536, 1 << 33)] {
+            let mut window = ReplayWindow::new(size, true);
+            let saved = ReplayWindow::closed_up_to(top);
+            assert!(ReplayWindow::is_closed(&saved) && !ReplayWindow::is_closed(&window.save()));
+            assert!(window.restore(&saved));
+            assert_eq!((window.top(), ReplayWindow::top_of(&saved)), (top, Some(top)));
+            for number in top.saturating_sub(u64::from(size) + 70)..=top {
+                assert!(window.check(number).is_err(), "{number} of {top}");
+            }
+            // Not in their order, and over all of the ring.
+            for number in (top + 1..top + 3 * u64::from(size)).step_by(3) {
+                assert_eq!(window.commit(number + 1), Ok(()), "{number} of {top}");
+                assert_eq!(window.commit(number), Ok(()), "{number} of {top}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_without_extended_numbers_is_not_closed_beyond_them() {
+        let mut window = ReplayWindow::new(64, false);
+        assert!(!window.restore(&ReplayWindow::closed_up_to(1 << 32)));
+        assert!(window.restore(&ReplayWindow::closed_up_to(u32::MAX.into())));
+        assert_eq!(window.check(u32::MAX.into()), Err(ReplayError::Duplicate));
     }
 
     #[test]

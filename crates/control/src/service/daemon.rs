@@ -311,7 +311,7 @@ impl Daemon {
             .map_err(|e| format!("\n{e}"))?;
         let old = self.shared.installed();
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
-        // A key that leaves and comes back later starts from what is saved now.
+        // A key that leaves and comes back later starts from the ceiling that is saved now.
         self.save_all(&old)?;
         let numbers = Numbers::Leased { store: self.store.as_ref(), leases: &self.leases, unix_s: unix_s() };
         let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
@@ -362,7 +362,7 @@ impl Daemon {
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
         // As long as the worker finished what was under way, it may have needed numbers.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
-        let all = self.saver.all(&self.shared.installed());
+        let all = self.saver.last(&self.shared.installed());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;

@@ -3,6 +3,7 @@
 use super::assemble;
 use super::leases::{Leases, Start};
 use super::usages::{UsedBefore, spent};
+use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::HashMap;
@@ -177,6 +178,7 @@ fn begin(
     // Numbers come last: once they are leased, a tunnel that runs under such a key gets no more.
     let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
+    numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| tunnels[*p].inbound_key).zip(&windows))?;
     let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
     let started = match numbers {
         Numbers::Leased { store, leases, .. } if !keys.is_empty() => leases.begin(*store, &keys)?,
@@ -203,6 +205,21 @@ fn begin(
 }
 
 impl Numbers<'_> {
+    /// Makes durable from where on windows that are about to be used begin after a crash.
+    fn keep_first_ceilings<'w>(
+        &self,
+        windows: impl Iterator<Item = (Fingerprint, &'w Option<Vec<u8>>)>,
+    ) -> Result<(), StoreError> {
+        let Numbers::Leased { store, .. } = self else { return Ok(()) };
+        let ceilings = windows.filter_map(|(key, window)| Some((key, first_ceiling(window.as_deref())?)));
+        let ceilings: Vec<_> = ceilings.collect();
+        for part in ceilings.chunks(TRANSACTION_WINDOWS) {
+            let part: Vec<_> = part.iter().map(|(key, ceiling)| (*key, &ceiling[..])).collect();
+            store.save_windows(&part)?;
+        }
+        Ok(())
+    }
+
     fn window(&self, key: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Numbers::Leased { store, .. } => store.window(key),

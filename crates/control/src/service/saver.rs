@@ -1,4 +1,4 @@
-//! Saves what must not be lost over a restart, but may be a second old after a crash: replay windows and usages, together and a part at a time.
+//! Saves what must not be lost over a restart, but may be older after a crash: replay windows and usages, together and a part at a time.
 
 use super::installed::InstalledTunnels;
 use super::usages::{self, Usages};
@@ -8,8 +8,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use testudo_ipsec::TunnelIndex;
 
-/// The shortest time between two saves.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two saves of windows.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest time between two saves of usages.
+const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Saving may take up to this part of the time.
 const SHARE: u32 = 20;
 
@@ -33,27 +35,44 @@ pub(crate) struct Saver {
     windows: Windows,
     usages: Usages,
     next: Instant,
+    next_usages: Instant,
 }
 
 impl Saver {
     pub(crate) fn new() -> Self {
-        Self { windows: Windows::default(), usages: Usages::default(), next: Instant::now() + INTERVAL }
+        let next = Instant::now();
+        Self {
+            windows: Windows::default(),
+            usages: Usages::default(),
+            next,
+            next_usages: next + USAGE_INTERVAL,
+        }
     }
 
-    /// What changed since it was last saved, if it is time to save.
+    /// What is to be saved again, if it is time to save.
     pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Option<Due> {
         if now < self.next {
             return None;
         }
         // Looking at thousands of tunnels takes its time, too.
         self.next = now + INTERVAL;
-        let due = Due { asked: self.windows.changed(installed), usages: self.usages.changed(installed) };
+        let mut due = Due { asked: self.windows.due(installed, now), usages: Vec::new() };
+        if now >= self.next_usages {
+            self.next_usages = now + USAGE_INTERVAL;
+            due.usages = self.usages.changed(installed);
+        }
         (!due.asked.is_empty() || !due.usages.is_empty()).then_some(due)
     }
 
-    /// All windows, and the usages that changed.
-    pub(crate) fn all(&self, installed: &InstalledTunnels) -> Due {
-        Due { asked: Asked::all(installed), usages: self.usages.changed(installed) }
+    /// All windows that received anything, and the usages that changed.
+    pub(crate) fn all(&mut self, installed: &InstalledTunnels) -> Due {
+        let asked = self.windows.all(installed, Instant::now());
+        Due { asked, usages: self.usages.changed(installed) }
+    }
+
+    /// All windows as they are, since nothing is received any more, and the usages that changed.
+    pub(crate) fn last(&self, installed: &InstalledTunnels) -> Due {
+        Due { asked: Asked::exactly(installed), usages: self.usages.changed(installed) }
     }
 
     /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never takes more than its share of the
@@ -94,7 +113,7 @@ impl Saver {
                 (None, None) => return Ok(()),
                 (windows, usages) => (windows.unwrap_or_default(), usages.unwrap_or_default()),
             };
-            let bytes: Vec<_> = windows.iter().map(|entry| (entry.key, entry.window)).collect();
+            let bytes: Vec<_> = windows.iter().map(|entry| (entry.key, &*entry.window)).collect();
             store.save(&bytes, usages)?;
             self.windows.note(windows);
             self.usages.note(usages);
@@ -105,7 +124,7 @@ impl Saver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::windows::TRANSACTION_WINDOWS;
+    use crate::service::windows::{Keep, TRANSACTION_WINDOWS};
     use crate::{Lease, MemoryStore};
     use std::sync::Mutex;
 
@@ -113,11 +132,10 @@ mod tests {
         crate::fingerprint::digest_of(&[&number.to_le_bytes()])
     }
 
-    /// Tunnels 0, 1, … that had received so many packets when they were asked.
-    fn asked(packets: &[u64]) -> Due {
-        let tunnels = (0..).map(TunnelIndex).zip((0..).map(key).zip(packets.iter().copied()));
-        let asked = Asked::of(tunnels.take(packets.len()));
-        Due { asked, usages: Vec::new() }
+    /// The windows of tunnels 0, 1, … as they are.
+    fn asked(count: u32) -> Due {
+        let tunnels = (0..count).map(|number| (TunnelIndex(number), (key(number), Keep::Exact)));
+        Due { asked: Asked::of(tunnels), usages: Vec::new() }
     }
 
     /// Takes note of each transaction, and takes only the first so many.
@@ -170,7 +188,7 @@ mod tests {
     #[test]
     fn ten_thousand_windows_go_in_transactions_of_a_few_hundred_in_the_order_of_their_keys() {
         let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
-        saver.save(&store, &asked(&[1; 10_000]), &windows(10_000, 600)).unwrap();
+        saver.save(&store, &asked(10_000), &windows(10_000, 600)).unwrap();
         let transactions = store.transactions.into_inner().unwrap();
         assert_eq!(transactions.len(), 10_000_usize.div_ceil(TRANSACTION_WINDOWS));
         assert!(transactions.iter().all(|part| part.len() <= TRANSACTION_WINDOWS));
@@ -181,7 +199,7 @@ mod tests {
     #[test]
     fn long_windows_go_in_transactions_of_so_many_bytes() {
         let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
-        saver.save(&store, &asked(&[1; 100]), &windows(100, 16 << 10)).unwrap();
+        saver.save(&store, &asked(100), &windows(100, 16 << 10)).unwrap();
         let lengths: Vec<_> = store.transactions.into_inner().unwrap().iter().map(Vec::len).collect();
         assert_eq!(lengths, [32, 32, 32, 4]);
     }
@@ -189,27 +207,19 @@ mod tests {
     #[test]
     fn what_a_failing_store_took_is_not_saved_again() {
         let (store, mut saver) = (Ledger::taking(1), Saver::new());
-        let error = saver.save(&store, &asked(&[1; 1000]), &windows(1000, 10)).unwrap_err();
+        let error = saver.save(&store, &asked(1000), &windows(1000, 10)).unwrap_err();
         assert!(error.is_disk_full(), "{error}");
-        let left = (0..1000).filter(|number| saver.windows.is_changed(key(*number), 1)).count();
+        let left = (0..1000).filter(|number| saver.windows.ceiling(key(*number)) == 0).count();
         assert_eq!(left, 1000 - TRANSACTION_WINDOWS);
     }
 
     #[test]
-    fn what_came_after_a_window_was_asked_for_makes_it_due_again() {
+    fn a_key_that_left_and_comes_back_is_looked_at_anew() {
         let (store, mut saver) = (MemoryStore::new(), Saver::new());
-        saver.save(&store, &asked(&[5]), &windows(1, 10)).unwrap();
-        assert!(!saver.windows.is_changed(key(0), 5));
-        assert!(saver.windows.is_changed(key(0), 6));
-    }
-
-    #[test]
-    fn a_key_that_left_and_comes_back_is_due_whatever_it_had_counted() {
-        let (store, mut saver) = (MemoryStore::new(), Saver::new());
-        saver.save(&store, &asked(&[5, 5]), &windows(2, 10)).unwrap();
+        saver.save(&store, &asked(2), &windows(2, 10)).unwrap();
         saver.keep(&HashSet::from([key(1)]));
-        assert!(saver.windows.is_changed(key(0), 5));
-        assert!(!saver.windows.is_changed(key(1), 5));
+        assert_eq!(saver.windows.ceiling(key(0)), 0);
+        assert_ne!(saver.windows.ceiling(key(1)), 0);
     }
 
     #[test]
@@ -217,7 +227,7 @@ mod tests {
         let (store, mut saver) = (Ledger::taking(usize::MAX), Saver::new());
         let usage = |packets| Usage { bytes: 100 * packets, packets, since_unix_s: 7 };
         let usages: Vec<_> = (0..5000).map(|number| (key(number), usage(1))).collect();
-        let due = Due { usages, ..asked(&[1; 600]) };
+        let due = Due { usages, ..asked(600) };
         saver.save(&store, &due, &windows(600, 10)).unwrap();
         assert!((0..5000).all(|number| store.usage(key(number)).unwrap() == Some(usage(1))));
         let lengths: Vec<_> = store.transactions.into_inner().unwrap().iter().map(Vec::len).collect();

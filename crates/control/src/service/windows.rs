@@ -1,39 +1,58 @@
 //! Keeps the replay windows over a restart.
 //!
-//! A stop saves them as they are. A crash loses what came since the last save, a second or so: what was received in that time could be
-//! replayed once (SECURITY.md says so). The sequence numbers that we send are another matter: those are leased, and never repeat.
+//! A stop saves them as they are. While packets come, what is kept of a window is a *ceiling*: a number that the peer will not have passed
+//! when the next one is kept. After a crash the window begins there, and everything up to it counts as received, whether it was or not:
+//!
+//! ```text
+//!   numbers   ──── received ────┬──────── reach ────────┬──────────►
+//!                              top                   ceiling (durable)
+//!   crash:    all of these are refused                 │ and these are taken
+//! ```
+//!
+//! So a crash refuses up to about a second's worth of packets once, and takes nothing twice that came at the rate of the seconds before.
+//! The worker does not wait for a ceiling: a peer that was quiet, and then sends more than the reach within a tenth of a second before the
+//! crash, is not covered (SECURITY.md says so). The sequence numbers that we send are another matter: those are leased, and never repeat.
 
 use super::installed::InstalledTunnels;
 use crate::Fingerprint;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use testudo_ipsec::TunnelIndex;
+use std::time::{Duration, Instant};
+use testudo_ipsec::{ReplayWindow, TunnelIndex};
 
 /// Windows that are saved in one transaction: a lease may have to wait for one, and not for those of all tunnels.
 pub(crate) const TRANSACTION_WINDOWS: usize = 512;
 /// Their bytes.
 const TRANSACTION_BYTES: usize = 512 << 10;
+/// The ceiling of a window that has received nothing in this run is so far above its top.
+pub(crate) const FIRST_REACH: u64 = 128;
+/// A peer that is quiet may send so many packets before the next ceiling is kept, and loses as many after a crash.
+const QUIET_REACH: u64 = 8;
+/// What the peer may send in this time reaches from a window's top to its ceiling.
+const HORIZON: Duration = Duration::from_secs(1);
+/// Numbers ahead of what was received in the same time are the peer's gaps, not its rate; packets that the network lost count to its rate.
+const MOST_NUMBERS_PER_PACKET: u64 = 4;
 
-/// Tunnels whose windows are to be saved, with the packets that each had received before its window was asked for: what comes after that
-/// may be missing in it.
+/// How what is kept of a window becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// The window as it is: no packet comes any more.
+    Exact,
+    /// A ceiling so far above its top, at most at this number.
+    Ahead { reach: u64, most: u64 },
+}
+
+/// Tunnels whose windows are to be saved.
 #[derive(Debug)]
-pub(crate) struct Asked(BTreeMap<TunnelIndex, (Fingerprint, u64)>);
+pub(crate) struct Asked(BTreeMap<TunnelIndex, (Fingerprint, Keep)>);
 
 impl Asked {
-    /// All tunnels.
-    pub(crate) fn all(installed: &InstalledTunnels) -> Self {
-        Self::some(installed, |_, _| true)
+    /// All tunnels, as they are.
+    pub(crate) fn exactly(installed: &InstalledTunnels) -> Self {
+        Self::of(installed.tunnels.iter().map(|running| (running.index, (running.inbound_key, Keep::Exact))))
     }
 
-    fn some(installed: &InstalledTunnels, is_asked: impl Fn(Fingerprint, u64) -> bool) -> Self {
-        let received = installed.tunnels.iter().map(|running| {
-            let packets = running.installed.as_ref().map_or(0, |i| i.inbound_counters.packets());
-            (running.index, (running.inbound_key, packets))
-        });
-        Self(received.filter(|(_, (key, packets))| is_asked(*key, *packets)).collect())
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(tunnels: impl Iterator<Item = (TunnelIndex, (Fingerprint, u64))>) -> Self {
+    pub(crate) fn of(tunnels: impl Iterator<Item = (TunnelIndex, (Fingerprint, Keep))>) -> Self {
         Self(tunnels.collect())
     }
 
@@ -47,37 +66,117 @@ impl Asked {
 }
 
 /// A window to be saved.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Entry<'w> {
     pub(crate) key: Fingerprint,
-    packets: u64,
-    pub(crate) window: &'w [u8],
+    pub(crate) window: Cow<'w, [u8]>,
 }
 
-/// Remembers what was saved, so that only what changed is saved again.
+/// How fast the numbers of one window rise, and what is kept of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    packets: u64,
+    top: u64,
+    /// By how much they rise in a second, or in four looks if those take longer.
+    rise: u64,
+    /// The ceiling that is durable.
+    ceiling: u64,
+}
+
+impl Pace {
+    /// Takes note of what was received by now, `elapsed` after the last look. A rate that falls is remembered for some seconds.
+    fn look(&mut self, packets: u64, top: u64, elapsed: Duration) {
+        if packets < self.packets {
+            // Another SA under the same key.
+            *self = Self { ceiling: self.ceiling, ..Self::default() };
+        }
+        let most = (packets - self.packets).saturating_mul(MOST_NUMBERS_PER_PACKET);
+        let numbers = u128::from(top.saturating_sub(self.top).min(most));
+        let rise = numbers * HORIZON.max(4 * elapsed).as_micros() / elapsed.as_micros().max(1);
+        let rise = u64::try_from(rise).unwrap_or(u64::MAX);
+        *self = Self { packets, top, rise: rise.max(self.rise / 8 * 7), ..*self };
+    }
+
+    fn reach(&self) -> u64 {
+        self.rise.saturating_add(QUIET_REACH)
+    }
+
+    /// Whether the ceiling is not far enough ahead for long, or much too far.
+    fn is_due(&self) -> bool {
+        let reach = self.reach();
+        let (near, far) = (self.top.saturating_add(reach / 2), self.top.saturating_add(2 * reach));
+        self.packets > 0 && !(near..=far).contains(&self.ceiling)
+    }
+}
+
+/// Remembers what is kept, and looks how fast numbers rise.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    saved: HashMap<Fingerprint, u64>,
+    paces: HashMap<Fingerprint, Pace>,
+    looked: Option<Instant>,
 }
 
 impl Windows {
-    /// Tunnels that received packets since their window was last saved.
-    pub(crate) fn changed(&self, installed: &InstalledTunnels) -> Asked {
-        Asked::some(installed, |key, packets| self.is_changed(key, packets))
+    /// Tunnels that need another ceiling.
+    pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Asked {
+        self.look(installed, now, Pace::is_due)
     }
 
-    pub(crate) fn is_changed(&self, key: Fingerprint, packets: u64) -> bool {
-        self.saved.get(&key).copied().unwrap_or(0) != packets
+    /// All tunnels that have received anything: each needs a ceiling if it is removed now.
+    pub(crate) fn all(&mut self, installed: &InstalledTunnels, now: Instant) -> Asked {
+        self.look(installed, now, |pace| pace.packets > 0)
+    }
+
+    fn look(&mut self, installed: &InstalledTunnels, now: Instant, is_asked: fn(&Pace) -> bool) -> Asked {
+        let elapsed = self.looked.replace(now).map_or(Duration::from_secs(1), |then| now - then);
+        let asked = installed.tunnels.iter().filter_map(|running| {
+            let counters = &running.installed.as_ref()?.inbound_counters;
+            let pace = self.paces.entry(running.inbound_key).or_default();
+            pace.look(counters.packets(), counters.sequence(), elapsed);
+            let most = if running.tunnel.esn { u64::MAX - 1 } else { u32::MAX.into() };
+            let keep = Keep::Ahead { reach: pace.reach(), most };
+            is_asked(pace).then_some((running.index, (running.inbound_key, keep)))
+        });
+        Asked(asked.collect())
     }
 
     pub(crate) fn note(&mut self, saved: &[Entry<'_>]) {
-        self.saved.extend(saved.iter().map(|entry| (entry.key, entry.packets)));
+        for entry in saved {
+            let top = ReplayWindow::top_of(&entry.window).unwrap_or(0);
+            self.paces.entry(entry.key).or_default().ceiling = top;
+        }
     }
 
     /// Forgets all keys but these.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
-        self.saved.retain(|key, _| keys.contains(key));
+        self.paces.retain(|key, _| keys.contains(key));
     }
+
+    #[cfg(test)]
+    pub(crate) fn ceiling(&self, key: Fingerprint) -> u64 {
+        self.paces.get(&key).map_or(0, |pace| pace.ceiling)
+    }
+}
+
+/// What is kept of a window of which the worker gave these bytes.
+fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
+    match (keep, ReplayWindow::top_of(window)) {
+        (Keep::Ahead { reach, most }, Some(top)) => {
+            Cow::Owned(ReplayWindow::closed_up_to(top.saturating_add(reach).min(most)).to_vec())
+        }
+        _ => Cow::Borrowed(window),
+    }
+}
+
+/// What must be durable of a window that was saved as `saved` before its SA takes its first packet; `None` if that is so. A window
+/// that a crash has closed is not closed further: a gateway that crashes again and again must not shut its peer out.
+pub(crate) fn first_ceiling(saved: Option<&[u8]>) -> Option<[u8; 16]> {
+    let top = match saved {
+        Some(saved) if ReplayWindow::is_closed(saved) => return None,
+        Some(saved) => ReplayWindow::top_of(saved)?,
+        None => 0,
+    };
+    Some(ReplayWindow::closed_up_to(top.saturating_add(FIRST_REACH)))
 }
 
 /// The windows that were asked for, in the order of their keys.
@@ -85,8 +184,8 @@ pub(crate) fn entries<'w>(asked: &Asked, windows: &'w [(TunnelIndex, Vec<u8>)]) 
     let mut entries: Vec<_> = windows
         .iter()
         .filter_map(|(index, window)| {
-            let (key, packets) = *asked.0.get(index)?;
-            Some(Entry { key, packets, window: window.as_slice() })
+            let (key, keep) = *asked.0.get(index)?;
+            Some(Entry { key, window: kept(keep, window) })
         })
         .collect();
     // Neighbours in the store go together, so that a page of it is written once.
@@ -114,10 +213,80 @@ pub(crate) fn transactions<'e, 'w>(mut entries: &'e [Entry<'w>]) -> impl Iterato
 mod tests {
     use super::*;
 
+    const TENTH: Duration = Duration::from_millis(100);
+
     #[test]
     fn a_window_that_is_longer_than_a_transaction_goes_alone() {
         let window = vec![0; TRANSACTION_BYTES + 1];
-        let entry = Entry { key: Fingerprint::from_bytes([1; 32]), packets: 1, window: &window };
-        assert!(transactions(&[entry, entry]).map(<[_]>::len).eq([1, 1]));
+        let entry = Entry { key: Fingerprint::from_bytes([1; 32]), window: Cow::Borrowed(&window) };
+        assert!(transactions(&[entry.clone(), entry]).map(<[_]>::len).eq([1, 1]));
+    }
+
+    /// Looks ten times a second at a peer that sends `per_look` packets between two looks; returns how often a ceiling was kept and
+    /// checks that none was passed.
+    fn follow(pace: &mut Pace, per_look: u64, looks: u32) -> u32 {
+        (0..looks)
+            .map(|_| {
+                pace.look(pace.packets + per_look, pace.top + per_look, TENTH);
+                let is_due = pace.is_due();
+                if is_due {
+                    pace.ceiling = pace.top + pace.reach();
+                }
+                assert!(pace.top + per_look <= pace.ceiling, "{pace:?}");
+                u32::from(is_due)
+            })
+            .sum()
+    }
+
+    #[test]
+    fn a_steady_peer_never_passes_its_ceiling_and_needs_two_a_second() {
+        for per_look in [1, 10, 1000, 1_000_000] {
+            let mut pace = Pace::default();
+            follow(&mut pace, per_look, 1);
+            let saves = follow(&mut pace, per_look, 100);
+            assert!((4..=25).contains(&saves), "{per_look}: {saves}");
+            assert!(pace.ceiling - pace.top <= 10 * per_look + QUIET_REACH, "a second's worth: {pace:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_gets_quiet_loses_a_few_packets_and_not_what_it_sent_before() {
+        let mut pace = Pace::default();
+        follow(&mut pace, 100_000, 20);
+        let saves = follow(&mut pace, 0, 300);
+        assert!(pace.ceiling - pace.top <= 2 * QUIET_REACH, "{pace:?}");
+        assert!(saves < 20, "{saves}");
+        assert_eq!(follow(&mut pace, 0, 100), 0, "nothing is kept while nothing comes");
+    }
+
+    #[test]
+    fn a_jump_of_the_peers_numbers_is_no_rate() {
+        let mut pace = Pace::default();
+        follow(&mut pace, 1, 10);
+        pace.look(pace.packets + 1, pace.top + (1 << 40), TENTH);
+        assert!(pace.is_due() && pace.reach() < 100, "{pace:?}");
+    }
+
+    #[test]
+    fn a_crash_does_not_close_a_window_further_than_it_is() {
+        let exact = {
+            let mut window = ReplayWindow::new(64, true);
+            window.commit(5).unwrap();
+            window.save()
+        };
+        assert_eq!(first_ceiling(None), Some(ReplayWindow::closed_up_to(FIRST_REACH)));
+        assert_eq!(first_ceiling(Some(&exact)), Some(ReplayWindow::closed_up_to(5 + FIRST_REACH)));
+        assert_eq!(first_ceiling(Some(&ReplayWindow::closed_up_to(700))), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_a_ceiling_while_packets_come_and_the_window_itself_at_the_end() {
+        let mut window = ReplayWindow::new(64, false);
+        window.commit(1000).unwrap();
+        let bytes = window.save();
+        assert_eq!(*kept(Keep::Exact, &bytes), bytes);
+        let most = u32::MAX.into();
+        assert_eq!(*kept(Keep::Ahead { reach: 50, most }, &bytes), ReplayWindow::closed_up_to(1050));
+        assert_eq!(*kept(Keep::Ahead { reach: u64::MAX, most }, &bytes), ReplayWindow::closed_up_to(most));
     }
 }

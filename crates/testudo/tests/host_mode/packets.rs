@@ -6,7 +6,8 @@ use crate::support::link::{LINK, Link};
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{Outcome, ensure, folder};
 use serde_json::Value;
-use std::net::{IpAddr, Ipv4Addr};
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::attack::{self, Recorded};
@@ -21,6 +22,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("packets_sent_again_or_forged_in_udp_are_refused_and_counted", |link| {
             refuses_attacks(link, true)
         })
+        .test("packets_recorded_before_a_kill_are_refused_after_it", refuses_replays_after_a_kill)
         .test("a_silent_tunnel_sends_nat_keepalives", sends_keepalives)
         .test("a_peer_that_moves_is_followed_and_only_if_authentic", follows_its_peer)
 }
@@ -108,6 +110,44 @@ fn refuses_attacks(link: &mut Link, udp: bool) -> TestResult {
     passes(&link.a, B)?;
     peer.stop()?;
     gateway.stop()
+}
+
+/// A hundred packets, a kill at once, and the same packets again: none of them passes. The peer goes on after that.
+fn refuses_replays_after_a_kill(link: &mut Link) -> TestResult {
+    const PACKETS: u64 = 100;
+    let [a, b] = pair(false)?;
+    let (gateway, state) = link.start_a(&a)?;
+    let (peer, _) = link.start_b(&b)?;
+    let capture = Capture::start(&link.a, LINK, &folder("killed")?.join("wan.pcap"), WHOLE)?;
+    let socket = link.b.within(|| UdpSocket::bind((B, 0)))??;
+    let send = || (0..PACKETS).try_for_each(|_| socket.send_to(b"anything", (A, 9)).map(drop));
+    let received =
+        |gateway: &Gateway| Ok::<_, Box<dyn Error>>(gateway.sa("a-b", "inbound")?["packets"].as_u64());
+    send()?;
+    until("for packets to arrive", || Ok((received(&gateway)? >= Some(PACKETS)).then_some(())))?;
+    gateway.kill()?;
+    let mut packets = Vec::new();
+    capture.finish(&link.a)?.frames(|frame, _| {
+        let is_esp = frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&50);
+        if is_esp && frame.get(26..30) == Some(&[192, 0, 2, 2]) {
+            packets.extend(Recorded::new(&frame[14..], 20, false));
+        }
+    })?;
+    let gateway = Gateway::start(&link.a, &state)?;
+    attack::send(&link.b, "192.0.2.1".parse()?, &packets)?;
+    gateway.counts("replay_duplicate", PACKETS)?;
+    let passed = received(&gateway)?.unwrap_or(0);
+    println!("  {passed} of {} recorded packets passed after the kill", packets.len());
+    ensure(packets.len() as u64 >= PACKETS && passed == 0, || format!("{passed} passed"))?;
+    let mut sent = 0;
+    until("for the peer's numbers to pass the ceiling", || {
+        send()?;
+        sent += PACKETS;
+        Ok((received(&gateway)? > Some(0)).then_some(()))
+    })?;
+    println!("  of {sent} new packets at most were refused before one passed");
+    gateway.stop()?;
+    peer.stop()
 }
 
 fn sends_keepalives(link: &mut Link) -> TestResult {
