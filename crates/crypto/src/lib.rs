@@ -30,4 +30,4 @@ pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;
 pub use self_test::self_test;
-pub use suite::{Direction, Suite, UnknownSuite};
+pub use suite::{Direction, NonceRule, Suite, UnknownSuite};

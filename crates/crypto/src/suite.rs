@@ -32,6 +32,16 @@ pub enum Suite {
     NullSha1,
 }
 
+/// What a packet's nonce is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NonceRule {
+    /// The IV that the packet carries, which may be any value that no other packet under the key has (RFC 4106 3.1, RFC 7634 2,
+    /// RFC 3602 3); or there is none.
+    Explicit,
+    /// The sequence number itself, as with an implicit IV (RFC 8750): whoever starts to count anew under a key repeats nonces.
+    Counter,
+}
+
 /// Bytes of an AES block.
 const AES_BLOCK_BYTES: usize = 16;
 
@@ -69,6 +79,19 @@ impl Suite {
     #[must_use]
     pub const fn encrypts(self) -> bool {
         !matches!(self, Suite::NullSha1)
+    }
+
+    /// What its nonces are made of.
+    #[must_use]
+    pub const fn nonce_rule(self) -> NonceRule {
+        match self {
+            Suite::Aes128Gcm16
+            | Suite::Aes256Gcm16
+            | Suite::ChaCha20Poly1305
+            | Suite::Aes128Sha1
+            | Suite::Aes256Sha256
+            | Suite::NullSha1 => NonceRule::Explicit,
+        }
     }
 
     /// Bytes of the cipher key, salt and integrity key not counted.

@@ -28,7 +28,7 @@ pub enum Verb {
     /// Check a configuration and its keys, and tell all errors at once
     Check(CheckArgs),
     /// Create the durable store of sequence numbers, once, before a gateway's first start
-    Init(ConfigArgs),
+    Init(InitArgs),
     /// Print the nftables rules and routes that keep what policy protects from passing this host in clear, or load them
     Firewall(FirewallArgs),
     /// Send packet files through the data path, offline and deterministic
@@ -74,6 +74,17 @@ pub enum PolicyVerb {
 pub struct ConfigArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
+}
+
+/// `testudo init`
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Configuration file (TOML)
+    pub config: PathBuf,
+    /// Note in the store, which may exist, that no gateway ever ran with these keys: needed by suites whose nonces are their
+    /// sequence numbers, before their first start
+    #[arg(long)]
+    pub fresh_keys: bool,
 }
 
 /// `testudo check`

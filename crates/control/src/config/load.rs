@@ -6,13 +6,13 @@ use super::mask::may_be_key;
 use super::model::Configuration;
 use super::walk::{Problem, Walker};
 use super::{Draft, MAX_FILE_BYTES, too_large};
-use crate::fingerprint::{Fingerprint, digest_of};
+use crate::fingerprint::{Fingerprint, digest_of, numbers_of};
 use crate::keys::{self, Environment, KeyError, KeySource};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use testudo_crypto::{KeyMaterial, Suite};
+use testudo_crypto::{KeyMaterial, NonceRule, Suite};
 use zeroize::Zeroizing;
 
 /// Room in a buffer that is read into until the end of the file is met.
@@ -34,6 +34,15 @@ pub struct Loaded {
     pub configuration: Configuration,
     /// The keys of its tunnels, in the same order.
     pub keys: Vec<TunnelKeys>,
+}
+
+impl Loaded {
+    /// What the numbers of keys are filed under whose nonces are their numbers.
+    #[must_use]
+    pub fn counter_keys(&self) -> Vec<Fingerprint> {
+        let outbound = self.keys.iter().map(|keys| &keys.outbound);
+        outbound.filter(|key| key.suite().nonce_rule() == NonceRule::Counter).map(numbers_of).collect()
+    }
 }
 
 /// The keys of a tunnel; all keys of a configuration differ.

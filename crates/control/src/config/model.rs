@@ -5,7 +5,7 @@ use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use testudo_crypto::Suite;
+use testudo_crypto::{NonceRule, Suite};
 
 /// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,17 +220,27 @@ impl Configuration {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for suite in Suite::ALL.iter().filter(|suite| !suite.encrypts()) {
-            let mut names = self.tunnels.iter().filter(|t| t.suite == *suite).map(|t| t.name.as_str());
-            let Some(first) = names.next() else { continue };
+        let mut warn = |is_meant: &dyn Fn(&Tunnel) -> bool, text: &str| {
+            let mut names = self.tunnels.iter().filter(|t| is_meant(t)).map(|t| t.name.as_str());
+            let Some(first) = names.next() else { return };
             let others = match names.count() {
                 0 => String::new(),
                 count => format!(" (and {count} more)"),
             };
-            warnings.push(format!(
-                "tunnel {first}{others}: {suite} does not encrypt, anybody on the way can read what it carries"
-            ));
+            warnings.push(format!("tunnel {first}{others}: {text}"));
+        };
+        for &suite in Suite::ALL {
+            let is_of_suite = |t: &Tunnel| t.suite == suite;
+            if !suite.encrypts() {
+                let text = "does not encrypt, anybody on the way can read what it carries";
+                warn(&is_of_suite, &format!("{suite} {text}"));
+            }
+            if let Some(text) = nonce_warning(suite.nonce_rule()) {
+                warn(&is_of_suite, &format!("{suite}: {text}"));
+            }
         }
+        let lasts_for_ever = |t: &Tunnel| t.lifetime.is_without_end();
+        warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
         }
@@ -261,6 +271,24 @@ impl UnprotectedPort {
                  short ones pass: set `mtu` to what the path carries"
             )),
         }
+    }
+}
+
+/// What to say of suites with such nonces.
+fn nonce_warning(rule: NonceRule) -> Option<&'static str> {
+    match rule {
+        NonceRule::Explicit => None,
+        NonceRule::Counter => Some(
+            "nonces are sequence numbers: never use these keys in another gateway or with another state file",
+        ),
+    }
+}
+
+impl Lifetime {
+    /// Whether nothing ever stops an SA but its last sequence number.
+    #[must_use]
+    pub fn is_without_end(&self) -> bool {
+        [self.hard_bytes, self.hard_packets, self.hard_seconds].iter().all(Option::is_none)
     }
 }
 
@@ -342,6 +370,7 @@ mod tests {
     #[test]
     fn who_configures_no_encryption_is_told_in_one_line() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        configuration.tunnels[0].lifetime.hard_packets = Some(1 << 40);
         assert!(configuration.warnings().is_empty());
         configuration.tunnels[0].suite = Suite::NullSha1;
         let name = configuration.tunnels[0].name.clone();
@@ -349,5 +378,15 @@ mod tests {
         assert_eq!(configuration.warnings(), [format!("tunnel {name}: {expected}")]);
         configuration.tunnels.push(configuration.tunnels[0].clone());
         assert_eq!(configuration.warnings(), [format!("tunnel {name} (and 1 more): {expected}")]);
+    }
+
+    #[test]
+    fn keys_that_nothing_ends_and_nonces_that_are_numbers_are_told() {
+        let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        configuration.tunnels[0].lifetime.soft_seconds = Some(5);
+        let warnings = configuration.warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("no hard lifetime"), "{warnings:?}");
+        assert!(nonce_warning(NonceRule::Counter).is_some_and(|text| text.contains("state file")));
+        assert_eq!(nonce_warning(NonceRule::Explicit), None);
     }
 }

@@ -11,11 +11,13 @@ use crate::keys::KeySource;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
-use testudo_crypto::Suite;
+use testudo_crypto::{NonceRule, Suite};
 use toml::de::DeValue;
 
 /// Selectors of one tunnel at most.
 pub const MAX_SELECTORS: usize = 256;
+/// The key that says that a suite is meant whose nonces are its sequence numbers.
+const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce";
 /// Seconds of silence before a keepalive at most; NATs forget sooner.
 const MAX_KEEPALIVE_SECONDS: u64 = 3600;
 
@@ -41,6 +43,7 @@ pub(super) fn read_tunnel(
     let selectors = read_selectors(&mut section, walker, facts);
     let outbound = read_sa(&mut section, walker, "outbound", base);
     let inbound = read_sa(&mut section, walker, "inbound", base);
+    read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, facts);
     section.finish(walker);
@@ -209,6 +212,29 @@ fn environment_name(value: &DeValue<'_>) -> Parsed<String> {
     }
 }
 
+/// Keys here are typed in, and whoever types one in may do so twice: where nonces are sequence numbers, that must be meant.
+fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: Option<NonceRule>) {
+    let is_allowed = section.or_default(walker, ALLOW_COUNTER_NONCE, false, value::boolean);
+    match (rule, is_allowed) {
+        (Some(NonceRule::Counter), false) => {
+            let problem = Problem::expected(format!("`{ALLOW_COUNTER_NONCE} = true`")).found("nothing");
+            let help = "the nonces of this suite are its sequence numbers: a second gateway, or a second store, under these keys \
+                        repeats them and gives the keys' secrets away; a suite with explicit IVs does not";
+            let place = section.path_of(ALLOW_COUNTER_NONCE);
+            walker.report(&section.span().clone(), place, problem.help(help));
+        }
+        (Some(NonceRule::Explicit), true) => {
+            let problem = Problem::expected("it only where nonces are sequence numbers");
+            section.refuse(
+                walker,
+                ALLOW_COUNTER_NONCE,
+                problem.help("this suite has explicit IVs: leave it out"),
+            );
+        }
+        _ => {}
+    }
+}
+
 fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime {
     let Some(mut table) = section.table(walker, "lifetime") else { return Lifetime::default() };
     let mut pair = |soft, hard, parse: fn(&DeValue<'_>) -> Parsed<u64>| {
@@ -267,5 +293,33 @@ impl Facts {
         for sa in [outbound, inbound] {
             self.keys.extend(sa.key.clone().map(|source| KeyRequest { source, suite }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with a tunnel of these lines under such a suite, of which there is none yet.
+    fn complaints(lines: &str, rule: NonceRule) -> String {
+        let text = format!("[tunnel]\n{lines}\n");
+        let mut walker = Walker::new(&text);
+        let document = toml::de::DeTable::parse(&text).unwrap();
+        let mut root = Section::new("", 0..0, Some(document.get_ref()));
+        let mut section = root.table(&mut walker, "tunnel").unwrap();
+        read_counter_nonce(&mut section, &mut walker, Some(rule));
+        section.finish(&mut walker);
+        if walker.is_clean() { String::new() } else { walker.into_errors("t.toml").to_string() }
+    }
+
+    #[test]
+    fn a_suite_whose_nonces_are_numbers_must_be_meant_and_no_other() {
+        let allowed = "allow_manual_counter_nonce = true";
+        assert_eq!(complaints(allowed, NonceRule::Counter), "");
+        assert_eq!(complaints("", NonceRule::Explicit), "");
+        let told = complaints("", NonceRule::Counter);
+        assert!(told.contains(allowed) && told.contains("second store"), "{told}");
+        let told = complaints(allowed, NonceRule::Explicit);
+        assert!(told.contains("explicit IVs"), "{told}");
     }
 }

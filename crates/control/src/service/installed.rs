@@ -1,7 +1,7 @@
 //! The tunnels that run, and what a new configuration changes about them.
 
 use super::assemble;
-use super::leases::{Leases, Start};
+use super::leases::{Leases, Start, check_known};
 use super::usages::{UsedBefore, spent};
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
@@ -180,8 +180,13 @@ fn begin(
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| tunnels[*p].inbound_key).zip(&windows))?;
     let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
+    let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
     let started = match numbers {
-        Numbers::Leased { store, leases, .. } if !keys.is_empty() => leases.begin(*store, &keys)?,
+        Numbers::Leased { store, leases, .. } if !keys.is_empty() => {
+            check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
+            let starts = leases.begin(*store, &keys)?.into_iter().zip(&rules);
+            starts.map(|(start, rule)| start.under(*rule)).collect()
+        }
         Numbers::Leased { .. } => Vec::new(),
         Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
     };

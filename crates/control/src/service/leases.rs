@@ -16,6 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
+use testudo_crypto::NonceRule;
 use testudo_ipsec::{Demand, Lease, Moment};
 
 /// What an outbound SA begins with.
@@ -27,6 +28,33 @@ pub struct Start {
     pub iv_mask: u64,
     /// Where its numbers from there on are leased.
     pub lease: Arc<Lease>,
+}
+
+impl Start {
+    /// As a suite wants it: where the number itself is the nonce, there is nothing to mask.
+    #[must_use]
+    pub fn under(self, rule: NonceRule) -> Self {
+        match rule {
+            NonceRule::Explicit => self,
+            NonceRule::Counter => Self { iv_mask: 0, ..self },
+        }
+    }
+}
+
+/// That the store knows the keys whose nonces are their numbers: to one that does not, they may be new or as old as another store.
+///
+/// # Errors
+/// [`StoreError::UnknownKey`], or what the store says.
+pub fn check_known(
+    store: &dyn LeaseStore,
+    keys: impl IntoIterator<Item = (Fingerprint, NonceRule)>,
+) -> Result<(), StoreError> {
+    for (fingerprint, _) in keys.into_iter().filter(|(_, rule)| *rule == NonceRule::Counter) {
+        if !store.is_known(fingerprint)? {
+            return Err(StoreError::UnknownKey { fingerprint });
+        }
+    }
+    Ok(())
 }
 
 /// One SA's supply.
@@ -302,6 +330,19 @@ mod tests {
         drop(new);
         leases.give_back(&store).unwrap();
         assert_eq!(store.lease(key(1), 1).unwrap().first, FIRST_BLOCK + 2);
+    }
+
+    #[test]
+    fn a_key_whose_nonces_are_numbers_starts_only_where_the_store_knows_it_and_is_not_masked() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let check = || check_known(&store, [(key(2), NonceRule::Explicit), (key(1), NonceRule::Counter)]);
+        assert!(matches!(check(), Err(StoreError::UnknownKey { fingerprint }) if fingerprint == key(1)));
+        store.note_fresh(&[key(1)]).unwrap();
+        check().unwrap();
+        let start = leases.begin(&store, &[key(1)]).unwrap().remove(0);
+        assert_ne!(start.clone().under(NonceRule::Explicit).iv_mask, 0);
+        let start = start.under(NonceRule::Counter);
+        assert_eq!((start.first, start.iv_mask), (1, 0));
     }
 
     #[test]

@@ -156,6 +156,14 @@ mod tests {
             self.inner.lease_many(requests)
         }
 
+        fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError> {
+            self.inner.is_known(fingerprint)
+        }
+
+        fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
+            self.inner.note_fresh(keys)
+        }
+
         fn give_back(&self, rests: &[(Fingerprint, std::ops::Range<u64>)]) -> Result<(), StoreError> {
             self.inner.give_back(rests)
         }

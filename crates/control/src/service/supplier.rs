@@ -157,6 +157,14 @@ mod tests {
             result
         }
 
+        fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError> {
+            self.inner.is_known(fingerprint)
+        }
+
+        fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
+            self.inner.note_fresh(keys)
+        }
+
         fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
             self.inner.give_back(rests)
         }

@@ -46,6 +46,14 @@ impl LeaseStore for Store {
         self.ledger.lease_many(requests)
     }
 
+    fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError> {
+        self.ledger.is_known(fingerprint)
+    }
+
+    fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
+        self.ledger.note_fresh(keys)
+    }
+
     fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
         self.ledger.give_back(rests)
     }

@@ -56,6 +56,14 @@ pub enum StoreError {
         /// The key.
         fingerprint: Fingerprint,
     },
+    /// The nonces of this key are its numbers, and nobody has said that it was never used.
+    #[error(
+        "key {fingerprint}: the store does not know it, and its nonces are its sequence numbers; if no gateway ever ran with it, say so: testudo init --fresh-keys"
+    )]
+    UnknownKey {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
     /// There are [`MAX_KEYS`](super::MAX_KEYS) keys already.
     #[error("{}: full, with {keys} keys", path.display())]
     Full {

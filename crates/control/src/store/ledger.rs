@@ -173,6 +173,31 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         Ok(leases)
     }
 
+    fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError> {
+        self.with_database(&mut self.state(), |database| {
+            let transaction = database.begin_read().map_err(self.error())?;
+            let table = transaction.open_table(LEASES).map_err(self.error())?;
+            Ok(table.get(fingerprint.as_bytes()).map_err(self.error())?.is_some())
+        })
+    }
+
+    fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
+        self.commit_twice(&mut self.state(), |transaction, seal| {
+            let mut table = transaction.open_table(LEASES).map_err(self.error())?;
+            for &key in keys {
+                if stored(&self.medium, &table, key)?.is_some() {
+                    continue;
+                }
+                check_room(&self.medium, seal.keys)?;
+                let noted = Noted { next: FIRST_NUMBER, iv_mask: 0 };
+                seal.add(key, noted);
+                let value = record::encode_lease(key, noted);
+                table.insert(key.as_bytes(), &value[..]).map_err(self.error())?;
+            }
+            Ok(())
+        })
+    }
+
     fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
         let mut state = self.state();
         let is_last = |(key, rest): &&(Fingerprint, Range<u64>)| {

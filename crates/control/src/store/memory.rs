@@ -91,6 +91,19 @@ impl LeaseStore for MemoryStore {
         Ok(leases)
     }
 
+    fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError> {
+        Ok(self.state().noted.contains_key(&fingerprint))
+    }
+
+    fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.check_space()?;
+        for key in keys {
+            state.noted.entry(*key).or_insert(Noted { next: FIRST_NUMBER, iv_mask: 0 });
+        }
+        Ok(())
+    }
+
     fn give_back(&self, rests: &[(Fingerprint, Range<u64>)]) -> Result<(), StoreError> {
         let mut state = self.state();
         state.check_space()?;

@@ -88,6 +88,18 @@ pub trait LeaseStore: Send + Sync {
         leases.pop().ok_or(StoreError::EmptyBlock)
     }
 
+    /// Whether the store has noted this key.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or what the disk says.
+    fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError>;
+
+    /// Notes keys whose nonces are their numbers and that were never used anywhere. What is known already stays as it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`], or what the disk says.
+    fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError>;
+
     /// Takes back numbers that nobody has used or will, of the lease that this store last gave for each key: the next one begins
     /// there. What is not the end of a key's last lease is passed over. Durable before it returns; a crash on the way loses the numbers.
     ///

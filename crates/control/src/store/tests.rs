@@ -221,6 +221,19 @@ fn keys_of_a_store_without_masks_go_on_with_ivs_that_they_never_used() {
 }
 
 #[test]
+fn keys_that_were_never_used_are_noted_once_and_begin_at_one() {
+    for_each_store(|store| {
+        let _ = store.lease(key(2), 10).unwrap();
+        assert_eq!([1, 2].map(|n| store.is_known(key(n)).unwrap()), [false, true]);
+        for _ in 0..2 {
+            store.note_fresh(&[key(1), key(2)]).unwrap();
+        }
+        assert!(store.is_known(key(1)).unwrap());
+        assert_eq!([1, 2].map(|n| store.lease(key(n), 1).unwrap().first), [1, 11]);
+    });
+}
+
+#[test]
 fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
     let disk = created();
     let requests: Vec<_> = (0..10_000).map(|number| (key(number), 1 << 20)).collect();

@@ -22,6 +22,9 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("every_configuration_error_is_told_at_once", tells_all_errors)
         .test("a_key_that_others_may_read_is_refused", refuses_exposed_keys)
         .test("known_answers_are_for_replay_only", refuses_known_answers)
+        .test("keys_that_nothing_ends_are_warned_of", warns_of_keys_without_end)
+        .test("init_names_the_keys_of_the_store_and_shows_none", names_keys_at_init)
+        .test("a_counter_nonce_is_allowed_only_where_there_is_one", refuses_a_needless_counter_nonce)
         .test("who_configures_no_encryption_is_warned", warns_of_no_encryption)
         .test("metrics_for_the_whole_world_are_refused", refuses_open_metrics)
         .test("without_a_tun_device_it_says_so", needs_a_tun_device)
@@ -98,10 +101,57 @@ fn refuses_known_answers(link: &mut Link) -> TestResult {
     })
 }
 
+fn warns_of_keys_without_end(link: &mut Link) -> TestResult {
+    let mut config = a(true)?;
+    for (more, is_warned) in
+        [("", true), ("lifetime = { soft_bytes = 5 }", true), ("lifetime = { hard_bytes = 5 }", false)]
+    {
+        config.tunnels[0].more = more.to_owned();
+        let folder = link.write(&config)?;
+        let said = verb(&["check"], &folder)?;
+        let told = said.stdout.contains("warning: tunnel a-b: no hard lifetime");
+        ensure(said.code == Some(0) && told == is_warned, || format!("{more}: {said:#?}"))?;
+    }
+    Ok(())
+}
+
+/// What `init` says of keys is not the keys.
+fn names_keys_at_init(link: &mut Link) -> TestResult {
+    let config = a(true)?;
+    let folder = link.write(&config)?;
+    let said = verb(&["init"], &folder)?;
+    let told =
+        ["tunnel a-b: fingerprint of the outbound key ", "only if no gateway ever ran with these keys"];
+    ensure(said.code == Some(0) && told.iter().all(|text| said.stdout.contains(text)), || {
+        format!("{said:#?}")
+    })?;
+    let keys = config.keys();
+    let shown =
+        keys.iter().find(|key| (0..=key.len() - 16).any(|at| said.stdout.contains(&key[at..at + 16])));
+    ensure(shown.is_none(), || format!("a part of a key is in {}", said.stdout))?;
+    // The same keys have the same names, and an existing store may be told that they are fresh.
+    let again = verb(&["init", "--fresh-keys"], &folder)?;
+    let named =
+        |said: &Said| said.stdout.lines().find(|line| line.starts_with("tunnel a-b")).map(str::to_owned);
+    ensure(again.code == Some(0) && named(&again) == named(&said), || format!("{again:#?}"))?;
+    ensure(again.stdout.contains("no key needs to be noted"), || again.stdout.clone())?;
+    verb(&["init"], &folder)?.refused(STATE_IS_WRONG, "exists already")
+}
+
+fn refuses_a_needless_counter_nonce(link: &mut Link) -> TestResult {
+    let mut config = a(true)?;
+    config.tunnels[0].more = "allow_manual_counter_nonce = true".to_owned();
+    let folder = link.write(&config)?;
+    let said = verb(&["check"], &folder)?;
+    let told = said.stderr.contains("allow_manual_counter_nonce") && said.stderr.contains("explicit IVs");
+    ensure(said.code == Some(CONFIGURATION_IS_WRONG) && told, || format!("{said:#?}"))
+}
+
 fn warns_of_no_encryption(link: &mut Link) -> TestResult {
     let warning = "tunnel a-b: null-sha1 does not encrypt";
     let mut config = a(true)?;
     config.unprotected = "mtu = 1400".to_owned();
+    config.tunnels[0].more = "lifetime = { hard_packets = 1000000 }".to_owned();
     for (suite, is_warned) in [("aes128-sha1", false), ("null-sha1", true)] {
         let tunnel = &mut config.tunnels[0];
         tunnel.suite = suite.to_owned();
