@@ -29,6 +29,8 @@ const FEW: usize = 4096;
 const MANY: usize = 4 * FEW;
 /// Tells the process that is counted what to do: packets to move.
 const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
+/// Tells it that all numbers are leased from the start.
+const ALL_LEASED: &str = "TESTUDO_COUNTED_ALL_LEASED";
 /// A ceiling stands so many percent above what was measured: another release of the compiler may move a count a little.
 const ROOM_PERCENT: u64 = 2;
 /// A count so many percent below its ceiling asks for a lower one.
@@ -43,11 +45,20 @@ fn carry(load: Load, packets: usize) {
         Open => load.sealed(MANY),
     };
     let feed = LoopPort::new("load", all).with_limit(packets as u64);
-    turn_until_idle(&mut load.worker(feed, LoopPort::discard("sink")));
+    let mut loaded = load.worker(feed, LoopPort::discard("sink"));
+    if std::env::var_os(ALL_LEASED).is_some() {
+        loaded.lease_all();
+    }
+    turn_until_idle(&mut loaded);
+}
+
+/// Instructions that this program executes for each packet of a load, with these variables in its environment.
+fn measure(name: &str, variables: &[(&str, &str)]) -> f64 {
+    (count(name, MANY, variables) - count(name, FEW, variables)) as f64 / (MANY - FEW) as f64
 }
 
 /// Instructions that this program executes for a load of so many packets.
-fn count(name: &str, packets: usize) -> u64 {
+fn count(name: &str, packets: usize, variables: &[(&str, &str)]) -> u64 {
     let program = std::env::current_exe().expect("a program");
     let folder = std::env::temp_dir().join(format!("testudo-instructions-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -58,6 +69,7 @@ fn count(name: &str, packets: usize) -> u64 {
         .arg(&program)
         .args([name, "--exact", "--test-threads=1"])
         .env(PACKETS, packets.to_string())
+        .envs(variables.iter().copied())
         .output()
         .unwrap_or_else(|e| {
             panic!("valgrind, which counts the instructions, cannot be run: {e}; `make setup` installs it")
@@ -128,7 +140,7 @@ fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels:
     if let Ok(packets) = std::env::var(PACKETS) {
         return carry(load, packets.parse().expect("a number of packets"));
     }
-    let measured = (count(name, MANY) - count(name, FEW)).div_ceil((MANY - FEW) as u64);
+    let measured = measure(name, &[]).ceil() as u64;
     println!("{name}: {measured} instructions a packet, ceiling {}", ceiling(name));
     verdict(measured, ceiling(name)).unwrap_or_else(|complaint| panic!("{name}: {complaint}"));
 }
@@ -155,6 +167,21 @@ cases! {
     fn opening_ipv6_costs_no_more_instructions() = Open, Version::V6, false, 1;
     fn sealing_for_1000_tunnels_costs_no_more_instructions() = Seal, Version::V4, true, 1000;
     fn opening_from_1000_tunnels_costs_no_more_instructions() = Open, Version::V4, true, 1000;
+}
+
+/// What it costs that numbers are leased in blocks, and not all of them at once.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
+fn leasing_costs_less_than_1_percent_of_sealing() {
+    let name = "leasing_costs_less_than_1_percent_of_sealing";
+    let load = Load { direction: Seal, version: Version::V4, udp: false, tunnels: 1 };
+    if let Ok(packets) = std::env::var(PACKETS) {
+        return carry(load, packets.parse().expect("a number of packets"));
+    }
+    let (leased, all_leased) = (measure(name, &[]), measure(name, &[(ALL_LEASED, "1")]));
+    let percent = (leased - all_leased) / all_leased * 100.0;
+    println!("{leased:.2} instructions a packet, {all_leased:.2} with all numbers leased: {percent:.3} %");
+    assert!(percent < 1.0, "leasing costs {percent:.3} %");
 }
 
 #[test]

@@ -10,10 +10,8 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use support::load::Load;
+use support::load::{Load, Loaded};
 use testudo_crypto::Direction;
-use testudo_gateway::Worker;
-use testudo_ipsec::Moment;
 use testudo_packet::{MEASURED_OF, ticks};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -24,16 +22,16 @@ const TURNS: usize = 2000;
 const LOAD: Load = Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1 };
 
 /// The median ticks of turns that were measured, and of those that were not.
-fn medians(worker: &mut Worker, mut before: impl FnMut()) -> (u64, u64) {
+fn medians(load: &mut Loaded, mut before: impl FnMut()) -> (u64, u64) {
     let (mut measured, mut others) = (Vec::new(), Vec::new());
     while measured.len() < TURNS {
         before();
-        let batches = worker.outbound_stages().batches;
+        let batches = load.worker.outbound_stages().batches;
         let start = ticks();
-        let moved = worker.turn(Moment::default()).expect("ports in memory do not fail");
+        let moved = load.turn();
         let took = ticks().wrapping_sub(start);
         assert!(moved > 0, "the load has run dry");
-        let kind = if worker.outbound_stages().batches > batches { &mut measured } else { &mut others };
+        let kind = if load.worker.outbound_stages().batches > batches { &mut measured } else { &mut others };
         kind.push(took);
     }
     let median = |of: &mut [u64]| *of.select_nth_unstable(of.len() / 2).1;

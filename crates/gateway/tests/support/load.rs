@@ -3,11 +3,13 @@
 use super::Inner;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector,
-    Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Demand, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -54,6 +56,35 @@ impl Engine for Nothing {
     }
 }
 
+/// A worker, and what leases it numbers as a gateway's control plane does: in blocks that follow the rate, asked for and granted
+/// between two turns.
+pub struct Loaded {
+    pub worker: Worker,
+    sas: Vec<(Arc<Lease>, Demand)>,
+    is_asked: Arc<AtomicBool>,
+    turns: u64,
+}
+
+impl Loaded {
+    /// A turn of the worker, and the numbers that it asked for. Time is the number of turns: each takes a tenth of a millisecond.
+    pub fn turn(&mut self) -> usize {
+        let moved = self.worker.turn(Moment::default()).expect("ports in memory do not fail");
+        self.turns += 1;
+        if self.is_asked.swap(false, Ordering::Relaxed) {
+            let now = Moment(Duration::from_micros(100 * self.turns));
+            for (lease, demand) in self.sas.iter_mut().filter(|(lease, _)| lease.take_request()) {
+                lease.grant(lease.end() + demand.next_block(now));
+            }
+        }
+        moved
+    }
+
+    /// Blocks of numbers are granted without end from here on: nobody will ask again.
+    pub fn lease_all(&mut self) {
+        self.sas.iter().for_each(|(lease, _)| lease.grant(1 << 40));
+    }
+}
+
 /// What the packets of a load are, and how many tunnels they are spread over, packet by packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
@@ -67,7 +98,7 @@ pub struct Load {
 
 impl Load {
     /// A worker that takes what `feed` gives, under this load, and gives what becomes of it to `sink`.
-    pub fn worker(&self, feed: impl Port + 'static, sink: impl Port + 'static) -> Worker {
+    pub fn worker(&self, feed: impl Port + 'static, sink: impl Port + 'static) -> Loaded {
         let (feed, sink): (Box<dyn Port>, Box<dyn Port>) = (Box::new(feed), Box::new(sink));
         let ports = match self.direction {
             Direction::Seal => PortPair { protected: feed, unprotected: sink },
@@ -78,12 +109,20 @@ impl Load {
         let tunnels = 0..self.tunnels;
         let policy = |n| Policy { selector: self.selector(n), action: Action::Protect(TunnelIndex(n)) };
         let policies = Some(Arc::new(Spd::new(tunnels.clone().map(policy).collect())));
-        let install = tunnels.map(|number| self.tunnel(number)).collect();
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let lease = |_| {
+            let (is_asked, demand) = (Arc::clone(&is_asked), Demand::default());
+            let ask = Arc::new(move || is_asked.store(true, Ordering::Relaxed));
+            (Arc::new(Lease::with_waker(1 + demand.block(), ask)), demand)
+        };
+        let sas: Vec<_> = tunnels.clone().map(lease).collect();
+        let install = tunnels.zip(&sas).map(|(number, (lease, _))| self.tunnel(number, Arc::clone(lease)));
+        let install = install.collect();
         let update = Update { policies, install, ..Update::default() };
         for (_, outcome) in worker.update(update, Moment::default()) {
             outcome.expect("the tunnel can be installed");
         }
-        worker
+        Loaded { worker, sas, is_asked, turns: 0 }
     }
 
     /// Inner packets, as many for each tunnel, no two alike.
@@ -136,7 +175,7 @@ impl Load {
         }
     }
 
-    fn tunnel(&self, number: u32) -> TunnelInstall {
+    fn tunnel(&self, number: u32, lease: Arc<Lease>) -> TunnelInstall {
         let suite = Suite::Aes128Gcm16;
         let ends = match self.version {
             Version::V4 => ["192.0.2.1", "198.51.100.2"],
@@ -172,7 +211,7 @@ impl Load {
             outbound: sa(outbound),
             inbound: sa(inbound),
             first_sequence: 1,
-            lease: Arc::new(Lease::until(1 << 40)),
+            lease,
             iv_mask: 0,
         };
         let keys = KeyPair { outbound: key(), inbound: key() };
@@ -187,8 +226,9 @@ enum Site {
 }
 
 /// Turns until there is nothing left to take. Everything must have come out.
-pub fn turn_until_idle(worker: &mut Worker) {
-    while worker.turn(Moment::default()).expect("ports in memory do not fail") > 0 {}
+pub fn turn_until_idle(loaded: &mut Loaded) {
+    while loaded.turn() > 0 {}
+    let worker = &loaded.worker;
     let (a, b) = (worker.protected_port().counters(), worker.unprotected_port().counters());
     assert_eq!(a.rx_packets + b.rx_packets, a.tx_packets + b.tx_packets, "{:?}", worker.pool().drops());
 }

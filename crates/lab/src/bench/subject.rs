@@ -11,7 +11,7 @@ use testudo_port_memory::{LoopPort, SinkHandle, SinkPort};
 
 use super::case::{Case, Way};
 use super::error::Wrong;
-use super::tunnels::{self, OVERHEAD_BYTES};
+use super::tunnels::{self, OVERHEAD_BYTES, Supply};
 
 /// Buffers of the pool: more than are ever under way, unless an engine is asynchronous.
 const BUFFERS: usize = 4096;
@@ -38,6 +38,7 @@ pub(super) struct Run {
 /// A gateway whose packets go one way.
 pub(super) struct Subject {
     worker: Worker,
+    supply: Supply,
     clock: SystemClock,
     way: Way,
     /// What the last port is given.
@@ -73,8 +74,8 @@ impl Subject {
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
         let mut worker = Worker::new(ports, pool, vec![engine], Arc::default());
         worker.set_formation(case.order.formation());
-        tunnels::install(&mut worker, case, way)?;
-        Ok(Self { worker, clock: SystemClock::default(), way, sink })
+        let supply = tunnels::install(&mut worker, case, way)?;
+        Ok(Self { worker, supply, clock: SystemClock::default(), way, sink })
     }
 
     /// What was taken from the first port, and given to the last.
@@ -102,7 +103,10 @@ impl Subject {
 
     /// The clock is read for each turn, as `testudo run` does.
     fn turn(&mut self) -> Result<usize, Wrong> {
-        self.worker.turn(self.clock.now()).map_err(|e| e.to_string())
+        let now = self.clock.now();
+        let moved = self.worker.turn(now).map_err(|e| e.to_string())?;
+        self.supply.serve(now);
+        Ok(moved)
     }
 
     /// Turns until `packets` more have come out.
@@ -174,7 +178,8 @@ impl Subject {
 
     /// New sequence numbers and replay windows, as after an exchange of keys.
     pub(super) fn reinstall(&mut self, case: &Case) -> Result<(), Wrong> {
-        tunnels::reinstall(&mut self.worker, case, self.way)
+        self.supply = tunnels::reinstall(&mut self.worker, case, self.way)?;
+        Ok(())
     }
 
     /// Every packet that went in must have come out.

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent,
-    TunnelIndex, TunnelParameters,
+    Action, Demand, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd,
+    Spent, TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
 
@@ -17,8 +18,6 @@ use super::load::{bytes, destination};
 
 /// The replay window of `testudo run`, if its configuration says nothing else.
 const REPLAY_WINDOW: u32 = 4096;
-/// More numbers than any measurement takes.
-const NUMBERS: u64 = 1 << 40;
 /// Outer headers, ESP header, IV, padding, trailer and ICV of any suite, and something more.
 pub(super) const OVERHEAD_BYTES: usize = 256;
 
@@ -51,8 +50,38 @@ fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
     SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
+/// Leases sequence numbers as a gateway's control plane does, in blocks that follow the rate, out of a store in memory that answers
+/// between two turns.
+#[derive(Debug, Default)]
+pub(super) struct Supply {
+    sas: Vec<(Arc<Lease>, Demand)>,
+    is_asked: Arc<AtomicBool>,
+}
+
+impl Supply {
+    /// The first lease of another SA.
+    fn lease(&mut self) -> Arc<Lease> {
+        let (is_asked, demand) = (Arc::clone(&self.is_asked), Demand::default());
+        let ask = Arc::new(move || is_asked.store(true, Ordering::Relaxed));
+        let lease = Arc::new(Lease::with_waker(1 + demand.block(), ask));
+        self.sas.push((Arc::clone(&lease), demand));
+        lease
+    }
+
+    /// Grants another block to each SA that asked for one.
+    #[inline]
+    pub(super) fn serve(&mut self, now: Moment) {
+        if self.is_asked.load(Ordering::Relaxed) {
+            self.is_asked.store(false, Ordering::Relaxed);
+            for (lease, demand) in self.sas.iter_mut().filter(|(lease, _)| lease.take_request()) {
+                lease.grant(lease.end() + demand.next_block(now));
+            }
+        }
+    }
+}
+
 /// Tunnel `number` on the side whose packets go `side`: outbound from here, or inbound to here.
-fn tunnel(case: &Case, number: u32, side: Way) -> Result<TunnelInstall, Wrong> {
+fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<TunnelInstall, Wrong> {
     let (there, back) = (0x10_0000 + 2 * number, 0x10_0001 + 2 * number);
     let ends = [Ipv4Addr::new(1, 1, 1, 1), Ipv4Addr::new(2, 2, 2, 2)].map(IpAddr::V4);
     let (local, remote, outbound, inbound) = match side {
@@ -75,7 +104,7 @@ fn tunnel(case: &Case, number: u32, side: Way) -> Result<TunnelInstall, Wrong> {
         outbound: sa(outbound, &keys.outbound),
         inbound: sa(inbound, &keys.inbound),
         first_sequence: 1,
-        lease: Arc::new(Lease::until(NUMBERS)),
+        lease,
         iv_mask: 0,
     };
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
@@ -109,23 +138,25 @@ fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
 }
 
 /// Installs the tunnels of `case` and their policies.
-pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<(), Wrong> {
+pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
     let policies = Arc::new(Spd::new(policies(case, side)?));
     apply(worker, case, side, Update { policies: Some(policies), ..Update::default() })
 }
 
 /// Removes the tunnels and installs them anew, with sequence numbers from 1 and empty replay windows.
-pub(super) fn reinstall(worker: &mut Worker, case: &Case, side: Way) -> Result<(), Wrong> {
+pub(super) fn reinstall(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
     let remove = (0..case.sas).map(TunnelIndex).collect();
     apply(worker, case, side, Update { remove, ..Update::default() })
 }
 
-fn apply(worker: &mut Worker, case: &Case, side: Way, mut update: Update) -> Result<(), Wrong> {
-    update.install = (0..case.sas).map(|number| tunnel(case, number, side)).collect::<Result<_, Wrong>>()?;
+fn apply(worker: &mut Worker, case: &Case, side: Way, mut update: Update) -> Result<Supply, Wrong> {
+    let mut supply = Supply::default();
+    let tunnels = (0..case.sas).map(|number| tunnel(case, number, side, supply.lease()));
+    update.install = tunnels.collect::<Result<_, Wrong>>()?;
     for (_, outcome) in worker.update(update, Moment::default()) {
         outcome.map_err(|e| e.to_string())?;
     }
-    Ok(())
+    Ok(supply)
 }
 
 #[cfg(test)]
