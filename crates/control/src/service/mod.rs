@@ -3,7 +3,7 @@
 //! ```text
 //!   Configuration ──► assemble ──► InstalledTunnels ──► Update ──► worker          (start, SIGHUP)
 //!   Store ──► leases (granted by a supplier's thread) ──► Lease           (when an SA asks)
-//!   worker ──► windows and usages (saved once a second and at the end) ──► Store
+//!   worker ──► windows and usages (saved while they change, and at the end) ──► Store
 //!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
 //! ```
 //!
