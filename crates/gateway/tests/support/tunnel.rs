@@ -193,8 +193,8 @@ impl LeaseTwin {
         let lease = Arc::new(Lease::until(*noted));
         self.granted.insert(spi, Arc::clone(&lease));
         self.starts += 1;
-        let of_sa = Random::new(spi.into()).word() >> 16;
-        let of_start = Random::new(self.starts).word() << 48;
+        let of_sa = Rng::with_seed(spi.into()).u64(..) >> 16;
+        let of_start = Rng::with_seed(self.starts).u64(..) << 48;
         (first, lease, of_sa | of_start)
     }
 
