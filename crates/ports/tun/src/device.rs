@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::vnet::VNET_HEADER_BYTES;
 use rustix::fs::{Mode, OFlags};
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const NODE: &str = "/dev/net/tun";
@@ -19,9 +19,30 @@ pub struct Offloads {
     pub udp: bool,
 }
 
+/// A queue of frames, each with its [`VnetHeader`](crate::vnet::VnetHeader) before it: the kernel's, or a twin in memory.
+pub trait FrameDevice: Send {
+    /// Reads one frame, scattered over `slices` as readv(2) does; returns its bytes. `WouldBlock` if there is none now.
+    ///
+    /// # Errors
+    /// Those of readv(2).
+    fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// Writes one frame, gathered from `slices` as writev(2) does.
+    ///
+    /// # Errors
+    /// Those of writev(2).
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// What the other side leaves to us.
+    fn offloads(&self) -> Offloads;
+
+    /// What to wait for frames on; `None` where there is nothing to wait for.
+    fn readiness(&self) -> Option<BorrowedFd<'_>>;
+}
+
 /// An open, non-blocking queue of a TUN interface. Closing the last one removes the interface.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub struct Device {
     file: OwnedFd,
     offloads: Offloads,
 }
@@ -40,15 +61,27 @@ impl Device {
             .map_err(|source| OpenError::Io { action: format!("set up the offloads of {name}"), source })?;
         Ok(Self { file, offloads })
     }
-
-    pub(crate) fn offloads(&self) -> Offloads {
-        self.offloads
-    }
 }
 
-impl AsFd for Device {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+impl FrameDevice for Device {
+    fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match rustix::io::readv(&self.file, slices) {
+            // The link is down: it may come up again.
+            Err(rustix::io::Errno::IO) => Err(io::ErrorKind::WouldBlock.into()),
+            other => other.map_err(io::Error::from),
+        }
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        rustix::io::writev(&self.file, slices).map_err(io::Error::from)
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 }
 

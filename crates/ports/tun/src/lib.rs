@@ -43,7 +43,7 @@ mod transmit;
 pub mod vnet;
 mod watch;
 
-pub use device::Offloads;
+pub use device::{Device, FrameDevice, Offloads};
 pub use error::{ConfigureError, OpenError};
 pub use port::{TunConfig, TunPort};
 pub use watch::{LinkChange, LinkWatch};

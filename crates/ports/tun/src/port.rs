@@ -1,12 +1,12 @@
 //! The port: one queue of a TUN interface.
 
 use crate::configure::{self, Prefix};
-use crate::device::{Device, Offloads};
+use crate::device::{Device, FrameDevice, Offloads};
 use crate::error::{ConfigureError, OpenError};
 use crate::receive::Receiver;
 use crate::transmit::transmit;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 
 /// What kind of TUN interface to open.
@@ -27,9 +27,9 @@ impl TunConfig {
 }
 
 /// One queue of a TUN interface. The interface goes away with its last queue.
-pub struct TunPort {
+pub struct TunPort<D = Device> {
     name: String,
-    device: Device,
+    device: D,
     receiver: Receiver,
     counters: PortCounters,
 }
@@ -40,9 +40,7 @@ impl TunPort {
     /// # Errors
     /// [`OpenError`] says what is missing: the driver, the permission, the name.
     pub fn open(config: &TunConfig) -> Result<Self, OpenError> {
-        let device = Device::open(&config.name, config.multi_queue)?;
-        let counters = PortCounters::default();
-        Ok(Self { name: config.name.clone(), device, receiver: Receiver::new(), counters })
+        Device::open(&config.name, config.multi_queue).map(|device| Self::over(&config.name, device))
     }
 
     /// Sets MTU (bytes) and addresses, takes the interface into operation, and routes `routes` into it.
@@ -51,6 +49,15 @@ impl TunPort {
     /// [`ConfigureError`] names the first step that the kernel refused; earlier steps stay done.
     pub fn configure(&self, addresses: &[Prefix], mtu: u32, routes: &[Prefix]) -> Result<(), ConfigureError> {
         configure::apply(&self.name, addresses, mtu, routes)
+    }
+}
+
+impl<D: FrameDevice> TunPort<D> {
+    /// A port over a device that is open already.
+    #[must_use]
+    pub fn over(name: &str, device: D) -> Self {
+        let counters = PortCounters::default();
+        Self { name: name.to_owned(), device, receiver: Receiver::new(), counters }
     }
 
     /// What the kernel agreed to.
@@ -70,7 +77,7 @@ impl TunPort {
     }
 }
 
-impl Port for TunPort {
+impl<D: FrameDevice> Port for TunPort<D> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -78,11 +85,7 @@ impl Port for TunPort {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let device = &self.device;
         let before = batch.len();
-        let read = |slices: &mut [io::IoSliceMut<'_>]| match rustix::io::readv(device, slices) {
-            // The link is down: it may come up again.
-            Err(rustix::io::Errno::IO) => Err(io::ErrorKind::WouldBlock.into()),
-            other => other.map_err(io::Error::from),
-        };
+        let read = |slices: &mut [io::IoSliceMut<'_>]| device.read(slices);
         let received = self.receiver.receive(pool, batch, read).map_err(|e| self.error("receive", e))?;
         self.counters.rx_packets += received.packets;
         self.counters.rx_bytes += received.bytes;
@@ -92,7 +95,7 @@ impl Port for TunPort {
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let device = &self.device;
-        let write = |slices: &[io::IoSlice<'_>]| rustix::io::writev(device, slices).map_err(io::Error::from);
+        let write = |slices: &[io::IoSlice<'_>]| device.write(slices);
         let sent = transmit(pool, batch, device.offloads().udp, write).map_err(|e| self.error("send", e))?;
         self.counters.tx_packets += sent.packets;
         self.counters.tx_bytes += sent.bytes;
@@ -101,7 +104,7 @@ impl Port for TunPort {
     }
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.device.as_fd()]
+        self.device.readiness().into_iter().collect()
     }
 
     /// Segments of one flow become a super-frame.
