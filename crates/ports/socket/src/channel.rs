@@ -1,6 +1,7 @@
 //! One open endpoint: its socket, and what was learnt about it.
 
 use crate::error::OpenError;
+use crate::kernel::MessageSocket;
 use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
 use crate::raw_receive;
 use crate::sys::Socket;
@@ -12,8 +13,8 @@ use testudo_packet::{Batch, Pool};
 const RETRIES: usize = 8;
 
 /// An open endpoint.
-pub(crate) struct Channel {
-    pub(crate) socket: Socket,
+pub(crate) struct Channel<S> {
+    pub(crate) socket: S,
     pub(crate) endpoint: Endpoint,
     /// `None` for raw ESP.
     receiver: Option<UdpReceiver>,
@@ -22,12 +23,17 @@ pub(crate) struct Channel {
     dont_fragment: bool,
 }
 
-impl Channel {
+impl Channel<Socket> {
     pub(crate) fn open(endpoint: Endpoint, config: &SocketConfig) -> Result<Self, OpenError> {
-        let (socket, endpoint) = open::endpoint(endpoint, config)?;
+        open::endpoint(endpoint, config).map(|(socket, endpoint)| Self::new(endpoint, socket))
+    }
+}
+
+impl<S: MessageSocket> Channel<S> {
+    pub(crate) fn new(endpoint: Endpoint, socket: S) -> Self {
         let is_udp = endpoint.encapsulation != Encapsulation::RawEsp;
         let receiver = is_udp.then(UdpReceiver::new);
-        Ok(Self { socket, endpoint, receiver, joins: is_udp, dont_fragment: true })
+        Self { socket, endpoint, receiver, joins: is_udp, dont_fragment: true }
     }
 
     /// Fills `batch` from the socket.
@@ -62,7 +68,7 @@ impl Channel {
     /// Makes the socket send with or without DF from now on.
     pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
         if self.dont_fragment != wanted && self.endpoint.local.is_ipv4() {
-            open::set_dont_fragment(&self.socket, self.endpoint.local, wanted)?;
+            self.socket.set_dont_fragment(self.endpoint.local, wanted)?;
             self.dont_fragment = wanted;
         }
         Ok(())

@@ -17,13 +17,13 @@ pub(crate) struct Control {
 
 /// What the kernel said about a datagram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Received {
+pub struct About {
     /// Size of each datagram, if several came together.
-    pub(crate) gro_size: Option<usize>,
+    pub gro_size: Option<usize>,
     /// DSCP and ECN.
-    pub(crate) traffic_class: u8,
+    pub traffic_class: u8,
     /// Where it was sent to.
-    pub(crate) destination: Option<IpAddr>,
+    pub destination: Option<IpAddr>,
 }
 
 impl Control {
@@ -87,18 +87,24 @@ impl Control {
     }
 
     /// Reads what the kernel wrote to [`storage`](Self::storage), `length` bytes of it.
-    pub(crate) fn read(&self, length: usize) -> Received {
-        let mut received = Received::default();
-        let mut rest = self.bytes.get(..length).unwrap_or_default();
-        while let Some((level, kind, data, after)) = next_message(rest) {
-            received.take(level, kind, data);
-            rest = after;
-        }
-        received
+    pub(crate) fn read(&self, length: usize) -> About {
+        About::read(self.bytes.get(..length).unwrap_or_default())
     }
 }
 
-impl Received {
+impl About {
+    /// Reads control messages as they lie in memory (cmsg(3)). Reading ends at a length that lies.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
+        let mut about = Self::default();
+        let mut rest = bytes;
+        while let Some((level, kind, data, after)) = next_message(rest) {
+            about.take(level, kind, data);
+            rest = after;
+        }
+        about
+    }
+
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
@@ -164,7 +170,7 @@ mod tests {
         control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());
         control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0, 0, 0, 0, 1, 1, 1, 1, 192, 0, 2, 7]);
         let length = control.bytes().len();
-        let expected = Received {
+        let expected = About {
             gro_size: Some(1400),
             traffic_class: 0xB9,
             destination: Some("192.0.2.7".parse().unwrap()),
@@ -181,7 +187,7 @@ mod tests {
             let mut control = Control::EMPTY;
             control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());
             control.bytes[..size_of::<usize>()].copy_from_slice(&lie.to_ne_bytes());
-            assert_eq!(control.read(CONTROL_BYTES), Received::default(), "{lie}");
+            assert_eq!(control.read(CONTROL_BYTES), About::default(), "{lie}");
         }
     }
 }

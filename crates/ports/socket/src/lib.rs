@@ -32,6 +32,7 @@ mod control;
 mod datagram;
 mod error;
 mod header;
+mod kernel;
 mod open;
 mod port;
 mod raw_receive;
@@ -39,6 +40,10 @@ mod sys;
 mod transmit;
 mod udp_receive;
 
+pub use control::About;
 pub use error::OpenError;
+pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};
 pub use port::SocketPort;
+pub use sys::Socket;
+pub use transmit::Bypass;

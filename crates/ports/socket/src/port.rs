@@ -2,19 +2,21 @@
 
 use crate::channel::Channel;
 use crate::error::OpenError;
+use crate::kernel::MessageSocket;
 use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
+use crate::sys::Socket;
 use crate::transmit::{Bypass, transmit};
 use crate::udp_receive::Received;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 
 /// The sockets of one or more endpoints.
-pub struct SocketPort {
+pub struct SocketPort<S = Socket> {
     name: String,
-    channels: Vec<Channel>,
-    bypass: Bypass,
+    channels: Vec<Channel<S>>,
+    bypass: Bypass<S>,
     /// Whose turn it is to be first.
     next: usize,
     counters: PortCounters,
@@ -35,11 +37,23 @@ impl SocketPort {
                 return Err(OpenError::Duplicate(endpoint.to_string()));
             }
         }
-        let channels: Vec<Channel> =
+        let channels: Vec<_> =
             config.endpoints.iter().map(|&e| Channel::open(e, config)).collect::<Result<_, _>>()?;
-        let bypass = open_bypass(config)?;
+        Ok(Self::with_channels(channels, open_bypass(config)?))
+    }
+}
+
+impl<S: MessageSocket> SocketPort<S> {
+    /// A port over sockets that are open already.
+    #[must_use]
+    pub fn over(sockets: impl IntoIterator<Item = (Endpoint, S)>, bypass: Bypass<S>) -> Self {
+        let channels = sockets.into_iter().map(|(endpoint, socket)| Channel::new(endpoint, socket));
+        Self::with_channels(channels.collect(), bypass)
+    }
+
+    fn with_channels(channels: Vec<Channel<S>>, bypass: Bypass<S>) -> Self {
         let names: Vec<_> = channels.iter().map(|c| c.endpoint.to_string()).collect();
-        Ok(Self { name: names.join(", "), channels, bypass, next: 0, counters: PortCounters::default() })
+        Self { name: names.join(", "), channels, bypass, next: 0, counters: PortCounters::default() }
     }
 
     /// The endpoints as they are bound: with the ports that the kernel chose.
@@ -50,7 +64,7 @@ impl SocketPort {
     /// UDP endpoints on which the system refused to segment (an interface without checksum offload, for example): packets leave there
     /// one by one. To be told to the user once.
     pub fn endpoints_without_segmentation(&self) -> impl Iterator<Item = Endpoint> + '_ {
-        let udp = |channel: &&Channel| channel.endpoint.encapsulation != Encapsulation::RawEsp;
+        let udp = |channel: &&Channel<S>| channel.endpoint.encapsulation != Encapsulation::RawEsp;
         self.channels.iter().filter(udp).filter(|channel| !channel.joins).map(|channel| channel.endpoint)
     }
 
@@ -66,9 +80,9 @@ impl SocketPort {
 }
 
 /// Sockets for packets in clear, if they are wanted and have an interface to leave by. A host without IPv6 has one less.
-fn open_bypass(config: &SocketConfig) -> Result<Bypass, OpenError> {
+fn open_bypass(config: &SocketConfig) -> Result<Bypass<Socket>, OpenError> {
     if !config.bypass || config.interface.is_none() {
-        return Ok(Bypass::default());
+        return Ok(Bypass { v4: None, v6: None });
     }
     let v4 = open::bypass(IpAddr::V4(Ipv4Addr::UNSPECIFIED), config)?;
     let v6 = match open::bypass(IpAddr::V6(Ipv6Addr::UNSPECIFIED), config) {
@@ -78,7 +92,7 @@ fn open_bypass(config: &SocketConfig) -> Result<Bypass, OpenError> {
     Ok(Bypass { v4: Some(v4), v6 })
 }
 
-impl Port for SocketPort {
+impl<S: MessageSocket> Port for SocketPort<S> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -94,7 +108,7 @@ impl Port for SocketPort {
                 break;
             }
         }
-        self.next = (self.next + 1) % self.channels.len();
+        self.next = (self.next + 1) % self.channels.len().max(1);
         self.counters.rx_packets += done.packets;
         self.counters.rx_bytes += done.bytes;
         self.counters.rx_calls += done.calls;
@@ -112,7 +126,7 @@ impl Port for SocketPort {
     }
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
-        self.channels.iter().map(|channel| channel.socket.as_fd()).collect()
+        self.channels.iter().filter_map(|channel| channel.socket.readiness()).collect()
     }
 
     /// While the system segments for any endpoint. Raw ESP sockets and those without the offload send each packet by itself.

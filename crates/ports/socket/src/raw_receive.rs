@@ -1,8 +1,8 @@
 //! Receiving from raw ESP sockets: a datagram each, many a call.
 
 use crate::header::Outer;
+use crate::kernel::{Incoming, MessageSocket};
 use crate::open::Endpoint;
-use crate::sys::{Incoming, Socket};
 use crate::udp_receive::Received;
 use arrayvec::ArrayVec;
 use std::io::{self, IoSliceMut};
@@ -13,7 +13,7 @@ use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 /// # Errors
 /// Those of recvmmsg(2).
 pub(crate) fn receive(
-    socket: &Socket,
+    socket: &impl MessageSocket,
     endpoint: &Endpoint,
     pool: &mut Pool,
     batch: &mut Batch,
@@ -45,7 +45,7 @@ pub(crate) fn receive(
 }
 
 fn receive_into(
-    socket: &Socket,
+    socket: &impl MessageSocket,
     staged: &mut Batch,
     packet_bytes: usize,
     received: &mut ArrayVec<Incoming, BATCH_SIZE>,

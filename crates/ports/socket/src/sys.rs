@@ -3,34 +3,18 @@
 //! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic classes need.
 
 use crate::address::{MAX_ADDRESS_BYTES, RawAddress};
-use crate::control::{CONTROL_BYTES, Control, Received};
+use crate::control::{CONTROL_BYTES, Control};
+use crate::kernel::{Incoming, MessageSocket, Outgoing};
+use crate::open;
 use arrayvec::ArrayVec;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
+use std::io::{self, IoSliceMut};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use testudo_packet::BATCH_SIZE;
 
-/// A non-blocking socket.
+/// A non-blocking socket of the kernel's.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
-
-/// A message to be sent: one datagram, or several if its control data asks for segmentation.
-pub(crate) struct Outgoing<'a> {
-    pub(crate) destination: RawAddress,
-    pub(crate) control: Control,
-    pub(crate) slices: &'a [IoSlice<'a>],
-}
-
-/// A message that was received.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Incoming {
-    /// Bytes of the message: more than were asked for if it was cut.
-    pub(crate) bytes: usize,
-    pub(crate) cut: bool,
-    /// The sender, if the kernel gave an IP address.
-    pub(crate) source: Option<SocketAddr>,
-    pub(crate) about: Received,
-}
+pub struct Socket(OwnedFd);
 
 /// Where the kernel writes sender and control data of one message.
 struct Beside {
@@ -56,9 +40,10 @@ impl Socket {
             unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
 
-    /// Receives one message, scattered over `slices`.
-    pub(crate) fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
+impl MessageSocket for Socket {
+    fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
         let mut beside = Beside::new();
         let mut header = receive_header(slices, &mut beside);
         // SAFETY: `header` points to `slices` and `beside`, which outlive the call, are not used during it, and are as long as it says.
@@ -70,9 +55,7 @@ impl Socket {
         Ok(incoming(&header, bytes, &beside))
     }
 
-    /// Receives up to `messages.len()` messages, at most `N`, each scattered over its own slices, and puts what is to be known of them in
-    /// `received`, instead of what was there. Nothing received is an error, `WouldBlock`.
-    pub(crate) fn receive_many<const N: usize>(
+    fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
         received: &mut ArrayVec<Incoming, N>,
@@ -102,8 +85,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends messages in order, at most 64, and returns how many were taken: at least one. An error is about the first.
-    pub(crate) fn send_many(&self, messages: &[Outgoing<'_>]) -> io::Result<usize> {
+    fn send_many(&self, messages: &[Outgoing<'_>]) -> io::Result<usize> {
         let mut headers: ArrayVec<libc::mmsghdr, BATCH_SIZE> = messages
             .iter()
             .take(BATCH_SIZE)
@@ -116,6 +98,14 @@ impl Socket {
         // mutable because the structure serves receiving too.
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn set_dont_fragment(&self, local: IpAddr, wanted: bool) -> io::Result<()> {
+        open::set_dont_fragment(self, local, wanted)
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 

@@ -4,7 +4,7 @@ use crate::address::RawAddress;
 use crate::channel::{Channel, is_fatal};
 use crate::control::Control;
 use crate::datagram::{Datagram, Way};
-use crate::sys::{Outgoing, Socket};
+use crate::kernel::{MessageSocket, Outgoing};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -15,10 +15,12 @@ use testudo_wire::ip::Version;
 const MAX_MESSAGE_BYTES: usize = 65_535 - 48;
 
 /// Sockets for packets in clear; `None` if the port has no interface for them.
-#[derive(Default)]
-pub(crate) struct Bypass {
-    pub(crate) v4: Option<Socket>,
-    pub(crate) v6: Option<Socket>,
+#[derive(Debug)]
+pub struct Bypass<S> {
+    /// For IPv4.
+    pub v4: Option<S>,
+    /// For IPv6.
+    pub v6: Option<S>,
 }
 
 type Datagrams = ArrayVec<Result<Datagram, DropReason>, BATCH_SIZE>;
@@ -48,9 +50,9 @@ enum Stop {
 ///
 /// # Errors
 /// Those that mean that a socket is unusable.
-pub(crate) fn transmit(
-    channels: &mut [Channel],
-    bypass: &Bypass,
+pub(crate) fn transmit<S: MessageSocket>(
+    channels: &mut [Channel<S>],
+    bypass: &Bypass<S>,
     pool: &mut Pool,
     batch: &mut Batch,
 ) -> io::Result<Sent> {
@@ -68,7 +70,7 @@ pub(crate) fn transmit(
 }
 
 /// Addresses every packet of a batch, by the one before it where they are alike. The list is filled where it stands: it has thousands of bytes.
-fn address_all(channels: &[Channel], batch: &Batch, datagrams: &mut Datagrams) {
+fn address_all<S>(channels: &[Channel<S>], batch: &Batch, datagrams: &mut Datagrams) {
     let endpoints = channels.iter().map(|c| &c.endpoint);
     let mut before: &[u8] = &[];
     for buffer in batch {
@@ -84,7 +86,7 @@ fn address_all(channels: &[Channel], batch: &Batch, datagrams: &mut Datagrams) {
 
 impl Dispatch<'_> {
     /// Goes through the batch, run by run of packets that leave by one socket with the same options.
-    fn run(&mut self, channels: &mut [Channel], bypass: &Bypass) -> Result<(), Stop> {
+    fn run<S: MessageSocket>(&mut self, channels: &mut [Channel<S>], bypass: &Bypass<S>) -> Result<(), Stop> {
         let mut at = 0;
         while let Some(first) = self.datagrams.get(at) {
             let first = match *first {
@@ -114,7 +116,7 @@ impl Dispatch<'_> {
 
     fn send_by_endpoint(
         &mut self,
-        channel: &mut Channel,
+        channel: &mut Channel<impl MessageSocket>,
         dont_fragment: bool,
         run: Range<usize>,
     ) -> Result<(), Stop> {
@@ -145,7 +147,12 @@ impl Dispatch<'_> {
         lengths().all(|bytes| bytes == first) && first * (message.len() + 1) <= MAX_MESSAGE_BYTES
     }
 
-    fn send_in_clear(&mut self, bypass: &Bypass, version: Version, run: Range<usize>) -> Result<(), Stop> {
+    fn send_in_clear(
+        &mut self,
+        bypass: &Bypass<impl MessageSocket>,
+        version: Version,
+        run: Range<usize>,
+    ) -> Result<(), Stop> {
         let socket = if version == Version::V4 { &bypass.v4 } else { &bypass.v6 };
         match socket {
             // What waits here would hold up the tunnels' packets behind it; those in clear have senders that try again.
@@ -167,7 +174,7 @@ impl Dispatch<'_> {
     }
 
     /// Sends a run by one socket. `joins` is switched off when the system refuses to segment.
-    fn send(&mut self, socket: &Socket, joins: &mut bool, run: Range<usize>) -> Result<(), Stop> {
+    fn send(&mut self, socket: &impl MessageSocket, joins: &mut bool, run: Range<usize>) -> Result<(), Stop> {
         let mut at = run.start;
         // A message that was refused as a whole is tried again packet by packet.
         let mut retry = Retry { packets: at..at, is_about_joining: false };
@@ -243,7 +250,7 @@ impl Dispatch<'_> {
 
     fn send_messages(
         &mut self,
-        socket: &Socket,
+        socket: &impl MessageSocket,
         run: Range<usize>,
         ranges: &[Range<usize>],
     ) -> io::Result<usize> {

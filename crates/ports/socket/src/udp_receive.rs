@@ -10,8 +10,8 @@
 //! *region*, where it is put together again: one copy.
 
 use crate::header::{Outer, Synthesized};
+use crate::kernel::{Incoming, MessageSocket};
 use crate::open::{Encapsulation, Endpoint};
-use crate::sys::{Incoming, Socket};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSliceMut};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
@@ -75,7 +75,7 @@ impl UdpReceiver {
     /// Those of recvmsg(2), except that `WouldBlock` ends the batch. An error may follow packets that are in the batch.
     pub(crate) fn receive(
         &mut self,
-        socket: &Socket,
+        socket: &impl MessageSocket,
         endpoint: &Endpoint,
         pool: &mut Pool,
         batch: &mut Batch,
@@ -111,7 +111,7 @@ impl UdpReceiver {
     fn receive_super(
         &mut self,
         guess: Guess,
-        socket: &Socket,
+        socket: &impl MessageSocket,
         endpoint: &Endpoint,
         pool: &mut Pool,
         batch: &mut Batch,
@@ -175,7 +175,7 @@ impl UdpReceiver {
     /// Up to [`SINGLES`] messages, each probably a single datagram.
     fn receive_singles(
         &mut self,
-        socket: &Socket,
+        socket: &impl MessageSocket,
         endpoint: &Endpoint,
         pool: &mut Pool,
         batch: &mut Batch,
@@ -299,7 +299,7 @@ impl UdpReceiver {
 }
 
 fn receive_into(
-    socket: &Socket,
+    socket: &impl MessageSocket,
     staged: &mut Batch,
     regions: &mut [Vec<u8>],
     packet_bytes: usize,
