@@ -60,6 +60,9 @@ const fn direction<const LINE: usize>() -> Direction {
     const { LINES[LINE].1 }
 }
 
+/// What stands at the end of an ICV's place until the library has written it. One in 2^64 packets has it there, and is lost.
+const NOT_WRITTEN: [u8; 8] = *b"not made";
+
 /// The IV of the block that becomes the packet's IV ([`Job`] says why).
 static ZEROS: [u8; 16] = [0; 16];
 
@@ -71,7 +74,7 @@ pub(crate) struct Line {
     hash: c_uint,
     key_bytes: c_uint,
     jobs: Box<[ImbJob; BURST_PACKETS]>,
-    /// What packets that are opened should have had behind them.
+    /// What packets that are opened should have had after them; of those that are sealed, the block that becomes the IV.
     digests: Box<[Icv; BURST_PACKETS]>,
     /// What stood where the high halves stand for a while.
     under_high_halves: Box<[[u8; HIGH_HALF_BYTES]; BURST_PACKETS]>,
@@ -171,7 +174,12 @@ impl<'a> Bursts<'_, 'a> {
             *is_broken = true;
             waiting.iter_mut().for_each(|job| line.spoil(job));
         } else if direction::<LINE>() == Direction::Seal {
-            waiting.iter_mut().for_each(|job| job.status = JobStatus::Done);
+            for (at, job) in waiting.iter_mut().enumerate() {
+                match line.is_sealed::<LINE>(at, job) {
+                    Some(true) => job.status = JobStatus::Done,
+                    _ => line.spoil(job),
+                }
+            }
         }
         waiting.clear();
     }
@@ -247,12 +255,18 @@ impl Line {
             *digest.first_chunk_mut()? = (!first).to_ne_bytes();
             *digest.get_mut(..icv.len())?.last_chunk_mut()? = (!last).to_ne_bytes();
         }
+        if direction::<LINE>() == Direction::Seal {
+            *icv.last_chunk_mut()? = NOT_WRITTEN;
+        }
         let mut hashed_bytes = icv_at as u64;
         if let Some(high_half) = high_half {
             // The ICV has 12 bytes or more.
             let place = icv.first_chunk_mut()?;
             *under_high_half = std::mem::replace(place, high_half);
             hashed_bytes += HIGH_HALF_BYTES as u64;
+        }
+        if direction::<LINE>() == Direction::Seal && suite::<LINE>().encrypts() {
+            *digest = *packet.get(iv_at..)?.first_chunk()?;
         }
         let start = packet.as_mut_ptr();
         slot.src = start;
@@ -270,6 +284,17 @@ impl Line {
             slot.dec_keys = aes.map_or(std::ptr::null(), |aes| aes.decrypt.as_ptr().cast());
         }
         Some(())
+    }
+
+    /// Whether the library has done what it said: the block that becomes the IV is another one now (it stays the same for one in 2^128),
+    /// and there is an ICV. `None` is not reached: the job was split a moment ago.
+    #[inline]
+    fn is_sealed<const LINE: usize>(&self, at: usize, job: &mut Job) -> Option<bool> {
+        let EspParts { packet, iv_at, icv_at, .. } = job.esp(suite::<LINE>())?;
+        let is_hashed = *packet.get(icv_at..)?.last_chunk()? != NOT_WRITTEN;
+        let is_encrypted =
+            !suite::<LINE>().encrypts() || packet.get(iv_at..)?.first_chunk()? != self.digests.get(at)?;
+        Some(is_hashed && is_encrypted)
     }
 
     /// Compares each packet's ICV with its digest, and fills those in again, from the first place on, that are authentic and have a text

@@ -9,8 +9,7 @@ use crate::raw::SONAMES;
 use std::ffi::OsStr;
 use std::path::Path;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable,
-    Suite, self_test,
+    Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
 };
 
 /// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
@@ -42,17 +41,15 @@ pub struct IpsecMbEngine {
 }
 
 impl IpsecMbEngine {
-    /// Opens the library that the system knows, and has it compute known answers.
+    /// Opens the library that the system knows. The caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
     ///
     /// # Errors
-    /// [`EngineError::Unavailable`] if it is not there, of an unknown version, or not for this CPU;
-    /// [`EngineError::SelfTest`] if it computes wrongly.
+    /// [`EngineError::Unavailable`] if it is not there, of an unknown version, or not for this CPU.
     pub fn open() -> Result<Self, EngineError> {
         let mut reasons = Vec::new();
         for name in SONAMES {
             match Self::open_named(OsStr::new(name)) {
                 Err(EngineError::Unavailable { reason, .. }) => reasons.push(reason),
-                // Opened, or computing wrongly, which another version on the same machine is not to hide.
                 other => return other,
             }
         }
@@ -74,9 +71,7 @@ impl IpsecMbEngine {
             .map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
         let keys = KeyTable::new(KeyTable::<MbKey>::MAX_KEYS);
         let computed = Box::new([[0; _]; _]);
-        let mut engine = Self { keys, manager, computed };
-        self_test(&mut engine)?;
-        Ok(engine)
+        Ok(Self { keys, manager, computed })
     }
 }
 
@@ -218,12 +213,26 @@ fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, jobs: &mut [J
     }
 }
 
+/// What stands in an ICV's place until the library has written it. One in 2^128 packets has it as its ICV, and is lost.
+const NOT_WRITTEN: Icv = *b"no ICV was made!";
+
 /// Encrypts one packet; what the key or the buffer does not allow is a fault, untouched.
 #[inline]
 fn seal<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job) -> JobStatus {
     let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Seal) else { return JobStatus::Fault };
+    // If the library should ever return without computing, nothing in clear may leave.
+    *icv = NOT_WRITTEN;
     pass.seal(key, nonce, aad, text, icv);
-    JobStatus::Done
+    if same_icv(icv, &NOT_WRITTEN) { spoil(text, icv) } else { JobStatus::Done }
+}
+
+/// Wipes what is neither plaintext nor ciphertext for sure. No fault: another engine would encrypt what may be encrypted already, under the same
+/// nonce, which gives the plaintext.
+#[cold]
+fn spoil(text: &mut [u8], icv: &mut Icv) -> JobStatus {
+    text.fill(0);
+    icv.fill(0);
+    JobStatus::AuthenticationFailed
 }
 
 /// Decrypts one packet, its ICV still to be judged.
@@ -310,6 +319,55 @@ mod tests {
         let directions = [Direction::Seal, Direction::Open];
         let jobs = directions.map(|d| job(d, engine.install(&material, d).unwrap()));
         (engine, jobs.into())
+    }
+
+    /// A library that gives up on its parameters, and says nothing.
+    struct Lazy;
+
+    impl Pass for Lazy {
+        type Key = ();
+
+        fn seal(&mut self, (): &(), _: &[u8; 12], _: &[u8], _: &mut [u8], _: &mut Icv) {}
+
+        fn decrypt(&mut self, (): &(), _: &[u8; 12], _: &[u8], _: &mut [u8], _: &mut Icv) {}
+    }
+
+    #[test]
+    fn a_library_that_encrypts_nothing_lets_nothing_out_in_clear() {
+        let (_, mut jobs) = engine_and_jobs();
+        let job = &mut jobs[0];
+        // Room for 16 bytes of ICV, where this job's suite has 12.
+        job.text_bytes = 44;
+        assert_eq!(seal(&mut Lazy, &(), job), JobStatus::AuthenticationFailed);
+        assert_eq!(job.buffer.bytes(), [[0xA5; 24].as_slice(), &[0; 60]].concat());
+    }
+
+    unsafe extern "C" fn ciphers_nothing(
+        _: *mut ImbMgr,
+        _: *mut ImbJob,
+        count: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+    ) -> u32 {
+        count
+    }
+
+    #[test]
+    fn a_library_that_ciphers_or_hashes_nothing_seals_nothing() {
+        let spoiled = [[0xA5; 8].as_slice(), &[0; 76]].concat();
+        for lazy_at_hashing in [true, false] {
+            let (mut engine, mut jobs) = engine_and_jobs();
+            let functions = &mut engine.manager.chained.as_mut().unwrap().functions;
+            if lazy_at_hashing {
+                functions.hash = hashes_nothing;
+            } else {
+                functions.cipher = ciphers_nothing;
+            }
+            engine.submit(&mut jobs[..1]);
+            assert_eq!(jobs[0].status, JobStatus::AuthenticationFailed, "hashing {lazy_at_hashing}");
+            assert_eq!(jobs[0].buffer.bytes(), spoiled);
+        }
     }
 
     unsafe extern "C" fn hashes_nothing(_: *mut ImbMgr, _: *mut ImbJob, count: u32, _: u32) -> u32 {

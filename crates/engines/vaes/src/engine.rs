@@ -11,7 +11,6 @@ use crate::{NAME, long, short};
 use arrayvec::ArrayVec;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
-    self_test,
 };
 
 /// The longest text: more than an IP datagram can carry.
@@ -86,6 +85,9 @@ impl Checked {
             ("AVX512BW", is_x86_feature_detected!("avx512bw")),
             ("AVX512DQ", is_x86_feature_detected!("avx512dq")),
             ("AVX512VL", is_x86_feature_detected!("avx512vl")),
+            // A hypervisor may show the wide instructions and hide these, which the compiler takes for granted beside them.
+            ("AES", is_x86_feature_detected!("aes")),
+            ("PCLMULQDQ", is_x86_feature_detected!("pclmulqdq")),
             ("VAES", is_x86_feature_detected!("vaes")),
             ("VPCLMULQDQ", is_x86_feature_detected!("vpclmulqdq")),
             ("BMI2", is_x86_feature_detected!("bmi2")),
@@ -100,16 +102,14 @@ impl Checked {
 }
 
 impl VaesEngine {
-    /// Looks at the CPU, and computes known answers.
+    /// Looks at the CPU. The caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
     ///
     /// # Errors
-    /// [`EngineError::Unavailable`] if the CPU lacks an instruction; [`EngineError::SelfTest`] if an answer is wrong.
+    /// [`EngineError::Unavailable`] if the CPU lacks an instruction.
     pub fn open() -> Result<Self, EngineError> {
         let checked = Checked::new()?;
         let keys = KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS);
-        let mut engine = Self { keys, scratch: Scratch::new(), _checked: checked };
-        self_test(&mut engine)?;
-        Ok(engine)
+        Ok(Self { keys, scratch: Scratch::new(), _checked: checked })
     }
 }
 
