@@ -38,10 +38,27 @@ pub use vectors::{VECTORS, Vector};
 pub use vectors_chained::CHAINED as CHAINED_VECTORS;
 
 use std::time::Instant;
-use testudo_crypto::Engine;
+use testudo_crypto::{Engine, EngineError};
 
 /// Makes a fresh engine: each check gets its own.
 pub type MakeEngine<'a> = &'a mut dyn FnMut() -> Box<dyn Engine>;
+
+/// The engine, or `None` where this CPU lacks something and the variable `without` of the environment is 1: a machine where an engine is not tested
+/// must not look like one where it passes.
+///
+/// # Panics
+/// The engine cannot be had, and nobody said that this is meant.
+pub fn unless_it_is_meant<E: Engine>(opened: Result<E, EngineError>, without: &str) -> Option<E> {
+    let is_meant = std::env::var(without).is_ok_and(|value| value == "1");
+    match opened {
+        Ok(engine) => Some(engine),
+        Err(error @ EngineError::Unavailable { .. }) if is_meant => {
+            println!("not tested, as {without}=1 allows: {error}");
+            None
+        }
+        Err(error) => panic!("{error}; where that is meant, set {without}=1"),
+    }
+}
 
 /// Runs all checks. They take seconds on a CPU.
 pub fn run(make: MakeEngine<'_>) -> Report {

@@ -1,11 +1,11 @@
 //! The VAES engine passes the suite and agrees with the portable engine.
 //!
-//! A CPU without the instructions skips these tests, and says so.
+//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is meant.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use fastrand::Rng;
-use testudo_conformance::{differential, drive, random_bytes};
+use testudo_conformance::{differential, drive, random_bytes, unless_it_is_meant};
 use testudo_crypto::{
     Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
@@ -15,14 +15,7 @@ use zeroize::Zeroizing;
 
 /// The engine, or `None` where the CPU lacks something.
 fn open() -> Option<Box<dyn Engine>> {
-    match VaesEngine::open() {
-        Ok(engine) => Some(Box::new(engine)),
-        Err(error @ EngineError::Unavailable { .. }) => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    unless_it_is_meant(VaesEngine::open(), "TESTUDO_WITHOUT_VAES").map(|engine| Box::new(engine) as _)
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! The VAES engine's sixteen lanes of AES-CBC and HMAC-SHA-1, against the portable engine.
 //!
-//! A CPU without the instructions skips these tests, and says so.
+//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is meant.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use fastrand::Rng;
-use testudo_conformance::random_bytes;
-use testudo_crypto::{
-    Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_conformance::{random_bytes, unless_it_is_meant};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -25,14 +23,7 @@ struct Pair {
 }
 
 fn open() -> Option<VaesEngine> {
-    match VaesEngine::open() {
-        Ok(engine) => Some(engine),
-        Err(error @ EngineError::Unavailable { .. }) => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    unless_it_is_meant(VaesEngine::open(), "TESTUDO_WITHOUT_VAES")
 }
 
 fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut Rng) -> Pair {
