@@ -3,11 +3,14 @@
 #   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
+#   STAGES, SKIP                   for audit:                   make audit STAGES='dependencies miri', make audit SKIP=fuzz
 #   PREFIX, DESTDIR                for install:                make install PREFIX=/usr DESTDIR=/tmp/package
 
 ARGS ?=
 CASES ?=
 SECONDS_PER_TARGET ?= 30
+STAGES ?=
+SKIP ?=
 TARGETS ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -15,7 +18,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-host bench-peer fuzz setup fmt lint docs install picture
+.PHONY: help demo test bench bench-host bench-peer fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -47,6 +50,10 @@ bench-peer: ## the data path beside DPDK's ipsec-secgw, in turn on one core; nee
 fuzz: ## run every fuzz target for SECONDS_PER_TARGET seconds
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(SECONDS_PER_TARGET) $(TARGETS)
+
+audit: ## dependencies, Miri, address sanitizer, a minute of each fuzz target: half an hour, and tools of its own
+	@scripts/setup.sh audit
+	@SKIP='$(SKIP)' scripts/audit.sh $(STAGES)
 
 setup: ## install what the demo and the tests need, through apt
 	@scripts/setup.sh test

@@ -2,7 +2,7 @@
 # Installs what is missing for one purpose, through apt, with sudo only if something is missing. Says what and why
 # before it does. Does and asks nothing where all is there.
 #
-# usage: setup.sh demo|test|fuzz|peer
+# usage: setup.sh demo|test|fuzz|peer|audit
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -46,6 +46,7 @@ packages_for() {
   case $1 in
     test) test_packages ;;
     fuzz) echo "g++ compiles libFuzzer" ;;
+    audit) test_packages; echo "g++ compiles libFuzzer" ;;
     peer) peer_packages ;;
   esac
 }
@@ -97,12 +98,37 @@ know_kernel() {
   "${as_root[@]}" apt-get update >&2 || say "apt has no lists; the tests against a Linux kernel will say what they miss"
 }
 
+# What judges dependencies, from crates.io, below the target folder: built once, which takes some minutes.
+cargo_deny_version=0.20.2
+install_cargo_deny() {
+  local root=${CARGO_TARGET_DIR:-target}/audit-tools
+  [[ $("$root/bin/cargo-deny" --version 2>/dev/null) == "cargo-deny $cargo_deny_version" ]] && return
+  say "building cargo-deny $cargo_deny_version, for licences, sources and advisories of dependencies"
+  cargo install --quiet --locked cargo-deny --version "$cargo_deny_version" --root "$root" >&2 ||
+    say "cargo-deny cannot be had; its stages will say so"
+}
+
+# Miri comes with nightly toolchains alone.
+install_miri() {
+  cargo +nightly miri --version >/dev/null 2>&1 && return
+  if ! command -v rustup >/dev/null; then say "Miri needs rustup; its stage will say so"; return; fi
+  say "installing Miri with a nightly toolchain"
+  rustup toolchain install nightly --profile minimal --component miri,rust-src >&2 ||
+    say "Miri cannot be had; its stage will say so"
+}
+
+install_audit_tools() {
+  install_cargo_deny
+  install_miri
+}
+
 main() {
   local purpose=${1:-} missing=() package reason
-  case $purpose in demo | test | fuzz | peer) ;; *) die "usage: setup.sh demo|test|fuzz|peer" ;; esac
+  case $purpose in demo | test | fuzz | peer | audit) ;; *) die "usage: setup.sh demo|test|fuzz|peer|audit" ;; esac
   check_cargo
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_without_debian "$purpose"
+    [[ $purpose != audit ]] || install_audit_tools
     return
   fi
   while read -r package reason; do
@@ -114,6 +140,7 @@ main() {
     install_packages "${missing[@]%% *}"
   fi
   [[ $purpose != test ]] || know_kernel
+  [[ $purpose != audit ]] || install_audit_tools
 }
 
 main "$@"

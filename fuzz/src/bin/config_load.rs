@@ -1,5 +1,6 @@
 //! Configurations loaded with their keys: any text, any keys.
 
 #![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::operator::config_load(data));

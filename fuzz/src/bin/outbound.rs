@@ -1,5 +1,6 @@
 //! Outbound processing of a whole gateway: any packets.
 
 #![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::data_path::outbound(data));

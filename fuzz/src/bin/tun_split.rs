@@ -1,5 +1,6 @@
 //! Super-frames cut and joined: any bytes.
 
 #![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::ports::tun_split(data));

@@ -1,5 +1,6 @@
 //! UDP headers: any bytes.
 
 #![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::wire::udp(data));

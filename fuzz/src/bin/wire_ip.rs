@@ -1,5 +1,6 @@
 //! IP headers, and what is made of them: any bytes.
 
 #![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::wire::wire_ip(data));
