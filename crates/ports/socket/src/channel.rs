@@ -49,11 +49,7 @@ impl<S: MessageSocket> Channel<S> {
         for _ in 0..RETRIES {
             let outcome = match &mut self.receiver {
                 Some(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
-                None => raw_receive::receive(&self.socket, &self.endpoint, pool, batch).map(|received| {
-                    done.packets += received.packets;
-                    done.bytes += received.bytes;
-                    done.calls += received.calls;
-                }),
+                None => raw_receive::receive(&self.socket, &self.endpoint, pool, batch, done),
             };
             match outcome {
                 Err(error) if is_fatal(&error) => return Err(error),

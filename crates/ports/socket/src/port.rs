@@ -117,11 +117,11 @@ impl<S: MessageSocket> Port for SocketPort<S> {
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let sent =
-            transmit(&mut self.channels, &self.bypass, pool, batch).map_err(|e| self.error("send", e))?;
+        let (sent, outcome) = transmit(&mut self.channels, &self.bypass, pool, batch);
         self.counters.tx_packets += sent.packets;
         self.counters.tx_bytes += sent.bytes;
         self.counters.tx_calls += sent.calls;
+        outcome.map_err(|e| self.error("send", e))?;
         Ok(sent.taken)
     }
 

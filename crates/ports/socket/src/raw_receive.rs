@@ -17,17 +17,18 @@ pub(crate) fn receive(
     endpoint: &Endpoint,
     pool: &mut Pool,
     batch: &mut Batch,
-) -> io::Result<Received> {
+    done: &mut Received,
+) -> io::Result<()> {
     let packet_bytes = pool.packet_bytes();
     let room = batch.remaining_capacity();
     let mut staged = Batch::new();
     pool.pop_many(room, &mut staged);
     if staged.is_empty() {
-        return Ok(Received::default());
+        return Ok(());
     }
     let mut incoming = ArrayVec::new();
     let outcome = receive_into(socket, &mut staged, packet_bytes, &mut incoming);
-    let mut done = Received::default();
+    let before = done.packets;
     let mut buffers = staged.drain(..);
     for (message, mut buffer) in incoming.iter().zip(buffers.by_ref()) {
         match complete(message, endpoint, packet_bytes, &mut buffer) {
@@ -40,8 +41,8 @@ pub(crate) fn receive(
         }
     }
     buffers.for_each(|buffer| pool.recycle(buffer));
-    done.calls = u64::from(done.packets > 0);
-    outcome.map(|()| done)
+    done.calls += u64::from(done.packets > before);
+    outcome
 }
 
 fn receive_into(

@@ -46,16 +46,13 @@ enum Stop {
     Fatal(io::Error),
 }
 
-/// Sends a prefix of the batch.
-///
-/// # Errors
-/// Those that mean that a socket is unusable.
+/// Sends a prefix of the batch: what was sent, and an error if a socket is unusable from now on.
 pub(crate) fn transmit<S: MessageSocket>(
     channels: &mut [Channel<S>],
     bypass: &Bypass<S>,
     pool: &mut Pool,
     batch: &mut Batch,
-) -> io::Result<Sent> {
+) -> (Sent, io::Result<()>) {
     let mut datagrams = Datagrams::new();
     address_all(channels, batch, &mut datagrams);
     let mut dispatch =
@@ -64,8 +61,8 @@ pub(crate) fn transmit<S: MessageSocket>(
     let (outcomes, calls) = (dispatch.outcomes, dispatch.calls);
     let sent = Sent::settle(pool, batch, &outcomes, calls);
     match outcome {
-        Err(Stop::Fatal(error)) => Err(error),
-        Err(Stop::Later) | Ok(()) => Ok(sent),
+        Err(Stop::Fatal(error)) => (sent, Err(error)),
+        Err(Stop::Later) | Ok(()) => (sent, Ok(())),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::configure::{self, Prefix};
 use crate::device::{Device, FrameDevice, Offloads};
 use crate::error::{ConfigureError, OpenError};
-use crate::receive::Receiver;
+use crate::receive::{Received, Receiver};
 use crate::transmit::transmit;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -86,20 +86,23 @@ impl<D: FrameDevice> Port for TunPort<D> {
         let device = &self.device;
         let before = batch.len();
         let read = |slices: &mut [io::IoSliceMut<'_>]| device.read(slices);
-        let received = self.receiver.receive(pool, batch, read).map_err(|e| self.error("receive", e))?;
+        let mut received = Received::default();
+        let outcome = self.receiver.receive(pool, batch, &mut received, read);
         self.counters.rx_packets += received.packets;
         self.counters.rx_bytes += received.bytes;
         self.counters.rx_calls += received.calls;
+        outcome.map_err(|e| self.error("receive", e))?;
         Ok(batch.len() - before)
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let device = &self.device;
         let write = |slices: &[io::IoSlice<'_>]| device.write(slices);
-        let sent = transmit(pool, batch, device.offloads().udp, write).map_err(|e| self.error("send", e))?;
+        let (sent, outcome) = transmit(pool, batch, device.offloads().udp, write);
         self.counters.tx_packets += sent.packets;
         self.counters.tx_bytes += sent.bytes;
         self.counters.tx_calls += sent.calls;
+        outcome.map_err(|e| self.error("send", e))?;
         Ok(sent.taken)
     }
 

@@ -89,15 +89,16 @@ impl Receiver {
     /// Fills `batch` through `read`, which scatters one frame over slices as readv(2) does.
     ///
     /// # Errors
-    /// Those of `read`, except `WouldBlock` and `Interrupted`, which end the batch.
+    /// Those of `read`, except `WouldBlock` and `Interrupted`, which end the batch. An error may follow packets that are in
+    /// the batch and in `done`.
     pub(crate) fn receive(
         &mut self,
         pool: &mut Pool,
         batch: &mut Batch,
+        done: &mut Received,
         mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
-    ) -> io::Result<Received> {
-        let mut done = Received::default();
-        self.cut_pending(pool, batch, &mut done);
+    ) -> io::Result<()> {
+        self.cut_pending(pool, batch, done);
         for _ in 0..MAX_READS {
             let room = batch.remaining_capacity();
             let expected = self.guess.map_or(1, |g| g.segments.min(BATCH_SIZE));
@@ -105,13 +106,13 @@ impl Receiver {
             if self.pending.is_some() || !is_enough || pool.available() == 0 {
                 break;
             }
-            match self.read_frame(pool, batch, &mut done, expected.min(room), &mut read) {
+            match self.read_frame(pool, batch, done, expected.min(room), &mut read) {
                 Ok(()) => {}
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
                 Err(e) => return Err(e),
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     fn read_frame(

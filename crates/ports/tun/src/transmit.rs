@@ -17,15 +17,13 @@ enum Refusal {
 }
 
 /// Sends the batch through `write`, which takes one frame from slices as writev(2) does. Packets that could not be taken now stay in `batch`.
-///
-/// # Errors
-/// Those of `write` that mean that the device is gone.
+/// Returns what was sent, and an error of `write` that means that the device is gone.
 pub(crate) fn transmit(
     pool: &mut Pool,
     batch: &mut Batch,
     udp: bool,
     mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
-) -> io::Result<Sent> {
+) -> (Sent, io::Result<()>) {
     let mut outcomes = [TxOutcome::Kept; BATCH_SIZE];
     let mut calls = 0;
     let mut outcome = Ok(());
@@ -45,8 +43,7 @@ pub(crate) fn transmit(
             Err(_) => break,
         }
     }
-    let sent = Sent::settle(pool, batch, &outcomes, calls);
-    outcome.map(|()| sent)
+    (Sent::settle(pool, batch, &outcomes, calls), outcome)
 }
 
 fn send_group(

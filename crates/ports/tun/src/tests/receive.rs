@@ -37,7 +37,9 @@ fn frame(random: &mut Rng, shape: &Shape, is_single: bool) -> (Vec<u8>, Vec<Vec<
 }
 
 fn receive(receiver: &mut Receiver, kernel: &mut Kernel, pool: &mut Pool, batch: &mut Batch) -> Received {
-    receiver.receive(pool, batch, |slices| kernel.read(slices)).unwrap()
+    let mut done = Received::default();
+    receiver.receive(pool, batch, &mut done, |slices| kernel.read(slices)).unwrap();
+    done
 }
 
 #[test]
@@ -152,6 +154,25 @@ fn each_bad_frame_has_its_reason() {
 fn an_error_of_the_device_loses_no_buffer() {
     let mut pool = Pool::new(64, 2048);
     let gone = |_: &mut [IoSliceMut<'_>]| Err(io::Error::from_raw_os_error(libc::EBADFD));
-    assert!(Receiver::new().receive(&mut pool, &mut Batch::new(), gone).is_err());
+    let mut done = Received::default();
+    assert!(Receiver::new().receive(&mut pool, &mut Batch::new(), &mut done, gone).is_err());
     assert_eq!(pool.available(), 64);
+}
+
+#[test]
+fn what_was_read_before_the_device_was_lost_is_counted() {
+    let mut random = Rng::with_seed(9);
+    let shape = Shape { payload_bytes: 10, ..Shape::random(&mut random) };
+    let (wire, packets) = frame(&mut random, &shape, true);
+    let (mut pool, mut batch, mut done) = (Pool::new(64, 2048), Batch::new(), Received::default());
+    let mut kernel = Kernel([wire].into());
+    let outcome = Receiver::new().receive(&mut pool, &mut batch, &mut done, |slices| {
+        if kernel.0.is_empty() {
+            Err(io::Error::from_raw_os_error(libc::EBADFD))
+        } else {
+            kernel.read(slices)
+        }
+    });
+    assert!(outcome.is_err());
+    assert_eq!((done.packets, done.bytes, batch.len()), (1, packets[0].len() as u64, 1));
 }

@@ -37,11 +37,11 @@ fn what_cannot_be_taken_now_stays_in_the_batch() {
     let (first, second) = (batch(1, 20), batch(2, 20));
     let mut out = buffers(&[&first[..], &second[..]].concat());
     let (mut pool, mut writes) = (Pool::new(64, 2048), 0);
-    let sent = transmit(&mut pool, &mut out, false, |_| {
+    let (sent, outcome) = transmit(&mut pool, &mut out, false, |_| {
         writes += 1;
         if writes == 1 { Ok(0) } else { error(libc::EAGAIN) }
-    })
-    .unwrap();
+    });
+    outcome.unwrap();
     assert_eq!((sent.taken, sent.packets, sent.calls), (20, 20, 1));
     assert!(out.iter().zip(&second).all(|(buffer, packet)| buffer.bytes() == packet) && out.len() == 20);
 }
@@ -51,14 +51,14 @@ fn a_refused_super_frame_is_tried_packet_by_packet() {
     let packets = batch(1, 5);
     let mut out = buffers(&packets);
     let (mut pool, mut singles) = (Pool::new(64, 2048), Vec::new());
-    let sent = transmit(&mut pool, &mut out, false, |slices| {
+    let (sent, outcome) = transmit(&mut pool, &mut out, false, |slices| {
         if gso_type(slices) != 0 {
             return error(libc::EINVAL);
         }
         singles.push(slices[1].to_vec());
         if singles.len() == 3 { error(libc::EINVAL) } else { Ok(0) }
-    })
-    .unwrap();
+    });
+    outcome.unwrap();
     assert_eq!((sent.taken, sent.packets, sent.calls), (5, 4, 4));
     assert!(singles == packets && out.is_empty());
     assert_eq!(pool.drops().get(DropReason::SendRefused), 1);
@@ -73,7 +73,8 @@ fn each_refusal_has_its_reason() {
     ];
     for (code, reason) in codes {
         let mut pool = Pool::new(64, 2048);
-        let sent = transmit(&mut pool, &mut buffers(&batch(1, 3)), false, |_| error(code)).unwrap();
+        let (sent, outcome) = transmit(&mut pool, &mut buffers(&batch(1, 3)), false, |_| error(code));
+        outcome.unwrap();
         assert_eq!((sent.taken, sent.packets), (3, 0));
         assert_eq!(pool.drops().get(reason), 3);
     }
@@ -82,6 +83,18 @@ fn each_refusal_has_its_reason() {
 #[test]
 fn a_lost_device_is_an_error_and_keeps_the_packets() {
     let mut out = buffers(&batch(1, 3));
-    assert!(transmit(&mut Pool::new(64, 2048), &mut out, false, |_| error(libc::EBADFD)).is_err());
+    assert!(transmit(&mut Pool::new(64, 2048), &mut out, false, |_| error(libc::EBADFD)).1.is_err());
     assert_eq!(out.len(), 3);
+}
+
+#[test]
+fn what_was_sent_before_the_device_was_lost_is_counted() {
+    let mut out = buffers(&[batch(1, 20), batch(2, 20)].concat());
+    let mut writes = 0;
+    let (sent, outcome) = transmit(&mut Pool::new(64, 2048), &mut out, false, |_| {
+        writes += 1;
+        if writes == 1 { Ok(0) } else { error(libc::EBADFD) }
+    });
+    assert!(outcome.is_err());
+    assert_eq!((sent.packets, sent.taken, out.len()), (20, 20, 20));
 }
