@@ -381,8 +381,8 @@ impl Daemon {
             self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
         }
         let installed = self.shared.installed();
-        let Some(running) = installed.tunnels.iter().find(|t| t.index == event.tunnel) else { return };
-        self.write(|events| events.note(event, &running.tunnel, Instant::now()));
+        let find = || installed.tunnels.iter().find(|t| t.index == event.tunnel).map(|t| &t.tunnel);
+        self.write(|events| events.note(event, find, Instant::now()));
     }
 
     fn log_what_is_due(&mut self) {

@@ -1,6 +1,8 @@
-//! Which events of tunnels become log lines: no kind more often than so many times a second, whatever peers send.
+//! Which events of tunnels become log lines: no kind more often than so many times a second, whatever peers
+//! send.
 //!
-//! A peer that moves is told once it has stayed for a while ([`STABLE`]); one that never stays is told once a minute.
+//! A peer that moves is told once it has stayed for a while ([`STABLE`]); one that never stays is told once a
+//! minute.
 
 use crate::config::Tunnel;
 use std::collections::{HashMap, HashSet};
@@ -62,6 +64,17 @@ impl Kind {
         Self::PeerRestless,
         Self::Lost,
     ];
+
+    /// What happened to an SA.
+    fn of_one(self) -> &'static str {
+        match self {
+            Self::SoftLifetime => "reached its soft lifetime: give it a new key soon",
+            Self::HardLifetime => "reached its hard lifetime and has stopped: give it a new key",
+            Self::SequenceExhausted => "has used all sequence numbers and has stopped: give it a new key",
+            Self::SequenceNotLeased => "waits for sequence numbers from the store",
+            Self::PeerMoved | Self::PeerRestless | Self::Lost => "",
+        }
+    }
 
     /// What happened to the tunnels whose lines were left out.
     fn of_others(self) -> &'static str {
@@ -140,31 +153,32 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Takes note of an event of `tunnel`; the line to be written now, if any.
-    pub(super) fn note(&mut self, event: Event, tunnel: &Tunnel, now: Instant) -> Option<Line> {
-        let (kind, level, text) = match event.kind {
+    /// Takes note of an event; the line to be written now, if any. `tunnel` finds the tunnel, which takes its
+    /// time where there are thousands, and is called only for a line.
+    pub(super) fn note<'n>(
+        &mut self,
+        event: Event,
+        tunnel: impl FnOnce() -> Option<&'n Tunnel>,
+        now: Instant,
+    ) -> Option<Line> {
+        let kind = match event.kind {
             EventKind::PeerMoved { address, port } => {
                 return self.peer_moved(event.tunnel, SocketAddr::new(address, port), tunnel, now);
             }
-            EventKind::SoftLifetime { outbound } => {
-                let text =
-                    format!("{} reached its soft lifetime: give it a new key soon", sa(tunnel, outbound));
-                (Kind::SoftLifetime, tracing::Level::WARN, text)
-            }
-            EventKind::HardLifetime { outbound } => {
-                let what = "reached its hard lifetime and has stopped: give it a new key";
-                (Kind::HardLifetime, tracing::Level::ERROR, format!("{} {what}", sa(tunnel, outbound)))
-            }
-            EventKind::SequenceExhausted => {
-                let what = "has used all sequence numbers and has stopped: give it a new key";
-                (Kind::SequenceExhausted, tracing::Level::ERROR, format!("{} {what}", sa(tunnel, true)))
-            }
-            EventKind::SequenceNotLeased => {
-                let text = format!("{} waits for sequence numbers from the store", sa(tunnel, true));
-                (Kind::SequenceNotLeased, tracing::Level::ERROR, text)
-            }
+            EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
+            EventKind::HardLifetime { .. } => Kind::HardLifetime,
+            EventKind::SequenceExhausted => Kind::SequenceExhausted,
+            EventKind::SequenceNotLeased => Kind::SequenceNotLeased,
         };
-        self.limit(kind).admits(now).then(|| Line::new(level, text))
+        if !self.limit(kind).admits(now) {
+            return None;
+        }
+        let outbound = match event.kind {
+            EventKind::SoftLifetime { outbound } | EventKind::HardLifetime { outbound } => outbound,
+            _ => true,
+        };
+        let level = if kind == Kind::SoftLifetime { tracing::Level::WARN } else { tracing::Level::ERROR };
+        Some(Line::new(level, format!("{} {}", sa(tunnel()?, outbound), kind.of_one())))
     }
 
     /// Takes note of events that were lost because they came too fast.
@@ -174,7 +188,8 @@ impl EventLog {
         self.limit(Kind::Lost).admits(now).then(|| Line::new(tracing::Level::WARN, text))
     }
 
-    /// What is to be written by now without a new event: peers that have come to rest, or never do, and what was left out.
+    /// What is to be written by now without a new event: peers that have come to rest, or never do, and what
+    /// was left out.
     pub(super) fn due<'n>(
         &mut self,
         now: Instant,
@@ -197,10 +212,7 @@ impl EventLog {
                 || now.saturating_duration_since(moving.began) >= RESTLESS
         };
         let due: Vec<_> = self.moving.extract_if(|_, moving| is_due(moving)).collect();
-        for (index, moving) in due {
-            let Some(tunnel) = tunnel(index) else { continue };
-            lines.extend(self.come_to_rest(index, &moving, &tunnel.name, now));
-        }
+        lines.extend(due.iter().filter_map(|(index, moving)| self.tell_move(*index, moving, &tunnel, now)));
         lines
     }
 
@@ -215,48 +227,62 @@ impl EventLog {
     }
 
     /// Where a peer is heard for the first time, that is told at once; moves wait.
-    fn peer_moved(
+    fn peer_moved<'n>(
         &mut self,
         index: TunnelIndex,
         address: SocketAddr,
-        tunnel: &Tunnel,
+        tunnel: impl FnOnce() -> Option<&'n Tunnel>,
         now: Instant,
     ) -> Option<Line> {
-        if !self.told.contains_key(&index) && !self.moving.contains_key(&index) {
-            self.told.insert(index, address);
-            let text = format!("tunnel {}: the peer is at {address}", tunnel.name);
-            return self.limit(Kind::PeerMoved).admits(now).then(|| Line::new(tracing::Level::INFO, text));
+        if let Some(moving) = self.moving.get_mut(&index) {
+            (moving.address, moving.last_move) = (address, now);
+            moving.moves += 1;
+            return None;
         }
-        let moving = Moving { address, last_move: now, began: now, moves: 0 };
-        let moving = self.moving.entry(index).or_insert(moving);
-        (moving.address, moving.last_move) = (address, now);
-        moving.moves += 1;
-        None
+        if self.told.contains_key(&index) {
+            self.moving.insert(index, Moving { address, last_move: now, began: now, moves: 1 });
+            return None;
+        }
+        self.told.insert(index, address);
+        let text = format!("the peer is at {address}");
+        self.peer_line(Kind::PeerMoved, now, || Some((tunnel()?, text)))
     }
 
-    fn come_to_rest(
+    /// The line on a peer that has come to rest, or does not within [`RESTLESS`].
+    fn tell_move<'n>(
         &mut self,
         index: TunnelIndex,
         moving: &Moving,
-        name: &str,
+        tunnel: impl FnOnce(TunnelIndex) -> Option<&'n Tunnel>,
         now: Instant,
     ) -> Option<Line> {
         let Moving { address, last_move, moves, .. } = *moving;
-        let is_at_rest = now.saturating_duration_since(last_move) >= STABLE;
         let before = self.told.insert(index, address);
-        if is_at_rest && moves > 1 && before == Some(address) {
-            let text = format!("tunnel {name}: the peer is back at {address} after {moves} moves");
-            return self.limit(Kind::PeerMoved).admits(now).then(|| Line::new(tracing::Level::INFO, text));
-        }
-        let (kind, level, text) = if is_at_rest {
-            let after = if moves > 1 { format!(" after {moves} moves") } else { String::new() };
-            (Kind::PeerMoved, tracing::Level::INFO, format!("the peer is at {address}{after}"))
-        } else {
+        let after = if moves > 1 { format!(" after {moves} moves") } else { String::new() };
+        let (kind, text) = if now.saturating_duration_since(last_move) < STABLE {
             let text =
                 format!("the peer keeps changing its address, {moves} times in a minute, now {address}");
-            (Kind::PeerRestless, tracing::Level::WARN, text)
+            (Kind::PeerRestless, text)
+        } else if before == Some(address) {
+            (Kind::PeerMoved, format!("the peer is back at {address}{after}"))
+        } else {
+            (Kind::PeerMoved, format!("the peer is at {address}{after}"))
         };
-        self.limit(kind).admits(now).then(|| Line::new(level, format!("tunnel {name}: {text}")))
+        self.peer_line(kind, now, || Some((tunnel(index)?, text)))
+    }
+
+    fn peer_line<'n>(
+        &mut self,
+        kind: Kind,
+        now: Instant,
+        line: impl FnOnce() -> Option<(&'n Tunnel, String)>,
+    ) -> Option<Line> {
+        if !self.limit(kind).admits(now) {
+            return None;
+        }
+        let (tunnel, text) = line()?;
+        let level = if kind == Kind::PeerRestless { tracing::Level::WARN } else { tracing::Level::INFO };
+        Some(Line::new(level, format!("tunnel {}: {text}", tunnel.name)))
     }
 }
 
@@ -290,7 +316,7 @@ mod tests {
 
         fn note(&mut self, tunnel: u32, kind: EventKind) {
             let event = Event { tunnel: TunnelIndex(tunnel), kind };
-            let line = self.log.note(event, &self.tunnel, self.start + self.now);
+            let line = self.log.note(event, || Some(&self.tunnel), self.start + self.now);
             self.keep(line);
         }
 
