@@ -1,4 +1,5 @@
-//! Takes in clients of a local service: so many at a time, each on a thread of its own and for a limited time.
+//! Takes in clients of a local service: so many at a time, each on a thread of its own and for a limited
+//! time.
 //!
 //! ```text
 //!   accept ──► a place to be served is free   ──► Admission::Serve     (its answer)
@@ -7,19 +8,21 @@
 //!          └─► an error (no descriptor left)  ──► a pause, then again
 //! ```
 //!
-//! Nobody can take more descriptors or threads than there are places, and a client that is refused is told so.
+//! Nobody can take more descriptors or threads than there are places, and a client that is refused is told
+//! so.
 
+use super::fault::Fault;
+use super::timed::Stream;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::timed::Stream;
-
-/// How long nothing is accepted after an error: descriptors come back when clients end, and until then each call fails at once.
+/// How long nothing is accepted after an error: descriptors come back when clients end, and until then each
+/// call fails at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What clients come to.
@@ -83,8 +86,11 @@ pub(super) fn serve<L: Listener>(
             };
             thread::Builder::new().name(format!("{name}-client")).spawn(client).map(drop)
         };
+        let mut fault = Fault::default();
         accept_all(&listener, &places, start, |error| {
-            tracing::debug!("{name}: accepting a client: {error}");
+            if let Some(untold) = fault.occurs(Instant::now()) {
+                tracing::warn!("{name}: a client could not be accepted: {error}{untold}");
+            }
             thread::sleep(PAUSE);
             ControlFlow::Continue(())
         });
