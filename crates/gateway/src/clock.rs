@@ -12,7 +12,8 @@ pub trait Clock: Send {
     fn now(&self) -> Moment;
 }
 
-/// The system's clock since its boot. It goes on while the machine is asleep, as lifetimes do: `Instant` does not.
+/// The system's clock since its boot. It goes on while the machine is asleep, as lifetimes do: `Instant` does
+/// not.
 #[derive(Debug)]
 pub struct SystemClock {
     /// Since the boot.
@@ -59,7 +60,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Set in a time namespace whose machine has slept for so long: its clock since boot is ahead of its monotonic one.
+    /// Set in a time namespace whose machine has slept for so long: its clock since boot is ahead of its
+    /// monotonic one.
     const SLEPT: &str = "TESTUDO_TEST_HAS_SLEPT";
     const ASLEEP: Duration = Duration::from_secs(100_000);
 

@@ -89,7 +89,8 @@ fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, ConfigErrors> {
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
     let file = File::open(path).map_err(unreadable)?;
     let length = file.metadata().map_err(unreadable)?.len().min(limit);
-    // Room for all of it and for the read that finds the end: a vector that grows leaves copies in freed memory.
+    // Room for all of it and for the read that finds the end: a vector that grows leaves copies in freed
+    // memory.
     let room = usize::try_from(length).unwrap_or(MAX_FILE_BYTES) + READ_AHEAD_BYTES;
     let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -155,7 +156,8 @@ fn load_keys(
     loaded
 }
 
-/// Whether the place of a key is one, which only the error tells: what is read twice may be something else the second time.
+/// Whether the place of a key is one, which only the error tells: what is read twice may be something else
+/// the second time.
 fn exists(source: &KeySource, error: &KeyError) -> bool {
     match source {
         KeySource::File(_) => !matches!(error, KeyError::Unreadable(_)),

@@ -1,8 +1,8 @@
 //! Keeps keys that were written in the wrong place out of error messages.
 //!
 //! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of `key`, or in
-//! place of a file's name. Both are masked wherever they occur, also in text that is not valid TOML: hex in groups, over
-//! lines and in base64, too. Where it is not certain whether something is a key, it is masked.
+//! place of a file's name. Both are masked wherever they occur, also in text that is not valid TOML: hex in
+//! groups, over lines and in base64, too. Where it is not certain whether something is a key, it is masked.
 
 use crate::keys::MAX_KEY_TEXT_BYTES;
 use std::net::Ipv6Addr;
@@ -72,14 +72,15 @@ fn is_hex_key(run: &str) -> bool {
     digits >= MIN_HEX_DIGITS && run.trim().parse::<Ipv6Addr>().is_err()
 }
 
-/// Runs of base64, of either alphabet (RFC 4648 4, 5). They are told from paths and names by having few words in them.
+/// Runs of base64, of either alphabet (RFC 4648 4, 5). They are told from paths and names by having few words
+/// in them.
 fn base64_runs(text: &str) -> Vec<Range<usize>> {
     let goes_on = |_, b| matches!(b, b'+' | b'/' | b'-' | b'_' | b'=');
     runs(text, |b| b.is_ascii_alphanumeric(), goes_on, |run| chars_in_no_word(run) >= MIN_BASE64_CHARS)
 }
 
-/// The runs of bytes that begin with one that `begins` and go on with those or others that `goes_on` after the one before, if
-/// `is_key` says so.
+/// The runs of bytes that begin with one that `begins` and go on with those or others that `goes_on` after
+/// the one before, if `is_key` says so.
 fn runs(
     text: &str,
     begins: impl Fn(u8) -> bool,
@@ -104,7 +105,8 @@ fn runs(
     runs
 }
 
-/// How many letters and digits of `text` are in parts that are neither words nor numbers nor names such as `aes128gcm16`.
+/// How many letters and digits of `text` are in parts that are neither words nor numbers nor names such as
+/// `aes128gcm16`.
 fn chars_in_no_word(text: &str) -> usize {
     let parts = text.split(|c: char| !c.is_ascii_alphanumeric());
     parts.filter(|part| !is_word(part)).map(str::len).sum()

@@ -1,6 +1,7 @@
-//! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and root, and for nobody else.
+//! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and root,
+//! and for nobody else.
 //!
-//! Whoever is refused is told why, in an answer like any other.
+//! A client that is refused is told why, in an answer like any other.
 
 use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
@@ -21,7 +22,8 @@ use std::time::Duration;
 const MAX_REQUEST_BYTES: u64 = 4096;
 /// Clients served and refused at the same time.
 const LIMITS: Limits = Limits { served: 8, refused: 8 };
-/// How long a client may take over its request and over reading the answer, together; and how long ours waits for an answer.
+/// How long a client may take over its request and over reading the answer, together; and how long ours waits
+/// for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to be refused.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
@@ -75,8 +77,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens on `path`, with mode 0600. The directory is made (for us alone) if it is missing; a socket that nobody listens on any more
-    /// is replaced.
+    /// Listens on `path`, with mode 0600. The directory is made (for us alone) if it is missing; a socket
+    /// that nobody listens on any more is replaced.
     ///
     /// # Errors
     /// [`BindError`] if another gateway listens there, something else is in the way, or the system refuses.
@@ -142,8 +144,8 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Reads a request, answers it and ends the connection. The request is read also where the answer is known before: it may be
-/// lost while there is something to read. A client that went away is no concern of ours.
+/// Reads a request, answers it and ends the connection. The request is read also where the answer is known
+/// before: it may be lost while there is something to read. A client that went away is no concern of ours.
 fn serve_client(mut stream: Timed<UnixStream>, reply: impl FnOnce(&[u8]) -> Result<Value, String>) {
     let request = read_request(&mut stream);
     if request.is_err() {
@@ -265,7 +267,8 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value, AskError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| AskError::Unreachable { path: path.to_owned(), source })?;
     let mut stream = Timed::new(stream, PATIENCE);
-    // A gateway that refuses may have answered and closed before it was asked: what it said is there to be read.
+    // A gateway that refuses may have answered and closed before it was asked: what it said is there to be
+    // read.
     let sent = write_line(&mut stream, request);
     let mut line = Vec::new();
     let read = stream.read_to_end(&mut line);

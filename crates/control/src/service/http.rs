@@ -1,6 +1,8 @@
-//! As much of HTTP/1.1 (RFC 9110, 9112) as one page takes: one request a connection, its head bounded, its body never read.
+//! As much of HTTP/1.1 (RFC 9110, 9112) as one page takes: one request a connection, its head bounded, its
+//! body never read.
 //!
-//! Hand-written because a server of general use brings a runtime and some 25 crates into a process that holds keys.
+//! Hand-written because a server of general use brings a runtime and some 25 crates into a process that holds
+//! keys.
 
 use super::timed::{Stream, Timed};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
 //!
-//! Everyone on the machine may ask, so that what answering costs is bounded: in clients, in time for each, and in memory, since
-//! all clients of a second share one rendering ([`Bodies`]).
+//! Everyone on the machine may ask, so that what answering costs is bounded: in clients, in time for each,
+//! and in memory, since all clients of a second share one rendering ([`Bodies`]).
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
@@ -135,7 +135,8 @@ struct Renderings {
 }
 
 impl Bodies {
-    /// The page as it was at `now`, or less than [`FRESH`] before; older only while a slow client keeps the one before it in memory.
+    /// The page as it was at `now`, or less than [`FRESH`] before; older only while a slow client keeps the
+    /// one before it in memory.
     ///
     /// # Errors
     /// `render` failed, which is handed the length to expect.

@@ -12,19 +12,19 @@ const UID_MAP: &str = "/proc/self/uid_map";
 /// The superuser.
 const ROOT: u32 = 0;
 
-/// The user of the process that connected, as seen from the gateway's user namespace: a client outside of it counts by the user
-/// that its own is mapped to.
+/// The user of the process that connected, as seen from the gateway's user namespace: a client outside of it
+/// counts by the user that its own is mapped to.
 ///
 /// # Errors
 /// The kernel does not tell.
 pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
-    // Not rustix's `socket_peercred`: a client outside of the gateway's PID namespace has the process number 0 here, which
-    // does not fit the type that it returns, and comes out as an error without a cause.
+    // Not rustix's `socket_peercred`: a client outside of the gateway's PID namespace has the process number
+    // 0 here, which does not fit the type that it returns, and comes out as an error without a cause.
     Ok(getsockopt(stream, PeerCredentials)?.uid())
 }
 
-/// Whether this user may ask: the gateway's own may, and root, who may do as it likes anyway and asks gateways that have a user of
-/// their own.
+/// Whether this user may ask: the gateway's own may, and root, who may do as it likes anyway and asks
+/// gateways that have a user of their own.
 ///
 /// # Errors
 /// What the client is told.
@@ -46,7 +46,8 @@ fn judge(user: u32, own: u32, overflow: &str, map: &str) -> Result<(), String> {
     Err(format!("only {may} may ask this gateway, and you are user {user}{foreign}"))
 }
 
-/// Whether `uid` names one user. Where not all users are mapped, those that are not share the overflow number.
+/// Whether `uid` names one user. Where not all users are mapped, those that are not share the overflow
+/// number.
 fn is_one_user(uid: u32, overflow: &str, map: &str) -> bool {
     let is_whole = map.split_whitespace().eq(["0", "0", "4294967295"]);
     is_whole || overflow.trim().parse().is_ok_and(|overflow: u32| uid != overflow)

@@ -1,6 +1,7 @@
 //! A stream with one deadline for all that is read from it and written to it.
 //!
-//! A time-out for each call bounds nothing: who sends a byte before each ends is served for as long as it likes.
+//! A time-out for each call bounds nothing: who sends a byte before each ends is served for as long as it
+//! likes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -70,8 +71,8 @@ impl<S: Stream> Timed<S> {
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Ends the connection so that the other end gets to read what was written: a socket that is closed before all that came was
-    /// read resets the connection, and the last answer is lost with it.
+    /// Ends the connection so that the other end gets to read what was written: a socket that is closed
+    /// before all that came was read resets the connection, and the last answer is lost with it.
     pub(super) fn finish(mut self) {
         if self.stream.end().is_err() {
             return;

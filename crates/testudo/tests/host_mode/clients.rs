@@ -1,4 +1,5 @@
-//! Clients of the control socket and of the metrics: bounded, answered in time, and told why where they are refused.
+//! Clients of the control socket and of the metrics: bounded, answered in time, and told why where they are
+//! refused.
 
 use super::inspection::{METRICS, scrape};
 use crate::support::config::{Config, pair};
