@@ -251,8 +251,19 @@ fn errors_of_keys_stand_beside_errors_of_the_file() {
     let folder = Folder::new(&TUNNEL.replace("remote = \"192.0.2.2\"", "remote = \"192.0.2.2\"\nesn = 1"));
     folder.write("out.key", OUT, 0o644);
     let errors = folder.load(KnownAnswers::Refuse).unwrap_err();
-    let lines: Vec<usize> = errors.errors().iter().map(|error| error.line).collect();
-    assert_eq!(lines, [13, 16]);
+    let found: Vec<_> =
+        errors.errors().iter().map(|e| (e.line, e.key.as_str(), e.expected.as_str())).collect();
+    let expected = [
+        (13, "tunnel[site-b].esn", "true or false"),
+        (16, "tunnel[site-b].outbound.key_file", "a key file that nobody else may read or write"),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(errors.omitted(), 0);
+    let said = errors.to_string();
+    assert!(
+        said.contains("esn = 1") && said.contains("its mode is 0644") && said.contains("chmod 600"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -25,10 +25,10 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Runs one of the ignored tests below in a process of its own.
-fn child(role: &str, path: &Path) -> Command {
+/// Runs a test again, in a process of its own, where it finds the path and plays its other part.
+fn child(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([role, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, path).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
@@ -37,11 +37,9 @@ fn path_of_child() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
 
-#[test]
-#[ignore = "a role that other tests run in a process of its own"]
-fn child_leases_and_prints() {
-    let Some(path) = path_of_child() else { return };
-    let store = Store::open(&path).unwrap();
+/// Leases until it is killed, and prints what it got.
+fn lease_and_print(path: &Path) {
+    let store = Store::open(path).unwrap();
     let mut out = std::io::stdout();
     for round in 0.. {
         let requests: Vec<_> =
@@ -93,6 +91,9 @@ fn kill_and_check(
 /// The nonce contract: 60 kills at seeded moments, and no number is printed twice.
 #[test]
 fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
+    if let Some(path) = path_of_child() {
+        return lease_and_print(&path);
+    }
     let (_folder, path) = folder();
     drop(Store::create(&path).unwrap());
     let (mut seed, mut ends, mut leases) = (0x2545_f491_4f6c_dd1d_u64, HashMap::new(), 0);
@@ -101,7 +102,8 @@ fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        let child = child("child_leases_and_prints", &path).spawn().unwrap();
+        let child =
+            child("numbers_never_come_twice_however_often_the_gateway_is_killed", &path).spawn().unwrap();
         // One in four while it starts and recovers, the others while it leases.
         let (early, delay) = (seed.is_multiple_of(4), Duration::from_micros((seed >> 8) % 40_000));
         leases += kill_and_check(child, early, delay, &mut ends);
@@ -147,24 +149,23 @@ fn a_missing_store_is_an_error_and_not_a_fresh_start() {
 
 #[test]
 fn a_second_gateway_is_kept_out() {
+    if let Some(path) = path_of_child() {
+        return println!(
+            "{}",
+            Store::open(&path).map_or_else(|error| error.to_string(), |_| "opened".to_owned())
+        );
+    }
     let (_folder, path) = folder();
     let store = Store::create(&path).unwrap();
     let error = Store::open(&path).unwrap_err();
     assert!(matches!(error, StoreError::InUse(_)));
     assert!(error.to_string().ends_with("in use by another gateway"), "{error}");
     // In a process of its own, too, and for as long as the first one lives.
-    let output = child("child_opens", &path).output().unwrap();
+    let output = child("a_second_gateway_is_kept_out", &path).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("in use by another gateway"));
     drop(store);
-    let output = child("child_opens", &path).output().unwrap();
+    let output = child("a_second_gateway_is_kept_out", &path).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("opened"));
-}
-
-#[test]
-#[ignore = "a role that other tests run in a process of its own"]
-fn child_opens() {
-    let Some(path) = path_of_child() else { return };
-    println!("{}", Store::open(&path).map_or_else(|error| error.to_string(), |_| "opened".to_owned()));
 }
 
 #[test]
@@ -199,11 +200,14 @@ fn an_empty_file_a_text_and_a_cut_store_are_damaged() {
 /// A disk that is really full: a small tmpfs in a user namespace. Says so where there are none.
 #[test]
 fn a_disk_that_is_full_is_an_error_and_leasing_goes_on_when_there_is_space() {
+    if let Some(folder) = path_of_child() {
+        return fill_the_disk(&folder);
+    }
     let (_folder, path) = folder();
     let mount = path.with_file_name("disk");
     fs::create_dir(&mount).unwrap();
     let script = "mount -t tmpfs -o size=3m tmpfs \"$1\" && shift && exec \"$@\"";
-    let role = child("child_fills_the_disk", &mount);
+    let role = child("a_disk_that_is_full_is_an_error_and_leasing_goes_on_when_there_is_space", &mount);
     let mut command = Command::new("unshare");
     command
         .args(["-Urm", "sh", "-c", script, "sh"])
@@ -221,10 +225,8 @@ fn a_disk_that_is_full_is_an_error_and_leasing_goes_on_when_there_is_space() {
     assert!(status.success() && lines.iter().any(|line| line.contains("RECOVERED")), "{lines:?}");
 }
 
-#[test]
-#[ignore = "a role that other tests run in a process of its own"]
-fn child_fills_the_disk() {
-    let Some(folder) = path_of_child() else { return };
+/// Fills the disk below `folder`, and goes on when there is space again.
+fn fill_the_disk(folder: &Path) {
     println!("\nSTARTED");
     let store = Store::create(&folder.join("state.redb")).unwrap();
     let end = store.lease(key(1), 10).unwrap().end;

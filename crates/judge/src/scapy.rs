@@ -61,13 +61,7 @@ impl Scapy {
     /// # Errors
     /// [`ScapyError::NoPython`] or [`ScapyError::NotInstalled`], which names the package to install.
     pub fn find(scripts: &Path) -> Result<Self, ScapyError> {
-        for (module, package) in NEEDED {
-            let output = run(Command::new(PYTHON).args(["-c", &format!("import {module}")]))?;
-            if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(ScapyError::NotInstalled { module, package, said });
-            }
-        }
+        NEEDED.into_iter().try_for_each(|(module, package)| look_for(module, package))?;
         Ok(Self { scripts: scripts.canonicalize().unwrap_or_else(|_| scripts.to_owned()) })
     }
 
@@ -87,6 +81,16 @@ impl Scapy {
         }
         Err(ScapyError::Verdict { said: said.join("\n"), command: command_line(&command) })
     }
+}
+
+/// Whether Python can import `module`, which the Debian package `package` has.
+fn look_for(module: &'static str, package: &'static str) -> Result<(), ScapyError> {
+    let output = run(Command::new(PYTHON).args(["-c", &format!("import {module}")]))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ScapyError::NotInstalled { module, package, said })
 }
 
 fn run(command: &mut Command) -> Result<Output, ScapyError> {
@@ -133,9 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_scapy_is_named_by_its_package() {
-        let error =
-            ScapyError::NotInstalled { module: "scapy", package: "python3-scapy", said: String::new() };
-        assert!(error.to_string().contains("install the package python3-scapy"), "{error}");
+    fn a_module_that_python_lacks_is_named_with_its_package_and_what_python_said() {
+        look_for("json.decoder", "python3").unwrap();
+        let error = look_for("testudo_no_such_module.ipsec", "python3-scapy").unwrap_err().to_string();
+        assert!(error.contains("cannot import testudo_no_such_module.ipsec"), "{error}");
+        assert!(error.contains("install the package python3-scapy"), "{error}");
+        assert!(error.ends_with("ModuleNotFoundError: No module named 'testudo_no_such_module'"), "{error}");
     }
 }

@@ -96,14 +96,29 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_has_an_answer() {
-        let whole = frame(&[[0x81, 0, 0, 7]], [8, 0], &[0x45, 0, 0, 20]);
-        for link in [Link::Ethernet, Link::Cooked, Link::Cooked2, Link::Raw] {
-            for len in 0..whole.len() {
-                let _ = link.datagram(&whole[..len]);
+    fn a_frame_cut_anywhere_is_truncated_or_gives_what_there_is_of_its_datagram() {
+        let payload = [&[0x45, 0, 0, 20][..], &[7; 16]].concat();
+        let cooked = [&[0; 14][..], &[8, 0], &payload].concat();
+        let cooked2 = [&[8, 0][..], &[0; 18], &payload].concat();
+        let cases = [
+            (Link::Raw, payload.clone(), 0),
+            (Link::Ethernet, frame(&[], [8, 0], &payload), 14),
+            (Link::Ethernet, frame(&[[0x81, 0, 0, 7], [0x91, 0, 0, 1]], [8, 0], &payload), 22),
+            (Link::Cooked, cooked, 16),
+            (Link::Cooked2, cooked2, 20),
+        ];
+        for (link, whole, header_bytes) in cases {
+            for len in 0..=whole.len() {
+                let expected =
+                    if len < header_bytes { Err(DropReason::Truncated) } else { Ok(header_bytes..len) };
+                assert_eq!(
+                    link.datagram(&whole[..len]),
+                    expected,
+                    "{link:?}, {len} of {} bytes",
+                    whole.len()
+                );
             }
         }
-        assert_eq!(Link::Ethernet.datagram(&whole[..17]), Err(DropReason::Truncated));
     }
 
     #[test]
