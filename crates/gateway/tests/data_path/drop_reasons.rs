@@ -102,164 +102,205 @@ fn a_leasing(spec: &TunnelSpec, mut store: LeaseTwin) -> Gateway {
     a_with(spec, PoolSize(64, 2048), portable(), &mut store)
 }
 
+/// What a peer seals when all is well.
+fn good() -> Handmade {
+    Handmade::carrying(&inner(100).bytes())
+}
+
 /// Makes a gateway drop packets for `reason`, and returns it. The match names every reason: a new one does not compile without a test.
 fn raise(reason: DropReason) -> Gateway {
-    let good = Handmade::carrying(&inner(100).bytes());
     match reason {
         DropReason::NotIp => a_given([0x00; 40]),
         DropReason::Truncated => a_given(&inner(100).bytes()[..99]),
         DropReason::BadHeader => a_given([0x44; 40]),
-        DropReason::BadChecksum => {
-            let mut packet = inner(100).bytes();
-            packet[8] ^= 1;
-            a_given(packet)
-        }
-        DropReason::PolicyDiscard => {
-            let mut gateway = with_policy(Action::Discard);
-            gateway.seal(inner(100).bytes());
-            gateway
-        }
+        DropReason::BadChecksum => header_damaged(),
+        DropReason::PolicyDiscard => discarded_by_policy(),
         DropReason::NoPolicy => a_given(Inner::udp("10.0.0.1", "8.8.8.8", 100).bytes()),
-        DropReason::PortsHidden => {
-            let selector = Selector {
-                protocol: Some(17),
-                remote_ports: PortRange { first: 443, last: 443 },
-                ..Selector::ANY
-            };
-            let policies = [(selector, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
-            let policies = policies.map(|(selector, action)| Policy { selector, action });
-            let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
-            gateway.seal(later_fragment(inner(100).bytes()));
-            gateway
-        }
+        DropReason::PortsHidden => later_fragment_where_ports_matter(),
         DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
-        DropReason::SelectorMismatch => {
-            b_given_inside(&Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", 100).bytes()))
-        }
-        DropReason::NoSa => {
-            let mut gateway = with_policy(Action::Protect(spec().index()));
-            gateway.seal(inner(100).bytes());
-            gateway
-        }
-        DropReason::PeerUnknown => {
-            let spec = TunnelSpec { b_learns: true, ..in_udp() };
-            let mut b = Gateway::with_tunnels(Side::B, &[spec]);
-            b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes());
-            b
-        }
-        DropReason::LifetimeExpired => {
-            let hard = Limits { time: Some(Duration::from_secs(1)), ..Limits::default() };
-            let spec = TunnelSpec { lifetime: Lifetime { hard, ..Lifetime::default() }, ..spec() };
-            let mut a = Gateway::with_tunnels(Side::A, &[spec]);
-            a.clock.advance(Duration::from_secs(1));
-            a.seal(inner(100).bytes());
-            a
-        }
-        DropReason::SequenceExhausted => {
-            let spec = TunnelSpec { esn: false, ..spec() };
-            let mut store = LeaseTwin::new(1 << 40);
-            store.begin_at(spec.spi_from(Side::A), u64::from(u32::MAX));
-            let mut a = a_leasing(&spec, store);
-            assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the last number is used");
-            a.seal(inner(100).bytes());
-            a
-        }
-        DropReason::SequenceNotLeased => {
-            let mut a = a_leasing(&spec(), LeaseTwin::new(1));
-            assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the leased number is used");
-            a.seal(inner(100).bytes());
-            a
-        }
+        DropReason::SelectorMismatch => sealed_beyond_its_selectors(),
+        DropReason::NoSa => policy_without_tunnel(),
+        DropReason::PeerUnknown => peer_never_heard(),
+        DropReason::LifetimeExpired => lifetime_over(),
+        DropReason::SequenceExhausted => numbers_used_up(),
+        DropReason::SequenceNotLeased => no_number_leased(),
         DropReason::TooBig => a_given(Inner { dont_fragment: true, ..inner(1500) }.bytes()),
-        DropReason::NoRoom => {
-            let mut a = a_with(&spec(), PoolSize(4, 2048), portable(), &mut LeaseTwin::new(1 << 40));
-            a.protected.leave_no_room();
-            a.seal(inner(100).bytes());
-            a
-        }
+        DropReason::NoRoom => buffer_without_room(),
         DropReason::NotForUs => b_given(&spec(), Inner::udp("192.0.2.9", "198.51.100.2", 100).bytes()),
-        DropReason::OuterFragment => {
-            let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good);
-            datagram[6] = 0x20;
-            mend(&mut datagram);
-            b_given(&spec(), datagram)
-        }
+        DropReason::OuterFragment => esp_in_fragments(),
         DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
         DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
         DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
-        DropReason::WrongEncapsulation => {
-            let datagram = Sealer::new(&in_udp(), Side::A).seal(1, &good);
-            let esp = &datagram[esp_offset(&in_udp())..];
-            b_given(&in_udp(), encapsulate(&spec(), Side::A, esp, 0))
-        }
+        DropReason::WrongEncapsulation => esp_without_its_udp(),
         DropReason::EspMalformed => b_given(&spec(), encapsulate(&spec(), Side::A, &[0; 7], 0)),
-        DropReason::ReplayTooOld | DropReason::ReplayDuplicate => {
-            // With ESN an old number reads as one of the next 2^32, and fails its ICV (RFC 4303 A2.2).
-            let spec = TunnelSpec { esn: false, ..spec() };
-            let mut sealer = Sealer::new(&spec, Side::A);
-            let mut b = Gateway::with_tunnels(Side::B, &[spec]);
-            assert_eq!(b.open(sealer.seal(10_000, &good)).len(), 1);
-            let sequence = if reason == DropReason::ReplayDuplicate { 10_000 } else { 10_000 - 4096 };
-            b.open(sealer.seal(sequence, &good));
-            b
-        }
-        DropReason::AuthenticationFailed => {
-            let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good);
-            *datagram.last_mut().expect("an ICV") ^= 1;
-            b_given(&spec(), datagram)
-        }
-        DropReason::EngineFault => {
-            let engines: Vec<Box<dyn Engine>> = vec![Box::new(BrokenEngine)];
-            let mut a = a_with(&spec(), PoolSize(64, 2048), engines, &mut LeaseTwin::new(1 << 40));
-            a.seal(inner(100).bytes());
-            a
-        }
-        DropReason::BadPadding => b_given_inside(&Handmade { pad_length: 255, ..good }),
-        DropReason::BadNextHeader => b_given_inside(&Handmade { next_header: 6, ..good }),
-        DropReason::DummyPacket => b_given_inside(&Handmade { next_header: 59, ..good }),
-        DropReason::InnerMalformed => b_given_inside(&Handmade { next_header: 41, ..good }),
-        DropReason::EcnCongestion => b_given_inside(&Handmade { outer_class: 3, ..good }),
+        DropReason::ReplayTooOld | DropReason::ReplayDuplicate => replayed(reason),
+        DropReason::AuthenticationFailed => icv_damaged(),
+        DropReason::EngineFault => engine_broken(),
+        DropReason::BadPadding => b_given_inside(&Handmade { pad_length: 255, ..good() }),
+        DropReason::BadNextHeader => b_given_inside(&Handmade { next_header: 6, ..good() }),
+        DropReason::DummyPacket => b_given_inside(&Handmade { next_header: 59, ..good() }),
+        DropReason::InnerMalformed => b_given_inside(&Handmade { next_header: 41, ..good() }),
+        DropReason::EcnCongestion => b_given_inside(&Handmade { outer_class: 3, ..good() }),
         DropReason::ReceiveTruncated => a_given([0x45; 3000]),
-        DropReason::PoolEmpty => {
-            let mut a = a_with(&spec(), PoolSize(1, 2048), portable(), &mut LeaseTwin::new(1 << 40));
-            a.seal(inner(2000).bytes());
-            a
-        }
-        DropReason::QueueFull => {
-            // The protected side takes no replies while packets that are too big keep coming from there.
-            let mut a = a_with(&spec(), PoolSize(6000, 2048), portable(), &mut LeaseTwin::new(1 << 40));
-            a.protected.set_room(Some(0));
-            (0..5000).for_each(|_| a.protected.push(Inner { dont_fragment: true, ..inner(1500) }.bytes()));
-            while a.protected.arriving() > 0 {
-                a.turn();
-                // Replies are limited in rate.
-                a.clock.advance(Duration::from_secs(1));
-            }
-            a.protected.set_room(None);
-            a.settle();
-            a
-        }
-        DropReason::MessageTooLong | DropReason::SendRefused => {
-            let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
-            a.unprotected.refuse_next(reason);
-            a.seal(inner(100).bytes());
-            a
-        }
-        DropReason::BypassUnavailable => {
-            let mut gateway = with_policy(Action::Bypass);
-            gateway.unprotected.refuse_next(reason);
-            gateway.seal(inner(100).bytes());
-            gateway
-        }
-        DropReason::ShuttingDown => {
-            let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
-            a.unprotected.set_room(Some(0));
-            a.seal(inner(100).bytes());
-            a.worker.drain();
-            a.worker.discard_waiting();
-            a
-        }
+        DropReason::PoolEmpty => no_buffer_for_a_fragment(),
+        DropReason::QueueFull => replies_that_find_no_room(),
+        DropReason::MessageTooLong | DropReason::SendRefused => refused_by_the_system(reason),
+        DropReason::BypassUnavailable => no_way_in_clear(reason),
+        DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
+}
+
+fn header_damaged() -> Gateway {
+    let mut packet = inner(100).bytes();
+    packet[8] ^= 1;
+    a_given(packet)
+}
+
+fn discarded_by_policy() -> Gateway {
+    let mut gateway = with_policy(Action::Discard);
+    gateway.seal(inner(100).bytes());
+    gateway
+}
+
+fn later_fragment_where_ports_matter() -> Gateway {
+    let selector =
+        Selector { protocol: Some(17), remote_ports: PortRange { first: 443, last: 443 }, ..Selector::ANY };
+    let policies = [(selector, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
+    let policies = policies.map(|(selector, action)| Policy { selector, action });
+    let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
+    gateway.seal(later_fragment(inner(100).bytes()));
+    gateway
+}
+
+fn sealed_beyond_its_selectors() -> Gateway {
+    b_given_inside(&Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", 100).bytes()))
+}
+
+fn policy_without_tunnel() -> Gateway {
+    let mut gateway = with_policy(Action::Protect(spec().index()));
+    gateway.seal(inner(100).bytes());
+    gateway
+}
+
+fn peer_never_heard() -> Gateway {
+    let spec = TunnelSpec { b_learns: true, ..in_udp() };
+    let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+    b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes());
+    b
+}
+
+fn lifetime_over() -> Gateway {
+    let hard = Limits { time: Some(Duration::from_secs(1)), ..Limits::default() };
+    let spec = TunnelSpec { lifetime: Lifetime { hard, ..Lifetime::default() }, ..spec() };
+    let mut a = Gateway::with_tunnels(Side::A, &[spec]);
+    a.clock.advance(Duration::from_secs(1));
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn numbers_used_up() -> Gateway {
+    let spec = TunnelSpec { esn: false, ..spec() };
+    let mut store = LeaseTwin::new(1 << 40);
+    store.begin_at(spec.spi_from(Side::A), u64::from(u32::MAX));
+    let mut a = a_leasing(&spec, store);
+    assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the last number is used");
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn no_number_leased() -> Gateway {
+    let mut a = a_leasing(&spec(), LeaseTwin::new(1));
+    assert_eq!(a.seal(inner(100).bytes()).len(), 1, "the leased number is used");
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn buffer_without_room() -> Gateway {
+    let mut a = a_with(&spec(), PoolSize(4, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+    a.protected.leave_no_room();
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn esp_in_fragments() -> Gateway {
+    let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good());
+    datagram[6] = 0x20;
+    mend(&mut datagram);
+    b_given(&spec(), datagram)
+}
+
+fn esp_without_its_udp() -> Gateway {
+    let datagram = Sealer::new(&in_udp(), Side::A).seal(1, &good());
+    let esp = &datagram[esp_offset(&in_udp())..];
+    b_given(&in_udp(), encapsulate(&spec(), Side::A, esp, 0))
+}
+
+fn replayed(reason: DropReason) -> Gateway {
+    // With ESN an old number reads as one of the next 2^32, and fails its ICV (RFC 4303 A2.2).
+    let spec = TunnelSpec { esn: false, ..spec() };
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec]);
+    assert_eq!(b.open(sealer.seal(10_000, &good())).len(), 1);
+    let sequence = if reason == DropReason::ReplayDuplicate { 10_000 } else { 10_000 - 4096 };
+    b.open(sealer.seal(sequence, &good()));
+    b
+}
+
+fn icv_damaged() -> Gateway {
+    let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good());
+    *datagram.last_mut().expect("an ICV") ^= 1;
+    b_given(&spec(), datagram)
+}
+
+fn engine_broken() -> Gateway {
+    let engines: Vec<Box<dyn Engine>> = vec![Box::new(BrokenEngine)];
+    let mut a = a_with(&spec(), PoolSize(64, 2048), engines, &mut LeaseTwin::new(1 << 40));
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn no_buffer_for_a_fragment() -> Gateway {
+    let mut a = a_with(&spec(), PoolSize(1, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+    a.seal(inner(2000).bytes());
+    a
+}
+
+fn replies_that_find_no_room() -> Gateway {
+    // The protected side takes no replies while packets that are too big keep coming from there.
+    let mut a = a_with(&spec(), PoolSize(6000, 2048), portable(), &mut LeaseTwin::new(1 << 40));
+    a.protected.set_room(Some(0));
+    (0..5000).for_each(|_| a.protected.push(Inner { dont_fragment: true, ..inner(1500) }.bytes()));
+    while a.protected.arriving() > 0 {
+        a.turn();
+        // Replies are limited in rate.
+        a.clock.advance(Duration::from_secs(1));
+    }
+    a.protected.set_room(None);
+    a.settle();
+    a
+}
+
+fn refused_by_the_system(reason: DropReason) -> Gateway {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+    a.unprotected.refuse_next(reason);
+    a.seal(inner(100).bytes());
+    a
+}
+
+fn no_way_in_clear(reason: DropReason) -> Gateway {
+    let mut gateway = with_policy(Action::Bypass);
+    gateway.unprotected.refuse_next(reason);
+    gateway.seal(inner(100).bytes());
+    gateway
+}
+
+fn closed_with_packets_waiting() -> Gateway {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+    a.unprotected.set_room(Some(0));
+    a.seal(inner(100).bytes());
+    a.worker.drain();
+    a.worker.discard_waiting();
+    a
 }
 
 /// Mends the checksum of an IPv4 header without options.
