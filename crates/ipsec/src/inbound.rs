@@ -177,7 +177,7 @@ impl Ipsec {
             Verdict::Policy(Action::Bypass) => Ok(()),
             Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
-            Verdict::PortsHidden => Err(DropReason::PortsHidden),
+            Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
             Verdict::NoPolicy => Err(DropReason::NotForUs),
         }
     }

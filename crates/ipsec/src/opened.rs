@@ -317,13 +317,13 @@ impl InboundSa {
             None => uncommon_flow(packet)?,
         };
         if !self.inbound_selectors.holds(&flow) {
-            return Err(DropReason::SelectorMismatch);
+            return Err(self.inbound_selectors.reason_against(&flow));
         }
         // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
         match spd.verdict(&flow) {
             Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((bytes, class)),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
-            Verdict::PortsHidden => Err(DropReason::PortsHidden),
+            Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
             _ => Err(DropReason::SelectorMismatch),
         }
     }

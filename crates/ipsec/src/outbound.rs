@@ -98,7 +98,7 @@ impl Ipsec {
             Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
             Ok(Verdict::Policy(Action::Discard)) => Disposition::Drop(DropReason::PolicyDiscard),
             Ok(Verdict::NoPolicy) => Disposition::Drop(DropReason::NoPolicy),
-            Ok(Verdict::PortsHidden) => Disposition::Drop(DropReason::PortsHidden),
+            Ok(Verdict::FieldsHidden) => Disposition::Drop(DropReason::FieldsHidden),
             Err(reason) => Disposition::Drop(reason),
         }
     }

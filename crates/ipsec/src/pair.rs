@@ -2,7 +2,7 @@
 
 use crate::selector::{Flow, PrefixLengths, Selector};
 use std::sync::Arc;
-use testudo_packet::prefetch;
+use testudo_packet::{DropReason, prefetch};
 use testudo_wire::ip::Version;
 use testudo_wire::plain::PlainV4;
 
@@ -96,6 +96,17 @@ impl InboundSelectors {
     #[inline]
     pub(crate) fn holds(&self, flow: &Flow) -> bool {
         self.selectors.iter().any(|selector| selector.matches(flow))
+    }
+
+    /// Why a packet of this flow, which the list does not [hold](Self::holds), is refused: it is wrong, or does not show that it is right.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reason_against(&self, flow: &Flow) -> DropReason {
+        if flow.hides_fields() && self.selectors.iter().any(|selector| selector.concerns(flow)) {
+            DropReason::FieldsHidden
+        } else {
+            DropReason::SelectorMismatch
+        }
     }
 
     /// Asks for the memory that [`holds`](Self::holds) will need.

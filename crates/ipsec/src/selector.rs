@@ -108,24 +108,25 @@ pub struct Flow {
     version: Version,
     local: u128,
     remote: u128,
-    protocol: u8,
+    /// The next layer protocol; `None` where the packet does not show it.
+    protocol: Option<u8>,
     ports: Option<(u16, u16)>,
-    /// The protocol has ports, but this packet does not show them: a later fragment.
-    ports_hidden: bool,
+    /// There is a protocol, or there are ports, that this packet does not show: OPAQUE to RFC 4301 4.4.1.1. Ports then are never shown.
+    hides_fields: bool,
 }
 
 impl Flow {
     /// The flow of a packet that leaves: its source is local.
     #[must_use]
     pub fn outbound(header: &IpHeader, packet: &[u8]) -> Self {
-        Self::of(header, header.source, header.destination, header.ports(packet))
+        Self::showing(header.source, header.destination, header.next_layer_protocol(), header.ports(packet))
     }
 
     /// The flow of a packet that arrives: its destination is local.
     #[must_use]
     pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
         let ports = header.ports(packet).map(|(source, destination)| (destination, source));
-        Self::of(header, header.destination, header.source, ports)
+        Self::showing(header.destination, header.source, header.next_layer_protocol(), ports)
     }
 
     /// The flow of a plain packet that leaves.
@@ -146,31 +147,42 @@ impl Flow {
     #[inline(always)]
     fn plain(header: &PlainHeader, local: u128, remote: u128, ports: Option<(u16, u16)>) -> Self {
         let (version, protocol) = (header.version, header.protocol);
-        Self { version, local, remote, protocol, ports, ports_hidden: false }
+        // A plain packet shows all that there is.
+        Self { version, local, remote, protocol: Some(protocol), ports, hides_fields: false }
     }
 
-    /// Whether it is a later fragment of a protocol with ports.
+    /// Whether protocol or ports are there, but not to be seen.
     #[inline]
-    pub(crate) fn hides_ports(&self) -> bool {
-        self.ports_hidden
+    pub(crate) fn hides_fields(&self) -> bool {
+        self.hides_fields
     }
 
-    fn of(header: &IpHeader, local: IpAddr, remote: IpAddr, ports: Option<(u16, u16)>) -> Self {
-        let has_ports = matches!(header.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
-        let ports_hidden = ports.is_none() && has_ports && header.fragment.is_some();
-        Self { ports_hidden, ..Self::new(local, remote, header.protocol, ports) }
-    }
-
-    /// A flow by its parts; `ports` are local and remote.
+    /// A flow of whole packets by its parts; `ports` are local and remote. Without ports, a protocol that has them hides them. Over IPv6, so
+    /// does all that follows a header that is not known.
     #[must_use]
     pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
+        let is_shown = local.is_ipv4() || !protocol::hides_what_follows(protocol);
+        Self::showing(local, remote, is_shown.then_some(protocol), ports)
+    }
+
+    /// The flow of fragments but the first: over IPv4 they show their protocol, over IPv6 nothing but addresses
+    /// (see [`IpHeader::next_layer_protocol`]).
+    #[must_use]
+    pub fn of_later_fragments(local: IpAddr, remote: IpAddr, protocol: u8) -> Self {
+        Self::showing(local, remote, local.is_ipv4().then_some(protocol), None)
+    }
+
+    /// Only what a packet shows is known of its flow. Ports go with a protocol that is shown.
+    fn showing(local: IpAddr, remote: IpAddr, protocol: Option<u8>, ports: Option<(u16, u16)>) -> Self {
+        let has_ports = |number| matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP);
+        let ports = ports.filter(|_| protocol.is_some());
         Self {
             version: Version::of(local),
             local: address_bits(local),
             remote: address_bits(remote),
             protocol,
             ports,
-            ports_hidden: false,
+            hides_fields: ports.is_none() && protocol.is_none_or(has_ports),
         }
     }
 
@@ -202,7 +214,7 @@ pub struct Selector {
     pub local: Prefix,
     /// Addresses behind the peer.
     pub remote: Prefix,
-    /// Transport protocol; `None` for any.
+    /// Next layer protocol; `None` for any.
     pub protocol: Option<u8>,
     /// Ports on the protected side.
     pub local_ports: PortRange,
@@ -226,7 +238,7 @@ impl Selector {
         Self { local, remote, ..Self::ANY }
     }
 
-    /// Whether the flow is selected. A flow without ports matches only where every port does.
+    /// Whether the flow is selected. What a flow hides matches only where every value does.
     #[must_use]
     #[inline]
     pub fn matches(&self, flow: &Flow) -> bool {
@@ -244,7 +256,7 @@ impl Selector {
 
     #[inline(always)]
     fn matches_rest(&self, flow: &Flow) -> bool {
-        self.protocol.is_none_or(|p| p == flow.protocol)
+        self.protocol.is_none_or(|p| flow.protocol == Some(p))
             && self.local_ports.contains(flow.ports.map(|p| p.0))
             && self.remote_ports.contains(flow.ports.map(|p| p.1))
     }
@@ -257,7 +269,7 @@ impl Selector {
             Some(Mismatch::Local)
         } else if !self.remote.contains(flow.version, flow.remote) {
             Some(Mismatch::Remote)
-        } else if self.protocol.is_some_and(|p| p != flow.protocol) {
+        } else if self.protocol.is_some_and(|p| flow.protocol != Some(p)) {
             Some(Mismatch::Protocol)
         } else if !self.local_ports.contains(flow.ports.map(|p| p.0)) {
             Some(Mismatch::LocalPort)
@@ -268,17 +280,14 @@ impl Selector {
         }
     }
 
-    /// Whether the flow is selected, or would be if its ports, which it hides, were right.
+    /// Whether the flow is selected, or would be if what it hides were right.
     #[inline]
     pub(crate) fn concerns(&self, flow: &Flow) -> bool {
-        if !flow.ports_hidden {
+        if !flow.hides_fields {
             return self.matches(flow);
         }
-        match self.mismatch(flow) {
-            None => true,
-            Some(Mismatch::LocalPort | Mismatch::RemotePort) => flow.ports_hidden,
-            Some(_) => false,
-        }
+        let may_be = |p| flow.protocol.is_none_or(|shown| shown == p);
+        self.matches_addresses(flow) && self.protocol.is_none_or(may_be)
     }
 
     pub(crate) fn prefix_lengths(&self) -> PrefixLengths {
@@ -322,7 +331,7 @@ pub enum Mismatch {
     Local,
     /// The address behind the peer.
     Remote,
-    /// The transport protocol.
+    /// The next layer protocol, or that there is none to see.
     Protocol,
     /// The port on the protected side, or that there is none to see.
     LocalPort,
@@ -383,5 +392,36 @@ mod tests {
         assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 17, Some((999, 80)))));
         assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
         assert!(Selector::ANY.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
+    }
+
+    /// RFC 4301 4.4.1.1: "OPAQUE indicates that the corresponding selector field is not available for examination because it may not be present
+    /// in a fragment, does not exist for the given Next Layer Protocol, or prior application of IPsec may have encrypted the value."
+    #[test]
+    fn what_a_flow_hides_concerns_every_selector_that_asks_for_it() {
+        let by_addresses = Selector::between(prefix("fd00::/16"), prefix("fd00::/16"));
+        let tcp = Selector { protocol: Some(6), ..by_addresses };
+        let web = Selector { remote_ports: PortRange { first: 80, last: 80 }, ..tcp };
+        let elsewhere = Selector { remote: prefix("fd01::/16"), ..web };
+        let (a, b) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
+        // Flow, and for each selector: whether it concerns it, and whether it matches it.
+        let (yes, may, no) = ((true, true), (true, false), (false, false));
+        for (flow, expected) in [
+            (Flow::new(a, b, 6, Some((9, 80))), [yes, yes, yes, no]),
+            (Flow::new(a, b, 6, Some((80, 9))), [yes, yes, no, no]),
+            (Flow::new(a, b, 6, None), [yes, yes, may, no]),
+            (Flow::new(a, b, 17, None), [yes, no, no, no]),
+            (Flow::new(a, b, 1, None), [yes, no, no, no]),
+            (Flow::new(a, b, 139, None), [yes, may, may, no]),
+            (Flow::of_later_fragments(a, b, 6), [yes, may, may, no]),
+            (Flow::of_later_fragments(a, b, 17), [yes, may, may, no]),
+        ] {
+            let told = [by_addresses, tcp, web, elsewhere].map(|s| (s.concerns(&flow), s.matches(&flow)));
+            assert_eq!(told, expected, "{flow:?}");
+        }
+        let v4 = Selector { protocol: Some(6), ..Selector::ANY };
+        let later = |protocol| {
+            Flow::of_later_fragments("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), protocol)
+        };
+        assert!(v4.matches(&later(6)) && !v4.concerns(&later(17)), "fragments of IPv4 show their protocol");
     }
 }

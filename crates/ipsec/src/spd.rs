@@ -36,8 +36,8 @@ pub enum Verdict {
     Policy(Action),
     /// No policy names it.
     NoPolicy,
-    /// It is a fragment that hides its ports, and the first policy that concerns it asks for them.
-    PortsHidden,
+    /// It hides its protocol or its ports, and the first policy that concerns it asks for them.
+    FieldsHidden,
 }
 
 /// Up to this many policies a scan is faster than hashing.
@@ -147,8 +147,8 @@ impl Spd {
         if self.is_indexed() {
             return self.verdict_by_tables(flow);
         }
-        if flow.hides_ports() {
-            return self.verdict_on_hidden_ports(flow);
+        if flow.hides_fields() {
+            return self.verdict_on_hidden_fields(flow);
         }
         for policy in &self.policies {
             if policy.selector.matches(flow) {
@@ -159,7 +159,7 @@ impl Spd {
     }
 
     #[cold]
-    fn verdict_on_hidden_ports(&self, flow: &Flow) -> Verdict {
+    fn verdict_on_hidden_fields(&self, flow: &Flow) -> Verdict {
         let first = self.policies.iter().find(|p| p.selector.concerns(flow));
         first.map_or(Verdict::NoPolicy, |policy| policy.verdict(flow))
     }
@@ -179,8 +179,8 @@ impl Spd {
         })
     }
 
-    /// The first policy that selects `flow`, and its place in the order. For a fragment that hides its ports it may be one that would select it
-    /// if the ports were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
+    /// The first policy that selects `flow`, and its place in the order. For a flow that hides its protocol or ports it may be one that would
+    /// select it if these were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         if self.is_indexed() {
@@ -242,8 +242,8 @@ fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
 impl Policy {
     #[inline]
     fn verdict(&self, flow: &Flow) -> Verdict {
-        if flow.hides_ports() && !self.selector.matches(flow) {
-            return Verdict::PortsHidden;
+        if flow.hides_fields() && !self.selector.matches(flow) {
+            return Verdict::FieldsHidden;
         }
         Verdict::Policy(self.action)
     }
@@ -308,9 +308,17 @@ mod tests {
 
     fn flow() -> impl Strategy<Value = Flow> {
         let ports = prop_oneof![Just(None), (0..4u16, 0..4u16).prop_map(Some)];
-        (address(), address(), prop_oneof![Just(6u8), Just(17), Just(1)], ports)
-            .prop_filter("one version", |(l, r, _, _)| l.is_ipv4() == r.is_ipv4())
-            .prop_map(|(l, r, protocol, ports)| Flow::new(l, r, protocol, ports))
+        let protocol = prop_oneof![Just(6u8), Just(17), Just(1), Just(253)];
+        (address(), address(), protocol, ports, prop::bool::weighted(0.2))
+            .prop_filter("one version", |(l, r, ..)| l.is_ipv4() == r.is_ipv4())
+            .prop_map(|(l, r, protocol, ports, is_later)| {
+                let ports = ports.filter(|_| matches!(protocol, 6 | 17));
+                if is_later {
+                    Flow::of_later_fragments(l, r, protocol)
+                } else {
+                    Flow::new(l, r, protocol, ports)
+                }
+            })
     }
 
     #[test]
@@ -358,10 +366,13 @@ mod tests {
         ) {
             let spd = Spd::new(policies.clone());
             for flow in flows {
-                let expected = policies.iter().position(|p| p.selector.matches(&flow));
+                let expected = policies.iter().position(|p| p.selector.concerns(&flow));
                 prop_assert_eq!(spd.lookup(&flow).map(|(index, _)| index), expected);
-                let action = expected.map_or(Verdict::NoPolicy, |index| Verdict::Policy(policies[index].action));
-                prop_assert_eq!(spd.verdict(&flow), action);
+                let verdict = expected.map_or(Verdict::NoPolicy, |index| {
+                    let Policy { selector, action } = policies[index];
+                    if selector.matches(&flow) { Verdict::Policy(action) } else { Verdict::FieldsHidden }
+                });
+                prop_assert_eq!(spd.verdict(&flow), verdict);
             }
         }
 

@@ -222,6 +222,9 @@ pub struct ExplainArgs {
     /// Destination port
     #[arg(long, value_name = "PORT", requires_all = ["source_port", "protocol"])]
     pub destination_port: Option<u16>,
+    /// Any fragment but the first: it shows no ports and, over IPv6, no protocol
+    #[arg(long, conflicts_with_all = ["source_port", "destination_port"])]
+    pub fragment: bool,
     /// Which gateway.
     #[command(flatten)]
     pub gateway: QueryArgs,

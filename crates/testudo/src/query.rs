@@ -102,6 +102,7 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let request = json!({
         "verb": "explain", "side": side, "source": args.source, "destination": args.destination,
         "protocol": args.protocol.unwrap_or(UNNAMED_PROTOCOL), "source_port": args.source_port, "destination_port": args.destination_port,
+        "fragment": args.fragment,
     });
     query(&args.gateway, &request, show_explanation)
 }
@@ -218,7 +219,12 @@ fn show_explanation(answer: &Value) {
     let policy = &answer["policy"];
     if !policy.is_null() {
         let (place, origin) = (cell(&policy["place"]), cell(&policy["origin"]));
-        outln!("place {place} ({origin}): yes, {} {}", cell(&policy["action"]), cell(&policy["selector"]));
+        let answer = if answer["fields_hidden"] == true { "perhaps" } else { "yes" };
+        outln!(
+            "place {place} ({origin}): {answer}, {} {}",
+            cell(&policy["action"]),
+            cell(&policy["selector"])
+        );
     }
     outln!("=> {}", cell(&answer["verdict"]));
 }

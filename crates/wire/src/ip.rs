@@ -67,7 +67,7 @@ pub struct IpHeader {
     pub header_bytes: usize,
     /// Bytes of the whole datagram, as its length field says; never more than there are.
     pub total_bytes: usize,
-    /// Transport protocol: the last Next Header of the chain.
+    /// The last Next Header of the chain that was read: not always the [next layer protocol](Self::next_layer_protocol).
     pub protocol: u8,
     /// DSCP and ECN: TOS of IPv4, Traffic Class of IPv6.
     pub traffic_class: u8,
@@ -92,6 +92,19 @@ impl IpHeader {
             Some(_) => Err(ParseError::NotIp),
             None => Err(ParseError::Truncated),
         }
+    }
+
+    /// The next layer protocol: what comes after all extension headers (RFC 4301 4.4.1.1). `None`, which that section calls OPAQUE, where an IPv6
+    /// packet does not show it: in a fragment but the first, and after a header of which it is not known what follows.
+    ///
+    /// RFC 8200 4.5 has receivers take Next Header from the first fragment alone, and find fragments of one datagram by addresses and
+    /// Identification: what a later one says is the sender's choice, and may be an extension header. IPv4 tells datagrams apart by their
+    /// protocol too (RFC 791 3.2), so that each fragment shows it.
+    #[must_use]
+    pub fn next_layer_protocol(&self) -> Option<u8> {
+        let is_later = self.fragment.is_some_and(|f| f.offset_bytes != 0);
+        (self.version == Version::V4 || !is_later && !protocol::hides_what_follows(self.protocol))
+            .then_some(self.protocol)
     }
 
     /// Source and destination port, where the protocol has them and this is not a later fragment.
@@ -212,8 +225,10 @@ fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError
                 let offset_and_flags = be16(bytes, at + 2)?;
                 let fragment =
                     Fragment { offset_bytes: offset_and_flags & 0xFFF8, more: offset_and_flags & 1 != 0 };
-                // An atomic fragment (RFC 6946) is a whole packet.
-                header.fragment = (fragment.offset_bytes != 0 || fragment.more).then_some(fragment);
+                // An atomic fragment (RFC 6946) is a whole packet, unless a fragment header before it says otherwise.
+                if fragment.offset_bytes != 0 || fragment.more {
+                    header.fragment = Some(fragment);
+                }
                 check_end(fragment, bytes.len().saturating_sub(at + 8))?;
                 8
             }
@@ -403,6 +418,106 @@ mod tests {
         assert_eq!(IpHeader::parse(&bytes).unwrap().ports(&bytes), None);
         bytes[41] = 200;
         assert_eq!(IpHeader::parse(&bytes), Err(ParseError::Truncated));
+    }
+
+    /// An IPv6 packet with these headers, each a number and its bytes but for Next Header, and what the last one names.
+    fn chained(headers: &[(u8, &[u8])], last: u8) -> Vec<u8> {
+        let mut payload = Vec::new();
+        let numbers = headers.iter().map(|(number, _)| *number).skip(1).chain([last]);
+        for ((_, rest), next) in headers.iter().zip(numbers) {
+            payload.push(next);
+            payload.extend_from_slice(rest);
+        }
+        payload.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+        let mut bytes = packet("2001:db8::1", "2001:db8::2", &payload);
+        bytes[6] = headers.first().map_or(last, |(number, _)| *number);
+        bytes
+    }
+
+    const OPTIONS: (u8, &[u8]) = (protocol::DESTINATION_OPTIONS, &[0; 7]);
+    const HOPS: (u8, &[u8]) = (protocol::HOP_BY_HOP, &[0; 7]);
+    const ROUTE: (u8, &[u8]) = (protocol::ROUTING, &[0, 2, 0, 0, 0, 0, 0]);
+    const ATOMIC: (u8, &[u8]) = (protocol::FRAGMENT, &[0; 7]);
+    const FIRST: (u8, &[u8]) = (protocol::FRAGMENT, &[0, 0, 1, 0, 0, 0, 9]);
+    const LATER: (u8, &[u8]) = (protocol::FRAGMENT, &[0, 0, 0x10, 0, 0, 0, 9]);
+
+    /// RFC 8200 4.5: "The number and content of the headers preceding the Fragment header of different fragments of the same original packet may
+    /// differ. Whatever headers are present, preceding the Fragment header in each fragment packet, are processed when the packets arrive,
+    /// prior to queueing the fragments for reassembly. Only those headers in the Offset zero fragment packet are retained in the reassembled
+    /// packet. The Next Header values in the Fragment headers of different fragments of the same original packet may differ. Only the value
+    /// from the Offset zero fragment packet is used for reassembly."
+    #[test]
+    fn a_later_ipv6_fragment_shows_no_protocol_and_no_ports_whatever_it_says() {
+        for last in [protocol::TCP, protocol::UDP, protocol::DESTINATION_OPTIONS, protocol::ICMPV6, 200] {
+            for chain in [
+                &[LATER][..],
+                &[OPTIONS, LATER],
+                &[HOPS, ROUTE, LATER],
+                &[LATER, FIRST],
+                &[FIRST, OPTIONS, LATER],
+                &[ATOMIC, LATER],
+            ] {
+                let bytes = chained(chain, last);
+                let header = IpHeader::parse(&bytes).unwrap();
+                assert_eq!(header.next_layer_protocol(), None, "{chain:?}, then {last}");
+                assert_eq!(header.ports(&bytes), None, "{chain:?}, then {last}");
+            }
+        }
+    }
+
+    #[test]
+    fn whole_packets_and_first_fragments_show_the_protocol_at_the_end_of_their_chain() {
+        for (chain, is_fragment) in [
+            (&[][..], false),
+            (&[OPTIONS, ROUTE, HOPS, OPTIONS], false),
+            (&[ATOMIC, OPTIONS], false),
+            (&[OPTIONS, ATOMIC, ATOMIC], false),
+            (&[FIRST], true),
+            (&[HOPS, ROUTE, FIRST, OPTIONS], true),
+            // Nested: what one fragment header says, a second does not take back.
+            (&[FIRST, ATOMIC], true),
+            (&[FIRST, OPTIONS, FIRST], true),
+        ] {
+            let bytes = chained(chain, protocol::UDP);
+            let header = IpHeader::parse(&bytes).unwrap();
+            assert_eq!(header.next_layer_protocol(), Some(protocol::UDP), "{chain:?}");
+            assert_eq!(header.ports(&bytes), Some((1, 2)), "{chain:?}");
+            assert_eq!(header.fragment.is_some(), is_fragment, "{chain:?}");
+        }
+    }
+
+    /// RFC 4301 4.4.1.1: "The Next Layer Protocol is whatever comes after any IP extension headers that are present", AH and ESP included.
+    #[test]
+    fn a_chain_that_ends_in_what_is_not_known_shows_no_protocol() {
+        for number in 0..=u8::MAX {
+            let next_layer = !matches!(number, 0 | 43 | 44 | 60 | 139 | 140 | 148..=254);
+            for chain in [&[][..], &[OPTIONS], &[FIRST], &[ATOMIC, OPTIONS]] {
+                let header = IpHeader::parse(&chained(chain, number));
+                let shown = header.ok().and_then(|header| header.next_layer_protocol());
+                // The bytes after a header that is stepped over read as hop-by-hop options, and then as more of them than are taken.
+                assert_eq!(shown, next_layer.then_some(number), "{chain:?}, then {number}");
+            }
+        }
+        let mut bytes = packet("192.0.2.1", "198.51.100.2", &[0; 8]);
+        for number in 0..=u8::MAX {
+            bytes[9] = number;
+            bytes[10..12].fill(0);
+            let sum = checksum::of(&bytes[..20]).to_bytes();
+            bytes[10..12].copy_from_slice(&sum);
+            let shown = IpHeader::parse(&bytes).unwrap().next_layer_protocol();
+            assert_eq!(shown, Some(number), "IPv4 has no chains");
+        }
+    }
+
+    /// RFC 7112 5 wants the whole chain in the first fragment: one that ends inside is refused before any policy is asked.
+    #[test]
+    fn a_first_fragment_that_ends_inside_its_chain_is_refused() {
+        let bytes = chained(&[HOPS, FIRST, OPTIONS, OPTIONS], protocol::TCP);
+        for len in 48 + 8..48 + 24 {
+            let mut cut = bytes[..len].to_vec();
+            cut[4..6].copy_from_slice(&(len as u16 - 40).to_be_bytes());
+            assert_eq!(IpHeader::parse(&cut), Err(ParseError::Truncated), "{len} bytes");
+        }
     }
 
     fn with_extension_headers(count: usize) -> Vec<u8> {

@@ -16,7 +16,7 @@ pub const IPV6: u8 = 41;
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header.
 pub const FRAGMENT: u8 = 44;
-/// ESP.
+/// ESP. As a packet's content it is a next layer protocol (RFC 4301 4.4.1.1), as AH is.
 pub const ESP: u8 = 50;
 /// ICMP for IPv6.
 pub const ICMPV6: u8 = 58;
@@ -26,3 +26,12 @@ pub const NO_NEXT_HEADER: u8 = 59;
 pub const DESTINATION_OPTIONS: u8 = 60;
 /// SCTP.
 pub const SCTP: u8 = 132;
+
+/// Whether it is unknown what follows a header of this number in IPv6, so that a next layer protocol may still come: extension headers that
+/// nobody here steps over (of IANA's list, RFC 7045 4: HIP, Shim6, and two for experiments), and numbers that IANA has not assigned and that may
+/// become such headers. AH, ESP and the Mobility Header are next layer protocols to policy (RFC 4301 4.4.1.1).
+#[must_use]
+#[inline]
+pub const fn hides_what_follows(number: u8) -> bool {
+    matches!(number, 139 | 140 | 148..=254)
+}

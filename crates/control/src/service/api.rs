@@ -233,6 +233,7 @@ fn question(request: &Value) -> Result<Question, String> {
         destination,
         protocol: u8::try_from(number("protocol", 255)?.unwrap_or(0)).unwrap_or(0),
         ports,
+        is_later_fragment: request["fragment"] == true,
     })
 }
 

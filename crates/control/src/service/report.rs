@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
-use testudo_ipsec::{Action, Flow, Mismatch, SaCounters, SaState, Selector, TunnelIndex};
+use testudo_ipsec::{Action, Flow, Mismatch, PortRange, SaCounters, SaState, Selector, TunnelIndex, Verdict};
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
 /// What does not change while a gateway runs.
@@ -241,6 +241,24 @@ pub struct Question {
     pub protocol: u8,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
+    /// Whether it is a fragment but the first. Then `ports` mean nothing.
+    pub is_later_fragment: bool,
+}
+
+impl Question {
+    /// What policy sees of the packet.
+    fn flow(&self) -> Flow {
+        let swapped = self.ports.map(|(source, destination)| (destination, source));
+        let (local, remote, ports) = match self.side {
+            Side::Protected => (self.source, self.destination, self.ports),
+            Side::Unprotected => (self.destination, self.source, swapped),
+        };
+        if self.is_later_fragment {
+            Flow::of_later_fragments(local, remote, self.protocol)
+        } else {
+            Flow::new(local, remote, self.protocol, ports)
+        }
+    }
 }
 
 /// Policies that are told one by one why they did not match.
@@ -249,16 +267,9 @@ const TOLD: usize = 20;
 /// Which policy and which SA a packet meets, and why.
 #[must_use]
 pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
-    let flow = match question.side {
-        Side::Protected => {
-            Flow::new(question.source, question.destination, question.protocol, question.ports)
-        }
-        Side::Unprotected => {
-            let ports = question.ports.map(|(source, destination)| (destination, source));
-            Flow::new(question.destination, question.source, question.protocol, ports)
-        }
-    };
+    let flow = question.flow();
     let found = installed.spd.lookup(&flow);
+    let fields_hidden = installed.spd.verdict(&flow) == Verdict::FieldsHidden;
     let passed_over = found.map_or(installed.spd.policies().len(), |(place, _)| place);
     let why_not: Vec<_> = (0..passed_over.min(TOLD))
         .filter_map(|place| {
@@ -268,7 +279,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
             Some(json!({ "place": place + 1, "origin": origin, "why": why(&selector, mismatch) }))
         })
         .collect();
-    let tunnel = found.and_then(|(_, policy)| tunnel_at(installed, policy.action));
+    let tunnel = found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
     json!({
         "policy": found.map(|(place, policy)| json!({
             "place": place + 1,
@@ -283,7 +294,11 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
             Side::Protected => sa(t, peers, true),
             Side::Unprotected => sa(t, peers, false),
         }),
-        "verdict": verdict(question.side, found.map(|(_, p)| p.action), tunnel),
+        "fields_hidden": fields_hidden,
+        "verdict": match found {
+            Some((_, policy)) if fields_hidden => hidden(&policy.selector),
+            _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
+        },
     })
 }
 
@@ -295,6 +310,14 @@ fn why(selector: &Selector, mismatch: Mismatch) -> String {
         Mismatch::LocalPort => format!("the local port is not in {}", selector.local_ports),
         Mismatch::RemotePort => format!("the remote port is not in {}", selector.remote_ports),
     }
+}
+
+fn hidden(selector: &Selector) -> String {
+    let ranges = [selector.local_ports, selector.remote_ports];
+    let asked = if ranges == [PortRange::ANY; 2] { "protocol" } else { "protocol and ports" };
+    format!(
+        "discarded as fields_hidden: the policy asks for {asked}, which the packet does not show (RFC 4301 7.4)"
+    )
 }
 
 fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> String {

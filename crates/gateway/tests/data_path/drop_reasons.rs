@@ -116,7 +116,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::BadChecksum => header_damaged(),
         DropReason::PolicyDiscard => discarded_by_policy(),
         DropReason::NoPolicy => a_given(Inner::udp("10.0.0.1", "8.8.8.8", 100).bytes()),
-        DropReason::PortsHidden => later_fragment_where_ports_matter(),
+        DropReason::FieldsHidden => later_fragment_where_ports_matter(),
         DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
         DropReason::SelectorMismatch => sealed_beyond_its_selectors(),
         DropReason::NoSa => policy_without_tunnel(),

@@ -19,6 +19,7 @@ mod failing_ports;
 mod formation;
 mod handmade;
 mod headers;
+mod hidden_fields;
 mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
