@@ -173,6 +173,9 @@ impl Ipsec {
 
     /// RFC 4301 5.2, step 3b: a packet in clear passes only where policy says bypass.
     fn pass_clear(&self, header: &IpHeader, packet: &[u8]) -> Result<(), DropReason> {
+        if header.has_source_route {
+            return Err(DropReason::SourceRoute);
+        }
         match self.spd.verdict(&Flow::inbound(header, packet)) {
             Verdict::Policy(Action::Bypass) => Ok(()),
             Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),

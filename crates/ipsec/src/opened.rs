@@ -223,6 +223,9 @@ fn source_of(datagram: &[u8]) -> Option<(IpAddr, u16)> {
 #[cold]
 fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
     let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
+    if header.has_source_route {
+        return Err(DropReason::SourceRoute);
+    }
     Ok((Flow::inbound(&header, packet), header.total_bytes, header.traffic_class))
 }
 

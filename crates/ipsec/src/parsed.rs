@@ -82,6 +82,9 @@ impl ParsedBatch {
     #[cold]
     fn read_uncommon(&mut self, buffer: &mut Buffer) {
         let read = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
+            if header.has_source_route {
+                return Err(DropReason::SourceRoute);
+            }
             let bytes = u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?;
             let next_header = header.version.protocol();
             let content = Content { bytes, traffic_class: header.traffic_class, next_header };

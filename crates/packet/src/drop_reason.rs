@@ -37,6 +37,7 @@ drop_reasons! {
     PolicyDiscard, "policy_discard", "A discard policy matched.";
     NoPolicy, "no_policy", "No policy matched, and what no policy names is discarded (RFC 4301 4.4.1).";
     FieldsHidden, "fields_hidden", "A fragment, or an IPv6 packet with an unknown extension header, hides its protocol or ports, and the first policy that concerns it asks for them (RFC 4301 7.4).";
+    SourceRoute, "source_route", "A packet names its own route (IPv4 LSRR or SSRR, IPv6 routing header 0): policy sees another destination than it goes to (RFC 7126 4.3, RFC 5095).";
     CleartextForProtected, "cleartext_for_protected", "A packet came in clear that policy wants protected (RFC 4301 5.2).";
     SelectorMismatch, "selector_mismatch", "A decrypted packet does not match the selectors of its SA (RFC 4301 5.2).";
     BypassUnavailable, "bypass_unavailable", "A bypass policy matched, but the port cannot send packets in clear.";

@@ -77,6 +77,8 @@ pub struct IpHeader {
     pub fragment: Option<Fragment>,
     /// Whether it must not be fragmented: the DF bit; always for IPv6.
     pub dont_fragment: bool,
+    /// Whether it names its own route: LSRR or SSRR among the options of IPv4 (RFC 791 3.1), a routing header of type 0 in IPv6 (RFC 5095).
+    pub has_source_route: bool,
 }
 
 impl IpHeader {
@@ -171,7 +173,27 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
         hop_limit: fixed[8],
         fragment: (flags & 0x3FFF != 0).then_some(fragment),
         dont_fragment: flags & 0x4000 != 0,
+        has_source_route: has_source_route(&bytes[IPV4_HEADER_BYTES..header_bytes])?,
     })
+}
+
+/// Whether these options of IPv4 (RFC 791 3.1) hold a loose or a strict source route. Options whose lengths do not fit are refused: a receiver
+/// might read them otherwise.
+fn has_source_route(mut options: &[u8]) -> Result<bool, ParseError> {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    loop {
+        let length = match options {
+            [] | [END, ..] => return Ok(false),
+            [LOOSE | STRICT, ..] => return Ok(true),
+            [NO_OPERATION, ..] => 1,
+            [_, length, ..] if *length >= 2 => usize::from(*length),
+            _ => return Err(ParseError::BadHeader),
+        };
+        options = options.get(length..).ok_or(ParseError::BadHeader)?;
+    }
 }
 
 fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
@@ -197,6 +219,7 @@ fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
         hop_limit: fixed[7],
         fragment: None,
         dont_fragment: true,
+        has_source_route: false,
     };
     walk_extensions(&bytes[..total_bytes], &mut header)?;
     Ok(header)
@@ -237,6 +260,7 @@ fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError
         if at + length > bytes.len() {
             return Err(ParseError::Truncated);
         }
+        header.has_source_route |= header.protocol == protocol::ROUTING && bytes[at + 2] == 0;
         header.protocol = bytes[at];
         header.header_bytes = at + length;
         if header.fragment.is_some_and(|f| f.offset_bytes != 0) {
@@ -517,6 +541,42 @@ mod tests {
             let mut cut = bytes[..len].to_vec();
             cut[4..6].copy_from_slice(&(len as u16 - 40).to_be_bytes());
             assert_eq!(IpHeader::parse(&cut), Err(ParseError::Truncated), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn source_routes_are_seen_and_options_that_do_not_fit_refused() {
+        let none: &[u8] = &[];
+        for (options, expected) in [
+            (none, Ok(false)),
+            (&[1, 1, 1, 0], Ok(false)),
+            (&[148, 4, 0, 0], Ok(false)),
+            (&[7, 3, 4, 0], Ok(false)),
+            (&[131, 3, 4, 0], Ok(true)),
+            (&[1, 137, 3, 4], Ok(true)),
+            (&[148, 4, 0, 0, 131, 7, 4, 10, 0, 0, 1, 0], Ok(true)),
+            (&[0, 131, 3, 4], Ok(false)),
+            (&[148, 5, 0, 0], Err(ParseError::BadHeader)),
+            (&[148, 1, 0, 0], Err(ParseError::BadHeader)),
+            (&[1, 1, 1, 148], Err(ParseError::BadHeader)),
+        ] {
+            let mut bytes = packet("192.0.2.1", "198.51.100.2", &[0; 8]);
+            bytes.splice(20..20, options.iter().copied());
+            bytes[0] = 0x45 + options.len() as u8 / 4;
+            bytes[3] = bytes.len() as u8;
+            bytes[10..12].fill(0);
+            let sum = checksum::of(&bytes[..20 + options.len()]).to_bytes();
+            bytes[10..12].copy_from_slice(&sum);
+            assert_eq!(IpHeader::parse(&bytes).map(|h| h.has_source_route), expected, "{options:?}");
+        }
+        for (kind, expected) in [(0, true), (2, false), (4, false)] {
+            let rest = [0, kind, 0, 0, 0, 0, 0];
+            for chain in
+                [&[(protocol::ROUTING, &rest[..])][..], &[FIRST, OPTIONS, (protocol::ROUTING, &rest[..])]]
+            {
+                let header = IpHeader::parse(&chained(chain, protocol::UDP)).unwrap();
+                assert_eq!(header.has_source_route, expected, "routing header {kind}");
+            }
         }
     }
 

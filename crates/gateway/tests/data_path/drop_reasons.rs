@@ -117,6 +117,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::PolicyDiscard => discarded_by_policy(),
         DropReason::NoPolicy => a_given(Inner::udp("10.0.0.1", "8.8.8.8", 100).bytes()),
         DropReason::FieldsHidden => later_fragment_where_ports_matter(),
+        DropReason::SourceRoute => source_routed(),
         DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
         DropReason::SelectorMismatch => sealed_beyond_its_selectors(),
         DropReason::NoSa => policy_without_tunnel(),
@@ -170,6 +171,17 @@ fn later_fragment_where_ports_matter() -> Gateway {
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     gateway.seal(later_fragment(inner(100).bytes()));
     gateway
+}
+
+/// A loose source route to nowhere, between the header and the payload.
+fn source_routed() -> Gateway {
+    let mut packet = inner(100).bytes();
+    packet.splice(20..20, [131, 3, 4, 0]);
+    (packet[0], packet[3]) = (0x46, 104);
+    packet[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&packet[..24]).to_bytes();
+    packet[10..12].copy_from_slice(&sum);
+    a_given(packet)
 }
 
 fn sealed_beyond_its_selectors() -> Gateway {

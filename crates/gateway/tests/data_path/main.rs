@@ -26,5 +26,6 @@ mod many_tunnels;
 mod policies;
 mod roaming;
 mod rubbish;
+mod source_routes;
 mod stages;
 mod suites;
