@@ -24,6 +24,8 @@ pub struct SaCounters {
     sequence: AtomicU64,
     state: AtomicU8,
     drops: [AtomicU64; DropReason::ALL.len()],
+    refused_packets: AtomicU64,
+    refused_bytes: AtomicU64,
 }
 
 impl Default for SaCounters {
@@ -34,6 +36,8 @@ impl Default for SaCounters {
             sequence: AtomicU64::new(0),
             state: AtomicU8::new(SaState::Installed as u8),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
+            refused_packets: AtomicU64::new(0),
+            refused_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -55,6 +59,12 @@ impl SaCounters {
         add(&self.packets, packets);
         add(&self.bytes, bytes);
         self.sequence.store(sequence, Ordering::Relaxed);
+    }
+
+    /// Counts an authentic packet that did not pass, of so many decrypted bytes: it has used the key.
+    pub(crate) fn count_refused(&self, bytes: u64) {
+        add(&self.refused_packets, 1);
+        add(&self.refused_bytes, bytes);
     }
 
     pub(crate) fn count_drop(&self, reason: DropReason) {
@@ -90,6 +100,18 @@ impl SaCounters {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Packets that count towards the key's lifetime: those that passed, and the authentic ones that were refused later.
+    #[must_use]
+    pub fn used_packets(&self) -> u64 {
+        self.packets().wrapping_add(self.refused_packets.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that count towards the key's lifetime, likewise.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.bytes().wrapping_add(self.refused_bytes.load(Ordering::Relaxed))
     }
 
     /// Outbound: the number last used. Inbound: the highest received.

@@ -186,8 +186,10 @@ impl Ipsec {
         let is_newest = job.aad.sequence() > sa.window.top();
         let source = if is_newest && sa.learns_remote { source_of(job.buffer.bytes()) } else { None };
         sa.commit(job)?;
-        let inner = sa.decapsulate(&self.spd, job)?;
-        sa.count(inner, now, &mut self.events);
+        let inner = sa.decapsulate(&self.spd, job);
+        let outcome = inner.map(|bytes| bytes as u64).map_err(|_| u64::from(job.text_bytes));
+        sa.count(outcome, now, &mut self.events);
+        inner?;
         if let Some((address, port)) = source {
             let tunnel = sa.tunnel;
             self.follow_peer(tunnel, address, port);
@@ -265,7 +267,10 @@ impl InboundSa {
                     packets += 1;
                     bytes += inner as u64;
                 }
-                Err(reason) => refusals.add(place, reason),
+                Err(reason) => {
+                    self.count_refused(job.text_bytes);
+                    refusals.add(place, reason);
+                }
             }
         }
         if packets > 0 {

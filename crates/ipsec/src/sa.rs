@@ -209,12 +209,23 @@ impl InboundSa {
         Ok(())
     }
 
-    /// Counts an authentic packet.
-    pub(crate) fn count(&mut self, bytes: usize, now: Moment, events: &mut Vec<Event>) {
-        if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
+    /// Counts an authentic packet: the inner bytes of one that passed, all that was decrypted of one that did not.
+    pub(crate) fn count(&mut self, outcome: Result<u64, u64>, now: Moment, events: &mut Vec<Event>) {
+        let (Ok(bytes) | Err(bytes)) = outcome;
+        if self.lifetime.count(bytes, now) == LifetimeState::SoftReached {
             events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: false } });
         }
-        self.counters.count(1, bytes as u64, self.window.top());
+        match outcome {
+            Ok(bytes) => self.counters.count(1, bytes, self.window.top()),
+            Err(bytes) => self.counters.count_refused(bytes),
+        }
+    }
+
+    /// Counts an authentic packet that was refused, where no limit is near. Every packet that the key has decrypted counts towards its lifetime.
+    #[cold]
+    pub(crate) fn count_refused(&mut self, text_bytes: u32) {
+        self.lifetime.count_far(1, text_bytes.into());
+        self.counters.count_refused(text_bytes.into());
     }
 }
 

@@ -30,8 +30,8 @@ pub(crate) fn spent(usage: Usage, unix_s: u64) -> Spent {
 
 fn total(before: Usage, counters: &SaCounters) -> Usage {
     Usage {
-        bytes: before.bytes.saturating_add(counters.bytes()),
-        packets: before.packets.saturating_add(counters.packets()),
+        bytes: before.bytes.saturating_add(counters.used_bytes()),
+        packets: before.packets.saturating_add(counters.used_packets()),
         since_unix_s: before.since_unix_s,
     }
 }

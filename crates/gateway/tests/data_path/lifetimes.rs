@@ -195,3 +195,39 @@ fn an_sa_that_has_stopped_says_so() {
     assert_eq!((a.seal(packet.clone()).len(), counters.state()), (1, SaState::Installed));
     assert_eq!((a.seal(packet).len(), counters.state()), (0, SaState::Exhausted));
 }
+
+/// Whatever the key has decrypted counts, whether it was then passed on or not; what failed its ICV, or came twice, does not.
+#[test]
+fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
+    let inner = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
+    let good = Handmade::carrying(&inner);
+    let dummy = Handmade { next_header: 59, ..good.clone() };
+    let stray = Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", BYTES).bytes());
+    let badly_padded = Handmade { pad_length: 255, ..good.clone() };
+    for hard in [6, 300] {
+        let limits = Limits { packets: Some(hard), ..Limits::default() };
+        let spec = with(Lifetime { hard: limits, ..Lifetime::default() });
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let mut b = Gateway::new(spec.policies(Side::B), PoolSize(512, 2048), portable());
+        b.install(spec.install(Side::B, &mut LeaseTwin::new(1 << 40), None));
+        let mut sequence = 0;
+        for round in 0..hard / 6 {
+            for refused in [&dummy, &stray, &badly_padded] {
+                sequence += 1;
+                let datagram = sealer.seal(sequence, refused);
+                b.unprotected.push(datagram.clone());
+                // Again, and forged.
+                b.unprotected.push(datagram.clone());
+                let mut forged = sealer.seal(sequence + 1, refused);
+                *forged.last_mut().expect("an ICV") ^= 1;
+                b.unprotected.push(forged);
+            }
+            b.settle();
+            assert!(b.protected.take().is_empty(), "round {round}");
+        }
+        let passed: usize = (0..hard).map(|n| b.open(sealer.seal(sequence + 1 + n, &good)).len()).sum();
+        assert_eq!(passed as u64, hard - hard / 6 * 3, "of {hard}");
+        assert_eq!(b.drops(DropReason::LifetimeExpired), hard / 6 * 3);
+        b.assert_settled();
+    }
+}
