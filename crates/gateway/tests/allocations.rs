@@ -159,6 +159,26 @@ fn opening_allocates_nothing_per_packet() {
     }
 }
 
+/// A peer that is heard from ever new places is not followed from packet to packet, and what a packet from elsewhere costs is no memory.
+#[test]
+fn a_peer_that_sends_from_many_places_allocates_nothing_per_packet() {
+    let spec = TunnelSpec { udp: true, b_learns: true, ..spec() };
+    let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes());
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let sealed: Vec<_> = (1..=10_240u16).map(|n| (n, sealer.seal(n.into(), &made))).collect();
+    let mut next = sealed.into_iter();
+    let source = Box::new(move |out: &mut [u8]| {
+        let Some((number, datagram)) = next.next() else { return 0 };
+        let n = copy(&datagram, out);
+        out[20..22].copy_from_slice(&(1024 + number).to_be_bytes());
+        n
+    });
+    let mut b = worker(&spec, Side::B, silent(), source);
+    assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0);
+    assert_eq!(b.protected_port().counters().tx_packets, 10_240);
+    assert_eq!(b.take_events().len(), 1, "where it came from first");
+}
+
 #[test]
 fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
     let mut random = Rng::with_seed(support::random::seed());

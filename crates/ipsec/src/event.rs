@@ -29,7 +29,7 @@ pub enum EventKind {
     SequenceExhausted,
     /// The durable store did not grant numbers in time: packets are dropped until it does.
     SequenceNotLeased,
-    /// The peer was heard from a new address, and is answered there from now on.
+    /// The peer was heard from a new address, and is answered there from now on: at most once a second for a tunnel.
     PeerMoved {
         /// Its address.
         address: IpAddr,

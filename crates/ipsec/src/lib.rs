@@ -37,6 +37,7 @@ mod parsed;
 mod policy_table;
 mod replay;
 mod reply_budget;
+mod roaming;
 mod runs;
 mod sa;
 mod selector;

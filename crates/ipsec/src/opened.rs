@@ -1,29 +1,25 @@
 //! From jobs that an engine has opened to packets for the protected side: verdicts, replay commits, trailers, inner packets against policy
 //! (RFC 4303 3.4, RFC 4301 5.2).
 
-use crate::event::{Event, EventKind};
 use crate::framing::packet_offset;
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
 use crate::pair::Pair;
 use crate::policy_table::Answer;
+use crate::roaming::source_of;
 use crate::sa::InboundSa;
 use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::{Action, Spd, TunnelIndex, Verdict};
-use crate::template::OuterTemplate;
-use crate::tunnel::Encapsulation;
+use crate::spd::{Action, Spd, Verdict};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
-use std::net::IpAddr;
 use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::EspTrailer;
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
-use testudo_wire::udp::UdpHeader;
 
 /// What is wrong with the jobs of a batch, by their places; most often nothing.
 struct Refusals {
@@ -184,42 +180,17 @@ impl Ipsec {
         // Asked again: packets of the same batch may have used the lifetime up since this one was let in.
         sa.admit(now, &mut self.events)?;
         let is_newest = job.aad.sequence() > sa.window.top();
-        let source = if is_newest && sa.learns_remote { source_of(job.buffer.bytes()) } else { None };
         sa.commit(job)?;
+        let source = if sa.learns_remote { source_of(job.buffer.bytes(), is_newest) } else { None };
         let inner = sa.decapsulate(&self.spd, job);
         let outcome = inner.map(|bytes| bytes as u64).map_err(|_| u64::from(job.text_bytes));
         sa.count(outcome, now, &mut self.events);
-        inner?;
-        if let Some((address, port)) = source {
+        if let Some(source) = source {
             let tunnel = sa.tunnel;
-            self.follow_peer(tunnel, address, port);
+            self.follow_peer(tunnel, source, now);
         }
-        Ok(())
+        inner.map(|_| ())
     }
-
-    /// Where the peer's address is to be learned: answers go to where its newest authentic packet came from.
-    fn follow_peer(&mut self, index: TunnelIndex, address: IpAddr, port: u16) {
-        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let endpoints = &mut tunnel.parameters.endpoints;
-        let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
-        if !tunnel.parameters.learn_remote || (endpoints.remote == Some(address) && remote_port == port) {
-            return;
-        }
-        endpoints.remote = Some(address);
-        endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
-        if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-            sa.template = OuterTemplate::new(endpoints, tunnel.parameters.dscp, sa.spi);
-        }
-        self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
-    }
-}
-
-/// Where a datagram came from: address and UDP port.
-#[cold]
-fn source_of(datagram: &[u8]) -> Option<(IpAddr, u16)> {
-    let outer = IpHeader::parse(datagram).ok()?;
-    let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
-    Some((outer.source, udp.source_port))
 }
 
 #[cold]

@@ -120,6 +120,8 @@ pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
     pub(crate) outbound: SaRef,
     pub(crate) inbound: SaRef,
+    /// When an authentic packet last came from where the peer is. Kept only where its address is learned.
+    pub(crate) peer_heard: Option<Moment>,
 }
 
 /// The low 32 bits, which ESP carries.

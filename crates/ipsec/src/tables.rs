@@ -145,7 +145,7 @@ impl Ipsec {
             self.outbound_of.resize(place + 1, None);
         }
         self.outbound_of[place] = Some(outbound);
-        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound });
+        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound, peer_heard: None });
         Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
     }
 

@@ -54,7 +54,7 @@ pub struct TunnelParameters {
     pub name: Arc<str>,
     /// The outer ends.
     pub endpoints: Endpoints,
-    /// Follow the peer to the address that its newest authentic packet came from.
+    /// Follow the peer to the address that its newest authentic packet came from, once it was silent for a second where it was.
     pub learn_remote: bool,
     /// Algorithms.
     pub suite: Suite,

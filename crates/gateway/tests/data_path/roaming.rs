@@ -7,6 +7,9 @@ use testudo_ipsec::EventKind;
 use testudo_packet::DropReason;
 use testudo_wire::checksum;
 
+/// How long a peer must be silent where it was before it is followed.
+const SILENCE: Duration = Duration::from_secs(1);
+
 fn spec() -> TunnelSpec {
     TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
 }
@@ -44,6 +47,7 @@ fn answers_go_to_where_the_newest_authentic_packet_came_from() {
         let events = b.worker.take_events();
         assert_eq!(events.len(), 1);
         assert!(matches!(events[0].kind, EventKind::PeerMoved { port: p, .. } if p == port));
+        b.clock.advance(SILENCE);
     }
     b.open(from(&authentic(&mut sealer, 13), 9, 2222));
     assert!(b.worker.take_events().is_empty(), "the peer stays where it is");
@@ -57,6 +61,8 @@ fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     let current = authentic(&mut sealer, 100);
     b.open(from(&current, 7, 1111));
     b.worker.take_events();
+    // So that nothing but their being what they are keeps them from being followed.
+    b.clock.advance(2 * SILENCE);
     let late = authentic(&mut sealer, 99);
     let mut forged = authentic(&mut sealer, 101);
     *forged.last_mut().expect("an ICV") ^= 1;
@@ -67,6 +73,71 @@ fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     b.open(from(&crate::support::sealer::encapsulate(&spec(), Side::A, &[0; 40], 0), 66, 6666));
     assert_eq!(target(&mut b), Some((7, 1111)));
     assert!(b.worker.take_events().is_empty());
+}
+
+/// Moves of the peer while a packet comes every 5 ms from where `source` says that its number comes from, for ten seconds: how often, and the
+/// longest time that a new place had to wait for.
+fn moves(source: impl Fn(u64) -> (u8, u16)) -> Vec<Duration> {
+    let step = Duration::from_millis(5);
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    let mut moves = Vec::new();
+    for number in 1..=2000 {
+        let (host, port) = source(number);
+        assert_eq!(
+            b.open(from(&authentic(&mut sealer, number), host, port)).len(),
+            1,
+            "delivered in any case"
+        );
+        let events = b.worker.take_events();
+        if !events.is_empty() {
+            assert_eq!(events.len(), 1, "{events:?}");
+            assert_eq!(target(&mut b), Some((host, port)), "where the event says");
+            moves.push(b.now().0);
+        }
+        b.clock.advance(step);
+    }
+    b.assert_settled();
+    moves
+}
+
+/// Whether the peer itself sends from two places, or somebody re-sends every other packet of it from elsewhere: no storm of moves.
+#[test]
+fn however_many_places_a_peer_sends_from_it_moves_at_most_once_a_second() {
+    let by_turns = moves(|number| (7, 1111 + (number % 2) as u16));
+    assert_eq!(by_turns.len(), 1, "it is alive where it was first: {by_turns:?}");
+    let ever_new = moves(|number| (7, 1111 + number as u16));
+    assert_eq!(
+        ever_new.len(),
+        10,
+        "ten seconds, none of which hears from the same place twice: {ever_new:?}"
+    );
+    assert!(ever_new.windows(2).all(|pair| pair[1] - pair[0] >= SILENCE), "{ever_new:?}");
+    let in_bursts = moves(|number| (7 + (number / 3 % 4) as u8, 1111));
+    assert!(in_bursts.windows(2).all(|pair| pair[1] - pair[0] >= SILENCE), "{in_bursts:?}");
+}
+
+#[test]
+fn a_peer_that_moves_is_followed_after_a_second_of_silence_where_it_was() {
+    // The last packet from the old place comes after 499 steps of 5 ms.
+    let moves = moves(|number| if number <= 500 { (7, 1111) } else { (9, 2222) });
+    let left = Duration::from_millis(499 * 5);
+    assert_eq!(moves, [Duration::ZERO, left + SILENCE]);
+}
+
+/// RFC 4303 2.6: dummy packets are authentic, and show that the peer is alive where it is.
+#[test]
+fn authentic_packets_that_are_refused_later_keep_the_peer_where_it_is() {
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    let dummy =
+        Handmade { next_header: 59, ..Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes()) };
+    for number in 1..=20 {
+        assert!(b.open(from(&sealer.seal(2 * number, &dummy), 7, 1111)).is_empty());
+        b.open(from(&authentic(&mut sealer, 2 * number + 1), 66, 6666));
+        assert_eq!(target(&mut b), Some((7, 1111)));
+        b.clock.advance(SILENCE / 2);
+    }
 }
 
 #[test]

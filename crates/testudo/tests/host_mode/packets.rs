@@ -187,7 +187,10 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
         place(&mut b, address, port);
         b.write(&home)?;
         let peer = Gateway::start(&link.b, &home)?;
-        // It speaks first; from then on, it is reached.
+        // It speaks first; from then on, it is reached: as soon as it was silent for a second where it was before.
+        until("for the peer to be followed", || {
+            Ok(ping(&link.b, A.parse()?, 1, Duration::from_millis(200))?.times.pop())
+        })?;
         passes(&link.b, A)?;
         let place = format!("{address}:{port}");
         until("for the peer to be shown where it is", || Ok((peer_of(&gateway)? == *place).then_some(())))?;

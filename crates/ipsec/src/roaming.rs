@@ -1,0 +1,64 @@
+//! Peers whose address is learned, and that move: behind a NAT that forgets, or from one network to another (RFC 3948, RFC 4301 4.4.2.1).
+//!
+//! An outer address is not authenticated. Whoever can see a packet of the peer can send it again from elsewhere, and get it there first; so can
+//! the peer itself name a stranger's address as its source. Two rules keep what that is good for small:
+//!
+//! - A peer is followed to where its newest authentic packet came from, but not while it is alive where it is: it stays for [`SILENCE`] after
+//!   the last authentic packet from there.
+//! - So it moves at most once in [`SILENCE`], since a move is for a packet that came from the new address just then.
+
+use crate::Ipsec;
+use crate::event::{Event, EventKind};
+use crate::lifetime::Moment;
+use crate::spd::TunnelIndex;
+use crate::template::OuterTemplate;
+use crate::tunnel::Encapsulation;
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_wire::ip::IpHeader;
+use testudo_wire::udp::UdpHeader;
+
+/// How long the peer must not have been heard from where it is before it is followed elsewhere.
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
+
+/// Where an authentic packet came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    address: IpAddr,
+    port: u16,
+    /// Whether its sequence number was above all before: older packets may come the old way still.
+    is_newest: bool,
+}
+
+/// The outer source of a datagram.
+#[cold]
+pub(crate) fn source_of(datagram: &[u8], is_newest: bool) -> Option<Source> {
+    let outer = IpHeader::parse(datagram).ok()?;
+    let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
+    Some(Source { address: outer.source, port: udp.source_port, is_newest })
+}
+
+impl Ipsec {
+    /// Notes where an authentic packet came from, and lets answers go there if the peer has moved.
+    pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let endpoints = &mut tunnel.parameters.endpoints;
+        let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
+        let Source { address, port, is_newest } = source;
+        if endpoints.remote == Some(address) && remote_port == port {
+            tunnel.peer_heard = Some(now);
+            return;
+        }
+        let is_alive = tunnel.peer_heard.is_some_and(|heard| now.since(heard) < SILENCE);
+        if !tunnel.parameters.learn_remote || !is_newest || is_alive {
+            return;
+        }
+        tunnel.peer_heard = Some(now);
+        endpoints.remote = Some(address);
+        endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
+        if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
+            sa.template = OuterTemplate::new(endpoints, tunnel.parameters.dscp, sa.spi);
+        }
+        self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
+    }
+}
