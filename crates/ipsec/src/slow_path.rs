@@ -35,7 +35,7 @@ impl SlowPath<'_> {
             return self.push(buffer, &header);
         }
         if header.dont_fragment {
-            if self.replies.spend(self.now) {
+            if self.replies.spend(self.now, header.source) {
                 reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
             }
             return self.refuse(buffer, DropReason::TooBig);

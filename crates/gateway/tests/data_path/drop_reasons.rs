@@ -281,7 +281,10 @@ fn replies_that_find_no_room() -> Gateway {
     // The protected side takes no replies while packets that are too big keep coming from there.
     let mut a = a_with(&spec(), PoolSize(6000, 2048), portable(), &mut LeaseTwin::new(1 << 40));
     a.protected.set_room(Some(0));
-    (0..5000).for_each(|_| a.protected.push(Inner { dont_fragment: true, ..inner(1500) }.bytes()));
+    for host in 0..5000u32 {
+        let source = std::net::Ipv4Addr::from_bits(0x0A00_0001 + host * 256).into();
+        a.protected.push(Inner { dont_fragment: true, source, ..inner(1500) }.bytes());
+    }
     while a.protected.arriving() > 0 {
         a.turn();
         // Replies are limited in rate.
