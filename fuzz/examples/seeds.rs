@@ -7,7 +7,7 @@
 )]
 
 use std::path::Path;
-use testudo_fuzz::support::{Handmade, Inner, Sealer, Side, TunnelSpec};
+use testudo_fuzz::support::{Handmade, Inner, Random, Sealer, Side, TunnelSpec};
 use testudo_ipsec::ReplayWindow;
 use testudo_port_tun::vnet::VnetHeader;
 
@@ -78,6 +78,11 @@ fn data_path() {
             &[&[1, 61][..], &run(&[0; 20]), &run(&[0, 6, 58])].concat(),
         ];
         write("outbound", name, &steps.concat());
+    }
+    // To the model of RFC 4301 any bytes are policies and datagrams.
+    for seed in 1..=4 {
+        write("inbound", &format!("policies-{seed}"), &Random::new(seed).bytes(700));
+        write("outbound", &format!("policies-{seed}"), &Random::new(seed << 32).bytes(700));
     }
     let mut window = ReplayWindow::new(64, true);
     [1, 5, 60, 70].into_iter().for_each(|n| window.commit(n).expect("fresh"));

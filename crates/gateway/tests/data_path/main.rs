@@ -24,6 +24,7 @@ mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
 mod policies;
+mod policy_model;
 mod roaming;
 mod rubbish;
 mod source_routes;

@@ -1,0 +1,33 @@
+//! Whatever the policies and whatever hosts send: what passes is what a slow, plain model of RFC 4301 lets pass, and no part of a datagram takes
+//! another way than the datagram as a whole should.
+
+use crate::support::policy_oracle::{Met, inbound, outbound};
+use crate::support::{Random, random};
+
+/// Policies that are drawn, and datagrams for each.
+const SETS: usize = 1500;
+const DATAGRAMS: usize = 12;
+
+fn draw(run: fn(&mut dyn FnMut() -> u8, &mut Met)) -> Met {
+    let seed = random::seed();
+    // Shown where a test fails.
+    println!("TESTUDO_SEED={seed:#x}");
+    let mut met = Met::default();
+    for set in 0..SETS {
+        let mut random = Random::new(seed ^ (set as u64) << 32);
+        run(&mut || random.byte(), &mut met);
+    }
+    met
+}
+
+#[test]
+fn every_packet_leaves_as_the_model_of_rfc_4301_says() {
+    let met = draw(|choose, met| drop(outbound(choose, DATAGRAMS, met)));
+    assert!(met.tunnel > 1000 && met.clear > 1000 && met.nothing > 1000, "{met:?}");
+}
+
+#[test]
+fn every_packet_comes_in_as_the_model_of_rfc_4301_says() {
+    let met = draw(|choose, met| drop(inbound(choose, DATAGRAMS, met)));
+    assert!(met.tunnel > 500 && met.clear > 500 && met.nothing > 1000, "{met:?}");
+}

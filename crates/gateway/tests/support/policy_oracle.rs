@@ -1,0 +1,276 @@
+//! A gateway with any policies, held against the model of RFC 4301 packet by packet, and against what datagrams are as a whole.
+
+use super::datagrams::{Choose, Datagram, address, datagram, one_of};
+use super::gateway::{PoolSize, portable};
+use super::rfc4301::{Fate, Field, Net, Rule, judge, may_come_through, read};
+use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::net::IpAddr;
+use testudo_crypto::Suite;
+use testudo_ipsec::{Action, Policy, PortRange, Prefix, Selector};
+
+/// Tunnels of a gateway, all between the same networks: policies alone tell them apart.
+const TUNNELS: u8 = 3;
+/// More than the eight that are scanned, so that the index is met as well.
+const MAX_RULES: u8 = 14;
+/// Where the number of the SPI stands in what leaves: behind an IPv4 header without options.
+const SPI_AT: usize = 20;
+
+/// A gateway and what the model knows of it.
+pub struct Site {
+    gateway: Gateway,
+    rules: Vec<Rule>,
+    selectors: Vec<Vec<Rule>>,
+    peers: Vec<Sealer>,
+    sealed: u64,
+}
+
+/// What was met, so that a test can tell that it has tested something.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Met {
+    pub tunnel: u64,
+    pub clear: u64,
+    pub nothing: u64,
+}
+
+impl Met {
+    fn note(&mut self, fate: Fate) {
+        match fate {
+            Fate::Tunnel(_) => self.tunnel += 1,
+            Fate::Clear => self.clear += 1,
+            Fate::Nothing => self.nothing += 1,
+        }
+    }
+}
+
+fn net(choose: Choose<'_>, ipv6: bool, is_local: bool) -> Option<Net> {
+    let lengths: &[u32] = if ipv6 { &[0, 16, 32, 64, 126, 128] } else { &[0, 8, 16, 24, 30, 32] };
+    match choose() % 8 {
+        0 => None,
+        _ => Some(Net { ipv6, length: one_of(choose, lengths), address: address(choose, ipv6, is_local) }),
+    }
+}
+
+fn rule(choose: Choose<'_>) -> Rule {
+    let ipv6 = choose() % 3 > 0;
+    let (local, remote) = (net(choose, ipv6, true), net(choose, ipv6, false));
+    let protocol = if choose() % 2 == 0 { None } else { Some(one_of(choose, &[6, 17, 132, 1, 47, 59])) };
+    let ports = |choose: Choose<'_>| match choose() % 3 {
+        0 => {
+            let (a, b) = (u16::from(choose() % 4), u16::from(choose() % 4));
+            Some((a.min(b), a.max(b)))
+        }
+        _ => None,
+    };
+    let then = match choose() % 6 {
+        0 => Fate::Nothing,
+        1 | 2 => Fate::Clear,
+        _ => Fate::Tunnel(choose() % TUNNELS),
+    };
+    Rule { local, remote, protocol, local_ports: ports(choose), remote_ports: ports(choose), then }
+}
+
+fn selector(rule: &Rule) -> Selector {
+    let prefix = |net: Option<Net>| {
+        let Some(Net { ipv6, address, length }) = net else { return Prefix::ANY };
+        let address = if ipv6 { IpAddr::V6(address.into()) } else { IpAddr::V4((address as u32).into()) };
+        Prefix::new(address, length as u8).expect("a prefix")
+    };
+    let ports =
+        |range: Option<(u16, u16)>| range.map_or(PortRange::ANY, |(first, last)| PortRange { first, last });
+    Selector {
+        local: prefix(rule.local),
+        remote: prefix(rule.remote),
+        protocol: rule.protocol,
+        local_ports: ports(rule.local_ports),
+        remote_ports: ports(rule.remote_ports),
+    }
+}
+
+fn policy(rule: &Rule) -> Policy {
+    let action = match rule.then {
+        Fate::Tunnel(tunnel) => Action::Protect(spec(tunnel).index()),
+        Fate::Clear => Action::Bypass,
+        Fate::Nothing => Action::Discard,
+    };
+    Policy { selector: selector(rule), action }
+}
+
+fn spec(tunnel: u8) -> TunnelSpec {
+    TunnelSpec::new(tunnel, Suite::Aes128Gcm16)
+}
+
+impl Site {
+    pub fn new(choose: Choose<'_>) -> Self {
+        let count = 1 + choose() % MAX_RULES;
+        let rules: Vec<Rule> = (0..count).map(|_| rule(choose)).collect();
+        let mut gateway = Gateway::new(rules.iter().map(policy).collect(), PoolSize(64, 2048), portable());
+        let mut store = LeaseTwin::new(1 << 40);
+        let mut selectors = Vec::new();
+        for tunnel in 0..TUNNELS {
+            // As the configuration has it: what the policies name that name the tunnel.
+            let own: Vec<Rule> =
+                rules.iter().filter(|rule| rule.then == Fate::Tunnel(tunnel)).copied().collect();
+            let mut install = spec(tunnel).install(Side::A, &mut store, None);
+            install.parameters.selectors = own.iter().map(selector).collect();
+            gateway.install(install);
+            selectors.push(own);
+        }
+        let peers = (0..TUNNELS).map(|tunnel| Sealer::new(&spec(tunnel), Side::B)).collect();
+        Self { gateway, rules, selectors, peers, sealed: 0 }
+    }
+
+    /// What becomes of a packet from the protected side.
+    fn fate_out(&mut self, packet: &[u8]) -> Fate {
+        let left = self.gateway.seal(packet);
+        let replies = self.gateway.protected.take();
+        assert!(replies.is_empty(), "nothing is answered");
+        match left.as_slice() {
+            [] => Fate::Nothing,
+            [same] if packet.starts_with(same) => Fate::Clear,
+            all => {
+                let spi =
+                    |datagram: &Vec<u8>| (datagram[9] == 50).then(|| datagram[SPI_AT..SPI_AT + 4].to_vec());
+                let tunnel_of = |d| {
+                    (0..TUNNELS).find(|&t| spi(d) == Some(spec(t).spi_from(Side::A).to_be_bytes().to_vec()))
+                };
+                let tunnel = tunnel_of(&all[0]).unwrap_or_else(|| panic!("what is this: {all:02x?}"));
+                assert!(
+                    all.iter().all(|d| tunnel_of(d) == Some(tunnel)),
+                    "one packet goes through one tunnel"
+                );
+                Fate::Tunnel(tunnel)
+            }
+        }
+    }
+
+    /// Whether a packet that came reaches the protected side.
+    fn comes_in(&mut self, datagram: Vec<u8>, packet: &[u8]) -> bool {
+        let delivered = self.gateway.open(datagram);
+        assert!(delivered.iter().all(|d| packet.starts_with(d)), "{packet:02x?} became {delivered:02x?}");
+        !delivered.is_empty()
+    }
+
+    /// All packets of a datagram leave as the model says, and none other than the datagram as a whole should.
+    pub fn send(&mut self, datagram: &Datagram, met: &mut Met) {
+        let whole = judge(&self.rules, &datagram.whole, true);
+        for packet in &datagram.packets {
+            let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
+            let fate = self.fate_out(packet);
+            assert_eq!(fate, expected, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+            assert!(
+                fate == Fate::Nothing || fate == whole,
+                "{packet:02x?} of {datagram:x?} under {:x?}",
+                self.rules
+            );
+            met.note(fate);
+        }
+    }
+
+    /// No packet of a datagram comes in in clear but where the model says so, and the datagram as a whole may.
+    pub fn receive_clear(&mut self, datagram: &Datagram, met: &mut Met) {
+        let whole = judge(&self.rules, &datagram.whole, false);
+        for packet in &datagram.packets {
+            let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, false));
+            let came = self.comes_in(packet.clone(), packet);
+            assert_eq!(
+                came,
+                expected == Fate::Clear,
+                "{packet:02x?} of {datagram:x?} under {:x?}",
+                self.rules
+            );
+            assert!(!came || whole == Fate::Clear, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+            met.note(if came { Fate::Clear } else { Fate::Nothing });
+        }
+    }
+
+    /// Likewise for what comes through a tunnel.
+    pub fn receive_through(&mut self, tunnel: u8, datagram: &Datagram, met: &mut Met) {
+        let selectors = &self.selectors[usize::from(tunnel)];
+        let whole = may_come_through(tunnel, selectors, &self.rules, &datagram.whole);
+        for packet in &datagram.packets {
+            let selectors = &self.selectors[usize::from(tunnel)];
+            let expected =
+                read(packet).is_some_and(|seen| may_come_through(tunnel, selectors, &self.rules, &seen));
+            let came = self.comes_through(tunnel, packet);
+            assert_eq!(
+                came, expected,
+                "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
+                self.rules
+            );
+            assert!(
+                !came || whole,
+                "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
+                self.rules
+            );
+            met.note(if came { Fate::Tunnel(tunnel) } else { Fate::Nothing });
+        }
+    }
+
+    fn comes_through(&mut self, tunnel: u8, packet: &[u8]) -> bool {
+        self.sealed += 1;
+        let sealed = self.peers[usize::from(tunnel)].seal(self.sealed, &Handmade::carrying(packet));
+        self.comes_in(sealed, packet)
+    }
+
+    /// Any bytes leave as the model says, or not at all: they may be too long, for one.
+    pub fn send_bytes(&mut self, packet: &[u8]) {
+        let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
+        self.gateway.protected.push(packet);
+        self.gateway.settle();
+        // Complaints that a packet is too long come back.
+        self.gateway.protected.take();
+        let left = self.gateway.unprotected.take();
+        let in_clear = left.iter().any(|datagram| packet.starts_with(datagram));
+        assert!(!in_clear || expected == Fate::Clear, "{packet:02x?} under {:x?}", self.rules);
+        assert!(left.is_empty() || expected != Fate::Nothing, "{packet:02x?} under {:x?}", self.rules);
+    }
+
+    /// Any bytes come in in clear only where the model says so, ESP never.
+    pub fn receive_bytes(&mut self, packet: &[u8]) {
+        let seen = read(packet);
+        let expected = seen.map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, false));
+        let is_esp = seen.is_some_and(|seen| seen.protocol == Field::Shown(50));
+        let came = self.comes_in(packet.to_vec(), packet);
+        assert!(!came || expected == Fate::Clear && !is_esp, "{packet:02x?} under {:x?}", self.rules);
+    }
+
+    /// Any bytes come out of a tunnel only where the model says so.
+    pub fn receive_bytes_through(&mut self, tunnel: u8, packet: &[u8]) {
+        let selectors = &self.selectors[usize::from(tunnel % TUNNELS)];
+        let may =
+            read(packet).is_some_and(|s| may_come_through(tunnel % TUNNELS, selectors, &self.rules, &s));
+        let came = self.comes_through(tunnel % TUNNELS, packet);
+        assert!(!came || may, "{packet:02x?} through {tunnel} under {:x?}", self.rules);
+    }
+
+    pub fn assert_settled(&self) {
+        self.gateway.assert_settled();
+    }
+}
+
+/// Some datagrams out through a gateway with any policies.
+pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
+    let mut site = Site::new(choose);
+    for _ in 0..datagrams {
+        let datagram = datagram(choose, true);
+        site.send(&datagram, met);
+    }
+    site.assert_settled();
+    site
+}
+
+/// Some datagrams in, in clear and through tunnels.
+pub fn inbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
+    let mut site = Site::new(choose);
+    for _ in 0..datagrams {
+        let tunnel = choose() % (TUNNELS + 1);
+        let datagram = datagram(choose, false);
+        if tunnel == TUNNELS {
+            site.receive_clear(&datagram, met)
+        } else {
+            site.receive_through(tunnel, &datagram, met)
+        }
+    }
+    site.assert_settled();
+    site
+}

@@ -1,0 +1,249 @@
+//! What RFC 4301 wants done with a packet, said slowly: an oracle for the data path that shares no line with it. It reads bytes by itself, header
+//! after header, and asks rules one after the other.
+//!
+//! A field of a packet is shown, absent or hidden. A rule that asks for a hidden field may be meant or not; nobody can tell, and the packet is
+//! dropped (RFC 4301 7).
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Through the tunnel of this number.
+    Tunnel(u8),
+    Clear,
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field<T> {
+    Shown(T),
+    Hidden,
+    Absent,
+}
+
+/// What a packet shows to policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    pub ipv6: bool,
+    pub source: u128,
+    pub destination: u128,
+    pub protocol: Field<u8>,
+    /// Source and destination port.
+    pub ports: Field<(u16, u16)>,
+    /// LSRR, SSRR or routing header 0: the destination is not where it goes.
+    pub source_routed: bool,
+}
+
+/// Addresses of one version with a common prefix.
+#[derive(Debug, Clone, Copy)]
+pub struct Net {
+    pub ipv6: bool,
+    pub address: u128,
+    pub length: u32,
+}
+
+/// A policy: what it asks for, `None` for nothing, and what it wants done.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    pub local: Option<Net>,
+    pub remote: Option<Net>,
+    pub protocol: Option<u8>,
+    /// Lowest and highest.
+    pub local_ports: Option<(u16, u16)>,
+    pub remote_ports: Option<(u16, u16)>,
+    pub then: Fate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+    Perhaps,
+}
+
+/// What a packet shows; `None` if it is no packet.
+pub fn read(packet: &[u8]) -> Option<Seen> {
+    match packet.first()? >> 4 {
+        4 => read_ipv4(packet),
+        6 => read_ipv6(packet),
+        _ => None,
+    }
+}
+
+fn number(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |sum, byte| sum * 256 + u128::from(*byte))
+}
+
+fn read_ipv4(packet: &[u8]) -> Option<Seen> {
+    if packet.len() < 20 {
+        return None;
+    }
+    let header = usize::from(packet[0] % 16) * 4;
+    let total = number(&packet[2..4]) as usize;
+    if header < 20 || total < header || total > packet.len() {
+        return None;
+    }
+    // RFC 791: the 16-bit words of the header add up to all ones.
+    let sum = packet[..header].chunks(2).map(|word| number(word) as u64).sum::<u64>();
+    if sum == 0 || sum % 0xFFFF != 0 {
+        return None;
+    }
+    let (mut source_routed, mut at) = (false, 20);
+    while at < header && packet[at] != 0 {
+        if packet[at] == 1 {
+            at += 1;
+            continue;
+        }
+        if packet[at] == 131 || packet[at] == 137 {
+            source_routed = true;
+            break;
+        }
+        let length = if at + 1 < header { usize::from(packet[at + 1]) } else { 0 };
+        if length < 2 || at + length > header {
+            return None;
+        }
+        at += length;
+    }
+    let offset = (number(&packet[6..8]) as usize % 0x2000) * 8;
+    if offset > 0 && offset + total - header > 65_535 {
+        return None;
+    }
+    Some(Seen {
+        ipv6: false,
+        source: number(&packet[12..16]),
+        destination: number(&packet[16..20]),
+        protocol: Field::Shown(packet[9]),
+        ports: ports_of(packet[9], offset, &packet[header..total]),
+        source_routed,
+    })
+}
+
+fn ports_of(protocol: u8, offset: usize, payload: &[u8]) -> Field<(u16, u16)> {
+    // TCP, UDP, SCTP.
+    if ![6, 17, 132].contains(&protocol) {
+        return Field::Absent;
+    }
+    if offset > 0 || payload.len() < 4 {
+        return Field::Hidden;
+    }
+    Field::Shown((number(&payload[..2]) as u16, number(&payload[2..4]) as u16))
+}
+
+fn read_ipv6(packet: &[u8]) -> Option<Seen> {
+    if packet.len() < 40 {
+        return None;
+    }
+    let end = 40 + number(&packet[4..6]) as usize;
+    if end > packet.len() {
+        return None;
+    }
+    let mut seen = Seen {
+        ipv6: true,
+        source: number(&packet[8..24]),
+        destination: number(&packet[24..40]),
+        protocol: Field::Hidden,
+        ports: Field::Hidden,
+        source_routed: false,
+    };
+    let (mut next, mut at, mut headers) = (packet[6], 40, 0);
+    // RFC 4301 4.4.1.1: hop-by-hop options, routing, fragment and destination options are skipped.
+    while [0, 43, 44, 60].contains(&next) {
+        headers += 1;
+        if headers > 8 || at + 8 > end {
+            return None;
+        }
+        let this = next;
+        next = packet[at];
+        if this == 44 {
+            let offset = number(&packet[at + 2..at + 4]) as usize / 8 * 8;
+            at += 8;
+            if offset > 0 {
+                // RFC 8200 4.5: only the first fragment says what follows.
+                return (offset + end - at <= 65_535).then_some(seen);
+            }
+        } else {
+            let length = 8 + 8 * usize::from(packet[at + 1]);
+            if at + length > end {
+                return None;
+            }
+            seen.source_routed |= this == 43 && packet[at + 2] == 0;
+            at += length;
+        }
+    }
+    // HIP, Shim6, experiments (RFC 7045), and what IANA has not assigned: whatever follows is not known.
+    let is_known = next < 148 && next != 139 && next != 140 || next == 255;
+    if is_known {
+        seen.protocol = Field::Shown(next);
+        seen.ports = ports_of(next, 0, &packet[at..end]);
+    }
+    Some(seen)
+}
+
+fn in_net(net: Option<Net>, ipv6: bool, address: u128) -> Answer {
+    let Some(net) = net else { return Answer::Yes };
+    let host_bits = if ipv6 { 128 } else { 32 } - if net.ipv6 == ipv6 { net.length } else { 0 };
+    let shift = |bits: u128| if host_bits == 128 { 0 } else { bits >> host_bits };
+    if net.ipv6 == ipv6 && shift(net.address) == shift(address) { Answer::Yes } else { Answer::No }
+}
+
+fn in_range<T: PartialOrd>(asked: Option<(T, T)>, shown: Field<T>) -> Answer {
+    match (asked, shown) {
+        (None, _) => Answer::Yes,
+        (Some((low, high)), Field::Shown(value)) if low <= value && value <= high => Answer::Yes,
+        (Some(_), Field::Hidden) => Answer::Perhaps,
+        (Some(_), _) => Answer::No,
+    }
+}
+
+/// What a rule's selector says of a packet.
+fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
+    let source_port = match seen.ports {
+        Field::Shown((source, _)) => Field::Shown(source),
+        Field::Hidden => Field::Hidden,
+        Field::Absent => Field::Absent,
+    };
+    let destination_port = match seen.ports {
+        Field::Shown((_, destination)) => Field::Shown(destination),
+        Field::Hidden => Field::Hidden,
+        Field::Absent => Field::Absent,
+    };
+    let (local, remote) =
+        if leaves { (seen.source, seen.destination) } else { (seen.destination, seen.source) };
+    let (local_port, remote_port) =
+        if leaves { (source_port, destination_port) } else { (destination_port, source_port) };
+    let answers = [
+        in_net(rule.local, seen.ipv6, local),
+        in_net(rule.remote, seen.ipv6, remote),
+        in_range(rule.protocol.map(|p| (p, p)), seen.protocol),
+        in_range(rule.local_ports, local_port),
+        in_range(rule.remote_ports, remote_port),
+    ];
+    if answers.contains(&Answer::No) {
+        Answer::No
+    } else if answers.contains(&Answer::Perhaps) {
+        Answer::Perhaps
+    } else {
+        Answer::Yes
+    }
+}
+
+/// What becomes of a packet that leaves, or that arrives in clear (then `Tunnel` is how it should have come). The first rule that may be meant
+/// decides (RFC 4301 4.4.1).
+pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
+    if seen.source_routed {
+        return Fate::Nothing;
+    }
+    for rule in rules {
+        match ask(rule, seen, leaves) {
+            Answer::Yes => return rule.then,
+            Answer::Perhaps => return Fate::Nothing,
+            Answer::No => {}
+        }
+    }
+    Fate::Nothing
+}
+
+/// Whether a packet may come out of a tunnel whose SA has these selectors (RFC 4301 5.2, step 4).
+pub fn may_come_through(tunnel: u8, selectors: &[Rule], rules: &[Rule], seen: &Seen) -> bool {
+    let is_selected = selectors.iter().any(|rule| ask(rule, seen, false) == Answer::Yes);
+    is_selected && judge(rules, seen, false) == Fate::Tunnel(tunnel)
+}
