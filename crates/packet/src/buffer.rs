@@ -1,4 +1,4 @@
-//! One packet with room around it.
+//! One packet with headroom and tailroom.
 
 use crate::storage::Storage;
 use zerocopy::IntoBytes;
@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the buffer has no room for {wanted} more bytes: {available} are left")]
 pub struct NoRoom {
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub wanted: usize,
     /// Bytes that are free on that side.
     pub available: usize,
@@ -15,23 +15,24 @@ pub struct NoRoom {
 
 /// One packet: a contiguous run of bytes with headroom and tailroom, owned by its holder.
 ///
-/// The default buffer has no storage; it stands in a slot whose buffer was taken.
+/// The default buffer has no storage: it fills a slot whose buffer was taken.
 #[derive(Default)]
 pub struct Buffer {
-    /// At most 2^31 bytes; never exchanged for another.
+    /// At most 2^31 bytes; never replaced.
     storage: Storage,
-    /// Where the packet starts and ends, in bytes. Always `start <= end <= capacity`, and unsafe code relies on it: nothing outside this file can
-    /// write the two, and whatever here does has compared them or cuts what it was given
+    /// Where the packet starts and ends, in bytes. Unsafe code relies on `start <= end <= capacity`: only
+    /// this file can write the two, and every function here has compared the new values or clamps them
     /// (`a_packet_lies_within_its_storage`).
     start: u32,
     end: u32,
 }
 
 impl Buffer {
-    /// A zeroed buffer, whose memory is not touched before it is used, of at least `capacity` bytes (rounded up to whole cache lines), empty, all of it tailroom.
+    /// An empty buffer of at least `capacity` bytes (rounded up to whole cache lines), all of it tailroom.
+    /// Its memory is zeroed, and not touched before it is used.
     ///
     /// # Panics
-    /// If `capacity` is above 2^31; a pool's configuration bounds it long before.
+    /// If `capacity` is above 2^31; a pool's configuration keeps it far below.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         assert!(capacity <= 1 << 31, "a buffer of {capacity} bytes was asked for");
@@ -39,7 +40,8 @@ impl Buffer {
         Self { storage: Storage::zeroed(lines), start: 0, end: 0 }
     }
 
-    /// A buffer around a copy of `bytes`, with the given room before and after: for tests and for packets that we create.
+    /// A buffer around a copy of `bytes`, with the given headroom and tailroom: for tests and for packets
+    /// that the gateway creates.
     #[must_use]
     pub fn copied(bytes: &[u8], headroom: usize, tailroom: usize) -> Self {
         let mut buffer = Self::with_capacity(headroom + bytes.len() + tailroom);
@@ -102,15 +104,16 @@ impl Buffer {
         unsafe { self.storage.as_mut_bytes().get_unchecked_mut(self.start as usize..self.end as usize) }
     }
 
-    /// Empties the buffer and places its start `headroom` bytes in (or at the end, if it is shorter).
+    /// Empties the buffer and sets its start to `headroom` bytes (or to the end, if it is shorter).
     pub fn reset(&mut self, headroom: usize) {
         self.start = offset(headroom.min(self.capacity()));
         self.end = self.start;
     }
 
-    /// Everything from the packet's start to the end of the storage, for a port to write a packet to.
+    /// Everything from the packet's start to the end of the storage, for a port to write a packet into.
     ///
-    /// It may show bytes of earlier packets: the port that writes here calls [`set_len`](Self::set_len) with no more than it wrote.
+    /// It may contain bytes of earlier packets: the port calls [`set_len`](Self::set_len) with no more than
+    /// it wrote.
     #[must_use]
     pub fn receive_area(&mut self) -> &mut [u8] {
         &mut self.storage.as_mut_bytes()[self.start as usize..]
@@ -153,7 +156,8 @@ impl Buffer {
         Ok(grown)
     }
 
-    /// The `FRONT` bytes before the packet and the `BACK` bytes behind it, for what is to stand around it: `None` if there are fewer.
+    /// The `FRONT` bytes before the packet and the `BACK` bytes after it, for headers and trailers; `None` if
+    /// there are fewer.
     #[must_use]
     #[inline(always)]
     pub fn around<const FRONT: usize, const BACK: usize>(&mut self) -> Option<Around<'_, FRONT, BACK>> {
@@ -163,7 +167,8 @@ impl Buffer {
         Some(Around { before, behind, start: &mut self.start, end: &mut self.end })
     }
 
-    /// Cuts the packet to `len` bytes from byte `start` on, as far as it has them; the rest becomes headroom and tailroom.
+    /// Keeps `len` bytes from byte `start` on, as far as the packet has them; the rest becomes headroom and
+    /// tailroom.
     #[inline(always)]
     pub fn narrow(&mut self, start: u32, len: u32) {
         self.start += start.min(self.end - self.start);
@@ -181,20 +186,20 @@ impl Buffer {
     }
 }
 
-/// The room next to a packet.
+/// The bytes next to a packet, free to be written.
 #[derive(Debug)]
 pub struct Around<'a, const FRONT: usize, const BACK: usize> {
     /// The bytes before the packet.
     pub before: &'a mut [u8; FRONT],
-    /// The bytes behind it.
+    /// The bytes after it.
     pub behind: &'a mut [u8; BACK],
     start: &'a mut u32,
     end: &'a mut u32,
 }
 
 impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
-    /// The packet takes in so many bytes on either side, at most all of them: whoever calls has written them, or an engine will (the
-    /// ICV), before the packet goes anywhere.
+    /// Extends the packet by so many bytes on either side, at most by all of this room. The caller has
+    /// written them, or an engine will (the ICV), before the packet leaves.
     #[inline(always)]
     pub fn grow(self, front: u32, back: u32) {
         *self.start -= front.min(offset(FRONT));
@@ -206,13 +211,13 @@ impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "asserted")]
 fn offset(n: usize) -> u32 {
-    // This bound, and no closer one: most callers show the compiler that it holds.
+    // Not 2^31: most callers let the compiler prove this bound and drop the check.
     assert!(n <= u32::MAX as usize, "no offset into a buffer: {n}");
     n as u32
 }
 
 impl std::fmt::Debug for Buffer {
-    /// Shows shape only: a packet's bytes may be plaintext, which does not belong into logs.
+    /// Shows the sizes only: a packet's bytes may be plaintext, which must not reach logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} + {} + {} bytes)", self.headroom(), self.len(), self.tailroom())
     }
@@ -262,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked of a buffer, in whatever order, its packet lies within its storage.
+        /// Whatever operations are applied to a buffer, in any order, its packet lies within its storage.
         #[test]
         fn a_packet_lies_within_its_storage(
             lines in 0..4usize,

@@ -1,9 +1,9 @@
-//! Why a packet did not go on.
+//! Why a packet was dropped.
 
 /// Declares the closed list of drop reasons once: member, name in metrics and tables, description.
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $member:ident, $name:literal, $description:literal;)*) => {
-        /// Why a packet did not go on: a closed list, each member counted.
+        /// Why a packet was dropped: a closed list, each member counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DropReason { $(#[doc = $description] $member,)* }
@@ -28,7 +28,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    // What every packet meets first.
+    // Checks that every packet passes first.
     NotIp, "not_ip", "The bytes are neither an IPv4 nor an IPv6 packet.";
     Truncated, "truncated", "A length field promises more bytes than there are.";
     BadHeader, "bad_header", "An IP or transport header breaks its own format.";

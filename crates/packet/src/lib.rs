@@ -1,6 +1,7 @@
 //! Buffers, pools, batches and the [`Port`] trait: what moves through the gateway, and how.
 //!
-//! A [`Buffer`] holds one IP datagram with room before it (for tunnel headers) and after it (for padding and ICV):
+//! A [`Buffer`] holds one IP datagram with room before it (for tunnel headers) and after it (for padding and
+//! ICV):
 //!
 //! ```text
 //!   |<- headroom ->|<------- bytes() ------->|<- tailroom ->|
@@ -8,15 +9,18 @@
 //!   0            start                      end         capacity
 //! ```
 //!
-//! Whoever holds a `Buffer` owns it; there is no second handle. Buffers come from a [`Pool`] and go back to it in exactly one
-//! of two ways: [`Pool::recycle`] after the packet was sent, or [`Pool::discard`] with a [`DropReason`]. So the books
-//! of a worker always balance: packets in + packets created = packets out + drops by reason.
+//! The holder of a `Buffer` owns it; there is no second handle. Buffers come from a [`Pool`] and go back to
+//! it in exactly one of two ways: [`Pool::recycle`] after the packet was sent, or [`Pool::discard`] with a
+//! [`DropReason`]. So the books of a worker always balance: packets in + packets created = packets out +
+//! drops by reason.
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic.
 //!
-//! A [`StageClock`] tells where the cycles of a batch go: it travels with the batch through the rooms above.
+//! A [`StageClock`] attributes the cycles of a batch to stages: it travels with the batch through the crates
+//! above.
 //!
-//! Deliberately missing: packets of several segments. A pool's buffers are as long as the longest datagram its ports may carry.
+//! Deliberately missing: multi-segment packets. A pool's buffers are as long as the longest datagram its
+//! ports may carry.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]

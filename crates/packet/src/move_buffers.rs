@@ -1,4 +1,5 @@
-//! Many buffers from one place to another at once: one copy of what describes them, where taking each by itself would be some 30 instructions.
+//! Moves many buffers at once: one copy of their descriptors, where moving each by itself takes some 30
+//! instructions.
 
 #![allow(
     unsafe_code,
@@ -7,15 +8,15 @@
 
 use crate::{Batch, Buffer};
 
-/// Moves the last `count` buffers of `from` to the end of `to`, in their order: fewer, where there are not so many or `to` has no room.
-/// Returns how many.
+/// Moves the last `count` buffers of `from` to the end of `to`, in order; fewer if `from` has fewer or `to`
+/// has no room. Returns how many.
 #[inline]
 pub(crate) fn last_to_batch(from: &mut Vec<Buffer>, count: usize, to: &mut Batch) -> usize {
     let count = count.min(from.len()).min(to.remaining_capacity());
     let (left, had) = (from.len() - count, to.len());
-    // SAFETY: `left + count` is the length of `from`, whose elements are therefore initialised, and `had + count` is at most the capacity of
-    // `to`; the two lists are borrowed apart, so that they do not overlap. `from` forgets what it gave before `to` knows of it: no buffer is
-    // ever owned twice, and nothing in between can panic.
+    // SAFETY: `left + count` is the length of `from`, whose elements are therefore initialised, and `had +
+    // count` is at most the capacity of `to`; both are borrowed exclusively, so they do not overlap. `from`
+    // is shortened before `to` grows: no buffer is ever owned twice, and nothing in between can panic.
     unsafe {
         from.set_len(left);
         std::ptr::copy_nonoverlapping(from.as_ptr().add(left), to.as_mut_ptr().add(had), count);
@@ -29,8 +30,9 @@ pub(crate) fn last_to_batch(from: &mut Vec<Buffer>, count: usize, to: &mut Batch
 pub(crate) fn all_to_list(from: &mut Batch, to: &mut Vec<Buffer>) {
     let (count, had) = (from.len(), to.len());
     to.reserve(count);
-    // SAFETY: the first `count` elements of `from` are initialised, and `to` has room for so many behind its own, asked for above; the two
-    // lists are borrowed apart, so that they do not overlap. `from` forgets what it gave before `to` knows of it.
+    // SAFETY: the first `count` elements of `from` are initialised, and `to` has room for so many after its
+    // own, reserved above; both are borrowed exclusively, so they do not overlap. `from` is emptied before
+    // `to` grows.
     unsafe {
         from.set_len(0);
         std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().add(had), count);

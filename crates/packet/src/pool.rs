@@ -2,22 +2,25 @@
 
 use crate::{Batch, Buffer, DropCounters, DropReason, move_buffers};
 
-/// Room before a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to cache lines, and 16 bytes. An engine
-/// that goes over a text in vectors of 64 bytes, the first of them shared with the block before the text, then goes over cache lines.
+/// Headroom of a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to
+/// cache lines, and 16 bytes. With these, an engine that processes a text in vectors of 64 bytes, the first
+/// of which it shares with the block before the text, accesses whole cache lines.
 pub const HEADROOM_BYTES: usize = 128 + 16;
 
-/// Room after a received packet: TFC-free padding (up to 255), trailer and the longest ICV (32), rounded up.
+/// Tailroom of a received packet: padding without TFC (up to 255), trailer and the longest ICV (32), rounded
+/// up.
 pub const TAILROOM_BYTES: usize = 320;
 
-/// Buffers that are there from the start: a few batches.
+/// Buffers that are allocated at the start: a few batches.
 const PREPARED: usize = 256;
 
-/// Up to a fixed number of buffers for one worker, and the books of what became of them.
+/// The buffers of one worker, up to a fixed number, and the counts of what became of them.
 ///
-/// A few are there from the start, the others are made when for the first time so many are in use at once, and stay: long buffers
-/// would otherwise take memory that nobody needs.
+/// A few exist from the start. The others are allocated when that many are first in use at once, and are
+/// kept: allocated in advance, long buffers would take memory that nobody needs.
 ///
-/// When it is empty, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's queues.
+/// When the pool is empty, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's queues
+/// (backpressure).
 pub struct Pool {
     free: Vec<Buffer>,
     /// Buffers that exist, free or in use.
@@ -29,7 +32,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `count` buffers, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and [`TAILROOM_BYTES`].
+    /// A pool of `count` buffers, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and
+    /// [`TAILROOM_BYTES`].
     #[must_use]
     pub fn new(count: usize, packet_bytes: usize) -> Self {
         let made = count.min(PREPARED);
@@ -49,7 +53,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// [Takes](Self::take) up to `count` buffers, as many as there are and as `buffers` has room for.
+    /// [Pops](Self::pop) up to `count` buffers, as many as there are and as `buffers` has room for.
     #[inline]
     pub fn pop_many(&mut self, count: usize, buffers: &mut Batch) {
         let (count, before) = (count.min(buffers.remaining_capacity()), buffers.len());
@@ -66,7 +70,8 @@ impl Pool {
         may.then(|| Buffer::with_capacity(self.capacity()))
     }
 
-    /// Like [`pop`](Self::pop), for a packet that no port received: a fragment, a reply, a keepalive. It is counted, so that the books balance.
+    /// Like [`pop`](Self::pop), for a packet that no port received: a fragment, a reply, a keepalive. It is
+    /// counted, so that the books balance.
     #[must_use]
     pub fn create(&mut self) -> Option<Buffer> {
         let buffer = self.pop()?;
@@ -74,14 +79,14 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes back the buffer of a packet that went on its way.
+    /// Takes back the buffer of a packet that was sent.
     pub fn recycle(&mut self, buffer: Buffer) {
         if self.free.len() < self.made && buffer.capacity() >= self.capacity() {
             self.free.push(buffer);
         }
     }
 
-    /// [Takes back](Self::recycle) all of a batch.
+    /// [Recycles](Self::recycle) all buffers of a batch.
     #[inline]
     pub fn recycle_all(&mut self, batch: &mut Batch) {
         let capacity = self.capacity();
@@ -93,14 +98,14 @@ impl Pool {
         }
     }
 
-    /// Takes back the buffer of a packet that did not go on, and counts why.
+    /// Takes back the buffer of a dropped packet, and counts the reason.
     pub fn discard(&mut self, buffer: Buffer, reason: DropReason) {
         self.drops.add(reason, 1);
         self.recycle(buffer);
     }
 
-    /// Strikes off buffers that whoever has them will not give back, so that as many may be made anew. They must not come back: they would be
-    /// more than the pool's size.
+    /// Writes off leaked buffers so that replacements may be allocated. The leaked ones must not come back:
+    /// the pool would exceed its size.
     pub fn forget(&mut self, buffers: usize) {
         self.made = self.made.saturating_sub(buffers).max(self.free.len());
     }
@@ -116,7 +121,7 @@ impl Pool {
         self.packet_bytes
     }
 
-    /// Buffers that are free now, made or not.
+    /// Buffers that are free now, allocated or not.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len() + self.size - self.made
@@ -134,7 +139,7 @@ impl Pool {
         self.created
     }
 
-    /// What was dropped so far, by reason.
+    /// Drops so far, by reason.
     #[must_use]
     pub fn drops(&self) -> &DropCounters {
         &self.drops

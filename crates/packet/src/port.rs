@@ -3,7 +3,8 @@
 use crate::{Batch, Pool};
 use std::os::fd::BorrowedFd;
 
-/// A port failed as a whole, for good: its device is gone or was misused. Losing single packets is not an error but a drop.
+/// A port failed as a whole, for good: its device is gone or was misused. The loss of single packets is not
+/// an error but a drop.
 #[derive(Debug, thiserror::Error)]
 #[error("port {port}: {what}")]
 pub struct PortError {
@@ -27,46 +28,50 @@ pub struct PortCounters {
     pub tx_packets: u64,
     /// Their IP bytes.
     pub tx_bytes: u64,
-    /// System calls or device operations that received at least one packet: packets per call tell how well offloads work.
+    /// System calls or device operations that received at least one packet: packets per call show how well
+    /// offloads work.
     pub rx_calls: u64,
     /// The same for sending.
     pub tx_calls: u64,
 }
 
-/// Where batches of whole IP datagrams come from and go to (no link-layer header, no offload left undone: checksums are
-/// complete, super-frames are split on the way in, and may be built again on the way out).
+/// A source and sink of batches of whole IP datagrams (no link-layer header, no offload left undone:
+/// checksums are complete, super-frames are split on receipt, and may be rebuilt on transmission).
 ///
 /// A port belongs to one worker. It never waits: the worker waits on [`readiness`](Self::readiness).
 pub trait Port: Send {
     /// Name for people: `tun0`, `udp 192.0.2.1:4500`, `in.pcap`.
     fn name(&self) -> &str;
 
-    /// Adds what is there to `batch`, at most as many as fit, and returns how many; 0 when nothing is there now.
-    /// Buffers come from `pool`; if that is empty, packets stay where they are.
+    /// Adds the packets that are there to `batch`, as many as fit, and returns how many; 0 when there are
+    /// none now. Buffers come from `pool`; if it is empty, packets stay where they are.
     ///
     /// # Errors
-    /// [`PortError`] if the device is unusable from now on; what was added to `batch` before is there all the same.
+    /// [`PortError`] if the device is unusable from now on; packets already added to `batch` stay there.
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
-    /// Sends packets of `batch` and returns how many left it; the rest stays in `batch`, for later, and the packets of one flow never change
-    /// their order. Buffers that left go to `pool`: recycled when sent, discarded with a reason when the system refused that one packet.
+    /// Sends packets of `batch` and returns how many left it; the rest stays in `batch`, for later. The
+    /// packets of one flow never change their order. Buffers that left go to `pool`: recycled when sent,
+    /// discarded with a reason when the system refused that one packet.
     ///
-    /// A port that joins packets into one call may keep back the last of them when the batch is full, since more will follow; from a batch
-    /// that is not full, all go that can go. It returns 0 only if nothing can be sent now.
+    /// A port that joins packets into one call may keep the last of them when the batch is full, since more
+    /// will follow; from a batch that is not full, it sends all that can be sent. It returns 0 only if
+    /// nothing can be sent now.
     ///
     /// # Errors
-    /// [`PortError`] if the device is unusable from now on; what was sent before has left `batch` all the same.
+    /// [`PortError`] if the device is unusable from now on; packets sent before have left `batch` all the
+    /// same.
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
-    /// File descriptors that become readable when [`rx`](Self::rx) has work and writable when [`tx`](Self::tx) can go on.
-    /// Empty for ports that are always ready.
+    /// File descriptors that become readable when [`rx`](Self::rx) has work and writable when
+    /// [`tx`](Self::tx) can go on. Empty for ports that are always ready.
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Whether the port joins packets of a flow into fewer, longer transmissions (segmentation offload): it is then given
-    /// whole batches. Other ports are given packets as soon as those of a burst are ready, so that buffers come back while
-    /// they are in the cache.
+    /// Whether the port joins packets of a flow into fewer, longer transmissions (segmentation offload): it
+    /// is then given whole batches. Other ports are given packets as soon as those of a burst are ready, so
+    /// that buffers come back while they are in the cache.
     fn joins(&self) -> bool;
 
     /// Whether `rx` will never give a packet again: the end of a file.
@@ -74,7 +79,7 @@ pub trait Port: Send {
         false
     }
 
-    /// Brings what was sent to where it belongs, when no more will be: the end of a file.
+    /// Flushes what was sent, when no more will come: the end of a file.
     ///
     /// # Errors
     /// [`PortError`] if that fails, for example because the disk is full.

@@ -2,31 +2,32 @@
 
 use crate::ticks::ticks;
 
-/// A named part of a packet's way.
+/// A named part of the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     /// Taking packets from a port.
     Receive,
-    /// Reading headers; from the unprotected side, telling ESP from the rest.
+    /// Reading headers; inbound, telling ESP from other packets.
     Parse,
-    /// The SPD, and the SA that it names; from the unprotected side, decapsulation and the checks of the inner packet
-    /// (RFC 4301 5.2).
+    /// The SPD, and the SA that it names; inbound, decapsulation and the checks of the inner packet (RFC 4301
+    /// 5.2).
     Policy,
-    /// From the unprotected side only: finding SAs by their SPIs.
+    /// Inbound only: finding SAs by their SPIs.
     Sa,
     /// Lifetime and sequence numbers, or the replay check; then headers, trailers and jobs.
     Framing,
-    /// Engines, with all that is done to bring jobs there and back.
+    /// Engines, including the transport of jobs to them and back.
     Cryptography,
-    /// Verdicts; from the unprotected side, committing sequence numbers. What goes packet by packet (near the end of a
-    /// lifetime, from a peer that may have moved, or after an engine that was late) is decapsulated here as well.
+    /// Verdicts; inbound, committing sequence numbers. Packets that are finished one by one (near the end of
+    /// a lifetime, from a peer that may have moved, or after an engine that was late) are decapsulated here
+    /// as well.
     Finish,
     /// Giving packets to a port.
     Transmit,
 }
 
 impl Stage {
-    /// All of them, in the order of a packet's way outbound.
+    /// All stages, in the order of the outbound path.
     pub const ALL: [Stage; 8] = [
         Stage::Receive,
         Stage::Parse,
@@ -54,7 +55,7 @@ impl Stage {
     }
 }
 
-/// What the batches of one direction cost, as far as they were measured.
+/// The measured cost of the batches of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageTimes {
     /// Ticks in each stage, in the order of [`Stage::ALL`], over the measured batches.
@@ -78,7 +79,7 @@ impl StageTimes {
         self.ticks.iter().sum()
     }
 
-    /// What was added since an earlier reading of the same clock.
+    /// The difference from an earlier reading of the same clock.
     #[must_use]
     pub fn since(&self, earlier: &StageTimes) -> StageTimes {
         let mut difference = *self;
@@ -89,8 +90,9 @@ impl StageTimes {
     }
 }
 
-/// Measures one turn in this many. Reading the time stamp counter takes some 30 cycles and waits for what is under way; eight readings for each
-/// burst of small packets would be 15 % of its cost. A prime, so that a load that comes in rounds is not measured at the same place of each.
+/// Measures one turn in this many. Reading the time stamp counter takes some 30 cycles and waits for
+/// instructions in flight; eight readings for each burst of small packets would be 15 % of its cost. A prime,
+/// so that a periodic load is not always measured at the same phase.
 pub const MEASURED_OF: u32 = 17;
 
 /// Attributes the time of batches to stages. Owned by one worker.
@@ -112,7 +114,8 @@ impl Default for StageClock {
 }
 
 impl StageClock {
-    /// A clock that reads its time from `source`, which may be anything that only grows: stages are then measured in that.
+    /// A clock that reads its time from `source`, which may be anything monotonic: stages are measured in its
+    /// unit.
     #[must_use]
     pub fn with_source(source: fn() -> u64) -> Self {
         Self {
@@ -125,7 +128,7 @@ impl StageClock {
         }
     }
 
-    /// A batch begins. What an unfinished one had is forgotten.
+    /// Begins a batch. The times of an unfinished one are discarded.
     #[inline]
     pub fn begin(&mut self) {
         self.is_measuring = self.turn == 0;
@@ -135,7 +138,7 @@ impl StageClock {
         }
     }
 
-    /// The time since the last call went into `stage`.
+    /// Books the time since the last call on `stage`.
     #[inline]
     pub fn lap(&mut self, stage: Stage) {
         if self.is_measuring {
@@ -145,7 +148,7 @@ impl StageClock {
         }
     }
 
-    /// The batch ends; `packets` were received. A batch without any is not counted: it cost nobody anything.
+    /// Ends a batch in which `packets` were received. An empty batch is not counted: it delayed no packet.
     #[inline]
     pub fn end(&mut self, packets: usize) {
         if packets == 0 {
@@ -161,7 +164,7 @@ impl StageClock {
         self.turn = (self.turn + 1) % MEASURED_OF;
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     #[must_use]
     pub fn times(&self) -> &StageTimes {
         &self.times

@@ -1,8 +1,8 @@
 //! The memory of one buffer: whole cache lines, zero at first, and not touched before they are used.
 //!
-//! A buffer holds the longest datagram, 64 KiB, and most packets are a fortieth of that. The allocator zeroes memory that is
-//! aligned to cache lines by writing all of it, so long storage is mapped instead: the kernel gives each page when it is
-//! first used.
+//! A buffer holds the longest datagram, 64 KiB, and most packets are a fortieth of that. The allocator zeroes
+//! memory that is aligned to cache lines by writing all of it, so long storage is mapped instead: the kernel
+//! gives each page when it is first used.
 
 #![allow(
     unsafe_code,
@@ -21,14 +21,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[repr(C, align(64))]
 pub(crate) struct Line([u8; 64]);
 
-/// Bytes of a page of every platform that we run on, or a multiple of one that has smaller ones: mappings start at one.
+/// Bytes of a page on every platform that we run on, or a multiple of one where pages are smaller: mappings
+/// start at one.
 const PAGE_BYTES: usize = 4096;
 
-/// Storage from this many lines on is mapped; 32 KiB. Shorter storage is mostly used as a whole, and below a few pages a mapping
-/// costs more than the memory. (Miri knows no mappings made by system calls.)
+/// Storage from this many lines on is mapped; 32 KiB. Shorter storage is mostly used as a whole, and below a
+/// few pages a mapping costs more than the memory. (Miri knows no mappings made by system calls.)
 const MAPPED_LINES: usize = if cfg!(miri) { usize::MAX } else { 512 };
 
-/// Lines that a page has: as many places that a mapping's first line can have in it.
+/// Cache lines of a page: as many positions as a mapping's first line can have in it.
 const COLOURS: usize = PAGE_BYTES / 64;
 
 /// A run of zeroed cache lines, owned.
@@ -64,13 +65,13 @@ impl Storage {
         Self { start: start.unwrap_or_else(|| handle_alloc_error(layout)), lines }
     }
 
-    /// One mapping. Its first line is not always at the start of a page: the same bytes of all packets, their headers, would
-    /// then share a sixty-fourth of the cache's sets.
+    /// One mapping. The position of its first line in the page varies: if it were always the start, the
+    /// headers of all packets would share a sixty-fourth of the cache's sets.
     fn mapped(lines: usize) -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let colour = MADE.fetch_add(1, Ordering::Relaxed).wrapping_mul(9) % COLOURS;
         let length = Self::mapping_bytes(colour, lines);
-        // SAFETY: no address is asked for, so that nothing that exists is replaced.
+        // SAFETY: no address is requested, so nothing that exists is replaced.
         let mapping = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -85,13 +86,13 @@ impl Storage {
         Self { start: unsafe { base.add(colour) }, lines }
     }
 
-    /// Bytes of the mapping around `lines` lines, of which the first is the one number `colour` of its page.
+    /// Bytes of the mapping around `lines` lines, the first of which is line `colour` of its page.
     fn mapping_bytes(colour: usize, lines: usize) -> usize {
         ((colour + lines) * 64).next_multiple_of(PAGE_BYTES)
     }
 
     fn layout(lines: usize) -> Layout {
-        // A length that fits no layout cannot be allocated either; buffers are bounded long before.
+        // A length that fits no layout cannot be allocated either; buffers are bounded far below.
         Layout::array::<Line>(lines).unwrap_or(Layout::new::<Line>())
     }
 }
@@ -99,7 +100,7 @@ impl Storage {
 impl Drop for Storage {
     #[inline(always)]
     fn drop(&mut self) {
-        // Buffers are mostly dropped after their storage was taken, several times a packet.
+        // Most drops are of buffers whose storage was taken, several for each packet.
         if self.lines != 0 {
             // SAFETY: the memory is this storage's, and this is its end.
             unsafe { free(self.start, self.lines) };
@@ -107,8 +108,8 @@ impl Drop for Storage {
     }
 }
 
-/// Gives memory back. It has C's calling convention because such a function does not unwind: otherwise every place that may
-/// drop a buffer keeps what it would need for that, ten instructions a packet.
+/// Frees the memory. It has C's calling convention because such a function does not unwind: otherwise every
+/// place that may drop a buffer would keep what unwinding needs, ten instructions a packet.
 ///
 /// # Safety
 /// The memory must be that of a [`Storage`] with at least one line, and nothing may use it afterwards.
@@ -120,10 +121,12 @@ unsafe extern "C" fn free(start: NonNull<Line>, lines: usize) {
         return unsafe { dealloc(start.as_ptr().cast(), Storage::layout(lines)) };
     }
     let offset = start.addr().get() % PAGE_BYTES;
-    // SAFETY: `mapped` mapped it so: it starts at the page that the first line is in, and nothing points there any more.
+    // SAFETY: `mapped` mapped it so: it starts at the page that the first line is in, and nothing points
+    // there any more.
     let _lost = unsafe {
         let base = start.as_ptr().byte_sub(offset);
-        // The kernel refuses only where too many mappings would be left: the memory is then lost, and nothing else.
+        // The kernel refuses only where too many mappings would be left: the memory is then leaked, nothing
+        // worse.
         munmap(base.cast(), Storage::mapping_bytes(offset / 64, lines))
     };
 }
@@ -133,8 +136,8 @@ impl Deref for Storage {
 
     #[inline(always)]
     fn deref(&self) -> &[Line] {
-        // SAFETY: `start` and `lines` are those of memory that is ours, initialised (zeroed by whoever gave it), and borrowed
-        // with `self`; without lines a dangling pointer is right.
+        // SAFETY: `start` and `lines` are those of memory that is ours, initialised (zeroed by the allocator
+        // or the kernel), and borrowed with `self`; without lines a dangling pointer is valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
     }
 }
@@ -183,7 +186,7 @@ mod tests {
         let before = resident_bytes();
         let mut all: Vec<Storage> = (0..2048).map(|_| Storage::zeroed(1032)).collect();
         let made = resident_bytes();
-        // 129 MiB of storage; what other tests of this process do meanwhile is far less.
+        // 129 MiB of storage; other tests of this process allocate far less meanwhile.
         assert!(made < before + 16 * MIB, "{before} to {made} bytes");
         all.iter_mut().for_each(|storage| storage.as_mut_bytes()[..1500].fill(1));
         let used = resident_bytes();

@@ -7,9 +7,9 @@ use crate::{BATCH_SIZE, Batch, DropReason, Pool};
 pub enum TxOutcome {
     /// It stays in the batch, for later.
     Kept,
-    /// It left.
+    /// It was sent.
     Sent,
-    /// The system does not take this one.
+    /// The system refused this one.
     Refused(DropReason),
 }
 
@@ -27,7 +27,8 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Gives the buffers of what left to the pool, and closes the gaps in the batch. `calls` system calls did it.
+    /// Returns the buffers of packets that left to the pool, and closes the gaps in the batch. `calls` system
+    /// calls sent them.
     #[must_use]
     pub fn settle(
         pool: &mut Pool,

@@ -2,20 +2,23 @@
 
 use std::net::IpAddr;
 
-/// A running one's complement sum. Parts are added in any order; each part but the last must have even length.
+/// A running one's complement sum. Parts are added in any order; each part but the last must have even
+/// length.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes. Sums 32-bit words in native order, which the compiler turns into vector additions; RFC 1071 2 (B) shows
-    /// that the order of bytes can be mended at the end. Always inlined, so that whoever has checked for wider vectors gets them.
+    /// Adds bytes. Sums 32-bit words in native order, which the compiler vectorises; RFC 1071 2 (B) shows
+    /// that the byte order can be corrected at the end. Always inlined, so that callers compiled for wider
+    /// vectors use them.
     #[must_use]
     #[inline(always)]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks_exact(4);
         let rest = words.remainder();
         let words = words.map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]])));
-        // Cannot wrap below 16 GiB; said so because a check per word would keep the loop from being vectorised.
+        // Cannot wrap below 16 GiB. `wrapping_add`, because an overflow check per word would prevent
+        // vectorisation.
         let mut sum = words.fold(0, u64::wrapping_add);
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
@@ -23,14 +26,16 @@ impl Sum {
         self.words(sum)
     }
 
-    /// Adds the sum of 32-bit words in native order that someone else has summed up: with vectors that this crate does not know, say.
+    /// Adds a sum of 32-bit words in native order that was computed elsewhere, for example with vectors that
+    /// this crate does not know.
     #[must_use]
     #[inline(always)]
     pub fn words(self, sum: u64) -> Self {
         Self(self.0 + (sum & 0xFFFF_FFFF) + (sum >> 32))
     }
 
-    /// Adds the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 3.1, RFC 8200 8.1). Addresses of mixed versions are summed as they are.
+    /// Adds the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 3.1, RFC 8200 8.1). Addresses of mixed
+    /// versions are summed as they are.
     #[must_use]
     pub fn pseudo_header(self, source: IpAddr, destination: IpAddr, protocol: u8, length: u32) -> Self {
         let sum = self.address(source).address(destination);
@@ -46,8 +51,9 @@ impl Sum {
 
     /// The checksum: the complement of the folded sum, in network byte order when stored with `to_ne_bytes`.
     ///
-    /// Without a loop: how often a sum has to be folded differs from packet to packet, and no branch predictor knows. A number added to itself with
-    /// its halves exchanged has in its upper half the one's complement sum of both: the lower ones carry into the upper ones.
+    /// Branch-free: how often a sum has to be folded differs from packet to packet, which no branch predictor
+    /// learns. The upper half of a number plus itself with its halves exchanged is the one's complement sum
+    /// of both halves: the lower ones carry into the upper ones.
     #[must_use]
     #[inline]
     pub fn finish(self) -> Checksum {
@@ -63,7 +69,7 @@ impl Sum {
 pub struct Checksum(u16);
 
 impl Checksum {
-    /// The two bytes as they stand in a header.
+    /// The two bytes as in a header.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 2] {
         self.0.to_ne_bytes()
@@ -82,7 +88,8 @@ pub fn of(bytes: &[u8]) -> Checksum {
     Sum::default().bytes(bytes).finish()
 }
 
-/// The checksum of an IPv4 header without options: the same sum, unrolled, since every packet needs it several times.
+/// The checksum of an IPv4 header without options: the same sum, unrolled, since every packet needs it
+/// several times.
 #[must_use]
 #[inline]
 pub fn of_ipv4_header(header: &[u8; 20]) -> Checksum {
@@ -90,7 +97,8 @@ pub fn of_ipv4_header(header: &[u8; 20]) -> Checksum {
         let [a, b, c, d] = [header[at], header[at + 1], header[at + 2], header[at + 3]];
         u64::from(u32::from_ne_bytes([a, b, c, d]))
     };
-    // Two words at a time, which are next to each other in memory and in the number; a carry out of the highest bit comes in at the lowest.
+    // Two words at a time, adjacent in memory and in the number; the carry out of the highest bit is added at
+    // the lowest.
     let pair = |at: usize| u128::from(word(at + 4) << 32 | word(at));
     let sum = pair(0) + pair(8) + u128::from(word(16));
     let (sum, carries) = (u64::try_from(sum & u128::from(u64::MAX)), u64::try_from(sum >> 64));

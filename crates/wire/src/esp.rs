@@ -37,12 +37,12 @@ impl EspHeader {
     }
 }
 
-/// What stands at the end of a decrypted ESP payload.
+/// The trailer of a decrypted ESP payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EspTrailer {
     /// Bytes of the payload data before the padding.
     pub payload_bytes: usize,
-    /// What the payload data is.
+    /// Protocol of the payload data.
     pub next_header: u8,
 }
 
@@ -52,7 +52,8 @@ pub struct EspTrailer {
 pub struct BadPadding;
 
 impl EspTrailer {
-    /// Reads the trailer of decrypted `text` and checks that the padding is the default one, 1, 2, 3, … (RFC 4303 2.4).
+    /// Reads the trailer of decrypted `text` and checks that the padding is the default one, 1, 2, 3, … (RFC
+    /// 4303 2.4).
     ///
     /// # Errors
     /// [`BadPadding`] if the pad length exceeds the text or a padding byte differs.
@@ -83,8 +84,9 @@ impl EspTrailer {
     }
 }
 
-/// Whether what stands in `body` behind the payload is 1, 2, 3, … Up to seven bytes (AEADs need three at most) are looked at without a loop:
-/// how many there are differs from packet to packet, and no branch predictor knows.
+/// Whether the bytes of `body` after the payload are 1, 2, 3, … Up to seven of them (AEADs need three at
+/// most) are compared without a loop: their number differs from packet to packet, which no branch predictor
+/// learns.
 #[inline]
 fn is_default_padding(body: &[u8], payload_bytes: usize) -> bool {
     let pad_bytes = body.len() - payload_bytes;
@@ -94,7 +96,8 @@ fn is_default_padding(body: &[u8], payload_bytes: usize) -> bool {
     }
 }
 
-/// Which of eight bytes, the last of them the highest, are padding, and what these are, by the number of bytes.
+/// Mask and value of the padding in the last eight bytes (the last byte the most significant), by the number
+/// of padding bytes.
 static SHORT_PADDINGS: [(u64, u64); 8] = short_paddings();
 
 const fn short_paddings() -> [(u64, u64); 8] {

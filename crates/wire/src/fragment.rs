@@ -3,7 +3,7 @@
 use crate::checksum;
 use crate::ip::{IPV4_HEADER_BYTES, IpHeader, Version};
 
-/// One fragment to be: its header, and which payload bytes follow it.
+/// One fragment to be made: its header, and its payload bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// The header, with length, offset, flags and checksum of this fragment.
@@ -16,8 +16,9 @@ pub struct Piece {
     pub payload_bytes: usize,
 }
 
-/// The fragments of an IPv4 packet so that each is at most `mtu` bytes: an iterator, so that nothing is allocated. Empty for IPv6, for packets
-/// with DF, and where `mtu` leaves no room for 8 bytes of payload: those cannot be fragmented.
+/// The fragments of an IPv4 packet, each at most `mtu` bytes: an iterator, so that nothing is allocated.
+/// Empty for IPv6, for packets with DF, and where `mtu` leaves no room for 8 bytes of payload: those cannot
+/// be fragmented.
 pub fn pieces<'a>(header: &IpHeader, packet: &'a [u8], mtu: usize) -> impl Iterator<Item = Piece> + use<'a> {
     let header = *header;
     let payload_bytes = header.total_bytes - header.header_bytes;
@@ -55,7 +56,8 @@ fn piece(header: &IpHeader, packet: &[u8], start: usize, payload_bytes: usize) -
     Piece { header: bytes, header_bytes, payload_start: start, payload_bytes }
 }
 
-/// Copies the fixed header and those options whose "copied" flag is set (RFC 791 3.1); returns the new header length.
+/// Copies the fixed header and those options whose "copied" flag is set (RFC 791 3.1); returns the new header
+/// length.
 fn copy_header_for_later_fragment(from: &[u8], to: &mut [u8; 60]) -> usize {
     to[..IPV4_HEADER_BYTES].copy_from_slice(&from[..IPV4_HEADER_BYTES]);
     let (mut at, mut end) = (IPV4_HEADER_BYTES, IPV4_HEADER_BYTES);

@@ -5,14 +5,16 @@ use crate::ip::{IpHeader, OuterHeader, Version};
 use crate::{ParseError, protocol};
 use std::net::IpAddr;
 
-/// The longest message that [`too_big`] writes, in bytes: RFC 4443 2.4 (c) and RFC 1812 4.3.2.3 bound what may be quoted.
+/// The longest message that [`too_big`] writes, in bytes: RFC 4443 2.4 (c) and RFC 1812 4.3.2.3 bound what
+/// may be quoted.
 pub const MAX_TOO_BIG_BYTES: usize = 1280;
 /// How much of an IPv4 packet is quoted, so that the message is at most 576 bytes (RFC 1812 4.3.2.3).
 const MAX_TOO_BIG_V4_BYTES: usize = 576;
 
-/// Writes to `out` the message that `packet`, with header `header`, exceeds `mtu`: ICMP type 3 code 4 (RFC 1191 4), or ICMPv6
-/// type 2 (RFC 4443 3.2). `from` is its source address. Returns its length in bytes; `None` where no message may be sent
-/// (RFC 1122 3.2.2, RFC 4443 2.4 (e)): about fragments but the first, about ICMP errors, and to or from addresses that name no single host.
+/// Writes to `out` the message that `packet`, with header `header`, exceeds `mtu`: ICMP type 3 code 4 (RFC
+/// 1191 4), or ICMPv6 type 2 (RFC 4443 3.2). `from` is its source address. Returns its length in bytes;
+/// `None` where no message may be sent (RFC 1122 3.2.2, RFC 4443 2.4 (e)): about fragments other than the
+/// first, about ICMP errors, and to or from addresses that name no single host.
 ///
 /// # Errors
 /// [`ParseError`] if the header cannot be written, for example because `from` is of another version.

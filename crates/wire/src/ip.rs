@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const IPV4_HEADER_BYTES: usize = 20;
 /// Bytes of an IPv6 header without extensions.
 pub const IPV6_HEADER_BYTES: usize = 40;
-/// More extension headers than this are refused: no sane sender needs them, and walking them must stay bounded.
+/// More extension headers than this are refused: no sane sender needs them, and the walk must be bounded.
 const MAX_EXTENSION_HEADERS: usize = 8;
 
 /// IP version.
@@ -45,7 +45,7 @@ impl Version {
     }
 }
 
-/// Where a fragment stands in its datagram.
+/// A fragment's position in its datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
     /// Offset of its first payload byte, in bytes.
@@ -54,7 +54,7 @@ pub struct Fragment {
     pub more: bool,
 }
 
-/// What an IP header says, checked against the bytes it came from.
+/// The fields of an IP header, checked against the bytes it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpHeader {
     /// IP version.
@@ -82,7 +82,7 @@ pub struct IpHeader {
 }
 
 impl IpHeader {
-    /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed.
+    /// Reads the header at the start of `bytes`; bytes after the datagram are allowed.
     ///
     /// # Errors
     /// [`ParseError`] names what is wrong; an IPv4 header checksum is verified.
@@ -125,7 +125,8 @@ impl IpHeader {
         }
     }
 
-    /// The bytes behind the header, of the packet that this header was parsed from; empty if it is another, shorter one.
+    /// The bytes after the header, of the packet that this header was parsed from; empty for another, shorter
+    /// packet.
     #[must_use]
     #[inline]
     pub fn payload<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
@@ -198,7 +199,7 @@ fn has_source_route(mut options: &[u8]) -> Result<bool, ParseError> {
 
 fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let fixed = bytes.first_chunk::<IPV6_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
-    // A jumbogram (length 0, RFC 2675) is not taken: it then reads as a packet without payload.
+    // Jumbograms (length 0, RFC 2675) are not supported: they read as packets without payload.
     let total_bytes = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if total_bytes > bytes.len() {
         return Err(ParseError::Truncated);
@@ -225,7 +226,8 @@ fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     Ok(header)
 }
 
-/// A fragment that ends beyond the longest payload is refused (RFC 8200 4.5): cut again, its offset would wrap to the front.
+/// Refuses a fragment that ends beyond the longest payload (RFC 8200 4.5): fragmented again, its offset would
+/// wrap around.
 fn check_end(fragment: Fragment, payload_bytes: usize) -> Result<(), ParseError> {
     let end = usize::from(fragment.offset_bytes) + payload_bytes;
     if fragment.offset_bytes != 0 && end > usize::from(u16::MAX) {
@@ -270,7 +272,7 @@ fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError
     Err(ParseError::BadHeader)
 }
 
-/// What a tunnel's own header carries, besides what follows from it.
+/// The fields of a tunnel's own header, except for those that follow from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterHeader {
     /// Source address.
@@ -294,12 +296,12 @@ impl OuterHeader {
         Version::of(self.source).header_bytes()
     }
 
-    /// Writes the header to the start of `out`, with length fields for a datagram of `total_bytes` and, for IPv4, `identification`
-    /// and checksum. A length that its 16-bit field cannot hold is refused.
+    /// Writes the header to the start of `out`, with length fields for a datagram of `total_bytes` and, for
+    /// IPv4, `identification` and checksum. A length that its 16-bit field cannot hold is refused.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] if `out` is shorter than the header, [`ParseError::BadHeader`] if addresses are of mixed versions
-    /// or the length does not fit its field.
+    /// [`ParseError::Truncated`] if `out` is shorter than the header, [`ParseError::BadHeader`] if addresses
+    /// are of mixed versions or the length does not fit its field.
     pub fn write(&self, out: &mut [u8], total_bytes: usize, identification: u16) -> Result<(), ParseError> {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -352,7 +354,8 @@ pub fn traffic_class(bytes: &[u8]) -> u8 {
     }
 }
 
-/// Sets the ECN field of the packet in `bytes` (RFC 3168 5) and mends an IPv4 checksum; bytes that are no IP packet stay as they are.
+/// Sets the ECN field of the packet in `bytes` (RFC 3168 5) and updates an IPv4 checksum; bytes that are no
+/// IP packet stay as they are.
 pub fn set_ecn(bytes: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;
     match bytes.first().map(|b| b >> 4) {

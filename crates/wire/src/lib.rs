@@ -1,7 +1,8 @@
 //! Packet formats: checked views and builders for what crosses the gateway.
 //!
-//! One fallible parse reads a header and checks every length it names against the bytes at hand; the value it returns is
-//! plain data, so that no accessor depends on a check made elsewhere. Builders write whole headers into slices.
+//! One fallible parse reads a header and checks every length it names against the bytes at hand; the value it
+//! returns is plain data, so that no accessor depends on a check made elsewhere. Builders write whole headers
+//! into slices.
 //!
 //! | module | format | source |
 //! | --- | --- | --- |
@@ -13,7 +14,8 @@
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
 //! | [`checksum`] | the Internet checksum | RFC 1071 |
 //!
-//! Deliberately missing: Ethernet (ports strip it) and reassembly (it has state; in host mode the kernel's sockets do it).
+//! Deliberately missing: Ethernet (ports strip it) and reassembly (it has state; in host mode the kernel's
+//! sockets do it).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
@@ -28,13 +30,13 @@ pub mod protocol;
 pub mod tcp;
 pub mod udp;
 
-/// Why bytes could not be read as the header they should be.
+/// Why bytes could not be read as the expected header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
     /// The first nibble is neither 4 nor 6.
     #[error("neither IPv4 nor IPv6")]
     NotIp,
-    /// A length field promises more bytes than there are.
+    /// A length field exceeds the bytes there are.
     #[error("shorter than its length fields say")]
     Truncated,
     /// A field has a value that the format forbids.

@@ -1,18 +1,20 @@
-//! The common packet, read in a few instructions.
+//! The common packet, parsed in a few instructions.
 //!
-//! Nearly every packet is a whole IPv4 datagram without options, or an IPv6 datagram without extension headers, with the ports of its transport
-//! protocol right behind. [`PlainHeader::parse`] takes just those, with every check that [`IpHeader`](crate::ip::IpHeader) makes of them, and
-//! leaves all others, right or wrong, to it.
+//! Nearly every packet is a whole IPv4 datagram without options, or an IPv6 datagram without extension
+//! headers, with the ports of its transport protocol right after. [`PlainHeader::parse`] accepts just those,
+//! with every check that [`IpHeader`](crate::ip::IpHeader) makes on them, and leaves all others, valid or
+//! not, to it.
 
 use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Version};
 use crate::{checksum, protocol};
 
-/// Bytes behind the header that must be there: the ports, or the first four of whatever stands there.
+/// Bytes that must follow the header: the ports, or the first four bytes of whatever else follows.
 const FIRST_BYTES: usize = 4;
 const V4_BYTES: usize = IPV4_HEADER_BYTES + FIRST_BYTES;
 const V6_BYTES: usize = IPV6_HEADER_BYTES + FIRST_BYTES;
 
-/// What the header of a plain packet says. Addresses are numbers, the first byte on the wire the highest.
+/// The header fields of a plain packet. Addresses are numbers, the first byte on the wire the most
+/// significant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainHeader {
     /// Source address.
@@ -31,12 +33,13 @@ pub struct PlainHeader {
     pub traffic_class: u8,
 }
 
-/// What a plain IPv4 packet says, as it stands there: where addresses alone decide, nothing of it needs to be taken apart.
+/// The header fields of a plain IPv4 packet in their form on the wire: where addresses alone decide, none
+/// needs to be taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainV4 {
     /// Source address in the upper half, destination address in the lower.
     pub addresses: u64,
-    /// What stands behind the header: the ports, where the protocol has them.
+    /// The first bytes after the header: the ports, where the protocol has them.
     pub first: [u8; FIRST_BYTES],
     /// Bytes of the whole datagram; never more than there are.
     pub total_bytes: u16,
@@ -78,8 +81,8 @@ impl PlainV4 {
 }
 
 impl PlainHeader {
-    /// Reads the header at the start of `bytes`; bytes behind the datagram are allowed. `None` for a packet that is not plain or not valid: only
-    /// [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
+    /// Reads the header at the start of `bytes`; bytes after the datagram are allowed. `None` for a packet
+    /// that is not plain or not valid: only [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
     #[must_use]
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -132,7 +135,8 @@ impl From<PlainV4> for PlainHeader {
     }
 }
 
-/// [`PlainV4::addresses`] of what looks like an IPv4 packet, without any check: to ask for memory ahead, and for nothing else.
+/// [`PlainV4::addresses`] of what looks like an IPv4 packet, unchecked: for prefetching, and for nothing
+/// else.
 #[must_use]
 #[inline(always)]
 pub fn unchecked_v4(bytes: &[u8]) -> Option<u64> {
@@ -157,7 +161,8 @@ fn ports(protocol: u8, first: [u8; FIRST_BYTES]) -> Option<(u16, u16)> {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP).then_some(pair)
 }
 
-/// What [`IpHeader`](crate::ip::IpHeader) steps over, and what it does not know its way behind.
+/// Extension headers that [`IpHeader`](crate::ip::IpHeader) steps over, and protocols after which it cannot
+/// find its way.
 #[inline(always)]
 fn is_extension(protocol: u8) -> bool {
     /// By number: comparing with all of them would cost every IPv6 packet a dozen instructions.
@@ -194,7 +199,8 @@ mod tests {
         }
     }
 
-    /// A valid packet, then a few bytes changed: the plain parser must agree with the whole one wherever it says anything.
+    /// A valid packet with a few bytes changed: the plain parser must agree with the full one wherever it
+    /// returns a header.
     fn packet() -> impl Strategy<Value = Vec<u8>> {
         let change = (0..48usize, any::<u8>());
         (any::<bool>(), 0..64usize, any::<[u8; 4]>(), prop::collection::vec(change, 0..3), any::<bool>())
@@ -235,7 +241,8 @@ mod tests {
         fn what_it_reads_the_whole_parser_reads_alike(bytes in packet()) {
             let whole = IpHeader::parse(&bytes);
             let Some(plain) = PlainHeader::parse(&bytes) else {
-                // All that it may leave: what is wrong, cut, has options or extensions, or is too short for ports.
+                // All that it may leave: what is invalid, cut, has options or extensions, or is too short for
+                // ports.
                 if let Ok(h) = whole {
                     let fixed = h.version.header_bytes();
                     let is_plain = h.fragment.is_none() && h.header_bytes == fixed && h.total_bytes >= fixed + FIRST_BYTES

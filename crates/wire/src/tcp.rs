@@ -11,7 +11,7 @@ pub mod flags {
     pub const FIN: u8 = 0x01;
     /// Push.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
     /// ECN echo (RFC 3168 6.1).
     pub const ECE: u8 = 0x40;
@@ -37,10 +37,12 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Reads the header at the start of `bytes`, an IP payload. The checksum is not verified: it covers the pseudo-header.
+    /// Reads the header at the start of `bytes`, an IP payload. The checksum is not verified: it covers the
+    /// pseudo-header.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] if bytes are missing, [`ParseError::BadHeader`] if the data offset is below 5.
+    /// [`ParseError::Truncated`] if bytes are missing, [`ParseError::BadHeader`] if the data offset is below
+    /// 5.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let h = bytes.first_chunk::<TCP_HEADER_BYTES>().ok_or(ParseError::Truncated)?;

@@ -19,8 +19,8 @@ pub struct UdpHeader {
 }
 
 impl UdpHeader {
-    /// Reads the header at the start of `bytes`, an IP payload. The checksum is not verified: what ESP in UDP carries has a better one,
-    /// and RFC 3948 2.1 wants receivers not to depend on it.
+    /// Reads the header at the start of `bytes`, an IP payload. The checksum is not verified: the content of
+    /// ESP in UDP has a stronger one, and RFC 3948 2.1 wants receivers not to depend on this one.
     ///
     /// # Errors
     /// [`ParseError`] if bytes are missing or the length field is below 8.
@@ -40,10 +40,12 @@ impl UdpHeader {
         })
     }
 
-    /// Writes the header with a zero checksum, as RFC 3948 2.1 wants it for ESP over IPv4; over IPv6, RFC 6935 allows it for tunnels.
+    /// Writes the header with a zero checksum, as RFC 3948 2.1 wants it for ESP over IPv4; over IPv6, RFC
+    /// 6935 allows it for tunnels.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] if `out` is too short, [`ParseError::BadHeader`] if the length does not fit its field.
+    /// [`ParseError::Truncated`] if `out` is too short, [`ParseError::BadHeader`] if the length does not fit
+    /// its field.
     pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
         let out = out.first_chunk_mut::<UDP_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
         let length = u16::try_from(self.total_bytes).map_err(|_| ParseError::BadHeader)?;
@@ -55,8 +57,8 @@ impl UdpHeader {
     }
 }
 
-/// Fills in the checksum of a UDP datagram over IPv6 whose checksum is zero, which RFC 8200 8.1 forbids outside of tunnels that agreed on
-/// it; other packets stay as they are.
+/// Fills in the checksum of a UDP datagram over IPv6 whose checksum is zero, which RFC 8200 8.1 forbids
+/// except in tunnels that agreed on it; other packets stay as they are.
 pub fn complete_ipv6_checksum(packet: &mut [u8]) {
     let Ok(ip) = IpHeader::parse(packet) else { return };
     if ip.version != Version::V6 || ip.protocol != protocol::UDP || ip.fragment.is_some() {
@@ -69,7 +71,7 @@ pub fn complete_ipv6_checksum(packet: &mut [u8]) {
     let length = u32::try_from(datagram.len()).unwrap_or(0);
     let sum = Sum::default().pseudo_header(ip.source, ip.destination, protocol::UDP, length);
     let checksum = match sum.bytes(datagram).finish().to_bytes() {
-        // RFC 768: zero means "none", so that a computed zero is sent as its other form.
+        // RFC 768: zero means "none", so that a computed zero is sent as all ones.
         [0, 0] => [0xFF, 0xFF],
         bytes => bytes,
     };
