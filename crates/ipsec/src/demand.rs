@@ -1,21 +1,25 @@
-//! How many sequence numbers an SA is leased at a time: few at first, then what lasts a second at the rate that it asks at.
+//! How many sequence numbers an SA is leased at a time: few at first, then what lasts a second at the rate
+//! that it asks at.
 //!
-//! A block that is too short is used up before the next one is durable, and packets are dropped; one that is too long is lost by a crash,
-//! which a 32-bit sequence cannot bear often. So an SA begins with [`FIRST_BLOCK`] numbers and asks with its first packet. From then on a
-//! block is what the one before would have been worth in a second, within bounds, and up to 16 times as long.
+//! A block that is too short is used up before the next one is durable, and packets are dropped; one that is
+//! too long is lost by a crash, which a 32-bit sequence cannot bear often. So an SA begins with
+//! [`FIRST_BLOCK`] numbers and asks with its first packet. From then on a block is what the one before would
+//! have been worth in a second, within bounds, and up to 16 times as long.
 
 use crate::lifetime::Moment;
 use std::time::Duration;
 
 /// Numbers that an SA begins with, whether it will send anything or not.
 pub const FIRST_BLOCK: u64 = 1 << 10;
-/// An SA that has sent is leased no fewer: 3 ms at 5 million packets a second. A 32-bit sequence bears 262,144 crashes.
+/// An SA that has sent is leased no fewer: 3 ms at 5 million packets a second. A 32-bit sequence bears
+/// 262,144 crashes.
 const LEAST_BLOCK: u64 = 1 << 14;
 /// Nor more: 140 ms at 30 million packets a second, a 1,024th of a 32-bit sequence.
 const MOST_BLOCK: u64 = 1 << 22;
 /// How many times as long as the one before a block may be.
 const MOST_GROWTH: u64 = 16;
-/// How long a block is to last. The next one is asked for when half is used, so that a disk may take half as long.
+/// How long a block is to last. The next one is asked for when half is used, so that a disk may take half as
+/// long.
 const HORIZON: Duration = Duration::from_secs(1);
 
 /// How fast one SA uses numbers.
@@ -80,8 +84,8 @@ mod tests {
         assert!((0..20).map(|n| demand.next_block(at(5_000_000 + n * 100_000))).last() == Some(LEAST_BLOCK));
     }
 
-    /// Packets that find no number, by the millisecond, of an SA that sends so many per millisecond from the first moment on, where a
-    /// block is granted `latency` milliseconds after it was asked for.
+    /// Packets that find no number, by the millisecond, of an SA that sends so many per millisecond from the
+    /// first moment on, where a block is granted `latency` milliseconds after it was asked for.
     fn starved(per_ms: u64, latency: u64) -> Vec<u64> {
         let (mut demand, lease) = (Demand::default(), Arc::new(Lease::until(1 + FIRST_BLOCK)));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));

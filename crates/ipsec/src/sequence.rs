@@ -7,9 +7,9 @@
 //!   store: numbers from M on are free ◄──   Lease (used up to M): the SA is gone
 //! ```
 //!
-//! A number reaches a packet only after the durable store has noted that it is taken. After a crash the store's note
-//! remains, so that the next start goes on above it: numbers are skipped, never used twice. What an SA has not used when it ends may be
-//! given back, because nobody can reserve from it any more.
+//! A number reaches a packet only after the durable store has noted that it is taken. After a crash the
+//! store's note remains, so that the next start goes on above it: numbers are skipped, never used twice. What
+//! an SA has not used when it ends may be given back, because nobody can reserve from it any more.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// Wakes the thread that grants numbers. Called by the worker: it must not wait.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and the worker, which reserves.
+/// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and
+/// the worker, which reserves.
 pub struct Lease {
     /// First number that may not be used yet.
     end: AtomicU64,
@@ -75,7 +76,8 @@ impl Lease {
         self.wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// First number that no packet has or ever will have, once the SA has ended; `None` while it lasts, or if there never was one.
+    /// First number that no packet has or ever will have, once the SA has ended; `None` while it lasts, or if
+    /// there never was one.
     #[must_use]
     pub fn unused(&self) -> Option<u64> {
         Some(self.unused.load(Ordering::Acquire)).filter(|&number| number > 0)
@@ -83,8 +85,8 @@ impl Lease {
 
     fn request(&self) {
         if !self.wanted.load(Ordering::Relaxed) {
-            // In one step, so that its place among the swaps of `take_request` is certain: loom does not order a plain store
-            // against a swap that runs at the same time, and then finds a request lost.
+            // In one step, so that its place among the swaps of `take_request` is certain: loom does not
+            // order a plain store against a swap that runs at the same time, and then finds a request lost.
             self.wanted.swap(true, Ordering::AcqRel);
             if let Some(wake) = &self.waker {
                 wake();
@@ -110,8 +112,8 @@ pub enum SequenceError {
     NotLeased,
 }
 
-/// The low water of an SA that found no number: its packets come one by one until there are some, so that the end of the outage is seen.
-/// What it needs it has asked for.
+/// The low water of an SA that found no number: its packets come one by one until there are some, so that the
+/// end of the outage is seen. What it needs it has asked for.
 const STARVED: u64 = 0;
 
 /// The next numbers of one outbound SA. Owned by one worker.
@@ -119,7 +121,8 @@ const STARVED: u64 = 0;
 #[repr(C)]
 pub struct SequenceNumbers {
     next: u64,
-    /// From here on the worker asks for more, once: then this is the end of the lease, and [`STARVED`] when it is used up.
+    /// From here on the worker asks for more, once: then this is the end of the lease, and [`STARVED`] when
+    /// it is used up.
     low_water: u64,
     /// End of the lease when it was last looked at.
     leased: u64,
@@ -155,8 +158,8 @@ impl SequenceNumbers {
         Ok(number)
     }
 
-    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease does not have as many:
-    /// [`reserve`](Self::reserve) says what is wrong.
+    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease
+    /// does not have as many: [`reserve`](Self::reserve) says what is wrong.
     #[inline]
     pub fn reserve_run(&mut self, count: u64) -> Option<u64> {
         let first = self.next;
@@ -411,7 +414,8 @@ mod loom_tests {
         });
     }
 
-    /// Runs that cross low water and the end of the lease while it grows: each number once, none before it is noted.
+    /// Runs that cross low water and the end of the lease while it grows: each number once, none before it is
+    /// noted.
     #[test]
     fn runs_use_no_number_before_it_is_noted() {
         loom::model(|| {
@@ -439,7 +443,8 @@ mod loom_tests {
         });
     }
 
-    /// What an SA says at its end that it has not used, it has not used: all that is below may be on the wire, and nothing above.
+    /// What an SA says at its end that it has not used, it has not used: all that is below may be on the
+    /// wire, and nothing above.
     #[test]
     fn what_is_given_back_was_not_used() {
         loom::model(|| {

@@ -8,8 +8,9 @@
 //!   main: give_back, when SAs have ended ───────► Store::give_back
 //! ```
 //!
-//! All hold the list of SAs while the store works, and for nothing else that takes time: what is noted in the list is the
-//! order in which the store gave a key's blocks away, so that a block continues the lease that it is granted to.
+//! All hold the list of SAs while the store works, and for nothing else that takes time: what is noted in the
+//! list is the order in which the store gave a key's blocks away, so that a block continues the lease that it
+//! is granted to.
 
 use crate::{Fingerprint, LeaseStore, NUMBERS_END, StoreError};
 use std::collections::{HashMap, HashSet};
@@ -41,7 +42,8 @@ impl Start {
     }
 }
 
-/// That the store knows the keys whose nonces are their numbers: to one that does not, they may be new or as old as another store.
+/// That the store knows the keys whose nonces are their numbers: to one that does not, they may be new or as
+/// old as another store.
 ///
 /// # Errors
 /// [`StoreError::UnknownKey`], or what the store says.
@@ -87,19 +89,22 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Names the thread that calls [`refill`](Self::refill) whenever it is unparked; to be called once, before any worker runs.
+    /// Names the thread that calls [`refill`](Self::refill) whenever it is unparked; to be called once,
+    /// before any worker runs.
     pub fn granted_by(&self, thread: Thread) {
         // A second one would never be woken; there is none.
         let _ = self.granter.set(thread);
     }
 
-    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as one.
+    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as
+    /// one.
     ///
-    /// An SA that has such a key already is granted nothing from here on: the numbers after its lease are the new one's, which
-    /// begins with as long a block as the old one last had.
+    /// An SA that has such a key already is granted nothing from here on: the numbers after its lease are the
+    /// new one's, which begins with as long a block as the old one last had.
     ///
     /// # Errors
-    /// What the store says; then nothing is leased. A key that has no numbers left is no error: its SA is [`Exhausted`].
+    /// What the store says; then nothing is leased. A key that has no numbers left is no error: its SA is
+    /// [`Exhausted`].
     ///
     /// [`Exhausted`]: testudo_ipsec::SequenceError::Exhausted
     pub fn begin(&self, store: &dyn LeaseStore, keys: &[Fingerprint]) -> Result<Vec<Start>, StoreError> {
@@ -190,7 +195,8 @@ impl Supply {
         self.lease.finish();
     }
 
-    /// Only a block that continues the last one may be granted: a gap would mean that somebody else leases under this key.
+    /// Only a block that continues the last one may be granted: a gap would mean that somebody else leases
+    /// under this key.
     fn grant(&self, block: &crate::Lease) {
         if block.first == self.lease.end() {
             self.lease.grant(block.end);

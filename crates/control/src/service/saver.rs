@@ -1,4 +1,5 @@
-//! Saves what must not be lost over a restart, but may be older after a crash: replay windows and usages, together and a part at a time.
+//! Saves what must not be lost over a restart, but may be older after a crash: replay windows and usages,
+//! together and a part at a time.
 
 use super::installed::InstalledTunnels;
 use super::usages::{self, Usages};
@@ -75,8 +76,8 @@ impl Saver {
         Due { asked: Asked::exactly(installed), usages: self.usages.changed(installed) }
     }
 
-    /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never takes more than its share of the
-    /// time.
+    /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never
+    /// takes more than its share of the time.
     ///
     /// # Errors
     /// What the store says; what it took before that is saved.
@@ -93,8 +94,8 @@ impl Saver {
         result
     }
 
-    /// Forgets all keys but these. A key that comes back counts from 0, and what it had counted when it was last saved says nothing then; nor
-    /// may ever new keys take ever more memory.
+    /// Forgets all keys but these. A key that comes back counts from 0, and what it had counted when it was
+    /// last saved says nothing then; nor may ever new keys take ever more memory.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
         self.windows.keep(keys);
         self.usages.keep(keys);

@@ -1,7 +1,8 @@
 //! The thread that grants sequence numbers. It sleeps until an SA asks.
 //!
-//! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay windows, of which it lets one transaction
-//! go first at most. So half a block is all that an SA needs while more is fetched.
+//! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay
+//! windows, of which it lets one transaction go first at most. So half a block is all that an SA needs while
+//! more is fetched.
 
 use super::fault::Fault;
 use super::leases::Leases;
@@ -253,7 +254,8 @@ mod tests {
         assert!(supplier.end().is_err());
     }
 
-    /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that changes a tunnel.
+    /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that
+    /// changes a tunnel.
     fn take_from(sas: &Receiver<Start>) -> u64 {
         const RUN: u64 = 32;
         let begin = |start: Start| SequenceNumbers::new(start.first, true, start.lease);

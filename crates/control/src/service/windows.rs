@@ -1,7 +1,8 @@
 //! Keeps the replay windows over a restart.
 //!
-//! A stop saves them as they are. While packets come, what is kept of a window is a *ceiling*: a number that the peer will not have passed
-//! when the next one is kept. After a crash the window begins there, and everything up to it counts as received, whether it was or not:
+//! A stop saves them as they are. While packets come, what is kept of a window is a *ceiling*: a number that
+//! the peer will not have passed when the next one is kept. After a crash the window begins there, and
+//! everything up to it counts as received, whether it was or not:
 //!
 //! ```text
 //!   numbers   ──── received ────┬──────── reach ────────┬──────────►
@@ -9,9 +10,10 @@
 //!   crash:    all of these are refused                 │ and these are taken
 //! ```
 //!
-//! So a crash refuses up to about a second's worth of packets once, and takes nothing twice that came at the rate of the seconds before.
-//! The worker does not wait for a ceiling: a peer that was quiet, and then sends more than the reach within a tenth of a second before the
-//! crash, is not covered (SECURITY.md says so). The sequence numbers that we send are another matter: those are leased, and never repeat.
+//! So a crash refuses up to about a second's worth of packets once, and takes nothing twice that came at the
+//! rate of the seconds before. The worker does not wait for a ceiling: a peer that was quiet, and then sends
+//! more than the reach within a tenth of a second before the crash, is not covered (SECURITY.md says so). The
+//! sequence numbers that we send are another matter: those are leased, and never repeat.
 
 use super::installed::InstalledTunnels;
 use crate::Fingerprint;
@@ -20,17 +22,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use testudo_ipsec::{ReplayWindow, TunnelIndex};
 
-/// Windows that are saved in one transaction: a lease may have to wait for one, and not for those of all tunnels.
+/// Windows that are saved in one transaction: a lease may have to wait for one, and not for those of all
+/// tunnels.
 pub(crate) const TRANSACTION_WINDOWS: usize = 512;
 /// Their bytes.
 const TRANSACTION_BYTES: usize = 512 << 10;
 /// The ceiling of a window that has received nothing in this run is so far above its top.
 pub(crate) const FIRST_REACH: u64 = 128;
-/// A peer that is quiet may send so many packets before the next ceiling is kept, and loses as many after a crash.
+/// A peer that is quiet may send so many packets before the next ceiling is kept, and loses as many after a
+/// crash.
 const QUIET_REACH: u64 = 8;
 /// What the peer may send in this time reaches from a window's top to its ceiling.
 const HORIZON: Duration = Duration::from_secs(1);
-/// Numbers ahead of what was received in the same time are the peer's gaps, not its rate; packets that the network lost count to its rate.
+/// Numbers ahead of what was received in the same time are the peer's gaps, not its rate; packets that the
+/// network lost count to its rate.
 const MOST_NUMBERS_PER_PACKET: u64 = 4;
 
 /// How what is kept of a window becomes of it.
@@ -84,7 +89,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// Takes note of what was received by now, `elapsed` after the last look. A rate that falls is remembered for some seconds.
+    /// Takes note of what was received by now, `elapsed` after the last look. A rate that falls is remembered
+    /// for some seconds.
     fn look(&mut self, packets: u64, top: u64, elapsed: Duration) {
         if packets < self.packets {
             // Another SA under the same key.
@@ -168,8 +174,9 @@ fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// What must be durable of a window that was saved as `saved` before its SA takes its first packet; `None` if that is so. A window
-/// that a crash has closed is not closed further: a gateway that crashes again and again must not shut its peer out.
+/// What must be durable of a window that was saved as `saved` before its SA takes its first packet; `None` if
+/// that is so. A window that a crash has closed is not closed further: a gateway that crashes again and again
+/// must not shut its peer out.
 pub(crate) fn first_ceiling(saved: Option<&[u8]>) -> Option<[u8; 16]> {
     let top = match saved {
         Some(saved) if ReplayWindow::is_closed(saved) => return None,
@@ -222,8 +229,8 @@ mod tests {
         assert!(transactions(&[entry.clone(), entry]).map(<[_]>::len).eq([1, 1]));
     }
 
-    /// Looks ten times a second at a peer that sends `per_look` packets between two looks; returns how often a ceiling was kept and
-    /// checks that none was passed.
+    /// Looks ten times a second at a peer that sends `per_look` packets between two looks; returns how often
+    /// a ceiling was kept and checks that none was passed.
     fn follow(pace: &mut Pace, per_look: u64, looks: u32) -> u32 {
         (0..looks)
             .map(|_| {

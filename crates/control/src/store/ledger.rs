@@ -1,4 +1,5 @@
-//! Leases, windows and usages in a database, on any medium: commits twice, checks all of it on opening, survives the disk's errors.
+//! Leases, windows and usages in a database, on any medium: commits twice, checks all of it on opening,
+//! survives the disk's errors.
 
 use super::masks::Masks;
 use super::record::{self, BadSeal, FORMAT, Noted, Seal};
@@ -118,9 +119,10 @@ impl<M: Medium> Ledger<M> {
         self.state.take()
     }
 
-    /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that failed may have noted
-    /// numbers as leased and handed out none of them, and a gap would stop the SA that waits for the next number. Nobody else can
-    /// have had them, because the file is locked. The note in the store only falls where numbers are given back.
+    /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that
+    /// failed may have noted numbers as leased and handed out none of them, and a gap would stop the SA that
+    /// waits for the next number. Nobody else can have had them, because the file is locked. The note in the
+    /// store only falls where numbers are given back.
     fn lease_one(
         &self,
         table: &mut Table<'_, Key, &'static [u8]>,

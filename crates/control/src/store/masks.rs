@@ -1,4 +1,5 @@
-//! What is XORed into sequence numbers to make IVs, so that two stores under one key do not repeat each other's.
+//! What is XORed into sequence numbers to make IVs, so that two stores under one key do not repeat each
+//! other's.
 //!
 //! ```text
 //!   bits   63 … 48                          47 … 0
@@ -7,12 +8,12 @@
 //! ```
 //!
 //! **Within one store no IV comes twice**, whatever is drawn: numbers are below 2^48, so that the low 48 bits of an IV are the number
-//! XOR the part of the mask that never changes, and different numbers give different IVs. The upper bits are free to differ from start to
-//! start: no range of IVs of one start meets that of another.
+//! XOR the part of the mask that never changes, and different numbers give different IVs. The upper bits are
+//! free to differ from start to start: no range of IVs of one start meets that of another.
 //!
 //! **Two stores under one key**, each of which has leased numbers up to 2^k, share IVs only if their masks agree above bit k: with a
-//! probability of 2^-(64-k) for each pair of starts whose numbers overlap. Of a store that is put back to an older copy, only the upper 16
-//! bits are new.
+//! probability of 2^-(64-k) for each pair of starts whose numbers overlap. Of a store that is put back to an
+//! older copy, only the upper 16 bits are new.
 
 use crate::fingerprint::digest_of;
 use std::fmt;

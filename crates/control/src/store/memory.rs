@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps leases, windows and usages for as long as it lives. It can be told where a key's numbers start, and to fail as a full
-/// disk does.
+/// Keeps leases, windows and usages for as long as it lives. It can be told where a key's numbers start, and
+/// to fail as a full disk does.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     masks: Masks,
@@ -39,7 +39,8 @@ impl MemoryStore {
         Self { masks: Masks::seeded(seed), state: Mutex::default() }
     }
 
-    /// The next lease of this key starts at `next`, and its IVs are its numbers but for what differs from start to start.
+    /// The next lease of this key starts at `next`, and its IVs are its numbers but for what differs from
+    /// start to start.
     pub fn start_at(&self, fingerprint: Fingerprint, next: u64) {
         self.state().noted.insert(fingerprint, Noted { next, iv_mask: 0 });
     }

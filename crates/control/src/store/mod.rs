@@ -1,8 +1,10 @@
-//! Durable state: which sequence numbers each key may still use, replay windows, and what keys have spent of their lifetimes.
+//! Durable state: which sequence numbers each key may still use, replay windows, and what keys have spent of
+//! their lifetimes.
 //!
-//! A nonce that comes twice under a key gives the key's secrets away (RFC 4106 2, RFC 7634 1.1). Numbers are therefore
-//! leased before they are used: the store notes, durably, that all numbers of a block are gone, and only then hands the
-//! block out. What a crash leaves unused is lost, which costs little: a key has 2^48 numbers.
+//! A nonce that comes twice under a key gives the key's secrets away (RFC 4106 2, RFC 7634 1.1). Numbers are
+//! therefore leased before they are used: the store notes, durably, that all numbers of a block are gone, and
+//! only then hands the block out. What a crash leaves unused is lost, which costs little: a key has 2^48
+//! numbers.
 //!
 //! ```text
 //!   lease(key, 1000) ──► commit "next = 1001" ──► commit again ──► Lease 1..1001 ──► packets 1, 2, 3, … 412
@@ -11,14 +13,15 @@
 //! ```
 //!
 //! **Why twice.** The database keeps its two latest commits, so that a commit which a crash interrupts falls back to the
-//! one before. A damaged byte in its header looks just like such a crash, and the fallback would give numbers out again.
-//! After the second commit both places say the same, and falling back changes nothing.
+//! one before. A damaged byte in its header looks just like such a crash, and the fallback would give numbers
+//! out again. After the second commit both places say the same, and falling back changes nothing.
 //!
 //! **Damage.** A missing or damaged file is an error, never a fresh start at 1. Opening checks every page's checksum, every
 //! entry's own checksum, and the number and digest of all entries against a seal that each commit renews.
-//! What no file can know is that all of it was replaced by an older copy, or that another store exists under the same keys. So the IVs
-//! that numbers make differ from store to store and from start to start ([`masks`]). Still: do not restore it from a backup, and if it is
-//! lost, change the keys and create a new one.
+//! What no file can know is that all of it was replaced by an older copy, or that another store exists under
+//! the same keys. So the IVs that numbers make differ from store to store and from start to start
+//! (`masks`). Still: do not restore it from a backup, and if it is lost, change the keys and create a new
+//! one.
 //!
 //! **Entries stay forever.** A key that leaves the configuration may come back, and must not start at 1. An entry has about
 //! 50 bytes; at [`MAX_KEYS`] of them, new keys are refused.
@@ -26,8 +29,9 @@
 //! **When the disk is full** or fails, a call returns the error and has promised nothing; the next call opens the
 //! file again, checks that nothing it handed out was forgotten, and goes on when the disk does.
 //!
-//! Threads: any; calls are serialised, and two callers take turns, so that neither waits for more than one call of the other. Other processes are kept out by a lock. [`MemoryStore`] is the twin for tests and
-//! for `replay`, with the same contract but for durability.
+//! Threads: any; calls are serialised, and two callers take turns, so that neither waits for more than one
+//! call of the other. Other processes are kept out by a lock. [`MemoryStore`] is the twin for tests and for
+//! `replay`, with the same contract but for durability.
 
 mod disk;
 mod error;
@@ -63,20 +67,23 @@ pub struct Lease {
     pub first: u64,
     /// The first number after the lease; more than `first`.
     pub end: u64,
-    /// What is XORed into the key's numbers to make IVs: the same in all leases of one store as long as it is open.
+    /// What is XORed into the key's numbers to make IVs: the same in all leases of one store as long as it is
+    /// open.
     pub iv_mask: u64,
 }
 
 /// Where sequence numbers are leased, and replay windows and usages kept.
 ///
-/// A call waits for the one before it. Whoever saves much does so in several calls, so that a lease can come in between.
+/// A call waits for the one before it. Whoever saves much does so in several calls, so that a lease can come
+/// in between.
 pub trait LeaseStore: Send + Sync {
-    /// Leases a block for each key, all or none, in one transaction; durable before it returns. Blocks are in the order of
-    /// `requests`, of the length asked for, shorter only at the end of a key's numbers.
+    /// Leases a block for each key, all or none, in one transaction; durable before it returns. Blocks are in
+    /// the order of `requests`, of the length asked for, shorter only at the end of a key's numbers.
     ///
     /// # Errors
-    /// [`StoreError::Exhausted`] if a key has no numbers left, [`StoreError::Full`], [`StoreError::EmptyBlock`], or what
-    /// the disk says. After any error nothing is leased, though numbers may be lost.
+    /// [`StoreError::Exhausted`] if a key has no numbers left, [`StoreError::Full`],
+    /// [`StoreError::EmptyBlock`], or what the disk says. After any error nothing is leased, though numbers
+    /// may be lost.
     fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError>;
 
     /// Leases one block of `block` numbers.
@@ -94,14 +101,16 @@ pub trait LeaseStore: Send + Sync {
     /// [`StoreError::Damaged`], or what the disk says.
     fn is_known(&self, fingerprint: Fingerprint) -> Result<bool, StoreError>;
 
-    /// Notes keys whose nonces are their numbers and that were never used anywhere. What is known already stays as it is.
+    /// Notes keys whose nonces are their numbers and that were never used anywhere. What is known already
+    /// stays as it is.
     ///
     /// # Errors
     /// [`StoreError::Full`], or what the disk says.
     fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError>;
 
-    /// Takes back numbers that nobody has used or will, of the lease that this store last gave for each key: the next one begins
-    /// there. What is not the end of a key's last lease is passed over. Durable before it returns; a crash on the way loses the numbers.
+    /// Takes back numbers that nobody has used or will, of the lease that this store last gave for each key:
+    /// the next one begins there. What is not the end of a key's last lease is passed over. Durable before it
+    /// returns; a crash on the way loses the numbers.
     ///
     /// # Errors
     /// What the disk says. Even then the numbers are leased again as long as the store is open.

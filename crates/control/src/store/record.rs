@@ -7,13 +7,15 @@
 //! | `usage` | fingerprint | bytes (8), packets (8), Unix time of the first installation in seconds (8), checksum (8) |
 //! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
 //!
-//! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the value: an entry
-//! that ends up under another key is found out too. The digest of leases is the exclusive or of the hashes of all
-//! entries, so that each commit renews it without reading the others. A store that was made before there was a table `usage` gets it with the
-//! first entry; the format is the same, since a program that does not know the table leaves it alone.
+//! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the
+//! value: an entry that ends up under another key is found out too. The digest of leases is the exclusive or
+//! of the hashes of all entries, so that each commit renews it without reading the others. A store that was
+//! made before there was a table `usage` gets it with the first entry; the format is the same, since a
+//! program that does not know the table leaves it alone.
 //!
 //! **Format 1** had no masks: its leases are 16 bytes, number and checksum. A mask of 0 is still written that way, so that a key of an old
-//! store goes on as it is: the IVs that it has used were its numbers. Every commit writes format 2, which older programs refuse.
+//! store goes on as it is: the IVs that it has used were its numbers. Every commit writes format 2, which
+//! older programs refuse.
 
 use super::Usage;
 use crate::fingerprint::{Fingerprint, digest_of};
