@@ -3,14 +3,18 @@
 use crate::input::Input;
 use std::io::Cursor;
 use testudo_packet::{BATCH_SIZE, Batch, Pool, Port};
-use testudo_port_pcap::{PcapPort, PcapReader};
+use testudo_port_pcap::{FrameReader, PcapPort, PcapReader};
 use testudo_port_tun::coalesce::{Groups, plan};
 use testudo_port_tun::split::{MAX_HEADER_BYTES, SuperFrame, complete_checksum};
 use testudo_port_tun::vnet::{VNET_HEADER_BYTES, VnetHeader};
 
 /// Any file is read to its end or refused, and no buffer is lost.
 pub fn pcap(data: &[u8]) {
-    let Ok(reader) = PcapReader::from_read("fuzz.pcap", Box::new(Cursor::new(data.to_vec()))) else { return };
+    let Ok(frames) = FrameReader::from_read("fuzz.pcap", Box::new(Cursor::new(data.to_vec()))) else {
+        return;
+    };
+    let reader = PcapReader::new(frames);
+    let ending = reader.ending();
     let mut port = PcapPort::new("fuzz", Some(reader), None);
     let mut pool = Pool::new(BATCH_SIZE, 2048);
     let mut batch = Batch::new();
@@ -22,6 +26,7 @@ pub fn pcap(data: &[u8]) {
         batch.drain(..).for_each(|buffer| pool.recycle(buffer));
     }
     batch.drain(..).for_each(|buffer| pool.recycle(buffer));
+    assert!(ending.get().is_some(), "more packets than bytes");
     assert_eq!(pool.available(), pool.size());
 }
 

@@ -155,7 +155,7 @@ pub struct ReplayArgs {
     /// Packets that come in at a port: PORT=FILE, PORT being protected or unprotected
     #[arg(long, value_name = "PORT=FILE", required = true)]
     pub rx: Vec<PortFile>,
-    /// Where packets that leave by a port are written: PORT=FILE; other packets are only counted
+    /// Where packets that leave by a port are written: PORT=FILE, a file that is replaced when all went well; other packets are only counted
     #[arg(long, value_name = "PORT=FILE")]
     pub tx: Vec<PortFile>,
     /// Engine to use instead of the configuration's

@@ -1,46 +1,62 @@
 //! `testudo replay`: the data path of `run`, between packet files.
 //!
-//! Everything that could differ between two runs is held still: the clock stands at zero, sequence numbers come from the configuration's known
-//! answers (or start at 1), and the two sides take turns. Equal inputs give equal outputs.
+//! Equal inputs give equal outputs: the clock is always zero, sequence numbers come from the configuration's
+//! known answers (or start at 1), and the two sides take turns.
+//!
+//! Inputs are opened before any output is: what cannot be read leaves the outputs of an earlier run as they
+//! are. A damaged input is read up to the damage; what came of it is kept, and the program fails.
+
+mod outputs;
 
 use crate::cli::{PortFile, ReplayArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
 use crate::table::{cell, print};
-use crate::{engines, ports};
+use crate::{engines, ports as devices};
+use outputs::Output;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
+use testudo_control::keys::KeySource;
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
 use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
 use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
-use testudo_port_pcap::{PcapPort, PcapReader, PcapWriter};
+use testudo_port_pcap::{Ending, PcapError, PcapPort, PcapReader};
 
-/// Turns in a row without a packet after which nothing more can happen: late engines give back what they hold well within these.
+/// Turns in a row without a packet after which nothing more can happen: late engines give back what they hold
+/// well within these.
 const QUIET_TURNS: u32 = 1_000_000;
 
 /// Runs packet files through the data path.
 pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var(name).ok();
+    // Refused before anything is read or written.
+    for side in [SideArg::Protected, SideArg::Unprotected] {
+        file(side, &args.rx)?;
+        file(side, &args.tx)?;
+    }
     let loaded = Configuration::load(&args.config, KnownAnswers::Allow, &environment)
         .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
+    let readers = [open_input(SideArg::Protected, args)?, open_input(SideArg::Unprotected, args)?];
+    let endings: Vec<_> = readers.iter().flatten().map(PcapReader::ending).collect();
+    let outputs = open_outputs(&loaded, args)?;
     warn_of_reused_numbers(&loaded, args);
-    let pair = PortPair {
-        protected: open(SideArg::Protected, args)?,
-        unprotected: open(SideArg::Unprotected, args)?,
-    };
-    let (mut worker, installed) = start(&loaded, pair, args)?;
+    let (mut worker, installed) = start(&loaded, ports(readers, &outputs, args)?, args)?;
     run(&mut worker)?;
+    let prints = !outputs.iter().any(Output::is_standard_output);
+    outputs::keep(outputs)?;
     let answer = summary(&worker, &installed);
-    if args.json {
-        outln!("{answer}")
-    } else {
-        show(&answer)
+    match prints {
+        true if args.json => outln!("{answer}"),
+        true => show(&answer),
+        // It would end up among the packets.
+        false => {}
     }
-    Ok(())
+    judge(&endings)
 }
 
 /// What `replay` seals under keys that are in use must not get about: its numbers are not leased.
@@ -71,7 +87,7 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
             None => return Err(Failure::new(Kind::Engine, format!("there is no engine \"{wanted}\""))),
         }
     }
-    let mut worker = Worker::new(pair, ports::pool(&loaded.configuration), engines, Arc::default());
+    let mut worker = Worker::new(pair, devices::pool(&loaded.configuration), engines, Arc::default());
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
@@ -104,18 +120,50 @@ fn file(side: SideArg, files: &[PortFile]) -> Result<Option<&PortFile>, Failure>
     }
 }
 
-fn open(side: SideArg, args: &ReplayArgs) -> Result<Box<dyn Port>, Failure> {
-    let name = match side {
-        SideArg::Protected => "protected",
-        SideArg::Unprotected => "unprotected",
+fn open_input(side: SideArg, args: &ReplayArgs) -> Result<Option<PcapReader>, Failure> {
+    file(side, &args.rx)?.map(|f| PcapReader::open(&f.path)).transpose().map_err(failure(Kind::Port))
+}
+
+/// The outputs, in the order of the command line.
+fn open_outputs(loaded: &Loaded, args: &ReplayArgs) -> Result<Vec<Output>, Failure> {
+    let keys = loaded.configuration.tunnels.iter().flat_map(|t| [&t.outbound.key, &t.inbound.key]);
+    let key_files = keys.filter_map(|key| match key {
+        KeySource::File(path) => Some(("key file", path.as_path())),
+        KeySource::Environment(_) => None,
+    });
+    let mut inputs: Vec<(&str, &Path)> = args.rx.iter().map(|f| ("input", f.path.as_path())).collect();
+    inputs.push(("configuration", &args.config));
+    inputs.push(("state", &loaded.configuration.gateway.state));
+    inputs.extend(key_files);
+    let paths: Vec<&Path> = args.tx.iter().map(|f| f.path.as_path()).collect();
+    outputs::open(&paths, &inputs)
+}
+
+fn ports(
+    [protected, unprotected]: [Option<PcapReader>; 2],
+    outputs: &[Output],
+    args: &ReplayArgs,
+) -> Result<PortPair, Failure> {
+    let port = |name: &str, side: SideArg, reader: Option<PcapReader>| -> Result<Box<dyn Port>, PcapError> {
+        let output = args.tx.iter().zip(outputs).find(|(file, _)| file.side == side);
+        let writer = output.map(|(_, output)| output.writer()).transpose()?;
+        Ok(Box::new(PcapPort::new(name, reader, writer)))
     };
-    let reader =
-        file(side, &args.rx)?.map(|f| PcapReader::open(&f.path)).transpose().map_err(failure(Kind::Port))?;
-    let writer = file(side, &args.tx)?
-        .map(|f| PcapWriter::create(&f.path))
-        .transpose()
-        .map_err(failure(Kind::Port))?;
-    Ok(Box::new(PcapPort::new(name, reader, writer)))
+    let pair = port("protected", SideArg::Protected, protected).and_then(|protected| {
+        Ok(PortPair { protected, unprotected: port("unprotected", SideArg::Unprotected, unprotected)? })
+    });
+    pair.map_err(failure(Kind::Port))
+}
+
+/// Tells what was odd about the inputs; a failure if one of them was damaged.
+fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
+    let endings: Vec<&Ending> = endings.iter().filter_map(|ending| ending.get()).collect();
+    for note in endings.iter().flat_map(|ending| &ending.notes) {
+        eprintln!("testudo: warning: {note}");
+    }
+    let errors = endings.iter().filter_map(|ending| ending.error.as_ref());
+    let errors: Vec<String> = errors.map(|e| format!("{e}; the packets before it were replayed")).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Failure::new(Kind::Other, errors.join("\n"))) }
 }
 
 fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {

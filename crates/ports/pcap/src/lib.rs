@@ -3,24 +3,40 @@
 //! | | reads | writes |
 //! | --- | --- | --- |
 //! | format | pcap of either byte order and resolution, pcapng | pcap, microseconds |
-//! | link types | raw IP, IPv4, IPv6, Ethernet with VLAN tags, Linux "cooked" 1 and 2 | raw IP |
+//! | link types | raw IP, IPv4, IPv6, Ethernet with VLAN tags, Linux "cooked" 1 and 2 | raw IP (the laboratory: Ethernet) |
 //! | time stamps | ignored | the packet's number, as microseconds: two equal runs write equal files |
 //!
-//! Files are hostile until read: every length is checked before memory is made for it, and an error names the file and the record.
-//! What is no IP, or was not captured whole, is counted as dropped and does not end the reading.
+//! ```text
+//!   file ──► FrameReader ──► PcapReader ─┐
+//!                                        ├─ PcapPort
+//!   file ◄── FrameWriter ◄── PcapWriter ─┘
+//! ```
 //!
-//! Specifications: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng, <https://www.tcpdump.org/linktypes.html>.
+//! Files are hostile until read: every length is checked before memory is made for it, and an error names the
+//! file, the record and the byte. What is no IP, or was not captured whole, is counted as dropped and does
+//! not end the reading. A damaged file gives the packets before the damage; its [`Ending`] says what was
+//! wrong, and what was passed over that might have been a packet.
+//!
+//! Specifications: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng,
+//! <https://www.tcpdump.org/linktypes.html>.
+//!
+//! Why not the crate `pcap-file`: it would replace the smaller half of this one. Link layers, limits, the place of an
+//! error, and notes of what was passed over would still be ours.
 //!
 //! Deliberately missing: time stamps as a clock, compressed files, writing pcapng.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod frames;
 mod link;
+mod pcapng;
 mod port;
-mod record;
+mod source;
 mod writer;
 
 pub use error::PcapError;
-pub use port::{PcapPort, PcapReader};
-pub use writer::PcapWriter;
+pub use frames::{Frame, FrameReader};
+pub use link::Link;
+pub use port::{Ending, PcapPort, PcapReader};
+pub use writer::{FrameWriter, PcapWriter};

@@ -5,7 +5,7 @@ use testudo_packet::DropReason;
 
 /// Layer below IP (<https://www.tcpdump.org/linktypes.html>), as far as we read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// The packet begins with its IP header.
     Raw,
     /// Ethernet, perhaps with VLAN tags.
@@ -34,7 +34,17 @@ impl Link {
         }
     }
 
-    /// Where in `frame` the IP datagram is, without padding behind it.
+    /// The number that files of this link type are written with.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Link::Raw => 101,
+            Link::Ethernet => 1,
+            Link::Cooked => 113,
+            Link::Cooked2 => 276,
+        }
+    }
+
+    /// Where in `frame` the IP datagram is, without padding after it.
     pub(crate) fn datagram(self, frame: &[u8]) -> Result<Range<usize>, DropReason> {
         let (kind_at, header_bytes) = match self {
             Link::Raw => return Ok(0..frame.len()),
@@ -51,7 +61,7 @@ impl Link {
     }
 }
 
-/// Where the type of the payload stands, and where the payload starts: behind any VLAN tags.
+/// Where the type of the payload is, and where the payload starts: after any VLAN tags.
 fn ethernet(frame: &[u8]) -> Result<(usize, usize), DropReason> {
     let mut kind_at = 12;
     while VLAN.contains(&be16(frame, kind_at).ok_or(DropReason::Truncated)?) {

@@ -1,23 +1,29 @@
 //! Ports that read packet files, and ports that read one and write another.
 
 use crate::error::PcapError;
-use crate::record::{Broken, Format, Record};
+use crate::frames::{Frame, FrameReader};
 use crate::writer::PcapWriter;
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 use testudo_wire::udp;
 
+/// What there is to say about a packet file when no more can be read of it.
+#[derive(Debug)]
+pub struct Ending {
+    /// Why it ended before its end.
+    pub error: Option<PcapError>,
+    /// What was passed over and might have been a packet: a line each.
+    pub notes: Vec<String>,
+}
+
 /// A packet file as a port: it gives the file's packets, then is exhausted. What it is given, it forgets.
+///
+/// A damaged file is exhausted where the damage begins. That is no [`PortError`], which ends a gateway: the
+/// packets before it are as good as any others, and go their way to the end.
 pub struct PcapReader {
-    name: String,
-    file: Box<dyn Read + Send>,
-    format: Format,
-    frame: Vec<u8>,
-    records: u64,
-    /// The end of the file, or the error that is to be told after the packets before it.
-    end: Option<Option<PcapError>>,
+    frames: FrameReader,
+    ending: Arc<OnceLock<Ending>>,
     counters: PortCounters,
 }
 
@@ -27,76 +33,61 @@ impl PcapReader {
     /// # Errors
     /// [`PcapError`] if it cannot be opened, is of another format, or of a link type that is not read here.
     pub fn open(path: &Path) -> Result<Self, PcapError> {
-        let name = path.display().to_string();
-        match File::open(path) {
-            Ok(file) => Self::from_read(name, Box::new(BufReader::with_capacity(1 << 18, file))),
-            Err(source) => Err(PcapError::Io { file: name, source }),
-        }
+        FrameReader::open(path).map(Self::new)
     }
 
-    /// Reads from `file`, which errors call `name`.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn from_read(name: impl Into<String>, mut file: Box<dyn Read + Send>) -> Result<Self, PcapError> {
-        let name = name.into();
-        match Format::read(&mut file) {
-            Ok(format) => Ok(Self {
-                name,
-                file,
-                format,
-                frame: Vec::new(),
-                records: 0,
-                end: None,
-                counters: PortCounters::default(),
-            }),
-            Err(Broken::Io(source)) => Err(PcapError::Io { file: name, source }),
-            Err(Broken::Format(what)) => Err(PcapError::Header { file: name, what }),
-        }
+    /// A port that gives what `frames` reads.
+    #[must_use]
+    pub fn new(frames: FrameReader) -> Self {
+        Self { frames, ending: Arc::default(), counters: PortCounters::default() }
     }
 
-    fn next_record(&mut self) -> Option<Record> {
-        if self.end.is_some() {
-            return None;
-        }
-        let file = || self.name.clone();
-        match self.format.next(&mut self.file, &mut self.frame, &mut self.records) {
-            Ok(Some(record)) => return Some(record),
-            Ok(None) => self.end = Some(None),
-            Err(Broken::Io(source)) => self.end = Some(Some(PcapError::Io { file: file(), source })),
-            Err(Broken::Format(what)) => {
-                let record = self.records;
-                self.end = Some(Some(PcapError::Record { file: file(), record, what }));
-            }
-        }
-        None
+    /// Where the port writes down how the file ended, once it has.
+    #[must_use]
+    pub fn ending(&self) -> Arc<OnceLock<Ending>> {
+        Arc::clone(&self.ending)
     }
 
-    /// The datagram of a record, or why it is none.
-    fn datagram(&self, record: &Record, packet_bytes: usize) -> Result<&[u8], DropReason> {
-        let frame = &self.frame[record.start..record.start + record.captured];
-        let range = record.link.ok_or(DropReason::NotIp)?.datagram(frame)?;
-        if record.captured < record.original {
-            return Err(DropReason::Truncated);
-        }
-        if range.len() > packet_bytes {
-            return Err(DropReason::ReceiveTruncated);
-        }
-        Ok(&frame[range])
+    /// Ends the reading, unless it has ended before.
+    fn end(&mut self, error: Option<PcapError>) {
+        let notes = self.frames.notes();
+        self.ending.get_or_init(|| Ending { error, notes });
     }
+}
+
+/// The datagram in a frame, or why there is none.
+fn datagram<'f>(frame: &Frame<'f>, packet_bytes: usize) -> Result<&'f [u8], DropReason> {
+    let range = frame.link.ok_or(DropReason::NotIp)?.datagram(frame.bytes)?;
+    if frame.bytes.len() < frame.wire_bytes {
+        return Err(DropReason::Truncated);
+    }
+    if range.len() > packet_bytes {
+        return Err(DropReason::ReceiveTruncated);
+    }
+    Ok(&frame.bytes[range])
 }
 
 impl Port for PcapReader {
     fn name(&self) -> &str {
-        &self.name
+        self.frames.name()
     }
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
-        while !batch.is_full() && pool.available() > 0 {
-            let Some(record) = self.next_record() else { break };
+        while !batch.is_full() && pool.available() > 0 && !self.exhausted() {
+            let frame = match self.frames.next_frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    self.end(None);
+                    break;
+                }
+                Err(error) => {
+                    self.end(Some(error));
+                    break;
+                }
+            };
             let Some(mut buffer) = pool.pop() else { break };
-            match self.datagram(&record, pool.packet_bytes()) {
+            match datagram(&frame, pool.packet_bytes()) {
                 Ok(bytes) => {
                     buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
                     buffer.set_len(bytes.len());
@@ -109,11 +100,6 @@ impl Port for PcapReader {
         let received = batch.len() - before;
         self.counters.rx_packets += received as u64;
         self.counters.rx_calls += u64::from(received > 0);
-        if received == 0
-            && let Some(error) = self.end.as_mut().and_then(Option::take)
-        {
-            return Err(error.into_port_error());
-        }
         Ok(received)
     }
 
@@ -124,7 +110,7 @@ impl Port for PcapReader {
     }
 
     fn exhausted(&self) -> bool {
-        matches!(self.end, Some(None))
+        self.ending.get().is_some()
     }
 
     fn joins(&self) -> bool {
@@ -144,7 +130,8 @@ pub struct PcapPort {
 }
 
 impl PcapPort {
-    /// A port called `name`. Without a reader it is exhausted from the start; without a writer it forgets what it is given.
+    /// A port called `name`. Without a reader it is exhausted from the start; without a writer it forgets
+    /// what it is given.
     #[must_use]
     pub fn new(name: impl Into<String>, reader: Option<PcapReader>, writer: Option<PcapWriter>) -> Self {
         Self { name: name.into(), reader, writer }

@@ -1,50 +1,72 @@
 //! A port that writes a packet file.
 
 use crate::error::PcapError;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use crate::link::Link;
+use std::io::{self, Write};
+use std::time::Duration;
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 
-/// `LINKTYPE_RAW`: packets begin with their IP header.
-const LINK_RAW: u32 = 101;
 const SNAP_BYTES: u32 = 262_144;
+
+/// Writes a pcap file frame by frame: little-endian, time stamps in microseconds.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    file: W,
+}
+
+impl<W: Write> FrameWriter<W> {
+    /// Writes the header of a file of frames of one link type, of which at most `snap_bytes` are recorded.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn new(mut file: W, link: Link, snap_bytes: u32) -> io::Result<Self> {
+        const MAGIC: u32 = 0xA1B2_C3D4;
+        /// 2 and 4, 16 bits each.
+        const VERSION: u32 = 0x0004_0002;
+        let words = [MAGIC, VERSION, 0, 0, snap_bytes, link.number()];
+        file.write_all(words.map(u32::to_le_bytes).as_flattened())?;
+        Ok(Self { file })
+    }
+
+    /// Adds a frame that had `wire_bytes` bytes on the link, as far as it was recorded, `time` after 1970
+    /// began.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write(&mut self, time: Duration, recorded: &[u8], wire_bytes: usize) -> io::Result<()> {
+        let word = |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        // The format's seconds are 32 bits wide: they wrap in 2106.
+        let seconds = u32::try_from(time.as_secs() & 0xFFFF_FFFF).unwrap_or(0);
+        let words = [seconds, time.subsec_micros(), word(recorded.len())?, word(wire_bytes)?];
+        self.file.write_all(words.map(u32::to_le_bytes).as_flattened())?;
+        self.file.write_all(recorded)
+    }
+
+    /// Writes what is still in memory to the file.
+    ///
+    /// # Errors
+    /// What the system said, such as that the disk is full.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
 
 /// A port that writes what it is given to a pcap file, and never gives anything.
 pub struct PcapWriter {
     name: String,
-    file: Box<dyn Write + Send>,
+    frames: FrameWriter<Box<dyn Write + Send>>,
     counters: PortCounters,
 }
 
 impl PcapWriter {
-    /// Creates the file, or empties it.
-    ///
-    /// # Errors
-    /// [`PcapError::Io`] with what the system said.
-    pub fn create(path: &Path) -> Result<Self, PcapError> {
-        let name = path.display().to_string();
-        match File::create(path) {
-            Ok(file) => Self::to_write(name, Box::new(BufWriter::with_capacity(1 << 18, file))),
-            Err(source) => Err(PcapError::Io { file: name, source }),
-        }
-    }
-
     /// Writes to `file`, which errors call `name`.
     ///
     /// # Errors
     /// [`PcapError::Io`] if the header cannot be written.
-    pub fn to_write(name: impl Into<String>, mut file: Box<dyn Write + Send>) -> Result<Self, PcapError> {
+    pub fn new(name: impl Into<String>, file: Box<dyn Write + Send>) -> Result<Self, PcapError> {
         let name = name.into();
-        let mut header = Vec::with_capacity(24);
-        header.extend(0xA1B2_C3D4_u32.to_le_bytes());
-        header.extend(2_u16.to_le_bytes());
-        header.extend(4_u16.to_le_bytes());
-        header.extend([0; 8]);
-        header.extend(SNAP_BYTES.to_le_bytes());
-        header.extend(LINK_RAW.to_le_bytes());
-        match file.write_all(&header) {
-            Ok(()) => Ok(Self { name, file, counters: PortCounters::default() }),
+        match FrameWriter::new(file, Link::Raw, SNAP_BYTES) {
+            Ok(frames) => Ok(Self { name, frames, counters: PortCounters::default() }),
             Err(source) => Err(PcapError::Io { file: name, source }),
         }
     }
@@ -54,21 +76,7 @@ impl PcapWriter {
     /// # Errors
     /// [`PcapError::Io`], such as that the disk is full.
     pub fn finish(&mut self) -> Result<(), PcapError> {
-        self.file.flush().map_err(|source| PcapError::Io { file: self.name.clone(), source })
-    }
-
-    fn write(&mut self, packet: &[u8]) -> io::Result<()> {
-        let index = self.counters.tx_packets;
-        // Seconds are 32 bits wide: they wrap after 4 * 10^15 packets.
-        let seconds = u32::try_from((index / 1_000_000) & 0xFFFF_FFFF).unwrap_or(0);
-        let microseconds = u32::try_from(index % 1_000_000).unwrap_or(0);
-        let length = u32::try_from(packet.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut header = [0; 16];
-        for (field, value) in header.chunks_exact_mut(4).zip([seconds, microseconds, length, length]) {
-            field.copy_from_slice(&value.to_le_bytes());
-        }
-        self.file.write_all(&header)?;
-        self.file.write_all(packet)
+        self.frames.flush().map_err(|source| PcapError::Io { file: self.name.clone(), source })
     }
 }
 
@@ -85,7 +93,8 @@ impl Port for PcapWriter {
         let mut outcome = Ok(());
         let mut taken = 0;
         for buffer in batch.iter() {
-            outcome = self.write(buffer.bytes());
+            let time = Duration::from_micros(self.counters.tx_packets);
+            outcome = self.frames.write(time, buffer.bytes(), buffer.len());
             if outcome.is_err() {
                 break;
             }

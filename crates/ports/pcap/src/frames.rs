@@ -1,0 +1,169 @@
+//! The frames of a packet file, read one by one into one buffer of bounded length.
+
+use crate::error::PcapError;
+use crate::link::Link;
+use crate::pcapng::PcapNg;
+use crate::source::{Broken, Order, Source, broken};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+/// The longest packet that tools write (`MAXIMUM_SNAPLEN` of libpcap): a record that promises more is broken.
+pub(crate) const MAX_PACKET_BYTES: usize = 262_144;
+
+/// Where a record's frame is in the buffer that it was read to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// `None` for a link type that is not read here.
+    pub(crate) link: Option<Link>,
+    /// Where in the buffer the frame starts.
+    pub(crate) start: usize,
+    /// Bytes that were captured.
+    pub(crate) captured: usize,
+    /// Bytes that the frame had on the wire.
+    pub(crate) original: usize,
+}
+
+/// A frame as it was captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'f> {
+    /// What it begins with; `None` for a link type that is not read here.
+    pub link: Option<Link>,
+    /// The bytes that were captured.
+    pub bytes: &'f [u8],
+    /// Bytes that it had on the wire: more than were captured, if it was cut.
+    pub wire_bytes: usize,
+}
+
+/// Reads a pcap or pcapng file frame by frame.
+pub struct FrameReader {
+    name: String,
+    source: Source,
+    format: Format,
+    buffer: Vec<u8>,
+}
+
+/// A file's format and what its headers said.
+#[derive(Debug)]
+enum Format {
+    Pcap(Pcap),
+    PcapNg(PcapNg),
+}
+
+/// What the header of a pcap file says.
+#[derive(Debug)]
+struct Pcap {
+    order: Order,
+    link: Link,
+}
+
+impl FrameReader {
+    /// Opens a pcap or pcapng file.
+    ///
+    /// # Errors
+    /// [`PcapError`] if it cannot be opened, is of another format, or of a link type that is not read here.
+    pub fn open(path: &Path) -> Result<Self, PcapError> {
+        let name = path.display().to_string();
+        match File::open(path) {
+            Ok(file) => Self::from_read(name, Box::new(BufReader::with_capacity(1 << 18, file))),
+            Err(source) => Err(PcapError::Io { file: name, source }),
+        }
+    }
+
+    /// Reads from `file`, which errors call `name`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_read(name: impl Into<String>, file: Box<dyn Read + Send>) -> Result<Self, PcapError> {
+        let (name, mut source) = (name.into(), Source::new(file));
+        match Format::read(&mut source) {
+            Ok(format) => Ok(Self { name, source, format, buffer: Vec::new() }),
+            Err(Broken::Io(source)) => Err(PcapError::Io { file: name, source }),
+            Err(Broken::Format(what)) => Err(PcapError::Header { file: name, what }),
+        }
+    }
+
+    /// What errors call the file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next frame; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// [`PcapError`] if the file is damaged from here on: nothing after that can be read.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, PcapError> {
+        let read = match &mut self.format {
+            Format::Pcap(pcap) => pcap.next(&mut self.source, &mut self.buffer),
+            Format::PcapNg(ng) => ng.next(&mut self.source, &mut self.buffer),
+        };
+        let file = || self.name.clone();
+        match read {
+            Ok(record) => Ok(record.map(|r| Frame {
+                link: r.link,
+                bytes: &self.buffer[r.start..r.start + r.captured],
+                wire_bytes: r.original,
+            })),
+            Err(Broken::Io(source)) => Err(PcapError::Io { file: file(), source }),
+            Err(Broken::Format(what)) => {
+                let Source { records: record, record_at: offset, .. } = self.source;
+                Err(PcapError::Record { file: file(), record, offset, what })
+            }
+        }
+    }
+
+    /// What was passed over so far and might have been a packet: a line each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        match &self.format {
+            Format::Pcap(_) => Vec::new(),
+            Format::PcapNg(ng) => ng.notes().map(|note| format!("{}: {note}", self.name)).collect(),
+        }
+    }
+}
+
+impl Format {
+    /// Reads the header of the file.
+    fn read(source: &mut Source) -> Result<Self, Broken> {
+        let mut magic = [0; 4];
+        source.read_exact(&mut magic).map_err(|e| match Broken::from(e) {
+            Broken::Format(_) => Broken::Format("the file ends within its header".to_owned()),
+            other => other,
+        })?;
+        let order = match u32::from_be_bytes(magic) {
+            // Time stamps in microseconds or nanoseconds.
+            0xA1B2_C3D4 | 0xA1B2_3C4D => Order::Big,
+            0xD4C3_B2A1 | 0x4D3C_B2A1 => Order::Little,
+            PcapNg::MAGIC => return Ok(Format::PcapNg(PcapNg::read(source)?)),
+            other => return broken(format!("neither a pcap nor a pcapng file (it begins with {other:08x})")),
+        };
+        let mut rest = [0; 20];
+        source.read_exact(&mut rest)?;
+        // The upper bits of the link type tell the length of the frame check sequence.
+        let number = order.u32(&rest, 16) & 0xFFFF;
+        match Link::of(number) {
+            Some(link) => Ok(Format::Pcap(Pcap { order, link })),
+            None => {
+                broken(format!("link type {number} is not supported (raw IP, Ethernet, Linux cooked are)"))
+            }
+        }
+    }
+}
+
+impl Pcap {
+    fn next(&self, source: &mut Source, buffer: &mut Vec<u8>) -> Result<Option<Record>, Broken> {
+        let mut header = [0; 16];
+        if !source.begin_record(&mut header)? {
+            return Ok(None);
+        }
+        let (captured, original) = (self.order.length(&header, 8), self.order.length(&header, 12));
+        if captured > MAX_PACKET_BYTES {
+            return broken(format!(
+                "it promises {captured} bytes, more than the {MAX_PACKET_BYTES} possible"
+            ));
+        }
+        source.fill(buffer, captured)?;
+        Ok(Some(Record { link: Some(self.link), start: 0, captured, original }))
+    }
+}
