@@ -2,7 +2,6 @@
 
 mod frame;
 mod judge;
-mod pcap;
 mod tap;
 
 pub(crate) use frame::Ip;
@@ -18,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use testudo_port_pcap::{Frame, FrameReader, FrameWriter, Link};
 
 use crate::error::{LabError, io as io_error};
 use crate::namespaces::Namespace;
@@ -66,11 +66,7 @@ impl Capture {
         let index = u32::try_from(index).unwrap_or(0);
         let socket = namespace.within(|| listen(index, snap))?.map_err(io_error("open a packet socket"))?;
         let passed_before = passed(namespace, interface)?;
-        let to_file = || -> io::Result<_> {
-            let mut output = BufWriter::new(File::create(file)?);
-            pcap::write_header(&mut output, snap)?;
-            Ok(output)
-        };
+        let to_file = || FrameWriter::new(BufWriter::new(File::create(file)?), Link::Ethernet, snap);
         let output = to_file().map_err(io_error(format!("write {}", file.display())))?;
         let shared = Arc::new(Shared::default());
         let (interface, file) = (interface.to_owned(), file.to_owned());
@@ -158,14 +154,14 @@ fn filter(index: u32, snap: u32) -> [SockFilter; 4] {
     ]
 }
 
-fn record(mut socket: Socket, mut output: impl Write, shared: &Shared) -> io::Result<()> {
+fn record(mut socket: Socket, mut output: FrameWriter<impl Write>, shared: &Shared) -> io::Result<()> {
     let mut frame = vec![0; 1 << 17];
     while !shared.done.load(Ordering::Relaxed) {
         // Silence and an interface that goes down are errors here; neither ends the recording.
         if let Ok(length) = socket.read(&mut frame) {
             let recorded = frame.get(..length).unwrap_or(&[]);
             let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            pcap::write_frame(&mut output, time, recorded, length_on_link(recorded))?;
+            output.write(time, recorded, length_on_link(recorded))?;
             shared.packets.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -200,14 +196,49 @@ impl Recording {
     ///
     /// # Errors
     /// The file cannot be read or is no recording of Ethernet.
-    pub fn frames(&self, each: impl FnMut(&[u8], usize)) -> Result<(), LabError> {
-        pcap::read(&self.file, each).map_err(io_error(format!("read {}", self.file.display())))
+    pub fn frames(&self, mut each: impl FnMut(&[u8], usize)) -> Result<(), LabError> {
+        let damaged =
+            |what: String| io_error("read a recording")(io::Error::new(ErrorKind::InvalidData, what));
+        let mut reader = FrameReader::open(&self.file).map_err(|e| damaged(e.to_string()))?;
+        while let Some(frame) = reader.next_frame().map_err(|e| damaged(e.to_string()))? {
+            let Frame { link: Some(Link::Ethernet), bytes, wire_bytes } = frame else {
+                return Err(damaged(format!("{}: no recording of Ethernet", self.file.display())));
+            };
+            each(bytes, wire_bytes);
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damaged_recordings_are_errors_not_short_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("link.pcap");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            let (mut seen, recording) =
+                (Vec::new(), Recording { file: file.clone(), packets: 0, not_recorded: 0 });
+            recording.frames(|frame, length| seen.push((frame.to_vec(), length))).map(|()| seen)
+        };
+        let recorded = |link| {
+            let mut bytes = Vec::new();
+            FrameWriter::new(&mut bytes, link, 128)
+                .unwrap()
+                .write(Duration::from_secs(1), b"one", 1500)
+                .unwrap();
+            bytes
+        };
+        let whole = recorded(Link::Ethernet);
+        assert_eq!(read(&whole).unwrap(), [(b"one".to_vec(), 1500)]);
+        assert!(read(&whole[..whole.len() - 1]).unwrap_err().to_string().contains("the file ends within it"));
+        assert!(read(&whole[..30]).is_err());
+        assert!(read(b"not a recording at all").is_err());
+        assert!(read(&recorded(Link::Raw)).unwrap_err().to_string().contains("no recording of Ethernet"));
+    }
 
     #[test]
     fn a_recorded_beginning_keeps_the_length_that_the_packet_had() {

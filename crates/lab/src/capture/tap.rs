@@ -1,13 +1,14 @@
 //! An eavesdropper who is handed the packets of a link that is no interface: a queue in memory.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::WHOLE;
 use super::judge::{Eavesdropper, Seen};
-use super::{WHOLE, pcap};
 use crate::error::{LabError, io};
+use testudo_port_pcap::{FrameWriter, Link};
 
 /// Packets that a file gets at most; all are judged.
 const RECORDED: u64 = 10_000;
@@ -27,7 +28,7 @@ pub(crate) struct Tap {
 
 #[derive(Debug)]
 struct Output {
-    file: BufWriter<File>,
+    file: FrameWriter<BufWriter<File>>,
     path: PathBuf,
     packets: u64,
 }
@@ -64,11 +65,7 @@ impl Tap {
         if let Some(mut before) = self.output.take() {
             before.flush()?;
         }
-        let open = || -> std::io::Result<_> {
-            let mut file = BufWriter::new(File::create(path)?);
-            pcap::write_header(&mut file, snap)?;
-            Ok(file)
-        };
+        let open = || FrameWriter::new(BufWriter::new(File::create(path)?), Link::Ethernet, snap);
         let file = open().map_err(io(format!("write {}", path.display())))?;
         self.snap = snap;
         self.output = Some(Output { file, path: path.to_owned(), packets: 0 });
@@ -88,7 +85,7 @@ impl Tap {
         self.eavesdropper.look(&self.inner_headers, &self.frame, length, &mut self.seen);
         if let Some(output) = self.output.as_mut().filter(|output| output.packets < RECORDED) {
             let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            let written = pcap::write_frame(&mut output.file, time, &self.frame, length);
+            let written = output.file.write(time, &self.frame, length);
             written.map_err(output.failed())?;
             output.packets += 1;
         }
@@ -128,11 +125,11 @@ mod tests {
         }
         assert_eq!(tap.finish().unwrap().cleartext, RECORDED + 5);
         let mut recorded = 0;
-        pcap::read(&path, |frame, length| {
-            assert_eq!((frame.len(), length), (74, 74));
+        let mut reader = testudo_port_pcap::FrameReader::open(&path).unwrap();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            assert_eq!((frame.bytes.len(), frame.wire_bytes), (74, 74));
             recorded += 1;
-        })
-        .unwrap();
+        }
         assert_eq!(recorded, RECORDED);
     }
 }
