@@ -36,12 +36,6 @@ impl Aad {
         Self::new(spi, sequence.into(), false)
     }
 
-    /// SPI and 64-bit extended sequence number.
-    #[must_use]
-    pub fn extended(spi: u32, sequence: u64) -> Self {
-        Self::new(spi, sequence, true)
-    }
-
     /// SPI and sequence number as an SA authenticates them (RFC 4106 5, RFC 7634 2.1): with ESN 64 bits of the number, otherwise the low 32.
     #[must_use]
     #[inline(always)]
@@ -144,13 +138,6 @@ impl Job {
         let taken = Job { buffer: std::mem::take(&mut self.buffer), status: JobStatus::Pending, ..*self };
         self.status = JobStatus::Taken;
         taken
-    }
-
-    /// The text and, behind it, the ICV: `None` if the packet is shorter than the job says.
-    #[must_use]
-    pub fn text_and_icv(&mut self, icv_bytes: usize) -> Option<(&mut [u8], &mut [u8])> {
-        let parts = self.parts(icv_bytes)?;
-        Some((parts.text, parts.icv))
     }
 
     /// All that an engine reads and writes, side by side: `None` if the packet is shorter than the job says.

@@ -18,11 +18,10 @@ const MOVED_AT_A_TIME: usize = 64;
 pub(crate) struct SpiTable {
     places: Places,
     outgrown: Option<Outgrown>,
-    zero: Option<SaRef>,
     used: usize,
 }
 
-/// A power of two of places: SPI and the bits of a name. SPI 0 marks a free one: it is no SPI (RFC 4303 2.1), and is kept apart.
+/// A power of two of places: SPI and the bits of a name. SPI 0 marks a free one: it never names an SA (RFC 4303 2.1).
 ///
 /// Plain numbers, because zeroed memory of any size is there at once.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ struct Outgrown {
 
 impl Default for SpiTable {
     fn default() -> Self {
-        Self { places: Places::free(SMALLEST), outgrown: None, zero: None, used: 0 }
+        Self { places: Places::free(SMALLEST), outgrown: None, used: 0 }
     }
 }
 
@@ -114,7 +113,7 @@ impl SpiTable {
     #[inline]
     pub(crate) fn get(&self, spi: u32) -> Option<SaRef> {
         if spi == 0 {
-            return self.zero;
+            return None;
         }
         match self.places.find(spi) {
             Some(place) => Some(SaRef::from_bits(self.places.0[place].1)),
@@ -122,12 +121,9 @@ impl SpiTable {
         }
     }
 
-    /// Names an SA; whatever the SPI named before is forgotten.
+    /// Names an SA by an SPI other than 0; whatever the SPI named before is forgotten.
     pub(crate) fn insert(&mut self, spi: u32, sa: SaRef) {
-        if spi == 0 {
-            self.zero = Some(sa);
-            return;
-        }
+        assert_ne!(spi, 0, "SPI 0 names no SA");
         self.move_some();
         if self.outgrown.is_none() && (self.used + 1) * 2 > self.places.0.len() {
             let places = Places::free(self.places.0.len() * 2);
@@ -157,10 +153,7 @@ impl SpiTable {
 
     /// Forgets an SPI.
     pub(crate) fn remove(&mut self, spi: u32) {
-        if spi == 0 {
-            self.zero = None;
-            return;
-        }
+        assert_ne!(spi, 0, "SPI 0 names no SA");
         if let Some(place) = self.places.find(spi) {
             self.places.close(place);
             self.used -= 1;
@@ -194,7 +187,7 @@ mod tests {
             let (mut table, mut model) = (SpiTable::default(), HashMap::new());
             for (spi, inserts, sa) in changes {
                 // Neighbours, and numbers far apart.
-                let spi = if spi % 2 == 0 { spi / 2 } else { spi.wrapping_mul(0x0101_0101) };
+                let spi = if spi % 2 == 0 { 1 + spi / 2 } else { spi.wrapping_mul(0x0101_0101) };
                 if inserts {
                     table.insert(spi, SaRef::from_bits(sa));
                     model.insert(spi, SaRef::from_bits(sa));
@@ -223,7 +216,7 @@ mod tests {
             assert!(table.used * 2 <= table.places.0.len());
             if spi % 3 == 0 {
                 // One of every age; some of them more than once, and some come again.
-                let gone = spi.wrapping_mul(7919) % spi;
+                let gone = 1 + spi.wrapping_mul(7919) % spi;
                 table.remove(gone);
                 model.remove(&gone);
                 if spi % 2 == 0 {

@@ -27,8 +27,8 @@ const MAX_DATAGRAM: usize = 65_535;
 /// A tunnel could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstallError {
-    /// Another tunnel has this inbound SPI.
-    #[error("tunnel {tunnel}: inbound SPI {spi:#x} is in use")]
+    /// Another tunnel has this inbound SPI, or it is 0, which names no SA (RFC 4303 2.1).
+    #[error("tunnel {tunnel}: inbound SPI {spi:#x} is reserved or in use")]
     SpiInUse {
         /// The tunnel that was to be installed.
         tunnel: Arc<str>,
@@ -122,7 +122,7 @@ impl Ipsec {
         if self.tunnels.get(index.0 as usize).is_some_and(Option::is_some) {
             return Err(InstallError::PlaceInUse { tunnel: Arc::clone(name), place: index.0 });
         }
-        if self.sad.get(parameters.inbound.spi).is_some() {
+        if parameters.inbound.spi == 0 || self.sad.get(parameters.inbound.spi).is_some() {
             return Err(InstallError::SpiInUse { tunnel: Arc::clone(name), spi: parameters.inbound.spi });
         }
         let outbound_counters = Arc::new(SaCounters::default());

@@ -26,15 +26,6 @@ impl EspHeader {
             sequence: u32::from_be_bytes([h[4], h[5], h[6], h[7]]),
         })
     }
-
-    /// The header's bytes.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; ESP_HEADER_BYTES] {
-        let mut bytes = [0; ESP_HEADER_BYTES];
-        bytes[..4].copy_from_slice(&self.spi.to_be_bytes());
-        bytes[4..].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes
-    }
 }
 
 /// The trailer of a decrypted ESP payload.
@@ -66,20 +57,6 @@ impl EspTrailer {
             Ok(Self { payload_bytes, next_header })
         } else {
             Err(BadPadding)
-        }
-    }
-
-    /// Bytes of padding that make payload and trailer a multiple of `alignment`, which is at most 64.
-    #[must_use]
-    pub fn padding_for(payload_bytes: usize, alignment: usize) -> usize {
-        (payload_bytes + ESP_TRAILER_BYTES).next_multiple_of(alignment) - payload_bytes - ESP_TRAILER_BYTES
-    }
-
-    /// Fills `out` (padding and trailer) with the default padding, the pad length and the next header.
-    pub fn write(out: &mut [u8], next_header: u8) {
-        if let Some((padding, trailer)) = out.split_last_chunk_mut::<ESP_TRAILER_BYTES>() {
-            padding.iter_mut().zip(1..=u8::MAX).for_each(|(byte, value)| *byte = value);
-            *trailer = [u8::try_from(padding.len()).unwrap_or(u8::MAX), next_header];
         }
     }
 }
@@ -115,14 +92,19 @@ const fn short_paddings() -> [(u64, u64); 8] {
 mod tests {
     use super::*;
 
+    /// A payload of so many bytes, the default padding (RFC 4303 2.4), its length and the next header.
+    fn text(payload: usize, padding: u8, next_header: u8) -> Vec<u8> {
+        let trailer: Vec<u8> = (1..=padding).chain([padding, next_header]).collect();
+        [vec![0xAA; payload], trailer].concat()
+    }
+
     #[test]
-    fn padding_is_written_and_read_back() {
-        for payload in 0..100 {
-            let pad = EspTrailer::padding_for(payload, 4);
-            assert!(pad < 4 && (payload + pad + 2).is_multiple_of(4));
-            let mut text = vec![0xAA; payload + pad + 2];
-            EspTrailer::write(&mut text[payload..], 4);
-            assert_eq!(EspTrailer::parse(&text), Ok(EspTrailer { payload_bytes: payload, next_header: 4 }));
+    fn padding_of_every_length_is_read() {
+        for (payload, padding) in
+            (0..20).flat_map(|payload| (0..=u8::MAX).map(move |padding| (payload, padding)))
+        {
+            let expected = EspTrailer { payload_bytes: payload, next_header: 4 };
+            assert_eq!(EspTrailer::parse(&text(payload, padding, 4)), Ok(expected));
         }
     }
 
@@ -139,10 +121,11 @@ mod tests {
         for (payload, padding) in
             [0, 1, 5, 8, 40].into_iter().flat_map(|n| [0, 1, 3, 6, 7, 8, 9, 15, 255].map(|p| (n, p)))
         {
-            let mut text = vec![0xAA; payload + padding + 2];
-            EspTrailer::write(&mut text[payload..], 41);
+            let text = text(payload, padding, 41);
             assert_eq!(EspTrailer::parse(&text).unwrap().payload_bytes, payload);
-            for (at, bit) in (payload..payload + padding).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            for (at, bit) in
+                (payload..payload + usize::from(padding)).flat_map(|at| (0..8).map(move |bit| (at, bit)))
+            {
                 let mut bad = text.clone();
                 bad[at] ^= 1 << bit;
                 assert_eq!(

@@ -312,7 +312,7 @@ mod tests {
             text_bytes: 48,
             key,
             nonce: [0; 12],
-            aad: testudo_crypto::Aad::extended(1, 1 << 32),
+            aad: testudo_crypto::Aad::new(1, 1 << 32, true),
             direction,
             status: JobStatus::Pending,
         };

@@ -3,7 +3,6 @@
 use super::{Side, TunnelSpec};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
 use testudo_packet::Buffer;
-use testudo_wire::esp::EspHeader;
 use testudo_wire::ip::{OuterHeader, Version};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
@@ -77,8 +76,8 @@ impl Sealer {
         let (spi, suite) = (self.spec.spi_from(self.from), self.spec.suite);
         let iv = sequence.to_be_bytes();
         let block = u128::from(sequence).to_be_bytes();
-        let header = EspHeader { spi, sequence: sequence as u32 };
-        let front = [&header.to_bytes()[..], &block[16 - suite.iv_bytes()..]].concat();
+        let header = [spi, sequence as u32].map(u32::to_be_bytes);
+        let front = [header.as_flattened(), &block[16 - suite.iv_bytes()..]].concat();
         let esp = [&front, text, &vec![0; suite.icv_bytes()]].concat();
         if !text.len().is_multiple_of(suite.block_bytes()) {
             return encapsulate(&self.spec, self.from, &esp, outer_class);
@@ -86,7 +85,7 @@ impl Sealer {
         let mut nonce = [0; 12];
         nonce[..4].copy_from_slice(&self.spec.salt_from(self.from));
         nonce[4..].copy_from_slice(&iv);
-        let aad = if self.spec.esn { Aad::extended(spi, sequence) } else { Aad::short(spi, sequence as u32) };
+        let aad = Aad::new(spi, sequence, self.spec.esn);
         let mut jobs = [Job {
             buffer: Buffer::copied(&esp, 0, 0),
             cookie: 0,
