@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absent;
 mod engine;
 mod job;
 mod key;
@@ -24,6 +25,7 @@ mod portable_chained;
 mod self_test;
 mod suite;
 
+pub use absent::{Absent, Reason};
 pub use engine::{Capability, Engine, EngineError};
 pub use job::{Aad, EspParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};

@@ -1,44 +1,14 @@
 //! What stands in for the engine on other processors.
 
-use crate::NAME;
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Absent, Reason};
 
 /// The VAES engine, which this machine cannot have.
-pub enum VaesEngine {}
+pub type VaesEngine = Absent<Vaes>;
 
-impl VaesEngine {
-    /// Always fails.
-    ///
-    /// # Errors
-    /// [`EngineError::Unavailable`].
-    pub fn open() -> Result<Self, EngineError> {
-        let reason = "VAES exists on x86-64 only; use the portable engine".to_owned();
-        Err(EngineError::Unavailable { engine: NAME, reason })
-    }
-}
+/// Why it is absent.
+pub enum Vaes {}
 
-impl Engine for VaesEngine {
-    fn name(&self) -> &'static str {
-        match *self {}
-    }
-
-    fn description(&self) -> String {
-        match *self {}
-    }
-
-    fn capability(&self, _suite: Suite) -> Option<Capability> {
-        match *self {}
-    }
-
-    fn install(&mut self, _key: &KeyMaterial, _direction: Direction) -> Result<KeyId, EngineError> {
-        match *self {}
-    }
-
-    fn remove(&mut self, _key: KeyId) {
-        match *self {}
-    }
-
-    fn submit(&mut self, _jobs: &mut [Job]) -> usize {
-        match *self {}
-    }
+impl Reason for Vaes {
+    const ENGINE: &'static str = crate::NAME;
+    const REASON: &'static str = "VAES exists on x86-64 only; use the portable engine";
 }
