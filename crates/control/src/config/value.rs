@@ -9,7 +9,7 @@ use toml::de::DeValue;
 pub(super) type Parsed<T> = Result<T, Problem>;
 
 /// Characters in a name at most.
-const MAX_NAME_CHARS: usize = 64;
+pub(super) const MAX_NAME_CHARS: usize = 64;
 /// Characters in an interface's name at most: IFNAMSIZ less the final zero.
 const MAX_INTERFACE_CHARS: usize = 15;
 
