@@ -1,4 +1,4 @@
-//! The contract between the gateway and whatever does cryptography.
+//! The contract between the gateway and its cryptographic engines.
 
 use crate::{Direction, Job, KeyId, KeyMaterial, Suite};
 
@@ -11,7 +11,7 @@ pub struct Capability {
     pub max_keys: usize,
 }
 
-/// An engine cannot be used, or not for this.
+/// An engine cannot be used, or not for this purpose.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The engine is not available on this machine; the text says what is missing and what would help.
@@ -43,7 +43,7 @@ pub enum EngineError {
     KeyRefused {
         /// Name of the engine.
         engine: &'static str,
-        /// What it said, without any of the key.
+        /// What it said, without any of the key's bytes.
         reason: String,
     },
     /// The engine holds as many keys as it can.
@@ -56,22 +56,27 @@ pub enum EngineError {
     },
 }
 
-/// Something that does cryptography, now or later.
+/// Something that does cryptography, synchronously or asynchronously.
 ///
 /// The contract:
-/// - `submit` takes a prefix of the jobs, in order, and returns its length. What it did not take stays the caller's, untouched.
-/// - Every job of the prefix ends exactly once: in place (its status is `Done`, `AuthenticationFailed` or `Fault` when
-///   `submit` returns) or, if its status is `Taken`, through `poll`.
+/// - `submit` takes a prefix of the jobs, in order, and returns its length. What it did not take stays the
+///   caller's, untouched.
+/// - Every job of the prefix ends exactly once: in place (its status is `Done`, `AuthenticationFailed` or
+///   `Fault` when `submit` returns) or, if its status is `Taken`, through `poll`.
 /// - A job that ends as `Fault` has its buffer as it was submitted.
-/// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, a longer one than the
-///   engine's capability, or one that is no multiple of its cipher's block, ends as `Fault`. A [`KeyId`] is not given to another key soon after it was removed.
-/// - Where the ICV is wrong, no decrypted text remains in the buffer. (A suite that does not encrypt has nothing to hide.)
+/// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, a longer one
+///   than the engine's capability, or one that is no multiple of its cipher's block, ends as `Fault`. A
+///   [`KeyId`] is not given to another key soon after it was removed.
+/// - Where the ICV is wrong, no decrypted text remains in the buffer. (A suite that does not encrypt has
+///   nothing to hide.)
 /// - Completions come from `poll` in any order; the gateway restores the order of each SA.
-/// - No call waits, and a `Taken` job comes back within a second, far more than any device needs. An engine that keeps one
-///   longer is taken out of service until the gateway is started again; where three quarters of the gateway's buffers are under way, after
-///   62.5 ms. It gets no job and no key any more, what it holds is counted as lost, and what it gives back later is dropped. It is still
-///   told which keys to [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
-/// - The gateway has books of its own about who has which job. What an engine gives back without having been given it is dropped.
+/// - No call waits, and a `Taken` job comes back within a second, far more than any device needs. An engine
+///   that keeps one longer is taken out of service until the gateway is restarted; while three quarters of
+///   the gateway's buffers are in flight, after 62.5 ms. It gets no further job or key, the jobs it holds are
+///   counted as lost, and those it gives back later are dropped. It is still told which keys to
+///   [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
+/// - The gateway has its own record of which engine has which job. A job that an engine gives back without
+///   having been given it is dropped.
 pub trait Engine: Send {
     /// Short name for configuration, tables and metrics: `ipsec-mb`, `portable`.
     fn name(&self) -> &'static str;
@@ -94,14 +99,15 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
-    /// How many jobs of one suite and similar length it does side by side; 1 where it gains nothing from a burst. Above that the
-    /// gateway gathers and arranges jobs before it submits them.
+    /// How many jobs of one suite and similar length it does in parallel; 1 if it gains nothing from a burst.
+    /// Above that the gateway gathers and arranges jobs before it submits them.
     fn preferred_burst(&self, suite: Suite) -> usize {
         let _ = suite;
         1
     }
 
-    /// Whether every job ends inside `submit`, so that none is ever `Taken`: the gateway then leaves jobs where they are.
+    /// Whether every job ends inside `submit`, so that none is ever `Taken`: the gateway then leaves jobs in
+    /// place.
     fn is_synchronous(&self) -> bool {
         false
     }
@@ -111,7 +117,7 @@ pub trait Engine: Send {
         let _ = (done, max);
     }
 
-    /// Jobs taken and not yet given back by `poll`: for whoever drives an engine alone.
+    /// Jobs taken and not yet given back by `poll`: for callers that drive an engine without a gateway.
     fn in_flight(&self) -> usize {
         0
     }

@@ -1,10 +1,11 @@
-//! Keys: held in memory that is zeroed, shown to nobody.
+//! Keys: held in memory that is zeroed, and never shown.
 
 use crate::Suite;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// The keying material of one SA: cipher key, then integrity key or salt. Zeroed when dropped; `Debug` does not show it.
+/// The keying material of one SA: cipher key, then integrity key or salt. Zeroed when dropped; `Debug` does
+/// not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyMaterial {
     suite: Suite,
@@ -17,7 +18,7 @@ pub struct KeyMaterial {
 pub struct KeyMaterialError {
     /// The suite.
     pub suite: Suite,
-    /// Bytes it wants.
+    /// Bytes it needs.
     pub expected: usize,
     /// Bytes that were given.
     pub found: usize,
@@ -67,6 +68,7 @@ impl fmt::Debug for KeyMaterial {
     }
 }
 
-/// A key that an engine holds: what [`Engine::install`](crate::Engine::install) returns and jobs name.
+/// Handle of a key that an engine holds: [`Engine::install`](crate::Engine::install) returns it and jobs
+/// carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub u32);

@@ -2,26 +2,28 @@
 
 use crate::{EngineError, KeyId};
 
-/// Bits of a [`KeyId`] that name the slot; the bits above count how often the slot was given out.
+/// Bits of a [`KeyId`] that are the slot's index; the bits above count how often the slot was used.
 const INDEX_BITS: u32 = 20;
 
-/// One place for a key.
+/// A slot for a key.
 struct Slot<K> {
     key: Option<K>,
     /// How often the slot was emptied, modulo 2^12.
     generation: u32,
 }
 
-/// What engines keep their keys in: a bounded table with a free list.
+/// Where engines keep their keys: a bounded table with a free list.
 ///
-/// A [`KeyId`] names a slot and how often that slot was emptied, so that the id of a removed key stays unknown when its slot
-/// holds another SA's key. (The count wraps after 4,096 uses of one slot.)
+/// A [`KeyId`] holds a slot's index and how often that slot was emptied, so that the id of a removed key
+/// stays unknown when its slot holds another SA's key. (The count wraps after 4,096 uses of one slot.)
 ///
-/// Not `ipsec`'s `Slots`, which looks alike: that one keeps SAs in blocks that never move, each on cache lines of its own, for
-/// the worker to prefetch, and gives out references of 24 and 8 bits; this one bounds what an engine holds, and its id
-/// has 20 and 12 bits, so that a removed key stays unknown through 4,096 successors. Common to both are thirty lines.
+/// Not `ipsec`'s `Slots`, which looks alike: that one keeps SAs in blocks that never move, each on cache lines
+/// of its own, for the worker to prefetch, and its references have 24 and 8 bits. This one bounds what an
+/// engine holds, and its ids have 20 and 12 bits, so that a removed key stays unknown through 4,096
+/// successors. They would share thirty lines.
 ///
-/// Keys move when the table grows, and what they leave behind is not zeroed: `K` keeps its secrets behind a pointer.
+/// Keys move when the table grows, and the memory they leave is not zeroed: `K` must keep its secrets behind
+/// a pointer.
 pub struct KeyTable<K> {
     slots: Vec<Slot<K>>,
     free: Vec<u32>,
@@ -57,7 +59,7 @@ impl<K> KeyTable<K> {
         self.len() == 0
     }
 
-    /// Whether it can hold no more; asked before a key is expanded for nothing.
+    /// Whether it can hold no more; checked before a key is expanded for nothing.
     ///
     /// # Errors
     /// [`EngineError::Full`] in the name of `engine`.
@@ -65,7 +67,7 @@ impl<K> KeyTable<K> {
         if self.len() >= self.limit { Err(EngineError::Full { engine, limit: self.limit }) } else { Ok(()) }
     }
 
-    /// Takes a key in.
+    /// Inserts a key.
     ///
     /// # Errors
     /// [`EngineError::Full`] in the name of `engine`; the key is then dropped.
@@ -83,7 +85,7 @@ impl<K> KeyTable<K> {
         Ok(id(0, index))
     }
 
-    /// Takes a key out; `None` if the table does not hold it.
+    /// Removes a key and returns it; `None` if the table does not hold it.
     pub fn remove(&mut self, key: KeyId) -> Option<K> {
         let (generation, index) = parts(key);
         let slot = self.slots.get_mut(index as usize).filter(|s| s.generation == generation)?;

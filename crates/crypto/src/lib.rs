@@ -1,14 +1,15 @@
-//! Suites, keys, jobs and the [`Engine`] contract: what the gateway asks of anything that does cryptography.
+//! Suites, keys, jobs and the [`Engine`] contract between the gateway and cryptography.
 //!
 //! ```text
 //!   ipsec makes jobs ──► engine.submit ──► done in place        (CPU engines)
 //!                              └────────► taken, later by poll  (GPUs, NICs, other cores)
 //! ```
 //!
-//! An engine gets [`Job`]s: a packet's buffer, which part of it to encrypt or decrypt, nonce and additional data. It sees
-//! neither policies nor windows; for suites that are no AEADs it reads the ESP header and the IV in the buffer, since
-//! their integrity algorithm covers them ([`Job::esp`]). Every job ends exactly once, with a [`JobStatus`]; an engine that fails gives the
-//! packet back as it was, so that the next engine can do it. The portable engine does every suite and is always last.
+//! An engine gets [`Job`]s: a packet's buffer, which part of it to encrypt or decrypt, nonce and additional
+//! data. It sees neither policies nor windows; for suites that are no AEADs it reads the ESP header and the
+//! IV in the buffer, since their integrity algorithm covers them ([`Job::esp`]). Every job ends exactly once,
+//! with a [`JobStatus`]; an engine that fails returns the packet unchanged, so that the next engine can do
+//! it. The portable engine does every suite and is always last.
 //!
 //! Threads: an engine belongs to one worker. An engine with threads or devices of its own hides them behind
 //! `submit` and `poll`.

@@ -10,8 +10,8 @@ use aws_lc_rs::aead::{
 
 const NAME: &str = "portable";
 
-/// The longest text: what a [`Buffer`](testudo_packet::Buffer) may hold, far below the limits of the ciphers themselves
-/// (2^36 - 32 bytes for GCM, SP 800-38D 5.2.1.1; 2^38 - 64 for ChaCha20, RFC 8439 2.8).
+/// The longest text: the most that a [`Buffer`](testudo_packet::Buffer) can hold, far below the limits of the
+/// ciphers themselves (2^36 - 32 bytes for GCM, SP 800-38D 5.2.1.1; 2^38 - 64 for ChaCha20, RFC 8439 2.8).
 const MAX_TEXT_BYTES: usize = 1 << 31;
 
 /// One key and what it may be used for.
@@ -29,9 +29,9 @@ enum Cipher {
 
 /// The engine that does every suite on every machine, on AWS-LC. Synchronous: every job ends inside `submit`.
 ///
-/// When an AEAD's ICV is wrong, AWS-LC has decrypted the text before it knew, and then clears it (`EVP_AEAD_CTX_open_gather` sets
-/// the whole output to zero on any error): no plaintext that failed its authentication stays in the buffer. The other suites
-/// decrypt only what is authentic.
+/// AWS-LC decrypts before it knows whether an AEAD's ICV is right. If it is wrong, it clears the text
+/// (`EVP_AEAD_CTX_open_gather` zeroes the whole output on any error): no plaintext that failed authentication
+/// stays in the buffer. The other suites decrypt only authentic text.
 pub struct PortableEngine {
     keys: KeyTable<PortableKey>,
 }
@@ -72,7 +72,7 @@ impl Engine for PortableEngine {
             }
             None => ChainedKey::new(key, direction).map(|key| Cipher::Chained(Box::new(key))),
         };
-        // `KeyMaterial` has the length of its suite, so only memory can be lacking here.
+        // `KeyMaterial` has the length of its suite, so that only memory can run out here.
         let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
         self.keys.insert(NAME, PortableKey { cipher: cipher.ok_or_else(lacking)?, suite, direction })
     }
@@ -98,7 +98,7 @@ impl Engine for PortableEngine {
 
 /// Does one job under its key.
 fn run(key: &PortableKey, job: &mut Job) -> JobStatus {
-    // The limit is checked here because past this point an error can no longer be told from a wrong ICV.
+    // Checked here, because after this point an error cannot be told from a wrong ICV.
     if job.text_bytes as usize > MAX_TEXT_BYTES {
         return JobStatus::Fault;
     }
@@ -132,7 +132,7 @@ fn run_aead(key: &LessSafeKey, direction: Direction, job: &mut Job, icv_bytes: u
     }
 }
 
-/// AWS-LC's name for a suite that is an AEAD.
+/// AWS-LC's algorithm for a suite that is an AEAD.
 fn aead(suite: Suite) -> Option<&'static Algorithm> {
     match suite {
         Suite::Aes128Gcm16 => Some(&AES_128_GCM),

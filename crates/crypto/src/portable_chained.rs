@@ -1,4 +1,5 @@
-//! The portable engine's suites of a cipher and an integrity algorithm: encrypt, then authenticate (RFC 4303 3.3.2.1).
+//! The portable engine's suites that combine a cipher and an integrity algorithm: encrypt, then authenticate
+//! (RFC 4303 3.3.2.1).
 
 use crate::{Direction, EspParts, JobStatus, KeyMaterial, Suite};
 use aws_lc_rs::cipher::{
@@ -14,7 +15,7 @@ pub(crate) struct ChainedKey {
     integrity: hmac::Key,
 }
 
-/// What happens to the text; CBC is AES-CBC of whole blocks, without padding of its own.
+/// The cipher; CBC is AES-CBC of whole blocks, without padding of its own.
 enum Cipher {
     SealCbc(EncryptingKey),
     OpenCbc(DecryptingKey),
@@ -23,7 +24,7 @@ enum Cipher {
 }
 
 impl ChainedKey {
-    /// The keys of an SA; `None` if its suite is an AEAD, or memory lacks.
+    /// The keys of an SA; `None` if its suite is an AEAD, or memory runs out.
     pub(crate) fn new(material: &KeyMaterial, direction: Direction) -> Option<Self> {
         let (aes, digest) = match material.suite() {
             Suite::Aes128Sha1 => (Some(&AES_128), hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
@@ -41,13 +42,14 @@ impl ChainedKey {
         Some(Self { cipher, integrity: hmac::Key::new(digest, material.integrity_key()) })
     }
 
-    /// Does one packet. Opening decrypts nothing that is not authentic.
+    /// Does one packet. Opening decrypts only what is authentic.
     pub(crate) fn run(&self, esp: EspParts<'_>) -> JobStatus {
         let EspParts { packet, iv_at, text_at, icv_at, high_half } = esp;
         let (packet, icv) = packet.split_at_mut(icv_at);
         match &self.cipher {
             Cipher::SealCbc(key) => {
-                // The unique block in the IV's place is the first of the chain: what it becomes is the IV (see `Job`).
+                // The unique block in the IV's field is the first of the chain: encrypted, it is the IV (see
+                // `Job`).
                 let zeros = EncryptionContext::Iv128(FixedLength::from([0; 16]));
                 // Fails only for a length that is no multiple of the block, before anything is encrypted.
                 match key.less_safe_encrypt(&mut packet[iv_at..], zeros) {
@@ -84,7 +86,7 @@ impl ChainedKey {
         digest.as_ref().get(..icv.len()).is_some_and(|first| verify_slices_are_equal(first, icv).is_ok())
     }
 
-    /// HMAC over the packet and, behind it, the high half of an extended sequence number (RFC 4303 2.2.1).
+    /// HMAC over the packet and then the high half of an extended sequence number (RFC 4303 2.2.1).
     fn digest(&self, packet: &[u8], high_half: Option<[u8; 4]>) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.integrity);
         context.update(packet);

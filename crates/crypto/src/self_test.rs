@@ -1,4 +1,4 @@
-//! What the gateway asks of every engine before it trusts it with a packet.
+//! The known-answer test that every engine must pass before it gets a packet.
 
 use crate::{Aad, Direction, Engine, EngineError, Job, JobStatus, KeyMaterial, Suite};
 use std::ops::Range;
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// How long an asynchronous engine may take for one answer. A GPU compiles its kernels before it gets here.
+/// How long an asynchronous engine may take for one answer. A GPU compiles its kernels before its first one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One official answer, in hexadecimal.
 struct KnownAnswer {
     source: &'static str,
     suite: Suite,
-    /// Cipher key, then integrity key; the salt stands in the nonce.
+    /// Cipher key, then integrity key; the salt is in the nonce.
     key: &'static str,
-    /// Salt and IV of an AEAD; of CBC the block that becomes the IV.
+    /// Salt and IV of an AEAD; for CBC the block that becomes the IV.
     nonce: &'static str,
     aad: &'static str,
     text: &'static str,
@@ -23,10 +23,12 @@ struct KnownAnswer {
     sealed: &'static str,
 }
 
-/// At least one per suite, of lengths that are no multiple of a cipher block where the cipher takes them, with both lengths of AAD.
+/// At least one per suite, of lengths that are no multiple of a cipher block where the cipher takes them,
+/// with both lengths of AAD.
 ///
-/// No document has packets of CBC with HMAC: to those of RFC 3602 and SP 800-38A, OpenSSL has added the ICV, under an integrity key
-/// that counts up, and the block that becomes the IV, which is the IV decrypted.
+/// No document has packets of CBC with HMAC. Those of RFC 3602 and SP 800-38A were completed with OpenSSL:
+/// the ICV, under an integrity key that counts up, and the block that becomes the IV, which is the IV
+/// decrypted.
 const KNOWN_ANSWERS: &[KnownAnswer] = &[
     KnownAnswer {
         source: "draft-mcgrew-gcm-test-01, case 1",
@@ -132,9 +134,10 @@ const KNOWN_ANSWERS: &[KnownAnswer] = &[
     },
 ];
 
-/// Asks `engine` for official answers in every suite that it does and both directions, and that it refuses a forged ICV.
+/// Compares `engine` with official answers in every suite that it does and both directions, and checks that
+/// it refuses a forged ICV.
 ///
-/// The engine must be idle; it holds no more keys afterwards than before. Takes microseconds on a CPU.
+/// The engine must be idle; afterwards it holds no more keys than before. Takes microseconds on a CPU.
 ///
 /// # Errors
 /// [`EngineError::SelfTest`] naming the first wrong answer, or what [`Engine::install`] said.
@@ -156,7 +159,7 @@ fn check(engine: &mut dyn Engine, answer: &KnownAnswer, direction: Direction) ->
         reason: format!("{} ({}, {direction:?}): {what}", answer.source, answer.suite),
     };
     let (text, sealed) = (hex(answer.text), hex(answer.sealed));
-    // What stands before the text in the packet, as the engine gets it and gives it back.
+    // The bytes before the text in the packet, as the engine gets them and gives them back.
     let (mut plain, header) = match answer.suite.is_aead() {
         true => (Vec::new(), Vec::new()),
         false => (hex(answer.nonce), esp_header(answer)),
@@ -203,7 +206,7 @@ fn esp_header(answer: &KnownAnswer) -> Vec<u8> {
     [spi, low].into_iter().flatten().flatten().copied().collect()
 }
 
-/// A job over `input`: what stands before the text, the text, and room for (or the bytes of) its ICV.
+/// A job over `input`: the bytes before the text, the text, and room for (or the bytes of) its ICV.
 fn job(answer: &KnownAnswer, input: &[u8], text: Range<usize>, direction: Direction) -> Option<Job> {
     Some(Job {
         buffer: Buffer::copied(input, 0, 0),
@@ -237,13 +240,13 @@ fn finish(engine: &mut dyn Engine, mut job: Job) -> Option<Job> {
     }
 }
 
-/// Lets others run; `None` when patience is exhausted.
+/// Yields to other threads; `None` when patience is exhausted.
 fn wait(start: Instant) -> Option<()> {
     std::thread::yield_now();
     (start.elapsed() < PATIENCE).then_some(())
 }
 
-/// The bytes that hexadecimal digits stand for; only for the constants above.
+/// Decodes hexadecimal digits; only for the constants above.
 fn hex(digits: &str) -> Vec<u8> {
     let nibbles: Vec<u8> = digits.chars().filter_map(|c| u8::try_from(c.to_digit(16)?).ok()).collect();
     nibbles.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which way an SA goes: `Seal` encrypts and makes the ICV, `Open` checks it and decrypts.
+/// Direction of an SA: `Seal` encrypts and makes the ICV, `Open` checks it and decrypts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Outbound: encrypt and authenticate.
@@ -14,8 +14,9 @@ pub enum Direction {
 
 /// The algorithms of an SA, named by the proposal keywords that strongSwan users write.
 ///
-/// The first three are AEADs. The others chain a cipher and an integrity algorithm, each with a key of its own: they encrypt, then
-/// authenticate the ESP header, the IV, the ciphertext and, with ESN, the number's high half (RFC 4303 2.2.1, 3.3.2.1).
+/// The first three are AEADs. The others combine a cipher and an integrity algorithm, each with a key of its
+/// own: they encrypt, then authenticate the ESP header, the IV, the ciphertext and, with ESN, the number's
+/// high half (RFC 4303 2.2.1, 3.3.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Suite {
     /// AES-GCM with a 128-bit key and a 16-byte ICV (RFC 4106).
@@ -32,13 +33,14 @@ pub enum Suite {
     NullSha1,
 }
 
-/// What a packet's nonce is made of.
+/// How a packet's nonce is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NonceRule {
-    /// The IV that the packet carries, which may be any value that no other packet under the key has (RFC 4106 3.1, RFC 7634 2,
-    /// RFC 3602 3); or there is none.
+    /// From the IV that the packet carries, which may be any value that no other packet under the key has
+    /// (RFC 4106 3.1, RFC 7634 2, RFC 3602 3); or there is none.
     Explicit,
-    /// The sequence number itself, as with an implicit IV (RFC 8750): whoever starts to count anew under a key repeats nonces.
+    /// From the sequence number itself, as with an implicit IV (RFC 8750): counting anew under the same key
+    /// repeats nonces.
     Counter,
 }
 
@@ -69,19 +71,19 @@ impl Suite {
         }
     }
 
-    /// Whether one algorithm encrypts and authenticates; the others chain two.
+    /// Whether one algorithm encrypts and authenticates; the others combine two.
     #[must_use]
     pub const fn is_aead(self) -> bool {
         matches!(self, Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305)
     }
 
-    /// Whether it hides what it carries. What does not is authentic and can be read by everybody (RFC 2410).
+    /// Whether it encrypts. Packets of other suites are authentic but readable by everybody (RFC 2410).
     #[must_use]
     pub const fn encrypts(self) -> bool {
         !matches!(self, Suite::NullSha1)
     }
 
-    /// What its nonces are made of.
+    /// How its nonces are made.
     #[must_use]
     pub const fn nonce_rule(self) -> NonceRule {
         match self {
@@ -104,7 +106,8 @@ impl Suite {
         }
     }
 
-    /// Bytes of the key of the integrity algorithm, as long as its digest (RFC 2404 3, RFC 4868 2.1.1); an AEAD has none.
+    /// Bytes of the key of the integrity algorithm, as long as its digest (RFC 2404 3, RFC 4868 2.1.1); an
+    /// AEAD has none.
     #[must_use]
     pub const fn integrity_key_bytes(self) -> usize {
         match self {
@@ -120,13 +123,14 @@ impl Suite {
         if self.is_aead() { 4 } else { 0 }
     }
 
-    /// Bytes of keying material: cipher key, then integrity key or salt (RFC 4106 8.1, RFC 7634 2; RFC 7296 2.17 has that order).
+    /// Bytes of keying material: cipher key, then integrity key or salt (RFC 4106 8.1, RFC 7634 2; RFC 7296
+    /// 2.17 has that order).
     #[must_use]
     pub const fn keying_material_bytes(self) -> usize {
         self.key_bytes() + self.integrity_key_bytes() + self.salt_bytes()
     }
 
-    /// What the keying material consists of, in the order of its parts, for messages.
+    /// The parts of the keying material in their order, for messages.
     #[must_use]
     pub const fn keying_material_parts(self) -> &'static str {
         match self {
@@ -136,7 +140,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of the IV that each packet carries behind the ESP header.
+    /// Bytes of the IV that each packet carries after the ESP header.
     #[must_use]
     pub const fn iv_bytes(self) -> usize {
         match self {
@@ -155,7 +159,7 @@ impl Suite {
         }
     }
 
-    /// What the cipher takes no part of, in bytes: a text that is no multiple of it can be neither encrypted nor decrypted.
+    /// The cipher's block in bytes: a text that is no multiple of it can be neither encrypted nor decrypted.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
         match self {
@@ -164,7 +168,7 @@ impl Suite {
         }
     }
 
-    /// What the length of the ciphertext must be a multiple of (RFC 4303 2.4), in bytes.
+    /// The length of the ciphertext must be a multiple of this (RFC 4303 2.4), in bytes.
     #[must_use]
     pub const fn alignment_bytes(self) -> usize {
         if self.block_bytes() > 4 { self.block_bytes() } else { 4 }
