@@ -2,8 +2,9 @@
 
 use super::ledger::Ledger;
 use super::masks::Masks;
-use super::twin::{Disk, Random};
+use super::twin::Disk;
 use super::*;
+use fastrand::Rng;
 use std::collections::HashMap;
 
 fn key(number: u64) -> Fingerprint {
@@ -245,18 +246,18 @@ fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
 }
 
 /// Leases from `disk` until the power fails after `writes` writes; returns the ends that were promised.
-fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u64>, random: &mut Random) {
+fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u64>, random: &mut Rng) {
     disk.full_after(Some(writes));
     let Ok(store) = opened(disk) else { return };
     for _ in 0..6 {
-        let number = random.below(3);
-        let Ok(lease) = store.lease(key(number), 1 + random.below(50)) else { break };
+        let number = random.u64(..3);
+        let Ok(lease) = store.lease(key(number), 1 + random.u64(..50)) else { break };
         let end = promised.entry(number).or_insert(1);
         assert!(lease.first >= *end, "a number came twice");
         *end = lease.end;
-        if random.below(3) == 0 {
+        if random.u64(..3) == 0 {
             // Whether this comes through or not: what was used ends here.
-            *end = lease.first + random.below(lease.end - lease.first);
+            *end = lease.first + random.u64(..lease.end - lease.first);
             if store.give_back(&[(key(number), *end..lease.end)]).is_err() {
                 break;
             }
@@ -269,7 +270,7 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
 /// Power fails at every write of a run in turn, torn sectors and all: the store opens, and no number comes twice.
 #[test]
 fn a_power_cut_at_any_write_loses_no_promise() {
-    let mut random = Random(0x7e57_0d0a);
+    let mut random = Rng::with_seed(0x7e57_0d0a);
     for writes in 0..120 {
         let mut disk = created();
         let mut promised = HashMap::new();
@@ -378,13 +379,13 @@ fn a_flipped_byte_anywhere_is_an_error_or_changes_nothing() {
         for closed in [true, false] {
             let (bytes, keys) = with_history(closed);
             let used: Vec<usize> = (0..bytes.len()).filter(|at| *at < 400 || bytes[*at] != 0).collect();
-            let mut random = Random(99);
+            let mut random = Rng::with_seed(99);
             let mut found = 0;
             for at in used.iter().copied() {
                 // Of the flags, every bit; of the other header bytes, one; and one in forty of the rest.
                 let bits = match at {
                     9 => 0..8,
-                    _ if at < 400 || random.below(40) == 0 => one(random.below(8)),
+                    _ if at < 400 || random.u64(..40) == 0 => one(random.u64(..8)),
                     _ => 0..0,
                 };
                 for bit in bits {
@@ -443,11 +444,11 @@ fn zeroed_and_swapped_pages_are_errors_or_change_nothing() {
 #[test]
 fn random_bytes_are_no_store() {
     quietly(|| {
-        let mut random = Random(5);
+        let mut random = Rng::with_seed(5);
         let mut magic = b"redb\x1a\n\xa9\r\n".to_vec();
-        magic.extend((0..9000).map(|_| random.next().to_le_bytes()[0]));
+        magic.extend((0..9000).map(|_| random.u64(..).to_le_bytes()[0]));
         assert!(matches!(opened(&Disk::holding(magic)), Err(StoreError::Damaged { .. })));
-        let noise = (0..9000).map(|_| random.next().to_le_bytes()[0]).collect();
+        let noise = (0..9000).map(|_| random.u64(..).to_le_bytes()[0]).collect();
         assert!(matches!(opened(&Disk::holding(noise)), Err(StoreError::Damaged { .. })));
     });
 }

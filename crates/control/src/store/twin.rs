@@ -2,6 +2,7 @@
 
 use super::StoreError;
 use super::ledger::Medium;
+use fastrand::Rng;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -53,14 +54,14 @@ impl Disk {
     }
 
     /// The disk as it may be after the power fails now: of what was not synced, each sector is there or not.
-    pub(super) fn after_power_cut(&self, random: &mut Random) -> Self {
+    pub(super) fn after_power_cut(&self, random: &mut Rng) -> Self {
         let content = self.0.lock().unwrap();
         let mut bytes = content.durable.clone();
         // The length is metadata of its own: it, too, is the old or the new one.
-        if random.below(2) == 0 && content.seen.len() > bytes.len() {
+        if random.u64(..2) == 0 && content.seen.len() > bytes.len() {
             bytes.resize(content.seen.len(), 0);
         }
-        for sector in content.unsynced.iter().filter(|_| random.below(2) == 0) {
+        for sector in content.unsynced.iter().filter(|_| random.u64(..2) == 0) {
             let range = sector * SECTOR..(sector + 1) * SECTOR;
             if let (Some(to), Some(from)) = (bytes.get_mut(range.clone()), content.seen.get(range)) {
                 to.copy_from_slice(from);
@@ -130,22 +131,5 @@ impl redb::StorageBackend for Disk {
         content.seen[start..start + data.len()].copy_from_slice(data);
         content.unsynced.extend(start / SECTOR..(start + data.len()).div_ceil(SECTOR));
         Ok(())
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): numbers from a seed.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
     }
 }
