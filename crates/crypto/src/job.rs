@@ -85,7 +85,7 @@ impl Aad {
         (usize::from(self.len) == self.bytes.len()).then_some(high)
     }
 
-    /// Their number in bits, as GCM wants it.
+    /// Length of the data in bits, as GCM wants it.
     #[must_use]
     pub const fn bits(&self) -> u64 {
         self.len as u64 * 8

@@ -4,7 +4,7 @@ use crate::key::ExpandedKey;
 use crate::memory::load_number;
 use core::arch::x86_64::*;
 
-/// Round keys that the longest key has.
+/// Round keys of the longest key.
 pub(crate) const MAX_ROUND_KEYS: usize = 15;
 
 /// One round key in all four lanes.
@@ -14,14 +14,16 @@ pub(crate) fn round_key(key: &ExpandedKey, round: usize) -> __m512i {
     _mm512_broadcast_i32x4(load_number(key.round_key(round)))
 }
 
-/// Nothing, but for the compiler: neither vector's next use comes before what either was made of.
+/// No instruction, only an ordering for the compiler: neither vector's next use comes before the values of
+/// both are computed.
 ///
-/// The order of the instructions matters because the CPU's schedulers are filled in that order, and hold less than one chunk's encryption
-/// and another one's hash. The compiler does not know this, and puts one vector's rounds behind another's.
+/// The order of the instructions matters because the CPU's schedulers are filled in that order, and hold less
+/// than one chunk's encryption and another one's hash. The compiler does not know this, and schedules one
+/// vector's rounds after another's.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn in_step(a: &mut __m512i, b: &mut __m512i) {
-    // SAFETY: a comment, no instruction; there is no other way to keep the compiler from reordering.
+    // SAFETY: an assembly comment, no instruction; nothing else keeps the compiler from reordering.
     unsafe {
         core::arch::asm!(
             "/* {} {} */",
@@ -32,7 +34,8 @@ pub(crate) fn in_step(a: &mut __m512i, b: &mut __m512i) {
     }
 }
 
-/// Expands a key of 16 or 32 bytes into round keys (FIPS 197, 5.2), byte order as in memory; the rest stays zero.
+/// Expands a key of 16 or 32 bytes into round keys (FIPS 197, 5.2), byte order as in memory; the rest stays
+/// zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn expand(key: &[u8], round_keys: &mut [u128; MAX_ROUND_KEYS]) {
     let key_words = key.len() / 4;
@@ -56,7 +59,8 @@ pub(crate) fn expand(key: &[u8], round_keys: &mut [u128; MAX_ROUND_KEYS]) {
     }
 }
 
-/// SubWord of FIPS 197: the last round does it to each byte, and moves nothing where all columns are the same.
+/// SubWord of FIPS 197: the last round applies it to each byte, and its byte permutation has no effect where
+/// all columns are equal.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn substitute(word: u32) -> u32 {
     let columns = _mm_set1_epi32(word.cast_signed());

@@ -1,7 +1,8 @@
-//! AES-128-CBC (SP 800-38A 6.2): encryption of sixteen packets side by side, decryption of one.
+//! AES-128-CBC (SP 800-38A 6.2): encryption of sixteen packets in parallel, decryption of one.
 //!
-//! Encryption is a chain, in which each block waits for the one before. A vector takes a block of each of four packets, and four vectors
-//! are as many as the CPU has AES instructions on their way at a time. Each lane has round keys of its own, laid out beforehand.
+//! Encryption is a chain, in which each block waits for the previous one. A vector takes a block of each of
+//! four packets, and four vectors are as many AES instructions as the CPU can have in flight. Each lane has
+//! round keys of its own, laid out beforehand.
 
 use crate::memory::{
     gather_blocks, load, load_number, load_numbers, load_prefix, scatter_blocks, store, store_numbers,
@@ -9,10 +10,10 @@ use crate::memory::{
 };
 use core::arch::x86_64::*;
 
-/// Packets that are done side by side.
+/// Packets that are done in parallel.
 pub(crate) const LANES: usize = 16;
 
-/// Vectors that have a block of each.
+/// Vectors that hold one block of each packet.
 const VECTORS: usize = LANES / 4;
 
 /// Rounds of AES-128.
@@ -32,11 +33,11 @@ pub(crate) type LaidOut = [[[u128; 4]; VECTORS]; ROUND_KEYS];
 
 /// Packets that are being encrypted.
 pub(crate) struct Encryption<'p, 'k> {
-    /// The last blocks of ciphertext, a lane of 128 bits for each packet.
+    /// The last blocks of ciphertext, one 128-bit lane for each packet.
     pub(crate) chain: [__m512i; VECTORS],
     /// The packets' round keys.
     pub(crate) keys: &'k LaidOut,
-    /// What is encrypted next of each packet.
+    /// The next chunk of each packet.
     pub(crate) chunks: [&'p mut [u8; CHUNK_BYTES]; LANES],
 }
 
@@ -53,8 +54,8 @@ impl Encryption<'_, '_> {
         self.chain = chain;
     }
 
-    /// Round `N` of forty, which encrypt a chunk of each packet. `CALLER` makes the function anew for each caller, which it is then
-    /// compiled into.
+    /// Round `N` of forty, which encrypt a chunk of each packet. A different `CALLER` gives each caller its
+    /// own instance of the function, so that it is inlined.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn round<const CALLER: usize, const N: usize>(&mut self, chain: &mut [__m512i; VECTORS]) {
@@ -104,9 +105,9 @@ pub(crate) fn invert(keys: &[u128; ROUND_KEYS], to: &mut [u128; ROUND_KEYS]) {
     }
 }
 
-/// Decrypts what stands behind the IV, in place: whole blocks. `packet` begins with the IV.
+/// Decrypts the whole blocks after the IV, in place. `packet` begins with the IV.
 ///
-/// From the end on, because each block takes the ciphertext before it.
+/// Backwards, because each block needs the ciphertext before it.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn decrypt(keys: &[u128; ROUND_KEYS], packet: &mut [u8]) {
     let mut rest = packet;
@@ -130,14 +131,14 @@ pub(crate) fn decrypt(keys: &[u128; ROUND_KEYS], packet: &mut [u8]) {
     }
 }
 
-/// What stands before the last `bytes`.
+/// The bytes before the last `bytes`.
 #[inline]
 fn but_for_last(whole: &mut [u8], bytes: usize) -> &mut [u8] {
     let end = whole.len().saturating_sub(bytes);
     whole.get_mut(..end).unwrap_or_default()
 }
 
-/// Decrypts four vectors, before which a block of ciphertext stands.
+/// Decrypts four vectors, which a block of ciphertext precedes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn decrypt_four(keys: &[u128; ROUND_KEYS], part: &mut [u8; BLOCK_BYTES + 4 * CHUNK_BYTES]) {
@@ -155,7 +156,7 @@ fn decrypt_four(keys: &[u128; ROUND_KEYS], part: &mut [u8; BLOCK_BYTES + 4 * CHU
     store(d, _mm512_xor_si512(states[3], before[3]));
 }
 
-/// All rounds of vectors of blocks, but for what CBC adds.
+/// All rounds of vectors of blocks, without the XOR of CBC.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn decrypt_rounds<const N: usize>(keys: &[u128; ROUND_KEYS], states: &mut [__m512i; N]) {

@@ -1,13 +1,13 @@
-//! AES-128-CBC with HMAC-SHA-1-96, and the latter alone: sixteen packets of any lengths and keys side by side.
+//! AES-128-CBC with HMAC-SHA-1-96, and the latter alone: sixteen packets of any lengths and keys in parallel.
 //!
 //! ```text
 //!   seal   chunk 0 of each packet is encrypted; then each block is hashed while the next chunk is encrypted
 //!   open   all is hashed and compared; then what is authentic is decrypted, packet by packet
 //! ```
 //!
-//! Chunks of 64 bytes are encrypted from the IV on and blocks of 64 bytes hashed from the ESP header on, which stands 8 bytes before: chunk
-//! `n` completes block `n`. What is no whole chunk or block goes through a place beside the packet, and so does what lanes do that have
-//! nothing to do.
+//! Chunks of 64 bytes are encrypted from the IV on and blocks of 64 bytes hashed from the ESP header on, 8
+//! bytes earlier: chunk `n` completes block `n`. Partial chunks and blocks are processed in memory outside
+//! the packet, and so are the lanes without work.
 
 use crate::cbc::{self, CHUNK_BYTES, Encryption, LANES, LaidOut, ROUND_KEYS};
 use crate::memory::{Columns, load, load_prefix, store, store_prefix};
@@ -24,22 +24,24 @@ const ICV_BYTES: usize = 12;
 /// Bytes of SPI and sequence number.
 const HEADER_BYTES: usize = 8;
 
-/// Bytes that a message has behind its last whole block at the most: a block less one byte, the high half, the end and the length.
+/// Most bytes of a message after its last whole block: a block less one byte, the high half, the end marker
+/// and the length.
 const TAIL_BYTES: usize = 2 * BLOCK_BYTES;
 
-/// From how many chunks on it pays to look for what all packets of a lot have in common.
+/// From this many chunks on it pays to find what all packets of a lot have in common.
 const LONG_CHUNKS: usize = 3;
 
-/// What is hashed of a packet behind its whole blocks; and, behind 8 bytes, where its last chunk is encrypted if it is not whole.
+/// The hash input of a packet after its whole blocks; also, 8 bytes in, where its last chunk is encrypted if
+/// it is partial.
 type Tail = [u8; TAIL_BYTES];
 
-/// Where in a tail a chunk stands.
+/// The chunk in a tail.
 #[inline]
 fn chunk_of_tail(tail: &mut Tail) -> Option<&mut [u8; CHUNK_BYTES]> {
     tail.get_mut(HEADER_BYTES..)?.first_chunk_mut()
 }
 
-/// What jobs must have in common to be done side by side.
+/// What jobs must have in common to be done in parallel.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     SealCbc,
@@ -48,11 +50,11 @@ pub(crate) enum Kind {
     OpenNull,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub(crate) const KINDS: usize = Kind::ALL.len();
 
 impl Kind {
-    /// All kinds, each where its number says.
+    /// All kinds, each at its own index.
     pub(crate) const ALL: [Self; 4] = [Self::SealCbc, Self::OpenCbc, Self::SealNull, Self::OpenNull];
 
     /// The kind of jobs in `suite`; `None` for a suite that is not done here.
@@ -77,10 +79,10 @@ impl Kind {
 /// Both keys of an SA. Zeroed when dropped; boxed, so that it never moves.
 #[repr(C, align(64))]
 pub(crate) struct ChainedKey {
-    /// In the order of their use; of null encryption all zero.
+    /// In the order of their use; all zero for null encryption.
     round_keys: [u128; ROUND_KEYS],
-    /// HMAC's states after the key's block (RFC 2104 4), the inner one, then the outer one, written like a block of a message: that of
-    /// sixteen keys become vectors as blocks do.
+    /// HMAC's states after the key's block (RFC 2104 4), first the inner one, then the outer one, in the
+    /// layout of a message block: those of sixteen keys are transposed into vectors like blocks.
     states: [u8; BLOCK_BYTES],
 }
 
@@ -115,24 +117,25 @@ impl Drop for ChainedKey {
     }
 }
 
-/// One packet under its key, its job taken apart.
+/// One packet, its key and the parts of its job.
 pub(crate) struct Lane<'a> {
     key: &'a ChainedKey,
     id: KeyId,
     /// ESP header, IV, text and ICV.
     packet: &'a mut [u8],
-    /// Where the text ends and the ICV stands.
+    /// Where the text ends and the ICV starts.
     icv_at: usize,
-    /// Authenticated behind the text.
+    /// Authenticated after the text.
     high_half: Option<[u8; 4]>,
     status: &'a mut JobStatus,
 }
 
-/// Packets of one kind, which wait for others.
+/// Packets of one kind, collected to be done together.
 pub(crate) type Lot<'a> = ArrayVec<Lane<'a>, LANES>;
 
 impl<'a> Lane<'a> {
-    /// Takes a job apart; if its packet is not inside its buffer or its text no whole blocks, it is a fault.
+    /// Takes a job apart; it is a fault if its packet is not inside its buffer or its text is not whole
+    /// blocks.
     #[inline]
     pub(crate) fn new(key: &'a ChainedKey, kind: Kind, job: &'a mut Job) -> Option<Self> {
         let Job { buffer, text_start, text_bytes, key: id, aad, status, .. } = job;
@@ -152,7 +155,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Blocks that are hashed where they stand.
+    /// Blocks that are hashed in the packet itself.
     #[inline]
     fn whole_blocks(&self) -> usize {
         self.icv_at / BLOCK_BYTES
@@ -164,19 +167,19 @@ impl<'a> Lane<'a> {
         self.icv_at + if self.high_half.is_some() { 4 } else { 0 }
     }
 
-    /// Blocks that are hashed, the key's not counted: behind the message a byte and the length of 8 are.
+    /// Blocks that are hashed, the key's not counted: after the message come one byte and a length of 8.
     #[inline]
     fn blocks(&self) -> usize {
         (self.message_bytes() + 9).div_ceil(BLOCK_BYTES)
     }
 
-    /// Chunks that are encrypted, the last one whole or not: IV and text.
+    /// Chunks of IV and text that are encrypted, a partial last one included.
     #[inline]
     fn chunks(&self) -> usize {
         self.icv_at.saturating_sub(HEADER_BYTES).div_ceil(CHUNK_BYTES)
     }
 
-    /// Writes down what is hashed behind the whole blocks.
+    /// Writes the hash input after the whole blocks to the tail.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn write_tail(&self, tail: &mut Tail) {
@@ -186,7 +189,7 @@ impl<'a> Lane<'a> {
         self.write_padding(tail);
     }
 
-    /// Writes down what is hashed behind the text (FIPS 180-4 5.1.1), and the high half.
+    /// Writes the high half and the padding (FIPS 180-4 5.1.1) after the text.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn write_padding(&self, tail: &mut Tail) {
@@ -214,14 +217,14 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Bytes of the last chunk, if it is not whole, otherwise 0.
+    /// Bytes of the last chunk if it is partial, otherwise 0.
     #[inline]
     fn partial_bytes(&self) -> usize {
         self.icv_at.saturating_sub(HEADER_BYTES) % CHUNK_BYTES
     }
 
-    /// Before anything is encrypted: copies a chunk that is not whole to the tail, where it will be encrypted; or has the tail ready but for
-    /// the ciphertext in it.
+    /// Before encryption: copies a partial chunk to the tail, where it will be encrypted; otherwise completes
+    /// the tail except for the ciphertext in it.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn prepare_tail(&self, tail: &mut Tail) {
@@ -233,8 +236,9 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// After the last chunk was encrypted: makes the tail what is hashed. A tail begins with the last bytes of the chunk before, or of the
-    /// last one: 8 bytes, because loads of more would wait for the stores of a moment ago, which were of 16.
+    /// After the last chunk was encrypted: completes the tail's hash input. A tail begins with the last 8
+    /// bytes of the previous chunk, or of the last one. They are copied alone, because a wider load would
+    /// fail store-to-load forwarding from the recent stores of 16 bytes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn complete_tail(&self, tail: &mut Tail) {
@@ -249,7 +253,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Copies what was encrypted in the tail to the packet.
+    /// Copies the chunk that was encrypted in the tail to the packet.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn fetch_tail(&mut self, tail: &mut Tail) {
@@ -259,7 +263,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Block `n` of what is hashed, in the packet or its tail; any where there is none.
+    /// Block `n` of the hash input, in the packet or its tail; an arbitrary one beyond the end.
     #[inline]
     fn block<'b>(packet: &'b [u8], whole: usize, tail: &'b Tail, n: usize) -> &'b [u8; BLOCK_BYTES] {
         let [first, second] = tail.as_chunks::<BLOCK_BYTES>().0 else { return const { &[0; _] } };
@@ -271,7 +275,7 @@ impl<'a> Lane<'a> {
         if n == whole { first } else { second }
     }
 
-    /// Ends the job of a packet that was sealed.
+    /// Ends the job of a sealed packet.
     #[inline]
     fn end_sealed(&mut self, digest: &[u8; 16]) {
         if let (Some(icv), Some(first)) = (self.packet.last_chunk_mut::<ICV_BYTES>(), digest.first_chunk()) {
@@ -280,7 +284,7 @@ impl<'a> Lane<'a> {
         *self.status = JobStatus::Done;
     }
 
-    /// Ends the job of a packet that was received: whether it is authentic. All bytes are compared, in time that depends on nothing.
+    /// Ends the job of a received packet: whether it is authentic. All bytes are compared, in constant time.
     #[inline]
     fn judge(&mut self, digest: &[u8; 16]) -> bool {
         let ends = |bytes: &[u8]| {
@@ -297,24 +301,24 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// What sixteen packets' keys are as vectors; kept from one lot to the next, most of which have the same keys.
+/// The keys of sixteen packets as vectors, cached from one lot to the next, most of which have the same keys.
 #[repr(C, align(64))]
 struct Keys {
     round_keys: LaidOut,
     inner: [[u32; LANES]; STATE_WORDS],
     outer: [[u32; LANES]; STATE_WORDS],
-    /// Whose they are.
+    /// The keys' ids.
     ids: Option<[KeyId; LANES]>,
 }
 
-/// Where packets are worked on beside their buffers.
+/// Scratch memory outside the packets' buffers.
 #[repr(C, align(64))]
 pub(crate) struct Scratch {
     keys: [Keys; KINDS],
     tails: [Tail; LANES],
-    /// What is encrypted where there is nothing to encrypt.
+    /// Dummy chunks for lanes that have nothing to encrypt.
     chunks: [[u8; CHUNK_BYTES]; LANES],
-    /// How many blocks each packet has.
+    /// Number of blocks of each packet.
     blocks: [u32; LANES],
 }
 
@@ -330,7 +334,7 @@ impl Scratch {
         })
     }
 
-    /// Forgets all keys.
+    /// Wipes all keys.
     pub(crate) fn wipe(&mut self) {
         for keys in &mut self.keys {
             keys.round_keys.zeroize();
@@ -374,7 +378,7 @@ impl Scratch {
         lot.clear();
     }
 
-    /// Lays out the keys of a lot, if they are not those of the last one. Lanes that are left over get the first one's.
+    /// Lays out the keys of a lot, unless they are those of the last one. Unused lanes get the first key.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn lay_out(&mut self, kind: Kind, lot: &Lot<'_>) {
         let Some(first) = lot.first() else { return };
@@ -405,7 +409,7 @@ impl Scratch {
         let mut states = sha1::load_states(&keys.inner);
         let mut first = 0;
         if let Some(lanes) = lot.first_chunk_mut::<LANES>() {
-            // As long as no packet comes to its end.
+            // Until the shortest packet ends.
             let whole = lanes.iter().map(Lane::whole_blocks).min().unwrap_or(0);
             let columns = Columns::new(lanes.each_mut().map(|lane| &mut *lane.packet));
             while first < whole
@@ -444,7 +448,7 @@ impl Scratch {
             if n == 1
                 && let Some(lanes) = lot.first_chunk_mut::<LANES>()
             {
-                // As long as no packet comes to its end.
+                // Until the shortest packet ends.
                 let mut columns = Columns::new(lanes.each_mut().map(|lane| &mut *lane.packet));
                 while n + 1 < common
                     && let Some((block, chunk)) =
@@ -456,7 +460,7 @@ impl Scratch {
                     n += 1;
                 }
             }
-            // Chunk `n` beside block `n - 1`.
+            // Chunk `n` is encrypted while block `n - 1` is hashed.
             let mut encryption = Encryption { chain, keys: &keys.round_keys, chunks: chunks.each_mut() };
             let mut before = [const { &[0; BLOCK_BYTES] }; LANES];
             for (((lane, chunk), tail), block) in
@@ -501,12 +505,12 @@ impl Drop for Scratch {
     }
 }
 
-/// How many whole chunks all packets of a lot have.
+/// Number of whole chunks that all packets of a lot have.
 fn common_chunks(lot: &Lot<'_>) -> usize {
     lot.iter().map(|lane| lane.icv_at.saturating_sub(HEADER_BYTES) / CHUNK_BYTES).min().unwrap_or(0)
 }
 
-/// How many blocks the packets of a lot have.
+/// Number of blocks of the packets of a lot.
 struct Totals {
     each: __m512i,
     most: usize,
@@ -529,7 +533,7 @@ impl Totals {
         Self { each: crate::memory::load_words(blocks), most }
     }
 
-    /// Which of them have a block `n`.
+    /// Mask of the packets that have a block `n`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn active(&self, n: usize) -> __mmask16 {
@@ -539,7 +543,8 @@ impl Totals {
     }
 }
 
-/// HMAC's second half: the first bytes of each digest, in four rows, of which packet `n` is number `n / 4` in row `n % 4`.
+/// HMAC's second half: the first bytes of each digest, in four rows; packet `n` is at index `n / 4` of row `n
+/// % 4`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn finish(keys: &Keys, inner: &States) -> [[[u8; 16]; 4]; 4] {

@@ -16,22 +16,23 @@ use testudo_crypto::{
 /// The longest text: more than an IP datagram can carry.
 const MAX_TEXT_BYTES: usize = 65_535;
 
-/// Keys above this number are not all near: those of AES-GCM take 1,792 bytes each, half a megabyte then, a quarter of a second-level cache or more.
+/// With more keys than this, not all fit in the cache: those of AES-GCM take 1,792 bytes each, half a
+/// megabyte then, a quarter of a second-level cache or more.
 const MANY_KEYS: usize = 300;
 
-/// One key and the kernels that it is for.
+/// One key, in the form for its kernels.
 struct VaesKey {
     form: Form,
     direction: Direction,
 }
 
-/// A key as its kernels take it.
+/// A key in the form that its kernels take.
 enum Form {
     Gcm(Box<ExpandedKey>, Kind),
     Chained(Box<ChainedKey>, chained::Kind),
 }
 
-/// What jobs must have in common to be done side by side.
+/// What jobs must have in common to be done in parallel.
 #[derive(Clone, Copy)]
 enum Kind {
     Seal128,
@@ -40,11 +41,11 @@ enum Kind {
     Open256,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 const KINDS: usize = Kind::ALL.len();
 
 impl Kind {
-    /// All kinds, each where its number says.
+    /// All kinds, each at its own index.
     const ALL: [Self; 4] = [Self::Seal128, Self::Open128, Self::Seal256, Self::Open256];
 
     /// The kind of jobs in `suite`; `None` for a suite that this engine does not do.
@@ -71,11 +72,11 @@ impl VaesKey {
 pub struct VaesEngine {
     keys: KeyTable<VaesKey>,
     scratch: Box<Scratch>,
-    /// Made where the CPU was found to have all instructions.
+    /// Created only after the CPU was found to have all instructions.
     _checked: Checked,
 }
 
-/// Proof that the CPU has what the kernels need; [`Checked::new`] alone makes one.
+/// Proof that the CPU has what the kernels need; only [`Checked::new`] makes one.
 struct Checked(());
 
 impl Checked {
@@ -85,7 +86,8 @@ impl Checked {
             ("AVX512BW", is_x86_feature_detected!("avx512bw")),
             ("AVX512DQ", is_x86_feature_detected!("avx512dq")),
             ("AVX512VL", is_x86_feature_detected!("avx512vl")),
-            // A hypervisor may show the wide instructions and hide these, which the compiler takes for granted beside them.
+            // A hypervisor may show the wide instructions and hide these, which the compiler assumes with
+            // them.
             ("AES", is_x86_feature_detected!("aes")),
             ("PCLMULQDQ", is_x86_feature_detected!("pclmulqdq")),
             ("VAES", is_x86_feature_detected!("vaes")),
@@ -102,7 +104,8 @@ impl Checked {
 }
 
 impl VaesEngine {
-    /// Looks at the CPU. The caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
+    /// Checks the CPU. The caller has it compute known answers ([`testudo_crypto::self_test`]) before it is
+    /// used.
     ///
     /// # Errors
     /// [`EngineError::Unavailable`] if the CPU lacks an instruction.
@@ -135,13 +138,14 @@ impl Engine for VaesEngine {
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
         let unsupported = EngineError::Unsupported { engine: NAME, suite: key.suite() };
-        // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
+        // SAFETY: the CPU has the instructions (`_checked`), the only requirement beyond those of safe
+        // functions.
         let form = unsafe { expand(key, direction) }.ok_or(unsupported)?;
         self.keys.insert(NAME, VaesKey { form, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
-        // What is laid out of the keys of a lot may be of this one.
+        // The laid-out keys of a lot may contain this one.
         if self.keys.remove(key).is_some_and(|key| matches!(key.form, Form::Chained(..))) {
             self.scratch.wipe();
         }
@@ -163,13 +167,14 @@ impl Engine for VaesEngine {
         let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
         let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
         let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
-        // SAFETY: the CPU has the instructions (`_checked`), which is all that this function asks beyond what safe ones do.
+        // SAFETY: the CPU has the instructions (`_checked`), the only requirement beyond those of safe
+        // functions.
         unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
         taken
     }
 }
 
-/// The key in the form that the kernels of its suite take; `None` for a suite that this engine does not do.
+/// The key in the form for the kernels of its suite; `None` for a suite that this engine does not do.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
     if let Some(kind) = chained::Kind::new(key.suite(), direction) {
@@ -178,14 +183,14 @@ fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
     Kind::new(key.suite(), direction).map(|kind| Form::Gcm(ExpandedKey::new(key.key()), kind))
 }
 
-/// Packets of suites that are no AEAD, which wait for others, and where they will be done.
+/// Packets of suites that are no AEAD, collected into lots, and the memory to do them in.
 struct Waiting<'e, 'a> {
     lots: [chained::Lot<'a>; chained::KINDS],
     scratch: &'e mut Scratch,
 }
 
 impl<'a> Waiting<'_, 'a> {
-    /// Takes one more; does it and its like when they are sixteen.
+    /// Adds a packet; runs its lot when that has sixteen.
     #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn push(&mut self, key: &'a ChainedKey, kind: chained::Kind, job: &'a mut Job) {
@@ -198,7 +203,7 @@ impl<'a> Waiting<'_, 'a> {
         }
     }
 
-    /// Does what is left.
+    /// Runs the lots that are left.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn finish(&mut self) {
         for (kind, lot) in chained::Kind::ALL.into_iter().zip(&mut self.lots) {
@@ -209,8 +214,8 @@ impl<'a> Waiting<'_, 'a> {
     }
 }
 
-/// Packets of one kind and class, which wait for others. Some times four, because four are hashed beside the encryption of the next four,
-/// and the end of a long packet beside the encryption of the next.
+/// Packets of one kind and class, collected to be done together. Several times four, because four are hashed
+/// while the next four are encrypted, and the end of a long packet while the next one is encrypted.
 type Lot<'a> = ArrayVec<Packet<'a>, { 4 * SIDE_BY_SIDE }>;
 
 /// The lots of all kinds, those of one vector first.
@@ -219,7 +224,7 @@ type Lots<'a> = [[Lot<'a>; CLASSES]; KINDS];
 /// Classes of packets: of one vector, of two, of three, and longer ones.
 const CLASSES: usize = MAX_SHORT_VECTORS + 1;
 
-/// Does all jobs, each with others of its kind and class, whatever their keys.
+/// Does all jobs, grouped by kind and class, whatever their keys.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run<'a>(
     keys: &'a KeyTable<VaesKey>,
@@ -245,8 +250,8 @@ fn run<'a>(
         };
         let class = vectors(job.text_bytes as usize).min(CLASSES);
         if let Some(packet) = Packet::new(expanded, job) {
-            // Built where it stays. A packet that was built elsewhere would be copied by loads that cover several stores of a moment ago
-            // and wait for them, 19 cycles.
+            // Built in place. A copy of the packet would fail store-to-load forwarding (wide loads over
+            // recent narrow stores), 19 cycles.
             let lot = &mut lots[kind as usize][class - 1];
             lot.push(packet);
             if all_many && class > 1 {
@@ -267,8 +272,9 @@ fn run<'a>(
     }
 }
 
-/// Asks for the keys of all packets of one vector: these are done so fast that to ask for keys when their packets are taken is too late.
-/// For all packets it would be too early: the keys of a batch do not fit beside its packets.
+/// Prefetches the keys of all packets of one vector: these are done so fast that a prefetch when the packet
+/// is taken comes too late. For other packets this would be too early: the keys of a batch do not fit in the
+/// cache beside its packets.
 fn prefetch_short(keys: &KeyTable<VaesKey>, jobs: &[Job]) {
     for job in jobs {
         if vectors(job.text_bytes as usize) == 1
@@ -293,7 +299,7 @@ fn run_lot(kind: Kind, class: usize, all_many: bool, lot: &mut Lot<'_>) {
     lot.clear();
 }
 
-/// Does short packets in fours, those that are no four, and all others, one after the other.
+/// Does short packets in fours; the remaining ones, and all longer packets, one after the other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run_class<const ROUNDS: usize, const OPEN: bool>(class: usize, reach: Reach, lot: &mut Lot<'_>) {

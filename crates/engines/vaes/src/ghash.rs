@@ -1,10 +1,11 @@
 //! GHASH (SP 800-38D 6.3, 6.4): products in GF(2^128) on four lanes, summed before they are reduced.
 //!
-//! GCM writes the coefficient of x^0 into the first bit of a block. Blocks are therefore reversed byte by byte
-//! ([`reflect`]); then the lanes are polynomials with their bits in the opposite order. Carry-less multiplication does not mind
-//! the order, but leaves the product one place short: the hash key is multiplied by x beforehand ([`times_x`]).
-//! (S. Gueron, M. Kounavis: Intel Carry-Less Multiplication Instruction and its Usage for Computing the GCM Mode, 2014; the
-//! reduction by two multiplications is from S. Gueron, AES-GCM software performance, 2013.)
+//! GCM writes the coefficient of x^0 into the first bit of a block. Blocks are therefore reversed byte by
+//! byte ([`reflect`]); then the lanes are polynomials with their bits in the opposite order. Carry-less
+//! multiplication works in either order, but leaves the product one bit short: the hash key is multiplied by
+//! x beforehand ([`times_x`]). (S. Gueron, M. Kounavis: Intel Carry-Less Multiplication Instruction and its
+//! Usage for Computing the GCM Mode, 2014; the reduction by two multiplications is from S. Gueron, AES-GCM
+//! software performance, 2013.)
 
 use crate::memory::load_numbers;
 use core::arch::x86_64::*;
@@ -21,7 +22,7 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// Nothing yet.
+    /// The empty sum.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn zero() -> Self {
@@ -52,7 +53,7 @@ impl Product {
         }
     }
 
-    /// This and the products of a vector of blocks (reflected) and of powers.
+    /// Adds the products of a vector of blocks (reflected) and a vector of powers.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn add(&mut self, blocks: __m512i, powers: &[u128; 4]) {
@@ -64,7 +65,8 @@ impl Product {
         self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128::<0x11>(blocks, powers));
     }
 
-    /// This and the products of two vectors of blocks (reflected) and of powers: a sum of three takes one instruction.
+    /// Adds the products of two vectors of blocks (reflected) and of powers: a sum of three takes one
+    /// instruction.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn add_two(&mut self, blocks: [__m512i; 2], powers: [&[u128; 4]; 2]) {
@@ -109,7 +111,8 @@ impl Product {
         }
     }
 
-    /// In lane 0, the sum of all lanes modulo the field's polynomial; reduced first, because then one vector is summed instead of three.
+    /// In lane 0, the sum of all lanes modulo the field's polynomial; reduced first, so that one vector is
+    /// summed instead of three.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn reduce_sum(self) -> __m512i {

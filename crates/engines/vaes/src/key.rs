@@ -1,4 +1,4 @@
-//! What is computed once per key.
+//! Per-key precomputation.
 
 use crate::aes::{self, MAX_ROUND_KEYS};
 use crate::ghash::{Product, reflect, times_x};
@@ -7,24 +7,25 @@ use core::arch::x86_64::*;
 use testudo_packet::prefetch;
 use zeroize::Zeroize;
 
-/// The highest power of the hash key that is held. One more than a multiple of four: see [`ExpandedKey`].
+/// The highest power of the hash key that is stored. One more than a multiple of four: see [`ExpandedKey`].
 pub(crate) const POWERS: usize = 97;
 
-/// The highest power that is used where keys are many, and seldom near.
+/// The highest power that is used with many keys, which are seldom cached.
 pub(crate) const FEW_POWERS: usize = 17;
 
-/// The powers that a packet of one vector needs: for the AAD, three blocks of text and the lengths.
+/// The powers for a packet of one vector: for the AAD, three blocks of text and the lengths.
 pub(crate) const SHORT_POWERS: usize = 5;
 
 /// Powers of the hash key and round keys, zeroed when dropped; boxed, so that they never move.
 ///
-/// A packet of one vector touches the last five powers and the round keys: four cache lines, because the fifth power begins one. So does the
-/// seventeenth, the first that is used where keys are many: they and the round keys are seven.
+/// A packet of one vector touches the last five powers and the round keys: four cache lines, because the
+/// fifth power begins one. So does the seventeenth, the first that is used with many keys: from it to the end
+/// of the round keys are seven lines.
 #[repr(C, align(64))]
 pub(crate) struct ExpandedKey {
-    /// The powers from [`POWERS`] down to 1, reflected and times x (see [`crate::ghash`]); then the round keys, as in memory: byte 0 is the least
-    /// significant byte of the number. What follows the last block of a text in its vector is zero, whatever it is multiplied by: round keys
-    /// may stand there.
+    /// The powers from [`POWERS`] down to 1, reflected and times x (see [`crate::ghash`]); then the round
+    /// keys, as in memory: byte 0 is the least significant byte of the number. The lanes after the last block
+    /// of a text in its vector are zero, whatever they are multiplied by: they may read round keys.
     table: [u128; POWERS + MAX_ROUND_KEYS],
 }
 
@@ -42,7 +43,7 @@ impl ExpandedKey {
         new
     }
 
-    /// The powers of the hash key, a block as AES gives it.
+    /// The powers of the hash key, which is a block as AES outputs it.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn expand_powers(&mut self, hash_key: __m512i) {
         let mut lanes = [0; 4];
@@ -69,7 +70,8 @@ impl ExpandedKey {
         lanes.zeroize();
     }
 
-    /// The powers from `highest` (at most [`POWERS`]) down, `4 N` of them, four to a vector; anything below the first power.
+    /// `4 N` powers from `highest` (at most [`POWERS`]) down, four to a vector; below the first power,
+    /// arbitrary values.
     #[inline]
     pub(crate) fn powers_from<const N: usize>(&self, highest: usize) -> &[[u128; 4]; N] {
         debug_assert!(
@@ -77,7 +79,7 @@ impl ExpandedKey {
             "power {highest} of {N} vectors"
         );
         let fours = self.table.get(POWERS.wrapping_sub(highest)..).map(|powers| powers.as_chunks::<4>().0);
-        // The callers' powers are in range; the other arm costs less than a panic would.
+        // The callers' powers are in range; the default costs less than a panic would.
         fours.and_then(|fours| fours.first_chunk()).unwrap_or(const { &[[0; 4]; N] })
     }
 
@@ -93,7 +95,7 @@ impl ExpandedKey {
         &self.table[POWERS + round]
     }
 
-    /// Asks for what a packet needs whose hash begins with power `highest`.
+    /// Prefetches what is needed for a packet whose hash begins with power `highest`.
     #[inline]
     pub(crate) fn prefetch(&self, highest: usize) {
         prefetch(&self.table[POWERS - highest.min(POWERS)..]);

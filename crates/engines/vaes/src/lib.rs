@@ -1,5 +1,5 @@
-//! AES-GCM and AES-CBC with HMAC-SHA-1 of our own, for packets, in 512-bit vectors. Of GCM four short packets at a time, or long
-//! ones in a relay; of the others sixteen.
+//! AES-GCM and AES-CBC with HMAC-SHA-1 of our own, for packets, in 512-bit vectors: GCM for four short
+//! packets at a time, or long ones in a relay; the others for sixteen.
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, jobs sorted by what kernel they need
@@ -16,33 +16,37 @@
 //!   sha1      SHA-1 of sixteen messages, one in each 32-bit lane
 //!   cbc       encryption of sixteen packets, one in each 128-bit lane of four vectors; decryption of one
 //!
-//!   memory    every load and store, fenced: the only room with unsafe code but for the calls in `engine`
+//!   memory    every load and store, fenced: the only module with unsafe code except the calls in `engine`
 //! ```
 //!
-//! **GCM's stream.** GCM (NIST SP 800-38D) encrypts the counter block J0 for the tag, and the ones that follow it for the text. A
-//! vector holds four blocks, so J0 and the text's first 48 bytes fill the first vector. Where J0 stands in the key stream, the
-//! AAD stands in what is hashed: both are always exactly one block in ESP, and nothing is left over. So vector `v` covers
-//! the bytes `64 v - 16 .. 64 v + 48` of the text, and a packet of 46 bytes with its two trailer bytes is one vector.
+//! **GCM's stream.** GCM (NIST SP 800-38D) encrypts the counter block J0 for the tag, and the following ones
+//! for the text. A vector holds four blocks, so J0 and the text's first 48 bytes fill the first vector. The
+//! AAD has the position in the hash input that J0 has in the key stream: in ESP both are always exactly one
+//! block, and nothing is left over. So vector `v` covers the bytes `64 v - 16 .. 64 v + 48` of the text, and
+//! a packet of 46 bytes with its two trailer bytes is one vector.
 //!
-//! **Why GCM is faster than a library called per packet**: no call, no context in memory, nothing per packet but the packet. Four
-//! packets share each load of a round key and the reduction at the end. And the hash of one chunk, or of four packets, is computed
-//! between the AES rounds of the next, whichever packet that is: the CPU's schedulers hold fewer instructions than either takes, so that one behind the
-//! other would also run one behind the other.
+//! **Why GCM is faster than a library called per packet**: no call, no context in memory, no per-packet work
+//! other than the packet. Four packets share each load of a round key and the reduction at the end. And the
+//! hash of one chunk, or of four packets, is computed between the AES rounds of the next, whichever packet
+//! that belongs to: the CPU's schedulers hold fewer instructions than either takes, so that the two would not
+//! overlap if they were issued one after the other.
 //!
-//! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that only a burst fills the vectors,
-//! and the CPU has two ports for vectors of 512 bits, of which AES can use one. SHA-1 of a block and AES of the chunk behind it go
-//! side by side, a round of the one behind two rounds of the other. Sixteen packets go from encryption to the ICV in one piece, while
-//! they are in the first cache.
+//! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that
+//! only a burst fills the vectors, and the CPU has two ports for vectors of 512 bits, of which AES can use
+//! one. SHA-1 of a block and AES of the chunk after it are interleaved, one AES round after every two of
+//! SHA-1. Sixteen packets go from encryption to the ICV in one pass, while they are in the L1 cache.
 //!
-//! What the CPU must have: AVX-512 (F, BW, DQ, VL), VAES, VPCLMULQDQ, BMI2 (Intel since Ice Lake, AMD since Zen 4). Elsewhere
-//! [`VaesEngine::open`] says what is missing.
+//! What the CPU must have: AVX-512 (F, BW, DQ, VL), VAES, VPCLMULQDQ, BMI2 (Intel since Ice Lake, AMD since
+//! Zen 4). Elsewhere [`VaesEngine::open`] says what is missing.
 //!
-//! Timing depends on lengths only: AES and the products are single instructions without tables, and ICVs are compared as a whole.
+//! Timing depends on lengths only: AES and the products are single instructions without tables, and ICVs are
+//! compared as a whole.
 //!
-//! Keys are zeroed when they are removed, as they were installed and as they were laid out for sixteen lanes. What passes through
-//! registers and the stack while a packet is done is not wiped.
+//! Keys are zeroed when they are removed, both as installed and as laid out for sixteen lanes. Values in
+//! registers and on the stack while a packet is done are not wiped.
 //!
-//! Deliberately missing: other suites, a way for a few packets of CBC (they take as long as sixteen), texts beyond 65,535 bytes, asynchrony.
+//! Deliberately missing: other suites, a fast path for a few packets of CBC (they take as long as sixteen),
+//! texts beyond 65,535 bytes, asynchrony.
 
 #[cfg(target_arch = "x86_64")]
 mod aes;

@@ -9,15 +9,15 @@ use crate::memory::{
 use crate::packet::Packet;
 use core::arch::x86_64::*;
 
-/// Vectors that are encrypted at a time: as many as hide the latency of one AES round.
+/// Vectors that are encrypted at a time: enough to hide the latency of one AES round.
 const CHUNK: usize = 4;
 
-/// How far a hash reaches before it is reduced.
+/// How many blocks a hash covers before it is reduced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// As far as there are powers: for keys that are near, their powers too.
+    /// As many as there are powers: for cached keys.
     Far,
-    /// One chunk: a reduction for each, which takes less time than powers from far away.
+    /// Few: a reduction for each chunk, which takes less time than loading powers that are not cached.
     Near,
 }
 
@@ -30,10 +30,10 @@ impl Reach {
         }
     }
 
-    /// The power of the next block when `blocks` follow.
+    /// The power of the next block when `blocks` remain.
     ///
-    /// While more than the powers remain, the hash is reduced after as many whole chunks as the powers are enough for, the lengths aside: some
-    /// text always comes after that, and the lengths never stand alone.
+    /// While more blocks than powers remain, the hash is reduced after as many whole chunks as the powers are
+    /// enough for, the lengths aside: some text always follows, and the lengths never come alone.
     #[inline]
     fn first_power(self, blocks: usize) -> usize {
         let (powers, chunk) = (self.powers(), 4 * CHUNK);
@@ -41,11 +41,12 @@ impl Reach {
     }
 }
 
-/// Four counter blocks but for their nonces.
+/// Four counter blocks without their nonces.
 #[repr(align(64))]
 struct Counters([u8; VECTOR_BYTES]);
 
-/// The counters of the first vectors, all that packets of common sizes need: a load instead of three instructions.
+/// The counters of the first vectors, enough for packets of common sizes: a load instead of three
+/// instructions.
 static COUNTERS: [Counters; 24] = {
     let mut vectors = [const { Counters([0; _]) }; 24];
     // Fewer than 256: the counter is the block's last byte. The first is 1.
@@ -57,35 +58,35 @@ static COUNTERS: [Counters; 24] = {
     vectors
 };
 
-/// A packet on its way.
+/// A packet in progress.
 struct Stream<'p, 'j, const ROUNDS: usize, const OPEN: bool> {
     packet: &'p mut Packet<'j>,
-    /// The nonce, and the first round key added to it.
+    /// The nonce XOR the first round key.
     start: __m512i,
-    /// The next vector.
+    /// Index of the next vector.
     vector: usize,
     /// Blocks to be hashed from the pending ones on, the lengths included.
     blocks: usize,
     /// The power that the first of them is multiplied by.
     power: usize,
     reach: Reach,
-    /// What the hash of all that was before adds to the next block: at first, the AAD.
+    /// What the hash so far adds to the next block: at first, the AAD.
     carry: __m512i,
     hash: Hash<'j>,
 }
 
-/// The hash of a packet, on its way.
+/// The hash of a packet, in progress.
 struct Hash<'j> {
     /// The hash since the last reduction.
     product: Product,
-    /// A chunk that was encrypted and is to be hashed, and the powers that go with it.
+    /// A chunk that was encrypted and is to be hashed, and its powers.
     pending: [__m512i; CHUNK],
     powers: &'j [[u128; 4]; CHUNK],
 }
 
-/// A packet that was encrypted or decrypted, and that lacks the hash of its last chunk, and its ICV.
+/// A packet that was encrypted or decrypted, and lacks the hash of its last chunk, and its ICV.
 struct Ending<'p, 'j> {
-    /// `None` before the first packet: hashing nothing is less to get wrong than two kinds of chunks.
+    /// `None` before the first packet: hashing nothing is simpler than a second kind of chunk.
     packet: Option<&'p mut Packet<'j>>,
     /// The first block of its key stream.
     first: __m128i,
@@ -94,8 +95,8 @@ struct Ending<'p, 'j> {
 
 /// Seals or opens packets, each under a key of `ROUNDS` rounds.
 ///
-/// The last chunk of a packet is hashed while the first one of the next is encrypted. Neither waits for the other, so that the CPU
-/// does both at a time.
+/// The last chunk of a packet is hashed while the first one of the next is encrypted. The two are
+/// independent, so that the CPU overlaps them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packets: &mut [Packet<'_>], reach: Reach) {
     let mut before = Ending { packet: None, first: _mm_setzero_si128(), hash: Hash::nothing() };
@@ -108,7 +109,7 @@ pub(crate) fn run<const ROUNDS: usize, const OPEN: bool>(packets: &mut [Packet<'
 }
 
 impl Hash<'_> {
-    /// Of nothing.
+    /// The hash of nothing.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn nothing() -> Self {
@@ -125,7 +126,8 @@ impl Hash<'_> {
 }
 
 impl Ending<'_, '_> {
-    /// Ends the packet's job, nothing of it pending any more. `LAST` makes the function anew for its other caller (see [`crate::short`]).
+    /// Ends the packet's job when nothing of it is pending. `LAST` gives the other caller its own instance of
+    /// the function (see [`crate::short`]).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn end<const OPEN: bool, const LAST: bool>(self) {
@@ -138,7 +140,8 @@ impl Ending<'_, '_> {
 }
 
 impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN> {
-    /// Encrypts or decrypts one packet, and hashes it but for its last chunk; hashes the last chunk of the packet before, and ends it.
+    /// Encrypts or decrypts one packet, and hashes all but its last chunk; hashes the last chunk of the
+    /// previous packet, and ends it.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn run(packet: &'p mut Packet<'j>, reach: Reach, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
@@ -191,7 +194,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.ending(_mm512_castsi512_si128(stream[0]))
     }
 
-    /// Adds key stream to the first chunk, whose first vector does not belong to the text as a whole.
+    /// Adds key stream to the first chunk, whose first vector is only partly text.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn first_chunk(&mut self, stream: [__m512i; CHUNK]) {
@@ -201,7 +204,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.pend([first, rest[0], rest[1], rest[2]]);
     }
 
-    /// Does the next chunk, all text, but for its hash, and hashes the one before.
+    /// Encrypts or decrypts the next chunk, all text, and hashes the previous one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn next_chunk(&mut self) {
@@ -210,7 +213,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.pend(hashed);
     }
 
-    /// Does the last `N` vectors but for their hash, and hashes the chunk before.
+    /// Encrypts or decrypts the last `N` vectors, and hashes the previous chunk.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn last_chunk<const N: usize>(&mut self) {
@@ -218,11 +221,12 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.edges(stream);
     }
 
-    /// Adds key stream to `N` vectors that may not belong to the text as a whole, up to its end.
+    /// Adds key stream to `N` vectors, which may be only partly text, up to its end.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn edges<const N: usize>(&mut self, stream: [__m512i; N]) {
-        // Shorter chunks stand at the end: what is before them is nothing, whatever it is multiplied by.
+        // Vectors of a shorter chunk are at the end: those before them are zero, whatever they are multiplied
+        // by.
         let mut hashed = [_mm512_setzero_si512(); CHUNK];
         for v in 0..N {
             hashed[CHUNK - N + v] = reflect(self.edge(self.vector + v, stream[v]));
@@ -232,14 +236,14 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.hash.powers = self.packet.key.powers_from(self.power + 4 * (CHUNK - N));
     }
 
-    /// The packet, when nothing of it is to be encrypted any more.
+    /// The packet, when nothing of it remains to be encrypted.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn ending(self, first: __m128i) -> Ending<'p, 'j> {
         Ending { packet: Some(self.packet), first, hash: self.hash }
     }
 
-    /// Takes a chunk to be hashed.
+    /// Makes a chunk the pending one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn pend(&mut self, mut hashed: [__m512i; CHUNK]) {
@@ -253,14 +257,14 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         self.vector += CHUNK;
     }
 
-    /// Adds key stream to `N` whole vectors of text from byte `start` on; returns what is to be hashed of them.
+    /// Adds key stream to `N` whole vectors of text from byte `start` on; returns their hash input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn whole<const N: usize>(&mut self, start: usize, stream: &[__m512i; N]) -> [__m512i; N] {
         let mut hashed = *stream;
         let vectors =
             self.packet.text.get_mut(start..).and_then(|text| text.as_chunks_mut().0.first_chunk_mut());
-        // Always there: the caller has counted the vectors.
+        // Always `Some`: the caller has counted the vectors.
         let Some(vectors): Option<&mut [[u8; VECTOR_BYTES]; N]> = vectors else { return hashed };
         for v in 0..N {
             let text = load(&vectors[v]);
@@ -271,7 +275,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         hashed
     }
 
-    /// The counters of the next `N` vectors, where they stand in counter blocks.
+    /// The counters of the next `N` vectors, at their position in counter blocks.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn counters<const N: usize>(&self) -> [__m512i; N] {
@@ -298,7 +302,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         counters
     }
 
-    /// The key stream for the next `N` vectors; the chunk before is hashed between the rounds.
+    /// The key stream for the next `N` vectors; the previous chunk is hashed between the rounds.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn key_stream_hashing<const N: usize, const CALLER: usize>(&mut self) -> [__m512i; N] {
@@ -309,8 +313,8 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         stream
     }
 
-    /// The key stream for the next `N` vectors; what is pending of `hash` is hashed between the rounds. `CALLER` makes the function anew for
-    /// each caller (see [`crate::short`]).
+    /// The key stream for the next `N` vectors; the pending part of `hash` is hashed between the rounds. A
+    /// different `CALLER` gives each caller its own instance of the function (see [`crate::short`]).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn key_stream<const N: usize, const CALLER: usize>(&self, hash: &mut Hash<'_>) -> [__m512i; N] {
@@ -331,7 +335,8 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         states
     }
 
-    /// Two or three rounds, a quarter of all but the last two; beside them, hashes the pending vector `TURN`.
+    /// Two or three rounds, a quarter of all but the last two; interleaved with hashing the pending vector
+    /// `TURN`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn turn<const N: usize, const CALLER: usize, const TURN: usize>(
@@ -352,7 +357,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         }
     }
 
-    /// Accounts for the hash of a chunk.
+    /// Accounts for a hashed chunk.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn hashed_chunk(&mut self) {
@@ -365,7 +370,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         }
     }
 
-    /// Adds key stream to a vector that may not belong to the text as a whole; returns what is to be hashed of it.
+    /// Adds key stream to a vector that may be only partly text; returns its hash input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn edge(&mut self, vector: usize, stream: __m512i) -> __m512i {
@@ -376,7 +381,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
     }
 }
 
-/// The rounds from `from` on, up to `to` without it.
+/// The rounds from `from` up to `to`, exclusive.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn rounds<const N: usize>(key: &ExpandedKey, states: &mut [__m512i; N], from: usize, to: usize) {

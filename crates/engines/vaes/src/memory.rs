@@ -1,7 +1,7 @@
 //! Every load and store of vectors, as functions that cannot leave the memory of their arguments.
 //!
-//! Loads and stores at the edges of a text are masked: bytes outside the mask are neither read nor written, whatever the
-//! address, and reading them gives zero.
+//! Loads and stores at the edges of a text are masked: bytes outside the mask are neither read nor written,
+//! whatever the address, and reading them gives zero.
 
 use core::arch::x86_64::*;
 use core::marker::PhantomData;
@@ -9,10 +9,10 @@ use core::marker::PhantomData;
 /// Bytes of a vector.
 pub(crate) const VECTOR_BYTES: usize = 64;
 
-/// Bytes of the first vector that stand before the text: J0 in the key stream, the AAD in what is hashed.
+/// Bytes of the first vector that precede the text: J0 in the key stream, the AAD in the hash input.
 pub(crate) const BEFORE_TEXT: usize = 16;
 
-/// How many vectors a text of `text_bytes` and the block before it take; at least one.
+/// Number of vectors of a text of `text_bytes` and the block before it; at least one.
 pub(crate) const fn vectors(text_bytes: usize) -> usize {
     (text_bytes + BEFORE_TEXT).div_ceil(VECTOR_BYTES)
 }
@@ -28,13 +28,14 @@ pub(crate) fn mask(text_bytes: usize, vector: usize) -> u64 {
     if vector == 0 { below_end & (u64::MAX << BEFORE_TEXT) } else { below_end }
 }
 
-/// Vector `vector` of a text, zero where it does not belong to the text.
+/// Vector `vector` of a text; bytes outside the text are zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn load_edge(text: &[u8], vector: usize) -> __m512i {
     let start = text.as_ptr().wrapping_add(vector * VECTOR_BYTES).wrapping_sub(BEFORE_TEXT);
-    // SAFETY: byte i of the vector is byte `64 vector - 16 + i` of the text, and the mask has exactly the bits for which that is
-    // inside of `text`; the others are not accessed. A safe slice would need a copy for what is shorter than a vector.
+    // SAFETY: byte i of the vector is byte `64 vector - 16 + i` of the text, and the mask has exactly the
+    // bits for which that is inside `text`; other bytes are not accessed. A safe slice would need a copy
+    // where less than a vector is left.
     unsafe { _mm512_maskz_loadu_epi8(mask(text.len(), vector), start.cast()) }
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn store_numbers(to: &mut [u128; 4], value: __m512i) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn load_prefix(from: &[u8]) -> __m512i {
-    // SAFETY: the mask admits no byte behind `from`; the others are not accessed.
+    // SAFETY: the mask admits no byte after the end of `from`; the others are not accessed.
     unsafe { _mm512_maskz_loadu_epi8(prefix_mask(from.len()), from.as_ptr().cast()) }
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn store_prefix(to: &mut [u8], value: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(to.as_mut_ptr().cast(), prefix_mask(to.len()), value) }
 }
 
-/// The first `bytes` of a vector.
+/// Mask of the first `bytes` of a vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn prefix_mask(bytes: usize) -> u64 {
@@ -172,7 +173,7 @@ pub(crate) fn gather_blocks(chunks: &[&mut [u8; VECTOR_BYTES]; 16], vector: usiz
     _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(two, from(c)), from(d))
 }
 
-/// Writes the lanes of a vector where [`gather_blocks`] takes them from.
+/// Stores the lanes of a vector to where [`gather_blocks`] loads them from.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn scatter_blocks(
@@ -188,7 +189,8 @@ pub(crate) fn scatter_blocks(
     store_block(&mut d.as_chunks_mut::<16>().0[block], _mm512_extracti32x4_epi32::<3>(value));
 }
 
-/// What sixteen packets have in common: as many bytes as the shortest one has. The same part of each is found with one check, not sixteen.
+/// Sixteen packets, as far as the shortest one reaches. The same range of each is found with one check, not
+/// sixteen.
 pub(crate) struct Columns<'a> {
     starts: [*mut u8; 16],
     bytes: usize,
@@ -201,19 +203,19 @@ impl<'a> Columns<'a> {
         Self { starts: packets.map(<[u8]>::as_mut_ptr), bytes, packets: PhantomData }
     }
 
-    /// The 64 bytes from `at` on of each packet; `None` if they are not inside of all packets.
+    /// The 64 bytes from `at` on of each packet; `None` if they are not inside all packets.
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Option<SharedParts<'_>> {
         if at.checked_add(VECTOR_BYTES)? > self.bytes {
             return None;
         }
-        // SAFETY: each packet is borrowed for longer than `self` is here, and has `bytes` bytes, in which the part is, as was just checked.
-        // `self` gives nothing out to be changed as long as it is borrowed.
+        // SAFETY: each packet is borrowed for longer than `self` is here, and has `bytes` bytes, in which the
+        // range is, as just checked. While `self` is borrowed it gives out nothing mutable.
         Some(self.starts.map(|start| unsafe { &*start.add(at).cast_const().cast() }))
     }
 
-    /// The 64 bytes from `shared` on of each packet, to be read, and those from `exclusive` on, to be changed; `None` if they overlap,
-    /// or are not inside of all packets.
+    /// The 64 bytes from `shared` on of each packet, to be read, and those from `exclusive` on, to be
+    /// changed; `None` if they overlap, or are not inside all packets.
     #[inline]
     pub(crate) fn parts(
         &mut self,
@@ -224,8 +226,9 @@ impl<'a> Columns<'a> {
         {
             return None;
         }
-        // SAFETY: each packet is borrowed exclusively for longer than `self` is here, and has `bytes` bytes. Both parts are inside of
-        // them and do not overlap, as was just checked. What was given out before is not borrowed any more, `self` being so exclusively.
+        // SAFETY: each packet is borrowed exclusively for longer than `self` is here, and has `bytes` bytes.
+        // Both ranges are inside them and do not overlap, as just checked. Earlier borrows have ended, since
+        // `self` is borrowed exclusively.
         Some(unsafe {
             (
                 self.starts.map(|start| &*start.add(shared).cast_const().cast()),

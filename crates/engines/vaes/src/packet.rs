@@ -1,4 +1,4 @@
-//! What a kernel needs to know of a job.
+//! A job in the form that kernels take.
 
 use crate::key::ExpandedKey;
 use crate::memory::{load_block, load_twelve, store_block};
@@ -8,7 +8,7 @@ use testudo_crypto::{Aad, Job, JobStatus};
 /// Bytes of every ICV here.
 pub(crate) const ICV_BYTES: usize = 16;
 
-/// One packet under its key, its job taken apart.
+/// One packet, its key and the parts of its job.
 pub(crate) struct Packet<'a> {
     pub(crate) key: &'a ExpandedKey,
     pub(crate) text: &'a mut [u8],
@@ -34,7 +34,7 @@ impl<'a> Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// How many blocks are hashed: the AAD, the text, the lengths.
+    /// Number of blocks to hash: the AAD, the text, the lengths.
     #[inline]
     pub(crate) fn blocks(&self) -> usize {
         self.text.len().div_ceil(16) + 2
@@ -47,23 +47,23 @@ impl Packet<'_> {
         load_twelve(self.nonce)
     }
 
-    /// The first block that is hashed.
+    /// The first block of the hash input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn aad(&self) -> __m128i {
         load_twelve(self.aad.padded())
     }
 
-    /// The last block that is hashed, reflected: the lengths of AAD and text in bits (SP 800-38D 7.1).
+    /// The last block of the hash input, reflected: the lengths of AAD and text in bits (SP 800-38D 7.1).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn lengths(&self) -> __m128i {
         _mm_set_epi64x(self.aad.bits().cast_signed(), (self.text.len() as u64 * 8).cast_signed())
     }
 
-    /// Ends the job, whose ICV should be `icv`: writes it, or judges what was received.
+    /// Ends the job, whose ICV should be `icv`: writes it, or compares it with the one received.
     ///
-    /// All bytes are compared at once, in time that depends on nothing.
+    /// All bytes are compared at once, in constant time.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn end<const OPEN: bool>(&mut self, icv: __m128i) {
@@ -81,7 +81,7 @@ impl Packet<'_> {
     }
 }
 
-/// Leaves nothing of what was decrypted.
+/// Wipes the decrypted text.
 #[cold]
 #[inline(never)]
 fn refuse(text: &mut [u8], status: &mut JobStatus) {

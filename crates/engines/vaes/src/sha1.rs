@@ -1,10 +1,10 @@
 //! SHA-1 (FIPS 180-4) of sixteen messages, one in each 32-bit lane.
 //!
-//! What is done in the lanes is always the same, whatever the messages' lengths: a message that has ended keeps its state, because the sum
-//! at the end of a block is masked.
+//! The instructions are the same whatever the messages' lengths: a message that has ended keeps its state,
+//! because the sum at the end of a block is masked.
 //!
-//! A round takes seven vector instructions and the schedule three, for which the CPU has two ports of 512 bits. AES occupies one of
-//! them: where there is something to encrypt, a round of AES stands between every two of SHA-1.
+//! A round takes seven vector instructions and the schedule three, for which the CPU has two ports of 512
+//! bits. AES occupies one of them: during encryption, a round of AES is placed between every two of SHA-1.
 
 use crate::cbc::{Encryption, LANES};
 use crate::memory::{load, load_words, store_blocks, store_words};
@@ -25,7 +25,7 @@ pub(crate) type States = [__m512i; STATE_WORDS];
 /// Sixteen words of each message.
 type Words = [__m512i; 16];
 
-/// The states that are written down as words.
+/// Loads the states.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn load_states(from: &[[u32; LANES]; STATE_WORDS]) -> States {
@@ -46,8 +46,8 @@ pub(crate) fn lay_out(
     }
 }
 
-/// All rounds of a block. Behind each round, what `$beside` is for it. `$caller` makes the rounds' functions anew for each caller, which
-/// they are then compiled into.
+/// All rounds of a block, each followed by its `$beside`. A different `$caller` gives each caller its own
+/// instance of the rounds' functions, so that they are inlined.
 macro_rules! rounds {
     ($caller:literal, $v:ident, $words:ident, $beside:ident) => {
         rounds!(@each $caller, $v, $words, $beside:
@@ -64,12 +64,12 @@ macro_rules! rounds {
     };
 }
 
-/// Nothing beside a round.
+/// A `$beside` that does nothing.
 macro_rules! nothing {
     ($t:literal) => {};
 }
 
-/// Adds a block to each message of `active`.
+/// Hashes a block of each message of `active`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn compress(states: &mut States, active: __mmask16, blocks: &[&[u8; BLOCK_BYTES]; LANES]) {
     let (mut v, mut words) = (*states, transpose::<0>(blocks));
@@ -77,8 +77,8 @@ pub(crate) fn compress(states: &mut States, active: __mmask16, blocks: &[&[u8; B
     add(states, active, v);
 }
 
-/// Adds a block to each message of `active`, and encrypts four blocks of each packet of `encryption`: after every second round of SHA-1,
-/// one of AES.
+/// Hashes a block of each message of `active`, and encrypts four blocks of each packet of `encryption`: after
+/// every second round of SHA-1, one of AES.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn compress_and_encrypt(
     states: &mut States,
@@ -100,10 +100,11 @@ pub(crate) fn compress_and_encrypt(
     add(states, active, v);
 }
 
-/// What messages end with that consist of a block, which `states` were made of, and the digests `inner`: HMAC's second half.
+/// HMAC's second half: hashes the digests `inner` as the last block of messages whose first block gave
+/// `states`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn finish(states: &mut States, inner: &States) {
-    // One block was before it. The digest has 20 bytes; the length is in bits.
+    // One block precedes it. The digest has 20 bytes; the length is in bits.
     const BITS: i32 = (64 + 20) * 8;
     let zero = _mm512_setzero_si512();
     let (end, bits) = (_mm512_set1_epi32(i32::MIN), _mm512_set1_epi32(BITS));
@@ -114,7 +115,7 @@ pub(crate) fn finish(states: &mut States, inner: &States) {
     add(states, u16::MAX, v);
 }
 
-/// What ends each block of those that are `active`.
+/// The addition at the end of a block, for messages of `active`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn add(states: &mut States, active: __mmask16, v: States) {
@@ -123,7 +124,8 @@ fn add(states: &mut States, active: __mmask16, v: States) {
     }
 }
 
-/// Round `T`, after which each letter is the next one's place (FIPS 180-4 6.1.2), and the word that round `T + 16` will take.
+/// Round `T`, after which the letters change roles (FIPS 180-4 6.1.2), and the schedule's word for the round
+/// 16 later.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn round<const CALLER: usize, const T: usize>(v: &mut States, words: &mut Words) {
@@ -145,11 +147,11 @@ fn round<const CALLER: usize, const T: usize>(v: &mut States, words: &mut Words)
     }
 }
 
-/// The words of sixteen blocks: word by word what stood block by block, in the order of numbers.
+/// Transposes sixteen blocks into their words, in the order of numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn transpose<const CALLER: usize>(blocks: &[&[u8; BLOCK_BYTES]; LANES]) -> Words {
-    // Four blocks to four vectors, of which each lane of 128 bits has one word of the four.
+    // Four blocks to four vectors, each 128-bit lane of which has one word of the four.
     macro_rules! four {
         ($a:literal $b:literal $c:literal $d:literal) => {{
             let [a, b, c, d] = [load(blocks[$a]), load(blocks[$b]), load(blocks[$c]), load(blocks[$d])];
@@ -165,7 +167,7 @@ fn transpose<const CALLER: usize>(blocks: &[&[u8; BLOCK_BYTES]; LANES]) -> Words
     }
     let [p, q, r, s] = [four!(0 1 2 3), four!(4 5 6 7), four!(8 9 10 11), four!(12 13 14 15)];
     let swap = _mm512_broadcast_i32x4(_mm_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
-    // Lanes of 128 bits to their words: lane l of vector k has word 4 l + k.
+    // 128-bit lanes to their words: lane l of vector k has word 4 l + k.
     macro_rules! words {
         ($k:literal) => {{
             let [even, odd] =
@@ -185,7 +187,7 @@ fn transpose<const CALLER: usize>(blocks: &[&[u8; BLOCK_BYTES]; LANES]) -> Words
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
-/// The first twelve bytes of each digest, and what follows them is zero.
+/// The first twelve bytes of each digest, followed by zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn first_bytes(states: &States, digests: &mut [[[u8; 16]; 4]; 4]) {
@@ -267,7 +269,7 @@ mod tests {
         let blocks: Vec<[[u8; 64]; LANES]> =
             (0..5).map(|_| [(); LANES].map(|()| [(); 64].map(|()| random()))).collect();
         let actives = [0xFFFF, 0xFFFF, 0x0F5A, 0x0000, 0x8001];
-        // SAFETY: the CPU has the instructions, as was just asked.
+        // SAFETY: the CPU has the instructions, as just checked.
         let words = unsafe { compressed(&blocks, &actives) };
         for lane in 0..LANES {
             let mut state = INITIAL;

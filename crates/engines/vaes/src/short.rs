@@ -1,9 +1,10 @@
-//! Short packets, four side by side.
+//! Short packets, four in parallel.
 //!
-//! The code here and in [`crate::long`] is written so that the compiler keeps all vectors in registers. Functions belong to a generic type
-//! (or have a parameter for nothing else), so that each is made anew for each kind of packets, is called once, and is therefore
-//! compiled into its caller. And there are loops and no closures, because a closure that is handed to the standard library stays a
-//! call: the library is compiled without these instructions.
+//! The code here and in [`crate::long`] is written so that the compiler keeps all vectors in registers.
+//! Functions belong to a generic type (or have an otherwise unused parameter), so that each kind of packets
+//! has its own instance, which is called once and therefore inlined. And there are loops and no closures,
+//! because a closure that is passed to the standard library stays a call: the library is compiled without
+//! these instructions.
 
 use crate::aes::{in_step, round_key};
 use crate::ghash::{Product, reflect};
@@ -12,13 +13,15 @@ use crate::memory::{load_edge, load_number, load_numbers, mask, store_edge};
 use crate::packet::Packet;
 use core::arch::x86_64::*;
 
-/// The packets that are done at a time, one to a lane when it comes to tags.
+/// The packets that are done at a time, one to a lane in the tags' vectors.
 pub(crate) const SIDE_BY_SIDE: usize = 4;
 
-/// The most vectors of a packet that is done beside others; from four on, a packet has enough to do by itself.
+/// The longest packet, in vectors, that is done with others; from four vectors on, a packet keeps the CPU
+/// busy by itself.
 pub(crate) const MAX_SHORT_VECTORS: usize = 3;
 
-/// Seals or opens those of the packets, each of `VECTORS` vectors and under a key of `ROUNDS` rounds, that make up fours.
+/// Seals or opens the packets as far as they make up fours, each of `VECTORS` vectors and under a key of
+/// `ROUNDS` rounds.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 pub(crate) fn run<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize>(packets: &mut [Packet<'_>]) {
     let Some((first, others)) = packets.split_first() else { return };
@@ -29,22 +32,23 @@ pub(crate) fn run<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize>(p
     }
 }
 
-/// The code for one kind of packets. With `ONE_KEY`, all have the first one's key, whose round keys are then loaded once for four packets.
+/// The code for one kind of packets. With `ONE_KEY`, all have the first one's key, whose round keys are then
+/// loaded once for four packets.
 struct Short<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY: bool>;
 
 type Four<'j> = [Packet<'j>; SIDE_BY_SIDE];
 
 /// Four packets that were encrypted or decrypted and are to be hashed.
 struct Encrypted<'p, 'j, const VECTORS: usize> {
-    /// `None` before the first four: hashing nothing is less to get wrong than two kinds of steps.
+    /// `None` before the first four: hashing nothing is simpler than a second kind of step.
     packets: Option<&'p mut Four<'j>>,
     /// The first blocks of their key streams.
     first_blocks: [__m128i; SIDE_BY_SIDE],
-    /// What is hashed of them but for the lengths, reflected.
+    /// Their hash input without the lengths, reflected.
     hashed: [[__m512i; VECTORS]; SIDE_BY_SIDE],
-    /// The powers that go with it.
+    /// The powers for it.
     powers: [&'p [[u128; 4]; VECTORS]; SIDE_BY_SIDE],
-    /// What was hashed of each.
+    /// The hash of each so far.
     products: [Product; SIDE_BY_SIDE],
     /// The product of the lengths, one packet to a lane.
     lengths: Product,
@@ -53,7 +57,8 @@ struct Encrypted<'p, 'j, const VECTORS: usize> {
 impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY: bool>
     Short<ROUNDS, OPEN, VECTORS, ONE_KEY>
 {
-    /// Four packets are hashed while the next four are encrypted. Neither waits for the other, so that the CPU does both at a time.
+    /// Four packets are hashed while the next four are encrypted. The two are independent, so that the CPU
+    /// overlaps them.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn run(packets: &mut [Packet<'_>]) {
         let mut before = Self::nothing();
@@ -80,7 +85,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         }
     }
 
-    /// Encrypts or decrypts four packets; hashes and ends the four before.
+    /// Encrypts or decrypts four packets; hashes and ends the previous four.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn step<'p, 'j>(
@@ -96,7 +101,8 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
             starts[k] = _mm512_xor_si512(nonce, round_key(keys[k], 0));
             now.powers[k] = keys[k].powers_from(packets[k].blocks());
         }
-        // Written out, because a loop of this size would not be unrolled, and would keep the vectors in memory.
+        // Written out, because the compiler would not unroll a loop of this size, and would keep the vectors
+        // in memory.
         Self::vector::<0>(packets, keys, starts, &mut before, &mut now);
         if VECTORS > 1 {
             Self::vector::<1>(packets, keys, starts, &mut before, &mut now);
@@ -110,7 +116,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         now
     }
 
-    /// Encrypts or decrypts one vector of each packet, and hashes a part of the packets before.
+    /// Encrypts or decrypts one vector of each packet, and hashes a part of the previous packets.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn vector<const VECTOR: usize>(
@@ -139,7 +145,8 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         }
     }
 
-    /// Two or three rounds, a quarter of all but the last two; beside them, hashes one vector of one of the packets before.
+    /// Two or three rounds, a quarter of all but the last two; interleaved with hashing one vector of one of
+    /// the previous packets.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn turn<const VECTOR: usize, const TURN: usize>(
@@ -165,7 +172,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         }
     }
 
-    /// Adds key stream to a vector of a packet; returns what is to be hashed of it, the AAD in its place.
+    /// Adds key stream to a vector of a packet; returns its hash input, with the AAD in its place.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn apply(packet: &mut Packet<'_>, vector: usize, stream: __m512i) -> __m512i {
@@ -179,7 +186,8 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         reflect(_mm512_or_si512(sealed, _mm512_zextsi128_si512(packet.aad())))
     }
 
-    /// Ends the jobs of packets that were hashed but for the lengths. `LAST` makes the function anew for its other caller.
+    /// Ends the jobs of packets that were hashed except for the lengths. `LAST` gives the other caller its
+    /// own instance of the function.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn end<const LAST: bool>(encrypted: Encrypted<'_, '_, VECTORS>) {
@@ -215,7 +223,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
     }
 }
 
-/// The rounds from `from` on, up to `to` without it, of each packet under its key.
+/// The rounds from `from` up to `to`, exclusive, of each packet under its key.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn rounds(keys: [&ExpandedKey; SIDE_BY_SIDE], states: &mut [__m512i; SIDE_BY_SIDE], from: usize, to: usize) {
@@ -226,11 +234,11 @@ fn rounds(keys: [&ExpandedKey; SIDE_BY_SIDE], states: &mut [__m512i; SIDE_BY_SID
     }
 }
 
-/// The counters of vector `vector`, from 1 on, where they stand in counter blocks.
+/// The counters of vector `vector`, from 1 on, at their position in counter blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn counters(vector: usize) -> __m512i {
-    // Fewer than 256 blocks are in a short packet: the counter is its last byte.
+    // A short packet has fewer than 256 blocks: the counter is its last byte.
     #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a small number")]
     let first = 4 * vector as i32;
     let word = |lane: i32| (first + lane) << 24;
