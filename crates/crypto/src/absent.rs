@@ -13,7 +13,8 @@ pub trait Reason {
     const REASON: &'static str;
 }
 
-/// An engine that can be named and never opened: a crate whose engine needs another processor has this in its place.
+/// An engine that can be named and never opened: a crate whose engine needs another processor has this in its
+/// place.
 pub struct Absent<R>(Infallible, PhantomData<R>);
 
 impl<R: Reason> Absent<R> {

@@ -1,8 +1,9 @@
-//! AES-CBC and HMAC in the library's synchronous bursts: many packets side by side, one in each SIMD lane. All methods are safe.
+//! AES-CBC and HMAC in the library's synchronous bursts: many packets in parallel, one in each SIMD lane. All
+//! methods are safe.
 //!
-//! A burst takes an array of jobs, works them off and returns. Encryption of CBC and HMAC are chains that no instruction can hurry,
-//! so that packets are done in parallel, those of different keys too; decryption of CBC goes block beside block. What is last in a
-//! burst leaves lanes empty: the more packets, the better.
+//! A burst takes an array of jobs, does them and returns. CBC encryption and HMAC are chains, which are bound
+//! by instruction latency, so packets are done in parallel, even under different keys; CBC decryption is
+//! parallel over blocks. The end of a burst leaves lanes empty: the more packets, the better.
 //!
 //! ```text
 //!   submit ──▶ push: into the line of its suite and direction ──▶ full, or no more jobs: run
@@ -13,13 +14,14 @@
 //!
 //! One job serves the burst that ciphers and the burst that hashes: each reads only its own fields.
 //!
-//! An extended sequence number's high half is hashed behind the text and is no part of the packet. As the library hashes one run of
-//! bytes, it stands where the ICV will be, or was, for as long as that takes.
+//! The high half of an extended sequence number is hashed after the text and is no part of the packet. As the
+//! library hashes one run of bytes, it temporarily replaces the start of the ICV.
 //!
-//! **Why no checks by the library.** Its checking bursts look at every job for null pointers, lengths of zero, beyond 16 bits or of no
-//! whole blocks, and numbers that the algorithm does not have. Here `fill` leaves no way to any of these: pointers are those of slices,
-//! [`Job::esp`] answers for lengths and blocks, [`MAX_TEXT_BYTES`] for 16 bits, `judge` leaves out texts of no block, and everything
-//! else is a constant of the line. What would be an error there is a [`JobStatus::Fault`] before the library hears of it.
+//! **Why no checks by the library.** Its checking bursts look at every job for null pointers, lengths of
+//! zero, beyond 16 bits or of no whole blocks, and numbers that the algorithm does not have. Here `fill`
+//! excludes all of these: pointers are those of slices, [`Job::esp`] ensures lengths and blocks,
+//! [`MAX_TEXT_BYTES`] the 16 bits, `judge` leaves out empty texts, and everything else is a constant of the
+//! line. What would be an error there is a [`JobStatus::Fault`] before the library is called.
 
 use crate::chained::{Chained, ChainedFunctions, ChainedKey};
 use crate::manager::{ICV_BYTES, Icv, Scratch};
@@ -33,10 +35,11 @@ use subtle::ConstantTimeEq;
 use testudo_crypto::{Direction, EspParts, Job, JobStatus, Suite};
 use zeroize::Zeroize;
 
-/// Packets in a burst at the most.
+/// Most packets in a burst.
 const BURST_PACKETS: usize = MAX_BURST as usize;
 
-/// The longest text: the library counts bytes in 16 bits, and adds header, IV and the high half to it. Every IP datagram's fits.
+/// The longest text: the library counts bytes in 16 bits, including header, IV and high half. The text of
+/// every IP datagram fits.
 pub(crate) const MAX_TEXT_BYTES: usize = 65_500;
 
 /// Bytes of the high half of an extended sequence number.
@@ -60,13 +63,14 @@ const fn direction<const LINE: usize>() -> Direction {
     const { LINES[LINE].1 }
 }
 
-/// What stands at the end of an ICV's place until the library has written it. One in 2^64 packets has it there, and is lost.
+/// Fills the end of the ICV's field until the library has written it. One in 2^64 packets has it there, and
+/// is lost.
 const NOT_WRITTEN: [u8; 8] = *b"not made";
 
 /// The IV of the block that becomes the packet's IV ([`Job`] says why).
 static ZEROS: [u8; 16] = [0; 16];
 
-/// Where packets of one suite and direction are done: jobs that wait for their addresses and lengths, and room for digests.
+/// Packets of one suite and direction: jobs prepared except for addresses and lengths, and room for digests.
 pub(crate) struct Line {
     suite: Suite,
     direction: Direction,
@@ -74,21 +78,22 @@ pub(crate) struct Line {
     hash: c_uint,
     key_bytes: c_uint,
     jobs: Box<[ImbJob; BURST_PACKETS]>,
-    /// What packets that are opened should have had after them; of those that are sealed, the block that becomes the IV.
+    /// For packets to be opened, their computed ICVs; for packets to be sealed, the block that becomes the
+    /// IV.
     digests: Box<[Icv; BURST_PACKETS]>,
-    /// What stood where the high halves stand for a while.
+    /// The bytes that the high halves replaced.
     under_high_halves: Box<[[u8; HIGH_HALF_BYTES]; BURST_PACKETS]>,
-    /// Places that were in use since digests were wiped.
+    /// Slots in use since digests were last wiped.
     used: usize,
 }
 
-/// Jobs on their way into bursts. Each is borrowed until its burst has ended.
+/// Jobs being collected into bursts. Each is borrowed until its burst has ended.
 pub(crate) struct Bursts<'w, 'a> {
     pub(crate) scratch: Scratch<'w>,
     pub(crate) waiting: &'w mut Waiting<'a>,
 }
 
-/// The jobs that wait in each line. It has 6 KiB, and is not to be moved.
+/// The jobs that wait in each line. It is 6 KiB, and should not be moved.
 pub(crate) struct Waiting<'a>([ArrayVec<&'a mut Job, BURST_PACKETS>; LINES.len()]);
 
 impl Waiting<'_> {
@@ -99,7 +104,7 @@ impl Waiting<'_> {
 }
 
 impl<'a> Bursts<'_, 'a> {
-    /// Takes jobs under one key into the next bursts of their kind; one that the key may not do ends as a fault.
+    /// Adds jobs under one key to the next bursts of their kind; one that the key may not do ends as a fault.
     #[inline]
     pub(crate) fn push(&mut self, key: &'a ChainedKey, jobs: &'a mut [Job]) {
         match key.line {
@@ -112,7 +117,7 @@ impl<'a> Bursts<'_, 'a> {
         }
     }
 
-    /// Code for each line, so that what suite and direction decide is decided when it is compiled.
+    /// One instance for each line, so that decisions by suite and direction are made at compile time.
     #[inline(never)]
     fn push_to<const LINE: usize>(&mut self, key: &'a ChainedKey, jobs: &'a mut [Job]) {
         for job in jobs {
@@ -121,7 +126,7 @@ impl<'a> Bursts<'_, 'a> {
             if *is_broken || line.fill::<LINE>(waiting.len(), key, job).is_none() {
                 job.status = JobStatus::Fault;
             } else if let Err(refused) = waiting.try_push(job) {
-                // Not reached: there are as many places in a line.
+                // Unreachable: a line has that many slots.
                 line.spoil(refused.element());
             } else if waiting.is_full() {
                 self.run::<LINE>();
@@ -129,7 +134,7 @@ impl<'a> Bursts<'_, 'a> {
         }
     }
 
-    /// Does what is still waiting.
+    /// Does the jobs that still wait.
     #[inline]
     pub(crate) fn finish(&mut self) {
         self.run::<0>();
@@ -140,7 +145,7 @@ impl<'a> Bursts<'_, 'a> {
         self.run::<5>();
     }
 
-    /// Does what waits in a line.
+    /// Does the jobs that wait in a line.
     #[inline]
     fn run<const LINE: usize>(&mut self) {
         if !self.waiting.0[LINE].is_empty() {
@@ -155,9 +160,10 @@ impl<'a> Bursts<'_, 'a> {
         let (line, waiting) = (&mut lines[LINE], &mut self.waiting.0[LINE]);
         let library = Calls { manager, functions };
         let count = waiting.len();
-        // SAFETY: the manager is alive while `scratch` borrows it, and the functions are its own. The first `count` jobs were filled by
-        // `push_to` from keys and packets that are borrowed for `'a`, longer than this lives, and that nothing has touched since;
-        // where `judge` touches them, it fills those again that are ciphered behind it.
+        // SAFETY: the manager is alive while `scratch` borrows it, and the functions are its own. The first
+        // `count` jobs were filled by `push_to` from keys and packets that are borrowed for `'a`, longer than
+        // this lives, and that nothing has touched since; `judge`, which touches them, fills those again that
+        // are deciphered after it.
         let has_ended = !*is_broken
             && unsafe {
                 match direction::<LINE>() {
@@ -231,15 +237,17 @@ impl Line {
         }
     }
 
-    /// Forgets the digests of the last bursts.
+    /// Wipes the digests of the last bursts.
     pub(crate) fn wipe(&mut self) {
         self.digests.iter_mut().take(self.used).for_each(|digest| digest.zeroize());
         self.used = 0;
     }
 
-    /// Fills the place `at` in for a job, and puts its high half behind the text; `None`, and nothing changed, if the key may not do it.
+    /// Fills slot `at` for a job, and puts its high half after the text; `None`, with nothing changed, if the
+    /// key may not do it.
     ///
-    /// All addresses that the burst which comes first reads are set: those that were here before are of packets that may be gone.
+    /// All addresses that the first burst reads are set: those left from before belong to packets that may be
+    /// gone.
     #[inline]
     fn fill<const LINE: usize>(&mut self, at: usize, key: &ChainedKey, job: &mut Job) -> Option<()> {
         if job.direction != direction::<LINE>() || job.text_bytes as usize > MAX_TEXT_BYTES {
@@ -250,7 +258,7 @@ impl Line {
         let EspParts { packet, iv_at, icv_at, high_half, .. } = job.esp(suite::<LINE>())?;
         let icv = packet.get_mut(icv_at..)?;
         if direction::<LINE>() == Direction::Open {
-            // If the library should ever return without computing, this compares as wrong whatever was received.
+            // Should the library ever return without computing, this differs from whatever was received.
             let (first, last) = ends(icv)?;
             *digest.first_chunk_mut()? = (!first).to_ne_bytes();
             *digest.get_mut(..icv.len())?.last_chunk_mut()? = (!last).to_ne_bytes();
@@ -286,8 +294,8 @@ impl Line {
         Some(())
     }
 
-    /// Whether the library has done what it said: the block that becomes the IV is another one now (it stays the same for one in 2^128),
-    /// and there is an ICV. `None` is not reached: the job was split a moment ago.
+    /// Whether the library has done its work: the block that becomes the IV has changed (it stays the same
+    /// for one in 2^128), and there is an ICV. `None` is unreachable: the job was split before.
     #[inline]
     fn is_sealed<const LINE: usize>(&self, at: usize, job: &mut Job) -> Option<bool> {
         let EspParts { packet, iv_at, icv_at, .. } = job.esp(suite::<LINE>())?;
@@ -297,8 +305,8 @@ impl Line {
         Some(is_hashed && is_encrypted)
     }
 
-    /// Compares each packet's ICV with its digest, and fills those in again, from the first place on, that are authentic and have a text
-    /// to decrypt. Returns their number.
+    /// Compares each packet's ICV with its digest, and fills slots again, from the first on, for those that
+    /// are authentic and have a text to decrypt. Returns their number.
     fn judge<const LINE: usize>(&mut self, jobs: &mut [&mut Job]) -> usize {
         let mut authentic = 0;
         for (at, job) in jobs.iter_mut().enumerate() {
@@ -308,7 +316,7 @@ impl Line {
         authentic
     }
 
-    /// `None` is not reached: the job was split a moment ago.
+    /// `None` is unreachable: the job was split before.
     #[inline]
     fn judge_one<const LINE: usize>(
         &mut self,
@@ -324,7 +332,7 @@ impl Line {
         let is_genuine = same(icv, self.digests.get(at)?.get(..icv.len())?)?;
         if is_genuine && icv_at > text_at && suite::<LINE>().encrypts() {
             let dec_keys = self.jobs.get(at)?.dec_keys;
-            // Not behind `at`, so that what is overwritten was judged.
+            // Not after `at`, so that only a slot that was judged is overwritten.
             let slot = self.jobs.get_mut(*authentic)?;
             let start = packet.as_mut_ptr();
             slot.dec_keys = dec_keys;
@@ -338,12 +346,12 @@ impl Line {
         Some(is_genuine)
     }
 
-    /// Hashes each packet and, behind it, the high half. What is sealed gets its ICV; digests of what is opened wait for their verdict.
-    /// `false` if not all of them ended.
+    /// Hashes each packet and the high half after it. Packets being sealed get their ICVs; digests of those
+    /// being opened wait to be compared. `false` if not all of them ended.
     ///
     /// # Safety
-    /// `library` is a living manager with its own functions. The first `count` jobs were filled from packets and keys that are borrowed
-    /// still, and that nothing has touched since.
+    /// `library` is a living manager with its own functions. The first `count` jobs were filled from packets
+    /// and keys that are still borrowed, and that nothing has touched since.
     unsafe fn hash(&mut self, library: &Calls<'_>, count: usize) -> bool {
         if self.direction == Direction::Open {
             for (slot, digest) in self.jobs.iter_mut().zip(&mut *self.digests).take(count) {
@@ -354,18 +362,19 @@ impl Line {
         let Some(count) = self.jobs.get(..count).and_then(|jobs| u32::try_from(jobs.len()).ok()) else {
             return false;
         };
-        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them. Each reads its packet from
-        // the start to the text's end, 4 bytes more where the high half stands in the ICV's place, and the key's states, as long as the
-        // algorithm's; it writes an ICV of the suite's length, 12 bytes or 16, to the packet's own place for it (behind what was
-        // hashed, or over the high half, which has been read then) or to its digest of 16 bytes. Packets and keys are alive
-        // (our precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called again. No safe
-        // binding exists.
+        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them.
+        // Each reads its packet from the start to the text's end, 4 bytes more where the high half is in the
+        // ICV's place, and the key's states, as long as the algorithm's; it writes an ICV of the suite's
+        // length, 12 bytes or 16, to the packet's own place for it (after what was hashed, or over the high
+        // half, which has been read then) or to its digest of 16 bytes. Packets and keys are alive (our
+        // precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called
+        // again. No safe binding exists.
         unsafe {
             (library.functions.hash)(library.manager, self.jobs.as_mut_ptr(), count, self.hash) == count
         }
     }
 
-    /// Encrypts the IV's place and the text of packets, or decrypts the text of those that are authentic, in place.
+    /// Encrypts the IV's block and the text of packets, or decrypts the text of authentic ones, in place.
     /// `false` if not all of them ended.
     ///
     /// # Safety
@@ -377,11 +386,13 @@ impl Line {
         if count == 0 || self.key_bytes == 0 {
             return true;
         }
-        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them. Each reads and writes whole
-        // blocks of its own packet in place, one at least: from the IV's place (seal) or the text's start (open, what has no text was
-        // left out) to the text's end, a multiple of 16 bytes (`Job::esp`). It reads 16 bytes of IV, of `ZEROS` or before the text, and
-        // the round keys of the direction, of the size that the line's suite has. Packets and keys are alive (our precondition). The call
-        // ends all jobs, so that the manager keeps none; if not, it is never called again. No safe binding exists.
+        // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them.
+        // Each reads and writes whole blocks of its own packet in place, one at least: from the IV's place
+        // (seal) or the text's start (open, what has no text was left out) to the text's end, a multiple of
+        // 16 bytes (`Job::esp`). It reads 16 bytes of IV, of `ZEROS` or before the text, and the round keys
+        // of the direction, of the size that the line's suite has. Packets and keys are alive (our
+        // precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called
+        // again. No safe binding exists.
         let done = unsafe {
             (library.functions.cipher)(
                 library.manager,
@@ -395,7 +406,8 @@ impl Line {
         done == count
     }
 
-    /// Wipes what is neither plaintext nor ciphertext for sure, so that nobody takes it for either. It is no other engine's work any more.
+    /// Wipes text that may be plaintext or ciphertext, so that it is not taken for either. No other engine
+    /// may do this job.
     #[cold]
     fn spoil(&self, job: &mut Job) {
         job.status = JobStatus::AuthenticationFailed;

@@ -1,4 +1,4 @@
-//! Keys of AES-CBC and HMAC in the library's form, and what its bursts of them need. All methods are safe.
+//! Keys of AES-CBC and HMAC in the library's form, and memory for their bursts. All methods are safe.
 
 use crate::burst::{LINES, Line};
 use crate::manager::Manager;
@@ -17,14 +17,15 @@ pub(crate) struct AesKeys {
     pub(crate) decrypt: [u8; 240],
 }
 
-/// The states of HMAC's two digests after the key's block (RFC 2104 4); of SHA-1 the first 20 bytes each.
+/// The states of HMAC's two digests after the key's block (RFC 2104 4); for SHA-1 the first 20 bytes of each.
 #[repr(C, align(64))]
 pub(crate) struct HmacStates {
     pub(crate) inner: [u8; 32],
     pub(crate) outer: [u8; 32],
 }
 
-/// Both keys of an SA, expanded by the library; zeroed when dropped. Boxed, so that they never move in memory.
+/// Both keys of an SA, expanded by the library; zeroed when dropped. Boxed, so that they never move in
+/// memory.
 pub(crate) struct ChainedKey {
     /// The [`Line`] that does its packets.
     pub(crate) line: usize,
@@ -50,17 +51,17 @@ pub(crate) struct ChainedFunctions {
     pub(crate) expand_256: KeyExp,
     pub(crate) sha1_block: HashOneBlock,
     pub(crate) sha256_block: HashOneBlock,
-    /// Both without checks: `burst` says why none is missing.
+    /// Both without checks: `burst` says why none is missed.
     pub(crate) cipher: CipherBurst,
     pub(crate) hash: HashBurst,
 }
 
-/// Functions, and what bursts are made in.
+/// The functions, and the memory for bursts.
 pub(crate) struct Chained {
     pub(crate) functions: ChainedFunctions,
     pub(crate) lines: Box<[Line; LINES.len()]>,
-    /// The library left a burst half done, which it never does. Its manager may hold addresses of packets that are gone: it is given
-    /// no burst any more.
+    /// The library left a burst unfinished, which it never should. Its manager may hold addresses of packets
+    /// that are gone: it gets no further burst.
     pub(crate) is_broken: bool,
 }
 
@@ -69,7 +70,7 @@ impl Chained {
         Self { functions, lines: Line::all(), is_broken: false }
     }
 
-    /// Forgets the digests of the last bursts. What jobs still hold are addresses.
+    /// Wipes the digests of the last bursts. Jobs still hold only addresses.
     pub(crate) fn wipe(&mut self) {
         self.lines.iter_mut().for_each(Line::wipe);
     }
@@ -112,10 +113,12 @@ impl Manager {
     fn expand_aes(&self, expand: KeyExp, key: &[u8]) -> Result<Box<AesKeys>, String> {
         let mut keys = Box::new(AesKeys { encrypt: [0; _], decrypt: [0; _] });
         let (encrypt, decrypt) = (keys.encrypt.as_mut_ptr(), keys.decrypt.as_mut_ptr());
-        // SAFETY: `key` has the length that `expand` reads, which was matched to it. Both arrays are aligned to 16 bytes (the
-        // structure to 64, the second array at 240) and hold the 15 round keys of the longest key. Nothing is kept by the library.
+        // SAFETY: `key` has the length that `expand` reads, which was matched to it. Both arrays are aligned
+        // to 16 bytes (the structure to 64, the second array at 240) and hold the 15 round keys of the
+        // longest key. Nothing is kept by the library.
         unsafe { expand(key.as_ptr().cast(), encrypt.cast(), decrypt.cast()) };
-        // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place, and here.
+        // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place,
+        // and here.
         if keys.encrypt[..key.len()].ct_eq(key).into() {
             Ok(keys)
         } else {
@@ -135,7 +138,8 @@ fn expand_hmac(hash: HashOneBlock, state_bytes: usize, key: &[u8]) -> Result<Box
             return Err(format!("an integrity key of {} bytes", key.len()));
         }
         block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
-        // SAFETY: `hash` reads one block of 64 bytes and writes a state of 20 or 32 bytes; both are there. Nothing is kept.
+        // SAFETY: `hash` reads one block of 64 bytes and writes a state of 20 or 32 bytes; both are there.
+        // Nothing is kept.
         unsafe { hash(block.as_ptr().cast(), state.as_mut_ptr().cast()) };
         if state.iter().all(|byte| *byte == 0) {
             return Err("the library did not expand the integrity key".to_owned());

@@ -36,12 +36,13 @@ struct MbKey {
 pub struct IpsecMbEngine {
     keys: KeyTable<MbKey>,
     manager: Manager,
-    /// The ICVs that the packets of a batch should have had, until they are judged.
+    /// The computed ICVs of the packets of a batch, until they are compared.
     computed: Box<[Icv; BATCH_SIZE]>,
 }
 
 impl IpsecMbEngine {
-    /// Opens the library that the system knows. The caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
+    /// Opens the library that the system's linker finds. The caller has it compute known answers
+    /// ([`testudo_crypto::self_test`]) before it is used.
     ///
     /// # Errors
     /// [`EngineError::Unavailable`] if it is not there, of an unknown version, or not for this CPU.
@@ -57,7 +58,8 @@ impl IpsecMbEngine {
         Err(EngineError::Unavailable { engine: NAME, reason: reasons.join("; ") })
     }
 
-    /// Like [`open`](Self::open), with the library in the file `path`. Its code is run: the file must be trusted.
+    /// Like [`open`](Self::open), with the library in the file `path`. Its code is run: the file must be
+    /// trusted.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -122,7 +124,7 @@ impl Engine for IpsecMbEngine {
     fn preferred_burst(&self, suite: Suite) -> usize {
         match suite {
             Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => 1,
-            // Lanes of HMAC-SHA-1 with AVX-512; other parts have as many or half.
+            // Lanes of HMAC-SHA-1 with AVX-512; the other cases have as many or half.
             Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => 16,
         }
     }
@@ -141,7 +143,7 @@ impl Engine for IpsecMbEngine {
             if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(id) {
                 let (run, behind) = rest.split_at_mut(run_length(rest, id));
                 match &mut bursts {
-                    // Keys may differ within a burst, so that those jobs wait for the others of their kind.
+                    // Keys may differ within a burst, so that these jobs are collected by kind.
                     Some(bursts) => bursts.push(key, run),
                     // Not reached: without bursts no such key was installed.
                     None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
@@ -159,17 +161,18 @@ impl Engine for IpsecMbEngine {
     }
 }
 
-/// How many jobs at the front name this key.
+/// How many jobs at the front have this key.
 #[inline]
 fn run_length(jobs: &[Job], key: KeyId) -> usize {
     jobs.iter().take_while(|job| job.key == key).count()
 }
 
-/// Does up to [`BATCH_SIZE`] jobs, none behind one for bursts, and judges those that it decrypted when all are done. The first job is
-/// not for bursts, so that one is done at least. Returns their number.
+/// Does up to [`BATCH_SIZE`] jobs, only as far as the next one for bursts, and judges the decrypted ones when
+/// all are done. The first job is not for bursts, so that at least one is done. Returns their number.
 ///
-/// In two loops, and nothing is written to a job before its turn, because a vector load that overlaps a smaller or a
-/// masked store waits until that store reached the cache: ours of the computed ICV, the library's of AAD and nonce.
+/// In two loops, and without writing to a job before its turn: a vector load that overlaps a recent narrower
+/// or masked store fails store-to-load forwarding and waits until the store has reached the cache. Such
+/// stores are ours of the computed ICV, and the library's of AAD and nonce.
 fn batch(
     aeads: &mut Aeads<'_>,
     keys: &KeyTable<MbKey>,
@@ -201,7 +204,7 @@ fn batch(
     at
 }
 
-/// Does jobs under one key; those to be opened are left pending, for their verdict.
+/// Does jobs under one key; those to be opened stay pending until they are judged.
 fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, jobs: &mut [Job], computed: &mut [Icv]) {
     match direction {
         Direction::Seal => jobs.iter_mut().for_each(|job| job.status = seal(pass, key, job)),
@@ -213,21 +216,22 @@ fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, jobs: &mut [J
     }
 }
 
-/// What stands in an ICV's place until the library has written it. One in 2^128 packets has it as its ICV, and is lost.
+/// Fills the ICV's field until the library has written it. One in 2^128 packets has it as its ICV, and is
+/// lost.
 const NOT_WRITTEN: Icv = *b"no ICV was made!";
 
-/// Encrypts one packet; what the key or the buffer does not allow is a fault, untouched.
+/// Encrypts one packet; if the key or the buffer does not allow it, it is a fault and untouched.
 #[inline]
 fn seal<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job) -> JobStatus {
     let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Seal) else { return JobStatus::Fault };
-    // If the library should ever return without computing, nothing in clear may leave.
+    // Should the library ever return without computing, no plaintext may leave.
     *icv = NOT_WRITTEN;
     pass.seal(key, nonce, aad, text, icv);
     if same_icv(icv, &NOT_WRITTEN) { spoil(text, icv) } else { JobStatus::Done }
 }
 
-/// Wipes what is neither plaintext nor ciphertext for sure. No fault: another engine would encrypt what may be encrypted already, under the same
-/// nonce, which gives the plaintext.
+/// Wipes text that may be plaintext or ciphertext. Not a fault: another engine would encrypt what may already
+/// be encrypted, under the same nonce, which restores the plaintext.
 #[cold]
 fn spoil(text: &mut [u8], icv: &mut Icv) -> JobStatus {
     text.fill(0);
@@ -235,17 +239,17 @@ fn spoil(text: &mut [u8], icv: &mut Icv) -> JobStatus {
     JobStatus::AuthenticationFailed
 }
 
-/// Decrypts one packet, its ICV still to be judged.
+/// Decrypts one packet; its ICV is compared later.
 #[inline]
 fn decrypt<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job, computed: &mut Icv) -> JobStatus {
     let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Open) else { return JobStatus::Fault };
-    // If the library should ever return without computing, this compares as wrong whatever was received.
+    // Should the library ever return without computing, this differs from whatever was received.
     *computed = icv.map(|byte| !byte);
     pass.decrypt(key, nonce, aad, text, computed);
     JobStatus::Pending
 }
 
-/// The verdict on a decrypted packet; if its ICV is wrong, what was decrypted is wiped.
+/// The verdict on a decrypted packet; if its ICV is wrong, the decrypted text is wiped.
 #[inline]
 fn judge(job: &mut Job, computed: &Icv) -> JobStatus {
     match split(job, Direction::Open) {
@@ -254,12 +258,12 @@ fn judge(job: &mut Job, computed: &Icv) -> JobStatus {
             text.fill(0);
             JobStatus::AuthenticationFailed
         }
-        // Not reached: the job was split a moment ago.
+        // Unreachable: the job was split before.
         None => JobStatus::AuthenticationFailed,
     }
 }
 
-/// What an AEAD's job is about, its ICV of the length that every suite here has.
+/// The parts of an AEAD's job, with an ICV of the length that every suite here has.
 struct Work<'a> {
     text: &'a mut [u8],
     icv: &'a mut Icv,

@@ -6,7 +6,7 @@ use crate::raw::{
 };
 use std::ffi::{CStr, OsStr};
 
-/// The dynamic library, of a version whose layout is known, and its real symbols.
+/// The dynamic library, of a version with a known layout, and its exported symbols.
 pub(crate) struct Library {
     pub(crate) alloc_mgr: AllocMgr,
     pub(crate) free_mgr: FreeMgr,
@@ -15,7 +15,7 @@ pub(crate) struct Library {
     get_strerror: GetStrerror,
     version: u32,
     pub(crate) layout: &'static Layout,
-    /// Keeps the code mapped that the pointers above point to; dropped after them and never called again.
+    /// Keeps the code mapped that the pointers above point to; dropped after them.
     _handle: libloading::Library,
 }
 
@@ -26,9 +26,10 @@ impl Library {
     /// A text for people: it is not there, lacks a symbol, or is of an unknown version.
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
         let shown = name.display();
-        // SAFETY: opening a library runs its constructors, so it must be one that the administrator put there: the name
-        // is a constant that the system's linker resolves, or a path that the caller of `open_at` trusts. libIPSec_MB brings
-        // only the compiler's own. Safe Rust has no way to use a C library that may be absent.
+        // SAFETY: opening a library runs its constructors, so it must be one that the administrator put
+        // there: the name is a constant that the system's linker resolves, or a path that the caller of
+        // `open_at` trusts. libIPSec_MB brings only the compiler's own. Safe Rust has no way to use a C
+        // library that may be absent.
         let handle = unsafe { libloading::Library::new(name) }.map_err(|e| cannot_open(&e, &shown))?;
         // SAFETY: `imb_get_version` has had this signature in every release since 0.50 (intel-ipsec-mb.h).
         let get_version = unsafe { symbol::<GetVersion>(&handle, c"imb_get_version") }?;
@@ -80,7 +81,7 @@ impl Library {
     }
 }
 
-/// The linker's own words, which say whether the file is missing or unfit; they begin with its name.
+/// The linker's own message, which says whether the file is missing or unfit; it begins with the file's name.
 fn cannot_open(error: &libloading::Error, name: &impl std::fmt::Display) -> String {
     match std::error::Error::source(error) {
         Some(why) => why.to_string(),
@@ -99,7 +100,8 @@ fn unknown_version(name: &str, version: u32) -> String {
 /// # Safety
 /// `F` is the type of a function pointer, with the signature that the library gives this symbol.
 unsafe fn symbol<F: Copy>(handle: &libloading::Library, name: &CStr) -> Result<F, String> {
-    // SAFETY: the signature is the caller's promise; libloading checks the presence and the size of a pointer.
+    // SAFETY: the signature is the caller's promise; libloading checks the presence and the size of a
+    // pointer.
     match unsafe { handle.get::<F>(name.to_bytes_with_nul()) } {
         Ok(found) => Ok(*found),
         Err(_) => Err(format!("the library has no symbol {}", name.to_string_lossy())),

@@ -1,4 +1,5 @@
-//! What the library's functions need, owned: the manager, keys in the library's form, contexts. All methods are safe.
+//! Owns what the library's functions need: the manager, keys in the library's form, contexts. All methods are
+//! safe.
 
 use crate::chained::{Chained, ChainedFunctions};
 use crate::library::Library;
@@ -26,7 +27,8 @@ impl Drop for GcmKey {
     }
 }
 
-/// A ChaCha20-Poly1305 key, which needs no expansion; zeroed when dropped. Boxed, so that it never moves in memory.
+/// A ChaCha20-Poly1305 key, which needs no expansion; zeroed when dropped. Boxed, so that it never moves in
+/// memory.
 pub(crate) struct ChaChaKey(Box<[u8; 32]>);
 
 impl ChaChaKey {
@@ -58,20 +60,21 @@ struct Functions {
     chacha_finalize: ChaChaFinalize,
 }
 
-/// One multi-buffer manager, and the contexts that its direct calls work in.
+/// One multi-buffer manager, and the contexts for its direct calls.
 pub(crate) struct Manager {
     manager: NonNull<ImbMgr>,
     functions: Functions,
     gcm_context: Box<GcmContext>,
     chacha_context: Box<ChaChaContext>,
-    /// What does the suites that are no AEADs; `None` where the library's version has jobs of a shape that is not known.
+    /// The suites that are no AEADs; `None` where the library's version has jobs of an unknown layout.
     pub(crate) chained: Option<Chained>,
     /// Last: the code that everything above points to.
     library: Library,
 }
 
-// SAFETY: `NonNull` and the addresses in jobs that have ended, which are never read again, keep the compiler from deriving this. The manager is heap memory that only this value points to, is
-// bound to no thread, and is used through `&self` and `&mut self` only; the library's global state is an error number. A
+// SAFETY: `NonNull` and the addresses in jobs that have ended, which are never read again, keep the compiler
+// from deriving this. The manager is heap memory that only this value points to, is bound to no thread, and
+// is used through `&self` and `&mut self` only; the library's global state is an error number. A
 // reference-counted or locked wrapper would not make this safer: nothing is shared.
 unsafe impl Send for Manager {}
 
@@ -79,7 +82,8 @@ impl Manager {
     /// A manager of `library`, set up for the best instructions that this CPU has.
     ///
     /// # Errors
-    /// A text for people: no memory, the CPU lacks something, a function is missing, the library's self-test failed.
+    /// A text for people: no memory, the CPU lacks something, a function is missing, the library's self-test
+    /// failed.
     pub(crate) fn new(library: Library) -> Result<Self, String> {
         // SAFETY: 0 asks for every CPU feature; the result is checked for null below.
         let manager = unsafe { (library.alloc_mgr)(0) };
@@ -159,7 +163,7 @@ impl Manager {
 
     /// Expands an AES key of 16 or 32 bytes.
     ///
-    /// # Errors
+    /// The library refused it, or did not do what it should.
     /// The library refused it, or did not do what it should.
     pub(crate) fn expand_gcm(&mut self, key: &[u8]) -> Result<GcmKey, String> {
         let expand = match key.len() {
@@ -168,11 +172,13 @@ impl Manager {
             other => return Err(format!("AES-GCM keys of {other} bytes are not supported")),
         };
         let mut expanded = GcmKey(Box::new(GcmKeyData([0; _])));
-        // SAFETY: `key` has the length that `expand` reads, just matched. `expanded` is aligned to 64 bytes and as large as
-        // the largest version's structure (a test compares both with the header). Neither is kept by the library.
+        // SAFETY: `key` has the length that `expand` reads, just matched. `expanded` is aligned to 64 bytes
+        // and as large as the largest version's structure (a test compares both with the header). Neither is
+        // kept by the library.
         unsafe { expand(key.as_ptr().cast(), &raw mut *expanded.0) };
         self.check()?;
-        // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place, and here.
+        // The first round key is the cipher key itself (FIPS 197 5.2): proof that the expansion took place,
+        // and here.
         if expanded.0.0[..key.len()].ct_eq(key).into() {
             Ok(expanded)
         } else {
@@ -180,7 +186,7 @@ impl Manager {
         }
     }
 
-    /// What does AEADs, and what does the suites that are none, if the library's version is known for it.
+    /// The passes for AEADs, and for the suites that are none if the library's version is known for them.
     #[inline]
     pub(crate) fn parts(&mut self) -> (Aeads<'_>, Option<Scratch<'_>>) {
         let aeads = Aeads {
@@ -192,7 +198,7 @@ impl Manager {
         (aeads, self.chained.as_mut().map(|chained| Scratch { manager, chained }))
     }
 
-    /// Forgets key stream and hash states of the last job.
+    /// Wipes key stream and hash states of the last job.
     pub(crate) fn wipe_contexts(&mut self) {
         self.gcm_context.0.zeroize();
         self.chacha_context.0.zeroize();
@@ -210,20 +216,20 @@ pub(crate) struct Aeads<'a> {
 }
 
 impl Aeads<'_> {
-    /// What does AES-GCM with keys of 16 bytes (`long` false) or 32.
+    /// The pass for AES-GCM with keys of 16 bytes (`long` false) or 32.
     pub(crate) fn gcm(&mut self, long: bool) -> GcmPass<'_> {
         let f = self.functions;
         let (seal, open) = if long { (f.gcm256_enc, f.gcm256_dec) } else { (f.gcm128_enc, f.gcm128_dec) };
         GcmPass { seal, open, context: self.gcm_context }
     }
 
-    /// What does ChaCha20-Poly1305.
+    /// The pass for ChaCha20-Poly1305.
     pub(crate) fn chacha(&mut self) -> ChaChaPass<'_> {
         ChaChaPass { functions: self.functions, context: self.chacha_context }
     }
 }
 
-/// The bursts of a manager, which is borrowed as long as this lives.
+/// A manager for bursts, borrowed as long as this lives.
 pub(crate) struct Scratch<'a> {
     /// Alive, and the one that the functions of `chained` were read from.
     manager: NonNull<ImbMgr>,
@@ -240,7 +246,8 @@ impl Scratch<'_> {
 impl Drop for Manager {
     fn drop(&mut self) {
         self.wipe_contexts();
-        // SAFETY: the manager came from this library, which is still mapped (fields drop after this), and is freed only here.
+        // SAFETY: the manager came from this library, which is still mapped (fields drop after this), and is
+        // freed only here.
         unsafe { (self.library.free_mgr)(self.manager.as_ptr()) };
     }
 }
@@ -253,7 +260,7 @@ pub(crate) trait Pass {
     /// Encrypts `text` and writes the ICV.
     fn seal(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
 
-    /// Decrypts `text` and writes the ICV that it should have had. The verdict is the caller's.
+    /// Decrypts `text` and writes the ICV that it should have had. The caller compares it.
     fn decrypt(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
 }
 
@@ -281,10 +288,11 @@ impl GcmPass<'_> {
         icv: &mut Icv,
     ) {
         let (data, len) = (text.as_mut_ptr(), text.len() as u64);
-        // SAFETY: `run` is a GCM function of this manager's library, which stays mapped while `self` borrows the manager. It
-        // reads an expanded key, 12 bytes of nonce, `aad`, and `len` bytes; it writes the context (larger than the header's
-        // structure), `len` bytes in place (the library allows out = in) and 16 bytes of ICV. Every pointer is from a
-        // reference that covers this and lives through the call; nothing is kept. No safe binding exists.
+        // SAFETY: `run` is a GCM function of this manager's library, which stays mapped while `self` borrows
+        // the manager. It reads an expanded key, 12 bytes of nonce, `aad`, and `len` bytes; it writes the
+        // context (larger than the header's structure), `len` bytes in place (the library allows out = in)
+        // and 16 bytes of ICV. Every pointer is from a reference that covers this and lives through the call;
+        // nothing is kept. No safe binding exists.
         unsafe {
             run(
                 &raw const *key.0,
@@ -334,10 +342,11 @@ impl ChaChaPass<'_> {
         let key: *const c_void = key.0.as_ptr().cast();
         let data: *mut c_void = text.as_mut_ptr().cast();
         let context = &raw mut *self.context;
-        // SAFETY: the functions belong to this manager's library, which stays mapped while `self` borrows the manager. They
-        // read 32 bytes of key, 12 of nonce and `aad`, process `text` in place (out = in is allowed), write 16 bytes of ICV and
-        // keep their state in the context, which is larger than the header's structure. Every pointer is from a reference
-        // that lives through the calls; nothing is kept. No safe binding exists.
+        // SAFETY: the functions belong to this manager's library, which stays mapped while `self` borrows the
+        // manager. They read 32 bytes of key, 12 of nonce and `aad`, process `text` in place (out = in is
+        // allowed), write 16 bytes of ICV and keep their state in the context, which is larger than the
+        // header's structure. Every pointer is from a reference that lives through the calls; nothing is
+        // kept. No safe binding exists.
         unsafe {
             (self.functions.chacha_init)(
                 key,
@@ -370,8 +379,8 @@ impl Functions {
     /// # Safety
     /// `o` are the offsets of the version of the library that made `manager`.
     unsafe fn read(manager: NonNull<ImbMgr>, o: &Offsets) -> Result<Self, String> {
-        // SAFETY: each offset is that of a pointer to a function of the signature that the field's type says (our
-        // precondition, and the signatures of the headers read for `raw`).
+        // SAFETY: each offset is that of a pointer to a function of the signature that the field's type says
+        // (our precondition, and the signatures of the headers read for `raw`).
         unsafe {
             Ok(Self {
                 gcm128_pre: function(manager, o.gcm128_pre)?,
@@ -412,25 +421,27 @@ impl ChainedFunctions {
 /// Reads a function pointer from the manager.
 ///
 /// # Safety
-/// At `offset` stands a pointer to a function of signature `F`, or null.
+/// At `offset` is a pointer to a function of signature `F`, or null.
 unsafe fn function<F: Copy>(manager: NonNull<ImbMgr>, offset: usize) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
-    // SAFETY: a pointer stands there (our precondition).
+    // SAFETY: a pointer is there (our precondition).
     let pointer = unsafe { field::<*const c_void>(manager, offset) };
     if pointer.is_null() {
         return Err(format!(
             "the manager offers no function at offset {offset}; the CPU may lack AES instructions"
         ));
     }
-    // SAFETY: not null, of the same size (asserted above), and a function of signature `F` (our precondition).
+    // SAFETY: not null, of the same size (asserted above), and a function of signature `F` (our
+    // precondition).
     Ok(unsafe { std::mem::transmute_copy::<*const c_void, F>(&pointer) })
 }
 
 /// Reads a member of the manager.
 ///
 /// # Safety
-/// A `T` stands at `offset` in the manager, which is alive and initialised.
+/// A `T` is at `offset` in the manager, which is alive and initialised.
 unsafe fn field<T: Copy>(manager: NonNull<ImbMgr>, offset: usize) -> T {
-    // SAFETY: inside the manager's allocation and a valid `T` (our precondition). Unaligned reading asks for nothing more.
+    // SAFETY: inside the manager's allocation and a valid `T` (our precondition). An unaligned read needs
+    // nothing more.
     unsafe { manager.as_ptr().cast::<u8>().add(offset).cast::<T>().read_unaligned() }
 }

@@ -1,19 +1,20 @@
 //! The library's ABI, per version: symbols, offsets, structures. Nothing here is safe to use by itself.
 //!
-//! Only `alloc_mb_mgr` and a few others are real symbols; the cryptography hangs on function pointers inside the manager
-//! (`IMB_MGR`), at offsets that belong to a version. `libIPSec_MB.so.1` names several versions whose structures differ, so the
-//! numeric version decides and not the file's name.
+//! Only `alloc_mb_mgr` and a few others are exported symbols; the cryptographic functions are pointers inside
+//! the manager (`IMB_MGR`), at offsets that depend on the version. `libIPSec_MB.so.1` names several versions
+//! whose structures differ, so the numeric version decides and not the file's name.
 //!
-//! The offsets were computed with a C compiler from `intel-ipsec-mb.h` of 1.3.0, 1.5.0, 2.0.0 and 2.0.2. The pointers used here
-//! stand before the first member that ever changed size (the ring of `IMB_JOB`), and came out equal; what differs is the size
-//! of a GCM key (1,024 bytes in 1.3, 1,280 since), the numbers of the architectures and the self-test's feature bits.
+//! The offsets were computed with a C compiler from `intel-ipsec-mb.h` of 1.3.0, 1.5.0, 2.0.0 and 2.0.2. The
+//! pointers used here precede the first member that ever changed size (the ring of `IMB_JOB`), and came out
+//! equal; what differs is the size of a GCM key (1,024 bytes in 1.3, 1,280 since), the numbers of the
+//! architectures and the self-test's feature bits.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// The names under which the dynamic linker may know the library, newest first.
 pub(crate) const SONAMES: &[&str] = &["libIPSec_MB.so.2", "libIPSec_MB.so.1"];
 
-/// `IMB_MGR`, seen from outside: only its address and what stands at the [`Offsets`].
+/// `IMB_MGR` as an opaque type: only its address and the members at the [`Offsets`] are used.
 #[repr(C)]
 pub(crate) struct ImbMgr {
     _opaque: [u8; 0],
@@ -58,15 +59,17 @@ pub(crate) type ChaChaFinalize = unsafe extern "C" fn(*mut ChaChaContext, *mut c
 
 /// `keyexp_t`: a cipher key, its round keys for encryption and for decryption.
 pub(crate) type KeyExp = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void);
-/// `hash_one_block_t`: a block of 64 bytes, and the state of the digest behind it.
+/// `hash_one_block_t`: a block of 64 bytes, and where the digest's state after it is written.
 pub(crate) type HashOneBlock = unsafe extern "C" fn(*const c_void, *mut c_void);
-/// `submit_cipher_burst_t`, also of the burst without checks: jobs, their number, cipher, direction, bytes of the key; how many were completed.
+/// `submit_cipher_burst_t`, also of the burst without checks: jobs, their number, cipher, direction, bytes of
+/// the key; returns how many were completed.
 pub(crate) type CipherBurst =
     unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint, c_uint, c_uint) -> u32;
-/// `submit_hash_burst_t`, also of the burst without checks: jobs, their number, algorithm; how many were completed.
+/// `submit_hash_burst_t`, also of the burst without checks: jobs, their number, algorithm; returns how many
+/// were completed.
 pub(crate) type HashBurst = unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint) -> u32;
 
-/// `IMB_JOB` of 1.3. Of its union of the hash algorithms' parameters, those of HMAC.
+/// `IMB_JOB` of 1.3. Its union of the hash algorithms' parameters has only those of HMAC here.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ImbJob {
@@ -97,7 +100,7 @@ pub(crate) struct ImbJob {
     pub(crate) cipher_fields: *const c_void,
 }
 
-/// The sizes and places that 1.3 has; a test compares them with the header.
+/// The sizes and offsets in 1.3; a test compares them with the header.
 const _: () = assert!(size_of::<ImbJob>() == 200 && align_of::<ImbJob>() == 8);
 const _: () = assert!(std::mem::offset_of!(ImbJob, hashed_auth_key_xor_ipad) == 104);
 const _: () = assert!(std::mem::offset_of!(ImbJob, status) == 128);
@@ -160,7 +163,7 @@ pub(crate) struct GcmContext(pub(crate) [u8; 128]);
 #[repr(C, align(64))]
 pub(crate) struct ChaChaContext(pub(crate) [u8; 256]);
 
-/// Where things stand in `IMB_MGR`, in bytes from its start.
+/// Offsets in `IMB_MGR`, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offsets {
     pub(crate) features: usize,
@@ -177,7 +180,7 @@ pub(crate) struct Offsets {
     pub(crate) chacha20_poly1305_finalize: usize,
 }
 
-/// Where the functions of CBC and HMAC stand, for a version whose `IMB_JOB` is [`ImbJob`].
+/// Offsets of the functions of CBC and HMAC, for a version whose `IMB_JOB` is [`ImbJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChainedOffsets {
     pub(crate) keyexp_128: usize,
@@ -193,13 +196,15 @@ pub(crate) struct Layout {
     /// Major and minor version; patch releases keep the ABI.
     pub(crate) version: (u32, u32),
     pub(crate) offsets: Offsets,
-    /// `None` where jobs have a shape that is not [`ImbJob`]'s: 240 bytes in 1.5, 216 in 2.0, which also wants sessions.
+    /// `None` where jobs have a layout other than [`ImbJob`]'s: 240 bytes in 1.5, 216 in 2.0, which also
+    /// wants sessions.
     pub(crate) chained: Option<ChainedOffsets>,
     /// Names of the values of `used_arch` (`IMB_ARCH`), from 0.
     pub(crate) architectures: &'static [&'static str],
     /// Bit of `features` that says that the library tests itself; the next one says that it passed.
     pub(crate) self_test_bit: u32,
-    /// Sizes of `gcm_key_data`, `gcm_context_data` and `chacha20_poly1305_context_data` in bytes, compared with the header.
+    /// Sizes of `gcm_key_data`, `gcm_context_data` and `chacha20_poly1305_context_data` in bytes, compared
+    /// with the header.
     #[cfg(test)]
     pub(crate) sizes: [usize; 3],
 }
@@ -362,7 +367,8 @@ mod tests {
         list
     }
 
-    /// What the compiler says, with the flags of the library's own build, of the header in `include`; `None` where there is no compiler.
+    /// What the compiler says of the header in `include`, with the flags of the library's own build; `None`
+    /// without a compiler.
     fn ask_the_compiler(include: &Path, program: &str) -> Option<Vec<usize>> {
         let number = program.len();
         let name = format!("testudo-ipsec-mb-layout-{}-{number}", std::process::id());

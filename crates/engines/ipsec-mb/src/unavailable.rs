@@ -1,8 +1,8 @@
-//! What stands in for the engine where the library does not exist.
+//! The stand-in for the engine where the library does not exist.
 
 use testudo_crypto::{Absent, Reason};
 
-/// The intel-ipsec-mb engine, which this machine cannot have.
+/// The intel-ipsec-mb engine, which does not exist for this machine.
 pub type IpsecMbEngine = Absent<IpsecMb>;
 
 /// Why it is absent.
