@@ -58,7 +58,7 @@ fn cuts(choose: Choose<'_>, bytes: usize) -> Vec<(usize, usize)> {
 }
 
 pub fn datagram(choose: Choose<'_>, leaves: bool) -> Datagram {
-    if choose() % 2 == 0 { ipv4(choose, leaves) } else { ipv6(choose, leaves) }
+    if choose().is_multiple_of(2) { ipv4(choose, leaves) } else { ipv6(choose, leaves) }
 }
 
 fn ends(choose: Choose<'_>, ipv6: bool, leaves: bool) -> (u128, u128) {
@@ -132,7 +132,7 @@ fn chain(choose: Choose<'_>, numbers: &[u8]) -> Chain {
             43 => {
                 // Routing headers 0 and 2.
                 rest[0] = units;
-                rest[1] = if choose() % 8 == 0 { 0 } else { 2 };
+                rest[1] = if choose().is_multiple_of(8) { 0 } else { 2 };
             }
             _ => {
                 rest[0] = units;
@@ -173,13 +173,14 @@ fn ipv6(choose: Choose<'_>, leaves: bool) -> Datagram {
         bytes.extend(destination.to_be_bytes());
         [&bytes, &before, header, part].concat()
     };
-    let packets = if choose() % 3 == 0 {
+    let packets = if choose().is_multiple_of(3) {
         vec![packet(inner_first, &[], &fragmentable)]
     } else {
         let all = cuts(choose, fragmentable.len());
         let end = fragmentable.len();
         let fragment = |choose: Choose<'_>, (at, n): (usize, usize)| {
-            let said = if at == 0 || choose() % 2 == 0 { inner_first } else { one_of(choose, &LIES) };
+            let said =
+                if at == 0 || choose().is_multiple_of(2) { inner_first } else { one_of(choose, &LIES) };
             let place = (at as u16 | u16::from(at + n < end)).to_be_bytes();
             packet(44, &[said, 0, place[0], place[1], 0, 0, 0, 77], &fragmentable[at..at + n])
         };

@@ -51,9 +51,10 @@ fn net(choose: Choose<'_>, ipv6: bool, is_local: bool) -> Option<Net> {
 }
 
 fn rule(choose: Choose<'_>) -> Rule {
-    let ipv6 = choose() % 3 > 0;
+    let ipv6 = !choose().is_multiple_of(3);
     let (local, remote) = (net(choose, ipv6, true), net(choose, ipv6, false));
-    let protocol = if choose() % 2 == 0 { None } else { Some(one_of(choose, &[6, 17, 132, 1, 47, 59])) };
+    let protocol =
+        if choose().is_multiple_of(2) { None } else { Some(one_of(choose, &[6, 17, 132, 1, 47, 59])) };
     let ports = |choose: Choose<'_>| match choose() % 3 {
         0 => {
             let (a, b) = (u16::from(choose() % 4), u16::from(choose() % 4));
