@@ -57,6 +57,29 @@ impl Prefix {
         self.version
     }
 
+    /// The lowest address; `None` for [`ANY`](Self::ANY).
+    #[must_use]
+    pub fn network(&self) -> Option<IpAddr> {
+        Some(match self.version? {
+            // Lossless: the network of an IPv4 prefix has 32 bits.
+            Version::V4 => IpAddr::V4(u32::try_from(self.network).unwrap_or_default().into()),
+            Version::V6 => IpAddr::V6(Ipv6Addr::from_bits(self.network)),
+        })
+    }
+
+    /// Bits that its addresses share, 0 to 32 or 128.
+    #[must_use]
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// Whether every address of `other` is in it.
+    #[must_use]
+    pub fn covers(&self, other: &Prefix) -> bool {
+        let same_version = self.version.is_none() || self.version == other.version;
+        same_version && self.length <= other.length && other.network & self.mask == self.network
+    }
+
     fn contains(&self, version: Version, address: u128) -> bool {
         self.version.is_none_or(|v| v == version) && address & self.mask == self.network
     }
@@ -64,13 +87,10 @@ impl Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = match self.version {
-            None => return f.write_str("any"),
-            // Lossless: the network of an IPv4 prefix has 32 bits.
-            Some(Version::V4) => IpAddr::V4(u32::try_from(self.network).unwrap_or_default().into()),
-            Some(Version::V6) => IpAddr::V6(Ipv6Addr::from_bits(self.network)),
-        };
-        write!(f, "{address}/{}", self.length)
+        match self.network() {
+            None => f.write_str("any"),
+            Some(address) => write!(f, "{address}/{}", self.length),
+        }
     }
 }
 
@@ -86,6 +106,12 @@ pub struct PortRange {
 impl PortRange {
     /// Every port, and packets that show none (RFC 4301's OPAQUE included).
     pub const ANY: PortRange = PortRange { first: 0, last: u16::MAX };
+
+    /// Whether all ports of `other` are in it.
+    #[must_use]
+    pub fn covers(&self, other: &PortRange) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
 
     fn contains(self, port: Option<u16>) -> bool {
         self == Self::ANY || port.is_some_and(|p| self.first <= p && p <= self.last)
@@ -238,6 +264,16 @@ impl Selector {
         Self { local, remote, ..Self::ANY }
     }
 
+    /// Whether it selects every flow that `other` selects.
+    #[must_use]
+    pub fn covers(&self, other: &Selector) -> bool {
+        self.local.covers(&other.local)
+            && self.remote.covers(&other.remote)
+            && (self.protocol.is_none() || self.protocol == other.protocol)
+            && self.local_ports.covers(&other.local_ports)
+            && self.remote_ports.covers(&other.remote_ports)
+    }
+
     /// Whether the flow is selected. What a flow hides matches only where every value does.
     #[must_use]
     #[inline]
@@ -372,6 +408,18 @@ mod tests {
         }
         assert!(Prefix::new("10.0.0.0".parse().unwrap(), 33).is_err());
         assert!(Prefix::new("::".parse().unwrap(), 128).is_ok());
+    }
+
+    #[test]
+    fn a_prefix_covers_its_subnets_and_nothing_of_the_other_version() {
+        assert!(prefix("10.0.0.0/8").covers(&prefix("10.2.0.0/16")));
+        assert!(!prefix("10.2.0.0/16").covers(&prefix("10.0.0.0/8")));
+        assert!(!prefix("10.0.0.0/8").covers(&prefix("11.0.0.0/16")));
+        assert!(prefix("0.0.0.0/0").covers(&prefix("255.255.255.255/32")));
+        assert!(!prefix("::/0").covers(&prefix("10.0.0.0/8")));
+        assert!(prefix("::/0").covers(&prefix("fd00::1/128")));
+        assert!(Prefix::ANY.covers(&Prefix::ANY) && Prefix::ANY.covers(&prefix("::/0")));
+        assert!(!prefix("::/0").covers(&Prefix::ANY) && !prefix("0.0.0.0/0").covers(&Prefix::ANY));
     }
 
     #[test]

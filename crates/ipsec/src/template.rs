@@ -10,7 +10,7 @@ use testudo_wire::{ParseError, protocol};
 const HOP_LIMIT: u8 = 64;
 
 /// Outer DSCP of a tunnel (RFC 4301 4.4.2.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Dscp {
     /// As the inner packet's.
     #[default]

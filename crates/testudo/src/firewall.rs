@@ -8,7 +8,7 @@ use crate::out::outln;
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
-use testudo_control::config::Prefix;
+use testudo_control::config::Network;
 use testudo_control::firewall::{FallbackRoutes, Firewall};
 
 /// Prints the rules, or has `nft` and `ip` change those of the host.
@@ -89,7 +89,7 @@ fn batch(version: &str, commands: &str) -> Result<(), Failure> {
 }
 
 /// The fallback routes that the host has for this gateway.
-fn present(routes: &FallbackRoutes, version: &str) -> Result<Vec<Prefix>, Failure> {
+fn present(routes: &FallbackRoutes, version: &str) -> Result<Vec<Network>, Failure> {
     let selection = routes.selection();
     let words = [version, "route", "show", "type", "unreachable"];
     let words: Vec<_> = words.into_iter().chain(selection.iter().map(String::as_str)).collect();
@@ -98,10 +98,10 @@ fn present(routes: &FallbackRoutes, version: &str) -> Result<Vec<Prefix>, Failur
 }
 
 /// `10.2.0.0/16`, or `10.2.0.1` for one address.
-fn network(text: &str) -> Option<Prefix> {
+fn network(text: &str) -> Option<Network> {
     match text.split_once('/') {
-        Some((address, length)) => Prefix::containing(address.parse().ok()?, length.parse().ok()?),
-        None => text.parse::<IpAddr>().ok().map(Prefix::host),
+        Some((address, length)) => Network::containing(address.parse().ok()?, length.parse().ok()?),
+        None => text.parse::<IpAddr>().ok().map(Network::host),
     }
 }
 

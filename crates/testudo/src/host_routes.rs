@@ -7,7 +7,7 @@ use testudo_port_tun::configure::{Prefix, add_route, remove_route};
 /// The routes that a configuration wants; none if it wants no routes.
 pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
     let networks = routed(configuration).into_iter();
-    networks.map(|network| Prefix::new(network.network(), network.length())).collect()
+    networks.map(|network| Prefix::new(network.address(), network.length())).collect()
 }
 
 /// Makes the routes those of the new configuration; the first failure is told, the other routes are made all

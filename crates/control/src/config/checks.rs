@@ -1,9 +1,8 @@
 //! Checks that span several parts of a configuration: what must be unique, what refers to what, what hides
 //! what.
 
-use super::address::{Prefix, Selector};
 use super::model::{Action, Policy, Remote, UnprotectedPort};
-use super::networks::Networks;
+use super::network::{Network, Networks};
 use super::shadow::Shadows;
 use super::walk::{Located, Problem, Walker};
 use crate::keys::KeySource;
@@ -11,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
+use testudo_ipsec::Selector;
 
 /// Selectors in a configuration at most, those of policies and tunnels together.
 pub const MAX_RULES: usize = 100_000;
@@ -30,7 +30,7 @@ pub(super) struct Facts {
     /// Outer addresses of peers.
     pub(super) peers: Vec<Located<IpAddr>>,
     /// Remote networks of selectors that protect.
-    pub(super) routed: Vec<Located<Prefix>>,
+    pub(super) routed: Vec<Located<Network>>,
     /// In the order of the tunnels, outbound before inbound.
     pub(super) keys: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
@@ -113,11 +113,11 @@ impl Facts {
         }
         // A prefix of no bits gives no route.
         let routed = self.routed.iter().filter(|remote| remote.value.length() > 0);
-        let mut routed: HashMap<Prefix, &Located<Prefix>> =
+        let mut routed: HashMap<Network, &Located<Network>> =
             routed.rev().map(|remote| (remote.value, remote)).collect();
         let networks: Networks = routed.keys().copied().collect();
         for peer in &self.peers {
-            for network in networks.holding(Prefix::host(peer.value)) {
+            for network in networks.holding(Network::host(peer.value)) {
                 let Some(remote) = routed.remove(&network) else { continue };
                 let line = walker.line(&peer.span);
                 let problem = Problem::expected("a remote network without a peer's own outer address");

@@ -1,7 +1,7 @@
 //! Reads `[gateway]` and the ports.
 
-use super::address::InterfaceAddress;
-use super::model::{Gateway, LogLevel, ProtectedPort, Tunnel, UnprotectedPort};
+use super::mentions_ipv6;
+use super::model::{Gateway, InterfaceAddress, LogLevel, ProtectedPort, Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
@@ -117,10 +117,9 @@ impl ProtectedDraft {
         tunnels: &[Tunnel],
         policies_with_ipv6: bool,
     ) -> Option<ProtectedPort> {
-        let selectors = || tunnels.iter().flat_map(|tunnel| &tunnel.selectors);
         let ipv6 = policies_with_ipv6
             || self.addresses.iter().any(|address| address.address.is_ipv6())
-            || selectors().any(|s| s.local.is_ipv6() == Some(true) || s.remote.is_ipv6() == Some(true));
+            || tunnels.iter().flat_map(|tunnel| &tunnel.selectors).any(mentions_ipv6);
         let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
         // Asked in any case: a tunnel that carries less would tell senders of an MTU that they need not heed.
         let fits = default_mtu(walker, link, tunnels, least);
@@ -144,7 +143,7 @@ fn default_mtu(
     tunnels: &[Tunnel],
     least: u16,
 ) -> u16 {
-    let fits = tunnels.iter().map(|tunnel| tunnel.inner_mtu(link.value.mtu).unwrap_or(0)).min();
+    let fits = tunnels.iter().map(|tunnel| tunnel.inner_mtu(link.value.mtu)).min();
     let mtu = fits.unwrap_or(link.value.mtu);
     if mtu < least {
         let problem = Problem::expected(format!("an MTU that leaves {least} bytes for inner packets"));

@@ -14,14 +14,13 @@
 //! selector that an earlier one covers, since no packet ever reaches it. Everything is bounded, and no text makes the
 //! parser panic.
 
-mod address;
 mod checks;
 mod error;
 mod gateway;
 mod load;
 mod mask;
 mod model;
-mod networks;
+mod network;
 mod policy;
 mod quantity;
 mod shadow;
@@ -31,20 +30,22 @@ mod tunnel;
 mod value;
 mod walk;
 
-pub use address::{AddressRange, InterfaceAddress, PortRange, Prefix, Protocol, Selector};
 pub use checks::MAX_RULES;
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use model::{
-    Action, Configuration, Dscp, Encapsulation, Gateway, KnownAnswer, Lifetime, LogLevel, Policy,
-    ProtectedPort, Remote, SaSettings, Tunnel, UnprotectedPort,
+    Action, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy, ProtectedPort, Remote,
+    SaSettings, Tunnel, UnprotectedPort,
 };
-pub(crate) use networks::Networks;
+pub use network::Network;
+pub(crate) use network::Networks;
 pub use tunnel::MAX_SELECTORS;
 
 use checks::Facts;
 use std::path::Path;
+use testudo_ipsec::Selector;
+use testudo_wire::ip::Version;
 use toml::Spanned;
 use toml::de::DeTable;
 use walk::{Problem, Section, Walker};
@@ -182,7 +183,7 @@ fn read_document(
 }
 
 fn mentions_ipv6(selector: &Selector) -> bool {
-    selector.local.is_ipv6() == Some(true) || selector.remote.is_ipv6() == Some(true)
+    [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6))
 }
 
 /// A section that must be there; where it is not, one that is empty, after saying so.

@@ -1,11 +1,12 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
-use super::address::{InterfaceAddress, Selector};
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
+use testudo_ipsec::{Dscp, Encapsulation, Lifetime, Limits, Selector};
+use testudo_wire::ip::Version;
 
 /// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +83,15 @@ pub struct ProtectedPort {
     pub routes: bool,
 }
 
+/// An address of an interface, with the length of the prefix that is on the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InterfaceAddress {
+    /// The address, host part and all.
+    pub address: IpAddr,
+    /// Bits of the prefix, 0 to 32 or 128.
+    pub prefix_length: u8,
+}
+
 /// `[port.unprotected]`: sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnprotectedPort {
@@ -125,8 +135,11 @@ pub struct Tunnel {
     pub remote: Remote,
     /// The algorithms.
     pub suite: Suite,
-    /// How ESP is carried.
+    /// How ESP is carried; with [`Remote::Any`], the peer's port counts only until another is learned.
     pub encapsulation: Encapsulation,
+    /// Silence after which a NAT keepalive is sent (RFC 3948 4); `None` for never, and where ESP is not in
+    /// UDP.
+    pub keepalive: Option<Duration>,
     /// Extended sequence numbers: 64 bits (RFC 4303 2.2.1).
     pub esn: bool,
     /// Packets in the replay window: 64 to 65,536, a multiple of 64.
@@ -139,7 +152,8 @@ pub struct Tunnel {
     pub outbound: SaSettings,
     /// The SA from the peer.
     pub inbound: SaSettings,
-    /// When its SAs wear out; the same for each direction.
+    /// When its keys wear out, over restarts; the same for each direction. Soft is below hard where both are
+    /// given.
     pub lifetime: Lifetime,
     /// Known answers: for `replay` only.
     pub known_answer: Option<KnownAnswer>,
@@ -154,31 +168,6 @@ pub enum Remote {
     Any,
 }
 
-/// How ESP is carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Encapsulation {
-    /// Right on IP, protocol 50.
-    Esp,
-    /// In UDP (RFC 3948).
-    EspInUdp {
-        /// Our port.
-        local_port: u16,
-        /// The peer's port; with [`Remote::Any`], only until another is learned.
-        remote_port: u16,
-        /// Silence after which a keepalive is sent; `None` for never.
-        keepalive: Option<Duration>,
-    },
-}
-
-/// The DSCP of outer headers (RFC 4301 5.1.2.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dscp {
-    /// The inner packet's.
-    Copy,
-    /// This one, 0 to 63.
-    Value(u8),
-}
-
 /// One SA's number and where its key is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaSettings {
@@ -186,24 +175,6 @@ pub struct SaSettings {
     pub spi: u32,
     /// Where the keying material is.
     pub key: KeySource,
-}
-
-/// When the key of an SA wears out, over restarts: at a soft limit it warns, at a hard one it stops. Soft is
-/// below hard where both are given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lifetime {
-    /// Bytes.
-    pub soft_bytes: Option<u64>,
-    /// Bytes.
-    pub hard_bytes: Option<u64>,
-    /// Packets.
-    pub soft_packets: Option<u64>,
-    /// Packets.
-    pub hard_packets: Option<u64>,
-    /// Time since the SA's key was first installed, in seconds.
-    pub soft_seconds: Option<u64>,
-    /// Time since the SA's key was first installed, in seconds.
-    pub hard_seconds: Option<u64>,
 }
 
 /// Where an SA starts, for known answers. Dangerous under a key in use: numbers may come twice.
@@ -239,7 +210,7 @@ impl Configuration {
                 warn(&is_of_suite, &format!("{suite}: {text}"));
             }
         }
-        let lasts_for_ever = |t: &Tunnel| t.lifetime.is_without_end();
+        let lasts_for_ever = |t: &Tunnel| t.lifetime.hard == Limits::default();
         warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
@@ -284,37 +255,15 @@ fn nonce_warning(rule: NonceRule) -> Option<&'static str> {
     }
 }
 
-impl Lifetime {
-    /// Whether nothing ever stops an SA but its last sequence number.
-    #[must_use]
-    pub fn is_without_end(&self) -> bool {
-        [self.hard_bytes, self.hard_packets, self.hard_seconds].iter().all(Option::is_none)
-    }
-}
-
 impl Tunnel {
-    /// Bytes that encapsulation adds to an inner packet, padding for alignment not counted.
+    /// The longest inner packet, in bytes, whose outer packet fits `mtu`; 0 if nothing fits.
     #[must_use]
-    pub fn fixed_overhead_bytes(&self) -> usize {
-        const ESP_HEADER: usize = 8;
-        const UDP_HEADER: usize = 8;
-        let ip = if self.local.is_ipv6() { 40 } else { 20 };
-        let udp = if self.encapsulation == Encapsulation::Esp { 0 } else { UDP_HEADER };
-        ip + udp + ESP_HEADER + self.suite.iv_bytes() + ESP_TRAILER + self.suite.icv_bytes()
-    }
-
-    /// The longest inner packet, in bytes, whose outer packet fits `mtu`; `None` if nothing fits.
-    #[must_use]
-    pub fn inner_mtu(&self, mtu: u16) -> Option<u16> {
-        let alignment = self.suite.alignment_bytes();
-        let fixed = self.fixed_overhead_bytes() - ESP_TRAILER;
-        let ciphertext = usize::from(mtu).checked_sub(fixed)? / alignment * alignment;
-        u16::try_from(ciphertext.checked_sub(ESP_TRAILER)?).ok()
+    pub fn inner_mtu(&self, mtu: u16) -> u16 {
+        let outer = Version::of(self.local);
+        let inner = testudo_ipsec::inner_mtu(mtu.into(), outer, self.encapsulation, self.suite);
+        u16::try_from(inner).unwrap_or(mtu)
     }
 }
-
-/// Pad length and next header (RFC 4303 2): bytes that are always there.
-const ESP_TRAILER: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -327,14 +276,13 @@ mod tests {
     fn the_inner_mtu_leaves_room_for_padding() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
         let mut tunnel = configuration.tunnels[0].clone();
-        assert_eq!(tunnel.inner_mtu(1500), Some(1446));
-        assert_eq!(tunnel.inner_mtu(1499), Some(1442));
-        assert_eq!(tunnel.inner_mtu(53), None);
-        tunnel.encapsulation =
-            Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive: None };
-        assert_eq!(tunnel.inner_mtu(1500), Some(1438));
+        assert_eq!(tunnel.inner_mtu(1500), 1446);
+        assert_eq!(tunnel.inner_mtu(1499), 1442);
+        assert_eq!(tunnel.inner_mtu(53), 0);
+        tunnel.encapsulation = Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 };
+        assert_eq!(tunnel.inner_mtu(1500), 1438);
         tunnel.local = "2001:db8::1".parse().unwrap();
-        assert_eq!(tunnel.inner_mtu(1500), Some(1418));
+        assert_eq!(tunnel.inner_mtu(1500), 1418);
     }
 
     /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV; of CBC's whole blocks and of NULL's words 2 bytes are
@@ -346,9 +294,9 @@ mod tests {
         for (suite, inner) in
             [(Suite::Aes128Sha1, 1440 - 2), (Suite::Aes256Sha256, 1440 - 2), (Suite::NullSha1, 1460 - 2)]
         {
-            assert_eq!(Tunnel { suite, ..tunnel.clone() }.inner_mtu(1500), Some(inner), "{suite}");
+            assert_eq!(Tunnel { suite, ..tunnel.clone() }.inner_mtu(1500), inner, "{suite}");
         }
-        assert_eq!(Tunnel { suite: Suite::Aes256Sha256, ..tunnel }.inner_mtu(1499), Some(1424 - 2));
+        assert_eq!(Tunnel { suite: Suite::Aes256Sha256, ..tunnel }.inner_mtu(1499), 1424 - 2);
     }
 
     #[test]
@@ -370,7 +318,7 @@ mod tests {
     #[test]
     fn who_configures_no_encryption_is_told_in_one_line() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        configuration.tunnels[0].lifetime.hard_packets = Some(1 << 40);
+        configuration.tunnels[0].lifetime.hard.packets = Some(1 << 40);
         assert!(configuration.warnings().is_empty());
         configuration.tunnels[0].suite = Suite::NullSha1;
         let name = configuration.tunnels[0].name.clone();
@@ -383,7 +331,7 @@ mod tests {
     #[test]
     fn keys_that_nothing_ends_and_nonces_that_are_numbers_are_told() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        configuration.tunnels[0].lifetime.soft_seconds = Some(5);
+        configuration.tunnels[0].lifetime.soft.packets = Some(5);
         let warnings = configuration.warnings();
         assert!(warnings.len() == 1 && warnings[0].contains("no hard lifetime"), "{warnings:?}");
         assert!(nonce_warning(NonceRule::Counter).is_some_and(|text| text.contains("state file")));

@@ -1,31 +1,34 @@
 //! Reads selectors and `[[policy]]`.
 
-use super::address::{AddressRange, PortRange, Prefix, Protocol, Selector};
 use super::checks::Facts;
 use super::model::{Action, Policy};
+use super::network::Network;
 use super::suggest::did_you_mean;
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::collections::HashMap;
+use testudo_ipsec::{PortRange, Prefix, Selector};
+use testudo_wire::ip::Version;
+use testudo_wire::protocol;
 
 /// A selector, and the place of its remote network, if it names one.
 pub(super) struct SelectorDraft {
     pub(super) selector: Located<Selector>,
-    pub(super) remote: Option<Located<Prefix>>,
+    pub(super) remote: Option<Located<Network>>,
 }
 
 /// The keys of a selector, all optional.
 pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) -> SelectorDraft {
-    let any = AddressRange::Any;
-    let local = section.or_default(walker, "local", any, value::address_range);
-    let remote = section.located(walker, "remote", value::address_range);
-    let protocol = section.located(walker, "protocol", value::protocol);
-    let protocol_is_wrong = protocol.is_none() && section.value("protocol").is_some();
+    let local = section.or_default(walker, "local", Prefix::ANY, value::prefix);
+    let remote = section.located(walker, "remote", value::prefix);
+    let found = section.located(walker, "protocol", value::protocol);
+    let protocol_is_wrong = found.is_none() && section.value("protocol").is_some();
     let local_ports = section.located(walker, "local_ports", value::ports);
     let remote_ports = section.located(walker, "remote_ports", value::ports);
-    check_versions(walker, local, remote.as_ref(), protocol.as_ref());
-    let protocol = protocol.map_or(Protocol::Any, |protocol| protocol.value);
-    if !protocol.has_ports() && !protocol_is_wrong {
+    check_versions(walker, local, remote.as_ref(), found.as_ref());
+    let protocol = found.and_then(|protocol| protocol.value);
+    let has_ports = matches!(protocol, Some(protocol::TCP | protocol::UDP | protocol::SCTP));
+    if !has_ports && !protocol_is_wrong {
         for ports in local_ports.iter().chain(&remote_ports).filter(|p| p.value != PortRange::ANY) {
             let problem = Problem::expected("ports only with tcp, udp or sctp");
             walker.report(&ports.span, ports.key.clone(), problem.help("add `protocol = \"tcp\"`"));
@@ -33,40 +36,40 @@ pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) 
     }
     let value = Selector {
         local,
-        remote: remote.as_ref().map_or(any, |remote| remote.value),
+        remote: remote.as_ref().map_or(Prefix::ANY, |remote| remote.value),
         protocol,
         local_ports: local_ports.map_or(PortRange::ANY, |ports| ports.value),
         remote_ports: remote_ports.map_or(PortRange::ANY, |ports| ports.value),
     };
     let key = section.path_of("").trim_end_matches('.').to_owned();
-    let remote = remote.and_then(|remote| match remote.value {
-        AddressRange::Prefix(value) => Some(Located { value, span: remote.span, key: remote.key }),
-        AddressRange::Any => None,
-    });
+    let remote =
+        remote.and_then(|r| Network::of(r.value).map(|value| Located { value, span: r.span, key: r.key }));
     SelectorDraft { selector: Located { value, span: section.span().clone(), key }, remote }
 }
 
 /// Local, remote and protocol must be able to meet in one packet.
 fn check_versions(
     walker: &mut Walker<'_>,
-    local: AddressRange,
-    remote: Option<&Located<AddressRange>>,
-    protocol: Option<&Located<Protocol>>,
+    local: Prefix,
+    remote: Option<&Located<Prefix>>,
+    protocol: Option<&Located<Option<u8>>>,
 ) {
-    let remote_version = remote.and_then(|remote| remote.value.is_ipv6());
-    let version = local.is_ipv6().or(remote_version);
-    if let (Some(remote), Some(a), Some(b)) = (remote, local.is_ipv6(), remote_version)
+    let remote_version = remote.and_then(|remote| remote.value.version());
+    let version = local.version().or(remote_version);
+    if let (Some(remote), Some(a), Some(b)) = (remote, local.version(), remote_version)
         && a != b
     {
         let problem = Problem::expected(format!("an {} prefix, as `local` is", ip_name(a)));
         let help = "a packet has addresses of one version: write a selector for each";
         walker.report(&remote.span, remote.key.clone(), problem.help(help));
     }
-    let Some((protocol, ipv6)) = protocol.zip(version) else { return };
-    let wrong = if ipv6 { Protocol::ICMP } else { Protocol::ICMPV6 };
-    if protocol.value == wrong {
-        let right = if ipv6 { "icmpv6" } else { "icmp" };
-        let problem = Problem::expected(format!("a protocol of {}", ip_name(ipv6)));
+    let Some((protocol, version)) = protocol.zip(version) else { return };
+    let (wrong, right) = match version {
+        Version::V4 => (protocol::ICMPV6, "icmp"),
+        Version::V6 => (protocol::ICMP, "icmpv6"),
+    };
+    if protocol.value == Some(wrong) {
+        let problem = Problem::expected(format!("a protocol of {}", ip_name(version)));
         walker.report(
             &protocol.span,
             protocol.key.clone(),
@@ -75,8 +78,11 @@ fn check_versions(
     }
 }
 
-fn ip_name(ipv6: bool) -> &'static str {
-    if ipv6 { "IPv6" } else { "IPv4" }
+fn ip_name(version: Version) -> &'static str {
+    match version {
+        Version::V4 => "IPv4",
+        Version::V6 => "IPv6",
+    }
 }
 
 /// Reads a policy; `tunnels` knows the tunnels by name.

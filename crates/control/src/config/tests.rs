@@ -4,6 +4,7 @@ use super::*;
 use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
+use testudo_ipsec::{Dscp, Encapsulation, Lifetime, PortRange, TunnelIndex};
 
 /// The smallest configuration.
 pub(crate) const MINIMAL: &str = r#"
@@ -98,11 +99,11 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!(configuration.unprotected, UnprotectedPort { mtu: 1500, interface: None });
     let tunnel = &configuration.tunnels[0];
     assert_eq!((tunnel.esn, tunnel.replay_window, tunnel.dscp), (true, 4096, Dscp::Copy));
-    assert_eq!(tunnel.encapsulation, Encapsulation::Esp);
+    assert_eq!((tunnel.encapsulation, tunnel.keepalive), (Encapsulation::Esp, None));
     assert_eq!((tunnel.lifetime, tunnel.known_answer), (Lifetime::default(), None));
     assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
     let selector = &tunnel.selectors[0];
-    assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
+    assert_eq!((selector.protocol, selector.local_ports), (None, PortRange::ANY));
 }
 
 #[test]
@@ -119,10 +120,11 @@ lifetime = { soft_bytes = "9 GiB", hard_bytes = "10 GiB", soft_seconds = "7h", h
 known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff }"#,
     );
     let tunnel = &good(&text).tunnels[0];
-    let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4502, keepalive: None };
-    assert_eq!((tunnel.encapsulation, tunnel.esn, tunnel.dscp), (udp, false, Dscp::Value(46)));
-    assert_eq!(tunnel.lifetime.hard_bytes, Some(10 << 30));
-    assert_eq!(tunnel.lifetime.soft_seconds, Some(25_200));
+    let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4502 };
+    assert_eq!((tunnel.encapsulation, tunnel.esn, tunnel.dscp), (udp, false, Dscp::Fixed(46)));
+    assert_eq!(tunnel.keepalive, None);
+    assert_eq!(tunnel.lifetime.hard.bytes, Some(10 << 30));
+    assert_eq!(tunnel.lifetime.soft.time, Some(Duration::from_secs(25_200)));
     assert_eq!(tunnel.known_answer, Some(KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX }));
 }
 
@@ -131,11 +133,24 @@ fn a_road_warriors_address_is_learned_and_its_nat_kept_open() {
     let text = with("remote = \"192.0.2.2\"", "remote = \"any\"\nencapsulation = \"esp-in-udp\"");
     let tunnel = &good(&text).tunnels[0];
     assert_eq!(tunnel.remote, Remote::Any);
-    let keepalive = Some(Duration::from_secs(20));
-    assert_eq!(
-        tunnel.encapsulation,
-        Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive }
-    );
+    assert_eq!(tunnel.encapsulation, Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 });
+    assert_eq!(tunnel.keepalive, Some(Duration::from_secs(20)));
+}
+
+/// What is configured is what packets are matched against: there is no translation that could fall back to
+/// everything.
+#[test]
+fn a_prefix_that_is_wrong_is_an_error_and_never_selects_everything() {
+    for wrong in
+        ["10.1.0.0/33", "fd00::/129", "10.1.0.0/-1", "10.1.0.0/", "10.1.0.1/16", "::ffff:10.1.0.0/112"]
+    {
+        expect(&with("10.1.0.0/16", wrong), &["selectors[0].local"]);
+    }
+    let configuration = good(MINIMAL);
+    let spd = crate::service::assemble::policies(&configuration, &[TunnelIndex(0)]);
+    let in_force: Vec<_> = spd.policies().iter().map(|policy| policy.selector).collect();
+    assert_eq!(in_force, configuration.tunnels[0].selectors);
+    assert_eq!(in_force[0].to_string(), "10.1.0.0/16 <-> 10.2.0.0/16");
 }
 
 #[test]
@@ -154,8 +169,8 @@ protocol = 47
     let text = with("selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]\n", "") + policies;
     let policies = good(&text).policies;
     assert_eq!(policies[0].action, Action::Protect { tunnel: 0 });
-    assert_eq!(policies[0].selector.remote_ports, PortRange::new(1000, 2000).unwrap());
-    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Protocol::Number(47)));
+    assert_eq!(policies[0].selector.remote_ports, PortRange { first: 1000, last: 2000 });
+    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Some(47)));
 }
 
 #[test]

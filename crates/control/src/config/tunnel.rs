@@ -2,7 +2,7 @@
 
 use super::checks::{Facts, KeyRequest};
 use super::gateway::path;
-use super::model::{Dscp, Encapsulation, KnownAnswer, Lifetime, Remote, SaSettings, Tunnel};
+use super::model::{KnownAnswer, Remote, SaSettings, Tunnel};
 use super::policy::{SelectorDraft, read_selector};
 use super::quantity;
 use super::value::{self, Parsed};
@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
+use testudo_ipsec::{Dscp, Encapsulation, Lifetime, Limits, Selector};
 use toml::de::DeValue;
 
 /// Selectors of one tunnel at most.
@@ -35,7 +36,7 @@ pub(super) fn read_tunnel(
     let suites: Vec<_> = Suite::ALL.iter().map(|suite| (suite.name(), *suite)).collect();
     let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::choice(&suites));
     let suite = suite.map(|suite| suite.value);
-    let encapsulation = read_encapsulation(&mut section, walker);
+    let (encapsulation, keepalive) = read_encapsulation(&mut section, walker);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = section.or_default(walker, "replay_window", 4096, value::replay_window);
@@ -54,6 +55,7 @@ pub(super) fn read_tunnel(
         remote: remote?,
         suite: suite?,
         encapsulation: encapsulation?,
+        keepalive,
         esn,
         replay_window,
         dscp,
@@ -72,11 +74,15 @@ fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {
     }
     let number =
         value::number(0, 63)(value).map_err(|p| Problem { help: p.help, ..Problem::expected(expected) })?;
-    u8::try_from(number).map(Dscp::Value).map_err(|_| Problem::expected(expected))
+    u8::try_from(number).map(Dscp::Fixed).map_err(|_| Problem::expected(expected))
 }
 
-/// `None` where it is wrong, so that nothing is said about keys that depend on it.
-fn read_encapsulation(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Encapsulation> {
+/// How ESP is carried, `None` where that is wrong, so that nothing is said about keys that depend on it; and
+/// after what silence a keepalive is sent.
+fn read_encapsulation(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+) -> (Option<Encapsulation>, Option<Duration>) {
     let words = [("esp", false), ("esp-in-udp", true)];
     let given = section.value("encapsulation").is_some();
     let udp = section.optional(walker, "encapsulation", value::choice(&words));
@@ -85,7 +91,7 @@ fn read_encapsulation(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Opt
             let problem = Problem::expected(format!("`{key}` only where ESP is in UDP"));
             section.refuse(walker, key, problem.help("add `encapsulation = \"esp-in-udp\"`"));
         }
-        return Some(Encapsulation::Esp);
+        return (Some(Encapsulation::Esp), None);
     }
     let port = || value::number_u16(1, u16::MAX);
     let local_port = section.or_default(walker, "local_port", 4500, port());
@@ -93,7 +99,7 @@ fn read_encapsulation(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Opt
     let seconds = value::number(0, MAX_KEEPALIVE_SECONDS);
     let seconds = section.or_default(walker, "keepalive_seconds", 20, seconds);
     let keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
-    udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port, keepalive })
+    (udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port }), keepalive)
 }
 
 fn read_addresses(
@@ -132,11 +138,7 @@ fn read_addresses(
     (local.map(|local| local.value), remote.map(|remote| remote.value))
 }
 
-fn read_selectors(
-    section: &mut Section<'_>,
-    walker: &mut Walker<'_>,
-    facts: &mut Facts,
-) -> Vec<super::Selector> {
+fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mut Facts) -> Vec<Selector> {
     let given = section.value("selectors").is_some();
     let mut selectors = Vec::new();
     for mut item in section.tables(walker, "selectors", MAX_SELECTORS) {
@@ -212,7 +214,8 @@ fn environment_name(value: &DeValue<'_>) -> Parsed<String> {
     }
 }
 
-/// Keys here are typed in, and whoever types one in may do so twice: where nonces are sequence numbers, that must be meant.
+/// Keys here are typed in, and whoever types one in may do so twice: where nonces are sequence numbers, that
+/// must be meant.
 fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: Option<NonceRule>) {
     let is_allowed = section.or_default(walker, ALLOW_COUNTER_NONCE, false, value::boolean);
     match (rule, is_allowed) {
@@ -253,7 +256,15 @@ fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime
     let (soft_packets, hard_packets) = pair("soft_packets", "hard_packets", quantity::packets);
     let (soft_seconds, hard_seconds) = pair("soft_seconds", "hard_seconds", quantity::seconds);
     table.finish(walker);
-    Lifetime { soft_bytes, hard_bytes, soft_packets, hard_packets, soft_seconds, hard_seconds }
+    let limits = |bytes, packets, seconds: Option<u64>| Limits {
+        bytes,
+        packets,
+        time: seconds.map(Duration::from_secs),
+    };
+    Lifetime {
+        soft: limits(soft_bytes, soft_packets, soft_seconds),
+        hard: limits(hard_bytes, hard_packets, hard_seconds),
+    }
 }
 
 fn read_known_answer(

@@ -1,9 +1,11 @@
 //! Reads single values: numbers, names, addresses, ports, sizes, times.
 
-use super::address::{AddressRange, InterfaceAddress, PortRange, Prefix, Protocol};
+use super::model::InterfaceAddress;
 use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use testudo_ipsec::{PortRange, Prefix};
+use testudo_wire::protocol as numbers;
 use toml::de::DeValue;
 
 pub(super) type Parsed<T> = Result<T, Problem>;
@@ -155,19 +157,19 @@ fn mapped(address: IpAddr) -> Option<IpAddr> {
 }
 
 /// An address or prefix of a selector, or `any`.
-pub(super) fn address_range(value: &DeValue<'_>) -> Parsed<AddressRange> {
+pub(super) fn prefix(value: &DeValue<'_>) -> Parsed<Prefix> {
     let expected = "an address, a prefix such as \"10.1.0.0/16\", or \"any\"";
     let text = string(value, expected)?;
     if text == "any" {
-        return Ok(AddressRange::Any);
+        return Ok(Prefix::ANY);
     }
     let (address, length) = split_prefix(text, expected)?;
-    let whole = Prefix::containing(address, length).ok_or_else(|| Problem::expected(expected))?;
-    if whole.network() != address {
+    let whole = Prefix::new(address, length).map_err(|_| Problem::expected(expected))?;
+    if whole.network() != Some(address) {
         let problem = Problem::expected("a prefix without host bits");
         return Err(problem.help(format!("the network is \"{whole}\"; one host is \"{address}\"")));
     }
-    Ok(AddressRange::Prefix(whole))
+    Ok(whole)
 }
 
 /// An address with a prefix length, host part and all.
@@ -229,27 +231,27 @@ pub(super) fn loopback_socket(value: &DeValue<'_>) -> Parsed<SocketAddr> {
     if socket.port() == 0 { Err(problem()) } else { Ok(socket) }
 }
 
-/// Names of protocols that need no number.
-const PROTOCOLS: [(&str, Protocol); 6] = [
-    ("any", Protocol::Any),
-    ("icmp", Protocol::ICMP),
-    ("icmpv6", Protocol::ICMPV6),
-    ("tcp", Protocol::TCP),
-    ("udp", Protocol::UDP),
-    ("sctp", Protocol::SCTP),
+/// Names of protocols that need no number; `None` is every protocol.
+const PROTOCOLS: [(&str, Option<u8>); 6] = [
+    ("any", None),
+    ("icmp", Some(numbers::ICMP)),
+    ("icmpv6", Some(numbers::ICMPV6)),
+    ("tcp", Some(numbers::TCP)),
+    ("udp", Some(numbers::UDP)),
+    ("sctp", Some(numbers::SCTP)),
 ];
 
 /// A protocol by name or number.
-pub(super) fn protocol(value: &DeValue<'_>) -> Parsed<Protocol> {
+pub(super) fn protocol(value: &DeValue<'_>) -> Parsed<Option<u8>> {
     let names = PROTOCOLS.map(|(name, _)| name);
     let expected = format!("one of {}, or a number from 0 to 255", quoted(&names));
     if value.is_integer() {
-        let number = number(0, 255)(value).map_err(|_| Problem::expected(expected))?;
-        return Ok(Protocol::Number(u8::try_from(number).unwrap_or(u8::MAX)));
+        let number = number(0, 255)(value).ok().and_then(|number| u8::try_from(number).ok());
+        return number.map(Some).ok_or_else(|| Problem::expected(expected));
     }
     let text = string(value, &expected)?;
     let known = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, protocol)| *protocol);
-    known.or_else(|| text.parse().ok().map(Protocol::Number)).ok_or_else(|| {
+    known.or_else(|| text.parse().ok().map(Some)).ok_or_else(|| {
         let help = match text {
             "icmp6" | "ipv6-icmp" => Some("did you mean `icmpv6`?".to_owned()),
             _ => did_you_mean(text, names),
@@ -264,7 +266,7 @@ pub(super) fn ports(value: &DeValue<'_>) -> Parsed<PortRange> {
     let problem = || Problem::expected(expected);
     if value.is_integer() {
         let port = number_u16(0, u16::MAX)(value).map_err(|_| problem())?;
-        return PortRange::new(port, port).ok_or_else(problem);
+        return Ok(PortRange { first: port, last: port });
     }
     let text = string(value, expected)?;
     if text == "any" {
@@ -273,5 +275,8 @@ pub(super) fn ports(value: &DeValue<'_>) -> Parsed<PortRange> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| text.trim().parse::<u16>().map_err(|_| problem().help("ports are 0 to 65535"));
     let (first, last) = (port(first)?, port(last)?);
-    PortRange::new(first, last).ok_or_else(|| problem().help(format!("write \"{last}-{first}\"")))
+    if first > last {
+        return Err(problem().help(format!("write \"{last}-{first}\"")));
+    }
+    Ok(PortRange { first, last })
 }

@@ -1,6 +1,8 @@
 //! The SPD of a configuration as the rules see it: policies in their order, each with a name for people.
 
-use crate::config::{Action, AddressRange, Configuration, Prefix, Selector};
+use crate::config::{Action, Configuration, Network};
+use testudo_ipsec::{PortRange, Prefix, Selector};
+use testudo_wire::ip::Version;
 
 /// One policy.
 #[derive(Debug, Clone)]
@@ -38,22 +40,19 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
     policies.chain(own).collect()
 }
 
-/// The network of a range; `None` where it is everything, of one version or of both.
-pub(super) fn network(range: AddressRange) -> Option<Prefix> {
-    match range {
-        AddressRange::Prefix(prefix) if prefix.length() > 0 => Some(prefix),
-        AddressRange::Any | AddressRange::Prefix(_) => None,
-    }
+/// The network of a prefix; `None` where it is everything, of one version or of both.
+pub(super) fn network(prefix: Prefix) -> Option<Network> {
+    Network::of(prefix).filter(|network| network.length() > 0)
 }
 
 impl Entry {
     /// The remote network, if it names one.
-    pub(super) fn remote(&self) -> Option<Prefix> {
+    pub(super) fn remote(&self) -> Option<Network> {
         network(self.selector.remote)
     }
 
     /// The local network, if it names one.
-    pub(super) fn local(&self) -> Option<Prefix> {
+    pub(super) fn local(&self) -> Option<Network> {
         network(self.selector.local)
     }
 
@@ -66,27 +65,25 @@ impl Entry {
 
     /// The local network, where the remote one is wider and holds it: packets between two local hosts are
     /// then none of the policy's, for they do not leave this side.
-    pub(super) fn local_within_remote(&self) -> Option<Prefix> {
+    pub(super) fn local_within_remote(&self) -> Option<Network> {
         let local = self.local()?;
-        let holds = match self.selector.remote {
-            AddressRange::Any => true,
-            AddressRange::Prefix(remote) => remote.covers(&local) && remote.length() < local.length(),
-        };
+        let remote = self.selector.remote;
+        let holds = remote.covers(&self.selector.local) && remote.length() < local.length();
         holds.then_some(local)
     }
 
     /// The IP versions that its packets may have.
     pub(super) fn versions(&self) -> impl Iterator<Item = bool> + use<> {
-        let (local, remote) = (self.selector.local.is_ipv6(), self.selector.remote.is_ipv6());
-        [false, true]
-            .into_iter()
-            .filter(move |v| local.is_none_or(|l| l == *v) && remote.is_none_or(|r| r == *v))
+        let Selector { local, remote, .. } = self.selector;
+        [(Version::V4, false), (Version::V6, true)].into_iter().filter_map(move |(version, is_ipv6)| {
+            let fits = |prefix: Prefix| prefix.version().is_none_or(|v| v == version);
+            (fits(local) && fits(remote)).then_some(is_ipv6)
+        })
     }
 
     /// Whether addresses alone decide.
     pub(super) fn is_by_address_alone(&self) -> bool {
-        use crate::config::{PortRange, Protocol};
         let Selector { protocol, local_ports, remote_ports, .. } = self.selector;
-        protocol == Protocol::Any && local_ports == PortRange::ANY && remote_ports == PortRange::ANY
+        protocol.is_none() && local_ports == PortRange::ANY && remote_ports == PortRange::ANY
     }
 }

@@ -2,9 +2,10 @@
 
 use super::entry::Entry;
 use super::rule::{End, Match, Rule, Verdict};
-use crate::config::{Configuration, Encapsulation, Networks, PortRange, Prefix, Remote, Tunnel};
+use crate::config::{Configuration, Network, Networks, Remote, Tunnel};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testudo_ipsec::{Encapsulation, PortRange};
 
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
@@ -21,7 +22,7 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
     let remotes: Networks = dropping().filter_map(Entry::remote).collect();
     // Of policies with any remote address.
     let locals: Networks = dropping().filter(|e| e.remote().is_none()).filter_map(Entry::local).collect();
-    let holds = |networks: &Networks, address| networks.holding(Prefix::host(address)).next().is_some();
+    let holds = |networks: &Networks, address| networks.holding(Network::host(address)).next().is_some();
     let mut rules = Vec::new();
     if dropping().any(|entry| entry.versions().any(|ipv6| ipv6)) {
         rules.push(Rule::new(vec![Match::NeighbourDiscovery], Verdict::Accept, "IPv6 neighbours"));
@@ -53,7 +54,7 @@ fn link_scope() -> impl Iterator<Item = Rule> {
         (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 24),
         (IpAddr::V6(Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 0)), 16),
     ];
-    let networks = networks.into_iter().filter_map(|(address, length)| Prefix::containing(address, length));
+    let networks = networks.into_iter().filter_map(|(address, length)| Network::containing(address, length));
     networks.map(|network| {
         Rule::new(vec![Match::Network(End::Destination, network)], Verdict::Accept, "stays on its link")
     })
@@ -69,13 +70,13 @@ fn dhcp(ours: End) -> Rule {
 }
 
 fn port(end: End, port: u16) -> Match {
-    Match::Ports(end, PortRange::only(port))
+    Match::Ports(end, PortRange { first: port, last: port })
 }
 
 /// ESP, and ICMP between the outer addresses.
 fn of_tunnel(tunnel: &Tunnel, ours: End) -> Vec<Rule> {
     let ipv6 = tunnel.local.is_ipv6();
-    let host = |end, address| Match::Network(end, Prefix::host(address));
+    let host = |end, address| Match::Network(end, Network::host(address));
     let peer = match tunnel.remote {
         Remote::Address(peer) => Some(host(ours.other(), peer)),
         Remote::Any => None,

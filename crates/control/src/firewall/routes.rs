@@ -1,7 +1,7 @@
 //! Routes to the remote networks: those into the tunnel, and those that are left when these are gone.
 
 use super::entry::{Entry, entries};
-use crate::config::{Configuration, Networks, Prefix, Remote};
+use crate::config::{Configuration, Network, Networks, Remote};
 use std::collections::HashSet;
 
 /// Who made a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no routing
@@ -14,7 +14,7 @@ const METRICS: u32 = 0xFF00_0000;
 /// configuration wants no routes. A selector with any remote address gives none: a default route into the
 /// tunnel would catch the tunnel's own packets, and is for the operator to design.
 #[must_use]
-pub fn routed(configuration: &Configuration) -> Vec<Prefix> {
+pub fn routed(configuration: &Configuration) -> Vec<Network> {
     if !configuration.protected.routes {
         return Vec::new();
     }
@@ -26,7 +26,7 @@ pub fn routed(configuration: &Configuration) -> Vec<Prefix> {
 /// The routes that say "unreachable" while there is no gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FallbackRoutes {
-    networks: Vec<Prefix>,
+    networks: Vec<Network>,
     metric: u32,
 }
 
@@ -39,7 +39,7 @@ impl FallbackRoutes {
         let mut networks = routed(configuration);
         let known: Networks = networks.iter().copied().collect();
         let peers = configuration.tunnels.iter().filter_map(|tunnel| match tunnel.remote {
-            Remote::Address(peer) => Some(Prefix::host(peer)),
+            Remote::Address(peer) => Some(Network::host(peer)),
             Remote::Any => None,
         });
         let entries = entries(configuration);
@@ -51,7 +51,7 @@ impl FallbackRoutes {
         let all = |ipv6| bypassed().any(|e| e.remote().is_none() && e.versions().any(|v| v == ipv6));
         let all = [all(false), all(true)];
         networks.retain(|network| {
-            let ipv6 = network.network().is_ipv6();
+            let ipv6 = network.address().is_ipv6();
             !all[usize::from(ipv6)] && !needed.contains(network) && wide.holding(*network).next().is_none()
         });
         Self { networks, metric: metric(&configuration.protected.name) }
@@ -59,7 +59,7 @@ impl FallbackRoutes {
 
     /// The networks, in the order of their policies.
     #[must_use]
-    pub fn networks(&self) -> &[Prefix] {
+    pub fn networks(&self) -> &[Network] {
         &self.networks
     }
 
@@ -78,7 +78,7 @@ impl FallbackRoutes {
 
     /// For `ip -batch -` likewise: removes these.
     #[must_use]
-    pub fn removal(&self, ipv6: bool, networks: &[Prefix]) -> String {
+    pub fn removal(&self, ipv6: bool, networks: &[Network]) -> String {
         self.batch(ipv6, networks, "del")
     }
 
@@ -91,8 +91,8 @@ impl FallbackRoutes {
         [command(false, "-4"), command(true, "-6")].concat()
     }
 
-    fn batch(&self, ipv6: bool, networks: &[Prefix], verb: &str) -> String {
-        let networks = networks.iter().filter(|network| network.network().is_ipv6() == ipv6);
+    fn batch(&self, ipv6: bool, networks: &[Network], verb: &str) -> String {
+        let networks = networks.iter().filter(|network| network.address().is_ipv6() == ipv6);
         let selection = self.selection().join(" ");
         networks.map(|network| format!("route {verb} unreachable {network} {selection}\n")).collect()
     }

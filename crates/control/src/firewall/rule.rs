@@ -3,8 +3,9 @@
 //! Only what nftables can say exactly is in here, so that the text that is printed and the rules that the
 //! tests evaluate are one and the same thing.
 
-use crate::config::{PortRange, Prefix};
+use crate::config::Network;
 use std::net::IpAddr;
+use testudo_ipsec::PortRange;
 
 /// A chain of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,14 +94,14 @@ pub(super) enum Match {
     /// IP version: whether it is 6.
     Ipv6(bool),
     /// The address at this end is in the network.
-    Network(End, Prefix),
+    Network(End, Network),
     /// The address at this end is not in the network, and of the same version.
-    NotNetwork(End, Prefix),
+    NotNetwork(End, Network),
     /// Source and destination, cut to so many bits, are one of these pairs: a hash lookup, however many there
     /// are.
     Pairs(Pairs),
     /// The address at this end, cut to so many bits, is one of these.
-    Networks(End, Vec<Prefix>),
+    Networks(End, Vec<Network>),
     /// Protocol after all extension headers but AH; in a later fragment of IPv6, whatever it claims.
     Protocol(u8),
     /// It has no fragment header of IPv6.

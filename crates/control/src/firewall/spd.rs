@@ -8,9 +8,10 @@
 
 use super::entry::Entry;
 use super::rule::{End, Match, Pairs, Rule, Verdict};
-use crate::config::{Networks, PortRange, Prefix, Protocol};
+use crate::config::{Network, Networks};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use testudo_ipsec::PortRange;
 
 /// As many alike are worth a hash table; fewer are easier to read as rules.
 const WORTH_A_SET: usize = 9;
@@ -54,7 +55,7 @@ fn ports(entry: &Entry, local: End) -> impl Iterator<Item = Match> + use<> {
 /// A policy that says "bypass".
 fn passed(entry: &Entry, local: End, ipv6: bool) -> Rule {
     let mut matches = addresses(entry, local, ipv6);
-    if let Protocol::Number(number) = entry.selector.protocol {
+    if let Some(number) = entry.selector.protocol {
         // A later fragment may claim any protocol.
         matches.extend(ipv6.then_some(Match::NoFragmentHeader));
         matches.push(Match::Protocol(number));
@@ -84,7 +85,7 @@ fn dropped(entries: &[&Entry], local: End) -> Vec<Rule> {
 fn lengths(entry: &Entry) -> Option<(bool, u8, u8)> {
     let plain = entry.is_by_address_alone() && entry.local_within_remote().is_none();
     let (local, remote) = (entry.local()?, entry.remote()?);
-    plain.then_some((local.network().is_ipv6(), local.length(), remote.length()))
+    plain.then_some((local.address().is_ipv6(), local.length(), remote.length()))
 }
 
 fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
@@ -96,16 +97,13 @@ fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
     let fragments = |more: Vec<Match>| drop(more, format!("{}: later fragments", entry.name));
     let mut ports: Vec<_> = ports(entry, local).collect();
     let mut rules = Vec::new();
-    match entry.selector.protocol {
-        Protocol::Any => {}
-        Protocol::Number(number) => {
-            if ipv6 {
-                rules.push(fragments(vec![Match::LaterFragment { ipv6 }]));
-            } else if !ports.is_empty() {
-                rules.push(fragments(vec![Match::Protocol(number), Match::LaterFragment { ipv6 }]));
-            }
-            ports.insert(0, Match::Protocol(number));
+    if let Some(number) = entry.selector.protocol {
+        if ipv6 {
+            rules.push(fragments(vec![Match::LaterFragment { ipv6 }]));
+        } else if !ports.is_empty() {
+            rules.push(fragments(vec![Match::Protocol(number), Match::LaterFragment { ipv6 }]));
         }
+        ports.insert(0, Match::Protocol(number));
     }
     rules.push(drop(ports, entry.name.clone()));
     rules
@@ -113,7 +111,7 @@ fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
 
 fn dropped_together((_, local_bits, remote_bits): (bool, u8, u8), members: &[&Entry], local: End) -> Rule {
     let pairs = members.iter().filter_map(|entry| {
-        let (here, there) = (entry.local()?.network(), entry.remote()?.network());
+        let (here, there) = (entry.local()?.address(), entry.remote()?.address());
         let (source, destination) = if local == End::Source { (here, there) } else { (there, here) };
         Some((source, destination, entry.name.clone()))
     });
@@ -131,16 +129,16 @@ fn dropped_together((_, local_bits, remote_bits): (bool, u8, u8), members: &[&En
 /// network within a remote one stays local.
 fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
     let protect = || entries.iter().filter(|entry| entry.protect);
-    let remotes: BTreeSet<Prefix> = protect().filter_map(Entry::remote).collect();
+    let remotes: BTreeSet<Network> = protect().filter_map(Entry::remote).collect();
     let known: Networks = remotes.iter().copied().collect();
     let is_within_a_remote =
-        |local: &Prefix| !known.contains(*local) && known.holding(*local).next().is_some();
-    let locals: BTreeSet<Prefix> = protect().filter_map(Entry::local).filter(is_within_a_remote).collect();
+        |local: &Network| !known.contains(*local) && known.holding(*local).next().is_some();
+    let locals: BTreeSet<Network> = protect().filter_map(Entry::local).filter(is_within_a_remote).collect();
     // The longest first.
-    let mut groups: BTreeMap<(Reverse<u8>, bool, bool), Vec<Prefix>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Reverse<u8>, bool, bool), Vec<Network>> = BTreeMap::new();
     for (is_remote, networks) in [(true, &remotes), (false, &locals)] {
         for prefix in networks {
-            let key = (Reverse(prefix.length()), prefix.network().is_ipv6(), is_remote);
+            let key = (Reverse(prefix.length()), prefix.address().is_ipv6(), is_remote);
             groups.entry(key).or_default().push(*prefix);
         }
     }
@@ -149,7 +147,7 @@ fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
 }
 
 /// Rules for networks of one length.
-fn of_networks(networks: Vec<Prefix>, are_remote: bool, end: End) -> Vec<Rule> {
+fn of_networks(networks: Vec<Network>, are_remote: bool, end: End) -> Vec<Rule> {
     let (verdict, what) =
         if are_remote { (Verdict::Drop, "no policy: anything else of") } else { (Verdict::Return, "local:") };
     if networks.len() >= WORTH_A_SET {

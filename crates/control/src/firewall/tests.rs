@@ -4,15 +4,15 @@
 use super::rule::{Chain, End, Interface, Match, Verdict};
 use super::*;
 use crate::config::tests::MINIMAL;
-use crate::config::{
-    Action, AddressRange, Encapsulation, Policy, PortRange, Prefix, Protocol, Remote, Selector, Tunnel,
-};
+use crate::config::{Action, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
+use testudo_ipsec::{Encapsulation, PortRange, Prefix, Selector};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const AH: u8 = 51;
+const ICMPV6: u8 = 58;
 
 /// What stands between the IP header and the transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ fn named(link: Option<Link>, which: Interface) -> bool {
 
 /// What nftables makes of a condition.
 fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
-    let in_network = |end, network: &Prefix| network.contains(packet.address(end));
+    let in_network = |end, network: &Network| network.contains(packet.address(end));
     match condition {
         Match::In(which) => named(passage.from, *which),
         Match::Out(which) => named(passage.to, *which),
@@ -83,10 +83,10 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
         Match::Ipv6(ipv6) => packet.ipv6() == *ipv6,
         Match::Network(end, network) => in_network(*end, network),
         Match::NotNetwork(end, network) => {
-            network.network().is_ipv6() == packet.ipv6() && !in_network(*end, network)
+            network.address().is_ipv6() == packet.ipv6() && !in_network(*end, network)
         }
         Match::Pairs(set) => {
-            let cut = |address, bits| Prefix::containing(address, bits).map(|p| p.network());
+            let cut = |address, bits| Network::containing(address, bits).map(|n| n.address());
             let pair = (cut(packet.source, set.source_bits), cut(packet.destination, set.destination_bits));
             set.pairs.iter().any(|(s, d, _)| pair == (Some(*s), Some(*d)))
         }
@@ -97,7 +97,7 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
         }
         Match::Ports(end, ports) => {
             let port = if *end == End::Source { packet.ports.0 } else { packet.ports.1 };
-            packet.kind != Kind::LaterFragment && ports.first() <= port && port <= ports.last()
+            packet.kind != Kind::LaterFragment && ports.first <= port && port <= ports.last
         }
         Match::LaterFragment { ipv6 } => packet.ipv6() == *ipv6 && packet.kind == Kind::LaterFragment,
         Match::NeighbourDiscovery => {
@@ -140,28 +140,18 @@ struct Flow {
     ports: (u16, u16),
 }
 
-fn in_range(range: AddressRange, address: IpAddr) -> bool {
-    match range {
-        AddressRange::Any => true,
-        AddressRange::Prefix(prefix) => prefix.contains(address),
-    }
+fn in_range(range: Prefix, address: IpAddr) -> bool {
+    Network::of(range).is_none_or(|network| network.contains(address))
 }
 
 fn matches(selector: &Selector, flow: Flow) -> bool {
     let in_ports =
-        |range: PortRange, port| range == PortRange::ANY || (range.first()..=range.last()).contains(&port);
+        |range: PortRange, port| range == PortRange::ANY || (range.first..=range.last).contains(&port);
     in_range(selector.local, flow.local)
         && in_range(selector.remote, flow.remote)
-        && (selector.protocol == Protocol::Any || selector.protocol == Protocol::Number(flow.protocol))
+        && selector.protocol.is_none_or(|protocol| protocol == flow.protocol)
         && in_ports(selector.local_ports, flow.ports.0)
         && in_ports(selector.remote_ports, flow.ports.1)
-}
-
-fn bits(range: AddressRange) -> u8 {
-    match range {
-        AddressRange::Any => 0,
-        AddressRange::Prefix(prefix) => prefix.length(),
-    }
 }
 
 fn all_policies(configuration: &Configuration) -> Vec<(Selector, Action)> {
@@ -178,23 +168,20 @@ fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
     for (selector, action) in &policies {
         // Two local hosts, where "remote" is everything around the local network, too.
         let stays = in_range(selector.local, flow.remote)
-            && bits(selector.local) > 0
-            && bits(selector.remote) < bits(selector.local)
-            && match (selector.remote, selector.local) {
-                (AddressRange::Prefix(remote), AddressRange::Prefix(local)) => remote.covers(&local),
-                _ => true,
-            };
-        let is_nameless = bits(selector.local) == 0 && bits(selector.remote) == 0;
+            && selector.local.length() > 0
+            && selector.remote.length() < selector.local.length()
+            && selector.remote.covers(&selector.local);
+        let is_nameless = selector.local.length() == 0 && selector.remote.length() == 0;
         if !matches(selector, flow) || *action != Action::Bypass && (stays || is_nameless) {
             continue;
         }
         return *action == Action::Bypass;
     }
     // No policy: it must not have its remote end in a network that is routed into the tunnel.
-    let longest = |range: fn(&Selector) -> AddressRange| {
+    let longest = |range: fn(&Selector) -> Prefix| {
         let protecting = policies.iter().filter(|(_, action)| matches!(action, Action::Protect { .. }));
         let ranges = protecting.map(|(selector, _)| range(selector));
-        ranges.filter(|r| bits(*r) > 0 && in_range(*r, flow.remote)).map(bits).max()
+        ranges.filter(|r| r.length() > 0 && in_range(*r, flow.remote)).map(|r| r.length()).max()
     };
     let (remote, local) = (longest(|s| s.remote), longest(|s| s.local));
     !configuration.protected.routes || remote.is_none() || local > remote
@@ -232,32 +219,32 @@ fn v6(a: u32, b: u32) -> IpAddr {
 }
 
 /// Few distinct bits, so that networks overlap and nest often.
-fn range(ipv6: bool) -> impl Strategy<Value = AddressRange> {
+fn range(ipv6: bool) -> impl Strategy<Value = Prefix> {
     let lengths = prop_oneof![1 => Just(0_u8), 1 => Just(8), 1 => Just(15), 4 => Just(16), 1 => Just(31), 1 => Just(32)];
     let network = (0..4_u32, 0..4_u32, lengths).prop_map(move |(a, b, length)| {
         let (address, length) = if ipv6 { (v6(a, b), length * 4) } else { (v4(a, b), length) };
-        AddressRange::Prefix(Prefix::containing(address, length).unwrap())
+        Prefix::new(address, length).unwrap()
     });
-    prop_oneof![1 => Just(AddressRange::Any), 8 => network]
+    prop_oneof![1 => Just(Prefix::ANY), 8 => network]
 }
 
 fn ports() -> impl Strategy<Value = PortRange> {
-    let some = (0..4_u16, 0..4_u16).prop_map(|(a, b)| PortRange::new(a.min(b), a.max(b)).unwrap());
+    let some = (0..4_u16, 0..4_u16).prop_map(|(a, b)| PortRange { first: a.min(b), last: a.max(b) });
     prop_oneof![2 => Just(PortRange::ANY), 1 => some]
 }
 
 fn selector() -> impl Strategy<Value = Selector> {
     let networks = any::<bool>().prop_flat_map(|ipv6| (range(ipv6), range(ipv6)));
     let protocol = prop_oneof![
-        4 => Just(Protocol::Any),
-        1 => Just(Protocol::TCP),
-        1 => Just(Protocol::UDP),
-        1 => Just(Protocol::ICMPV6),
-        1 => Just(Protocol::Number(AH))
+        4 => Just(None),
+        1 => Just(Some(TCP)),
+        1 => Just(Some(UDP)),
+        1 => Just(Some(ICMPV6)),
+        1 => Just(Some(AH))
     ];
     (networks, protocol, ports(), ports()).prop_map(
         |((local, remote), protocol, local_ports, remote_ports)| {
-            let ports = |range| if protocol.has_ports() { range } else { PortRange::ANY };
+            let ports = |range| if matches!(protocol, Some(TCP | UDP)) { range } else { PortRange::ANY };
             Selector {
                 local,
                 remote,
@@ -373,14 +360,14 @@ proptest! {
     }
 }
 
-fn prefix(text: &str) -> AddressRange {
+fn prefix(text: &str) -> Prefix {
     let (address, length) = text.split_once('/').unwrap();
-    AddressRange::Prefix(Prefix::containing(address.parse().unwrap(), length.parse().unwrap()).unwrap())
+    Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
-fn between(local: AddressRange, remote: AddressRange) -> Selector {
+fn between(local: Prefix, remote: Prefix) -> Selector {
     let any = PortRange::ANY;
-    Selector { local, remote, protocol: Protocol::Any, local_ports: any, remote_ports: any }
+    Selector { local, remote, protocol: None, local_ports: any, remote_ports: any }
 }
 
 /// A tunnel of 192.0.2.1 and `peer` with these selectors.
@@ -402,13 +389,12 @@ fn udp(source: &str, destination: &str, ports: (u16, u16)) -> Packet {
     Packet { source, destination, kind: Kind::Plain, protocol: UDP, ports, icmp: (0, 0) }
 }
 
-const IN_UDP: Encapsulation =
-    Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500, keepalive: None };
+const IN_UDP: Encapsulation = Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 };
 
 #[test]
 fn a_tunnel_for_all_traffic_leaves_its_own_packets_alone() {
     let peer = Remote::Address("198.51.100.2".parse().unwrap());
-    let everything = [between(prefix("192.0.2.1/32"), AddressRange::Any)];
+    let everything = [between(prefix("192.0.2.1/32"), Prefix::ANY)];
     for (encapsulation, protocol, port) in [(Encapsulation::Esp, 50, 0), (IN_UDP, UDP, 4500)] {
         let firewall = Firewall::of(&with(peer, encapsulation, &everything)).unwrap();
         let sent = Packet { protocol, ..udp("192.0.2.1", "198.51.100.2", (port, 7)) };
@@ -432,7 +418,7 @@ fn a_tunnel_for_all_traffic_leaves_its_own_packets_alone() {
 
 #[test]
 fn peers_that_are_learned_reach_us_whatever_the_policies_say() {
-    let everything = [between(prefix("192.0.2.1/32"), AddressRange::Any)];
+    let everything = [between(prefix("192.0.2.1/32"), Prefix::ANY)];
     let firewall = Firewall::of(&with(Remote::Any, IN_UDP, &everything)).unwrap();
     assert!(!drops(&firewall, &udp("203.0.113.9", "192.0.2.1", (9, 4500)), INPUT), "{firewall}");
     assert!(!drops(&firewall, &udp("192.0.2.1", "203.0.113.9", (4500, 9)), OUTPUT), "{firewall}");
@@ -460,7 +446,7 @@ fn the_lease_of_an_outer_address_in_the_remote_network_can_be_renewed() {
 
 #[test]
 fn neighbours_are_found_whatever_the_policies_say() {
-    let any_ipv6 = AddressRange::Prefix(Prefix::containing("::".parse().unwrap(), 0).unwrap());
+    let any_ipv6 = prefix("::/0");
     let peer = Remote::Address("192.0.2.2".parse().unwrap());
     let firewall =
         Firewall::of(&with(peer, IN_UDP, &[between(prefix("2001:db8::1/128"), any_ipv6)])).unwrap();
@@ -488,8 +474,7 @@ fn a_local_network_within_the_remote_one_keeps_its_own_traffic() {
 #[test]
 fn a_policy_on_everything_gives_no_rule_and_a_note() {
     let peer = Remote::Address("192.0.2.2".parse().unwrap());
-    let firewall =
-        Firewall::of(&with(peer, IN_UDP, &[between(AddressRange::Any, AddressRange::Any)])).unwrap();
+    let firewall = Firewall::of(&with(peer, IN_UDP, &[between(Prefix::ANY, Prefix::ANY)])).unwrap();
     assert!(!drops(&firewall, &udp("10.1.0.1", "10.2.0.1", (1, 1)), OUTPUT), "{firewall}");
     assert!(
         firewall.notes()[0].contains("selector 1: takes any address at both ends"),
@@ -509,8 +494,7 @@ fn an_interface_that_nftables_cannot_name_is_refused() {
 #[test]
 fn no_fallback_route_stops_what_leaves_in_clear_by_right() {
     let peer = |address: &str| Remote::Address(address.parse().unwrap());
-    let selectors =
-        ["10.2.0.0/16", "10.3.0.0/16", "fd02::/64"].map(|n| between(AddressRange::Any, prefix(n)));
+    let selectors = ["10.2.0.0/16", "10.3.0.0/16", "fd02::/64"].map(|n| between(Prefix::ANY, prefix(n)));
     let networks = |configuration: &Configuration| {
         let routes = FallbackRoutes::of(configuration);
         routes.networks().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -521,7 +505,7 @@ fn no_fallback_route_stops_what_leaves_in_clear_by_right() {
     for (bypassed, left) in
         [("10.2.7.0/24", "10.3.0.0/16 fd02::/64"), ("10.0.0.0/8", "fd02::/64"), ("0.0.0.0/0", "fd02::/64")]
     {
-        let selector = between(AddressRange::Any, prefix(bypassed));
+        let selector = between(Prefix::ANY, prefix(bypassed));
         configuration.policies = vec![Policy { selector, action: Action::Bypass }];
         assert_eq!(networks(&configuration), left);
     }

@@ -2,7 +2,7 @@
 
 use super::Firewall;
 use super::rule::{End, Interface, Match, Pairs, Rule, Verdict};
-use crate::config::Prefix;
+use crate::config::Network;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -64,8 +64,8 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
         Match::NoFragmentHeader => f.write_str("exthdr frag missing"),
         Match::Ports(end, ports) => {
             let field = if *end == End::Source { "sport" } else { "dport" };
-            write!(f, "th {field} {}", ports.first())?;
-            if ports.last() > ports.first() { write!(f, "-{}", ports.last()) } else { Ok(()) }
+            write!(f, "th {field} {}", ports.first)?;
+            if ports.last > ports.first { write!(f, "-{}", ports.last) } else { Ok(()) }
         }
         Match::LaterFragment { ipv6: false } => f.write_str("ip frag-off & 0x1fff != 0"),
         Match::LaterFragment { ipv6: true } => f.write_str("frag frag-off != 0"),
@@ -83,8 +83,8 @@ fn interfaces(which: Interface, tunnel: &str) -> String {
     }
 }
 
-fn field(end: End, network: &Prefix) -> &'static str {
-    match (end, network.network().is_ipv6()) {
+fn field(end: End, network: &Network) -> &'static str {
+    match (end, network.address().is_ipv6()) {
         (End::Source, false) => "ip saddr",
         (End::Destination, false) => "ip daddr",
         (End::Source, true) => "ip6 saddr",
@@ -93,7 +93,7 @@ fn field(end: End, network: &Prefix) -> &'static str {
 }
 
 /// `ip saddr & 255.255.0.0`
-fn masked(end: End, network: &Prefix) -> String {
+fn masked(end: End, network: &Network) -> String {
     let field = field(end, network);
     match mask(network) {
         Some(mask) => format!("{field} & {mask}"),
@@ -102,20 +102,20 @@ fn masked(end: End, network: &Prefix) -> String {
 }
 
 /// The mask of a prefix; `None` where it is the whole address.
-fn mask(network: &Prefix) -> Option<IpAddr> {
-    let ones: IpAddr = match network.network() {
+fn mask(network: &Network) -> Option<IpAddr> {
+    let ones: IpAddr = match network.address() {
         IpAddr::V4(_) => Ipv4Addr::BROADCAST.into(),
         IpAddr::V6(_) => Ipv6Addr::from_bits(u128::MAX).into(),
     };
-    let mask = Prefix::containing(ones, network.length())?.network();
+    let mask = Network::containing(ones, network.length())?.address();
     (mask != ones).then_some(mask)
 }
 
 fn write_pairs(f: &mut Formatter<'_>, pairs: &Pairs) -> fmt::Result {
     let Some((source, destination, _)) = pairs.pairs.first() else { return Ok(()) };
     let ends = [
-        (End::Source, Prefix::containing(*source, pairs.source_bits)),
-        (End::Destination, Prefix::containing(*destination, pairs.destination_bits)),
+        (End::Source, Network::containing(*source, pairs.source_bits)),
+        (End::Destination, Network::containing(*destination, pairs.destination_bits)),
     ];
     let fields: Vec<_> =
         ends.iter().filter_map(|(end, network)| Some(masked(*end, network.as_ref()?))).collect();
@@ -126,11 +126,11 @@ fn write_pairs(f: &mut Formatter<'_>, pairs: &Pairs) -> fmt::Result {
     f.write_str("        }")
 }
 
-fn write_networks(f: &mut Formatter<'_>, end: End, networks: &[Prefix]) -> fmt::Result {
+fn write_networks(f: &mut Formatter<'_>, end: End, networks: &[Network]) -> fmt::Result {
     let Some(first) = networks.first() else { return Ok(()) };
     writeln!(f, "{} {{", masked(end, first))?;
     for network in networks {
-        writeln!(f, "            {},", network.network())?;
+        writeln!(f, "            {},", network.address())?;
     }
     f.write_str("        }")
 }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn masks_are_written_as_addresses() {
-        let mask = |network: &str, bits| mask(&Prefix::containing(network.parse().unwrap(), bits).unwrap());
+        let mask = |network: &str, bits| mask(&Network::containing(network.parse().unwrap(), bits).unwrap());
         assert_eq!(mask("10.0.0.0", 9), Some("255.128.0.0".parse().unwrap()));
         assert_eq!(mask("10.0.0.0", 32), None);
         assert_eq!(mask("fd00::", 20), Some("ffff:f000::".parse().unwrap()));

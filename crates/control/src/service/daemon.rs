@@ -29,7 +29,7 @@ use testudo_gateway::{
     Clock, Command, Commander, CommanderError, EngineReport, Inbox, Notice, PortPair, ServeError,
     SystemClock, Withdrawal, Worker, serve,
 };
-use testudo_ipsec::{Event, EventKind, Moment};
+use testudo_ipsec::{Encapsulation, Event, EventKind, Moment};
 use testudo_packet::Pool;
 
 /// Name of the worker's thread.
@@ -429,8 +429,8 @@ fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Resu
 pub fn endpoints(configuration: &Configuration) -> Vec<(std::net::IpAddr, Option<u16>)> {
     let mut seen = std::collections::HashSet::new();
     let ends = configuration.tunnels.iter().map(|t| match t.encapsulation {
-        crate::config::Encapsulation::Esp => (t.local, None),
-        crate::config::Encapsulation::EspInUdp { local_port, .. } => (t.local, Some(local_port)),
+        Encapsulation::Esp => (t.local, None),
+        Encapsulation::EspInUdp { local_port, .. } => (t.local, Some(local_port)),
     });
     ends.filter(|end| seen.insert(*end)).collect()
 }

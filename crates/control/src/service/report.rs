@@ -3,14 +3,16 @@
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
 use super::worker_time::worker_time;
-use crate::config::{self, Encapsulation, Remote};
+use crate::config::{self, Remote};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
-use testudo_ipsec::{Action, Flow, Mismatch, PortRange, SaCounters, SaState, Selector, TunnelIndex, Verdict};
+use testudo_ipsec::{
+    Action, Encapsulation, Flow, Mismatch, PortRange, SaCounters, SaState, Selector, TunnelIndex, Verdict,
+};
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
 /// What does not change while a gateway runs.
