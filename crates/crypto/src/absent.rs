@@ -1,4 +1,4 @@
-//! What stands in for an engine that does not exist for this processor or system.
+//! The stand-in for an engine that does not exist for this processor or system.
 
 use crate::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Suite};
 use std::convert::Infallible;
@@ -13,7 +13,8 @@ pub trait Reason {
     const REASON: &'static str;
 }
 
-/// An engine that can be named and never opened: a crate whose engine needs another processor has this in its
+/// An engine that can be named but never opened: in its place, a crate whose engine needs another processor
+/// has this.
 /// place.
 pub struct Absent<R>(Infallible, PhantomData<R>);
 

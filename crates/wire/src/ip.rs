@@ -67,7 +67,8 @@ pub struct IpHeader {
     pub header_bytes: usize,
     /// Bytes of the whole datagram, as its length field says; never more than there are.
     pub total_bytes: usize,
-    /// The last Next Header of the chain that was read: not always the [next layer protocol](Self::next_layer_protocol).
+    /// The last Next Header of the chain that was read. The next layer protocol may be unknown: see
+    /// [`next_layer_protocol`](Self::next_layer_protocol).
     pub protocol: u8,
     /// DSCP and ECN: TOS of IPv4, Traffic Class of IPv6.
     pub traffic_class: u8,
@@ -77,7 +78,8 @@ pub struct IpHeader {
     pub fragment: Option<Fragment>,
     /// Whether it must not be fragmented: the DF bit; always for IPv6.
     pub dont_fragment: bool,
-    /// Whether it names its own route: LSRR or SSRR among the options of IPv4 (RFC 791 3.1), a routing header of type 0 in IPv6 (RFC 5095).
+    /// Whether it names its own route: LSRR or SSRR among the options of IPv4 (RFC 791 3.1), a routing header
+    /// of type 0 in IPv6 (RFC 5095).
     pub has_source_route: bool,
 }
 
@@ -96,12 +98,14 @@ impl IpHeader {
         }
     }
 
-    /// The next layer protocol: what comes after all extension headers (RFC 4301 4.4.1.1). `None`, which that section calls OPAQUE, where an IPv6
-    /// packet does not show it: in a fragment but the first, and after a header of which it is not known what follows.
+    /// The next layer protocol: what comes after all extension headers (RFC 4301 4.4.1.1). `None`, which that
+    /// section calls OPAQUE, where an IPv6 packet does not show it: in a fragment other than the first, and
+    /// after a header whose successor is unknown.
     ///
-    /// RFC 8200 4.5 has receivers take Next Header from the first fragment alone, and find fragments of one datagram by addresses and
-    /// Identification: what a later one says is the sender's choice, and may be an extension header. IPv4 tells datagrams apart by their
-    /// protocol too (RFC 791 3.2), so that each fragment shows it.
+    /// RFC 8200 4.5 has receivers take Next Header from the first fragment alone, and find fragments of one
+    /// datagram by addresses and Identification: what a later one says is the sender's choice, and may be an
+    /// extension header. IPv4 tells datagrams apart by their protocol too (RFC 791 3.2), so that each
+    /// fragment shows it.
     #[must_use]
     pub fn next_layer_protocol(&self) -> Option<u8> {
         let is_later = self.fragment.is_some_and(|f| f.offset_bytes != 0);
@@ -178,8 +182,8 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     })
 }
 
-/// Whether these options of IPv4 (RFC 791 3.1) hold a loose or a strict source route. Options whose lengths do not fit are refused: a receiver
-/// might read them otherwise.
+/// Whether these options of IPv4 (RFC 791 3.1) hold a loose or a strict source route. Options whose lengths
+/// do not fit are refused: a receiver might read them otherwise.
 fn has_source_route(mut options: &[u8]) -> Result<bool, ParseError> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -250,7 +254,8 @@ fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError
                 let offset_and_flags = be16(bytes, at + 2)?;
                 let fragment =
                     Fragment { offset_bytes: offset_and_flags & 0xFFF8, more: offset_and_flags & 1 != 0 };
-                // An atomic fragment (RFC 6946) is a whole packet, unless a fragment header before it says otherwise.
+                // An atomic fragment (RFC 6946) is a whole packet, unless a fragment header before it says
+                // otherwise.
                 if fragment.offset_bytes != 0 || fragment.more {
                     header.fragment = Some(fragment);
                 }
@@ -447,7 +452,8 @@ mod tests {
         assert_eq!(IpHeader::parse(&bytes), Err(ParseError::Truncated));
     }
 
-    /// An IPv6 packet with these headers, each a number and its bytes but for Next Header, and what the last one names.
+    /// An IPv6 packet with these headers, each a number and its bytes without Next Header; the last one
+    /// names `last`.
     fn chained(headers: &[(u8, &[u8])], last: u8) -> Vec<u8> {
         let mut payload = Vec::new();
         let numbers = headers.iter().map(|(number, _)| *number).skip(1).chain([last]);
@@ -468,11 +474,12 @@ mod tests {
     const FIRST: (u8, &[u8]) = (protocol::FRAGMENT, &[0, 0, 1, 0, 0, 0, 9]);
     const LATER: (u8, &[u8]) = (protocol::FRAGMENT, &[0, 0, 0x10, 0, 0, 0, 9]);
 
-    /// RFC 8200 4.5: "The number and content of the headers preceding the Fragment header of different fragments of the same original packet may
-    /// differ. Whatever headers are present, preceding the Fragment header in each fragment packet, are processed when the packets arrive,
-    /// prior to queueing the fragments for reassembly. Only those headers in the Offset zero fragment packet are retained in the reassembled
-    /// packet. The Next Header values in the Fragment headers of different fragments of the same original packet may differ. Only the value
-    /// from the Offset zero fragment packet is used for reassembly."
+    /// RFC 8200 4.5: "The number and content of the headers preceding the Fragment header of different
+    /// fragments of the same original packet may differ. Whatever headers are present, preceding the Fragment
+    /// header in each fragment packet, are processed when the packets arrive, prior to queueing the fragments
+    /// for reassembly. Only those headers in the Offset zero fragment packet are retained in the reassembled
+    /// packet. The Next Header values in the Fragment headers of different fragments of the same original
+    /// packet may differ. Only the value from the Offset zero fragment packet is used for reassembly."
     #[test]
     fn a_later_ipv6_fragment_shows_no_protocol_and_no_ports_whatever_it_says() {
         for last in [protocol::TCP, protocol::UDP, protocol::DESTINATION_OPTIONS, protocol::ICMPV6, 200] {
@@ -513,7 +520,8 @@ mod tests {
         }
     }
 
-    /// RFC 4301 4.4.1.1: "The Next Layer Protocol is whatever comes after any IP extension headers that are present", AH and ESP included.
+    /// RFC 4301 4.4.1.1: "The Next Layer Protocol is whatever comes after any IP extension headers that are
+    /// present", AH and ESP included.
     #[test]
     fn a_chain_that_ends_in_what_is_not_known_shows_no_protocol() {
         for number in 0..=u8::MAX {
@@ -521,7 +529,8 @@ mod tests {
             for chain in [&[][..], &[OPTIONS], &[FIRST], &[ATOMIC, OPTIONS]] {
                 let header = IpHeader::parse(&chained(chain, number));
                 let shown = header.ok().and_then(|header| header.next_layer_protocol());
-                // The bytes after a header that is stepped over read as hop-by-hop options, and then as more of them than are taken.
+                // The bytes after a header that is stepped over read as hop-by-hop options, of which there are
+                // then too many.
                 assert_eq!(shown, next_layer.then_some(number), "{chain:?}, then {number}");
             }
         }
@@ -536,7 +545,8 @@ mod tests {
         }
     }
 
-    /// RFC 7112 5 wants the whole chain in the first fragment: one that ends inside is refused before any policy is asked.
+    /// RFC 7112 5 wants the whole chain in the first fragment: one that ends inside is refused before any
+    /// policy lookup.
     #[test]
     fn a_first_fragment_that_ends_inside_its_chain_is_refused() {
         let bytes = chained(&[HOPS, FIRST, OPTIONS, OPTIONS], protocol::TCP);

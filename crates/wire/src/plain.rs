@@ -238,7 +238,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_it_reads_the_whole_parser_reads_alike(bytes in packet()) {
+        fn the_full_parser_agrees_with_every_plain_header(bytes in packet()) {
             let whole = IpHeader::parse(&bytes);
             let Some(plain) = PlainHeader::parse(&bytes) else {
                 // All that it may leave: what is invalid, cut, has options or extensions, or is too short for

@@ -1,11 +1,11 @@
-//! What cryptography alone costs: cycles per packet, by engine, suite, length, number of keys and direction.
+//! The cost of cryptography alone: cycles per packet, by engine, suite, length, number of keys and direction.
 //!
 //! `cargo run --release -p testudo-conformance --example floor [suite]`
 //!
-//! Batches of 64 packets, of one SA or of four that alternate, are sealed and opened in place in warm buffers. The engines take
-//! turns within every round, so that what disturbs the machine disturbs all of them. The figures are the best round, because the floor
-//! is what a machine can do and not what its neighbours let it do, and the median. Cycles are those of the time stamp counter.
-//! Compare columns of one run only.
+//! Batches of 64 packets, of one SA or of four that alternate, are sealed and opened in place in warm
+//! buffers. The engines take turns within every round, so that a disturbance of the machine affects all of
+//! them. The figures are the best round, which shows what the machine can do without its neighbours'
+//! interference, and the median. Cycles are those of the time stamp counter. Compare columns of one run only.
 
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 /// Packets per batch.
 const BATCH: usize = 64;
-/// Rounds of which the best and the median count.
+/// Rounds; the best and the median are reported.
 const ROUNDS: usize = 300;
 /// Batches per round, engine and direction.
 const BATCHES: usize = 10;
@@ -50,7 +50,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// One engine's keys and what its rounds took, per packet.
+/// One engine's keys and the cost of its rounds, per packet.
 struct Runner<'a> {
     engine: &'a mut dyn Engine,
     seal: Vec<KeyId>,
@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
         Ok(Self { engine, seal, open, sealing: Vec::new(), opening: Vec::new(), jobs })
     }
 
-    /// Seals and opens each packet some times.
+    /// Seals and opens each packet several times.
     fn round(&mut self) -> Result<(), String> {
         let (mut sealing, mut opening) = (0, 0);
         for _ in 0..BATCHES {

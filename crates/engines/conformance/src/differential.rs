@@ -1,4 +1,4 @@
-//! Two engines against each other.
+//! Compares two engines.
 
 use crate::drive;
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
@@ -8,7 +8,8 @@ use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 /// Packets in one comparison.
 const PACKETS: usize = 2_000;
 
-/// Gives two engines the same random packets, genuine and forged, in the suites that both do, and compares statuses and bytes.
+/// Gives two engines the same random packets, genuine and forged, in the suites that both do, and compares
+/// statuses and bytes.
 ///
 /// Returns how many packets were compared.
 ///

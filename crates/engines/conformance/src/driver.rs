@@ -1,22 +1,22 @@
-//! Takes jobs through an engine and holds it to its contract on the way.
+//! Runs jobs through an engine and checks that it keeps its contract.
 
 use std::time::{Duration, Instant};
 use testudo_crypto::{Engine, Job, JobStatus};
 
-/// How long an engine may sit on jobs without any of them ending.
+/// How long an engine may hold jobs without any of them ending.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Jobs handed to one `submit`, at the most.
+/// Most jobs in one `submit`.
 const BURST_JOBS: usize = 256;
 
-/// Above the bits for the index, cookies are these: an engine that invents them is found out.
+/// The bits of cookies above the index: they expose an engine that invents cookies.
 const COOKIE: u64 = 0xC00C_1E00_0000_0000;
 
-/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are replaced.
+/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are
+/// replaced.
 ///
-/// # Errors
-/// What the engine did that the contract of [`Engine`] forbids: it took more than it was given, touched what it did not take,
-/// ended a job twice or never, or reports jobs in flight when none is.
+/// Each violation of the contract of [`Engine`]: it took more than it was given, touched what it did not
+/// take, ended a job twice or never, or reports jobs in flight when none is.
 pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, String> {
     if engine.in_flight() != 0 {
         return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));
@@ -42,7 +42,7 @@ pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, St
     ended.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| "a job never ended".to_owned())
 }
 
-/// One burst: what was taken, either ended in place or is in flight; the rest is as it was.
+/// One burst: the jobs taken have ended in place or are in flight; the rest is unchanged.
 fn submit(
     engine: &mut dyn Engine,
     burst: &mut [Job],
@@ -77,7 +77,7 @@ fn submit(
     Ok(taken)
 }
 
-/// One poll, with a changing bound that must be kept.
+/// One poll, with a varying bound that must be respected.
 fn poll(engine: &mut dyn Engine, ended: &mut [Option<Job>], in_flight: &mut usize) -> Result<usize, String> {
     if engine.in_flight() != *in_flight {
         return Err(format!("in_flight says {}, but {in_flight} jobs are", engine.in_flight()));
@@ -99,7 +99,7 @@ fn poll(engine: &mut dyn Engine, ended: &mut [Option<Job>], in_flight: &mut usiz
     Ok(count)
 }
 
-/// Puts an ended job into its place, which must be empty.
+/// Stores an ended job at its index, which must be empty.
 fn file(job: Job, ended: &mut [Option<Job>]) -> Result<(), String> {
     let index = job.cookie.checked_sub(COOKIE).and_then(|i| usize::try_from(i).ok());
     match index.and_then(|i| ended.get_mut(i)) {

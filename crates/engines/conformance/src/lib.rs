@@ -7,16 +7,19 @@
 //! report.assert_passed();
 //! ```
 //!
-//! Engines are judged against what they cannot have influenced: official vectors (NIST, the RFCs, Project Wycheproof) and
-//! RustCrypto, which shares no code with AWS-LC (the portable engine) or intel-ipsec-mb. [`differential`] sets two engines against each other.
+//! Engines are judged against what they cannot have influenced: official vectors (NIST, the RFCs, Project
+//! Wycheproof) and RustCrypto, which shares no code with AWS-LC (the portable engine) or intel-ipsec-mb.
+//! [`differential`] sets two engines against each other.
 //!
-//! Every job goes through one [driver](drive), which holds the engine to the contract of
-//! [`Engine`]: a prefix is taken, what was not taken stays untouched, every job ends exactly once
-//! and carries its cookie, asynchronous engines finish in bounded time. All chance comes from a seed that failures name.
+//! Every job goes through one [driver](drive), which holds the engine to the contract of [`Engine`]: a prefix
+//! is taken, what was not taken stays untouched, every job ends exactly once and carries its cookie,
+//! asynchronous engines finish in bounded time. All chance comes from a seed that failures name.
 //!
-//! A fault that the job did not deserve is a failure here. Engines that are made to fail are tested where they are made.
+//! A fault that the job did not deserve is a failure here. Engines that are meant to fail have tests of their
+//! own.
 //!
-//! Stricter than the contract in one point: a text whose ICV was wrong must not be left decrypted in the buffer.
+//! Stricter than the contract in one point: a text whose ICV was wrong must not be left decrypted in the
+//! buffer.
 
 #![forbid(unsafe_code)]
 
@@ -40,14 +43,14 @@ pub use vectors_chained::CHAINED as CHAINED_VECTORS;
 use std::time::Instant;
 use testudo_crypto::{Engine, EngineError};
 
-/// Makes a fresh engine: each check gets its own.
+/// Makes a fresh engine, one for each check.
 pub type MakeEngine<'a> = &'a mut dyn FnMut() -> Box<dyn Engine>;
 
-/// The engine, or `None` where this CPU lacks something and the variable `without` of the environment is 1: a machine where an engine is not tested
-/// must not look like one where it passes.
+/// The engine, or `None` where this CPU lacks something and the environment variable `without` is 1: a
+/// machine where an engine is not tested must not look like one where it passes.
 ///
 /// # Panics
-/// The engine cannot be had, and nobody said that this is meant.
+/// If the engine is unavailable and `without` is not 1.
 pub fn unless_it_is_meant<E: Engine>(opened: Result<E, EngineError>, without: &str) -> Option<E> {
     let is_meant = std::env::var(without).is_ok_and(|value| value == "1");
     match opened {

@@ -6,14 +6,14 @@ use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial,
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// So many bytes of a generator.
+/// So many random bytes.
 pub fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);
     bytes
 }
 
-/// A key and what belongs to it, as the checks know it: cipher key, then integrity key.
+/// A key in the form for checks: cipher key, then integrity key.
 #[derive(Clone)]
 pub(crate) struct TestKey {
     pub suite: Suite,
@@ -35,13 +35,13 @@ impl TestKey {
     }
 }
 
-/// A packet before and after: what an engine should make of it.
+/// A packet before and after sealing: the expected result of an engine.
 #[derive(Clone)]
 pub(crate) struct Sample {
     pub suite: Suite,
     pub nonce: [u8; 12],
     pub aad: Vec<u8>,
-    /// What stands before the text in the packet of a suite that is no AEAD: ESP header and IV.
+    /// The bytes before the text in the packet of a suite that is no AEAD: ESP header and IV.
     pub front: Vec<u8>,
     /// The same before sealing: ESP header, and the block that becomes the IV.
     pub unsealed_front: Vec<u8>,
@@ -51,8 +51,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// A random packet of `text_bytes`, or a few less if the cipher takes whole blocks only, sealed by the reference. Every second one
-    /// has the AAD of ESN, 12 bytes.
+    /// A random packet of `text_bytes`, or a few less if the cipher takes whole blocks only, sealed by the
+    /// reference. Every second one has the AAD of ESN, 12 bytes.
     pub fn random(key: &TestKey, text_bytes: usize, random: &mut Rng) -> Result<Self, String> {
         let text_bytes = text_bytes - text_bytes % key.suite.block_bytes();
         let nonce_bytes = if key.suite.is_aead() { 12 } else { key.suite.iv_bytes() };
@@ -65,7 +65,7 @@ impl Sample {
         Self::new(key, &nonce, aad, text, sealed)
     }
 
-    /// A packet whose answer is known. `nonce` is salt and IV of an AEAD, and the IV of another suite.
+    /// A packet with a known answer. `nonce` is salt and IV of an AEAD, and the IV of another suite.
     pub fn new(
         key: &TestKey,
         nonce: &[u8],
@@ -84,11 +84,12 @@ impl Sample {
         };
         let block = reference::unique_block(suite, &key.key, nonce)?;
         let (front, unsealed_front) = ([&header[..], nonce].concat(), [header, block].concat());
-        // An engine that took this for an AEAD's nonce would be found out.
+        // Exposes an engine that takes this for an AEAD's nonce.
         Ok(Self { suite, nonce: [0xA7; 12], aad, front, unsealed_front, text, sealed })
     }
 
-    /// A job on this packet, which stands `offset` bytes into the buffer's packet with `guard` bytes behind it.
+    /// A job on this packet, which starts `offset` bytes into the buffer's packet and has `guard` bytes after
+    /// it.
     pub fn job(&self, key: KeyId, direction: Direction, offset: usize, guard: usize) -> Result<Job, String> {
         let mut bytes = vec![GUARD; offset];
         match direction {
@@ -139,7 +140,7 @@ impl Sample {
         Ok(())
     }
 
-    /// Checks a job with a forged input: refused, and nothing decrypted left.
+    /// Checks a job with a forged input: refused, and no decrypted text left.
     pub fn check_refused(&self, job: &Job, forgery: &str) -> Result<(), String> {
         if job.status != JobStatus::AuthenticationFailed {
             return Err(format!("{forgery}: ended as {:?}", job.status));
@@ -154,7 +155,7 @@ impl Sample {
     }
 }
 
-/// What stands around texts.
+/// The bytes around texts.
 const GUARD: u8 = 0x5A;
 
 /// The suites that `engine` does.

@@ -13,8 +13,9 @@ use testudo_crypto::Suite;
 
 /// Encrypts `text` in place and returns its ICV.
 ///
-/// `key` is the cipher key, then the integrity key; `nonce` is salt and IV of an AEAD, and the IV in the packet of another suite;
-/// `aad` is the SPI and the sequence number, of which any other suite than an AEAD authenticates the high half last.
+/// `key` is the cipher key, then the integrity key; `nonce` is salt and IV of an AEAD, and the IV in the
+/// packet of another suite; `aad` is the SPI and the sequence number, of which suites that are no AEAD
+/// authenticate the high half last.
 ///
 /// # Errors
 /// If a length is not one of the suite's.
@@ -104,8 +105,8 @@ mod tests {
     use super::*;
     use crate::vectors::hex;
 
-    /// RFC 2202 3 (test cases 1, 2, 3 and 5), RFC 4868 2.7.2.1 (AUTH256-1 to 4), RFC 4231 4.3: those that no packet of a suite can
-    /// show are shown here.
+    /// RFC 2202 3 (test cases 1, 2, 3 and 5), RFC 4868 2.7.2.1 (AUTH256-1 to 4), RFC 4231 4.3: the cases that
+    /// fit no packet of a suite are shown here.
     #[test]
     fn the_references_hmac_gives_every_official_answer() {
         let ff = |byte: &str, count: usize| byte.repeat(count);

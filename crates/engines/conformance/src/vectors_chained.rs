@@ -1,15 +1,17 @@
-//! Official answers of the suites that chain a cipher and an integrity algorithm.
+//! Official answers of the suites that combine a cipher and an integrity algorithm.
 
 use crate::Vector;
 use testudo_crypto::Suite;
 
 /// No document has packets of CBC with HMAC, so that each answer is official in one half:
 ///
-/// - RFC 3602 4 (cases 5 and 6 are ESP packets in transport mode, 7 and 8 in tunnel mode, all without integrity) and NIST SP 800-38A F.2
-///   for CBC. The ICV behind them was computed with OpenSSL, under an integrity key that counts up from 41 or 61.
-/// - RFC 2202 3 for HMAC-SHA-1 (a message's first 8 bytes are the header, the others a text that is not encrypted), RFC 4868 and
-///   RFC 4231 for HMAC-SHA-256 (whose 28 bytes are the header, the IV and the high half around an empty text). What of these
-///   documents fits no packet is shown of the reference implementation, in the module `reference`.
+/// - RFC 3602 4 (cases 5 and 6 are ESP packets in transport mode, 7 and 8 in tunnel mode, all without
+///   integrity) and NIST SP 800-38A F.2 for CBC. The ICV after them was computed with OpenSSL, under an
+///   integrity key that counts up from 41 or 61.
+/// - RFC 2202 3 for HMAC-SHA-1 (a message's first 8 bytes are the header, the others a text that is not
+///   encrypted), RFC 4868 and RFC 4231 for HMAC-SHA-256 (whose 28 bytes are the header, the IV and the high
+///   half around an empty text). The cases of these documents that fit no packet are tested against the
+///   reference implementation, in the module `reference`.
 pub const CHAINED: &[Vector] = &[
     Vector {
         source: "RFC 3602, 4, case 1, ICV by OpenSSL",

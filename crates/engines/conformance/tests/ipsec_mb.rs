@@ -1,7 +1,7 @@
 //! intel-ipsec-mb passes the suite and agrees with the portable engine.
 //!
-//! On x86-64 the library must be there (Debian: `libipsec-mb1`); its absence fails these tests. `TESTUDO_IPSEC_MB_LIBRARY` may
-//! name the file of another version.
+//! On x86-64 the library must be there (Debian: `libipsec-mb1`); its absence fails these tests.
+//! `TESTUDO_IPSEC_MB_LIBRARY` may name the file of another version.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 

@@ -1,7 +1,7 @@
 //! Bursts of intel-ipsec-mb of every size, against the portable engine.
 //!
-//! On x86-64 the library must be there (Debian: `libipsec-mb1`); its absence fails these tests. `TESTUDO_IPSEC_MB_LIBRARY` may
-//! name the file of another version.
+//! On x86-64 the library must be there (Debian: `libipsec-mb1`); its absence fails these tests.
+//! `TESTUDO_IPSEC_MB_LIBRARY` may name the file of another version.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -19,7 +19,7 @@ const MOST: usize = 256;
 const KEYS: usize = 3;
 const SUITES: [Suite; 3] = [Suite::Aes128Sha1, Suite::Aes256Sha256, Suite::NullSha1];
 
-/// One SA's keys, as the engine and the portable one know them.
+/// One SA's keys, by the ids of the engine and of the portable one.
 struct Pair {
     suite: Suite,
     seal: [KeyId; 2],
@@ -48,7 +48,8 @@ fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Rng)
     (0..suites.len() * KEYS).map(|n| pair(suites[n % suites.len()])).collect()
 }
 
-/// A packet to be sealed, of any length that the suite takes, short ones most of the time, with ESN or without.
+/// A packet to be sealed, of any length that the suite takes, short ones most of the time, with ESN or
+/// without.
 fn packet(suite: Suite, cookie: u64, random: &mut Rng) -> Job {
     let longest = [1, 80, 600, 1500][random.usize(..4)];
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
@@ -74,7 +75,7 @@ fn copy(job: &Job, key: KeyId, direction: Direction) -> Job {
     Job { buffer, key, direction, status: JobStatus::Pending, ..*job }
 }
 
-/// Has one engine do copies of all jobs, each under its pair's key.
+/// Runs copies of all jobs through one engine, each under its pair's key.
 fn submit(
     engine: &mut dyn Engine,
     n: usize,
@@ -125,7 +126,7 @@ fn compare(suites: &[Suite], seed: u64) {
         let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Open);
         for ((ours, expected), (_, job)) in opened.iter().zip(&expected).zip(&jobs) {
             assert_eq!(ours.status, expected.status, "seed {seed}, burst of {size}, {ours:?}");
-            // What is not authentic is not decrypted, and its ICV stands where it stood.
+            // What is not authentic is not decrypted, and its ICV is unchanged.
             let bytes = if ours.status == JobStatus::Done { expected } else { job }.buffer.bytes();
             assert_eq!(ours.buffer.bytes(), bytes, "seed {seed}, burst of {size}");
         }
@@ -160,7 +161,7 @@ fn bursts_among_packets_of_aeads_are_the_portable_engines() {
             })
             .collect();
         for direction in [Direction::Seal, Direction::Open] {
-            // What was never sealed is forged, all of it.
+            // Packets that were never sealed are all forged.
             let done = submit(&mut ours, 0, &jobs, &pairs, direction);
             let expected = submit(&mut portable, 1, &jobs, &pairs, direction);
             for (ours, expected) in done.iter().zip(&expected) {

@@ -1,4 +1,4 @@
-//! The judge is judged: engines that break the contract in one way each do not pass.
+//! Tests the judge: engines that break the contract in one way each do not pass.
 
 use testudo_conformance::run_only;
 use testudo_crypto::{
@@ -21,7 +21,7 @@ enum Sin {
     ChangesCookies,
 }
 
-/// The portable engine, sinning.
+/// The portable engine with one defect.
 struct Sinner {
     inner: PortableEngine,
     sin: Sin,
@@ -73,7 +73,8 @@ impl Sinner {
         match (self.sin, job.status) {
             (Sin::BelievesEveryTag, JobStatus::AuthenticationFailed) => job.status = JobStatus::Done,
             (Sin::LeavesPlaintext, JobStatus::AuthenticationFailed) => {
-                // The key stream is what sealing zeros would give; here it is enough to undo the flipped bit and open again.
+                // The key stream is what sealing zeros would give; here it is enough to undo the flipped bit
+                // and open again.
                 for bit in 0..before.len() * 8 {
                     job.buffer.bytes_mut().copy_from_slice(before);
                     job.buffer.bytes_mut()[bit / 8] ^= 1 << (bit % 8);

@@ -1,5 +1,5 @@
-//! The late engine, when it is not made to fail, passes the suite: lateness and disorder alone break nothing. So does the
-//! suite's own driver with an asynchronous engine.
+//! The late engine, when it is not configured to fail, passes the suite: lateness and disorder alone break
+//! nothing. So does the suite's own driver with an asynchronous engine.
 
 use testudo_conformance::{differential, run, run_only};
 use testudo_crypto::{Engine, PortableEngine};

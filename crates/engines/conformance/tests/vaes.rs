@@ -1,6 +1,7 @@
 //! The VAES engine passes the suite and agrees with the portable engine.
 //!
-//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is meant.
+//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is
+//! meant.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -47,7 +48,7 @@ fn engines_on_several_threads_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_suite_that_it_does_not_do_is_refused_by_name() {
+fn a_suite_without_a_kernel_is_refused_by_name() {
     let Some(mut engine) = open() else { return };
     let suite = Suite::ChaCha20Poly1305;
     let material = KeyMaterial::new(suite, Zeroizing::new(vec![1; suite.keying_material_bytes()])).unwrap();
@@ -78,7 +79,7 @@ fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut Rng) -
     pairs
 }
 
-/// Lengths as traffic has them, around the borders of vectors, and any.
+/// Lengths as in traffic, around the boundaries of vectors, and arbitrary ones.
 fn length(random: &mut Rng) -> usize {
     match random.usize(..4) {
         0 => [48, 496, 1404][random.usize(..3)],
@@ -113,7 +114,8 @@ fn copy(job: &Job, key: KeyId) -> Job {
     Job { buffer: Buffer::copied(job.buffer.bytes(), 32, 0), key, ..*job }
 }
 
-/// The packet that `seal` under the other direction's key of the same pair makes, turned into one to be opened.
+/// The packet that `seal` under the other direction's key of the same pair makes, turned into one to be
+/// opened.
 fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
     let seal = Job { direction: Direction::Seal, ..copy(job, key) };
     let done = drive(engine, vec![seal]).unwrap().remove(0);
@@ -121,8 +123,9 @@ fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
     Job { direction: Direction::Open, status: JobStatus::Pending, ..done }
 }
 
-/// Both engines make the same of batches in which keys, suites, lengths, directions and AADs change from job to job, and in which
-/// some packets to be opened are forged: statuses, and every byte of every buffer but what stands where a forgery stood.
+/// Both engines give the same results for batches in which keys, suites, lengths, directions and AADs change
+/// from job to job, and in which some packets to be opened are forged: statuses, and every byte of every
+/// buffer.
 #[test]
 fn batches_of_everything_come_out_as_from_the_portable_engine() {
     for seed in 1..=60 {
@@ -160,7 +163,7 @@ fn batches_of_everything_come_out_as_from_the_portable_engine() {
     }
 }
 
-/// Where keys are many the hash is reduced more often, to touch fewer powers of its key.
+/// With many keys the hash is reduced more often, to touch fewer powers of its key.
 #[test]
 fn where_keys_are_many_every_length_comes_out_as_from_the_portable_engine() {
     let Some(mut ours) = open() else { return };
@@ -174,7 +177,7 @@ fn where_keys_are_many_every_length_comes_out_as_from_the_portable_engine() {
     for lengths in lengths.chunks(64) {
         let (mut left, mut right) = (Vec::new(), Vec::new());
         for (place, length) in (0..).zip(lengths) {
-            // Sealed and opened, of both suites, by turns under one key and another.
+            // Sealed and opened, of both suites, alternating between two keys.
             let pair = 10 * (place / 2 % 2) + 2 * (place / 4 % 2);
             let (seal, open) = (&pairs[pair], &pairs[pair + 1]);
             let plain = job_of(Direction::Seal, *length, &mut random);

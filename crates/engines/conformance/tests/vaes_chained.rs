@@ -1,6 +1,7 @@
 //! The VAES engine's sixteen lanes of AES-CBC and HMAC-SHA-1, against the portable engine.
 //!
-//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is meant.
+//! On a CPU without the instructions these tests fail, unless `TESTUDO_WITHOUT_VAES=1` says that this is
+//! meant.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -11,11 +12,11 @@ use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// Some fillings of sixteen lanes, and a rest.
+/// Several fillings of sixteen lanes, and a remainder.
 const MOST: usize = 70;
 const SUITES: [Suite; 2] = [Suite::Aes128Sha1, Suite::NullSha1];
 
-/// One SA's keys, as the VAES engine and the portable one know them.
+/// One SA's keys, by the ids of the VAES engine and of the portable one.
 struct Pair {
     suite: Suite,
     seal: [KeyId; 2],
@@ -68,14 +69,15 @@ fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut Rng) 
     }
 }
 
-/// The order in which the gateway arranges jobs: every second batch has it.
+/// The order in which the gateway arranges jobs; every second batch has it.
 fn longest_first(jobs: &[Job]) -> Vec<usize> {
     let mut order: Vec<_> = (0..jobs.len()).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(jobs[n].text_bytes));
     order
 }
 
-/// Holds what became of a job, whose buffer was `before`, against the portable engine's; 0 for a fault, 1 for a packet, 2 for a forgery.
+/// Compares a job, whose buffer was `before`, with the portable engine's; 0 for a fault, 1 for a packet, 2
+/// for a forgery.
 fn compare(ours: &Job, portable: &Job, before: &[u8], what: &str) -> usize {
     if ours.status == JobStatus::Fault {
         assert!(ours.buffer.bytes() == before, "{what}: the buffer was touched");
@@ -86,8 +88,9 @@ fn compare(ours: &Job, portable: &Job, before: &[u8], what: &str) -> usize {
     if ours.status == JobStatus::Done { 1 } else { 2 }
 }
 
-/// Batches of every size, of both suites and directions, of few keys and of many, with ESN and without: some packets forged and some jobs
-/// that cannot be done. Statuses and all bytes are as the portable engine makes them, which leaves forgeries as they came.
+/// Batches of every size, of both suites and directions, of few keys and of many, with ESN and without, some
+/// packets forged and some jobs that cannot be done. Statuses and all bytes equal the portable engine's,
+/// which leaves forgeries unchanged.
 #[test]
 fn batches_of_every_size_come_out_as_from_the_portable_engine() {
     for seed in 0..4_u64 {
@@ -155,8 +158,8 @@ fn batches_of_every_size_come_out_as_from_the_portable_engine() {
     }
 }
 
-/// Sixteen lanes of different keys, then of one, then of the others again after a key's removal: the keys that are laid out are not the last
-/// ones'.
+/// Forty keys in turn, each laid out in sixteen lanes and then removed: the packets of the next one come out
+/// right, and jobs of the removed one fault.
 #[test]
 fn keys_that_were_laid_out_do_not_outlive_their_removal() {
     let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };

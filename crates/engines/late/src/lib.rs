@@ -1,4 +1,5 @@
-//! A test engine that answers late, out of order, and fails at will: the in-memory twin of a GPU on a bad day.
+//! A test engine that answers late, out of order, and fails at will: the in-memory twin of a GPU on a bad
+//! day.
 //!
 //! It wraps another engine and hands jobs on to it when they are due:
 //!
@@ -7,23 +8,25 @@
 //!                                      └── or: fault, buffer untouched ──► poll
 //! ```
 //!
-//! Everything that it does follows from a seed and from the calls made: the same calls give the same answers. Time is counted
-//! in polls. What it promises is the [`Engine`] contract and nothing more: a full queue refuses the tail of a burst, answers
-//! come in any order, a key that was removed still serves the jobs that were submitted under it, every job ends exactly once
-//! and [`Engine::in_flight`] is exact.
+//! Its behaviour follows from a seed and from the calls made: the same calls give the same answers. Time is
+//! counted in polls. It promises the [`Engine`] contract and nothing more: a full queue refuses the tail of a
+//! burst, answers come in any order, a removed key still serves the jobs that were submitted under it, every
+//! job ends exactly once and [`Engine::in_flight`] is exact.
 //!
-//! It breaks the contract only where it is told to: it keeps jobs, single ones by chance ([`LateConfig::kept_per_million`]) or all
-//! ([`LateEngine::keep_all`]), until it is told to [give them back](LateEngine::give_back_kept), if ever.
+//! It breaks the contract only where it is told to: it keeps jobs, single ones by chance
+//! ([`LateConfig::kept_per_million`]) or all ([`LateEngine::keep_all`]), until it is told to [give them
+//! back](LateEngine::give_back_kept), if ever.
 
 #![forbid(unsafe_code)]
 
 use fastrand::Rng;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 
-/// In which order answers come.
+/// The order of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Jobs of one key in the order of their submission, keys overtaking each other (if the wrapped engine is synchronous).
+    /// Jobs of one key in the order of their submission, keys overtaking each other (if the wrapped engine is
+    /// synchronous).
     WithinKeys,
     /// Any job may overtake any other.
     Any,
@@ -32,7 +35,7 @@ pub enum Order {
 /// How late, and how unreliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LateConfig {
-    /// What all chance comes from.
+    /// Seed of all random decisions.
     pub seed: u64,
     /// The most jobs in flight.
     pub queue_jobs: usize,
@@ -40,7 +43,7 @@ pub struct LateConfig {
     pub polls_min: u32,
     /// The most polls after which a job is due; below `polls_min` it is taken as that.
     pub polls_max: u32,
-    /// In which order answers come.
+    /// The order of the answers.
     pub order: Order,
     /// How many of a million jobs fault.
     pub faults_per_million: u32,
@@ -69,7 +72,8 @@ impl LateConfig {
         }
     }
 
-    /// As [`reliable`](Self::reliable), but every twentieth job faults, and every hundredth burst loses 200 jobs.
+    /// As [`reliable`](Self::reliable), but every twentieth job faults, and every hundredth burst loses 200
+    /// jobs.
     #[must_use]
     pub const fn unreliable(seed: u64) -> Self {
         Self {
@@ -81,10 +85,10 @@ impl LateConfig {
     }
 }
 
-/// A poll that does not come.
+/// A poll that never comes.
 const NEVER: u64 = u64::MAX;
 
-/// A job on its way.
+/// A job in the queue.
 struct Waiting {
     job: Job,
     /// The poll at which it is due; [`NEVER`] for a job that is kept.
@@ -101,7 +105,7 @@ pub struct LateEngine {
     config: LateConfig,
     random: Rng,
     waiting: Vec<Waiting>,
-    /// Keys removed while jobs wait under them.
+    /// Removed keys under which jobs still wait.
     doomed: Vec<KeyId>,
     polls: u64,
     submitted: u64,
@@ -128,24 +132,25 @@ impl LateEngine {
         }
     }
 
-    /// While `failing`, every job that ends, ends as a fault: a device that died. Jobs already waiting are no exception.
+    /// While `failing`, every job that ends, ends as a fault: a device that died. That includes jobs already
+    /// waiting.
     pub fn fail_all(&mut self, failing: bool) {
         self.failing = failing;
     }
 
-    /// While `keeping`, no job comes back, neither those that wait nor those that are submitted: a device that hangs. Those whose time has come
-    /// meanwhile come back when it ends.
+    /// While `keeping`, no job comes back, neither waiting nor newly submitted ones: a device that hangs.
+    /// Jobs that became due meanwhile come back afterwards.
     pub fn keep_all(&mut self, keeping: bool) {
         self.keeping = keeping;
     }
 
-    /// Gives back, with the next polls, the jobs that were to be kept by [chance](LateConfig::kept_per_million).
+    /// Gives back, with the next polls, the jobs that were kept by [chance](LateConfig::kept_per_million).
     pub fn give_back_kept(&mut self) {
         let kept = self.waiting.iter_mut().filter(|w| w.due == NEVER);
         kept.for_each(|w| w.due = self.polls + 1);
     }
 
-    /// Puts a job into the queue, its fate drawn.
+    /// Queues a job and draws when and how it will end.
     fn enqueue(&mut self, job: Job) {
         let (min, max) = (u64::from(self.config.polls_min.max(1)), u64::from(self.config.polls_max));
         let mut due = self.polls + min + self.random.u64(..max.saturating_sub(min) + 1);
@@ -175,7 +180,7 @@ impl LateEngine {
             return false;
         }
         if job.status != JobStatus::Taken {
-            // What stays behind has no buffer and is dropped with the queue's slot.
+            // The remains of the job have no buffer and are dropped with the queue's slot.
             let status = job.status;
             done.push(Job { status, ..job.take() });
         }

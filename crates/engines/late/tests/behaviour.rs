@@ -1,4 +1,4 @@
-//! What the late engine does with time, order, faults, bounds and keys. Correct answers are the conformance suite's matter.
+//! The late engine's time, order, faults, bounds and keys. The conformance suite covers correct answers.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -35,7 +35,7 @@ fn jobs(key: KeyId, cookies: std::ops::Range<u64>) -> Vec<Job> {
     cookies.map(job).collect()
 }
 
-/// Polls until nothing is in flight; also returns after how many polls each job came.
+/// Polls until nothing is in flight; returns each job with the number of polls after which it came.
 fn drain(engine: &mut dyn Engine) -> Vec<(u32, Job)> {
     let mut out = Vec::new();
     for poll in 1..1000 {

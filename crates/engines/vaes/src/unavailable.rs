@@ -1,8 +1,8 @@
-//! What stands in for the engine on other processors.
+//! The stand-in for the engine on other processors.
 
 use testudo_crypto::{Absent, Reason};
 
-/// The VAES engine, which this machine cannot have.
+/// The VAES engine, which does not exist for this machine.
 pub type VaesEngine = Absent<Vaes>;
 
 /// Why it is absent.

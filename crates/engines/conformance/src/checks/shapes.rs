@@ -13,8 +13,8 @@ pub(super) fn every_length(make: MakeEngine<'_>) -> Result<u64, String> {
     for_all(make, &shapes)
 }
 
-/// Texts at every offset from 0 to 64 bytes in a buffer that starts on a cache line, with lengths around the sizes of blocks
-/// and of vectors.
+/// Texts at every offset from 0 to 64 bytes in a buffer that starts on a cache line, with lengths around the
+/// sizes of blocks and of vectors.
 pub(super) fn every_alignment(make: MakeEngine<'_>) -> Result<u64, String> {
     let lengths = [0, 1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255, 256, 257, 511, 767, 769, 1400];
     let shapes: Vec<_> = (0..=64).flat_map(|offset| lengths.map(|len| (len, offset))).collect();
@@ -52,7 +52,8 @@ fn one_suite(
     let id = key.install(engine, direction)?;
     let mut samples = Vec::new();
     let mut jobs = Vec::new();
-    // What a cipher of whole blocks does not take becomes the next shorter one that it does, tried once at each offset.
+    // For a cipher of whole blocks, a length that it does not take becomes the next shorter one that it does,
+    // tried once at each offset.
     let mut fitting: Vec<_> =
         shapes.iter().map(|(len, offset)| (len - len % suite.block_bytes(), *offset)).collect();
     fitting.dedup();
