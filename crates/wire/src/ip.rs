@@ -529,8 +529,8 @@ mod tests {
             for chain in [&[][..], &[OPTIONS], &[FIRST], &[ATOMIC, OPTIONS]] {
                 let header = IpHeader::parse(&chained(chain, number));
                 let shown = header.ok().and_then(|header| header.next_layer_protocol());
-                // The bytes after a header that is stepped over read as hop-by-hop options, of which there are
-                // then too many.
+                // The bytes after a header that is stepped over read as hop-by-hop options, of which there
+                // are then too many.
                 assert_eq!(shown, next_layer.then_some(number), "{chain:?}, then {number}");
             }
         }

@@ -29,8 +29,8 @@ pub const SCTP: u8 = 132;
 
 /// Whether it is unknown what follows a header of this number in IPv6, so that a next layer protocol may
 /// still come: extension headers that are not stepped over here (of IANA's list, RFC 7045 4: HIP, Shim6, and
-/// two for experiments), and numbers that IANA has not assigned and that may become such headers. AH, ESP and the
-/// Mobility Header are next layer protocols to policy (RFC 4301 4.4.1.1).
+/// two for experiments), and numbers that IANA has not assigned and that may become such headers. AH, ESP and
+/// the Mobility Header are next layer protocols to policy (RFC 4301 4.4.1.1).
 #[must_use]
 #[inline]
 pub const fn hides_what_follows(number: u8) -> bool {
