@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, runs of jobs under one key
-//!   manager   owns the library, one manager, keys in the library's form; safe methods (and `chained`, `burst`)
+//!   manager   owns library, manager, keys in the library's form; safe methods (and `chained`, `burst`)
 //!   raw       the ABI: symbols, offsets per version, structures of the library
 //! ```
 //!

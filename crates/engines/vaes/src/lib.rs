@@ -5,8 +5,8 @@
 //!   engine    the safe Engine: keys in a table, jobs sorted by what kernel they need
 //!
 //!  AES-GCM
-//!   short     four packets of up to 176 bytes side by side, their tags reduced in the four lanes of one vector
-//!   long      any length in a relay, sixteen blocks at a time: the end of one hashed beside the start of the next
+//!   short     four packets of up to 176 bytes in parallel, their tags reduced in four lanes of one vector
+//!   long      any length, in a relay of sixteen blocks: the end of one is hashed beside the start of the next
 //!   ghash     products in GF(2^128), sums of them, their reduction
 //!   aes       AES on vectors of four blocks; the key schedule
 //!   key       what is computed once per key: round keys, powers of the hash key
