@@ -30,7 +30,7 @@ pub struct Gateway {
     pub state: PathBuf,
     /// The control socket.
     pub control: PathBuf,
-    /// Where metrics are served: a loopback address; `None` is nowhere.
+    /// Loopback address that metrics are served on; `None` disables them.
     pub metrics: Option<SocketAddr>,
     /// Names of engines in the order of placement, without repetition; `portable` is the last.
     pub engines: Vec<String>,
@@ -44,16 +44,16 @@ pub struct Gateway {
     pub seccomp: bool,
 }
 
-/// What is logged: this and everything graver.
+/// The log level: this and everything more severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {
-    /// What stops the gateway or a tunnel.
+    /// Errors that stop the gateway or a tunnel.
     Error,
-    /// What an operator should look at.
+    /// Conditions that an operator should look into.
     Warn,
-    /// What happened.
+    /// Normal events.
     Info,
-    /// How it happened.
+    /// Details of normal events.
     Debug,
 }
 
@@ -104,13 +104,13 @@ pub struct UnprotectedPort {
 /// `[[policy]]`: an entry of the SPD (RFC 4301 4.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Which packets.
+    /// The packets that it matches.
     pub selector: Selector,
-    /// What is done with them.
+    /// What happens to them.
     pub action: Action,
 }
 
-/// What a policy does.
+/// The action of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Through the tunnel at this index of [`Configuration::tunnels`].
@@ -118,9 +118,9 @@ pub enum Action {
         /// The index.
         tunnel: usize,
     },
-    /// Between the sides unchanged.
+    /// Between the sides, unchanged.
     Bypass,
-    /// Nowhere.
+    /// Discard.
     Discard,
 }
 
@@ -146,7 +146,7 @@ pub struct Tunnel {
     pub replay_window: u32,
     /// The DSCP of outer headers.
     pub dscp: Dscp,
-    /// Traffic that it protects, in order; may be empty only if a policy names it.
+    /// Traffic that it protects, in order. May be empty only if a policy names the tunnel.
     pub selectors: Vec<Selector>,
     /// The SA towards the peer.
     pub outbound: SaSettings,
@@ -155,7 +155,7 @@ pub struct Tunnel {
     /// When its keys wear out, over restarts; the same for each direction. Soft is below hard where both are
     /// given.
     pub lifetime: Lifetime,
-    /// Known answers: for `replay` only.
+    /// Known answers; for `replay` only.
     pub known_answer: Option<KnownAnswer>,
 }
 
@@ -168,7 +168,7 @@ pub enum Remote {
     Any,
 }
 
-/// One SA's number and where its key is.
+/// The SPI of an SA, and where its key is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaSettings {
     /// The SPI, 256 or more.
@@ -177,7 +177,7 @@ pub struct SaSettings {
     pub key: KeySource,
 }
 
-/// Where an SA starts, for known answers. Dangerous under a key in use: numbers may come twice.
+/// Where an SA starts, for known answers. Dangerous with a key in use: sequence numbers may repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownAnswer {
     /// The sequence number of the first packet, at least 1.
@@ -187,7 +187,7 @@ pub struct KnownAnswer {
 }
 
 impl Configuration {
-    /// What is allowed and should be meant: a line each, for `testudo check` and the log.
+    /// Settings that are valid but should be deliberate: a line each, for `testudo check` and the log.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -220,12 +220,11 @@ impl Configuration {
 }
 
 impl UnprotectedPort {
-    /// Ethernet's; many a path carries a little less.
+    /// Ethernet's MTU; many a path carries slightly less.
     const ETHERNET_MTU: u32 = 1500;
 
-    /// What may be wrong with the MTU, in a line: nothing tells a gateway that a path carries less, and its
-    /// longest packets vanish there. `link` is the MTU of the interface that outer packets leave by, where
-    /// that is known.
+    /// A possible MTU problem, in a line: a gateway cannot detect that a path carries less, and its longest
+    /// packets are lost there. `link` is the MTU of the interface that outer packets leave by, if known.
     #[must_use]
     pub fn mtu_warning(&self, link: Option<u32>) -> Option<String> {
         let mtu = u32::from(self.mtu);
@@ -245,7 +244,7 @@ impl UnprotectedPort {
     }
 }
 
-/// What to say of suites with such nonces.
+/// The warning for suites whose nonces are sequence numbers.
 fn nonce_warning(rule: NonceRule) -> Option<&'static str> {
     match rule {
         NonceRule::Explicit => None,
@@ -270,8 +269,8 @@ mod tests {
     use super::*;
     use crate::config::tests::MINIMAL;
 
-    /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4, of which 2 are the
-    /// trailer.
+    /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4; the trailer takes 2
+    /// bytes of it.
     #[test]
     fn the_inner_mtu_leaves_room_for_padding() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
@@ -285,8 +284,8 @@ mod tests {
         assert_eq!(tunnel.inner_mtu(1500), 1418);
     }
 
-    /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV; of CBC's whole blocks and of NULL's words 2 bytes are
-    /// the trailer.
+    /// 1500 - 20 - 8 = 1472 for IV, ciphertext and ICV. The trailer takes 2 bytes of the ciphertext: whole
+    /// blocks with CBC, words with NULL.
     #[test]
     fn the_inner_mtu_follows_the_suites_iv_blocks_and_icv() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();

@@ -1,7 +1,7 @@
 //! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and root,
 //! and for nobody else.
 //!
-//! A client that is refused is told why, in an answer like any other.
+//! A client that is refused gets the reason in a normal answer.
 
 use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
@@ -18,44 +18,44 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest request, in bytes, its line end among them.
+/// The longest request, in bytes, including its line end.
 const MAX_REQUEST_BYTES: u64 = 4096;
-/// Clients served and refused at the same time.
+/// The most clients that are served, and that are refused, at the same time.
 const LIMITS: Limits = Limits { served: 8, refused: 8 };
-/// How long a client may take over its request and over reading the answer, together; and how long ours waits
-/// for an answer.
+/// How long a client may take to send its request and read the answer, in total; also how long our own client
+/// waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client may take to be refused.
+/// How long refusing a client may take.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
-/// Who may use the socket, by its file: its owner.
+/// Mode of the socket's file: only its owner may use it.
 const SOCKET_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Connections that wait to be accepted.
+/// Backlog: connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// What the control plane's threads share.
+/// State that the control plane's threads share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What does not change.
+    /// What never changes.
     pub facts: Facts,
-    /// The tunnels that run.
+    /// The installed tunnels.
     pub installed: Mutex<Arc<InstalledTunnels>>,
-    /// Where peers whose address is learned were last heard from.
+    /// The last known addresses of roaming peers.
     pub peers: Mutex<Peers>,
 }
 
 impl Shared {
-    /// The tunnels that run now.
+    /// The installed tunnels.
     #[must_use]
     pub fn installed(&self) -> Arc<InstalledTunnels> {
         Arc::clone(&self.installed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where peers whose address is learned were last heard from.
+    /// The last known addresses of roaming peers.
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Other tunnels run from now on.
+    /// Replaces the installed tunnels.
     pub fn replace_installed(&self, installed: InstalledTunnels) {
         *self.installed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(installed);
     }
@@ -69,7 +69,7 @@ pub struct BindError {
     what: String,
 }
 
-/// The socket, which is removed when this is dropped.
+/// The socket. Dropping this removes it.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -77,11 +77,11 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens on `path`, with mode 0600. The directory is made (for us alone) if it is missing; a socket
-    /// that nobody listens on any more is replaced.
+    /// Listens on `path`, with mode 0600. A missing directory is created (for us alone); a socket that no
+    /// process listens on any more is replaced.
     ///
     /// # Errors
-    /// [`BindError`] if another gateway listens there, something else is in the way, or the system refuses.
+    /// [`BindError`] if another gateway listens there, something else has the path, or the system refuses.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let error = |what: String| BindError { path: path.to_owned(), what };
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -110,7 +110,7 @@ impl ControlSocket {
         self.serve_users(user_of, PATIENCE, move |line| reply(line, &shared))
     }
 
-    /// Serves those whose user, as `identify` tells it, may ask; each for so long.
+    /// Serves clients whose user `identify` accepts, each for a limited time.
     fn serve_users(
         &self,
         identify: fn(&UnixStream) -> io::Result<u32>,
@@ -128,7 +128,7 @@ impl ControlSocket {
     }
 }
 
-/// The socket's file has its mode from the beginning: the kernel takes it from the socket.
+/// The file has its mode from the start: the kernel copies it from the socket.
 fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
     use rustix::net::{bind, listen, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -144,8 +144,8 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Reads a request, answers it and ends the connection. The request is read also where the answer is known
-/// before: it may be lost while there is something to read. A client that went away is no concern of ours.
+/// Reads a request, answers it and ends the connection. The request is read even if the answer is already
+/// known: closing a socket with unread data may lose the answer. A client that went away is ignored.
 fn serve_client(mut stream: Timed<UnixStream>, reply: impl FnOnce(&[u8]) -> Result<Value, String>) {
     let request = read_request(&mut stream);
     if request.is_err() {
@@ -160,7 +160,7 @@ fn serve_client(mut stream: Timed<UnixStream>, reply: impl FnOnce(&[u8]) -> Resu
 /// Reads one request from `input` and writes the answer to `output`, a line each.
 ///
 /// # Errors
-/// Those of reading and writing. What is wrong with the request is an answer.
+/// I/O errors. A malformed request is not an error: it is answered.
 pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Result<()> {
     let line = read_request(input)?;
     answer(output, reply(&line, shared))
@@ -181,7 +181,7 @@ fn write_line(mut output: impl Write, value: &Value) -> io::Result<()> {
     output.write_all(format!("{value}\n").as_bytes())
 }
 
-/// The answer to one request; anyone's bytes may stand in it.
+/// The answer to one request, which may be any bytes.
 fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
     if line.len() as u64 > MAX_REQUEST_BYTES {
         return Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes"));
@@ -237,7 +237,7 @@ fn question(request: &Value) -> Result<Question, String> {
     })
 }
 
-/// A running gateway could not be asked.
+/// Why a running gateway could not be queried.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No gateway listens there.
@@ -245,22 +245,22 @@ pub enum AskError {
     Unreachable {
         /// The control socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It closed the connection before it had answered.
+    /// It closed the connection before answering.
     #[error("the gateway at {} closed the connection without an answer: has it just ended?", .0.display())]
     Closed(PathBuf),
-    /// It did not answer in time, or not in JSON.
+    /// It did not answer in time, or the answer is not JSON.
     #[error("the gateway's answer could not be read: {0}")]
     Unreadable(String),
-    /// It refused.
+    /// It refused the request.
     #[error("the gateway says: {0}")]
     Refused(String),
 }
 
-/// Asks the gateway that listens on `path`.
+/// Queries the gateway that listens on `path`.
 ///
 /// # Errors
 /// [`AskError`] says why there is no answer.
@@ -268,8 +268,8 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value, AskError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| AskError::Unreachable { path: path.to_owned(), source })?;
     let mut stream = Timed::new(stream, PATIENCE);
-    // A gateway that refuses may have answered and closed before it was asked: what it said is there to be
-    // read.
+    // A gateway that refuses may have answered and closed before the request was sent; its answer can still
+    // be read.
     let sent = write_line(&mut stream, request);
     let mut line = Vec::new();
     let read = stream.read_to_end(&mut line);
@@ -313,12 +313,12 @@ mod tests {
             Self { folder, socket }
         }
 
-        /// What is wrong with asking.
+        /// Why the query failed.
         fn refusal(&self) -> String {
             ask(&self.socket.path, &json!({ "verb": "status" })).unwrap_err().to_string()
         }
 
-        /// The answer to any bytes.
+        /// The answer to arbitrary bytes.
         fn answer(&self, request: &[u8]) -> String {
             let mut client = UnixStream::connect(&self.socket.path).unwrap();
             client.write_all(request).unwrap();
@@ -373,7 +373,7 @@ mod tests {
         assert!(echo.answer(&[b'x'; 5000]).contains("error"));
     }
 
-    /// What is told of a gateway that does this with the connection.
+    /// The error when the gateway does this to the connection.
     fn told_by(gateway: impl FnOnce(UnixStream) + Send + 'static) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
@@ -389,7 +389,7 @@ mod tests {
         let refused = told_by(|mut stream| stream.write_all(b"{\"error\":\"no\"}\n").unwrap());
         assert_eq!(refused, "the gateway says: no");
         let silent = told_by(|mut stream| {
-            // The request is there and not read: closing resets the connection.
+            // The request is there but unread, so closing resets the connection.
             stream.read_exact(&mut [0]).unwrap();
         });
         assert!(silent.ends_with("closed the connection without an answer: has it just ended?"), "{silent}");

@@ -34,12 +34,13 @@ use testudo_packet::Pool;
 
 /// Name of the worker's thread.
 pub(super) const WORKER_THREAD: &str = "worker-0";
-/// How often the control thread looks whether there is something to save, and whether the others live.
+/// How often the control thread checks whether anything must be saved, and whether the other threads are
+/// alive.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// News that may wait for the control thread; what comes on top is not worth the worker's time.
+/// Capacity of the event queue to the control thread. Events beyond it are dropped: the worker does not wait.
 const MAX_NEWS: usize = 1024;
 
-/// Why a gateway could not start, or ended.
+/// Why a gateway could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The durable store.
@@ -68,40 +69,41 @@ pub enum DaemonError {
     Panicked(&'static str),
 }
 
-/// Changes the host's routes into the tunnels for a new configuration; what fails is told in words.
+/// Changes the host's routes into the tunnels for a new configuration; returns failures as text.
 pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<(), String>>;
 
-/// Keeps the TUN interface as the configuration in force wants it. Called several times a second; it must not wait.
+/// Keeps the TUN interface as the configuration in force wants it. Called several times a second, so it must
+/// not block.
 pub type InterfaceKeeper = Box<dyn FnMut(&Configuration)>;
 
-/// Everything that a gateway starts from, opened and checked by the program.
+/// Everything a gateway starts with, opened and checked by the program.
 pub struct Parts {
     /// Version of the program.
     pub version: &'static str,
     /// The configuration file, which is read again on SIGHUP.
     pub path: PathBuf,
-    /// What was read from it.
+    /// Its content.
     pub loaded: Loaded,
-    /// Where sequence numbers are leased and replay windows kept.
+    /// The store of sequence numbers and replay windows.
     pub store: Arc<dyn LeaseStore>,
-    /// The two sides.
+    /// The two ports.
     pub ports: PortPair,
-    /// Buffers.
+    /// The buffer pool.
     pub pool: Pool,
     /// Engines in the order of placement.
     pub engines: Vec<Box<dyn Engine>>,
-    /// What became of each engine.
+    /// The start-up report of each engine.
     pub engine_reports: Vec<EngineReport>,
-    /// Changes routes at a reload.
+    /// Changes routes on a reload.
     pub change_routes: RouteChanger,
-    /// Looks after the interface.
+    /// Maintains the interface.
     pub keep_interface: InterfaceKeeper,
 }
 
 enum News {
     Signal(i32),
     Notice(Notice),
-    /// So many events were more than could be told.
+    /// Events that were dropped because the queue was full.
     Lost(u64),
     WorkerEnded,
 }
@@ -109,7 +111,7 @@ enum News {
 /// Runs a gateway until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// [`DaemonError`] if it cannot start or cannot go on.
+/// [`DaemonError`] if it cannot start or cannot continue.
 pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (sender, news) = sync_channel(MAX_NEWS);
     watch_signals(sender.clone())?;
@@ -129,7 +131,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     }
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
     let (commander, inbox) = Commander::channel()?;
-    // Last of all what uses sequence numbers: a start that fails, again and again, must not use them up.
+    // Sequence numbers come last: a start that fails again and again must not use them up.
     if let Err(e) = install(&mut worker, &shared, parts.loaded, &leases, parts.store.as_ref(), clock.now()) {
         drop(worker);
         leases.give_back(parts.store.as_ref())?;
@@ -157,8 +159,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     daemon.run(&news)
 }
 
-/// Installs the tunnels of `loaded`, whose keys are erased by the return: as long as the gateway runs they would survive their
-/// replacement and removal.
+/// Installs the tunnels of `loaded`. The keys are erased on return: kept for the gateway's lifetime, they
+/// would survive their replacement and removal.
 fn install(
     worker: &mut Worker,
     shared: &Shared,
@@ -192,7 +194,7 @@ fn watch_signals(sender: SyncSender<News>) -> io::Result<()> {
     Ok(())
 }
 
-/// The worker comes back from its thread with what it did last, so that its replay windows can be saved.
+/// The worker returns from its thread in its final state, so that its replay windows can be saved.
 type WorkerThread = JoinHandle<(Worker, Result<(), ServeError>)>;
 
 fn start_worker(
@@ -204,7 +206,8 @@ fn start_worker(
     std::thread::Builder::new().name(WORKER_THREAD.into()).spawn(move || {
         let mut lost = 0_u64;
         let mut tell = |notice| match news.try_send(News::Notice(notice)) {
-            // The worker does not wait for the log. What could not be told is counted, and shows in `sa list`.
+            // The worker does not wait for the log. Events that were dropped are counted, and show in `sa
+            // list`.
             Err(_) => lost += 1,
             Ok(()) if lost > 0 => lost = if news.try_send(News::Lost(lost)).is_ok() { 0 } else { lost },
             Ok(()) => {}
@@ -216,7 +219,7 @@ fn start_worker(
 }
 
 fn tell_systemd(states: &[NotifyState<'_>]) {
-    // Without systemd there is nobody to tell.
+    // Without systemd there is no one to notify.
     let _ = sd_notify::notify(states);
 }
 
@@ -230,19 +233,19 @@ struct Daemon {
     saver: Saver,
     watchdog: Watchdog,
     events: EventLog,
-    /// Saving windows and usages, which a full disk fails.
+    /// Saving windows and usages; fails on a full disk.
     saving: Fault,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
 }
 
-/// Seconds since 1970 by the host's clock, which may be wrong: 0 before.
+/// Seconds since 1970 by the host's clock, which may be wrong; 0 if it is before 1970.
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// Tells what is allowed and should be meant.
+/// Logs the settings that are valid but should be deliberate.
 fn warn(configuration: &Configuration) {
     configuration.warnings().iter().for_each(|line| tracing::warn!("{line}"));
 }
@@ -324,7 +327,7 @@ impl Daemon {
         if let Err(e) = (self.change_routes)(&old.configuration, &installed.configuration) {
             tracing::error!("routes: {e}");
         }
-        // A place that is free, or another tunnel's now, says nothing about its peer.
+        // An index that is free, or belongs to another tunnel now, says nothing about its peer.
         let kept: HashSet<_> = old.tunnels.iter().map(|t| (t.index, t.inbound_key)).collect();
         let kept = installed.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
         let kept: HashSet<_> = kept.map(|t| t.index).collect();
@@ -345,7 +348,8 @@ impl Daemon {
         self.saver.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
     }
 
-    /// Saves what the tunnels of `old`, which has been replaced, have counted to the last. Their windows went with them.
+    /// Saves the final counts of the tunnels of `old`, which has been replaced. Their windows are gone with
+    /// them.
     fn save_what_was_removed(&mut self, old: &InstalledTunnels) {
         let usages = self.saver.all(old);
         if let Err(e) = self.saver.save(self.store.as_ref(), &usages, &[]) {
@@ -360,13 +364,13 @@ impl Daemon {
             Err(e) => return Err(e.into()),
         }
         let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
-        // As long as the worker finished what was under way, it may have needed numbers.
+        // While the worker finished what was in flight, it may have needed numbers.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
         let all = self.saver.last(&self.shared.installed());
         let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
-        // Nobody takes numbers any more: the next start goes on with the first one that was not used.
+        // No numbers are taken any more: the next start continues with the first unused one.
         drop(worker);
         self.leases.give_back(self.store.as_ref())?;
         result?;
@@ -375,7 +379,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes note of an event, and writes the line that it makes, if any.
+    /// Records an event, and writes its log line, if any.
     fn log(&mut self, event: Event) {
         if let EventKind::PeerMoved { address, port } = event.kind {
             self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
@@ -403,7 +407,7 @@ fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
     );
 }
 
-/// Ports, engines and paths stay as they are while a gateway runs.
+/// Ports, engines and paths do not change while a gateway runs.
 fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
     if old.gateway != new.gateway {
@@ -424,7 +428,8 @@ fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Resu
     }
 }
 
-/// Our outer ends: address, and UDP port where ESP comes in UDP. Each is listed once, in the order of the tunnels.
+/// Our outer endpoints: address, and UDP port for ESP in UDP. Each is listed once, in the order of the
+/// tunnels.
 #[must_use]
 pub fn endpoints(configuration: &Configuration) -> Vec<(std::net::IpAddr, Option<u16>)> {
     let mut seen = std::collections::HashSet::new();
@@ -435,10 +440,10 @@ pub fn endpoints(configuration: &Configuration) -> Vec<(std::net::IpAddr, Option
     ends.filter(|end| seen.insert(*end)).collect()
 }
 
-/// Reads the path of the control socket out of a configuration, without its keys: for clients.
+/// Reads the path of the control socket from a configuration, without its keys; for clients.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// The errors in the configuration.
 pub fn control_path(path: &Path) -> Result<PathBuf, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let configuration = Configuration::parse(&text, &path.to_string_lossy()).map_err(|e| e.to_string())?;

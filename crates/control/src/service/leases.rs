@@ -1,4 +1,4 @@
-//! Keeps the workers supplied with sequence numbers, as many as they use.
+//! Keeps the workers supplied with sequence numbers, as fast as they use them.
 //!
 //! ```text
 //!   worker: asks ──► wakes the leases thread
@@ -8,8 +8,8 @@
 //!   main: give_back, when SAs have ended ───────► Store::give_back
 //! ```
 //!
-//! All hold the list of SAs while the store works, and for nothing else that takes time: what is noted in the
-//! list is the order in which the store gave a key's blocks away, so that a block continues the lease that it
+//! Each of these holds the list of SAs while the store works, and for nothing else that takes time: so the
+//! list records a key's blocks in the order the store leased them, and each block continues the lease that it
 //! is granted to.
 
 use crate::{Fingerprint, LeaseStore, NUMBERS_END, StoreError};
@@ -20,19 +20,19 @@ use std::thread::Thread;
 use testudo_crypto::NonceRule;
 use testudo_ipsec::{Demand, Lease, Moment};
 
-/// What an outbound SA begins with.
+/// What an outbound SA starts with.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// Its first sequence number.
     pub first: u64,
-    /// What is XORed into its numbers to make IVs.
+    /// The mask XORed into its numbers to make IVs.
     pub iv_mask: u64,
-    /// Where its numbers from there on are leased.
+    /// The source of its further numbers.
     pub lease: Arc<Lease>,
 }
 
 impl Start {
-    /// As a suite wants it: where the number itself is the nonce, there is nothing to mask.
+    /// As the suite wants it: where the number itself is the nonce, there is no mask.
     #[must_use]
     pub fn under(self, rule: NonceRule) -> Self {
         match rule {
@@ -42,11 +42,11 @@ impl Start {
     }
 }
 
-/// That the store knows the keys whose nonces are their numbers: to one that does not, they may be new or as
-/// old as another store.
+/// Checks that the store has an entry for each key whose nonces are its numbers. For a key it does not know,
+/// the numbers may be new or may have been used from another store.
 ///
 /// # Errors
-/// [`StoreError::UnknownKey`], or what the store says.
+/// [`StoreError::UnknownKey`], or the store's error.
 pub fn check_known(
     store: &dyn LeaseStore,
     keys: impl IntoIterator<Item = (Fingerprint, NonceRule)>,
@@ -67,43 +67,43 @@ struct Supply {
     first: u64,
     lease: Arc<Lease>,
     demand: Demand,
-    /// Length of a block that it has asked for and that the store could not answer yet.
+    /// Length of a block that it has asked for and that the store could not yet provide.
     owed: Option<u64>,
 }
 
 impl Supply {
-    /// The numbers that nobody has used or will; `None` while somebody may.
+    /// The numbers that are unused and will stay so; `None` while an SA may still use them.
     fn rest(&mut self) -> Option<Range<u64>> {
-        // Who uses numbers has a reference. Where there was never an SA, all of them are left.
+        // A user of the numbers holds a reference. If no SA was ever made, all of them are left.
         let lease = Arc::get_mut(&mut self.lease)?;
         Some(lease.unused().unwrap_or(self.first)..lease.end())
     }
 }
 
-/// All SAs that must be supplied. May be used from any thread.
+/// All SAs to be supplied. May be used from any thread.
 #[derive(Debug, Default)]
 pub struct Leases {
     supplies: Mutex<Vec<Supply>>,
-    /// The thread to wake when an SA asks.
+    /// The thread to wake when an SA needs numbers.
     granter: Arc<OnceLock<Thread>>,
 }
 
 impl Leases {
-    /// Names the thread that calls [`refill`](Self::refill) whenever it is unparked; to be called once,
+    /// Registers the thread that calls [`refill`](Self::refill) whenever it is unparked; to be called once,
     /// before any worker runs.
     pub fn granted_by(&self, thread: Thread) {
         // A second one would never be woken; there is none.
         let _ = self.granter.set(thread);
     }
 
-    /// Leases a first block for each key; in one transaction, so that ten thousand tunnels start as fast as
+    /// Leases a first block for each key, in one transaction, so that ten thousand tunnels start as fast as
     /// one.
     ///
-    /// An SA that has such a key already is granted nothing from here on: the numbers after its lease are the
-    /// new one's, which begins with as long a block as the old one last had.
+    /// An existing SA with such a key is granted nothing from then on: the numbers after its lease belong to
+    /// the new SA, whose first block is as long as the old one's last.
     ///
     /// # Errors
-    /// What the store says; then nothing is leased. A key that has no numbers left is no error: its SA is
+    /// The store's error; then nothing is leased. A key that has no numbers left is no error: its SA is
     /// [`Exhausted`].
     ///
     /// [`Exhausted`]: testudo_ipsec::SequenceError::Exhausted
@@ -139,10 +139,11 @@ impl Leases {
         Arc::new(move || granter.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Grants more numbers to the SAs that asked for some by `now`. Returns how many were granted a block.
+    /// Grants more numbers to the SAs that have asked for some by `now`. Returns how many SAs were granted a
+    /// block.
     ///
     /// # Errors
-    /// What the store says; the requests are remembered and served by a later call.
+    /// The store's error; the requests are remembered and served by a later call.
     pub fn refill(&self, store: &dyn LeaseStore, now: Moment) -> Result<usize, StoreError> {
         let mut supplies = self.supplies();
         for supply in supplies.iter_mut().filter(|s| s.lease.take_request()) {
@@ -154,7 +155,7 @@ impl Leases {
                 return Ok(0);
             }
             let blocks = match store.lease_many(&requests) {
-                // One key at its end must not starve the others.
+                // One exhausted key must not starve the others.
                 Err(StoreError::Exhausted { fingerprint }) => {
                     supplies.iter_mut().filter(|s| s.key == fingerprint).for_each(Supply::finish);
                     continue;
@@ -167,10 +168,10 @@ impl Leases {
         }
     }
 
-    /// Gives back what SAs that have ended did not use, and forgets them.
+    /// Gives back the numbers that ended SAs did not use, and forgets these SAs.
     ///
     /// # Errors
-    /// What the store says; if it is not closed now, it gives these numbers out again all the same.
+    /// The store's error. The numbers are then leased again unless the store is closed first.
     pub fn give_back(&self, store: &dyn LeaseStore) -> Result<(), StoreError> {
         let mut supplies = self.supplies();
         let mut rests = Vec::new();
@@ -195,7 +196,7 @@ impl Supply {
         self.lease.finish();
     }
 
-    /// Only a block that continues the last one may be granted: a gap would mean that somebody else leases
+    /// Only a block that continues the last one may be granted: a gap would mean that someone else leases
     /// under this key.
     fn grant(&self, block: &crate::Lease) {
         if block.first == self.lease.end() {
@@ -204,7 +205,7 @@ impl Supply {
     }
 }
 
-/// What an SA begins with whose key has no numbers left.
+/// The start of an SA whose key has no numbers left.
 fn exhausted() -> Start {
     let lease = Lease::until(NUMBERS_END);
     lease.finish();
@@ -218,7 +219,7 @@ mod tests {
     use std::time::Duration;
     use testudo_ipsec::{FIRST_BLOCK, SequenceError, SequenceNumbers};
 
-    /// What an SA is leased when it first asks.
+    /// The block that an SA is leased when it first asks.
     const SECOND_BLOCK: u64 = 1 << 14;
 
     fn key(n: u8) -> Fingerprint {
@@ -229,7 +230,7 @@ mod tests {
         SequenceNumbers::new(start.first, true, Arc::clone(&start.lease))
     }
 
-    /// Begins one SA under the key.
+    /// Starts one SA under the key.
     fn begin(leases: &Leases, store: &MemoryStore) -> SequenceNumbers {
         let start = leases.begin(store, &[key(1)]).unwrap().remove(0);
         SequenceNumbers::new(start.first, true, start.lease)

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
 //!
-//! Everyone on the machine may ask, so that what answering costs is bounded: in clients, in time for each,
-//! and in memory, since all clients of a second share one rendering ([`Bodies`]).
+//! Everyone on the machine may ask, so the cost of answering is bounded: in clients, in time for each, and in
+//! memory, since all clients within a second share one rendering ([`Bodies`]).
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
@@ -24,17 +24,17 @@ use testudo_gateway::PortSnapshot;
 use testudo_ipsec::SaCounters;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
-/// Clients that are served and refused at the same time.
+/// The most clients that are served, and that are refused, at the same time.
 const LIMITS: Limits = Limits { served: 4, refused: 4 };
-/// How long a client may take over its request and over reading the answer, together.
+/// How long a client may take to send its request and read the answer, in total.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it may take to be refused.
+/// How long refusing a client may take.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a body is served before another one is rendered.
+/// How long a body is served before a new one is rendered.
 const FRESH: Duration = Duration::from_secs(1);
-/// The page.
+/// The path of the page.
 const PATH: &str = "/metrics";
-/// What it is.
+/// Its content type.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The metrics address could not be used.
@@ -54,7 +54,7 @@ pub struct MetricsSocket {
 }
 
 impl MetricsSocket {
-    /// Takes `address`; clients wait until [`serve`](Self::serve).
+    /// Binds `address`; clients wait until [`serve`](Self::serve).
     ///
     /// # Errors
     /// [`MetricsError`] if the address is taken or the system refuses.
@@ -103,20 +103,20 @@ fn serve_client<S: Stream>(mut stream: Timed<S>, body: &impl Fn() -> Body) {
         Err(refusal) => return refuse(stream, refusal),
     };
     let Ok(body) = body() else { return http::refuse(stream, Refusal::Failed) };
-    // A client that went away, or was too slow, is no concern of ours.
+    // A client that went away, or was too slow, is ignored.
     if http::answer(&mut stream, method, CONTENT_TYPE, &body).is_ok() {
         drop(body);
         stream.finish();
     }
 }
 
-/// Its request is read all the same: it would not read an answer before it has sent it.
+/// The request is read all the same: the client would not read an answer before it has sent it.
 fn refuse_client<S: Stream>(mut stream: Timed<S>) {
     let refusal = http::read_request(&mut stream, PATH).err().unwrap_or(Some(Refusal::TooManyClients));
     refuse(stream, refusal);
 }
 
-/// `None` is a client that has gone.
+/// `None` if the client has gone.
 fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Option<Refusal>) {
     if let Some(refusal) = refusal {
         stream.grant(REFUSAL_PATIENCE);
@@ -124,7 +124,7 @@ fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Option<Refusal>) {
     }
 }
 
-/// Renderings of the page: at most two are in memory, of which one is what slow clients still read.
+/// Renderings of the page: at most two are in memory, one of them only for slow clients that still read it.
 #[derive(Debug, Default)]
 struct Bodies(Mutex<Renderings>);
 
@@ -135,11 +135,11 @@ struct Renderings {
 }
 
 impl Bodies {
-    /// The page as it was at `now`, or less than [`FRESH`] before; older only while a slow client keeps the
-    /// one before it in memory.
+    /// The page as of `now`, or less than [`FRESH`] old; older only while a slow client keeps the previous
+    /// one in memory.
     ///
     /// # Errors
-    /// `render` failed, which is handed the length to expect.
+    /// `render`, which is given the length to expect, failed.
     fn get(&self, now: Instant, render: impl FnOnce(usize) -> Result<String, fmt::Error>) -> Body {
         let mut renderings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut expected_bytes = 0;
@@ -151,7 +151,7 @@ impl Bodies {
             expected_bytes = body.len();
             renderings.before = Arc::downgrade(body);
         }
-        // Where nobody reads it any more it is gone before the next one is made.
+        // If no client reads it any more, it is freed before the next one is made.
         renderings.newest = None;
         let body = Arc::new(render(expected_bytes)?);
         renderings.newest = Some((now, Arc::clone(&body)));
@@ -166,7 +166,7 @@ impl Bodies {
 fn render(shared: &Arc<Shared>, expected_bytes: usize) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("testudo");
     registry.register_collector(Box::new(Gateway(Arc::clone(shared))));
-    // Counters grow by some digits. A text that outgrows its place is copied to one of twice the size.
+    // Counters grow by a few digits. A text that outgrows its allocation is copied to one of twice the size.
     let mut body = String::with_capacity(expected_bytes + expected_bytes / 16);
     text::encode(&mut body, &registry)?;
     body.shrink_to_fit();
@@ -283,8 +283,8 @@ fn encode_ports(
     family(encoder, "port_waited_ticks", help, waited)
 }
 
-/// The stage clock: per packet is `stage_ticks` over `stage_packets`, and the busy share of the worker is the rate of `stage_ticks` times
-/// `stage_measured_of` over the rate of `ticks`.
+/// The stage clock: ticks per packet are `stage_ticks` over `stage_packets`; the busy share of the worker is
+/// the rate of `stage_ticks` times `stage_measured_of` over the rate of `ticks`.
 fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     let counters = &shared.facts.counters;
     let directions = [("outbound", counters.outbound_stages()), ("inbound", counters.inbound_stages())];
@@ -350,7 +350,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Serves a body to clients that may take so long. Returns where, and how often the body was asked for.
+    /// Serves a body to clients with this time limit. Returns the address, and how often the body was
+    /// requested.
     fn service(patience: Duration, body: String) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, body, asked) = (listener.local_addr().unwrap(), Arc::new(body), Arc::default());
@@ -397,7 +398,7 @@ mod tests {
             client
         };
         let clients: Vec<_> = (0..LIMITS.served).map(|_| slow()).collect();
-        // Another one is refused for as long as these have all places.
+        // While these have all slots, another client is refused.
         while !answer(address, "HEAD /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 OK") {}
         let received = clients.into_iter().map(|mut client| {
             let mut bytes = Vec::new();
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
-    /// Bodies that are numbered in the order of their rendering.
+    /// Bodies that are numbered in the order they were rendered.
     #[derive(Default)]
     struct Numbered {
         bodies: Bodies,
