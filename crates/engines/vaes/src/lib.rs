@@ -6,7 +6,7 @@
 //!
 //!  AES-GCM
 //!   short     four packets of up to 176 bytes in parallel, their tags reduced in four lanes of one vector
-//!   long      any length in a relay, 16 blocks at a time: the end of one is hashed beside the next one's start
+//!   long      any length in a relay, 16 blocks at a time: the end of one hashed beside the next one's start
 //!   ghash     products in GF(2^128), sums of them, their reduction
 //!   aes       AES on vectors of four blocks; the key schedule
 //!   key       what is computed once per key: round keys, powers of the hash key
