@@ -1,5 +1,5 @@
-//! Takes in clients of a local service: so many at a time, each on a thread of its own and for a limited
-//! time.
+//! Accepts clients of a local service: a limited number at a time, each on a thread of its own and for a
+//! limited time.
 //!
 //! ```text
 //!   accept ──► a place to be served is free   ──► Admission::Serve     (its answer)
@@ -8,8 +8,8 @@
 //!          └─► an error (no descriptor left)  ──► a pause, then again
 //! ```
 //!
-//! Nobody can take more descriptors or threads than there are places, and a client that is refused is told
-//! so.
+//! Clients cannot take more descriptors or threads than there are places, and a client that is refused gets
+//! an answer that says so.
 
 use super::fault::Fault;
 use super::timed::Stream;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long nothing is accepted after an error: descriptors come back when clients end, and until then each
+/// How long nothing is accepted after an error: descriptors come back when clients end, and until then every
 /// call fails at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -47,25 +47,26 @@ impl Listener for TcpListener {
     }
 }
 
-/// What is to be done with a client.
+/// What to do with a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It gets its answer.
+    /// Serve it.
     Serve,
-    /// It is told that there are too many.
+    /// Tell it that there are too many clients.
     Refuse,
 }
 
 /// Bounds of a service.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Clients that are served at the same time.
+    /// Clients served at the same time.
     pub(super) served: usize,
-    /// Clients that are told at the same time that there are too many.
+    /// Clients refused at the same time.
     pub(super) refused: usize,
 }
 
-/// Serves clients until the process ends. Accepting has the thread `name`, each client one of its own.
+/// Serves clients until the process ends. The accepting thread is called `name`; each client has one of its
+/// own.
 ///
 /// # Errors
 /// The system has no thread left.
@@ -106,10 +107,10 @@ fn accept_all<L: Listener>(
     mut failed: impl FnMut(io::Error) -> ControlFlow<()>,
 ) {
     loop {
-        // A place is chosen once the client is there: others may end while nobody comes.
+        // A place is chosen only when the client is there: others may end in the meantime.
         match listener.next().and_then(|stream| start(stream, places.wait())) {
             Ok(()) => {}
-            // These concern one client that has gone, and cost it as much as us.
+            // These errors concern one client that has gone, and cost it as much as us.
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
             Err(error) => {
                 if failed(error).is_break() {
@@ -120,14 +121,14 @@ fn accept_all<L: Listener>(
     }
 }
 
-/// Places that are free.
+/// Free places.
 #[derive(Debug)]
 struct Places {
     free: Mutex<Limits>,
     changed: Condvar,
 }
 
-/// A place that a client has until this is dropped.
+/// A place, held by a client until this is dropped.
 #[derive(Debug)]
 struct Place {
     admission: Admission,

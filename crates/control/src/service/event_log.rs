@@ -1,8 +1,7 @@
-//! Which events of tunnels become log lines: no kind more often than so many times a second, whatever peers
-//! send.
+//! Decides which events of tunnels become log lines. Each kind has a limited rate, whatever peers send.
 //!
-//! A peer that moves is told once it has stayed for a while ([`STABLE`]); one that never stays is told once a
-//! minute.
+//! A peer's move is logged once the peer has stayed for a while ([`STABLE`]); a peer that keeps moving is
+//! logged once a minute.
 
 use crate::config::Tunnel;
 use std::collections::{HashMap, HashSet};
@@ -13,11 +12,11 @@ use testudo_ipsec::{Event, EventKind, TunnelIndex};
 /// Lines of one kind, of all tunnels together, in each [`WINDOW`].
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
-/// How long a peer must stay at an address before its move is told.
+/// How long a peer must stay at an address before its move is logged.
 const STABLE: Duration = Duration::from_secs(3);
-/// How long a peer may move on and on before that is told.
+/// How long a peer may keep moving before that is logged.
 const RESTLESS: Duration = Duration::from_secs(60);
-/// How often [`EventLog::due`] looks at the peers that have moved.
+/// How often [`EventLog::due`] checks the peers that have moved.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A line for the log, with its level.
@@ -42,7 +41,7 @@ impl Line {
     }
 }
 
-/// Kinds that are limited each by itself, so that many of one do not hide the others.
+/// Kinds with a limit of their own, so that many of one do not hide the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     SoftLifetime,
@@ -90,7 +89,7 @@ impl Kind {
     }
 }
 
-/// How many lines a kind has had in the window that goes on.
+/// How many lines a kind has had in the current window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Limit {
     began: Option<Instant>,
@@ -108,7 +107,7 @@ impl Limit {
     /// Whether one more line may be written; if not, it is counted.
     fn admits(&mut self, now: Instant) -> bool {
         self.begin(now);
-        // Where lines are owed, the first of the window is the one that counts them.
+        // If lines were left out, the first line of the window is the one that counts them.
         let has_room = self.lines < MAX_LINES && self.untold == 0;
         if has_room {
             self.lines += 1
@@ -118,7 +117,7 @@ impl Limit {
         has_room
     }
 
-    /// How many were left out, once a window has room to tell it.
+    /// How many were left out, once a window has room for the line.
     fn owed(&mut self, now: Instant) -> Option<u64> {
         if self.untold == 0 {
             return None;
@@ -131,13 +130,13 @@ impl Limit {
     }
 }
 
-/// A peer that has moved and of which that is not told yet.
+/// A peer that has moved, where the move is not logged yet.
 #[derive(Debug, Clone, Copy)]
 struct Moving {
     address: SocketAddr,
     /// When it was first seen there.
     last_move: Instant,
-    /// When the moves began that are not told yet.
+    /// When the moves that are not logged yet began.
     began: Instant,
     moves: u64,
 }
@@ -147,13 +146,13 @@ struct Moving {
 pub(super) struct EventLog {
     limits: [Limit; Kind::ALL.len()],
     moving: HashMap<TunnelIndex, Moving>,
-    /// Where each peer was when that was last told.
+    /// The last logged address of each peer.
     told: HashMap<TunnelIndex, SocketAddr>,
     next_look: Option<Instant>,
 }
 
 impl EventLog {
-    /// Takes note of an event; the line to be written now, if any. `tunnel` finds the tunnel, which takes its
+    /// Records an event; returns the line to be written now, if any. `tunnel` finds the tunnel, which takes
     /// time where there are thousands, and is called only for a line.
     pub(super) fn note<'n>(
         &mut self,
@@ -181,15 +180,15 @@ impl EventLog {
         Some(Line::new(level, format!("{} {}", sa(tunnel()?, outbound), kind.of_one())))
     }
 
-    /// Takes note of events that were lost because they came too fast.
+    /// Records events that were lost because they came too fast.
     pub(super) fn lost(&mut self, events: u64, now: Instant) -> Option<Line> {
         let text =
             format!("{events} events came too fast to be told: see `testudo status` and `testudo sa list`");
         self.limit(Kind::Lost).admits(now).then(|| Line::new(tracing::Level::WARN, text))
     }
 
-    /// What is to be written by now without a new event: peers that have come to rest, or never do, and what
-    /// was left out.
+    /// Lines that are due without a new event: peers that have come to rest, or keep moving, and what was
+    /// left out.
     pub(super) fn due<'n>(
         &mut self,
         now: Instant,
@@ -226,7 +225,7 @@ impl EventLog {
         &mut self.limits[kind as usize]
     }
 
-    /// Where a peer is heard for the first time, that is told at once; moves wait.
+    /// The first address of a peer is logged at once; moves wait.
     fn peer_moved<'n>(
         &mut self,
         index: TunnelIndex,
@@ -248,7 +247,7 @@ impl EventLog {
         self.peer_line(Kind::PeerMoved, now, || Some((tunnel()?, text)))
     }
 
-    /// The line on a peer that has come to rest, or does not within [`RESTLESS`].
+    /// The line on a peer that has come to rest, or has not within [`RESTLESS`].
     fn tell_move<'n>(
         &mut self,
         index: TunnelIndex,
@@ -324,7 +323,7 @@ mod tests {
             self.note(tunnel, EventKind::PeerMoved { address: [192, 0, 2, 7].into(), port });
         }
 
-        /// Lets time pass as the control thread does, a tenth of a second at a time.
+        /// Advances time as the control thread does, a tenth of a second at a time.
         fn pass(&mut self, time: Duration) {
             let end = self.now + time;
             while self.now < end {

@@ -1,8 +1,8 @@
-//! As much of HTTP/1.1 (RFC 9110, 9112) as one page takes: one request a connection, its head bounded, its
-//! body never read.
+//! The part of HTTP/1.1 (RFC 9110, 9112) that one page needs: one request per connection, its head bounded,
+//! its body never read.
 //!
-//! Hand-written because a server of general use brings a runtime and some 25 crates into a process that holds
-//! keys.
+//! Hand-written because a general-purpose server brings a runtime and some 25 crates into a process that
+//! holds keys.
 
 use super::timed::{Stream, Timed};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,14 +10,14 @@ use std::io::{self, ErrorKind, Read, Write};
 /// The longest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// What a client is told instead of the page.
+/// Responses other than the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It is not HTTP.
     BadRequest,
-    /// There is one page.
+    /// Not the one page there is.
     NotFound,
-    /// It can be read, and nothing else.
+    /// A method other than those that read.
     MethodNotAllowed,
     /// The request took too long.
     RequestTimeout,
@@ -27,7 +27,7 @@ pub(super) enum Refusal {
     Failed,
     /// There are too many clients.
     TooManyClients,
-    /// Another version than 1.0 and 1.1.
+    /// A version other than 1.0 and 1.1.
     Version,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Method {
 /// Reads the head of a request for `path`.
 ///
 /// # Errors
-/// What the client is to be told; `None` where it has gone.
+/// The response to send; `None` if the client has gone.
 pub(super) fn read_request(stream: &mut impl Read, path: &str) -> Result<Method, Option<Refusal>> {
     let mut head = [0; MAX_HEAD_BYTES];
     let mut length = 0;
@@ -117,7 +117,7 @@ fn parse(head: &[u8], path: &str) -> Result<Method, Refusal> {
     let hosts =
         lines.filter(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case("host:"))).count();
     match version {
-        // RFC 9112 3.2: a request of version 1.1 has one, and one only.
+        // RFC 9112 3.2: a request of version 1.1 has exactly one.
         "HTTP/1.1" if hosts != 1 => return Err(Refusal::BadRequest),
         "HTTP/1.1" | "HTTP/1.0" => {}
         _ if version.starts_with("HTTP/") => return Err(Refusal::Version),

@@ -1,4 +1,4 @@
-//! The tunnels that run, and what a new configuration changes about them.
+//! The installed tunnels, and what a new configuration changes about them.
 
 use super::assemble;
 use super::leases::{Leases, Start, check_known};
@@ -11,26 +11,26 @@ use std::sync::Arc;
 use testudo_gateway::{KeyPair, TunnelInstall, Update, UpdateOutcome};
 use testudo_ipsec::{Installed, Lease, Spd, TunnelIndex};
 
-/// A tunnel that runs.
+/// An installed tunnel.
 #[derive(Debug, Clone)]
 pub struct Running {
     /// Its configuration.
     pub tunnel: Tunnel,
-    /// Its place in the worker.
+    /// Its index in the worker.
     pub index: TunnelIndex,
     /// Its outbound key.
     pub outbound_key: Fingerprint,
     /// Its inbound key.
     pub inbound_key: Fingerprint,
-    /// What its keys were used for before these SAs.
+    /// The usage of its keys before these SAs.
     pub before: UsedBefore,
-    /// Where its SAs stand and count; `None` if it could not be installed.
+    /// The state and counters of its SAs; `None` if it could not be installed.
     pub installed: Option<Installed>,
-    /// Why not.
+    /// Why it could not be installed.
     pub error: Option<String>,
 }
 
-/// The tunnels that run, in the order of the configuration, and their policies.
+/// The installed tunnels, in the order of the configuration, and their policies.
 #[derive(Debug, Clone)]
 pub struct InstalledTunnels {
     /// The configuration in force.
@@ -43,27 +43,27 @@ pub struct InstalledTunnels {
 
 /// Where the first numbers of new tunnels come from, and what is known of their keys.
 pub enum Numbers<'s> {
-    /// The durable store: whatever runs.
+    /// From the durable store: for a running gateway.
     Leased {
         /// The store.
         store: &'s dyn LeaseStore,
-        /// What the numbers are granted by from then on.
+        /// Grants further numbers from then on.
         leases: &'s Leases,
-        /// Seconds since 1970, by which keys are as old as they are.
+        /// The time in seconds since 1970, which determines the age of keys.
         unix_s: u64,
     },
-    /// The configuration's known answers, else 1: for `replay`, whose packets go to nobody.
+    /// The configuration's known answers, else 1: for `replay`, whose packets reach no peer.
     KnownAnswers,
 }
 
-/// What a reload does.
+/// The changes that a reload makes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Tunnels that go on untouched.
+    /// Tunnels that continue untouched.
     pub kept: usize,
-    /// New tunnels, and changed ones, which start anew.
+    /// New tunnels, and changed ones, which start afresh.
     pub started: usize,
-    /// Tunnels that are gone, and changed ones.
+    /// Removed tunnels, and changed ones.
     pub removed: usize,
 }
 
@@ -74,11 +74,11 @@ impl InstalledTunnels {
         Self { configuration, tunnels: Vec::new(), spd: Arc::default() }
     }
 
-    /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel whose settings and keys are as they were
-    /// keeps its place and its SAs.
+    /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel
+    /// whose settings and keys are unchanged keeps its index and its SAs.
     ///
     /// # Errors
-    /// What the store says when numbers for new tunnels are leased; nothing has changed then.
+    /// The store's error when numbers for new tunnels are leased; nothing has changed then.
     pub fn plan(
         &self,
         loaded: &Loaded,
@@ -123,7 +123,8 @@ impl InstalledTunnels {
         let remove: Vec<_> = old.values().filter(|r| r.installed.is_some()).map(|r| r.index).collect();
         let changes = Changes { kept: next.len() - fresh.len(), started: fresh.len(), removed: remove.len() };
         let mut install = begin(configuration, &next, &fresh, numbers)?;
-        // Windows follow keys, not names: a key that goes on under other settings takes up where it was, to the packet.
+        // Windows follow keys, not names: a key that continues under other settings resumes exactly where it
+        // was.
         let by_key: HashMap<_, _> =
             self.tunnels.iter().filter(|r| r.installed.is_some()).map(|r| (r.inbound_key, r.index)).collect();
         for (tunnel, (position, _)) in install.iter_mut().zip(&fresh) {
@@ -138,13 +139,13 @@ impl InstalledTunnels {
         Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
     }
 
-    /// Places that no tunnel stands at, lowest first, without end.
+    /// Free indices, lowest first, without end.
     fn free_places(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
         let taken: std::collections::HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
         (0..u32::MAX).filter(move |place| !taken.contains(place)).map(TunnelIndex)
     }
 
-    /// Takes note of what became of the tunnels of an update. Returns what could not be installed, in words.
+    /// Records the outcome of an update. Returns what could not be installed, as text.
     pub fn note(&mut self, outcome: UpdateOutcome) -> Vec<String> {
         let mut outcome: HashMap<_, _> = outcome.into_iter().collect();
         let mut errors = Vec::new();
@@ -162,7 +163,7 @@ impl InstalledTunnels {
     }
 }
 
-/// Whether two settings of a tunnel make the same SAs: selectors may differ, they are changed in place.
+/// Whether two settings of a tunnel make the same SAs. Selectors may differ: they are changed in place.
 fn is_same_sa(a: &Tunnel, b: &Tunnel) -> bool {
     let without_selectors = |t: &Tunnel| Tunnel { selectors: Vec::new(), ..t.clone() };
     without_selectors(a) == without_selectors(b)
@@ -175,7 +176,7 @@ fn begin(
     fresh: &[(usize, &TunnelKeys)],
     numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
-    // Numbers come last: once they are leased, a tunnel that runs under such a key gets no more.
+    // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
     let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| tunnels[*p].inbound_key).zip(&windows))?;
@@ -210,7 +211,7 @@ fn begin(
 }
 
 impl Numbers<'_> {
-    /// Makes durable from where on windows that are about to be used begin after a crash.
+    /// Makes durable where the windows that are about to be used start after a crash.
     fn keep_first_ceilings<'w>(
         &self,
         windows: impl Iterator<Item = (Fingerprint, &'w Option<Vec<u8>>)>,
@@ -232,7 +233,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// What keys were used for before; a key that nothing is known of is installed for the first time.
+    /// The previous usage of keys. A key without a record is installed for the first time.
     fn before(&self, outbound: Fingerprint, inbound: Fingerprint) -> Result<UsedBefore, StoreError> {
         let unused = Usage { bytes: 0, packets: 0, since_unix_s: self.unix_s() };
         let of = |key| match self {
@@ -274,7 +275,7 @@ mod tests {
         Loaded { configuration, keys: vec![TunnelKeys { outbound: key(1), inbound: key(2) }] }
     }
 
-    /// What both SAs begin with at `unix_s`.
+    /// What both SAs start with at `unix_s`.
     fn spent_at(unix_s: u64, store: &MemoryStore) -> [Spent; 2] {
         let (loaded, leases) = (loaded(), Leases::default());
         let empty = InstalledTunnels::empty(loaded.configuration.clone());

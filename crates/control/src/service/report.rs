@@ -1,4 +1,4 @@
-//! What a running gateway tells about itself, as JSON: the source of every table, and of `--json`.
+//! What a running gateway reports about itself, as JSON: the source of every table, and of `--json`.
 
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
@@ -22,13 +22,13 @@ pub struct Facts {
     pub version: &'static str,
     /// When it started.
     pub started: Instant,
-    /// What became of each engine.
+    /// The start-up report of each engine.
     pub engines: Vec<EngineReport>,
-    /// What the worker has done.
+    /// The worker's counters.
     pub counters: Arc<WorkerCounters>,
 }
 
-/// Drops by reason, all reasons.
+/// Drops by reason, for all reasons.
 #[must_use]
 pub fn drops(counters: &WorkerCounters) -> Value {
     counters
@@ -47,18 +47,18 @@ fn port(snapshot: &PortSnapshot) -> Value {
     })
 }
 
-/// Both clocks at one moment. Two readings give the rate of ticks.
+/// Both clocks at one moment. Two readings give the tick rate.
 struct Now {
     ticks: u64,
     /// Since the gateway started.
     elapsed: Duration,
 }
 
-/// Tries for a reading that nothing came between.
+/// Attempts to read both clocks without an interruption.
 const CLOCK_READINGS: usize = 4;
 
 impl Now {
-    /// The closest of a few readings: a thread may lose its processor between the two clocks.
+    /// The closest of a few readings: a thread may be preempted between the two clocks.
     fn read(started: Instant) -> Self {
         let readings = (0..CLOCK_READINGS).map(|_| {
             let before = ticks();
@@ -76,7 +76,7 @@ fn stage_times(times: &StageTimes) -> Value {
     json!({ "ticks": ticks.collect::<Map<_, _>>(), "packets": times.packets, "batches": times.batches })
 }
 
-/// Where the cycles of batches went, and the clocks that turn ticks into time.
+/// The stage times of batches, and the clocks that convert ticks to time.
 fn stages(facts: &Facts) -> Value {
     let (outbound, inbound) = (facts.counters.outbound_stages(), facts.counters.inbound_stages());
     let now = Now::read(facts.started);
@@ -88,7 +88,7 @@ fn stages(facts: &Facts) -> Value {
     })
 }
 
-/// An engine as it is: what was in use at first may have been taken out of service since.
+/// The current state of an engine: one that was in use at first may have been taken out of service since.
 fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
     let detail = if is_withdrawn {
         "kept packets for too long and is out of service until a restart"
@@ -125,10 +125,10 @@ pub fn security_associations(installed: &InstalledTunnels, peers: &Peers) -> Val
     installed.tunnels.iter().flat_map(both).collect::<Vec<_>>().into()
 }
 
-/// Where peers whose address is learned were last heard from.
+/// The last known addresses of roaming peers.
 pub type Peers = HashMap<TunnelIndex, SocketAddr>;
 
-/// What an SA is told to be: it may have stopped although its tunnel is installed.
+/// The reported state of an SA: it may have stopped although its tunnel is installed.
 fn state(counters: Option<&SaCounters>) -> &'static str {
     match counters.map(SaCounters::state) {
         None => "down",
@@ -170,7 +170,7 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
     })
 }
 
-/// Where a policy of the SPD comes from, in words of the configuration.
+/// The origin of a policy of the SPD, in words of the configuration.
 fn origin(configuration: &config::Configuration, place: usize) -> String {
     match place.checked_sub(configuration.policies.len()) {
         None => format!("policy {}", place + 1),
@@ -263,7 +263,7 @@ impl Question {
     }
 }
 
-/// Policies that are told one by one why they did not match.
+/// How many policies are explained one by one as not matching.
 const TOLD: usize = 20;
 
 /// Which policy and which SA a packet meets, and why.

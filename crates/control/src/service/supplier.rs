@@ -1,8 +1,8 @@
-//! The thread that grants sequence numbers. It sleeps until an SA asks.
+//! The thread that grants sequence numbers. It sleeps until an SA needs some.
 //!
-//! It waits for nothing but the store: neither for a reload of thousands of tunnels nor for their replay
-//! windows, of which it lets one transaction go first at most. So half a block is all that an SA needs while
-//! more is fetched.
+//! It waits for nothing but the store: not for a reload of thousands of tunnels, nor for their replay
+//! windows, of which at most one transaction goes first. So half a block suffices for an SA while more is
+//! fetched.
 
 use super::fault::Fault;
 use super::leases::Leases;
@@ -17,21 +17,21 @@ use testudo_gateway::{Clock, SystemClock};
 /// Name of the thread.
 pub(super) const SUPPLIER_THREAD: &str = "leases";
 
-/// How long it sleeps if nobody asks. (Who asks wakes it: nothing depends on this.)
+/// How long it sleeps if no SA wakes it. (An SA that needs numbers does; nothing depends on this.)
 const IDLE: Duration = Duration::from_secs(1);
-/// How long it waits before it asks a store again that failed, so that a full disk does not fill the log.
+/// Delay before it retries a store that failed, so that a full disk does not fill the log.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread; dropping this ends it, and waits for the transaction that it is in.
+/// The thread. Dropping this ends it, after the transaction in progress.
 #[derive(Debug)]
 pub(super) struct Supplier {
-    /// The thread is to end.
+    /// Tells the thread to end.
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Supplier {
-    /// Starts to grant `leases` out of `store`.
+    /// Starts to grant `leases` from `store`.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -48,12 +48,12 @@ impl Supplier {
         Ok(Self { end, thread: Some(thread) })
     }
 
-    /// Whether it has ended by itself, as only a panic makes it.
+    /// Whether it has ended by itself, which only a panic can cause.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it: numbers are granted up to the return, and the store is not used after it.
+    /// Ends the thread: it grants numbers until this returns, and does not use the store afterwards.
     ///
     /// # Errors
     /// It panicked.
@@ -71,7 +71,7 @@ impl Supplier {
 
 impl Drop for Supplier {
     fn drop(&mut self) {
-        // Whoever wants to know of a panic calls `end`.
+        // A caller that must know of a panic calls `end`.
         let _ = self.join();
     }
 }
@@ -85,7 +85,7 @@ fn supply(leases: &Leases, store: &dyn LeaseStore, is_over: &AtomicBool, retry: 
         }
         match result {
             Ok(0) => thread::park_timeout(IDLE),
-            // While the store worked, others may have asked.
+            // While the store worked, other SAs may have asked.
             Ok(_) => {}
             Err(e) => {
                 if let Some(untold) = fault.occurs(Instant::now()) {
@@ -97,7 +97,7 @@ fn supply(leases: &Leases, store: &dyn LeaseStore, is_over: &AtomicBool, retry: 
     }
 }
 
-/// Waits, whoever asks meanwhile, unless all is over.
+/// Waits, even if SAs ask meanwhile, unless the thread is to end.
 fn sleep(time: Duration, is_over: &AtomicBool) {
     let started = Instant::now();
     while let Some(left) = time.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) {
@@ -118,14 +118,14 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
     use testudo_ipsec::{FIRST_BLOCK, SequenceError, SequenceNumbers};
 
-    /// What an SA is leased when it first asks.
+    /// The block that an SA is leased when it first asks.
     const SECOND_BLOCK: u64 = 1 << 14;
 
     /// A test that waits longer has failed.
     const PATIENCE: Duration = Duration::from_secs(60);
     const KEY: Fingerprint = Fingerprint::from_bytes([1; Fingerprint::BYTES]);
 
-    /// Tells what it is asked for; its leases can be made to panic, and its saves wait until they are let go.
+    /// Reports its calls; its leases can be made to panic, and its saves wait until they are released.
     struct Watched {
         inner: MemoryStore,
         leased: Sender<bool>,
@@ -136,7 +136,7 @@ mod tests {
 
     /// The test's ends of a store's channels.
     struct Watcher {
-        /// Of each call: whether something was leased.
+        /// For each call: whether anything was leased.
         leased: Receiver<bool>,
         saving: Receiver<()>,
         go_on: Sender<()>,
@@ -254,7 +254,7 @@ mod tests {
         assert!(supplier.end().is_err());
     }
 
-    /// A worker that takes from one SA until it is handed the next under the same key, as a reload does that
+    /// A worker that takes from one SA until it is handed the next under the same key, as when a reload
     /// changes a tunnel.
     fn take_from(sas: &Receiver<Start>) -> u64 {
         const RUN: u64 = 32;
@@ -266,7 +266,7 @@ mod tests {
             assert!(Instant::now() < deadline, "the SA starves at {last}");
             match sas.try_recv() {
                 Ok(sa) => numbers = begin(sa),
-                // The last SA is to be fed for some blocks more.
+                // The last SA is to be supplied for a few more blocks.
                 Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + (1 << 22),
                 Err(_) => {}
             }

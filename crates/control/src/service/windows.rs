@@ -1,8 +1,8 @@
-//! Keeps the replay windows over a restart.
+//! Preserves the replay windows across restarts.
 //!
-//! A stop saves them as they are. While packets come, what is kept of a window is a *ceiling*: a number that
-//! the peer will not have passed when the next one is kept. After a crash the window begins there, and
-//! everything up to it counts as received, whether it was or not:
+//! A stop saves them unchanged. While packets arrive, a *ceiling* is saved for each window instead: a number
+//! that the peer will not have passed by the time the next ceiling is saved. After a crash the window starts
+//! there, and everything up to it counts as received, whether it was or not:
 //!
 //! ```text
 //!   numbers   ──── received ────┬──────── reach ────────┬──────────►
@@ -10,10 +10,10 @@
 //!   crash:    all of these are refused                 │ and these are taken
 //! ```
 //!
-//! So a crash refuses up to about a second's worth of packets once, and takes nothing twice that came at the
-//! rate of the seconds before. The worker does not wait for a ceiling: a peer that was quiet, and then sends
-//! more than the reach within a tenth of a second before the crash, is not covered (SECURITY.md says so). The
-//! sequence numbers that we send are another matter: those are leased, and never repeat.
+//! So a crash refuses up to about a second's worth of packets once, and accepts nothing twice that came at
+//! the rate of the seconds before. The worker does not wait for a ceiling: a peer that was quiet, and then
+//! sends more than the reach within a tenth of a second before the crash, is not covered (SECURITY.md says
+//! so). The sequence numbers that we send are different: they are leased, and never repeat.
 
 use super::installed::InstalledTunnels;
 use crate::Fingerprint;
@@ -22,28 +22,27 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use testudo_ipsec::{ReplayWindow, TunnelIndex};
 
-/// Windows that are saved in one transaction: a lease may have to wait for one, and not for those of all
+/// Windows per transaction: a lease may have to wait for one transaction, but not for the windows of all
 /// tunnels.
 pub(crate) const TRANSACTION_WINDOWS: usize = 512;
-/// Their bytes.
+/// Bytes of windows per transaction.
 const TRANSACTION_BYTES: usize = 512 << 10;
-/// The ceiling of a window that has received nothing in this run is so far above its top.
+/// Distance from the top of a window that has received nothing in this run to its ceiling.
 pub(crate) const FIRST_REACH: u64 = 128;
-/// A peer that is quiet may send so many packets before the next ceiling is kept, and loses as many after a
-/// crash.
+/// A quiet peer may send this many packets before the next ceiling is saved, and loses as many after a crash.
 const QUIET_REACH: u64 = 8;
-/// What the peer may send in this time reaches from a window's top to its ceiling.
+/// The distance from a window's top to its ceiling is what the peer may send in this time.
 const HORIZON: Duration = Duration::from_secs(1);
-/// Numbers ahead of what was received in the same time are the peer's gaps, not its rate; packets that the
-/// network lost count to its rate.
+/// Numbers further ahead than the packets received in the same time are gaps that the peer left, not its
+/// rate; packets lost in the network count towards its rate.
 const MOST_NUMBERS_PER_PACKET: u64 = 4;
 
-/// How what is kept of a window becomes of it.
+/// How a window is turned into what is saved of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// The window as it is: no packet comes any more.
+    /// The window unchanged: no more packets come.
     Exact,
-    /// A ceiling so far above its top, at most at this number.
+    /// A ceiling this far above its top, at most at this number.
     Ahead { reach: u64, most: u64 },
 }
 
@@ -52,7 +51,7 @@ pub(crate) enum Keep {
 pub(crate) struct Asked(BTreeMap<TunnelIndex, (Fingerprint, Keep)>);
 
 impl Asked {
-    /// All tunnels, as they are.
+    /// All tunnels, with unchanged windows.
     pub(crate) fn exactly(installed: &InstalledTunnels) -> Self {
         Self::of(installed.tunnels.iter().map(|running| (running.index, (running.inbound_key, Keep::Exact))))
     }
@@ -77,20 +76,20 @@ pub(crate) struct Entry<'w> {
     pub(crate) window: Cow<'w, [u8]>,
 }
 
-/// How fast the numbers of one window rise, and what is kept of it.
+/// How fast the numbers of one window rise, and which ceiling is saved.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
     packets: u64,
     top: u64,
-    /// By how much they rise in a second, or in four looks if those take longer.
+    /// Increase per second, or per four looks if those take longer.
     rise: u64,
-    /// The ceiling that is durable.
+    /// The durable ceiling.
     ceiling: u64,
 }
 
 impl Pace {
-    /// Takes note of what was received by now, `elapsed` after the last look. A rate that falls is remembered
-    /// for some seconds.
+    /// Records what was received by now, `elapsed` after the last look. After the rate falls, the higher one
+    /// is remembered for some seconds.
     fn look(&mut self, packets: u64, top: u64, elapsed: Duration) {
         if packets < self.packets {
             // Another SA under the same key.
@@ -107,7 +106,7 @@ impl Pace {
         self.rise.saturating_add(QUIET_REACH)
     }
 
-    /// Whether the ceiling is not far enough ahead for long, or much too far.
+    /// Whether the ceiling will soon be too close, or is much too far ahead.
     fn is_due(&self) -> bool {
         let reach = self.reach();
         let (near, far) = (self.top.saturating_add(reach / 2), self.top.saturating_add(2 * reach));
@@ -115,7 +114,7 @@ impl Pace {
     }
 }
 
-/// Remembers what is kept, and looks how fast numbers rise.
+/// Remembers the saved ceilings, and measures how fast numbers rise.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     paces: HashMap<Fingerprint, Pace>,
@@ -123,7 +122,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Tunnels that need another ceiling.
+    /// Tunnels that need a new ceiling.
     pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Asked {
         self.look(installed, now, Pace::is_due)
     }
@@ -164,7 +163,7 @@ impl Windows {
     }
 }
 
-/// What is kept of a window of which the worker gave these bytes.
+/// What is saved of a window that the worker returned as these bytes.
 fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
     match (keep, ReplayWindow::top_of(window)) {
         (Keep::Ahead { reach, most }, Some(top)) => {
@@ -174,9 +173,9 @@ fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// What must be durable of a window that was saved as `saved` before its SA takes its first packet; `None` if
-/// that is so. A window that a crash has closed is not closed further: a gateway that crashes again and again
-/// must not shut its peer out.
+/// What must be durable of a window saved as `saved` before its SA accepts its first packet; `None` if it is
+/// durable already. A window that a crash has closed is not closed further: a gateway that crashes again and
+/// again must not lock its peer out.
 pub(crate) fn first_ceiling(saved: Option<&[u8]>) -> Option<[u8; 16]> {
     let top = match saved {
         Some(saved) if ReplayWindow::is_closed(saved) => return None,
@@ -186,7 +185,7 @@ pub(crate) fn first_ceiling(saved: Option<&[u8]>) -> Option<[u8; 16]> {
     Some(ReplayWindow::closed_up_to(top.saturating_add(FIRST_REACH)))
 }
 
-/// The windows that were asked for, in the order of their keys.
+/// The requested windows, in the order of their keys.
 pub(crate) fn entries<'w>(asked: &Asked, windows: &'w [(TunnelIndex, Vec<u8>)]) -> Vec<Entry<'w>> {
     let mut entries: Vec<_> = windows
         .iter()
@@ -195,12 +194,12 @@ pub(crate) fn entries<'w>(asked: &Asked, windows: &'w [(TunnelIndex, Vec<u8>)]) 
             Some(Entry { key, window: kept(keep, window) })
         })
         .collect();
-    // Neighbours in the store go together, so that a page of it is written once.
+    // Neighbours in the store are saved together, so that each page is written once.
     entries.sort_unstable_by_key(|entry| entry.key);
     entries
 }
 
-/// `entries` in their order, cut into transactions.
+/// `entries` in order, split into transactions.
 pub(crate) fn transactions<'e, 'w>(mut entries: &'e [Entry<'w>]) -> impl Iterator<Item = &'e [Entry<'w>]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -208,7 +207,7 @@ pub(crate) fn transactions<'e, 'w>(mut entries: &'e [Entry<'w>]) -> impl Iterato
             bytes += entry.window.len();
             bytes <= TRANSACTION_BYTES
         });
-        // One that alone is too long goes alone.
+        // An entry that is too long by itself gets a transaction of its own.
         let length = fitting.count().max(1);
         let (part, rest) = entries.split_at_checked(length)?;
         entries = rest;
@@ -230,7 +229,7 @@ mod tests {
     }
 
     /// Looks ten times a second at a peer that sends `per_look` packets between two looks; returns how often
-    /// a ceiling was kept and checks that none was passed.
+    /// a ceiling was saved, and checks that none was passed.
     fn follow(pace: &mut Pace, per_look: u64, looks: u32) -> u32 {
         (0..looks)
             .map(|_| {

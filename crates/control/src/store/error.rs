@@ -4,13 +4,13 @@ use crate::fingerprint::Fingerprint;
 use std::io;
 use std::path::PathBuf;
 
-/// Why durable state is not to be had.
+/// Why durable state is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no file.
+    /// The file does not exist.
     #[error("{}: there is no store of sequence numbers; if this gateway never ran with these keys, create one", .0.display())]
     Missing(PathBuf),
-    /// A store is not created over anything.
+    /// The path exists: a store never overwrites anything.
     #[error("{}: exists already, and is not overwritten", .0.display())]
     Exists(PathBuf),
     /// Another process has it open.
@@ -56,7 +56,7 @@ pub enum StoreError {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// The nonces of this key are its numbers, and nobody has said that it was never used.
+    /// The nonces of this key are its numbers, and it is not recorded as never used.
     #[error(
         "key {fingerprint}: the store does not know it, and its nonces are its sequence numbers; if no gateway ever ran with it, say so: testudo init --fresh-keys"
     )]
@@ -88,7 +88,7 @@ impl StoreError {
         matches!(self, StoreError::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
     }
 
-    /// Whether the open database can no longer be believed after this.
+    /// Whether the open database can no longer be trusted after this error.
     pub(super) fn spoils_database(&self) -> bool {
         matches!(self, StoreError::Io { .. } | StoreError::Damaged { .. })
     }

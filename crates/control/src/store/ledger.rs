@@ -1,4 +1,4 @@
-//! Leases, windows and usages in a database, on any medium: commits twice, checks all of it on opening,
+//! Leases, windows and usages in a database on any medium: commits twice, checks everything on opening,
 //! survives the disk's errors.
 
 use super::masks::Masks;
@@ -25,10 +25,11 @@ const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows")
 const USAGE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("usage");
 const SEAL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seal");
 const SEAL_KEY: &str = "seal";
-/// Memory for the database's pages.
+/// Cache size for the database's pages.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Where the database's bytes are: a file, or a twin in tests. May be opened again after an error.
+/// The medium that holds the database's bytes: a file, or a twin in tests. May be opened again after an
+/// error.
 pub(super) trait Medium: fmt::Debug + Send + Sync {
     type Backend: StorageBackend;
 
@@ -50,12 +51,12 @@ pub(super) struct Ledger<M> {
 struct State {
     /// `None` after an error, until it is opened again.
     database: Option<Database>,
-    /// The end of what this process was promised, by key: no file may say less.
+    /// The end of each key's last lease in this process: no file may say less.
     promised: HashMap<Fingerprint, u64>,
 }
 
 impl<M: Medium> Ledger<M> {
-    /// Writes an empty store on a medium that is empty.
+    /// Writes an empty store on an empty medium.
     pub(super) fn create(medium: &M) -> Result<(), StoreError> {
         fenced(medium, || {
             let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(medium.open()?);
@@ -72,13 +73,13 @@ impl<M: Medium> Ledger<M> {
         })
     }
 
-    /// Opens a store; each time it is opened, it is to have other `masks`.
+    /// Opens a store; it must have other `masks` each time.
     pub(super) fn open(medium: M, masks: Masks) -> Result<Self, StoreError> {
         let database = Some(open_checked(&medium, &HashMap::new())?);
         Ok(Self { medium, masks, state: Turns::new(State { database, promised: HashMap::new() }) })
     }
 
-    /// Does `work` with the database, opened again if an error closed it.
+    /// Runs `work` with the database, which is opened again if an error closed it.
     fn with_database<T>(
         &self,
         state: &mut State,
@@ -102,7 +103,7 @@ impl<M: Medium> Ledger<M> {
         result
     }
 
-    /// Commits `work`, and then the same state once more (the module's documentation says why).
+    /// Commits `work`, then the same state once more (the module's documentation says why).
     fn commit_twice<T>(
         &self,
         state: &mut State,
@@ -119,10 +120,10 @@ impl<M: Medium> Ledger<M> {
         self.state.take()
     }
 
-    /// Leases a block that starts at `promised`, where the last one handed out in this run ended: a call that
-    /// failed may have noted numbers as leased and handed out none of them, and a gap would stop the SA that
-    /// waits for the next number. Nobody else can have had them, because the file is locked. The note in the
-    /// store only falls where numbers are given back.
+    /// Leases a block that starts at `promised`, the end of the last one handed out in this run: a call that
+    /// failed may have recorded numbers as leased without handing them out, and a gap would stop the SA that
+    /// waits for the next number. No one else can have had them, because the file is locked. The store's
+    /// entry only falls where numbers are given back.
     fn lease_one(
         &self,
         table: &mut Table<'_, Key, &'static [u8]>,
@@ -209,7 +210,7 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         if rests.is_empty() {
             return Ok(());
         }
-        // First of all here: after an error the file may say the one or the other, and both are right.
+        // Before everything else: after an error the file may hold either state, and both are right.
         state.promised.extend(rests.iter().map(|(key, rest)| (*key, rest.start)));
         self.commit_twice(&mut state, |transaction, seal| {
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
@@ -273,7 +274,7 @@ impl<M: Medium> LeaseStore for Ledger<M> {
     }
 }
 
-/// Puts a value in place of what a key has, if there is room for one more key where it has nothing yet.
+/// Replaces a key's value; a key without one needs room for one more key.
 fn put<M: Medium>(
     medium: &M,
     table: &mut Table<'_, Key, &'static [u8]>,
@@ -287,7 +288,7 @@ fn put<M: Medium>(
     check_room(medium, table_length(medium, table)?.saturating_sub(1))
 }
 
-/// What the store has noted about a key.
+/// The store's entry for a key.
 fn stored<M: Medium>(
     medium: &M,
     table: &Table<'_, Key, &'static [u8]>,
@@ -342,7 +343,7 @@ fn decode_seal<M: Medium>(medium: &M, value: &[u8]) -> Result<Seal, StoreError> 
     })
 }
 
-/// Opens the database and checks all of it, against itself and against what was promised.
+/// Opens the database and checks all of it, for consistency and against what was promised.
 fn open_checked<M: Medium>(medium: &M, promised: &HashMap<Fingerprint, u64>) -> Result<Database, StoreError> {
     fenced(medium, || {
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(medium.open()?);
@@ -382,7 +383,7 @@ fn check_leases<M: Medium>(
     Ok(())
 }
 
-/// Runs `work`; a panic of the database library, last of all, is damage too.
+/// Runs `work`; a panic of the database library counts as damage too.
 fn fenced<M: Medium, T>(medium: &M, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err(damaged(medium, "the database library could not cope with it")))
@@ -396,7 +397,7 @@ fn damaged<M: Medium>(medium: &M, detail: &str) -> StoreError {
     StoreError::Damaged { path: medium.path().to_owned(), detail: detail.to_owned() }
 }
 
-/// What an error of the database means to us.
+/// Converts an error of the database to ours.
 fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreError {
     use io::ErrorKind::{InvalidData, UnexpectedEof};
     let path = medium.path().to_owned();

@@ -7,27 +7,27 @@
 //!   IV  =  mask XOR number                  (a key's numbers end below 2^48)
 //! ```
 //!
-//! **Within one store no IV comes twice**, whatever is drawn: numbers are below 2^48, so that the low 48 bits of an IV are the number
-//! XOR the part of the mask that never changes, and different numbers give different IVs. The upper bits are
-//! free to differ from start to start: no range of IVs of one start meets that of another.
+//! **Within one store no IV repeats**, whatever is drawn: numbers are below 2^48, so the low 48 bits of an IV
+//! are the number XOR the constant part of the mask, and different numbers give different IVs. The upper bits
+//! may differ from start to start: the IVs of two starts never overlap.
 //!
-//! **Two stores under one key**, each of which has leased numbers up to 2^k, share IVs only if their masks agree above bit k: with a
-//! probability of 2^-(64-k) for each pair of starts whose numbers overlap. Of a store that is put back to an
-//! older copy, only the upper 16 bits are new.
+//! **Two stores under one key**, each of which has leased numbers up to 2^k, share IVs only if their masks
+//! agree above bit k: with a probability of 2^-(64-k) for each pair of starts whose numbers overlap. If a
+//! store is restored from an older copy, only the upper 16 bits are new.
 
 use crate::fingerprint::digest_of;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first number that no key may use: 2^48, 108 days at 30 million packets a second.
+/// The first number that is never used: 2^48, 108 days at 30 million packets a second.
 pub const NUMBERS_END: u64 = 1 << 48;
-/// The bits of a mask that are a key's own.
+/// The bits of a mask that belong to the key.
 const OF_KEY: u64 = NUMBERS_END - 1;
 
 type Draw = dyn Fn() -> io::Result<u64> + Send + Sync;
 
-/// Where masks come from, in one start of one store.
+/// The source of masks for one start of one store.
 pub(super) struct Masks {
     draw: Box<Draw>,
     of_start: u64,
@@ -61,12 +61,12 @@ impl Masks {
         Self { draw: Box::new(move || Ok(draw())), of_start }
     }
 
-    /// A mask for a key that the store notes for the first time.
+    /// A mask for a key that the store records for the first time.
     pub(super) fn for_new_key(&self) -> io::Result<u64> {
         Ok((self.draw)()? & OF_KEY)
     }
 
-    /// The mask, in this start, of a key that the store has noted with `kept`.
+    /// The mask, in this start, of a key that the store has recorded with `kept`.
     pub(super) fn in_this_start(&self, kept: u64) -> u64 {
         kept & OF_KEY | self.of_start
     }
@@ -78,7 +78,7 @@ impl Default for Masks {
     }
 }
 
-/// Masks are no secret, but the source of random numbers has nothing to show.
+/// Masks are not secret, but the random source has nothing to show.
 impl fmt::Debug for Masks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Masks").field("of_start", &self.of_start).finish_non_exhaustive()

@@ -16,12 +16,12 @@
 //! fallback would hand out numbers again. After the second commit both copies say the same, and falling back
 //! changes nothing.
 //!
-//! **Damage.** A missing or damaged file is an error, never a fresh start at 1. Opening checks every page's checksum, every
-//! entry's own checksum, and the number and digest of all entries against a seal that each commit renews.
-//! What no file can know is that all of it was replaced by an older copy, or that another store exists under
-//! the same keys. So the IVs that numbers make differ from store to store and from start to start
-//! (`masks`). Still: do not restore it from a backup, and if it is lost, change the keys and create a new
-//! one.
+//! **Damage.** A missing or damaged file is an error, never a fresh start at 1. Opening checks every page's
+//! checksum, every entry's own checksum, and the number and digest of all entries against a seal that each
+//! commit renews. A file cannot know that all of it was replaced by an older copy, or that another store
+//! exists for the same keys. So the IVs made from the numbers differ from store to store and from start to
+//! start (`masks`). Still: do not restore it from a backup, and if it is lost, change the keys and create a
+//! new one.
 //!
 //! **Entries stay forever.** A key that leaves the configuration may come back, and must not start at 1. An
 //! entry takes about 50 bytes; once there are [`MAX_KEYS`] of them, new keys are refused.

@@ -8,14 +8,13 @@
 //! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
 //!
 //! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the
-//! value: an entry that ends up under another key is found out too. The digest of leases is the exclusive or
-//! of the hashes of all entries, so that each commit renews it without reading the others. A store that was
-//! made before there was a table `usage` gets it with the first entry; the format is the same, since a
-//! program that does not know the table leaves it alone.
+//! value, so that an entry that ends up under another key is detected too. The digest of leases is the
+//! exclusive or of the hashes of all entries, so that each commit renews it without reading the others. A
+//! store made before there was a table `usage` gets the table with its first entry; the format is the same,
+//! since a program that does not know the table leaves it alone.
 //!
-//! **Format 1** had no masks: its leases are 16 bytes, number and checksum. A mask of 0 is still written that way, so that a key of an old
-//! store goes on as it is: the IVs that it has used were its numbers. Every commit writes format 2, which
-//! older programs refuse.
+//! **Format 1** had no masks: its leases are 16 bytes, number and checksum. A mask of 0 is still written that
+//! way, so that a key of an old store continues unchanged: the IVs it has used were its numbers.
 
 use super::Usage;
 use crate::fingerprint::{Fingerprint, digest_of};
@@ -41,12 +40,12 @@ fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     *digest_of(&all).as_bytes()
 }
 
-/// What a store has noted about the numbers of a key.
+/// The store's entry for the numbers of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Noted {
     /// The next number that is not leased.
     pub(super) next: u64,
-    /// What is XORed into numbers to make IVs. It never changes.
+    /// The mask XORed into numbers to make IVs. It never changes.
     pub(super) iv_mask: u64,
 }
 
@@ -70,7 +69,7 @@ pub(super) fn encode_lease(fingerprint: Fingerprint, noted: Noted) -> Vec<u8> {
     value
 }
 
-/// What a lease's value says; `None` if the checksum is wrong.
+/// The lease in a value; `None` if the checksum is wrong.
 pub(super) fn decode_lease(fingerprint: Fingerprint, value: &[u8]) -> Option<Noted> {
     let number = |at: usize| Some(u64::from_le_bytes(*value.get(at..)?.first_chunk()?));
     let iv_mask = if value.len() == 8 + CHECK_BYTES { 0 } else { number(8)? };
@@ -109,7 +108,7 @@ pub(super) fn decode_usage(fingerprint: Fingerprint, value: &[u8]) -> Option<Usa
     (value == encode_usage(fingerprint, usage)).then_some(usage)
 }
 
-/// What each commit says about all leases.
+/// Each commit's summary of all leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seal {
     /// Commits so far.
@@ -120,7 +119,7 @@ pub(super) struct Seal {
     digest: [u8; 32],
 }
 
-/// A seal's bytes are not a seal.
+/// Why bytes are not a valid seal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadSeal {
     /// Another format.
@@ -130,13 +129,13 @@ pub(super) enum BadSeal {
 }
 
 impl Seal {
-    /// Counts a lease in that was not there.
+    /// Adds a new lease.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, noted: Noted) {
         self.keys += 1;
         self.toggle(fingerprint, noted);
     }
 
-    /// Counts a lease's new value instead of its old one.
+    /// Replaces a lease's old value by its new one.
     pub(super) fn replace(&mut self, fingerprint: Fingerprint, old: Noted, new: Noted) {
         self.toggle(fingerprint, old);
         self.toggle(fingerprint, new);
@@ -146,7 +145,7 @@ impl Seal {
         self.digest.iter_mut().zip(noted.hash(fingerprint)).for_each(|(byte, other)| *byte ^= other);
     }
 
-    /// Whether both speak of the same leases.
+    /// Whether both describe the same leases.
     pub(super) fn agrees_with(&self, other: &Seal) -> bool {
         (self.keys, self.digest) == (other.keys, other.digest)
     }

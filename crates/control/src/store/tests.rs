@@ -169,12 +169,12 @@ fn a_key_keeps_the_mask_that_it_was_first_noted_with() {
     }
 }
 
-/// The IVs that a lease stands for.
+/// The IVs that a lease covers.
 fn ivs(lease: &Lease) -> impl Iterator<Item = u64> {
     (lease.first..lease.end).map(|number| number ^ lease.iv_mask)
 }
 
-/// What a backup, a clone or a store that is made anew would repeat.
+/// What a backup, a clone or a new store would repeat.
 #[test]
 fn two_stores_under_one_key_do_not_repeat_ivs() {
     let mut seen = std::collections::HashSet::new();
@@ -256,7 +256,7 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
         assert!(lease.first >= *end, "a number came twice");
         *end = lease.end;
         if random.u64(..3) == 0 {
-            // Whether this comes through or not: what was used ends here.
+            // Whether this succeeds or not, what was used ends here.
             *end = lease.first + random.u64(..lease.end - lease.first);
             if store.give_back(&[(key(number), *end..lease.end)]).is_err() {
                 break;
@@ -286,7 +286,7 @@ fn a_power_cut_at_any_write_loses_no_promise() {
     }
 }
 
-/// The disk is full at every write in turn, and then is not: the call fails, and the next one goes on.
+/// The disk is full at every write in turn, and then is not: the call fails, and the next one succeeds.
 #[test]
 fn a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_space() {
     let disk = created();
@@ -309,7 +309,7 @@ fn a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_space() {
             }
         }
         disk.full_after(None);
-        // Whoever waits for number `end` is served: what a failed call noted as leased, nobody has had.
+        // Numbers recorded by a failed call were never handed out, so the next lease may continue there.
         let lease = store.lease(key(1), 10).unwrap();
         assert_eq!(lease.first, end);
         end = lease.end;
@@ -336,7 +336,7 @@ fn with_history(closed: bool) -> (Vec<u8>, u64) {
     for round in 0..3 {
         let requests: Vec<_> = (0..keys).map(|number| (key(number), 100 + round)).collect();
         store.save_windows(&[(key(0), &[1; 900])]).unwrap();
-        // Last of all a lease, whose loss would be the worst.
+        // A lease comes last, since its loss would be the worst.
         store.lease_many(&requests).unwrap();
     }
     if closed {
@@ -453,7 +453,7 @@ fn random_bytes_are_no_store() {
     });
 }
 
-/// A store that is replaced by its older self under a running gateway is found out after the next error.
+/// A store that is replaced by an older copy under a running gateway is detected after the next error.
 #[test]
 fn a_store_that_went_back_under_a_running_gateway_is_refused() {
     let disk = created();

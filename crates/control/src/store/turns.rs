@@ -4,9 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value under a lock that one of two callers cannot take twice while the other waits.
 ///
-/// Whoever gives a mutex back and takes it again at once is faster than a thread that must first be woken: saving windows, one transaction
-/// after another, would keep a lease waiting for all of them. Here the one who waits for the value also holds the place of the next, so that
-/// whoever comes again stands behind. Of three callers or more, those behind the next one are in no order.
+/// With a mutex, a thread that releases it and locks it again at once is faster than a waiter that must first
+/// be woken: saving windows, one transaction after another, would keep a lease waiting for all of them. Here
+/// the waiter for the value also holds the queue's next slot, so a caller that re-acquires queues after it.
+/// Fairness is only guaranteed between two callers.
 #[derive(Debug)]
 pub(super) struct Turns<T> {
     next: Mutex<()>,
@@ -18,7 +19,7 @@ impl<T> Turns<T> {
         Self { next: Mutex::new(()), value: Mutex::new(value) }
     }
 
-    /// Waits for its turn. What a caller left that panicked is taken as it is.
+    /// Waits for its turn. The value that a panicked caller left is used as it is.
     pub(super) fn take(&self) -> MutexGuard<'_, T> {
         let _next = lock(&self.next);
         lock(&self.value)
@@ -43,7 +44,7 @@ mod tests {
                 let mut own = turns.take();
                 own.push("first");
                 scope.spawn(|| turns.take().push("who waited"));
-                // It holds the place of the next until we let go.
+                // It holds the queue's next slot until we let go.
                 while !matches!(turns.next.try_lock(), Err(TryLockError::WouldBlock)) {
                     thread::yield_now();
                 }
