@@ -1,9 +1,9 @@
 //! Foreign judges for tests, and the runner for tests that need a world of their own.
 //!
-//! Two copies of one misreading agree with each other; so what Testudo sends is judged by somebody else's
-//! implementation. [`linux_peer`] is one: an unmodified Linux kernel in a virtual machine, on the same wire
-//! as the code under test. [`scapy`] is another, between packet files. [`harness`] runs tests whose program must
-//! first enter private namespaces (`testudo_lab::namespaces`), which the standard harness has no place for.
+//! Two copies of one misreading agree with each other, so another implementation judges what Testudo sends.
+//! [`linux_peer`] is one: an unmodified Linux kernel in a virtual machine, on the same wire as the code under
+//! test. [`scapy`] is another, between packet files. [`harness`] runs tests whose program must first enter
+//! private namespaces (`testudo_lab::namespaces`), which the standard harness does not support.
 //!
 //! This crate supports tests only and is no part of what is shipped.
 

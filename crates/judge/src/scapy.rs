@@ -20,7 +20,7 @@ const PYTHON: &str = "/usr/bin/python3";
 const NEEDED: [(&str, &str); 2] =
     [("scapy.layers.ipsec", "python3-scapy"), ("cryptography", "python3-cryptography")];
 
-/// What went wrong. The text is meant to be read as a test's failure.
+/// What went wrong. The text is written to be read as a test's failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScapyError {
@@ -49,14 +49,14 @@ pub enum ScapyError {
     },
 }
 
-/// A Scapy that is known to be there.
+/// A Scapy that is known to work.
 #[derive(Debug)]
 pub struct Scapy {
     scripts: PathBuf,
 }
 
 impl Scapy {
-    /// Looks whether Python can import what the scripts in the folder `scripts` need.
+    /// Checks that Python can import what the scripts in the folder `scripts` need.
     ///
     /// # Errors
     /// [`ScapyError::NoPython`] or [`ScapyError::NotInstalled`], which names the package to install.
@@ -65,13 +65,13 @@ impl Scapy {
         Ok(Self { scripts: scripts.canonicalize().unwrap_or_else(|_| scripts.to_owned()) })
     }
 
-    /// Has a script judge the program `testudo`; returns what it says of what it has seen.
+    /// Lets a script judge the program `testudo`; returns the script's summary.
     ///
     /// # Errors
     /// [`ScapyError::Verdict`] says what differs and how to repeat it.
     pub fn judge(&self, script: &str, testudo: &Path, arguments: &[&OsStr]) -> Result<String, ScapyError> {
         let mut command = Command::new(PYTHON);
-        // No compiled files among the sources.
+        // No compiled files next to the sources.
         command.arg("-B").arg(self.scripts.join(script)).arg(testudo).args(arguments);
         let output = run(&mut command)?;
         let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).trim().to_owned());

@@ -6,13 +6,15 @@
 //!                                  the very jobs of it ─► Engine::submit                                    the floor
 //! ```
 //!
-//! Whole rounds of a gateway's worker are measured, with nothing left out but devices. Authenticity comes first: a figure counts only if no
-//! packet was lost, and if a peer whose cryptography is another implementation accepts what was sealed before, during and after the
-//! measured run and finds in it what was sent, byte by byte. Inbound, that other implementation has sealed what is opened, and replay
-//! windows are on: before a packet comes again, tunnels are installed anew, outside of the measured time.
+//! Whole turns of a gateway's worker are measured, with nothing left out but devices. Authenticity comes
+//! first: a figure counts only if no packet was lost, and if a peer with another crypto implementation
+//! accepts what was sealed before, during and after the measured run and finds in it what was sent, byte by
+//! byte. Inbound, that other implementation has sealed the packets, and replay windows are on: before a
+//! packet comes again, tunnels are installed anew, outside of the measured time.
 //!
-//! All cases are measured once, then once more, and so on: what changes on the machine meanwhile hits all of them. Each time a case builds
-//! its gateway anew, so that the layout of its memory is not an accident that all its repetitions share.
+//! All cases are measured once, then once more, and so on, so that changes on the machine affect all of them.
+//! Each time a case builds its gateway anew, so that its repetitions do not share one accidental memory
+//! layout.
 
 mod case;
 mod chart;
@@ -116,7 +118,7 @@ fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(),
         text.extend(engines.missing.iter().chain(&refused).map(|line| format!("  not measured: {line}\n")));
         print(&format!("{text}\n"))?;
     }
-    // Whether the picture can be written is known before the measurement, not after it.
+    // Fail before the measurement, not after it, if the picture cannot be written.
     let picture = options.svg.as_deref().map(open_picture).transpose()?;
     let series = repeat(options, &cases, &mut engines)?;
     if let Some((path, file)) = picture {
@@ -157,7 +159,7 @@ fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Measures all cases in turn, as often as wanted.
+/// Measures all cases in turn, as often as requested.
 fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Result<Vec<Series>, BenchError> {
     let mut series: Vec<Series> = cases
         .iter()

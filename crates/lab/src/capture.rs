@@ -1,4 +1,4 @@
-//! An eavesdropper on a link: records it, and counts what is there to be read.
+//! An eavesdropper on a link: records it, and counts what can be read there.
 
 mod frame;
 mod judge;
@@ -22,9 +22,9 @@ use testudo_port_pcap::{Frame, FrameReader, FrameWriter, Link};
 use crate::error::{LabError, io as io_error};
 use crate::namespaces::Namespace;
 
-/// Whole packets, for whoever wants to send them again.
+/// Whole packets, so that they can be sent again.
 pub const WHOLE: u32 = 65_535;
-/// The headers and the beginning of the contents: cheap enough not to slow down what is measured.
+/// The headers and the beginning of the payload: cheap enough not to slow down what is measured.
 pub const HEADERS: u32 = 128;
 
 /// Asked of the kernel, which gives what an unprivileged process may have.
@@ -36,10 +36,10 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A recording in progress. Dropping it ends it.
 ///
-/// tcpdump would do, but for one thing: as root of a user namespace it insists on giving up privileges, in a way
-/// that the kernel refuses there. A packet socket of our own (`man 7 packet`) has no such wishes. Its socket
-/// filter keeps the first bytes of what passes one interface, so that a super-segment of 64 KiB takes no more room
-/// in the socket's buffer than they.
+/// tcpdump would do, except that as root of a user namespace it insists on giving up privileges in a way that
+/// the kernel refuses there. So this is a packet socket of our own (`man 7 packet`). Its socket filter keeps
+/// the first bytes of what passes one interface, so that a super-segment of 64 KiB takes no more space in the
+/// socket's buffer than these.
 #[derive(Debug)]
 pub struct Capture {
     interface: String,
@@ -102,7 +102,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Whoever drops it does not want the recording any more.
+        // A caller that drops it does not want the recording any more.
         let _ = self.end();
     }
 }
@@ -129,7 +129,7 @@ fn listen(index: u32, snap: u32) -> io::Result<Socket> {
     socket.attach_filter(&filter(index, snap))?;
     // A smaller buffer only means more packets that are missed, and those are counted.
     let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
-    // What came before the filter was there.
+    // Discard what came before the filter was in place.
     socket.set_nonblocking(true)?;
     let mut byte = [0];
     while (&socket).read(&mut byte).is_ok() {}

@@ -1,5 +1,5 @@
-//! The folder of a run: configurations, keys, logs, recordings. It goes when the last process of the run has
-//! gone, however that comes about.
+//! The folder of a run: configurations, keys, logs, recordings. It is removed when the last process of the
+//! run has ended, however it ended.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -49,7 +49,7 @@ impl Workspace {
     }
 }
 
-/// A folder of a name that no other run has: what removes one, however late, removes no other's.
+/// A folder with a name that no other run has, so that a late removal cannot hit another run's folder.
 fn make(purpose: &str) -> Result<PathBuf, LabError> {
     let made = tempfile::Builder::new()
         .prefix(&format!("testudo-{purpose}-"))
@@ -61,8 +61,8 @@ fn make(purpose: &str) -> Result<PathBuf, LabError> {
 
 /// Starts a process that waits until the returned end of a pipe is closed everywhere, then removes `folder`.
 ///
-/// Whoever interrupts, ends or kills the run gives us no chance to tidy up; but the kernel closes the pipe. The
-/// janitor stands in a process group of its own, where a Ctrl-C at the terminal does not reach it.
+/// Interrupting or killing the run gives us no chance to tidy up, but the kernel closes the pipe. The janitor
+/// is in a process group of its own, so that a Ctrl-C at the terminal does not reach it.
 fn janitor(folder: &Path) -> Result<OwnedFd, LabError> {
     const SCRIPT: &str = "trap '' HUP INT TERM; cat; rm -rf -- \"$1\"";
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);

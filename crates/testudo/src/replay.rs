@@ -27,8 +27,8 @@ use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
 use testudo_port_pcap::{Ending, PcapError, PcapPort, PcapReader};
 
-/// Turns in a row without a packet after which nothing more can happen: late engines give back what they hold
-/// well within these.
+/// Turns in a row without a packet after which nothing more can happen: late engines return their jobs well
+/// within these.
 const QUIET_TURNS: u32 = 1_000_000;
 
 /// Runs packet files through the data path.
@@ -53,13 +53,13 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     match prints {
         true if args.json => outln!("{answer}"),
         true => show(&answer),
-        // It would end up among the packets.
+        // The summary would end up among the packets.
         false => {}
     }
     judge(&endings)
 }
 
-/// What `replay` seals under keys that are in use must not get about: its numbers are not leased.
+/// The packets that `replay` seals under keys in use must not get about: their numbers are not leased.
 fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     let seals = args.rx.iter().any(|f| f.side == SideArg::Protected);
     if seals && loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_none()) {

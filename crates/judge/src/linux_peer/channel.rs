@@ -46,7 +46,7 @@ impl From<io::Error> for ChannelError {
     }
 }
 
-/// A word that no former reply can carry: unguessable, and counted.
+/// A word that no earlier reply can contain: unguessable, and counted.
 pub(super) fn marker(count: u64) -> String {
     format!("{:016x}-{count}", RandomState::new().build_hasher().finish())
 }
@@ -54,7 +54,7 @@ pub(super) fn marker(count: u64) -> String {
 /// A stream of lines and counted bytes, read with deadlines.
 pub(super) struct Channel {
     stream: UnixStream,
-    /// Received, not yet asked for. Keeps what a deadline interrupted.
+    /// Received but not yet consumed. Keeps what a deadline interrupted.
     pending: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl Channel {
         Self { stream, pending: Vec::new() }
     }
 
-    /// Has the guest run `script` for at most `limit_seconds`, and awaits the reply that bears `marker`.
+    /// Has the guest run `script` for at most `limit_seconds`, and awaits the reply that carries `marker`.
     pub(super) fn command(
         &mut self,
         marker: &str,
@@ -81,7 +81,7 @@ impl Channel {
                 return Err(ChannelError::Nonsense(line));
             };
             let (stdout, stderr) = (self.text(*stdout, deadline)?, self.text(*stderr, deadline)?);
-            // The reply to a command that an earlier call gave up waiting for is read and forgotten.
+            // The reply to a command that an earlier call gave up on is read and discarded.
             if words.first() == Some(&marker) {
                 let status = u8::try_from(*status).map_err(|_| ChannelError::Nonsense(line.clone()))?;
                 return Ok(ShellOutput { status, stdout, stderr });

@@ -16,8 +16,8 @@
 //! The machine is emulated where KVM is not usable, and then much slower: no test should mind.
 //!
 //! The guest's interface offers checksum and segmentation offloads by default, so TCP segments of 64 KiB
-//! without checksum may stand on the TAP: right for a kernel at this end, wrong for a program that reads
-//! the frames. [`Options::offloads`] turns that off.
+//! without checksum may appear on the TAP: right for a kernel at this end, wrong for a program that reads the
+//! frames. [`Options::offloads`] turns that off.
 
 mod channel;
 mod machine;
@@ -34,10 +34,10 @@ use machine::Machine;
 
 /// How long a guest may take to boot unless told otherwise: an emulated one needs 4 s on an idle machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// How much longer than the guest the host waits for a command: the guest is to end it, and to say so.
+/// How much longer than the guest the host waits for a command: the guest should end it, and say so.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What went wrong with the peer. The text is meant to be read as a test's failure.
+/// What went wrong with the peer. The text is written to be read as a test's failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
@@ -113,7 +113,7 @@ impl fmt::Display for ShellOutput {
     }
 }
 
-/// What the guest's processor is made of.
+/// What executes the guest's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accelerator {
     /// KVM where a guest shows life on it, otherwise emulation.
@@ -138,7 +138,7 @@ impl fmt::Display for Accelerator {
 /// What a guest is like.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What its processor is made of.
+    /// What executes its code.
     pub accelerator: Accelerator,
     /// Whether its interface leaves checksums and segmentation to the other end of the TAP, as fast virtual
     /// machines do. Without, every frame on the TAP is as it would be on a cable.
@@ -160,7 +160,7 @@ impl Default for Options {
     }
 }
 
-/// A program that runs in the guest while the test goes on; ended by [`LinuxPeer::stop`] or with the guest.
+/// A program that runs in the guest while the test continues; ended by [`LinuxPeer::stop`] or with the guest.
 #[derive(Debug)]
 #[must_use = "without it, the program cannot be stopped and its output not be seen"]
 pub struct Background {
@@ -223,7 +223,7 @@ impl LinuxPeer {
         Ok(Self { machine, commands: 0 })
     }
 
-    /// What the guest's processor turned out to be made of: never [`Accelerator::Auto`].
+    /// What actually executes the guest's code: never [`Accelerator::Auto`].
     pub fn accelerator(&self) -> Accelerator {
         self.machine.accelerator()
     }
@@ -237,7 +237,7 @@ impl LinuxPeer {
     /// it is killed with all that it started.
     ///
     /// # Errors
-    /// It ran too long, or the guest was lost. A status other than 0 is none.
+    /// It ran too long, or the guest was lost. A status other than 0 is no error.
     pub fn sh(&mut self, script: &str, limit: Duration) -> Result<ShellOutput, PeerError> {
         self.commands += 1;
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
@@ -246,7 +246,7 @@ impl LinuxPeer {
         let result = self.machine.channel().command(&marker, seconds, script, started + limit + GRACE);
         let output = result
             .map_err(|reason| PeerError::Lost { reason: reason.to_string(), console: self.console() })?;
-        // 128 + SIGKILL, and not before its time: it is our limit that killed it.
+        // 128 + SIGKILL, and not before its time: our limit killed it.
         if output.status == 137 && started.elapsed() >= limit {
             return Err(PeerError::TimedOut { script: script.to_owned(), limit, output });
         }
@@ -265,8 +265,8 @@ impl LinuxPeer {
         Err(PeerError::Failed { script: script.to_owned(), output })
     }
 
-    /// Starts a shell script that goes on while the guest takes other commands. Write `exec program …` to
-    /// have one process only. It may not be ready for its work yet: see [`wait_until`](Self::wait_until).
+    /// Starts a shell script that continues while the guest takes other commands. Write `exec program …` to
+    /// have one process only. It may not be ready yet: see [`wait_until`](Self::wait_until).
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -295,7 +295,7 @@ impl LinuxPeer {
     /// Ends a background program, with all that it started, and returns what it has written.
     ///
     /// # Errors
-    /// As [`run`](Self::run). That it has ended by itself is none.
+    /// As [`run`](Self::run). That it has already ended by itself is no error.
     pub fn stop(&mut self, background: Background) -> Result<String, PeerError> {
         let Background { process, log } = background;
         // Twice, because one just started may not lead its own group yet.

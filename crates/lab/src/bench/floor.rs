@@ -1,4 +1,4 @@
-//! The floor: what the cryptography of a case costs alone, for the very jobs that the gateway makes.
+//! The floor: the cost of a case's cryptography alone, for the very jobs that the gateway makes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use testudo_packet::{BATCH_SIZE, Buffer, ticks};
 
 use super::error::Wrong;
 
-/// What [`Recorder`] has seen.
+/// What [`Recorder`] has recorded.
 #[derive(Default)]
 struct Recording {
     keys: Vec<(KeyMaterial, Direction)>,
     jobs: Vec<RecordedJob>,
-    /// How many jobs came at once, each time.
+    /// The size of each batch of jobs.
     submissions: Vec<usize>,
     packets: Vec<Vec<u8>>,
-    /// The packet that stands for all that are sealed with this length.
+    /// The packet that represents all that are sealed with this length.
     sealed_lengths: HashMap<usize, usize>,
     /// The longest buffer.
     room: usize,
@@ -35,7 +35,7 @@ impl Recording {
     fn add(&mut self, job: &Job) {
         let bytes = job.buffer.bytes();
         let next = self.packets.len();
-        // What is sealed may be anything; what is opened must have its own ICV.
+        // Input to seal may be anything; input to open must have its own ICV.
         let packet = match job.direction {
             Direction::Seal => *self.sealed_lengths.entry(bytes.len()).or_insert(next),
             Direction::Open => next,
@@ -49,10 +49,10 @@ impl Recording {
     }
 }
 
-/// An engine that copies the jobs it is given, and does none of them.
+/// An engine that copies the jobs it is given, and processes none of them.
 pub(super) struct Recorder {
     recording: Arc<Mutex<Recording>>,
-    /// As the engine that it stands for wants it: so jobs come in the same formation.
+    /// The preference of the engine that it represents, so that jobs come in the same formation.
     preferred_burst: Vec<(Suite, usize)>,
 }
 
@@ -118,7 +118,8 @@ pub(super) struct Floor {
 }
 
 impl Recorded {
-    /// Lets `engine` do the recorded jobs for about `duration`, in batches as the gateway submits them, from warm buffers.
+    /// Lets `engine` process the recorded jobs for about `duration`, in batches as the gateway submits them,
+    /// from warm buffers.
     pub(super) fn floor(self, engine: &mut dyn Engine, duration: Duration) -> Result<Floor, Wrong> {
         let recording = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let keys = install(engine, &recording.keys)?;
@@ -141,7 +142,7 @@ fn measure(
     duration: Duration,
 ) -> Result<Floor, Wrong> {
     let start = Instant::now();
-    // The same few buffers again and again, as a pool gives them.
+    // The same few buffers again and again, as from a pool.
     let (mut live, mut spare): (Vec<Job>, Vec<Buffer>) = Default::default();
     let (mut packets, mut cycles, mut done) = (0, 0, Vec::new());
     let mut source = recording.jobs.iter().cycle();

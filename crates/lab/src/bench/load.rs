@@ -1,6 +1,6 @@
-//! The packets of a measurement: valid IPv4 and UDP, all with headers of their own, spread over the tunnels: evenly, or, where suites are mixed,
-//! at random. Where many SAs ask for more packets than a near cache holds, their payloads are the same bytes: what packets take of the caches is
-//! not what is measured.
+//! The packets of a measurement: valid IPv4 and UDP, each with its own headers, spread over the tunnels:
+//! evenly, or, if suites are mixed, at random. If many SAs need more packets than a near cache holds, the
+//! packets share one payload: their cache footprint is not what is measured.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -16,14 +16,15 @@ use super::case::{Size, Suites};
 
 /// An IPv4 header and a UDP header.
 pub(super) const SMALLEST_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
-/// Jumbo frames and more; longer ones would ask for much memory to say little.
+/// Jumbo frames and more; longer ones would need much memory and say little.
 pub(super) const LARGEST_BYTES: usize = 16_000;
-/// What the mix is shuffled and payloads are drawn from: every run has the same packets.
+/// Seed of the mix and of the payloads: every run has the same packets.
 pub(super) const SEED: u64 = 1;
-/// Packets of so many bytes together share nothing: they find place in a second-level cache, where a NIC may have put them, and where those of an
-/// [inbound](super::measure) measurement are.
+/// Packets of this many bytes in total share nothing: they fit into a second-level cache, where a NIC may
+/// have put them, and where those of an [inbound](super::measure) measurement are.
 pub(super) const NEAR_BYTES: usize = 1 << 20;
-/// Packets up to this length never share a payload: what that saves of the caches is less than what a copy in two parts costs.
+/// Packets up to this length never share a payload: copying in two parts would cost more than the caches
+/// gain.
 const WHOLE_BYTES: usize = 128;
 /// Packets at least, of one size, or as many as make [`NEAR_BYTES`] of it.
 const FLOWS: usize = 512;
@@ -75,8 +76,8 @@ pub(super) fn destination(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0xAC10_0000 + number))
 }
 
-/// The tunnel of each packet. They take turns from packet to packet; where suites are mixed, it may be any: turns would be batches in which
-/// every suite has its place.
+/// The tunnel of each packet: round-robin, or any tunnel if suites are mixed, since round-robin would give
+/// every suite a fixed place in each batch.
 fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
     let mut draw = Rng::with_seed(SEED + 1);
     (0..).map(move |number| match suites {

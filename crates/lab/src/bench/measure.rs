@@ -1,4 +1,5 @@
-//! One measurement of one case: the way through the gateway, the floor below it, and the proof that both did real work.
+//! One measurement of one case: the path through the gateway, the floor below it, and the proof that both did
+//! real work.
 
 use std::time::Duration;
 
@@ -14,23 +15,24 @@ use super::judge;
 use super::load::{NEAR_BYTES, packets};
 use super::subject::{Run, Subject};
 
-/// One packet in this many of a measured run is kept for the judge: prime, so that it stands at every place of a batch in turn.
+/// One packet in this many of a measured run is kept for the judge. A prime, so that it is at every index of
+/// a batch in turn.
 const SAMPLE_INTERVAL: usize = 509;
-/// Of those, the newest.
+/// Only the newest of those are kept.
 const SAMPLES: usize = 64;
-/// Sealed packets that an inbound measurement goes through before it begins anew: the same packets as outbound, all of them several times where that
-/// is no more bytes than [`NEAR_BYTES`] and no more packets than this.
+/// Sealed packets that an inbound measurement uses before it starts over: the same packets as outbound, all
+/// of them several times where that is no more bytes than [`NEAR_BYTES`] and no more packets than this.
 const RING_PACKETS: usize = 4096;
-/// Packets of each SA in the ring, at least, unless they would take more than [`RING_MOST_BYTES`].
+/// Minimum packets of each SA in the ring, unless they would take more than [`RING_MOST_BYTES`].
 const RING_PACKETS_PER_SA: usize = 4;
-/// Many SAs need many packets, and those of a ring share nothing.
+/// Many SAs need many packets, and those of a ring share no bytes.
 const RING_MOST_BYTES: usize = 512 << 20;
 /// What ESP adds to a packet, and what it takes to know where the packet is, at most.
 const SEALED_EXTRA_BYTES: usize = 112;
 /// Bytes of packets that are kept for the judge before and after a measured run, and that the floor is measured with.
 const KEPT_BYTES: usize = 16 << 20;
 const FLOOR_BYTES: usize = 64 << 20;
-/// Time before a measurement in which caches and predictors get used to it.
+/// Warm-up time before a measurement, for caches and predictors.
 const WARM_UP: Duration = Duration::from_millis(2);
 
 /// The figures of one measurement.
@@ -62,7 +64,8 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     }
 }
 
-/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` of `feed`, as many as are kept for that.
+/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` of `feed`,
+/// as far as the recorder keeps them.
 fn floor(
     case: &Case,
     engines: &mut Engines,
@@ -112,7 +115,7 @@ fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u
     Ok(subject.sink.take())
 }
 
-/// How many packets an inbound measurement has before it begins anew: whole rounds of the originals.
+/// How many packets an inbound measurement has before it starts over: whole rounds of the originals.
 fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
     let round = originals.len();
     let near = NEAR_BYTES / (originals.bytes() + SEALED_EXTRA_BYTES * round);
@@ -133,7 +136,7 @@ fn inbound(
     originals: &Packets,
     duration: Duration,
 ) -> Result<(Run, u64), Wrong> {
-    // To install many tunnels takes longer than to measure them: then the rest of the ring is measured first.
+    // Installing many tunnels takes longer than measuring them, so the rest of the ring is measured first.
     let has_many = RING_PACKETS_PER_SA * case.sas as usize > RING_PACKETS;
     let count = ring.len();
     let round = if has_many { originals.len() } else { count };
@@ -144,10 +147,11 @@ fn inbound(
     subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
     let mut total = Run::default();
     let mut left = count - round;
-    // The stage clock measures one turn in several, a slow engine makes only a few in that time.
+    // The stage clock measures one turn in several, and a slow engine makes only a few in that time.
     while total.stages.batches == 0 || total.elapsed < duration {
         if left == 0 {
-            // Replay windows take each packet once; what they are taken back with is not part of a packet's cost.
+            // Replay windows accept each packet once; reinstalling the tunnels is not part of a packet's
+            // cost.
             subject.reinstall(case)?;
             left = count;
         }

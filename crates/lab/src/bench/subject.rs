@@ -1,4 +1,4 @@
-//! A gateway in memory that is measured: a worker with tunnels between a port that gives and a port that takes.
+//! A gateway in memory that is measured: a worker with tunnels between a source port and a sink port.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use super::case::{Case, Way};
 use super::error::Wrong;
 use super::tunnels::{self, OVERHEAD_BYTES, Supply};
 
-/// Buffers of the pool: more than are ever under way, unless an engine is asynchronous.
+/// Buffers of the pool: more than are ever in flight, unless an engine is asynchronous.
 const BUFFERS: usize = 4096;
 /// Buffers are at least this long, as for an Internet MTU.
 const BUFFER_BYTES: usize = 2048;
-/// Turns between two looks at the clock that ends a measurement.
+/// Turns between two checks of the clock that ends a measurement.
 const TURNS: usize = 8;
 /// Turns in a row without a packet after which none will come.
 const QUIET_TURNS: u32 = 100_000;
@@ -55,7 +55,7 @@ struct Reading {
     ticks: u64,
 }
 
-/// For how long this thread has had a processor.
+/// How long this thread has had a processor.
 fn running() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -63,8 +63,8 @@ fn running() -> Duration {
 }
 
 impl Subject {
-    /// A gateway on the side of `case` where packets go `way`, taking them from `feed`. It has no engine to fall back on: what it does
-    /// is what `engine` does.
+    /// A gateway on the side of `case` where packets go `way`, taking them from `feed`. It has no fallback
+    /// engine: `engine` does all of its work.
     pub(super) fn new(case: &Case, way: Way, engine: Box<dyn Engine>, feed: LoopPort) -> Result<Self, Wrong> {
         let (sink_port, sink) = SinkPort::new("sink");
         let ports = match way {
@@ -78,7 +78,7 @@ impl Subject {
         Ok(Self { worker, supply, clock: SystemClock::default(), way, sink })
     }
 
-    /// What was taken from the first port, and given to the last.
+    /// Packets taken from the source port, and given to the sink port.
     fn ports(&self) -> (PortCounters, PortCounters) {
         let (protected, unprotected) =
             (self.worker.protected_port().counters(), self.worker.unprotected_port().counters());
@@ -115,7 +115,7 @@ impl Subject {
         let mut quiet = 0;
         while self.ports().1.tx_packets < goal {
             quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
-            // A feed without end would be lost without end.
+            // Stop at the first loss: an endless feed would go on losing packets.
             if quiet > QUIET_TURNS || self.worker.pool().drops().total() > 0 {
                 return Err(self.loss());
             }
@@ -123,13 +123,13 @@ impl Subject {
         Ok(())
     }
 
-    /// Turns until there is nothing left to take, whatever becomes of it.
+    /// Turns until there is nothing left to take, whatever happens to the packets.
     pub(super) fn exhaust(&mut self) -> Result<(), Wrong> {
         while self.turn()? > 0 {}
         Ok(())
     }
 
-    /// Turns for a while, and longer if the stage clock has measured none of them yet; says what that brought.
+    /// Turns for a while, and longer if the stage clock has measured no turn yet; returns the difference.
     pub(super) fn run_for(&mut self, duration: Duration) -> Result<Run, Wrong> {
         let before = self.read();
         while before.at.elapsed() < duration {
@@ -143,7 +143,7 @@ impl Subject {
         Ok(self.since(&before))
     }
 
-    /// As [`advance`](Self::advance), and says what that took.
+    /// As [`advance`](Self::advance), and returns the time and cycles it took.
     pub(super) fn run_through(&mut self, packets: usize) -> Result<Run, Wrong> {
         let before = self.read();
         self.advance(packets)?;
@@ -163,7 +163,7 @@ impl Subject {
         Run { packets, bytes, ticks, elapsed, running, stages: now.stages.since(&before.stages) }
     }
 
-    /// Takes nothing more, and lets come out what is under way.
+    /// Takes nothing more, and drains what is in flight.
     pub(super) fn settle(&mut self) -> Result<(), Wrong> {
         self.worker.drain();
         let mut quiet = 0;
@@ -176,7 +176,7 @@ impl Subject {
         Ok(())
     }
 
-    /// New sequence numbers and replay windows, as after an exchange of keys.
+    /// New sequence numbers and replay windows, as after rekeying.
     pub(super) fn reinstall(&mut self, case: &Case) -> Result<(), Wrong> {
         self.supply = tunnels::reinstall(&mut self.worker, case, self.way)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! The tunnels of a measurement, told from either side.
+//! The tunnels of a measurement, seen from either side.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -50,8 +50,8 @@ fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
     SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
-/// Leases sequence numbers as a gateway's control plane does, in blocks that follow the rate, out of a store in memory that answers
-/// between two turns.
+/// Leases sequence numbers as a gateway's control plane does, in blocks that follow the rate, from a store in
+/// memory that answers between two turns.
 #[derive(Debug, Default)]
 pub(super) struct Supply {
     sas: Vec<(Arc<Lease>, Demand)>,
@@ -68,7 +68,7 @@ impl Supply {
         lease
     }
 
-    /// Grants another block to each SA that asked for one.
+    /// Grants another block to each SA that has asked for one.
     #[inline]
     pub(super) fn serve(&mut self, now: Moment) {
         if self.is_asked.load(Ordering::Relaxed) {

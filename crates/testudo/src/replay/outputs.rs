@@ -1,4 +1,4 @@
-//! Where a replay writes to: nothing is written over before all went well, and nothing that is read.
+//! The outputs of a replay: no file is replaced before everything succeeded, and no input is overwritten.
 //!
 //! ```text
 //!   regular file, or none yet ──► temporary file beside it ──► renamed by `keep`; removed if it does not come to that
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 use testudo_port_pcap::{PcapError, PcapWriter};
 
-/// What makes two names one file, by links or by spelling.
+/// Identifies a file, whatever links or spelling name it.
 #[derive(Debug, PartialEq, Eq)]
 enum Identity {
     /// Device and inode of a file that is there.
@@ -78,7 +78,7 @@ pub fn open(paths: &[&Path], inputs: &[(&str, &Path)]) -> Result<Vec<Output>, Fa
     Ok(outputs)
 }
 
-/// Gives every output its name. What was written to it must have left memory.
+/// Gives every output its name. All writes must have been flushed.
 ///
 /// # Errors
 /// [`Kind::Port`] if a file could not be written to the disk or be renamed.
@@ -97,7 +97,7 @@ pub fn keep(outputs: Vec<Output>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes of an error with a path what the user is told.
+/// Turns an error with a path into the message for the user.
 fn refused(path: &Path) -> impl Fn(io::Error) -> Failure {
     let path = path.display().to_string();
     move |error| Failure::new(Kind::Port, format!("{path}: {error}"))

@@ -4,41 +4,45 @@ use super::change::Change;
 use super::reading::Reading;
 use testudo_packet::Stage;
 
-/// From this share on, the time that the worker waits for a processor tells more than what it does when it has one. What interrupts and a
-/// scheduler's tick take stays below a few percent.
+/// From this share on, the time that the worker waits for a processor says more than what it does on one.
+/// Interrupts and the scheduler's tick stay below a few percent.
 const QUEUED: f64 = 0.20;
-/// A worker that sleeps for more than the rest has what it needs, late though it may get it: a tunnel over a slow link, on a machine that is busy with
-/// other things, waits for a processor at each packet and could carry many times as much.
+/// A worker that sleeps for more than the rest has enough processor time, even if it gets it late: a tunnel
+/// over a slow link, on a machine busy with other things, waits for a processor at each packet and could
+/// carry many times as much.
 const WANTED: f64 = 0.70;
-/// From this share of the time on, as the stage clock saw it, the worker is the bottleneck. It does not see all of a busy worker: calls that find
-/// a port empty and looking for commands stand between its batches, up to a third of the time where a call brings one packet.
+/// From this share of the time on, as the stage clock saw it, the worker is the bottleneck. The clock does
+/// not see all of a busy worker: calls that find a port empty and checks for commands come between its
+/// batches, up to a third of the time where a call brings one packet.
 const BUSY: f64 = 0.80;
-/// A worker that runs, or would, for this share of the time never sleeps: it is the bottleneck if it is at least [`HALF`] busy with packets.
+/// A worker that runs, or would run, for this share of the time never sleeps: it is the bottleneck if it is
+/// at least [`HALF`] busy with packets.
 const AWAKE: f64 = 0.90;
-/// From this share on a port that takes nothing is the bottleneck of a worker that is not busy. A burst that is a little longer than a socket's
-/// buffer shows as a few percent, and costs nothing.
+/// From this share on, a port that accepts nothing is the bottleneck of a worker that is not busy. A burst
+/// slightly longer than a socket's buffer shows as a few percent, and costs nothing.
 const WAITING: f64 = 0.25;
-/// From this share on it is worth telling what will be the bottleneck.
+/// From this share on, the future bottleneck is worth reporting.
 const HALF: f64 = 0.50;
 
 /// What keeps packets from going faster.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Bottleneck {
-    /// There are none.
+    /// There are no packets.
     NoPackets,
-    /// Others have the processors that the worker needs.
+    /// Other processes have the processors that the worker needs.
     Processors { queued: f64 },
-    /// A stage of the worker's.
+    /// A stage of the worker.
     Stage(Heaviest),
-    /// A port takes no more.
+    /// A port accepts no more.
     Port { side: &'static str, waiting: f64 },
-    /// There is no room for more packets under way.
+    /// The pool has no buffers for more packets in flight.
     Buffers,
-    /// Something before or behind the gateway. If the worker is half busy already, what it would be in the gateway.
+    /// Something before or after the gateway. If the worker is half busy already: the gateway's future
+    /// bottleneck.
     Elsewhere { next: Option<Heaviest> },
 }
 
-/// The stage that takes most, of the direction that takes most.
+/// The most expensive stage of the most expensive direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heaviest {
     pub direction: &'static str,
@@ -62,8 +66,8 @@ fn is_worker_full(change: &Change) -> bool {
     change.busy() >= BUSY || (is_awake && change.busy() >= HALF)
 }
 
-/// Names the bottleneck. A worker without a processor comes first, because it seems slow in whatever it does; a busy one comes next: whatever
-/// else waits, waits for it.
+/// Names the bottleneck. A worker without a processor comes first, because it seems slow in whatever it does;
+/// a busy one comes next, because everything else waits for it.
 pub fn bottleneck(change: &Change) -> Bottleneck {
     if change.directions().iter().all(|(_, direction)| direction.packets_per_second == 0.0)
         && change.ports().iter().all(|(_, port)| port.waiting < WAITING)

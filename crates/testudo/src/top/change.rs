@@ -7,29 +7,30 @@ use testudo_packet::{Stage, StageTimes};
 #[derive(Debug, Clone)]
 pub struct Change {
     pub seconds: f64,
-    /// Of the processor's clock.
+    /// Ticks of the processor's clock.
     pub ticks_per_second: f64,
     pub outbound: Direction,
     pub inbound: Direction,
     pub protected: PortRates,
     pub unprotected: PortRates,
-    /// Packets a second, of the reasons that moved.
+    /// Packets a second, for each reason that occurred.
     pub drops: Vec<(String, f64)>,
-    /// Shares of the time, of 1, that the worker was on a processor and that it waited for one, where the kernel tells.
+    /// Shares of the time, 0 to 1, in which the worker was on a processor and in which it waited for one;
+    /// where the kernel tells.
     pub worker: Option<(f64, f64)>,
     /// Whether the pool was empty at either end.
     pub is_out_of_buffers: bool,
 }
 
-/// What came from one side.
+/// One direction: packets that came in at one side.
 #[derive(Debug, Clone)]
 pub struct Direction {
     pub packets_per_second: f64,
     /// Of inner packets.
     pub gbit_s: f64,
-    /// Packets that one system call or device operation brought; `None` where nothing came.
+    /// Packets per system call or device operation; `None` if none came.
     pub packets_per_call: Option<f64>,
-    /// Share of the time that the worker spent on it, of 1.
+    /// Share of the time that the worker spent on it, 0 to 1.
     pub busy: f64,
     /// Of the measured batches.
     pub times: StageTimes,
@@ -43,16 +44,17 @@ pub struct PortRates {
     pub rx_gbit_s: f64,
     pub tx_packets_per_second: f64,
     pub tx_gbit_s: f64,
-    /// Share of the time for which packets waited for it, of 1.
+    /// Share of the time in which packets waited for it, 0 to 1.
     pub waiting: f64,
 }
 
-/// `part` of `whole`; `None` where there is no whole.
+/// `part` of `whole`; `None` if `whole` is zero.
 fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// As [`ratio`], of 1 and nothing for nothing. Two readings beside a worker that goes on can be a batch apart: more than all is all.
+/// As [`ratio`], at most 1, and 0 of nothing. Two readings beside a running worker can be a batch apart, so a
+/// share may come out above 1.
 fn share(part: u64, whole: u64) -> f64 {
     ratio(part, whole).unwrap_or(0.0).min(1.0)
 }
@@ -79,7 +81,7 @@ impl Direction {
         (ratio(total, self.times.packets), ratio(total, self.times.batches))
     }
 
-    /// Share of one stage in these, of 1.
+    /// Share of one stage in these, 0 to 1.
     pub fn share(&self, stage: Stage) -> Option<f64> {
         ratio(self.times.of(stage), self.times.total())
     }
@@ -115,7 +117,7 @@ impl Interval {
             rx_gbit_s: self.gbit_s(now.rx_bytes - then.rx_bytes),
             tx_packets_per_second: self.rate(now.tx_packets - then.tx_packets),
             tx_gbit_s: self.gbit_s(now.tx_bytes - then.tx_bytes),
-            // What waits still is counted up to a moment that another thread has read a clock at.
+            // A wait that goes on is counted up to the moment at which another thread has read a clock.
             waiting: share(later.waited_ticks.saturating_sub(earlier.waited_ticks), self.ticks),
         }
     }
@@ -176,7 +178,7 @@ impl Change {
         })
     }
 
-    /// Share of the time for which the worker was busy with packets, of 1.
+    /// Share of the time in which the worker was busy with packets, 0 to 1.
     pub fn busy(&self) -> f64 {
         (self.outbound.busy + self.inbound.busy).min(1.0)
     }

@@ -9,24 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The other screen, so that what was on the terminal comes back; no cursor.
+/// The alternate screen, so that the terminal's content comes back; no cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Lines are written over those of the last time, and what they leave is cleared: a screen that is cleared first flickers.
+/// Lines overwrite the previous ones, and the rest of each is cleared: clearing the screen first would
+/// flicker.
 const HOME: &str = "\x1b[H";
 const CLEAR_TO_END_OF_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 const CTRL_C: u8 = 3;
 const CTRL_D: u8 = 4;
 
-/// Why a wait is over.
+/// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// The time has passed.
     Time,
-    /// The screen has another size, or somebody pressed a key that means nothing.
+    /// The screen was resized, or a key without a meaning was pressed.
     Redraw,
-    /// Somebody wants to leave.
+    /// The user wants to leave.
     Quit,
 }
 
@@ -46,7 +47,7 @@ impl Screen {
         signals.set_nonblocking(true)?;
         let is_over = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // Before the pipe, which wakes whoever asks for it.
+            // Before the pipe, which wakes the thread that checks it.
             signal_hook::flag::register(signal, Arc::clone(&is_over))?;
         }
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGWINCH] {
@@ -55,7 +56,7 @@ impl Screen {
         let keys = tcgetattr(io::stdin()).ok();
         if let Some(saved) = &keys {
             let mut modes = saved.clone();
-            // Keys come one by one, unseen, and Ctrl-C as a key: no signal may end us before the terminal is given back.
+            // Raw keys without echo, Ctrl-C included: no signal may end us before the terminal is restored.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)?;
         }
@@ -74,7 +75,7 @@ impl Screen {
 
     /// Shows lines that fit.
     pub fn draw(&self, lines: &[String]) -> io::Result<()> {
-        // One write, and no line feed behind the last line, which would scroll a full screen.
+        // One write, and no line feed after the last line, which would scroll a full screen.
         let text: Vec<String> = lines.iter().map(|line| format!("{line}{CLEAR_TO_END_OF_LINE}")).collect();
         write(&format!("{HOME}{}{CLEAR_BELOW}", text.join("\r\n")))
     }
@@ -96,7 +97,7 @@ impl Screen {
             Err(error) => return Err(error.into()),
         }
         let has_key = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        // A signal's byte only wakes; which signal it was, the flag tells.
+        // A signal's byte only wakes; the flag tells which signal it was.
         let _ = (&self.signals).read(&mut [0; 64]);
         if self.is_over.load(Ordering::Relaxed) || (has_key && self.is_told_to_leave()?) {
             return Ok(Wake::Quit);

@@ -9,7 +9,7 @@ use testudo_packet::Stage;
 
 /// Columns of all that is shown.
 pub const COLUMNS: usize = 80;
-/// Columns of a bar that means all.
+/// Columns of a bar for a share of 1.
 const BAR_COLUMNS: usize = 6;
 /// An eighth of a column more each.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -27,7 +27,7 @@ fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), grouped_figure)
 }
 
-/// With a digit behind the point where there is little before it.
+/// With one decimal if the number is small.
 fn fine(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { grouped_figure(v) })
 }
@@ -214,7 +214,7 @@ impl Picture {
         self.figures.iter().chain(&self.verdict).cloned().collect()
     }
 
-    /// What fits a screen: blank lines go first, then the figures from below.
+    /// The lines that fit a screen: blank lines go first, then figures from the bottom up.
     pub fn fitted(&self, columns: usize, rows: usize) -> Vec<String> {
         let mut figures = self.figures.clone();
         let room = rows.saturating_sub(self.verdict.len());

@@ -25,7 +25,7 @@ use crate::error::{LabError, io as io_error};
 use crate::gateway::{EngineStatus, PortStatus, Ports, Status, UDP_PORT, random_bytes};
 use crate::network::Plan;
 
-/// Packets that each queue holds: more than are ever under way.
+/// Packets that each queue holds: more than are ever in flight.
 const QUEUE_PACKETS: usize = 4096;
 /// Buffers of each gateway, and their bytes: the MTU of the link, and what a tunnel adds.
 const BUFFERS: usize = 2048;
@@ -33,15 +33,15 @@ const BUFFER_BYTES: usize = 2048;
 /// The MTU of the link, and the replay window, as in the configurations of the other mode.
 const LINK_MTU: usize = 1500;
 const REPLAY_WINDOW: u32 = 4096;
-/// More numbers than any demonstration takes. They are of keys that are forgotten with this process.
+/// More numbers than any demonstration uses. Their keys are forgotten with this process.
 const NUMBERS: u64 = 1 << 40;
 /// SPIs of the SAs from A to B and back.
 const SPIS: [u32; 2] = [0x1001, 0x1002];
 /// How often a gateway looks at its clock for lifetimes and keepalives.
 const TICK: Duration = Duration::from_secs(1);
-/// How long packets under way may take to come out.
+/// How long packets in flight may take to come out.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Turns in a row without a packet after which none is under way.
+/// Turns in a row without a packet after which none is in flight.
 const QUIET_TURNS: u32 = 64;
 
 /// A gateway, its site, and its end of the link.
@@ -94,7 +94,7 @@ impl Tunnel<'_> {
         let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
         let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
         let spis = if is_a { SPIS } else { [SPIS[1], SPIS[0]] };
-        // A suite without a salt has none to put here.
+        // A suite without a salt ignores it.
         let sa = |spi, key: &KeyMaterial| SaParameters {
             spi,
             salt: key.salt().try_into().unwrap_or_default(),
@@ -236,7 +236,7 @@ impl Pair {
         for (from, to) in [(&a.link, &b.link), (&b.link, &a.link)] {
             while let Some(packet) = from.output.pop() {
                 self.tap.packet(&packet)?;
-                // A queue that is full loses packets as a link does; what is lost is counted by who waits for it.
+                // A full queue loses packets as a link does; the stage that waits for them counts the loss.
                 to.input.push(&packet);
                 moved += 1;
             }
@@ -244,7 +244,7 @@ impl Pair {
         Ok(moved)
     }
 
-    /// Turns until nothing is under way.
+    /// Turns until nothing is in flight.
     pub(super) fn settle(&mut self) -> Result<(), LabError> {
         let (deadline, mut quiet) = (Instant::now() + PATIENCE, 0);
         while quiet < QUIET_TURNS && Instant::now() < deadline {
@@ -254,7 +254,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends `packet` to the other site, whose host sends it back: what comes home, and how long that took.
+    /// Sends `packet` to the other site, whose host sends it back; returns the answer, and how long it took.
     pub(super) fn round_trip(
         &mut self,
         direction: Direction,
@@ -277,7 +277,7 @@ impl Pair {
     }
 }
 
-/// Why the engine that was asked for is not in use.
+/// Why the requested engine is not in use.
 fn refusal(reports: &[EngineReport], wanted: &str) -> Option<String> {
     let report = reports.iter().find(|report| report.name == wanted)?;
     (!report.in_use).then(|| format!("{wanted}: {}", report.detail))
