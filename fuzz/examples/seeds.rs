@@ -6,8 +6,9 @@
     reason = "seeds are small, and what cannot be written ends it"
 )]
 
+use fastrand::Rng;
 use std::path::Path;
-use testudo_fuzz::support::{Handmade, Inner, Random, Sealer, Side, TunnelSpec};
+use testudo_fuzz::support::{Handmade, Inner, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_ipsec::ReplayWindow;
 use testudo_port_tun::vnet::VnetHeader;
 
@@ -81,8 +82,8 @@ fn data_path() {
     }
     // To the model of RFC 4301 any bytes are policies and datagrams.
     for seed in 1..=4 {
-        write("inbound", &format!("policies-{seed}"), &Random::new(seed).bytes(700));
-        write("outbound", &format!("policies-{seed}"), &Random::new(seed << 32).bytes(700));
+        write("inbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed), 700));
+        write("outbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed << 32), 700));
     }
     let mut window = ReplayWindow::new(64, true);
     [1, 5, 60, 70].into_iter().for_each(|n| window.commit(n).expect("fresh"));

@@ -2,7 +2,8 @@
 //! another way than the datagram as a whole should.
 
 use crate::support::policy_oracle::{Met, inbound, outbound};
-use crate::support::{Random, random};
+use crate::support::random;
+use fastrand::Rng;
 
 /// Policies that are drawn, and datagrams for each.
 const SETS: usize = 1500;
@@ -14,8 +15,8 @@ fn draw(run: fn(&mut dyn FnMut() -> u8, &mut Met)) -> Met {
     println!("TESTUDO_SEED={seed:#x}");
     let mut met = Met::default();
     for set in 0..SETS {
-        let mut random = Random::new(seed ^ (set as u64) << 32);
-        run(&mut || random.byte(), &mut met);
+        let mut random = Rng::with_seed(seed ^ (set as u64) << 32);
+        run(&mut || random.u8(..), &mut met);
     }
     met
 }

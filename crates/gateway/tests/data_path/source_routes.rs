@@ -85,7 +85,7 @@ fn source_routes_come_in_neither_through_a_tunnel_nor_in_clear() {
         assert!(a.open(sealer.seal(number, &Handmade::carrying(packet))).is_empty());
     }
     for (number, packet) in (5..).zip(&plain) {
-        assert_eq!(a.open(sealer.seal(number, &Handmade::carrying(packet))), [packet.clone()]);
+        assert_eq!(a.open(sealer.seal(number, &Handmade::carrying(packet))), std::slice::from_ref(packet));
     }
     assert_eq!(a.drops(DropReason::SourceRoute), 4);
     let mut a = gateway(vec![Policy { selector: Selector::ANY, action: Action::Bypass }]);
