@@ -1,4 +1,5 @@
-//! ESP around packets: trailer behind, headers and IV before, and the job that seals what is between (RFC 4303 2, 3.3.2).
+//! ESP around packets: headers and IV before, the trailer after, and the job that seals the text (RFC 4303 2,
+//! 3.3.2).
 
 use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low_32, nonce};
 use crate::slots::SaRef;
@@ -7,21 +8,24 @@ use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::Buffer;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 
-/// Bytes that are written before a packet at once, and free bytes that must be there.
+/// Bytes that are written before a packet at once, and must be free.
 pub(crate) const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
-/// Free bytes that must be behind a packet.
+/// Bytes after a packet that must be free.
 pub(crate) const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
 const MAX_ICV_BYTES: usize = 32;
-/// What is written behind a packet at once: up to 15 bytes of padding, the trailer, and what the ICV will overwrite.
+/// Bytes that are written after a packet at once: up to 15 of padding, the trailer, and some that the ICV
+/// will overwrite.
 const TRAILER_BLOCK_BYTES: usize = 32;
 
-/// The most padding that alignment to 16 bytes takes.
+/// The most padding that alignment to 16 bytes takes. Its binary digits are all ones, so `& MAX_PADDING`
+/// keeps an index within [`TRAILERS`], and the compiler needs no bounds check.
 const MAX_PADDING: u32 = 15;
 /// Pad length and next header.
 const TRAILER_BYTES: u32 = 2;
 const _: () = assert!(TRAILER_BYTES as usize == ESP_TRAILER_BYTES);
 
-/// The default padding (RFC 4303 2.4) and the pad length behind it, for each length; the next header's place is the byte after.
+/// The default padding (RFC 4303 2.4) and the pad length after it, for each length; the next header goes into
+/// the byte after that.
 static TRAILERS: [[u8; TRAILER_BLOCK_BYTES]; 16] = trailers();
 
 #[allow(clippy::cast_possible_truncation, reason = "numbers up to 15")]
@@ -40,26 +44,27 @@ const fn trailers() -> [[u8; TRAILER_BLOCK_BYTES]; 16] {
     all
 }
 
-/// What a packet's frame depends on.
+/// The properties of a packet that its frame depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Content {
     /// Length of the packet, in bytes.
     pub(crate) bytes: u16,
     pub(crate) traffic_class: u8,
-    /// What stands in the trailer: the protocol number of the packet's IP version.
+    /// The trailer's next header: the protocol number of the packet's IP version.
     pub(crate) next_header: u8,
 }
 
-/// What the frames of an SA's packets have in common, out of its SA: the compiler cannot know that packets are not part of that, and would read it
-/// again for each.
+/// Loop invariants copied out of the SA; otherwise the compiler must assume that packet writes alias it, and
+/// reload them for each packet.
 pub(crate) struct Framing<'a> {
     template: &'a OuterTemplate,
     /// Bytes of headers and IV.
     front: u32,
-    /// Where the header block starts in what is written before a packet: the longer the IV, the earlier.
+    /// Where the header block starts in the bytes that are written before a packet: the longer the IV, the
+    /// earlier.
     block_at: usize,
     icv_bytes: u32,
-    /// The length of a text is a multiple of a power of two, which is one more than this.
+    /// One less than the power of two that text lengths are multiples of.
     alignment_mask: u32,
     iv_mask: u64,
     salt: [u8; 4],
@@ -69,7 +74,7 @@ pub(crate) struct Framing<'a> {
 }
 
 impl<'a> Framing<'a> {
-    /// That of an SA; `None` while the peer's address is unknown.
+    /// The framing of an SA; `None` while the peer's address is unknown.
     #[inline(always)]
     pub(crate) fn of(sa: &'a OutboundSa, sa_ref: SaRef) -> Option<Self> {
         let template = sa.template.as_ref()?;
@@ -88,7 +93,8 @@ impl<'a> Framing<'a> {
         })
     }
 
-    /// The job that seals the packet in `buffer` under this number, as soon as [`write`](Self::write) has framed it.
+    /// The job that seals the packet in `buffer` under this number, once [`write`](Self::write) has framed
+    /// it.
     #[inline(always)]
     pub(crate) fn job(&self, buffer: Buffer, sequence: u64) -> Job {
         Job {
@@ -104,8 +110,9 @@ impl<'a> Framing<'a> {
         }
     }
 
-    /// Writes headers and trailers around the packets of jobs, under numbers from `first` on; `false` if the buffer of any has not
-    /// [the room](has_room), or its datagram would be too long for any header: nothing is then written around that.
+    /// Writes headers and trailers around the packets of jobs, numbered from `first` on. Returns `false` if
+    /// any buffer lacks [the room](has_room), or any datagram would be too long for its header: nothing is
+    /// written around that packet.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -164,7 +171,7 @@ impl<'a> Framing<'a> {
             *place = TRAILERS[padding as usize];
         }
         around.behind[padding as usize + 1] = content.next_header;
-        // The longest IV first; headers then go over what a shorter one does not need of it.
+        // The longest IV first; the headers then overwrite the bytes of it that a shorter one does not need.
         if let Some(place) = around.before.last_chunk_mut() {
             *place = iv(sequence ^ self.iv_mask).1;
         }
@@ -177,14 +184,14 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// Whether a buffer has the room that a frame takes.
+/// Whether a buffer has the room that a frame needs.
 #[inline]
 pub(crate) fn has_room(buffer: &Buffer) -> bool {
     buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND
 }
 
-/// An offset or a length inside a datagram. Asserted: a value that does not fit is an error of ours, and a wrong offset
-/// would be worse than a stop.
+/// An offset or a length inside a datagram. Asserted: a value that does not fit is a bug of ours, and a wrong
+/// offset would be worse than a panic.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "asserted")]
 pub(crate) fn packet_offset(n: usize) -> u32 {

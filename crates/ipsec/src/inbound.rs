@@ -1,7 +1,8 @@
-//! From the unprotected to the protected side: demultiplexing, SAD, replay check, jobs (RFC 4303 3.4, RFC 4301 5.2). What becomes of the jobs
-//! is in [`crate::opened`].
+//! From the unprotected to the protected side: demultiplexing, SAD, replay check, jobs (RFC 4303 3.4, RFC
+//! 4301 5.2). [`crate::opened`] finishes the jobs.
 //!
-//! As outbound, a batch goes through in phases. What is not a plain ESP packet, with or without UDP, is told by the whole parser.
+//! As outbound, a batch passes through phases. The full parser classifies everything that is not a plain ESP
+//! packet, with or without UDP.
 
 use crate::Ipsec;
 use crate::framing::packet_offset;
@@ -27,10 +28,10 @@ use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     header: EspHeader,
-    /// Where it starts and ends in the datagram, in bytes.
+    /// Start and end in the datagram, in bytes.
     at: u16,
     end: u16,
-    /// Where it came to.
+    /// Our address and port that it was sent to.
     local_endpoint: LocalEndpoint,
 }
 
@@ -38,7 +39,7 @@ struct Arrival {
 #[derive(Debug, Clone, Copy)]
 enum Parsed {
     Esp(Arrival),
-    /// Something that policy lets pass in clear.
+    /// A packet that policy lets pass in clear.
     Pass,
     Drop(DropReason),
 }
@@ -72,15 +73,15 @@ impl Ipsec {
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
-        // All of them are taken: what stands there has no memory.
+        // All are drained: what remains are empty buffers, which own no memory.
         batch.clear();
         clock.lap(Stage::Framing);
     }
 
-    /// Tells ESP from the rest, and cuts off what stands behind the datagram.
+    /// Tells ESP from the rest, and cuts off bytes after the datagram.
     ///
-    /// What is parsed goes straight to its place, here and below: a value that comes together in another place is copied by loads that
-    /// cover several stores of a moment ago, and each waits for them.
+    /// Written in place, here and below, not returned: copying the struct would hit failed store-to-load
+    /// forwarding (wide loads over recent narrow stores).
     #[inline(always)]
     fn parse(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         match PlainV4::parse(buffer.bytes()) {
@@ -103,7 +104,7 @@ impl Ipsec {
         self.parse_plain(buffer, came_to, header.protocol, || header.ports, parsed);
     }
 
-    /// [`parse`](Self::parse) for a plain datagram without anything behind it.
+    /// [`parse`](Self::parse) for a plain datagram that is cut to its length.
     #[inline(always)]
     fn parse_plain(
         &self,
@@ -126,7 +127,7 @@ impl Ipsec {
         let mut end = datagram.len();
         if udp_port.is_some() {
             match UdpHeader::parse(&datagram[ip_bytes..]) {
-                // What stands behind the UDP datagram is no part of the ESP packet.
+                // Bytes after the UDP datagram are not part of the ESP packet.
                 Ok(udp) => end = ip_bytes + udp.total_bytes,
                 Err(error) => return parsed.push(Parsed::Drop(reason_of(error))),
             }
@@ -153,7 +154,7 @@ impl Ipsec {
         parsed.unwrap_or_else(Parsed::Drop)
     }
 
-    /// Where the ESP packet stands in a datagram; `None` for something that policy is to decide on.
+    /// Finds the ESP packet in a datagram; `None` if policy is to decide.
     fn demultiplex(&self, header: &IpHeader, packet: &[u8]) -> Result<Option<Place>, DropReason> {
         let payload = header.payload(packet);
         let (at, end) = (header.header_bytes, header.total_bytes);
@@ -185,13 +186,13 @@ impl Ipsec {
         }
     }
 
-    /// Finds the SA of each arrival, and asks for its memory.
+    /// Finds the SA of each arrival, and prefetches it.
     #[inline]
     fn find_sas(&self, parsed: &[Parsed], runs: &mut Runs) {
         let mut last = None;
         for parsed in parsed {
             let (disposition, spi) = match parsed {
-                // Packets of one SA tend to stand together.
+                // Packets of one SA tend to be adjacent.
                 Parsed::Esp(arrival) if last == Some(arrival.header.spi) => {
                     runs.push_same();
                     continue;
@@ -235,7 +236,7 @@ impl Ipsec {
         }
         let from = jobs.len();
         let all_right = match (parsed, &mut *buffers) {
-            // With many SAs in use most packets stand alone.
+            // With many SAs in use most runs have one packet.
             ([parsed], [buffer]) => {
                 jobs.push(blank_job(sa_ref, std::mem::take(buffer)));
                 jobs.last_mut().is_some_and(|job| sa.prepare(job, parsed).is_ok())
@@ -255,14 +256,14 @@ impl Ipsec {
     }
 }
 
-/// Where an ESP packet stands in a datagram, and the UDP port it came to.
+/// Where an ESP packet is in a datagram, and the UDP port that it was sent to.
 struct Place {
     at: usize,
     end: usize,
     udp_port: Option<u16>,
 }
 
-/// Reads the ESP header of a packet; behind UDP, only if it is one.
+/// Reads the ESP header of a packet. In UDP it may be a keepalive or an IKE message instead.
 #[inline(always)]
 fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Arrival, DropReason> {
     let Place { at, end, udp_port } = place;
@@ -283,8 +284,9 @@ fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Ar
 }
 
 impl InboundSa {
-    /// Whether an ESP packet came as its SA's tunnel is configured. The source port is not compared: a NAT may have changed it, and the ICV
-    /// says who sent it.
+    /// Whether an ESP packet came in the encapsulation, and to the address and port, that its SA's tunnel is
+    /// configured with. The source port is not compared: a NAT may have changed it, and the ICV authenticates
+    /// the sender.
     #[inline]
     fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
         if arrival.local_endpoint == self.local_endpoint {
@@ -294,8 +296,8 @@ impl InboundSa {
         }
     }
 
-    /// Fills in the job that opens an ESP packet, after its shape and sequence number were checked (RFC 4303 3.4.3: before authentication,
-    /// changing nothing).
+    /// Fills in the job that opens an ESP packet, after checking its length and sequence number (RFC 4303
+    /// 3.4.3: before authentication, changing nothing).
     #[inline(always)]
     fn prepare(&self, job: &mut Job, parsed: &Parsed) -> Result<(), DropReason> {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::EspMalformed) };
@@ -303,14 +305,15 @@ impl InboundSa {
         let (iv_bytes, icv_bytes) = (usize::from(self.layout.iv_bytes), usize::from(self.layout.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let text_start = at + ESP_HEADER_BYTES + iv_bytes;
-        // One comparison for both: what is too short becomes very long.
+        // An empty text minus one, like one shorter than nothing, wraps to a huge value: one unsigned compare
+        // rejects both.
         let text_bytes = end.wrapping_sub(text_start + icv_bytes);
         if text_bytes.wrapping_sub(1) >= end || !self.layout.is_aligned(text_bytes) {
             return Err(DropReason::EspMalformed);
         }
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
         self.window.check(sequence).map_err(reason_of_replay)?;
-        // Only an AEAD's IV goes into a nonce; what other suites have, the engine reads from the packet.
+        // Only an AEAD's IV goes into a nonce; the engine reads the IVs of other suites from the packet.
         let iv = job.buffer.bytes().get(..text_start).and_then(|front| front.last_chunk::<8>());
         job.nonce = nonce(self.salt, *iv.ok_or(DropReason::EspMalformed)?);
         job.aad = Aad::new(arrival.header.spi, sequence, self.esn);
@@ -338,7 +341,7 @@ impl InboundSa {
     }
 }
 
-/// A job that says only whose packet it is.
+/// A job of which only the packet and its SA are known.
 #[inline(always)]
 fn blank_job(sa_ref: SaRef, buffer: Buffer) -> Job {
     Job {

@@ -1,5 +1,5 @@
-//! From jobs that an engine has opened to packets for the protected side: verdicts, replay commits, trailers, inner packets against policy
-//! (RFC 4303 3.4, RFC 4301 5.2).
+//! From opened jobs to packets for the protected side: the engine's verdicts, replay commits, trailers, and
+//! checks of inner packets against policy (RFC 4303 3.4, RFC 4301 5.2).
 
 use crate::framing::packet_offset;
 use crate::inbound::reason_of_replay;
@@ -21,13 +21,13 @@ use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 
-/// What is wrong with the jobs of a batch, by their places; most often nothing.
+/// Why jobs of a batch are refused, by their index; most often none is.
 struct Refusals {
     reasons: [Option<DropReason>; BATCH_SIZE],
     is_any: bool,
 }
 
-/// Jobs of one SA that stand together.
+/// Adjacent jobs of one SA.
 struct CompletedRun {
     sa: SaRef,
     jobs: usize,
@@ -48,8 +48,8 @@ impl Refusals {
 }
 
 impl Ipsec {
-    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that ended where they stand, in their order, in two phases: verdicts and
-    /// sequence numbers, then what was around the inner packets, and policy.
+    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that completed in place, in their order.
+    /// Two phases: verdicts and sequence numbers, then decapsulation and policy.
     pub fn finish_inbound_batch(
         &mut self,
         jobs: &mut Vec<Job>,
@@ -78,7 +78,7 @@ impl Ipsec {
         clock.lap(Stage::Finish);
     }
 
-    /// Makes inner packets of up to a batch of jobs, but for those that it refuses.
+    /// Decapsulates the packets of up to a batch of jobs, except those that it refuses.
     #[inline]
     fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Refusals {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
@@ -87,7 +87,8 @@ impl Ipsec {
         let mut at = 0;
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
             let Some(sa_ref) = run.first().map(Prepared::sa_of) else { continue };
-            // Where no limit is near even if all of the batch were this SA's, and nobody is to be followed, counting can wait.
+            // Fast path: no lifetime limit is within reach of this batch and the peer's address is not
+            // learned, so count once per run.
             let sa = self.inbound.get_mut(sa_ref);
             let sa = sa.filter(|sa| !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now));
             runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
@@ -109,7 +110,7 @@ impl Ipsec {
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
                 Some(sa) => sa.decapsulate_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),
-                // Not reached: an SA that was there a moment ago is there.
+                // Not reached: the SA was there in the first phase.
                 None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
             at += count;
@@ -118,7 +119,7 @@ impl Ipsec {
         refusals
     }
 
-    /// All checks on jobs of one SA, one after the other.
+    /// All checks on jobs of one SA, one job at a time.
     fn judge_run(&mut self, jobs: &mut [Job], at: usize, sa: SaRef, now: Moment, refusals: &mut Refusals) {
         for (place, job) in (at..).zip(jobs) {
             if let Err(reason) = self.judge(job, sa, now) {
@@ -155,8 +156,9 @@ impl Ipsec {
         pool.discard(buffer, reason);
     }
 
-    /// Takes a job that the engine has ended, in the order of its SA: checks the verdict, commits the sequence number, strips the
-    /// trailer, and checks the inner packet. Gives the packet to forward, or nothing if it was discarded.
+    /// Finishes a job that an engine has completed, in the order of its SA: checks the verdict, commits the
+    /// sequence number, strips the trailer, and checks the inner packet. Returns the packet to forward, or
+    /// nothing if it was discarded.
     pub fn finish_inbound(
         &mut self,
         mut job: Job,
@@ -177,7 +179,7 @@ impl Ipsec {
     fn judge(&mut self, job: &mut Job, sa_ref: SaRef, now: Moment) -> Result<(), DropReason> {
         let sa = self.inbound.get_mut(sa_ref).ok_or(DropReason::ShuttingDown)?;
         verdict_of(job)?;
-        // Asked again: packets of the same batch may have used the lifetime up since this one was let in.
+        // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
         let is_newest = job.aad.sequence() > sa.window.top();
         sa.commit(job)?;
@@ -203,14 +205,14 @@ fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
 }
 
 impl InboundSa {
-    /// The engine's verdict, and the replay commit.
+    /// Checks the engine's verdict, then commits the sequence number.
     #[inline(always)]
     fn commit(&mut self, job: &Job) -> Result<(), DropReason> {
         verdict_of(job)?;
         self.window.commit(job.aad.sequence()).map_err(reason_of_replay)
     }
 
-    /// [`commit`](Self::commit) for jobs that stand in a batch from place `at` on.
+    /// [`commit`](Self::commit) for adjacent jobs of a batch, from index `at` on.
     #[inline]
     fn commit_run(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
         if let Some(first) = in_sequence(jobs)
@@ -225,7 +227,8 @@ impl InboundSa {
         }
     }
 
-    /// [`decapsulate`](Self::decapsulate) for jobs that were committed and stand in a batch from place `at` on, all of them this SA's; counts the packets.
+    /// [`decapsulate`](Self::decapsulate) for adjacent jobs of this SA that were committed, from index `at`
+    /// of the batch on; counts the packets.
     #[inline(never)]
     fn decapsulate_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
         let (mut packets, mut bytes) = (0, 0);
@@ -245,14 +248,14 @@ impl InboundSa {
             }
         }
         if packets > 0 {
-            // No limit is near: it was asked before with more.
+            // No limit is near: that was checked before, with a larger count.
             self.lifetime.count_far(packets, bytes);
             self.counters.count(packets, bytes, self.window.top());
         }
     }
 
-    /// Makes the buffer the inner packet, off with headers, IV, padding, trailer and ICV (RFC 4303 3.4.4.1), if that is what the SA's selectors
-    /// allow (RFC 4301 5.2, step 4). Returns its length in bytes.
+    /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
+    /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4). Returns its length in bytes.
     #[inline(always)]
     fn decapsulate(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
@@ -276,8 +279,8 @@ impl InboundSa {
         Ok(bytes)
     }
 
-    /// The checks on an inner packet that is no plain IPv4 packet, or whose addresses alone do not decide: its length in bytes and its traffic
-    /// class.
+    /// Checks an inner packet that is not plain IPv4, or that its addresses alone do not decide. Returns its
+    /// length in bytes and its traffic class.
     #[inline(never)]
     fn check_flow(&self, spd: &Spd, next_header: u8, packet: &[u8]) -> Result<(usize, u8), DropReason> {
         let version = match next_header {
@@ -298,7 +301,8 @@ impl InboundSa {
         if !self.inbound_selectors.holds(&flow) {
             return Err(self.inbound_selectors.reason_against(&flow));
         }
-        // Selectors come from an ordered SPD: what an earlier policy discards, or gives to another tunnel, may not come through this one.
+        // Selectors come from an ordered SPD: packets that an earlier policy discards, or gives to another
+        // tunnel, must not come through this one.
         match spd.verdict(&flow) {
             Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((bytes, class)),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
@@ -308,7 +312,8 @@ impl InboundSa {
     }
 }
 
-/// The first sequence number of jobs that were all done and have one number after the other, as those of a peer that is not disturbed.
+/// The first sequence number of jobs that are all done and numbered consecutively, as a peer's are when
+/// nothing is lost or reordered.
 #[inline]
 fn in_sequence(jobs: &[Job]) -> Option<u64> {
     let first = jobs.first()?.aad.sequence();

@@ -1,9 +1,9 @@
 //! From the protected to the unprotected side: policy, headers, sequence numbers, jobs (RFC 4303 3.3).
 //!
-//! A batch goes through in phases, each a loop over all packets: read headers ([`crate::parsed`]), ask policy, find SAs, then number and write
-//! ([`crate::framing`]). Packets of one SA that stand together ([`crate::runs`]) get their numbers and are counted together. Whatever is not
-//! common (options, fragments, a limit or the end of a lease near, a packet too long) is done packet by packet, at its place in the order
-//! ([`crate::slow_path`]).
+//! A batch passes through phases, each a loop over all packets: parse headers ([`crate::parsed`]), look up
+//! policy, find SAs, then number and write ([`crate::framing`]). Adjacent packets of one SA ([`crate::runs`])
+//! are numbered and counted together. Uncommon ones (options, fragments, a limit or the end of a lease near,
+//! a packet too long) take the slow path ([`crate::slow_path`]) one by one, at their place in the order.
 
 use crate::Ipsec;
 use crate::framing::Framing;
@@ -54,18 +54,18 @@ impl Ipsec {
                 Disposition::Drop(reason) => discard(buffers, reason, pool),
             }
         }
-        // All of them are taken: what stands there has no memory.
+        // All are drained: what remains are empty buffers, which own no memory.
         batch.clear();
         clock.lap(Stage::Framing);
     }
 
-    /// Asks policy for each packet, and for the memory of the SAs that it leads to.
+    /// Looks up the policy of each packet, and prefetches the SAs that it leads to.
     #[inline]
     fn ask_policy(&self, parsed: &ParsedBatch, runs: &mut Runs) {
         let mut last = Answer::ASK;
         for meta in parsed.as_slice() {
             let answer = ParsedBatch::answer(meta, &self.spd);
-            // Packets of one SA tend to stand together.
+            // Packets of one SA tend to be adjacent.
             if answer == last && answer != Answer::ASK {
                 runs.push_same();
                 continue;
@@ -80,14 +80,14 @@ impl Ipsec {
         }
     }
 
-    /// Asks for counters: they are not next to their SAs, since other threads read them.
+    /// Prefetches counters: they are not next to their SAs, since other threads read them.
     fn prefetch_counters(&self, runs: &Runs) {
         for sa in runs.sas().filter_map(|sa_ref| self.outbound.get(sa_ref)) {
             sa.counters.prefetch();
         }
     }
 
-    /// What becomes of a packet of which policy says this, down to the SA.
+    /// The disposition that follows from policy's verdict: a protected packet's names its SA.
     #[inline(always)]
     fn disposition(&self, verdict: Result<Verdict, DropReason>) -> Disposition {
         match verdict {
@@ -103,7 +103,7 @@ impl Ipsec {
         }
     }
 
-    /// Makes jobs of packets of one SA that stand together in a batch.
+    /// Makes jobs of adjacent packets of one SA.
     #[inline]
     fn protect(
         &mut self,
@@ -124,7 +124,7 @@ impl Ipsec {
         drain(buffers).for_each(|buffer| slow_path.protect(buffer));
     }
 
-    /// [`finish_outbound`](Self::finish_outbound) for jobs that ended where they stand, in their order.
+    /// [`finish_outbound`](Self::finish_outbound) for jobs that completed in place, in their order.
     #[inline]
     pub fn finish_outbound_batch(
         &mut self,
@@ -133,7 +133,7 @@ impl Ipsec {
         mut send: impl FnMut(Sealed, &mut Pool),
     ) {
         for job in jobs.drain(..) {
-            // Nothing can have happened to the SA of a job that nobody took away.
+            // The SA of a job that completed in place cannot have changed.
             if job.status == JobStatus::Done {
                 send(Sealed::new(job.buffer), pool);
             } else {
@@ -143,7 +143,8 @@ impl Ipsec {
         }
     }
 
-    /// Takes a job that the engine has ended, in the order of its SA, and gives the datagram to send, or nothing if it was discarded.
+    /// Finishes a job that an engine has completed, in the order of its SA. Returns the datagram to send, or
+    /// nothing if it was discarded.
     pub fn finish_outbound(&mut self, job: Job, sa: SaRef, pool: &mut Pool) -> SealedOr {
         if job.status == JobStatus::Done && self.outbound.get(sa).is_some() {
             return Some(Sealed::new(job.buffer));
@@ -152,7 +153,7 @@ impl Ipsec {
         None
     }
 
-    /// Discards a packet that no engine has sealed, or whose SA has gone.
+    /// Discards a packet that the engine did not seal, or whose SA is gone.
     #[cold]
     fn fail(&self, buffer: Buffer, sa: SaRef, pool: &mut Pool) {
         let reason = match self.outbound.get(sa) {
@@ -166,8 +167,8 @@ impl Ipsec {
     }
 }
 
-/// The first of as many numbers as there are packets; `None`, with nothing used up, if any of them is not common, or a limit of the SA
-/// or of its lease is near.
+/// Reserves a number for each packet and returns the first. Returns `None`, with nothing used up, if any
+/// packet is not common, or a limit of the SA or of its lease is near.
 #[inline]
 fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
     let (mut bytes, mut all_common) = (0, sa.template.is_some());
@@ -186,8 +187,8 @@ fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u
     Some(first)
 }
 
-/// Appends the jobs of packets that have the room for it, and writes what stands around them. Two loops: one that does both would need more
-/// values at hand than there are registers.
+/// Appends the jobs of packets that have room, and writes headers and trailers around them. Two loops: one
+/// that does both would need more live values than there are registers.
 #[inline]
 fn frame_run(
     framing: &Framing<'_>,
@@ -199,7 +200,7 @@ fn frame_run(
 ) {
     let from = jobs.len();
     let all_framed = match (metas, &mut *buffers) {
-        // With many SAs in use most packets stand alone.
+        // With many SAs in use most runs have one packet.
         ([meta], [buffer]) => {
             jobs.push(framing.job(std::mem::take(buffer), first));
             jobs.last_mut().is_some_and(|job| framing.write_one(job, meta.content, first))
@@ -210,7 +211,7 @@ fn frame_run(
         }
     };
     if !all_framed {
-        // Not reached: all were asked for their room.
+        // Not reached: `admit_run` has checked the room of all.
         jobs.drain(from..).for_each(|job| pool.discard(job.buffer, DropReason::NoRoom));
     }
 }

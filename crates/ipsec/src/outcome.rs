@@ -1,4 +1,4 @@
-//! What leaves the protocol: types that only a packet with the right to go on can have.
+//! Packets that leave the protocol, as types that only a packet that is allowed to can have.
 
 use testudo_crypto::Job;
 use testudo_packet::Buffer;
@@ -15,8 +15,8 @@ mod sealed {
     pub trait Packet {}
 }
 
-/// A packet that may leave by a side. Only the types of this file are: what forwards takes nothing else, so that neither
-/// plaintext that has not passed every check nor a bare buffer can be sent.
+/// A packet that may leave by a side. Only the types of this file implement it, and forwarding accepts
+/// nothing else, so that neither plaintext that has not passed every check nor a bare buffer can be sent.
 ///
 /// ```compile_fail,E0277
 /// fn send(_: impl testudo_ipsec::Forward<testudo_ipsec::Protected>) {}
@@ -62,10 +62,10 @@ packets! {
     Originated => Protected, Unprotected;
 }
 
-/// A datagram to send, or nothing where it was discarded.
+/// A datagram to send, or nothing if it was discarded.
 pub type SealedOr = Option<Sealed>;
 
-/// What preparation makes of a batch.
+/// The result of preparing a batch.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// For the engines, in order. The upper half of a job's cookie names its SA ([`Prepared::sa_of`]); the lower half is the gateway's.

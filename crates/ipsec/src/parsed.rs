@@ -1,4 +1,4 @@
-//! What is known of a packet that leaves while its batch goes through the phases.
+//! Metadata of outbound packets while their batch passes through the phases.
 
 use crate::framing::{Content, has_room};
 use crate::pair::Pair;
@@ -11,42 +11,42 @@ use testudo_wire::ip::IpHeader;
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::{ParseError, protocol};
 
-/// What is known of one packet.
+/// Metadata of one packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketMeta {
     /// The two addresses of a plain IPv4 packet.
     pair: Pair,
-    /// Of the same packet: what stands behind the header.
+    /// The first bytes after the header of such a packet.
     first: [u8; 4],
     protocol: u8,
     pub(crate) content: Content,
     kind: Kind,
-    /// Whether the packet may take the common path, and its buffer has the room that this wants.
+    /// Whether the packet may take the fast path, and its buffer has the room that this needs.
     pub(crate) has_room: bool,
 }
 
-/// How a packet is held against policy.
+/// How a packet is matched against policy.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// A plain IPv4 packet, most often decided by its addresses.
     V4,
-    /// Any other, whose flow stands among the [`ParsedBatch`]' flows.
+    /// Any other; the index of its flow in the [`ParsedBatch`].
     Flow(u8),
-    /// Not at all.
+    /// Not at all: it is refused before.
     Refused(DropReason),
 }
 
-/// What is known of a batch.
+/// Metadata of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct ParsedBatch {
     packets: ArrayVec<PacketMeta, BATCH_SIZE>,
-    /// Of packets that are no plain IPv4: several times as long.
+    /// Flows of packets that are not plain IPv4, kept apart because a flow is several times as long.
     flows: ArrayVec<Flow, BATCH_SIZE>,
 }
 
 impl ParsedBatch {
-    /// Reads a packet's header, and cuts off what stands behind the datagram. The metadata goes straight to its place: a value that comes together
-    /// in another place is copied by loads that cover several stores of a moment ago, and each waits for them.
+    /// Parses a packet's header, and cuts off bytes after the datagram. The metadata is written in place, not
+    /// returned: copying it would hit failed store-to-load forwarding (wide loads over recent narrow stores).
     #[inline(always)]
     pub(crate) fn read(&mut self, buffer: &mut Buffer) {
         let has_room = has_room(buffer);
@@ -66,7 +66,7 @@ impl ParsedBatch {
         });
     }
 
-    /// That of a packet that is no plain IPv4.
+    /// [`read`](Self::read) for a packet that is not plain IPv4.
     #[inline]
     fn read_other(&mut self, buffer: &mut Buffer, has_room: bool) {
         let Some(header) = PlainHeader::parse(buffer.bytes()) else { return self.read_uncommon(buffer) };
@@ -93,7 +93,7 @@ impl ParsedBatch {
         match read {
             Ok((flow, content)) => {
                 buffer.truncate(content.bytes.into());
-                // Whatever room there is: packets like this one go one by one.
+                // `false` even if there is room: packets like this one take the slow path.
                 self.push_flow(flow, content, false);
             }
             Err(reason) => self.push(Kind::Refused(reason), Content::default(), false),
@@ -112,12 +112,12 @@ impl ParsedBatch {
         self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, has_room });
     }
 
-    /// What is known, in the order of the packets.
+    /// The metadata, in the order of the packets.
     pub(crate) fn as_slice(&self) -> &[PacketMeta] {
         &self.packets
     }
 
-    /// Asks for the memory that a packet's verdict will need.
+    /// Prefetches what a packet's verdict will need.
     #[inline(always)]
     pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
         match meta.kind {
@@ -131,13 +131,13 @@ impl ParsedBatch {
         }
     }
 
-    /// What policy says of a packet, as far as addresses decide.
+    /// Policy's answer for a packet, as far as addresses decide.
     #[inline(always)]
     pub(crate) fn answer(meta: &PacketMeta, spd: &Spd) -> Answer {
         if let Kind::V4 = meta.kind { spd.answer_v4(meta.pair) } else { Answer::ASK }
     }
 
-    /// What policy says of a packet whose [addresses](Self::answer) do not decide, or why it is not asked.
+    /// Policy's verdict on a packet whose [addresses](Self::answer) do not decide, or why none is looked up.
     pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
         match meta.kind {
             Kind::V4 => Ok(spd.verdict(&meta.flow())),

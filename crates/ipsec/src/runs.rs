@@ -1,4 +1,4 @@
-//! Packets that stand together in a batch and go the same disposition: what is done once for all of them is not done for each.
+//! Adjacent packets of a batch that have the same disposition: work that they share is done once.
 
 use crate::slots::SaRef;
 use arrayvec::ArrayVec;
@@ -13,7 +13,7 @@ pub(crate) enum Disposition {
     Drop(DropReason),
 }
 
-/// So many packets have one disposition.
+/// A run of packets with one disposition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SaRun {
     pub(crate) disposition: Disposition,
@@ -25,7 +25,7 @@ pub(crate) struct SaRun {
 pub(crate) struct Runs(ArrayVec<SaRun, BATCH_SIZE>);
 
 impl Runs {
-    /// The next packet has `disposition`; `true` if the one before does not.
+    /// Appends a packet that has `disposition`; `true` if that starts a run.
     #[inline(always)]
     pub(crate) fn push(&mut self, disposition: Disposition) -> bool {
         match self.0.last_mut() {
@@ -40,7 +40,7 @@ impl Runs {
         }
     }
 
-    /// The next packet has the disposition of the one before.
+    /// Appends a packet that has the disposition of the one before.
     #[inline(always)]
     pub(crate) fn push_same(&mut self) {
         if let Some(run) = self.0.last_mut() {
@@ -56,7 +56,8 @@ impl Runs {
             .filter_map(|run| if let Disposition::Sa(sa_ref) = run.disposition { Some(sa_ref) } else { None })
     }
 
-    /// Each run, with what is known of its packets, and their buffers. There are no more packets in runs than of either.
+    /// Each run, with the metadata and the buffers of its packets. Neither slice may be shorter than all runs
+    /// together.
     #[inline]
     pub(crate) fn over<'a, T>(
         &'a self,
@@ -78,7 +79,7 @@ pub(crate) fn discard(buffers: &mut [Buffer], reason: DropReason, pool: &mut Poo
     drain(buffers).for_each(|buffer| pool.discard(buffer, reason));
 }
 
-/// The buffers of a run, out of its batch.
+/// Moves the buffers of a run out of its batch.
 #[inline(always)]
 pub(crate) fn drain(buffers: &mut [Buffer]) -> impl Iterator<Item = Buffer> {
     buffers.iter_mut().map(std::mem::take)

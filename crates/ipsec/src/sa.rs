@@ -15,7 +15,7 @@ use testudo_crypto::Suite;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
-/// What stops being worth a report once reported.
+/// One-shot latches, so that each event is reported once.
 #[derive(Debug, Default)]
 pub(crate) struct Reported {
     hard_lifetime: bool,
@@ -23,7 +23,8 @@ pub(crate) struct Reported {
     not_leased: bool,
 }
 
-/// An SA towards the peer. What each packet needs stands first, what few need behind it or behind a pointer.
+/// An SA towards the peer. Fields that each packet needs come first; those that few need come last or lie
+/// behind a pointer.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct OutboundSa {
@@ -44,7 +45,7 @@ pub(crate) struct OutboundSa {
     pub(crate) reported: Reported,
 }
 
-/// Four cache lines with its name, of which a packet in the common case touches three.
+/// Four cache lines with its handle, of which a packet in the common case touches three.
 const _: () = assert!(size_of::<Entry<OutboundSa>>() == 256);
 
 /// What a suite adds to a packet, decided when the SA is installed.
@@ -52,7 +53,7 @@ const _: () = assert!(size_of::<Entry<OutboundSa>>() == 256);
 pub(crate) struct SuiteLayout {
     pub(crate) iv_bytes: u8,
     pub(crate) icv_bytes: u8,
-    /// What the length of the text is a multiple of.
+    /// Text lengths are multiples of this.
     pub(crate) alignment: u8,
 }
 
@@ -66,7 +67,7 @@ impl SuiteLayout {
         }
     }
 
-    /// Whether a text may be so long.
+    /// Whether a text may have this length.
     #[inline]
     pub(crate) fn is_aligned(self, text_bytes: usize) -> bool {
         text_bytes & usize::from(self.alignment).wrapping_sub(1) == 0
@@ -78,7 +79,7 @@ impl SuiteLayout {
 #[repr(C)]
 pub(crate) struct InboundSa {
     pub(crate) window: ReplayWindow,
-    /// Where its packets come to.
+    /// The endpoint that its packets are sent to.
     pub(crate) local_endpoint: LocalEndpoint,
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
@@ -91,16 +92,17 @@ pub(crate) struct InboundSa {
     pub(crate) reported: Reported,
 }
 
-/// Our outer address, and, for ESP in UDP, our port: as two numbers, which are compared with those of each packet.
+/// Our outer address and, for ESP in UDP, our port, as two numbers that are compared with those of each
+/// packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalEndpoint {
-    /// The address's bytes, which ask for no alignment: an SA has no room for gaps.
+    /// The address as bytes, which need no alignment: an SA has no room for gaps.
     address: [u8; 16],
     version_and_port: u32,
 }
 
 impl LocalEndpoint {
-    /// Set if there is a port. An IP version stands above it.
+    /// Set if there is a port. The IP version is in the bits above.
     const IN_UDP: u32 = 1 << 16;
 
     #[inline(always)]
@@ -111,16 +113,17 @@ impl LocalEndpoint {
     }
 }
 
-/// Three cache lines with its name.
+/// Three cache lines with its handle.
 const _: () = assert!(size_of::<Entry<InboundSa>>() == 192);
 
-/// A tunnel as the worker holds it: its parameters and where its SAs stand.
+/// A tunnel as the worker holds it: its parameters and its SAs.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
     pub(crate) outbound: SaRef,
     pub(crate) inbound: SaRef,
-    /// When an authentic packet last came from where the peer is. Kept only where its address is learned.
+    /// When an authentic packet last came from the peer's current address. Kept only where that address is
+    /// learned.
     pub(crate) peer_heard: Option<Moment>,
 }
 
@@ -132,9 +135,9 @@ pub(crate) fn low_32(sequence: u64) -> u32 {
 /// Bytes of the longest IV.
 pub(crate) const MAX_IV_BYTES: usize = 16;
 
-/// What makes a packet's IV, from a number that is unique under the key: the IV of an AEAD (RFC 4106 3.1, RFC 7634 2), and the same
-/// filled up with zeros in front to the block that the engine turns into the IV of CBC (see [`Job`](testudo_crypto::Job)). A
-/// suite's IV takes its length from the block's end.
+/// A packet's IV, from a number that is unique under the key: that of an AEAD (RFC 4106 3.1, RFC 7634 2), and
+/// the same padded with leading zeros to the block that the engine turns into the IV of CBC (see
+/// [`Job`](testudo_crypto::Job)). A suite's IV is the last bytes of the block.
 pub(crate) fn iv(unique: u64) -> ([u8; 8], [u8; MAX_IV_BYTES]) {
     (unique.to_be_bytes(), u128::from(unique).to_be_bytes())
 }
@@ -201,7 +204,7 @@ impl InboundSa {
         report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
     }
 
-    /// Whether a packet may be tried at all.
+    /// Whether a packet may be decrypted at all.
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, events: &mut Vec<Event>) -> Result<(), DropReason> {
         if self.lifetime.is_expired(now) {
@@ -211,7 +214,7 @@ impl InboundSa {
         Ok(())
     }
 
-    /// Counts an authentic packet: the inner bytes of one that passed, all that was decrypted of one that did not.
+    /// Counts an authentic packet: the inner bytes if it passed, all decrypted bytes if it did not.
     pub(crate) fn count(&mut self, outcome: Result<u64, u64>, now: Moment, events: &mut Vec<Event>) {
         let (Ok(bytes) | Err(bytes)) = outcome;
         if self.lifetime.count(bytes, now) == LifetimeState::SoftReached {
@@ -223,7 +226,8 @@ impl InboundSa {
         }
     }
 
-    /// Counts an authentic packet that was refused, where no limit is near. Every packet that the key has decrypted counts towards its lifetime.
+    /// Counts an authentic packet that was refused, while no limit is near. Every packet that the key has
+    /// decrypted counts towards its lifetime.
     #[cold]
     pub(crate) fn count_refused(&mut self, text_bytes: u32) {
         self.lifetime.count_far(1, text_bytes.into());
@@ -242,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entrances_differ_by_version_address_and_port() {
+    fn local_endpoints_differ_by_version_address_and_port() {
         let all: Vec<LocalEndpoint> = [Version::V4, Version::V6]
             .into_iter()
             .flat_map(|version| [0, 1, 1 << 127].map(|address| (version, address)))

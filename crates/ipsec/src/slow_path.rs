@@ -1,4 +1,5 @@
-//! Packets that leave one by one: what is not common outbound (options, fragments, too long, a limit or the end of a lease near).
+//! The outbound slow path, one packet at a time: options, fragments, packets too long, a limit or the end of
+//! a lease near.
 
 use crate::event::Event;
 use crate::framing::{Content, Framing, has_room};
@@ -12,7 +13,7 @@ use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::{fragment, icmp};
 
-/// A packet by itself: the uncommon path.
+/// The slow path of one SA.
 pub(crate) struct SlowPath<'a> {
     pub(crate) sa: &'a mut OutboundSa,
     pub(crate) sa_ref: SaRef,
@@ -84,12 +85,13 @@ impl SlowPath<'_> {
     }
 }
 
-/// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new ones. If buffers lack, all are
-/// dropped: a part of a packet's fragments helps nobody.
+/// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new
+/// ones. If the pool runs out, all are dropped: an incomplete set of fragments is useless.
 fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
     let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
     let Some(first) = pieces.next() else {
-        // The tunnel's MTU is below any fragment's size: configuration refuses that, so this is only a last fence.
+        // The tunnel's MTU is below any fragment's size. Configuration refuses that; this is only a
+        // safeguard.
         drop(pieces);
         pool.discard(buffer, DropReason::TooBig);
         return Vec::new();
@@ -118,7 +120,8 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
     later
 }
 
-/// Tells the sender of `packet` how long it may be. The reply comes from the packet's own destination: the gateway may have no address inside.
+/// Tells the sender of `packet` how long it may be. The reply's source is the packet's own destination, since
+/// the gateway may have no address inside.
 fn reply_too_big(
     header: &IpHeader,
     packet: &Buffer,
