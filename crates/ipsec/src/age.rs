@@ -1,11 +1,11 @@
-//! Lifetimes by time end on time, whether packets come or not (RFC 4301 4.4.2.1).
+//! Lifetimes by time end on time, whether packets arrive or not (RFC 4301 4.4.2.1).
 
 use crate::Ipsec;
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, Moment};
 
 impl Ipsec {
-    /// Reports the SAs that have reached a limit since this was last called. To be called about once a second.
+    /// Reports the SAs that have reached a limit since the last call. To be called about once a second.
     pub fn age(&mut self, now: Moment) {
         let events = &mut self.events;
         for tunnel in self.tunnels.iter().flatten() {

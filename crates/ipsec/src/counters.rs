@@ -1,4 +1,4 @@
-//! What an SA has done, readable by other threads while its worker counts.
+//! State and counters of an SA, readable by other threads while its worker counts.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use testudo_packet::{DropReason, prefetch};
@@ -47,7 +47,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl SaCounters {
-    /// Asks for the memory of the counts that every packet changes.
+    /// Prefetches the counts that every packet changes.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.packets);
@@ -61,7 +61,7 @@ impl SaCounters {
         self.sequence.store(sequence, Ordering::Relaxed);
     }
 
-    /// Counts an authentic packet that did not pass, of so many decrypted bytes: it has used the key.
+    /// Counts an authentic packet that did not pass, with so many decrypted bytes: it has used the key.
     pub(crate) fn count_refused(&self, bytes: u64) {
         add(&self.refused_packets, 1);
         add(&self.refused_bytes, bytes);
@@ -71,7 +71,7 @@ impl SaCounters {
         add(&self.drops[reason as usize], 1);
     }
 
-    /// The SA goes on from this number.
+    /// The SA continues from this number.
     pub(crate) fn set_sequence(&self, sequence: u64) {
         self.sequence.store(sequence, Ordering::Relaxed);
     }

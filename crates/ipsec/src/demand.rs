@@ -1,24 +1,25 @@
-//! How many sequence numbers an SA is leased at a time: few at first, then what lasts a second at the rate
-//! that it asks at.
+//! How many sequence numbers an SA is leased at a time: few at first, then enough for a second at the rate
+//! that it uses them.
 //!
-//! A block that is too short is used up before the next one is durable, and packets are dropped; one that is
-//! too long is lost by a crash, which a 32-bit sequence cannot bear often. So an SA begins with
-//! [`FIRST_BLOCK`] numbers and asks with its first packet. From then on a block is what the one before would
-//! have been worth in a second, within bounds, and up to 16 times as long.
+//! If a block is too short, it is used up before the next one is durable, and packets are dropped; if it is
+//! too long, a crash loses all of it, which a 32-bit sequence cannot bear often. So an SA begins with
+//! [`FIRST_BLOCK`] numbers and requests more with its first packet. From then on a block has as many numbers
+//! as the SA would have used in a second at the rate of the one before, within bounds, and up to 16 times as
+//! many as that one.
 
 use crate::lifetime::Moment;
 use std::time::Duration;
 
 /// Numbers that an SA begins with, whether it will send anything or not.
 pub const FIRST_BLOCK: u64 = 1 << 10;
-/// An SA that has sent is leased no fewer: 3 ms at 5 million packets a second. A 32-bit sequence bears
+/// The smallest lease of an SA that has sent: 3 ms at 5 million packets a second. A 32-bit sequence bears
 /// 262,144 crashes.
 const LEAST_BLOCK: u64 = 1 << 14;
-/// Nor more: 140 ms at 30 million packets a second, a 1,024th of a 32-bit sequence.
+/// The largest: 140 ms at 30 million packets a second, a 1,024th of a 32-bit sequence.
 const MOST_BLOCK: u64 = 1 << 22;
-/// How many times as long as the one before a block may be.
+/// How many times as long as the previous one a block may be.
 const MOST_GROWTH: u64 = 16;
-/// How long a block is to last. The next one is asked for when half is used, so that a disk may take half as
+/// How long a block is to last. The next one is requested when half is used, so that a disk may take half as
 /// long.
 const HORIZON: Duration = Duration::from_secs(1);
 
@@ -27,7 +28,7 @@ const HORIZON: Duration = Duration::from_secs(1);
 pub struct Demand {
     /// Length of the last block.
     block: u64,
-    /// When it was asked for; `None` for the first one.
+    /// When it was requested; `None` for the first one.
     asked: Option<Moment>,
 }
 
@@ -44,18 +45,18 @@ impl Demand {
         self.block
     }
 
-    /// Length of the next block, which the SA asks for `now`.
+    /// Length of the next block, which the SA requests `now`.
     pub fn next_block(&mut self, now: Moment) -> u64 {
         let last_asked = self.asked.replace(now);
         let most = self.block.saturating_mul(MOST_GROWTH);
         let wanted = last_asked.map_or(most, |then| in_horizon(self.block, now.since(then)));
-        // An SA that pauses keeps what it needs when it goes on.
+        // After a pause, the block is still at least half of the last one.
         self.block = wanted.clamp(self.block / 2, most).clamp(LEAST_BLOCK, MOST_BLOCK);
         self.block
     }
 }
 
-/// Numbers that last for the horizon, where `block` numbers lasted for `time`.
+/// Numbers that last for the horizon, if `block` numbers lasted for `time`.
 fn in_horizon(block: u64, time: Duration) -> u64 {
     let numbers = u128::from(block) * HORIZON.as_nanos() / time.as_nanos().max(1);
     u64::try_from(numbers).unwrap_or(u64::MAX)
@@ -84,8 +85,8 @@ mod tests {
         assert!((0..20).map(|n| demand.next_block(at(5_000_000 + n * 100_000))).last() == Some(LEAST_BLOCK));
     }
 
-    /// Packets that find no number, by the millisecond, of an SA that sends so many per millisecond from the
-    /// first moment on, where a block is granted `latency` milliseconds after it was asked for.
+    /// Packets that find no number, per millisecond, of an SA that sends so many per millisecond from the
+    /// start, if a block is granted `latency` milliseconds after the request.
     fn starved(per_ms: u64, latency: u64) -> Vec<u64> {
         let (mut demand, lease) = (Demand::default(), Arc::new(Lease::until(1 + FIRST_BLOCK)));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
@@ -98,7 +99,7 @@ mod tests {
                     }
                     when > now
                 });
-                // In runs of 50, as a worker does, and what is left of a lease one by one.
+                // In runs of 50, as a worker does, and the rest of a lease one by one.
                 let mut missing = 0;
                 for _ in 0..per_ms.div_ceil(50) {
                     if numbers.reserve_run(50).is_none() {

@@ -7,7 +7,8 @@ const ECT_1: u8 = 1;
 const ECT_0: u8 = 2;
 const CE: u8 = 3;
 
-/// What the inner packet's ECN field becomes when the tunnel ends (RFC 6040 4.2, figure 4); `None` where it must be dropped.
+/// The inner packet's ECN field at the tunnel's end (RFC 6040 4.2, figure 4); `None` if the packet must be
+/// dropped.
 #[must_use]
 pub(crate) fn at_egress(inner: u8, outer: u8) -> Option<u8> {
     match (inner & MASK, outer & MASK) {

@@ -1,4 +1,4 @@
-//! What the operator should hear of.
+//! Events for the operator.
 
 use crate::spd::TunnelIndex;
 use std::net::IpAddr;
@@ -29,7 +29,8 @@ pub enum EventKind {
     SequenceExhausted,
     /// The durable store did not grant numbers in time: packets are dropped until it does.
     SequenceNotLeased,
-    /// The peer was heard from a new address, and is answered there from now on: at most once a second for a tunnel.
+    /// The peer was heard from a new address, and is sent to there from now on: at most once a second for a
+    /// tunnel.
     PeerMoved {
         /// Its address.
         address: IpAddr,

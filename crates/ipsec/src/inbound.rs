@@ -305,8 +305,7 @@ impl InboundSa {
         let (iv_bytes, icv_bytes) = (usize::from(self.layout.iv_bytes), usize::from(self.layout.icv_bytes));
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let text_start = at + ESP_HEADER_BYTES + iv_bytes;
-        // An empty text minus one, like one shorter than nothing, wraps to a huge value: one unsigned compare
-        // rejects both.
+        // A text of no bytes, or of fewer, wraps to a huge value: one unsigned compare rejects both.
         let text_bytes = end.wrapping_sub(text_start + icv_bytes);
         if text_bytes.wrapping_sub(1) >= end || !self.layout.is_aligned(text_bytes) {
             return Err(DropReason::EspMalformed);

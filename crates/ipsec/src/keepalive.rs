@@ -1,4 +1,4 @@
-//! NAT keepalives (RFC 3948 4): one byte when a tunnel has been silent for a while.
+//! NAT keepalives (RFC 3948 4): one byte when a tunnel has been silent for some time.
 
 use crate::Ipsec;
 use crate::lifetime::Moment;
@@ -13,8 +13,8 @@ use testudo_wire::udp::UDP_HEADER_BYTES;
 /// The longest outer headers of a keepalive: it always goes in UDP.
 const MAX_OUTER_BYTES: usize = IPV6_HEADER_BYTES + UDP_HEADER_BYTES;
 
-/// Keepalives that go out at a time. Those beyond stay due for the next second, so that many tunnels that fall silent together
-/// spread out instead of overflowing the queue to the port.
+/// Keepalives that are sent at a time. The others stay due for the next second, so that when many tunnels
+/// fall silent together, their keepalives spread out instead of overflowing the queue to the port.
 const MAX_AT_A_TIME: usize = 1024;
 
 impl Ipsec {

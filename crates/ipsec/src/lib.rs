@@ -8,9 +8,10 @@
 //!                                                                          Cleared
 //! ```
 //!
-//! The state of one worker is an [`Ipsec`]. It owns its tunnels and SAs outright: nothing in it is shared but the [`Lease`], through
-//! which a control thread grants sequence numbers, and [`SaCounters`], which other threads may read. Clocks, engines, ports and
-//! randomness are handed in, so that a pair of gateways runs in one process from a seed.
+//! An [`Ipsec`] is the state of one worker. It owns its tunnels and SAs outright: nothing in it is shared but
+//! the [`Lease`], through which a control thread grants sequence numbers, and [`SaCounters`], which other
+//! threads may read. Clocks, engines, ports and randomness are handed in, so that a pair of gateways runs in
+//! one process from a seed.
 //!
 //! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410 (suites), RFC 3948 (UDP
 //! encapsulation), RFC 6040 (ECN).

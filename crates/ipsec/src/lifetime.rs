@@ -1,8 +1,9 @@
-//! Lifetimes of SAs (RFC 4301 4.4.2.1): by bytes, packets and time, each with a soft limit, which warns, and a hard one, which stops.
+//! Lifetimes of SAs (RFC 4301 4.4.2.1): by bytes, packets and time, each with a soft limit that warns and a
+//! hard limit that stops.
 
 use std::time::Duration;
 
-/// A moment on the gateway's monotonic clock: the time since the clock's own start.
+/// A moment on the gateway's monotonic clock: the time since that clock started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Moment(pub Duration);
 
@@ -14,7 +15,7 @@ impl Moment {
     }
 }
 
-/// Amounts at which something happens; `None` is never.
+/// Amounts at which a limit is reached; `None` is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Inner bytes.
@@ -25,7 +26,8 @@ pub struct Limits {
     pub time: Option<Duration>,
 }
 
-/// What a key has used of its lifetime before its SA was installed: before a restart, or under other settings.
+/// What a key has used of its lifetime before its SA was installed: before a restart, or under other
+/// settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spent {
     /// Inner bytes.
@@ -45,7 +47,7 @@ pub struct Lifetime {
     pub hard: Limits,
 }
 
-/// How an SA stands after a packet was counted.
+/// The state of an SA after a packet was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LifetimeState {
     /// Below all limits, or warned before.
@@ -58,7 +60,7 @@ pub enum LifetimeState {
 
 /// What an SA has used of its lifetime.
 ///
-/// Limits are looked at only when one is near: `attention` is the nearest of each kind that is still ahead.
+/// Limits are checked only when one is near: `attention` is the nearest of each kind that is still ahead.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub struct LifetimeUse {
@@ -68,7 +70,7 @@ pub struct LifetimeUse {
     limits: Box<LimitsOf>,
 }
 
-/// Amounts below which nothing happens.
+/// Amounts below which no limit is reached.
 #[derive(Debug, Clone, Copy)]
 struct Amounts {
     bytes: u64,
@@ -92,7 +94,8 @@ impl LifetimeUse {
         Self::resumed(lifetime, installed, Spent::default())
     }
 
-    /// A lifetime of which `spent` is used at `installed`. Whoever was warned of a soft limit before is warned once more.
+    /// A lifetime of which `spent` is used at `installed`. An earlier warning of a soft limit is repeated
+    /// once.
     #[must_use]
     pub fn resumed(lifetime: Lifetime, installed: Moment, spent: Spent) -> Self {
         let limits = Box::new(LimitsOf { lifetime, installed, age: spent.time, warned: false });
@@ -107,8 +110,8 @@ impl LifetimeUse {
         self.is_near(0, 0, now) && self.reached(&self.limits.lifetime.hard, now)
     }
 
-    /// Counts `packets` packets of together `bytes` inner bytes if that brings no limit about; `false`, with nothing counted, if it might:
-    /// [`count`](Self::count) then says where.
+    /// Counts `packets` packets with `bytes` inner bytes in total, unless that could reach a limit. Then it
+    /// returns `false`, with nothing counted, and [`count`](Self::count) finds the limit.
     #[inline]
     pub fn count_run(&mut self, packets: u64, bytes: u64, now: Moment) -> bool {
         if self.is_near(packets, bytes, now) {
@@ -118,14 +121,16 @@ impl LifetimeUse {
         true
     }
 
-    /// The same for who has asked just before whether a limit [is near](Self::is_near), with no less.
+    /// The same for a caller that has just checked that no limit [is near](Self::is_near), with amounts no
+    /// smaller.
     #[inline]
     pub(crate) fn count_far(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
     }
 
-    /// Counts a packet of `bytes` inner bytes. The packet that reaches a hard limit is the last to pass; one that comes after is not counted.
+    /// Counts a packet of `bytes` inner bytes. The packet that reaches a hard limit is the last to pass;
+    /// later ones are not counted.
     #[inline]
     pub fn count(&mut self, bytes: u64, now: Moment) -> LifetimeState {
         if self.count_run(1, bytes, now) {
@@ -148,7 +153,7 @@ impl LifetimeUse {
         LifetimeState::Alive
     }
 
-    /// How the SA stands without a packet; what it says of a soft limit, it says once.
+    /// The state of the SA without a packet. A soft limit is reported once.
     pub fn look(&mut self, now: Moment) -> LifetimeState {
         if self.is_expired(now) {
             return LifetimeState::Expired;
@@ -156,7 +161,7 @@ impl LifetimeUse {
         self.look_at_soft(now)
     }
 
-    /// Whether a limit is reached, or would be by so much more.
+    /// Whether a limit is reached, or would be with these amounts added.
     #[must_use]
     #[inline]
     pub fn is_near(&self, packets: u64, bytes: u64, now: Moment) -> bool {
@@ -174,12 +179,12 @@ impl LifetimeUse {
 }
 
 impl LimitsOf {
-    /// When the key has reached this age.
+    /// When the key reaches this age.
     fn moment_of(&self, age: Duration) -> Moment {
         Moment(self.installed.0.saturating_add(age.saturating_sub(self.age)))
     }
 
-    /// The nearest limits: the hard ones, and the soft ones as long as nobody was warned.
+    /// The nearest limits: the hard ones, and the soft ones until the warning.
     fn attention(&self) -> Amounts {
         let nearest = |limit: fn(&Limits) -> Option<u64>| {
             let soft = limit(&self.lifetime.soft).filter(|_| !self.warned);

@@ -1,4 +1,4 @@
-//! IPv4 packets by their two addresses: what decides most packets, in a register.
+//! IPv4 packets by their two addresses, which decide most packets and fit a register.
 
 use crate::selector::{Flow, PrefixLengths, Selector};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use testudo_packet::{DropReason, prefetch};
 use testudo_wire::ip::Version;
 use testudo_wire::plain::PlainV4;
 
-/// Two IPv4 addresses, the one on the protected side in the upper half. What an IPv4 packet is most often decided by.
+/// Two IPv4 addresses, with the one on the protected side in the upper half. They decide most IPv4 packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Pair(pub(crate) u64);
 
 impl Pair {
-    /// Of two addresses as numbers, of which the low 32 bits count.
+    /// The pair of two addresses as numbers, of which the low 32 bits count.
     #[inline(always)]
     pub(crate) fn new(local: u128, remote: u128) -> Self {
         let low_32 = |n: u128| u64::try_from(n & 0xFFFF_FFFF).unwrap_or(0);
@@ -30,7 +30,8 @@ impl Pair {
         Self::of_arriving(header.addresses)
     }
 
-    /// The same, from [`PlainV4::addresses`].
+    /// The same, from [`PlainV4::addresses`], whose halves are source and destination: the swap makes the
+    /// destination local.
     #[inline(always)]
     pub(crate) fn of_arriving(addresses: u64) -> Self {
         Self(addresses.rotate_left(32))
@@ -45,10 +46,10 @@ pub(crate) struct PairPrefix {
 }
 
 impl PairPrefix {
-    /// No pair at all: a mask that leaves nothing never leaves a one.
+    /// No pair at all: masked with 0, a pair is 0 and never equals 1.
     pub(crate) const NONE: Self = Self { mask: 0, network: 1 };
 
-    /// The pairs that a selector's prefixes hold; [`NONE`](Self::NONE) if they are for IPv6.
+    /// The pairs that match a selector's prefixes; [`NONE`](Self::NONE) if these are for IPv6.
     pub(crate) fn of(selector: &Selector) -> Self {
         if [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6)) {
             return Self::NONE;
@@ -69,10 +70,10 @@ impl PairPrefix {
     }
 }
 
-/// What may come out of an SA.
+/// The packets that may come out of an SA.
 #[derive(Debug, Clone)]
 pub(crate) struct InboundSelectors {
-    /// All that the list holds, if it is one selector and asks for addresses alone; otherwise no pair.
+    /// All that the list holds, if it is one selector that depends on addresses alone; otherwise no pair.
     pairs: PairPrefix,
     selectors: Arc<[Selector]>,
 }
@@ -86,19 +87,20 @@ impl InboundSelectors {
         Self { pairs, selectors }
     }
 
-    /// Whether a plain IPv4 packet may come, as far as its addresses tell: `false` says nothing.
+    /// Whether a plain IPv4 packet is allowed by its addresses alone; `false` decides nothing.
     #[inline(always)]
     pub(crate) fn holds_pair(&self, pair: Pair) -> bool {
         self.pairs.contains(pair)
     }
 
-    /// Whether a packet of this flow may come.
+    /// Whether packets of this flow are allowed.
     #[inline]
     pub(crate) fn holds(&self, flow: &Flow) -> bool {
         self.selectors.iter().any(|selector| selector.matches(flow))
     }
 
-    /// Why a packet of this flow, which the list does not [hold](Self::holds), is refused: it is wrong, or does not show that it is right.
+    /// Why a packet of this flow, which the list does not [hold](Self::holds), is refused: it does not match,
+    /// or hides the fields that would show whether it does.
     #[cold]
     #[inline(never)]
     pub(crate) fn reason_against(&self, flow: &Flow) -> DropReason {
@@ -109,7 +111,7 @@ impl InboundSelectors {
         }
     }
 
-    /// Asks for the memory that [`holds`](Self::holds) will need.
+    /// Prefetches what [`holds`](Self::holds) will need.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if self.pairs.is_none() {

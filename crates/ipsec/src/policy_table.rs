@@ -1,4 +1,5 @@
-//! The policies whose prefixes have the same lengths, by these prefixes: one hash table of the SPD's index.
+//! The policies whose prefixes have the same lengths, keyed by these prefixes: one hash table of the SPD's
+//! index.
 
 use crate::pair::Pair;
 use crate::selector::{Flow, PrefixLengths};
@@ -9,13 +10,15 @@ use testudo_wire::ip::Version;
 /// No policy.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The answers that are no tunnel.
+/// The answers that are no tunnel. They take the top of the `u32` space, so that every other value is a
+/// tunnel's index and an answer stays four bytes; tunnels numbered that high get [`ASK_THE_POLICY`].
 const ASK_THE_POLICY: u32 = u32::MAX;
 const BYPASS: u32 = u32::MAX - 1;
 const DISCARD: u32 = u32::MAX - 2;
 const NO_POLICY: u32 = u32::MAX - 3;
 
-/// What becomes of every packet between some addresses, if nothing else of it matters; otherwise that the policy is to be asked.
+/// What becomes of every packet between some addresses, if nothing else in it matters; otherwise that the
+/// policy must be matched in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer(u32);
 
@@ -25,18 +28,18 @@ impl Answer {
     /// No policy is for these addresses.
     pub(crate) const NONE: Self = Self(NO_POLICY);
 
-    /// That of a policy for IPv4 packets.
+    /// The answer of a policy for IPv4 packets.
     pub(crate) fn of(policy: &Policy) -> Self {
         Self(if policy.selector.is_by_address_alone() { encoded(policy.action) } else { ASK_THE_POLICY })
     }
 
-    /// That a tunnel is to carry them; `None` for one of so high a number that no answer stands for it.
+    /// The answer that names a tunnel; `None` for a tunnel whose index is too high to be an answer.
     #[inline]
     pub(crate) fn protect(tunnel: TunnelIndex) -> Option<Self> {
         Some(Self(encoded(Action::Protect(tunnel)))).filter(|answer| *answer != Self::ASK)
     }
 
-    /// What that says; `None` if the policy is to be asked.
+    /// The verdict; `None` if the policy must be matched in full.
     #[inline(always)]
     pub(crate) fn verdict(self) -> Option<Verdict> {
         match self.0 {
@@ -49,13 +52,13 @@ impl Answer {
     }
 }
 
-/// One place of a table.
+/// One slot of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     key: u64,
-    /// The first policy with these prefixes; [`NONE`] in a free place.
+    /// The first policy with these prefixes; [`NONE`] in a free slot.
     pub(crate) policy: u32,
-    /// The policy's action, if the prefixes alone decide and the key says all of them.
+    /// The policy's action, if the prefixes alone decide and the key holds all their bits.
     answer: Answer,
 }
 
@@ -81,20 +84,22 @@ fn encoded(action: Action) -> u32 {
     }
 }
 
-/// The table: open addressing with linear probing, at most half full. Who configures policies chooses what is in it, so that no arriving
-/// packet can make it slow.
+/// The table: open addressing with linear probing, at most half full. Only the operator's policies are in it,
+/// so no arriving packet can make it slow.
 #[derive(Debug)]
 pub(crate) struct Table {
     lengths: PrefixLengths,
     /// Both masks, where the table is for IPv4: keys are masked pairs of addresses.
     v4: Option<u64>,
-    /// Lowest place of any policy in this table: tables are ordered by it, and a lookup ends at the first that cannot win.
+    /// Lowest index of any policy in this table: tables are ordered by it, and a lookup ends at the first
+    /// that cannot win.
     pub(crate) first: u32,
     slots: Box<[Slot]>,
 }
 
 impl Table {
-    /// The table of the policies at `indices`, which are ascending and all with these prefix lengths. Those with the same prefixes are chained in `next`.
+    /// The table of the policies at `indices`, which are ascending and all have these prefix lengths. Those
+    /// with the same prefixes are chained in `next`.
     pub(crate) fn new(
         lengths: PrefixLengths,
         indices: &[u32],
@@ -105,7 +110,7 @@ impl Table {
         let masks = Pair::new(lengths.local_mask, lengths.remote_mask).0;
         let v4 = (lengths.version == Some(Version::V4)).then_some(masks);
         let mut table = Self { lengths, v4, first: indices.first().copied().unwrap_or(NONE), slots };
-        // Backwards, so that each is put before those that come after it.
+        // Backwards, so that each is chained before those that come after it.
         for &index in indices.iter().rev() {
             table.put(index, &policies[index as usize], next);
         }
@@ -121,13 +126,14 @@ impl Table {
         }
         let slot = &mut self.slots[at & mask];
         next[index as usize] = slot.policy;
-        // The addresses of IPv4 are the key; those of IPv6 are hashed to it, so that the policy has to be looked at.
+        // IPv4 addresses are the key; IPv6 addresses are hashed to it, so the policy itself must be compared.
         let is_v4 = self.lengths.version == Some(Version::V4);
         let answer = if is_v4 { Answer::of(policy) } else { Answer(ASK_THE_POLICY) };
         *slot = Slot { key, policy: index, answer };
     }
 
-    /// The slot of the prefixes that hold the flow's addresses; where keys are hashes, maybe that of others.
+    /// The slot of the prefixes that hold the flow's addresses; if keys are hashes, it may belong to other
+    /// prefixes.
     #[inline]
     pub(crate) fn lookup(&self, flow: &Flow) -> Option<Slot> {
         if self.lengths.version.is_some_and(|v| v != flow.version()) {
@@ -162,7 +168,7 @@ impl Table {
         }
     }
 
-    /// Asks for the memory of a lookup.
+    /// Prefetches the slot of a lookup.
     #[inline]
     pub(crate) fn prefetch(&self, local: u128, remote: u128) {
         self.prefetch_key(self.key((local & self.lengths.local_mask, remote & self.lengths.remote_mask)));
@@ -183,7 +189,7 @@ impl Table {
         }
     }
 
-    /// 64 bits of two masked addresses: all of them for IPv4.
+    /// A 64-bit key of two masked addresses: lossless for IPv4, a hash for others.
     #[inline]
     fn key(&self, (local, remote): (u128, u128)) -> u64 {
         if self.v4.is_some() {
@@ -209,7 +215,7 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 mod tests {
     use super::*;
 
-    /// Otherwise "ask the policy" would pass for the answer that the tunnel is right.
+    /// Otherwise a tunnel whose index equals "ask the policy" would pass the inbound check.
     #[test]
     fn no_answer_stands_for_a_tunnel_whose_number_is_another_answer() {
         for number in [0, 1, NO_POLICY - 1] {

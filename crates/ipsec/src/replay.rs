@@ -1,6 +1,6 @@
 //! The anti-replay window (RFC 4303 3.4.3) with extended sequence numbers (RFC 4303 2.2.1 and appendix A).
 //!
-//! Check and commit are apart: [`ReplayWindow::check`] runs before authentication and changes nothing,
+//! Check and commit are separate: [`ReplayWindow::check`] runs before authentication and changes nothing,
 //! [`ReplayWindow::commit`] runs after it. The bitmap is a ring of 64-bit words, one more than the window
 //! needs, so that moving it clears whole words instead of shifting bits (RFC 6479).
 
@@ -36,7 +36,8 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// An empty window over `size` packets, brought into [`MIN_WINDOW`]..=[`MAX_WINDOW`] and up to a multiple of 64.
+    /// An empty window over `size` packets, clamped to [`MIN_WINDOW`]..=[`MAX_WINDOW`] and rounded up to a
+    /// multiple of 64.
     #[must_use]
     pub fn new(size: u32, esn: bool) -> Self {
         let size = size.clamp(MIN_WINDOW, MAX_WINDOW).next_multiple_of(64);
@@ -56,7 +57,8 @@ impl ReplayWindow {
         self.size
     }
 
-    /// The full sequence number of a packet that carries its low 32 bits (RFC 4303 A2.2). Without ESN these are all.
+    /// The full sequence number of a packet that carries its low 32 bits (RFC 4303 A2.2). Without ESN the low
+    /// bits are all.
     ///
     /// # Errors
     /// [`ReplayError::TooOld`] for a number before the first.
@@ -65,7 +67,7 @@ impl ReplayWindow {
         if !self.esn {
             return Ok(low.into());
         }
-        // The window's left edge decides: numbers are the smallest with these low bits that are not left of it.
+        // The result is the smallest number with these low bits that is not left of the window.
         let low = u64::from(low);
         let left = self.top.saturating_sub(self.size - 1);
         let candidate = (left & !0xFFFF_FFFF) | low;
@@ -75,7 +77,7 @@ impl ReplayWindow {
         candidate.checked_add(1 << 32).ok_or(ReplayError::TooOld)
     }
 
-    /// Whether `sequence` may be received. Changes nothing.
+    /// Whether `sequence` may be accepted. Changes nothing.
     ///
     /// # Errors
     /// [`ReplayError`] says why not.
@@ -91,7 +93,8 @@ impl ReplayWindow {
         if self.words[word] & bit != 0 { Err(ReplayError::Duplicate) } else { Ok(()) }
     }
 
-    /// Asks for the memory that [`commit`](Self::commit) of `sequence` will need: where windows are many, theirs is seldom near.
+    /// Prefetches what [`commit`](Self::commit) of `sequence` will need: with many windows, few are in the
+    /// cache.
     #[inline]
     pub fn prefetch(&self, sequence: u64) {
         if let Some(word) = self.words.get(self.place(sequence).0) {
@@ -99,10 +102,11 @@ impl ReplayWindow {
         }
     }
 
-    /// Marks `sequence`, of a packet that has proved authentic, as received, and moves the window if it is the highest.
+    /// Marks `sequence`, of a packet that proved authentic, as received, and moves the window if it is the
+    /// highest.
     ///
     /// # Errors
-    /// [`ReplayError`] if it may not be received (any more); then nothing changes.
+    /// [`ReplayError`] if it may not be accepted (any more); then nothing changes.
     #[inline]
     pub fn commit(&mut self, sequence: u64) -> Result<(), ReplayError> {
         if sequence > self.top {
@@ -115,8 +119,8 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// [`commit`](Self::commit) for `count` numbers from `first` on, which are those of authentic packets: `false`, with nothing changed, unless
-    /// there are 64 at most and all are higher than any before.
+    /// [`commit`](Self::commit) for `count` authentic packets, numbered from `first` on. Returns `false`,
+    /// with nothing changed, unless there are at most 64 and all numbers are higher than any before.
     #[inline]
     pub(crate) fn commit_ahead(&mut self, first: u64, count: u64) -> bool {
         if first <= self.top || count == 0 || count > 64 {
@@ -124,7 +128,7 @@ impl ReplayWindow {
         }
         let Some(last) = first.checked_add(count - 1) else { return false };
         self.advance(last);
-        // They are in one word or in two, and there are two words at least.
+        // Their bits are in one word or in two, and there are at least two words.
         let (marks, at) = (u64::MAX >> (64 - count), first % 64);
         let (low, high) = (self.place(first).0, self.place(last).0);
         self.words[low] |= marks << at;
@@ -143,7 +147,7 @@ impl ReplayWindow {
         }
     }
 
-    /// Clears the words of the blocks of 64 numbers behind `from`, up to and with `to`.
+    /// Clears the words of the blocks of 64 numbers after `from`, up to and including `to`.
     fn clear_between(&mut self, from: u64, to: u64) {
         let mask = self.words.len() - 1;
         let cleared = (to - from).min(self.words.len() as u64);
@@ -156,7 +160,7 @@ impl ReplayWindow {
         (ring(sequence / 64, self.words.len() - 1), 1 << (sequence % 64))
     }
 
-    /// The window as bytes, to be kept over a restart.
+    /// The window as bytes, to be saved over a restart.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + self.words.len() * 8);
@@ -166,8 +170,8 @@ impl ReplayWindow {
         bytes
     }
 
-    /// A window in which every number up to `top` counts as received, as bytes for [`restore`](Self::restore): to be kept while packets
-    /// come whose numbers are not all known when they are kept.
+    /// A window in which every number up to `top` counts as received, as bytes for
+    /// [`restore`](Self::restore): to be saved while packets arrive whose numbers are not all known yet.
     #[must_use]
     pub fn closed_up_to(top: u64) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -181,15 +185,16 @@ impl ReplayWindow {
         saved.first_chunk().map(|top| u64::from_le_bytes(*top))
     }
 
-    /// Whether saved bytes are those of [`closed_up_to`](Self::closed_up_to), not of a window as it was.
+    /// Whether saved bytes come from [`closed_up_to`](Self::closed_up_to), not from a window's true state.
     #[must_use]
     pub fn is_closed(saved: &[u8]) -> bool {
-        // A window as it was has a size there.
+        // The saved state of a window has its size there.
         saved.len() == 16 && saved.ends_with(&[0; 8])
     }
 
-    /// Takes up where [`save`](Self::save) left off. A window of another size keeps its own size: what it cannot know of is marked
-    /// as received, so that nothing is taken twice. Returns `false`, with the window unchanged, if the bytes are no saved window.
+    /// Continues where [`save`](Self::save) left off. A window of another size keeps its own size: numbers
+    /// whose state is unknown are marked as received, so that none is accepted twice. Returns `false`, with
+    /// the window unchanged, if the bytes are no saved window.
     #[must_use]
     pub fn restore(&mut self, bytes: &[u8]) -> bool {
         if let Some(top) = Self::top_of(bytes).filter(|_| Self::is_closed(bytes)) {
@@ -222,7 +227,7 @@ impl ReplayWindow {
         is_possible
     }
 
-    /// Nothing above the top was received yet: bits that say so would refuse packets that are still to come.
+    /// Nothing above the top was received yet: bits set there would refuse packets that are still to come.
     fn open_above_top(&mut self) {
         let (word, bit) = self.place(self.top);
         self.words[word] &= bit | (bit - 1);
@@ -244,7 +249,7 @@ impl ReplayWindow {
     }
 }
 
-/// The place of a block of 64 numbers in a ring of `mask + 1` words.
+/// The index of a block of 64 numbers in a ring of `mask + 1` words.
 fn ring(block: u64, mask: usize) -> usize {
     // Lossless: the mask keeps fewer bits than a usize has.
     usize::try_from(block & mask as u64).unwrap_or(0)
@@ -400,7 +405,7 @@ mod tests {
             for number in top.saturating_sub(u64::from(size) + 70)..=top {
                 assert!(window.check(number).is_err(), "{number} of {top}");
             }
-            // Not in their order, and over all of the ring.
+            // Out of order, and over all of the ring.
             for number in (top + 1..top + 3 * u64::from(size)).step_by(3) {
                 assert_eq!(window.commit(number + 1), Ok(()), "{number} of {top}");
                 assert_eq!(window.commit(number), Ok(()), "{number} of {top}");

@@ -1,20 +1,22 @@
-//! How many messages the gateway sends back by itself: errors must be limited in rate (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)), and no host may use
-//! up what the others need to learn their paths' MTU.
+//! Rate limit for messages that the gateway sends on its own: errors must be limited (RFC 1812 4.3.2.8, RFC
+//! 4443 2.4 (f)), and no host may use up what the others need to learn their paths' MTU.
 
 use crate::lifetime::Moment;
 use crate::selector::address_bits;
 use std::net::IpAddr;
 
-/// Replies in any one second, for all senders together. Enough for thousands of hosts to learn a path's MTU, too few to be a weapon.
+/// Replies in any one second, for all senders together. Enough for thousands of hosts to learn a path's MTU,
+/// too few for an attack.
 pub(crate) const REPLIES_PER_SECOND: u16 = 1000;
 /// To one address: more than a host needs that opens many connections at once.
 const TO_ONE_ADDRESS: u16 = 50;
-/// To the addresses of one network, a /64 of IPv6 or a /24 of IPv4: a host has as many addresses there as it likes.
+/// To the addresses of one network, a /64 of IPv6 or a /24 of IPv4: a host can have as many addresses there
+/// as it likes.
 const TO_ONE_NETWORK: u16 = REPLIES_PER_SECOND / 2;
-/// Counts of addresses, and as many of networks. Those that share one share its limit.
+/// Counts of addresses, and as many of networks. Those that share a count share its limit.
 const COUNTS: usize = 1024;
 
-/// What is used of this second's replies.
+/// The replies used up in this second.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     second: u64,
@@ -29,7 +31,7 @@ impl Default for ReplyBudget {
     }
 }
 
-/// Which count is a sender's: spread by the high bits of a product, so that neighbours have counts of their own.
+/// The index of a sender's count, from the high bits of a product, so that neighbours have different counts.
 fn count_of(bits: u128) -> usize {
     let folded = u64::try_from((bits ^ bits >> 64) & u128::from(u64::MAX)).unwrap_or(0);
     let bits = COUNTS.trailing_zeros();
@@ -37,7 +39,7 @@ fn count_of(bits: u128) -> usize {
 }
 
 impl ReplyBudget {
-    /// Whether one more reply may be sent now to this address; it counts as sent.
+    /// Whether one more reply may be sent now to this address; if so, it counts as sent.
     pub(crate) fn spend(&mut self, now: Moment, to: IpAddr) -> bool {
         let second = now.0.as_secs();
         if second != self.second {

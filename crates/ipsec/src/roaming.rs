@@ -1,11 +1,14 @@
-//! Peers whose address is learned, and that move: behind a NAT that forgets, or from one network to another (RFC 3948, RFC 4301 4.4.2.1).
+//! Peers whose address is learned, and that move: behind a NAT that loses its mapping, or from one network to
+//! another (RFC 3948, RFC 4301 4.4.2.1).
 //!
-//! An outer address is not authenticated. Whoever can see a packet of the peer can send it again from elsewhere, and get it there first; so can
-//! the peer itself name a stranger's address as its source. Two rules keep what that is good for small:
+//! An outer address is not authenticated. Anyone who can see a packet of the peer can send it again from
+//! elsewhere, and get it here first; and the peer itself can use a stranger's address as its source. Two
+//! rules limit the damage:
 //!
-//! - A peer is followed to where its newest authentic packet came from, but not while it is alive where it is: it stays for [`SILENCE`] after
-//!   the last authentic packet from there.
-//! - So it moves at most once in [`SILENCE`], since a move is for a packet that came from the new address just then.
+//! - The gateway follows a peer to the source of its newest authentic packet, but not while the peer is alive
+//!   at its current address: it stays there for [`SILENCE`] after the last authentic packet from there.
+//! - So a peer moves at most once in [`SILENCE`], since a move requires a packet that came from the new
+//!   address just then.
 
 use crate::Ipsec;
 use crate::event::{Event, EventKind};
@@ -18,7 +21,7 @@ use std::time::Duration;
 use testudo_wire::ip::IpHeader;
 use testudo_wire::udp::UdpHeader;
 
-/// How long the peer must not have been heard from where it is before it is followed elsewhere.
+/// How long the peer must have been silent at its current address before it is followed elsewhere.
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Where an authentic packet came from.
@@ -26,7 +29,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Source {
     address: IpAddr,
     port: u16,
-    /// Whether its sequence number was above all before: older packets may come the old way still.
+    /// Whether its sequence number was the highest so far: older packets may still come from the old address.
     is_newest: bool,
 }
 
@@ -39,7 +42,8 @@ pub(crate) fn source_of(datagram: &[u8], is_newest: bool) -> Option<Source> {
 }
 
 impl Ipsec {
-    /// Notes where an authentic packet came from, and lets answers go there if the peer has moved.
+    /// Notes where an authentic packet came from, and sends to that address from now on if the peer has
+    /// moved.
     pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         let endpoints = &mut tunnel.parameters.endpoints;

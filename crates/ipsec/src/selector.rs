@@ -1,4 +1,4 @@
-//! What a policy or an SA applies to (RFC 4301 4.4.1.1).
+//! The packets that a policy or an SA applies to (RFC 4301 4.4.1.1).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,11 +23,11 @@ pub struct Prefix {
     length: u8,
 }
 
-/// A prefix length beyond the address.
+/// A prefix is longer than the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a prefix of {length} bits does not fit an address of {bits}")]
 pub struct BadPrefix {
-    /// Length that was asked for, in bits.
+    /// The requested length, in bits.
     pub length: u8,
     /// Bits of an address of that version.
     pub bits: u8,
@@ -128,7 +128,8 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// What selectors look at in a packet, told from our side: `local` is the protected network's end in both directions.
+/// The fields of a packet that selectors look at, from our side: `local` is the protected network's end in
+/// both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     version: Version,
@@ -137,32 +138,33 @@ pub struct Flow {
     /// The next layer protocol; `None` where the packet does not show it.
     protocol: Option<u8>,
     ports: Option<(u16, u16)>,
-    /// There is a protocol, or there are ports, that this packet does not show: OPAQUE to RFC 4301 4.4.1.1. Ports then are never shown.
+    /// The packet has a protocol or ports that it does not show: OPAQUE in RFC 4301 4.4.1.1. Ports are then
+    /// never shown.
     hides_fields: bool,
 }
 
 impl Flow {
-    /// The flow of a packet that leaves: its source is local.
+    /// The flow of an outbound packet: its source is local.
     #[must_use]
     pub fn outbound(header: &IpHeader, packet: &[u8]) -> Self {
         Self::showing(header.source, header.destination, header.next_layer_protocol(), header.ports(packet))
     }
 
-    /// The flow of a packet that arrives: its destination is local.
+    /// The flow of an inbound packet: its destination is local.
     #[must_use]
     pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
         let ports = header.ports(packet).map(|(source, destination)| (destination, source));
         Self::showing(header.destination, header.source, header.next_layer_protocol(), ports)
     }
 
-    /// The flow of a plain packet that leaves.
+    /// The flow of a plain outbound packet.
     #[must_use]
     #[inline(always)]
     pub fn plain_outbound(header: &PlainHeader) -> Self {
         Self::plain(header, header.source, header.destination, header.ports)
     }
 
-    /// The flow of a plain packet that arrives.
+    /// The flow of a plain inbound packet.
     #[must_use]
     #[inline(always)]
     pub fn plain_inbound(header: &PlainHeader) -> Self {
@@ -173,32 +175,32 @@ impl Flow {
     #[inline(always)]
     fn plain(header: &PlainHeader, local: u128, remote: u128, ports: Option<(u16, u16)>) -> Self {
         let (version, protocol) = (header.version, header.protocol);
-        // A plain packet shows all that there is.
+        // A plain packet shows all its fields.
         Self { version, local, remote, protocol: Some(protocol), ports, hides_fields: false }
     }
 
-    /// Whether protocol or ports are there, but not to be seen.
+    /// Whether it has a protocol or ports that are not visible.
     #[inline]
     pub(crate) fn hides_fields(&self) -> bool {
         self.hides_fields
     }
 
-    /// A flow of whole packets by its parts; `ports` are local and remote. Without ports, a protocol that has them hides them. Over IPv6, so
-    /// does all that follows a header that is not known.
+    /// A flow of whole packets by its parts; `ports` are local and remote. Without ports, a protocol that has
+    /// them hides them. Over IPv6, an unknown header hides all that follows.
     #[must_use]
     pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
         let is_shown = local.is_ipv4() || !protocol::hides_what_follows(protocol);
         Self::showing(local, remote, is_shown.then_some(protocol), ports)
     }
 
-    /// The flow of fragments but the first: over IPv4 they show their protocol, over IPv6 nothing but addresses
-    /// (see [`IpHeader::next_layer_protocol`]).
+    /// The flow of fragments other than the first: over IPv4 they show their protocol, over IPv6 nothing but
+    /// addresses (see [`IpHeader::next_layer_protocol`]).
     #[must_use]
     pub fn of_later_fragments(local: IpAddr, remote: IpAddr, protocol: u8) -> Self {
         Self::showing(local, remote, local.is_ipv4().then_some(protocol), None)
     }
 
-    /// Only what a packet shows is known of its flow. Ports go with a protocol that is shown.
+    /// A flow is known only as far as a packet shows it. Ports go with a protocol that is shown.
     fn showing(local: IpAddr, remote: IpAddr, protocol: Option<u8>, ports: Option<(u16, u16)>) -> Self {
         let has_ports = |number| matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP);
         let ports = ports.filter(|_| protocol.is_some());
@@ -233,7 +235,7 @@ impl Flow {
     }
 }
 
-/// What a policy or an SA applies to.
+/// The packets that a policy or an SA applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selector {
     /// Addresses on the protected side.
@@ -274,14 +276,15 @@ impl Selector {
             && self.remote_ports.covers(&other.remote_ports)
     }
 
-    /// Whether the flow is selected. What a flow hides matches only where every value does.
+    /// Whether the flow is selected. A field that a flow hides matches only a selector that allows every
+    /// value.
     #[must_use]
     #[inline]
     pub fn matches(&self, flow: &Flow) -> bool {
         self.matches_addresses(flow) && self.matches_rest(flow)
     }
 
-    /// Both prefixes in one comparison: what most selectors differ in.
+    /// Compares both prefixes at once: most selectors differ in them.
     #[inline(always)]
     fn matches_addresses(&self, flow: &Flow) -> bool {
         let local = flow.local & self.local.mask ^ self.local.network;
@@ -297,7 +300,7 @@ impl Selector {
             && self.remote_ports.contains(flow.ports.map(|p| p.1))
     }
 
-    /// The first thing about the flow that is not selected; `None` if it is selected.
+    /// The first field of the flow that does not match; `None` if the flow is selected.
     #[must_use]
     #[inline]
     pub fn mismatch(&self, flow: &Flow) -> Option<Mismatch> {
@@ -316,7 +319,7 @@ impl Selector {
         }
     }
 
-    /// Whether the flow is selected, or would be if what it hides were right.
+    /// Whether the flow is selected, or would be if its hidden fields matched.
     #[inline]
     pub(crate) fn concerns(&self, flow: &Flow) -> bool {
         if !flow.hides_fields {
@@ -334,7 +337,8 @@ impl Selector {
         }
     }
 
-    /// Whether protocol and ports do not matter, and the two prefixes are not of different versions, which no packet matches.
+    /// Whether protocol and ports do not matter, and the two prefixes are not of different versions, which no
+    /// packet matches.
     pub(crate) fn is_by_address_alone(&self) -> bool {
         let all_of_one_version = match (self.local.version, self.remote.version) {
             (Some(local), Some(remote)) => local == remote,
@@ -360,22 +364,22 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Which part of a flow a selector does not want.
+/// The part of a flow that a selector does not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mismatch {
     /// The address on the protected side.
     Local,
     /// The address behind the peer.
     Remote,
-    /// The next layer protocol, or that there is none to see.
+    /// The next layer protocol, or that it is not visible.
     Protocol,
-    /// The port on the protected side, or that there is none to see.
+    /// The port on the protected side, or that it is not visible.
     LocalPort,
-    /// The port behind the peer, or that there is none to see.
+    /// The port behind the peer, or that it is not visible.
     RemotePort,
 }
 
-/// What selectors with prefixes of the same lengths have in common: the key of one hash table in the SPD.
+/// The prefix lengths that selectors share: the key of one hash table in the SPD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PrefixLengths {
     pub(crate) version: Option<Version>,

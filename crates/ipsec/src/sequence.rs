@@ -7,15 +7,15 @@
 //!   store: numbers from M on are free ◄──   Lease (used up to M): the SA is gone
 //! ```
 //!
-//! A number reaches a packet only after the durable store has noted that it is taken. After a crash the
-//! store's note remains, so that the next start goes on above it: numbers are skipped, never used twice. What
-//! an SA has not used when it ends may be given back, because nobody can reserve from it any more.
+//! A number reaches a packet only after the durable store has recorded it as taken. After a crash that record
+//! remains, so that the next start continues above it: numbers are skipped, never used twice. Numbers that an
+//! SA has not used when it ends may be given back, because nobody can reserve them any more.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
 
-/// Wakes the thread that grants numbers. Called by the worker: it must not wait.
+/// Wakes the thread that grants numbers. Called by the worker, so it must not block.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and
@@ -61,23 +61,24 @@ impl Lease {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Grants the numbers below `end`, which must be durably noted as taken by now. A lease never shrinks.
+    /// Grants the numbers below `end`, which must already be recorded durably as taken. A lease never
+    /// shrinks.
     pub fn grant(&self, end: u64) {
         self.end.fetch_max(end, Ordering::Release);
     }
 
-    /// No more will be granted: the key has no numbers left.
+    /// Says that no more will be granted: the key has no numbers left.
     pub fn finish(&self) {
         self.is_last.store(true, Ordering::Release);
     }
 
-    /// Whether the worker has asked for more since this was last called.
+    /// Whether the worker has requested more since the last call.
     pub fn take_request(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
     }
 
     /// First number that no packet has or ever will have, once the SA has ended; `None` while it lasts, or if
-    /// there never was one.
+    /// there was no SA.
     #[must_use]
     pub fn unused(&self) -> Option<u64> {
         Some(self.unused.load(Ordering::Acquire)).filter(|&number| number > 0)
@@ -85,8 +86,8 @@ impl Lease {
 
     fn request(&self) {
         if !self.wanted.load(Ordering::Relaxed) {
-            // In one step, so that its place among the swaps of `take_request` is certain: loom does not
-            // order a plain store against a swap that runs at the same time, and then finds a request lost.
+            // A swap, not a store, so that it is ordered among the swaps of `take_request`: loom does not
+            // order a plain store against a concurrent swap, and then finds a lost request.
             self.wanted.swap(true, Ordering::AcqRel);
             if let Some(wake) = &self.waker {
                 wake();
@@ -107,13 +108,13 @@ pub enum SequenceError {
     /// All numbers of the SA are used: it needs a new key (RFC 4303 3.3.3).
     #[error("all sequence numbers are used")]
     Exhausted,
-    /// The numbers leased so far are used and no more were granted yet.
+    /// The leased numbers are used up, and no more are granted yet.
     #[error("no sequence number is leased")]
     NotLeased,
 }
 
-/// The low water of an SA that found no number: its packets come one by one until there are some, so that the
-/// end of the outage is seen. What it needs it has asked for.
+/// The low water of an SA that found no number. Its packets go one by one until there are numbers, so that
+/// the end of the outage is noticed. It has already requested what it needs.
 const STARVED: u64 = 0;
 
 /// The next numbers of one outbound SA. Owned by one worker.
@@ -121,10 +122,10 @@ const STARVED: u64 = 0;
 #[repr(C)]
 pub struct SequenceNumbers {
     next: u64,
-    /// From here on the worker asks for more, once: then this is the end of the lease, and [`STARVED`] when
-    /// it is used up.
+    /// At this number the worker requests more, once: then low water moves to the end of the lease, and to
+    /// [`STARVED`] when that is used up.
     low_water: u64,
-    /// End of the lease when it was last looked at.
+    /// End of the lease when last read.
     leased: u64,
     last: u64,
     lease: Arc<Lease>,
@@ -137,7 +138,7 @@ impl SequenceNumbers {
         let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
         let first = first.max(1);
         let leased = lease.end().min(last.saturating_add(1)).max(first);
-        // The first block is small: the first packet asks for more.
+        // The first block is small: the first packet requests more.
         if leased == first && leased <= last {
             lease.request();
         }
@@ -158,13 +159,13 @@ impl SequenceNumbers {
         Ok(number)
     }
 
-    /// Reserves the next `count` numbers and returns the first; `None`, with nothing used up, where the lease
-    /// does not have as many: [`reserve`](Self::reserve) says what is wrong.
+    /// Reserves the next `count` numbers and returns the first. Returns `None`, with nothing used up, if the
+    /// lease does not have that many: [`reserve`](Self::reserve) then gives the reason.
     #[inline]
     pub fn reserve_run(&mut self, count: u64) -> Option<u64> {
         let first = self.next;
         let next = first.checked_add(count)?;
-        // Below low water it is within the lease, and within what the SA may use at all.
+        // Below low water, numbers are within the lease and within the SA's limit.
         if next > self.low_water && !self.covers(next) {
             return None;
         }
@@ -178,7 +179,7 @@ impl SequenceNumbers {
         self.next
     }
 
-    /// Whether the numbers below `next`, which is above low water, are leased. Asks for more.
+    /// Whether the numbers below `next`, which is above low water, are leased. Requests more.
     #[cold]
     fn covers(&mut self, next: u64) -> bool {
         if self.low_water == STARVED {
@@ -198,7 +199,7 @@ impl SequenceNumbers {
         if self.next > self.last {
             return Err(SequenceError::Exhausted);
         }
-        // Read before the lease's end: whatever was granted before this was said is seen then.
+        // Read before the lease's end, so that all that was granted before the last-grant mark is seen.
         let is_last = self.lease.is_last.load(Ordering::Acquire);
         if self.next >= self.leased {
             self.look();
@@ -213,18 +214,18 @@ impl SequenceNumbers {
         Err(if is_last { SequenceError::Exhausted } else { SequenceError::NotLeased })
     }
 
-    /// Asks for another block, once for each: what is granted is noticed when the lease is used up.
+    /// Requests another block, once per block; the grant is noticed when the lease is used up.
     fn ask(&mut self) {
         if self.low_water < self.leased {
             self.low_water = self.leased;
-            // Nothing is asked for after the last number of all.
+            // After the last number there is nothing to request.
             if self.leased <= self.last {
                 self.lease.request();
             }
         }
     }
 
-    /// Takes note of what is granted by now.
+    /// Reads what is granted by now.
     fn look(&mut self) {
         let end = self.lease.end().min(self.last.saturating_add(1));
         if end > self.leased {
@@ -234,7 +235,7 @@ impl SequenceNumbers {
     }
 }
 
-/// The SA has ended: its packets have all numbers that they will ever have.
+/// The SA has ended: no more of its numbers will be used.
 impl Drop for SequenceNumbers {
     fn drop(&mut self) {
         self.lease.unused.store(self.next, Ordering::Release);
@@ -414,8 +415,8 @@ mod loom_tests {
         });
     }
 
-    /// Runs that cross low water and the end of the lease while it grows: each number once, none before it is
-    /// noted.
+    /// Runs that cross low water and the end of the lease while it grows: each number is used once, and none
+    /// before it is recorded.
     #[test]
     fn runs_use_no_number_before_it_is_noted() {
         loom::model(|| {
@@ -443,8 +444,8 @@ mod loom_tests {
         });
     }
 
-    /// What an SA says at its end that it has not used, it has not used: all that is below may be on the
-    /// wire, and nothing above.
+    /// The numbers that an SA reports as unused at its end are unused: all below may be on the wire, and none
+    /// above.
     #[test]
     fn what_is_given_back_was_not_used() {
         loom::model(|| {
@@ -464,7 +465,7 @@ mod loom_tests {
         });
     }
 
-    /// A request that is made while an earlier one is being answered is not lost.
+    /// A request made while an earlier one is being answered is not lost.
     #[test]
     fn no_request_is_lost() {
         loom::model(|| {

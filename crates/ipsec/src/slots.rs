@@ -1,39 +1,40 @@
-//! A table whose addresses are reused, with sas that go stale when a slot is.
+//! A table whose slots are reused, with handles that go stale when their slot is.
 
 use testudo_packet::prefetch;
 
-/// The sa of an entry: a slot and how often it was reused (modulo 256), so that the job of a removed SA does not find its successor.
+/// The handle of an entry: a slot and how often it was reused (modulo 256), so that the job of a removed SA
+/// does not find its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaRef(u32);
 
 const SLOT_BITS: u32 = 24;
-/// One less than the bits can tell: [`SaRef::NOBODY`] has the last.
+/// One less than the bits can count: [`SaRef::NOBODY`] has the last.
 const MAX_SLOTS: u32 = (1 << SLOT_BITS) - 1;
 
 impl SaRef {
-    /// The slot, a small number: for tables that run in parallel.
+    /// The slot, a small number, to index tables that run in parallel.
     #[must_use]
     pub fn slot(self) -> usize {
         (self.0 & ((1 << SLOT_BITS) - 1)) as usize
     }
 
-    /// A sa that no entry gets: the last reuse of a slot that tables do not reach.
+    /// A handle that no entry gets: the last reuse of a slot beyond the table's limit.
     pub(crate) const NOBODY: Self = Self(u32::MAX);
 
-    /// The sa as bits.
+    /// The handle as bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// The sa with these bits.
+    /// The handle with these bits.
     #[must_use]
     pub fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 }
 
-/// One slot. It starts on a cache line, so that what stands first in `T` is near with one access.
+/// One slot. It starts on a cache line, so that one access brings the first fields of `T` into the cache.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry<T> {
@@ -41,17 +42,19 @@ pub(crate) struct Entry<T> {
     sa: SaRef,
 }
 
-/// Entries that stay in the first-level cache, with their windows and counters, next to packets and round keys.
+/// Up to this many entries fit in the first-level cache, with their windows and counters, next to packets and
+/// round keys.
 const CACHED: usize = 8;
 
-/// Entries that are made at a time. A table that grew as a whole would stand still while a hundred thousand SAs are copied.
+/// Entries that are allocated at a time. A table that grew as a whole would stall packets while a hundred
+/// thousand SAs are copied.
 const BLOCK: usize = 256;
 
 /// The table, in blocks that never move.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     blocks: Vec<Box<[Entry<T>; BLOCK]>>,
-    /// Places that were ever in use: all below this number.
+    /// Slots that were ever in use: all below this number.
     used: usize,
     free: Vec<SaRef>,
 }
@@ -63,14 +66,14 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Whether entries are so many that they, and what they point to, are worth prefetching: with few, all of it is in the
-    /// first-level cache, and a prefetch is an instruction for nothing.
+    /// Whether there are so many entries that they, and what they point to, are worth prefetching. A few stay
+    /// in the first-level cache, where a prefetch is a wasted instruction.
     #[inline]
     pub(crate) fn exceed_the_cache(&self) -> bool {
         self.used - self.free.len() > CACHED
     }
 
-    /// The handle that the next [`insert`](Self::insert) gives; `None` if 2^24 - 1 entries are in use.
+    /// Adds an entry and returns its handle; `None` if 2^24 - 1 entries are in use.
     pub(crate) fn insert(&mut self, value: T) -> Option<SaRef> {
         let sa = self.free.pop().or_else(|| self.grow())?;
         let entry = self.entry_mut(sa)?;
@@ -116,7 +119,7 @@ impl<T> Slots<T> {
         self.entry_mut(sa)?.value.as_mut()
     }
 
-    /// Asks for an entry's memory before it is needed.
+    /// Prefetches an entry.
     #[inline]
     pub(crate) fn prefetch(&self, sa: SaRef) {
         if let Some(block) = self.blocks.get(sa.slot() / BLOCK) {

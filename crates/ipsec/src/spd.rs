@@ -1,11 +1,12 @@
-//! The security policy database (RFC 4301 4.4.1): an ordered list of policies, of which the first that matches decides.
+//! The security policy database (RFC 4301 4.4.1): an ordered list of policies; the first that matches
+//! decides.
 
 use crate::pair::{Pair, PairPrefix};
 use crate::policy_table::{Answer, NONE, Slot, Table};
 use crate::selector::{Flow, PrefixLengths, Selector};
 use hashbrown::HashMap;
 
-/// The place of a tunnel in the worker's table of tunnels; it stays while the tunnel is unchanged.
+/// A tunnel's index in the worker's table of tunnels; it does not change while the tunnel is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelIndex(pub u32);
 
@@ -23,40 +24,41 @@ pub enum Action {
 /// One entry of the SPD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// What it applies to.
+    /// The packets that it applies to.
     pub selector: Selector,
-    /// What becomes of that.
+    /// What becomes of them.
     pub action: Action,
 }
 
-/// What the SPD says of a packet.
+/// The SPD's verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// This policy decides.
     Policy(Action),
-    /// No policy names it.
+    /// No policy matches it.
     NoPolicy,
-    /// It hides its protocol or its ports, and the first policy that concerns it asks for them.
+    /// It hides its protocol or its ports, and the first policy that concerns it depends on them.
     FieldsHidden,
 }
 
 /// Up to this many policies a scan is faster than hashing.
 const SCANNED: usize = 8;
 
-/// Tables whose memory is asked for ahead; most SPDs have one or two.
+/// Tables that are prefetched; most SPDs have one or two.
 const PREFETCHED: usize = 4;
 
 /// The ordered policies, with an index over them.
 ///
-/// Policies whose prefixes have the same lengths stand in one hash table (tuple space search, Srinivasan et al. 1999), so that the cost of
-/// a lookup grows with the number of different lengths, not with the number of policies.
+/// One hash table holds all policies whose prefixes have the same lengths (tuple space search, Srinivasan et
+/// al. 1999), so that the cost of a lookup grows with the number of different lengths, not with the number of
+/// policies.
 #[derive(Debug, Default)]
 pub struct Spd {
     policies: Vec<Policy>,
-    /// Of a short list, what each policy says of IPv4 packets.
+    /// For a short list: each policy's answer for IPv4 packets.
     pairs: Vec<(PairPrefix, Answer)>,
     tables: Vec<Table>,
-    /// The next policy with the same prefixes, for each policy; [`NONE`] behind the last.
+    /// For each policy, the next one with the same prefixes; [`NONE`] after the last.
     next: Vec<u32>,
 }
 
@@ -99,7 +101,7 @@ impl Spd {
         &self.policies
     }
 
-    /// Asks for the memory that [`verdict`](Self::verdict) will need for a flow between these addresses.
+    /// Prefetches what [`verdict`](Self::verdict) will need for a flow between these addresses.
     #[inline]
     pub(crate) fn prefetch(&self, local: u128, remote: u128) {
         for table in self.tables.iter().take(PREFETCHED) {
@@ -115,7 +117,7 @@ impl Spd {
         }
     }
 
-    /// Whether the memory of a verdict is worth asking for ahead.
+    /// Whether prefetching for a verdict is worthwhile.
     #[must_use]
     #[inline]
     pub fn is_indexed(&self) -> bool {
@@ -179,8 +181,9 @@ impl Spd {
         })
     }
 
-    /// The first policy that selects `flow`, and its place in the order. For a flow that hides its protocol or ports it may be one that would
-    /// select it if these were right: passing that over could send in clear what the rest of the datagram has protected (RFC 4301 7.4).
+    /// The first policy that selects `flow`, and its index in the order. For a flow that hides its protocol
+    /// or ports, this may be a policy that only might select it: to skip that one could send in clear what it
+    /// protects in the rest of the datagram (RFC 4301 7.4).
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         if self.is_indexed() {
@@ -190,7 +193,7 @@ impl Spd {
         self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow))
     }
 
-    /// The slot of the first policy that concerns the flow: `policy` is that policy's place.
+    /// The slot of the first policy that concerns the flow; its `policy` is that policy's index.
     #[inline]
     fn best_slot(&self, flow: &Flow) -> Option<Slot> {
         let mut best: Option<Slot> = None;
@@ -206,7 +209,7 @@ impl Spd {
         best
     }
 
-    /// The first of the policies that share a slot's prefixes that concerns the flow.
+    /// Of the policies that share a slot's prefixes, the first that concerns the flow.
     #[inline]
     fn settle(&self, mut slot: Slot, flow: &Flow) -> Option<Slot> {
         if slot.answer() != Answer::ASK {
@@ -219,8 +222,8 @@ impl Spd {
     }
 }
 
-/// The answer of the first policy that any of `tables` has for two IPv4 addresses; [`Answer::ASK`] where it asks for more than
-/// addresses, or may be in a table for both versions.
+/// The answer for two IPv4 addresses of the first policy in any of `tables`; [`Answer::ASK`] if that policy
+/// depends on more than addresses, or may be in a table for both versions.
 #[inline(never)]
 fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
     let mut first: Option<Slot> = None;
@@ -295,7 +298,7 @@ mod tests {
         )
     }
 
-    /// Many policies whose prefixes have the same lengths, some of which ask for ports.
+    /// Many policies whose prefixes have the same lengths; some of them depend on ports.
     fn one_shape() -> impl Strategy<Value = Vec<Policy>> {
         let prefix = |bits: u32| Prefix::new(IpAddr::V4(bits.into()), 31).unwrap();
         let policy = (0..4u32, 0..4u32, 0..4u8, policy()).prop_map(move |(local, remote, asks, other)| {
@@ -386,7 +389,7 @@ mod tests {
             flows in prop::collection::vec(flow(), 50),
         ) {
             let spd = Spd::new(policies.clone());
-            // A prefix of both versions is looked for by a hash, after which the policy itself is asked.
+            // Prefixes of both versions are looked up by a hash, after which the policy itself is matched.
             let is_by_address =
                 |s: &Selector| s.is_by_address_alone() && (policies.len() <= SCANNED || s.local != Prefix::ANY && s.remote != Prefix::ANY);
             let all_by_address = policies.iter().all(|policy| is_by_address(&policy.selector));

@@ -1,19 +1,20 @@
-//! From the SPI of an arriving packet to its SA (RFC 4301 4.4.2).
+//! From the SPI of an inbound packet to its SA (RFC 4301 4.4.2).
 
 use crate::slots::SaRef;
 
-/// Fibonacci hashing: the high bits of the product are well spread even for SPIs that are given out in turn.
+/// Fibonacci hashing: the high bits of the product are well spread even for SPIs that are assigned in
+/// sequence.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 const SMALLEST: usize = 16;
 
-/// Places of an outgrown table that each insertion moves on: it is empty long before its successor is half full.
+/// Slots of an outgrown table that each insertion moves: it is empty long before its successor is half full.
 const MOVED_AT_A_TIME: usize = 64;
 
 /// SPIs and the SAs they name: open addressing with linear probing, at most half full, eight bytes an entry.
 ///
-/// Only who configures tunnels chooses what is in the table, so that no arriving packet can make it slow. It grows a few places with
-/// each insertion, so that no packet waits while a hundred thousand move: until all have, look-ups that find nothing also ask the outgrown
-/// table.
+/// Only the operator's tunnels are in the table, so no arriving packet can make it slow. It grows
+/// incrementally, a few slots with each insertion, so that no packet waits while a hundred thousand entries
+/// move: until all have moved, lookups that find nothing also search the outgrown table.
 #[derive(Debug)]
 pub(crate) struct SpiTable {
     places: Places,
@@ -21,17 +22,18 @@ pub(crate) struct SpiTable {
     used: usize,
 }
 
-/// A power of two of places: SPI and the bits of a name. SPI 0 marks a free one: it never names an SA (RFC 4303 2.1).
+/// A power of two of slots: SPI and the bits of a handle. SPI 0 marks a free slot: it never names an SA (RFC
+/// 4303 2.1).
 ///
-/// Plain numbers, because zeroed memory of any size is there at once.
+/// Plain numbers, because the system provides zeroed memory of any size at once.
 #[derive(Debug)]
 struct Places(Box<[(u32, u32)]>);
 
-/// What the table was before it grew. Its places stay as they are: only the names of SPIs that go are struck out.
+/// The table before it grew. Its slots stay in place: only the handles of removed SPIs are struck out.
 #[derive(Debug)]
 struct Outgrown {
     places: Places,
-    /// Places below have moved.
+    /// Slots below this one have moved.
     moved: usize,
 }
 
@@ -50,7 +52,7 @@ impl Places {
         self.0.len() - 1
     }
 
-    /// The place of an SPI, which is not 0.
+    /// The slot of an SPI, which is not 0.
     #[inline(always)]
     fn find(&self, spi: u32) -> Option<usize> {
         let mut at = self.home(spi);
@@ -67,7 +69,7 @@ impl Places {
         }
     }
 
-    /// Puts an SPI in its place; `true` if it is new.
+    /// Puts an SPI in its slot; `true` if it is new.
     fn put(&mut self, spi: u32, sa: SaRef) -> bool {
         let mask = self.mask();
         let mut at = self.home(spi);
@@ -79,10 +81,11 @@ impl Places {
         is_new
     }
 
-    /// Frees a place.
+    /// Frees a slot.
     fn close(&mut self, mut hole: usize) {
         let mask = self.mask();
-        // What stands behind moves up, unless it would then stand before its home (Knuth, volume 3, 6.4, algorithm R).
+        // Later entries move up, unless they would then come before their home (Knuth, volume 3, 6.4,
+        // algorithm R).
         let mut next = hole;
         loop {
             next = (next + 1) & mask;
@@ -121,7 +124,7 @@ impl SpiTable {
         }
     }
 
-    /// Names an SA by an SPI other than 0; whatever the SPI named before is forgotten.
+    /// Maps an SPI other than 0 to an SA, in place of an earlier one.
     pub(crate) fn insert(&mut self, spi: u32, sa: SaRef) {
         assert_ne!(spi, 0, "SPI 0 names no SA");
         self.move_some();
@@ -134,13 +137,13 @@ impl SpiTable {
         self.used += usize::from(self.places.put(spi, sa));
     }
 
-    /// Moves a few places of the outgrown table.
+    /// Moves a few slots of the outgrown table.
     fn move_some(&mut self) {
         let Some(outgrown) = &mut self.outgrown else { return };
         let end = (outgrown.moved + MOVED_AT_A_TIME).min(outgrown.places.0.len());
         for &(spi, bits) in &outgrown.places.0[outgrown.moved..end] {
             let sa = SaRef::from_bits(bits);
-            // What was inserted since is newer.
+            // Entries that were inserted since are newer.
             if spi != 0 && sa != SaRef::NOBODY && self.places.find(spi).is_none() {
                 self.used += usize::from(self.places.put(spi, sa));
             }
@@ -151,7 +154,7 @@ impl SpiTable {
         }
     }
 
-    /// Forgets an SPI.
+    /// Removes an SPI.
     pub(crate) fn remove(&mut self, spi: u32) {
         assert_ne!(spi, 0, "SPI 0 names no SA");
         if let Some(place) = self.places.find(spi) {
@@ -215,7 +218,7 @@ mod tests {
             grown += u32::from(table.outgrown.is_some());
             assert!(table.used * 2 <= table.places.0.len());
             if spi % 3 == 0 {
-                // One of every age; some of them more than once, and some come again.
+                // SPIs of every age; some are removed more than once, and some are inserted again.
                 let gone = 1 + spi.wrapping_mul(7919) % spi;
                 table.remove(gone);
                 model.remove(&gone);

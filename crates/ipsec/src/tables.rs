@@ -21,7 +21,7 @@ use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::Version;
 use testudo_wire::udp::UDP_HEADER_BYTES;
 
-/// The longest datagram that an IPv4 length field can tell, in bytes.
+/// The longest datagram that an IPv4 length field allows, in bytes.
 const MAX_DATAGRAM: usize = 65_535;
 
 /// A tunnel could not be installed.
@@ -35,12 +35,12 @@ pub enum InstallError {
         /// The SPI.
         spi: u32,
     },
-    /// The place is taken by another tunnel.
+    /// Another tunnel has this index.
     #[error("tunnel {tunnel}: its place {place} is in use")]
     PlaceInUse {
         /// The tunnel that was to be installed.
         tunnel: Arc<str>,
-        /// The place.
+        /// The index.
         place: u32,
     },
     /// 2^24 SAs are installed.
@@ -51,27 +51,28 @@ pub enum InstallError {
     },
 }
 
-/// Where a tunnel's SAs were installed, and the counters they share with other threads.
+/// The handles of a tunnel's SAs, and the counters that they share with other threads.
 #[derive(Debug, Clone)]
 pub struct Installed {
     /// The SA towards the peer.
     pub outbound: SaRef,
     /// The SA from the peer.
     pub inbound: SaRef,
-    /// What the outbound SA counts.
+    /// The counters of the outbound SA.
     pub outbound_counters: Arc<SaCounters>,
-    /// What the inbound SA counts.
+    /// The counters of the inbound SA.
     pub inbound_counters: Arc<SaCounters>,
 }
 
-/// The protocol state of one worker, and the functions of the data path over it (modules `outbound` and `inbound`).
+/// The protocol state of one worker, and the data path functions over it (modules `outbound` and `inbound`).
 ///
-/// Engines and ports are not part of it: it takes packets, makes jobs, and takes jobs that ended.
+/// Engines and ports are not part of it: it takes packets, makes jobs, and takes completed jobs.
 #[derive(Debug, Default)]
 pub struct Ipsec {
     pub(crate) spd: Arc<Spd>,
     pub(crate) tunnels: Vec<Option<Tunnel>>,
-    /// The SA towards the peer of each tunnel, by the tunnel's place: all that a packet needs of a tunnel, close together.
+    /// The SA towards the peer of each tunnel, by the tunnel's index: all that a packet needs of a tunnel,
+    /// close together.
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
@@ -103,12 +104,12 @@ impl Ipsec {
         &self.spd
     }
 
-    /// Puts other policies in force. Packets seen from now on meet these.
+    /// Puts other policies in force for all later packets.
     pub fn replace_policies(&mut self, spd: Arc<Spd>) {
         self.spd = spd;
     }
 
-    /// Installs a tunnel at its place, with empty counters and an empty replay window.
+    /// Installs a tunnel at its index, with empty counters and an empty replay window.
     ///
     /// # Errors
     /// [`InstallError`]; then nothing is installed.
@@ -149,8 +150,9 @@ impl Ipsec {
         Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
     }
 
-    /// Removes a tunnel. Jobs of its SAs that are under way end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown).
-    /// Returns where its SAs stood; `None` if there is no such tunnel.
+    /// Removes a tunnel. Jobs of its SAs that are in flight end as
+    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns the handles of its SAs; `None` if
+    /// there is no such tunnel.
     pub fn remove(&mut self, index: TunnelIndex) -> Option<(SaRef, SaRef)> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
         self.outbound_of[index.0 as usize] = None;
@@ -163,7 +165,7 @@ impl Ipsec {
         Some((tunnel.outbound, tunnel.inbound))
     }
 
-    /// Replaces the selectors that packets out of a tunnel are checked against, while its SAs go on.
+    /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
     pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
             if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
@@ -173,14 +175,14 @@ impl Ipsec {
         }
     }
 
-    /// The replay window of a tunnel as bytes, to be kept over a restart.
+    /// The replay window of a tunnel as bytes, to be saved over a restart.
     #[must_use]
     pub fn save_window(&self, index: TunnelIndex) -> Option<Vec<u8>> {
         let tunnel = self.tunnel(index)?;
         Some(self.inbound.get(tunnel.inbound)?.window.save())
     }
 
-    /// Takes a saved replay window up again; `false` if there is no such tunnel or the bytes are no window.
+    /// Restores a saved replay window; `false` if there is no such tunnel or the bytes are no window.
     #[must_use]
     pub fn restore_window(&mut self, index: TunnelIndex, bytes: &[u8]) -> bool {
         let Some(inbound) = self.tunnel(index).map(|t| t.inbound) else { return false };
@@ -192,7 +194,7 @@ impl Ipsec {
         is_restored
     }
 
-    /// What the operator should hear of since this was last called.
+    /// Events for the operator since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

@@ -1,4 +1,4 @@
-//! The outer headers of a tunnel, made once and stamped on every packet.
+//! The outer headers of a tunnel, made once and copied to every packet.
 
 use crate::tunnel::{Encapsulation, Endpoints};
 use testudo_wire::esp::ESP_HEADER_BYTES;
@@ -19,12 +19,13 @@ pub enum Dscp {
     Fixed(u8),
 }
 
-/// Bytes of the block that holds a tunnel's headers: IPv6 40, UDP 8 and ESP 8, and what is left of a cache line.
+/// Bytes of the block that holds a tunnel's headers: IPv6 40, UDP 8, ESP 8, and the rest of a cache line.
 pub(crate) const BLOCK_BYTES: usize = 64;
-/// Where the ESP header stands in the block: at its end.
+/// Where the ESP header is in the block: at its end.
 const ESP_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES;
 
-/// All headers of an SA's packets before the IV, made once: what differs from packet to packet is patched in.
+/// All headers of an SA's packets before the IV, made once: the fields that differ from packet to packet are
+/// patched.
 ///
 /// ```text
 ///   0                                    56          64
@@ -34,18 +35,19 @@ const ESP_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES;
 #[repr(C)]
 pub(crate) struct OuterTemplate {
     block: [u8; BLOCK_BYTES],
-    /// Of IPv4: what a packet's length and class are added to for the complement of the checksum, as one's complement sums of words as they
-    /// stand in memory, below 2^17. Of IPv6 it means nothing.
+    /// For IPv4, the constant part of the checksum's complement, to which a packet's length and class are
+    /// added: one's complement sums of words in memory order, below 2^17, so that two more words cannot
+    /// overflow. Unused for IPv6.
     sum: u32,
     /// Where the IP header starts in the block.
     ip_at: u8,
     headers: Headers,
     class: Class,
-    /// What the block was made of, for datagrams that are not ESP.
+    /// The parts that the block was made from, for datagrams that are not ESP.
     parts: Box<Parts>,
 }
 
-/// Which headers stand before the ESP header.
+/// The headers before the ESP header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Headers {
     V4,
@@ -54,7 +56,8 @@ pub(crate) enum Headers {
     V6Udp,
 }
 
-/// What the outer traffic class takes from the inner one, and what it has of its own: ECN is copied in any case (RFC 6040 4.1, normal mode).
+/// The bits of the outer traffic class that come from the inner one, and those of its own. ECN is always
+/// copied (RFC 6040 4.1, normal mode).
 #[derive(Debug, Clone, Copy)]
 struct Class {
     copied: u8,
@@ -96,7 +99,8 @@ impl OuterTemplate {
             protocol: if udp.is_some() { protocol::UDP } else { protocol::ESP },
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
-            // What does not fit is fragmented before encryption; outer fragments would only cost the peer reassembly.
+            // Packets that are too long are fragmented before encryption; outer fragments would only cost the
+            // peer reassembly.
             dont_fragment: true,
         };
         let version = Version::of(endpoints.local);
@@ -113,7 +117,7 @@ impl OuterTemplate {
         parts.write(&mut block[ip_at..ESP_AT], bytes, 0).ok()?;
         block[ESP_AT..ESP_AT + 4].copy_from_slice(&spi.to_be_bytes());
         let word = |at: usize| u32::from(u16::from_ne_bytes([block[ip_at + at], block[ip_at + at + 1]]));
-        // Less the template's own checksum and length; its class is 0 (RFC 1624).
+        // Without the template's own checksum and length; its class is 0 (RFC 1624).
         let sum = (0xFFFF - word(10)) + (0xFFFF - word(2));
         Some(Self { block, sum, ip_at: u8::try_from(ip_at).ok()?, headers, class: dscp.into(), parts })
     }
@@ -129,11 +133,12 @@ impl OuterTemplate {
         self.headers
     }
 
-    /// Writes all headers to the end of `out`, for a datagram of `total_bytes` that carries a packet of this traffic class under this
-    /// number. The bytes of `out` before the headers are overwritten too. `V6` and `UDP` say which [`headers`](Self::headers) these are: whoever
-    /// writes many looks once.
+    /// Writes all headers to the end of `out`, for a datagram of `total_bytes` that carries a packet of this
+    /// traffic class under this number. The bytes of `out` before the headers are overwritten too. `V6` and
+    /// `UDP` say which [`headers`](Self::headers) these are, so that a caller's loop tests that once.
     ///
-    /// The block is stored whole and then patched: nothing here loads what was stored in smaller pieces a moment ago.
+    /// The block is stored whole and then patched, so that no load here covers several recent narrow stores,
+    /// which would fail store-to-load forwarding.
     #[inline(always)]
     pub(crate) fn stamp<const V6: bool, const UDP: bool>(
         &self,
@@ -165,7 +170,7 @@ impl OuterTemplate {
         }
     }
 
-    /// The checksum of IPv4's header, mended for length and class (RFC 1624), as it stands in memory.
+    /// The IPv4 header's checksum in memory order, updated for length and class (RFC 1624).
     #[inline(always)]
     fn checksum(&self, length: [u8; 2], class: u8) -> u16 {
         let sum =
@@ -210,7 +215,7 @@ mod tests {
     use super::*;
     use std::net::IpAddr;
 
-    /// Against the writers of whole headers, for every layout, class and a spread of lengths.
+    /// Compares with the writers of whole headers, for every layout and class and a spread of lengths.
     #[test]
     fn a_stamped_header_is_the_one_that_is_written_field_by_field() {
         let pairs: [(IpAddr, IpAddr); 2] = [

@@ -1,4 +1,4 @@
-//! What a tunnel is made of: one SA each way, and what both share.
+//! The parameters of a tunnel: one SA each way, and what both share.
 
 use crate::lifetime::{Lifetime, Spent};
 use crate::selector::Selector;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
 
-/// How ESP travels.
+/// How ESP is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
     /// As IP protocol 50 (RFC 4303).
@@ -18,7 +18,7 @@ pub enum Encapsulation {
     EspInUdp {
         /// Our port.
         local_port: u16,
-        /// The peer's port; where its address is learned, so is its port.
+        /// The peer's port; it is learned together with the peer's address.
         remote_port: u16,
     },
 }
@@ -30,11 +30,11 @@ pub struct Endpoints {
     pub local: IpAddr,
     /// The peer's address; `None` while it is to be learned from authentic packets.
     pub remote: Option<IpAddr>,
-    /// How ESP travels between them.
+    /// How ESP is carried between them.
     pub encapsulation: Encapsulation,
 }
 
-/// What one SA is made of.
+/// The parameters of one SA.
 #[derive(Debug, Clone)]
 pub struct SaParameters {
     /// Security parameters index.
@@ -43,18 +43,19 @@ pub struct SaParameters {
     pub salt: [u8; 4],
     /// Its limits.
     pub lifetime: Lifetime,
-    /// What its key has used of them before.
+    /// How much of them its key has used before.
     pub spent: Spent,
 }
 
-/// What a tunnel is made of. Keys are not part of it: engines hold them.
+/// The parameters of a tunnel. Keys are not part of them: engines hold them.
 #[derive(Debug, Clone)]
 pub struct TunnelParameters {
     /// Name in configuration, tables and metrics.
     pub name: Arc<str>,
     /// The outer ends.
     pub endpoints: Endpoints,
-    /// Follow the peer to the address that its newest authentic packet came from, once it was silent for a second where it was.
+    /// Follow the peer to the source of its newest authentic packet, once it has been silent for a second at
+    /// its current address.
     pub learn_remote: bool,
     /// Algorithms.
     pub suite: Suite,
@@ -68,7 +69,7 @@ pub struct TunnelParameters {
     pub path_mtu: usize,
     /// After this time without a packet, a NAT keepalive is sent; `None` for never.
     pub keepalive: Option<Duration>,
-    /// What may come through the tunnel: the selectors of the policies that name it.
+    /// The packets that may come through the tunnel: the selectors of the policies that name it.
     pub selectors: Arc<[Selector]>,
     /// From us to the peer.
     pub outbound: SaParameters,
@@ -76,7 +77,7 @@ pub struct TunnelParameters {
     pub inbound: SaParameters,
     /// First sequence number to send.
     pub first_sequence: u64,
-    /// Where the numbers from there on are leased.
+    /// The lease of the numbers from there on.
     pub lease: Arc<Lease>,
     /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give the same IVs.
     pub iv_mask: u64,

@@ -4,7 +4,8 @@ use hashbrown::HashMap;
 
 const WORDS: usize = (1 << 16) / 64;
 
-/// UDP ports with the number of tunnels that use each. Asking is one load: every datagram in UDP is asked about.
+/// UDP ports, with a reference count of the tunnels that use each. A lookup is one load, since every UDP
+/// datagram needs one.
 #[derive(Debug)]
 pub(crate) struct UdpPorts {
     users: HashMap<u16, u32, foldhash::fast::RandomState>,
@@ -25,14 +26,14 @@ impl UdpPorts {
         self.bits[word] & bit != 0
     }
 
-    /// One tunnel more uses the port.
+    /// Adds a reference to the port.
     pub(crate) fn add(&mut self, port: u16) {
         *self.users.entry(port).or_default() += 1;
         let (word, bit) = place(port);
         self.bits[word] |= bit;
     }
 
-    /// One tunnel less uses the port.
+    /// Drops a reference to the port.
     pub(crate) fn unref(&mut self, port: u16) {
         let Some(users) = self.users.get_mut(&port) else { return };
         *users -= 1;
