@@ -1,8 +1,10 @@
-//! Which packets of a batch may leave as one super-frame, and the header of the whole: pure functions on bytes.
+//! Which packets of a batch may leave as one super-frame, and that super-frame's headers: pure functions on
+//! bytes.
 //!
-//! The rules are those of Linux' GRO, so that cutting the super-frame again gives the same packets: one flow, contiguous sequence numbers,
-//! equal payload sizes but for a shorter last, and headers that differ in nothing but length, identification, sequence number,
-//! checksum and the last one's PSH. Checksums are verified before joining, because the super-frame vouches for them.
+//! The rules are those of Linux' GRO, so that cutting the super-frame again gives the same packets: one flow,
+//! contiguous sequence numbers, equal payload sizes except for a shorter last one, and headers that differ
+//! only in length, identification, sequence number, checksum and the last one's PSH. Checksums are verified
+//! before joining, because the super-frame vouches for them.
 
 use crate::split::{TCP_CHECKSUM_AT, UDP_CHECKSUM_AT, pseudo_header_sum, transport_sum, write_ipv4_checksum};
 use crate::vnet::{Gso, NEEDS_CHECKSUM, VnetHeader};
@@ -36,7 +38,7 @@ pub struct Group {
     verified: bool,
 }
 
-/// What a packet must look like to be joined with others.
+/// The properties that packets need to share if they are to be joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     gso: Gso,
@@ -50,23 +52,24 @@ struct Shape {
 /// The headers of a super-frame.
 #[derive(Debug, Clone)]
 pub struct JoinedHeader {
-    /// What stands before the frame.
+    /// The vnet header before the frame.
     pub vnet: VnetHeader,
     bytes: [u8; MAX_HEADER_BYTES],
     header_bytes: usize,
 }
 
 impl JoinedHeader {
-    /// IP and transport header, for all the payloads behind them.
+    /// IP and transport header, for all the payloads that follow.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.header_bytes]
     }
 }
 
-/// Distributes the packets of a batch over groups, to be sent in the order of the list; every packet is in exactly one. Packets of one
-/// flow keep their order. `udp` says whether UDP may be joined (USO). Packets behind the first 64 are not looked at. The list, whose former
-/// content goes, is filled where it stands: it has thousands of bytes.
+/// Distributes the packets of a batch over groups, to be sent in the order of the list; every packet is in
+/// exactly one. Packets of one flow keep their order. `udp` says whether UDP may be joined (USO). Packets
+/// after the first 64 are ignored. The list is cleared and filled in place, not returned: it has thousands of
+/// bytes.
 pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]>, udp: bool, groups: &mut Groups) {
     groups.clear();
     let mut all: ArrayVec<&[u8], BATCH_SIZE> = ArrayVec::new();
@@ -75,7 +78,7 @@ pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]>, udp: bool, groups: &mut
     for (index, packet) in all.iter().enumerate() {
         oldest_open = oldest_open.max(groups.len().saturating_sub(OPEN_GROUPS));
         let shape = Shape::of(packet, udp);
-        // Most packets follow one of their flow; headers that agree are those of one flow.
+        // Most packets follow one of their own flow; packets whose headers agree are of one flow.
         if let Some(shape) = shape
             && let Some(group) = groups.last_mut().filter(|group| group.open)
             && group.joins(packet, &shape, &all)
@@ -101,12 +104,12 @@ pub fn plan<'a>(packets: impl Iterator<Item = &'a [u8]>, udp: bool, groups: &mut
     }
 }
 
-/// Whether the packet's flow can be told from its first bytes, so that only that flow must wait for it.
+/// Whether the packet's first bytes tell its flow, so that only that flow must wait for it.
 fn may_share_a_flow(packet: &[u8], shape: Option<&Shape>) -> bool {
     shape.is_some() || flow_of(packet).is_some()
 }
 
-/// Addresses and ports, where they stand in a plain header.
+/// Addresses and ports, at their offsets in a plain header.
 fn flow_of(packet: &[u8]) -> Option<(&[u8], &[u8], u8)> {
     let (addresses, transport_at, transport) = match packet.first()? {
         0x45 => {
@@ -129,7 +132,7 @@ fn flow_of(packet: &[u8]) -> Option<(&[u8], &[u8], u8)> {
 }
 
 impl Shape {
-    /// The packet's shape; `None` if it must leave alone.
+    /// The packet's shape; `None` if it cannot be joined.
     fn of(packet: &[u8], udp: bool) -> Option<Self> {
         let (addresses, _, transport) = flow_of(packet)?;
         let is_v4 = addresses.len() == 8;
@@ -204,7 +207,7 @@ impl Group {
         self.open = !shape.push && !is_short;
     }
 
-    /// Whether one more packet like its first could join.
+    /// Whether another packet like its first could join.
     pub(crate) fn may_grow(&self) -> bool {
         let room = |own: &Shape| own.header_bytes + self.payload_bytes + own.payload_bytes <= MAX_FRAME_BYTES;
         self.open && self.shape.as_ref().is_some_and(room)
@@ -218,7 +221,8 @@ impl Group {
         flow_of(packet).is_some_and(|flow| flow_of(self.first(all)) == Some(flow))
     }
 
-    /// Whether `packet`, of the same flow, may be the next member. It remembers that the first one's checksum was verified.
+    /// Whether `packet`, of the same flow, may be the next member. Remembers that the first one's checksum
+    /// was verified.
     fn joins(&mut self, packet: &[u8], shape: &Shape, all: &[&[u8]]) -> bool {
         let Some(own) = self.shape else { return false };
         let first = self.first(all);
@@ -234,8 +238,8 @@ impl Group {
         self.verified && shape.has_valid_checksum(packet)
     }
 
-    /// The headers of the super-frame that the members make, whose first packet is `first` and last is `last`; `None` for a packet that
-    /// leaves alone and as it is.
+    /// The headers of the members' super-frame, whose first packet is `first` and last is `last`; `None` for
+    /// a packet that leaves alone and unchanged.
     #[must_use]
     pub fn joined_header(&self, first: &[u8], last: &[u8]) -> Option<JoinedHeader> {
         let shape = self.shape.filter(|_| self.members.len() > 1)?;
@@ -277,7 +281,7 @@ impl Group {
         Some(JoinedHeader { vnet, bytes, header_bytes: shape.header_bytes })
     }
 
-    /// Bytes of headers that each member but the first leaves away.
+    /// Bytes of headers that each member but the first omits.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         self.shape.map_or(0, |shape| shape.header_bytes)
@@ -289,7 +293,8 @@ fn next_sequence(shape: &Shape) -> u32 {
     shape.sequence.wrapping_add(u32::try_from(shape.payload_bytes).unwrap_or(0))
 }
 
-/// Whether `packet`, to be member number `position`, has the header of `first` in all that cutting would copy.
+/// Whether `packet`, as member number `position`, agrees with the header of `first` in all that cutting would
+/// copy.
 fn headers_agree(shape: &Shape, position: usize, first: &[u8], packet: &[u8]) -> bool {
     let same = |from: usize, to: usize| first[from..to] == packet[from..to];
     let ip_agrees = if shape.transport_at == IPV4_HEADER_BYTES {
@@ -311,7 +316,8 @@ fn headers_agree(shape: &Shape, position: usize, first: &[u8], packet: &[u8]) ->
         }
 }
 
-/// Identifications count up as cutting makes them; with DF they mean nothing (RFC 6864 4.1) and may be anything.
+/// Identifications must count up as cutting makes them; with DF they mean nothing (RFC 6864 4.1) and may be
+/// anything.
 fn identifications_agree(position: usize, first: &[u8], packet: &[u8]) -> bool {
     let dont_fragment = first[6] & 0x40 != 0;
     let id = |p: &[u8]| u16::from_be_bytes([p[4], p[5]]);

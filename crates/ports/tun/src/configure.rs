@@ -23,7 +23,8 @@ const RTM_DELROUTE: u16 = 25;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// Duplicate address detection makes no sense on a point-to-point device, and would delay the first packet by a second.
+/// Duplicate address detection makes no sense on a point-to-point device, and would delay the first packet by
+/// a second.
 const IFA_F_NODAD: u8 = 0x02;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -61,7 +62,7 @@ impl Prefix {
         }
     }
 
-    /// The address with its host part zeroed, as routes want it.
+    /// The address with its host part zeroed, as routes need it.
     fn network(self) -> Self {
         let mut octets = self.octets();
         for (index, octet) in octets.iter_mut().enumerate() {
@@ -82,7 +83,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Sets MTU (bytes) and addresses of `interface`, takes it into operation, and routes `routes` into it.
+/// Sets MTU (bytes) and addresses of `interface`, brings it up, and routes `routes` into it.
 ///
 /// # Errors
 /// [`ConfigureError`] names the first step that the kernel refused; earlier steps stay done.
@@ -99,7 +100,8 @@ pub fn apply(
     routes.iter().try_for_each(|&route| session.add_route(route))
 }
 
-/// Gives `interface`, which was down and is up again, back its addresses and routes: all that can be had, and what failed.
+/// Restores the addresses and routes of `interface`, which was down and is up again: as many as possible.
+/// Returns what failed.
 #[must_use]
 pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<ConfigureError> {
     let mut session = match Session::open(interface) {
@@ -109,14 +111,14 @@ pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<
     let mut failures: Vec<_> =
         addresses.iter().filter_map(|&address| session.add_address(address).err()).collect();
     for &route in routes {
-        // One that somebody else has brought back already is ours all the same; another interface's is an error.
+        // A route of ours that somebody has restored already is no error; one through another interface is.
         let _ = session.remove_route(route);
         failures.extend(session.add_route(route).err());
     }
     failures
 }
 
-/// Adds an address; one that is there already stays.
+/// Adds an address; one that exists already stays.
 ///
 /// # Errors
 /// [`ConfigureError`] with what the kernel said.
@@ -132,7 +134,8 @@ pub fn remove_address(interface: &str, address: Prefix) -> Result<(), ConfigureE
     Session::open(interface)?.remove_address(address)
 }
 
-/// Routes `destination` into `interface`. A route that exists, here or through another interface, is never replaced.
+/// Routes `destination` into `interface`. A route that exists, here or through another interface, is never
+/// replaced.
 ///
 /// # Errors
 /// [`ConfigureError`] with what the kernel said.
@@ -156,7 +159,7 @@ pub fn set_mtu(interface: &str, mtu: u32) -> Result<(), ConfigureError> {
     Session::open(interface)?.set_mtu(mtu)
 }
 
-/// A netlink socket and the interface that is worked on.
+/// A netlink socket and the interface to configure.
 struct Session<'a> {
     netlink: Netlink,
     interface: &'a str,

@@ -1,4 +1,5 @@
-//! The TUN device node: ioctl(2) calls and the descriptor that they give. The only unsafe code of this crate.
+//! The TUN device node: ioctl(2) calls and the descriptor that they configure. The only unsafe code of this
+//! crate.
 
 use crate::error::OpenError;
 use crate::vnet::VNET_HEADER_BYTES;
@@ -10,18 +11,20 @@ const NODE: &str = "/dev/net/tun";
 /// `IFNAMSIZ` without the terminating zero.
 const MAX_NAME_BYTES: usize = 15;
 
-/// What the kernel agreed to leave to us.
+/// The offloads that the kernel agreed to leave to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offloads {
-    /// TCP super-frames, IPv4 and IPv6. Without them, packets come one by one.
+    /// TCP super-frames, IPv4 and IPv6. Without them, packets arrive one by one.
     pub tcp: bool,
     /// UDP super-frames (USO), from Linux 6.2.
     pub udp: bool,
 }
 
-/// A queue of frames, each with its [`VnetHeader`](crate::vnet::VnetHeader) before it: the kernel's, or a twin in memory.
+/// A queue of frames, each preceded by its [`VnetHeader`](crate::vnet::VnetHeader): the kernel's, or a fake
+/// in memory.
 pub trait FrameDevice: Send {
-    /// Reads one frame, scattered over `slices` as readv(2) does; returns its bytes. `WouldBlock` if there is none now.
+    /// Reads one frame, scattered over `slices` as readv(2) does, and returns its bytes. `WouldBlock` if
+    /// there is none now.
     ///
     /// # Errors
     /// Those of readv(2).
@@ -33,10 +36,10 @@ pub trait FrameDevice: Send {
     /// Those of writev(2).
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// What the other side leaves to us.
+    /// The offloads that the other side leaves to us.
     fn offloads(&self) -> Offloads;
 
-    /// What to wait for frames on; `None` where there is nothing to wait for.
+    /// The descriptor to wait on for frames; `None` if there is nothing to wait for.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -118,16 +121,18 @@ fn attach(file: BorrowedFd<'_>, name: &str, multi_queue: bool) -> io::Result<()>
     let flags = libc::c_short::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut request =
         libc::ifreq { ifr_name: request_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-    // SAFETY: neither the standard library nor rustix has this call. The descriptor is open for the borrow's lifetime, and TUNSETIFF
-    // reads and writes one `ifreq`, which `request` is, alive and exclusively ours during the call.
+    // SAFETY: neither the standard library nor rustix has this call. The descriptor is open for the borrow's
+    // lifetime, and TUNSETIFF reads and writes one `ifreq`, which `request` is, alive and exclusively ours
+    // during the call.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     checked(status)
 }
 
-/// Asks for as much as the kernel knows, from the most to the least.
+/// Requests all offloads that the kernel supports, from the most to the least.
 fn negotiate(file: BorrowedFd<'_>) -> io::Result<Offloads> {
     let size = libc::c_int::try_from(VNET_HEADER_BYTES).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETVNETHDRSZ reads one int, which `size` is, alive during the call.
+    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETVNETHDRSZ reads one int, which `size`
+    // is, alive during the call.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
@@ -145,7 +150,8 @@ fn negotiate(file: BorrowedFd<'_>) -> io::Result<Offloads> {
 }
 
 fn set_offload(file: BorrowedFd<'_>, wanted: libc::c_uint) -> io::Result<()> {
-    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETOFFLOAD takes its argument by value: no memory is passed.
+    // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETOFFLOAD takes its argument by value:
+    // no memory is passed.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(wanted)) })
 }
 

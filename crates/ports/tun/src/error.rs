@@ -9,7 +9,7 @@ pub enum OpenError {
     /// The kernel cuts names at 15 bytes.
     #[error("'{name}' is no interface name: use 1 to 15 letters, digits, hyphens or underscores")]
     Name {
-        /// The name as it was given.
+        /// The requested name.
         name: String,
     },
     /// There is no `/dev/net/tun`.
@@ -17,20 +17,20 @@ pub enum OpenError {
         "/dev/net/tun is missing: load the driver with `modprobe tun` as root (in a container, pass the device in)"
     )]
     NoDevice {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The device node or the interface may not be used.
+    /// Permission to use the device node or the interface is missing.
     #[error(
         "not permitted to {action}: this needs CAP_NET_ADMIN (run as root, or `setcap cap_net_admin,cap_net_raw+ep` the program)"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another program holds the interface.
+    /// Another program has the interface open.
     #[error(
         "the interface {name} is in use by another program (see `ip -details link show {name}`): stop it or choose another name"
     )]
@@ -38,7 +38,7 @@ pub enum OpenError {
         /// Name of the interface.
         name: String,
     },
-    /// An interface of this name exists and is no TUN device, or one with other properties.
+    /// An interface of this name exists that is no TUN device, or has other properties.
     #[error(
         "an interface {name} of another kind exists (see `ip -details link show {name}`): choose another name"
     )]
@@ -49,9 +49,9 @@ pub enum OpenError {
     /// Anything else that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -60,11 +60,11 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}: {source}{hint}")]
 pub struct ConfigureError {
-    /// What was tried.
+    /// The action that failed.
     pub action: String,
     /// What to do about it, with its punctuation; empty if that is not known.
     pub hint: String,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 

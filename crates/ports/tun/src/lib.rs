@@ -1,17 +1,19 @@
 //! The TUN port: IP packets to and from the kernel, 64 KiB at a time.
 //!
-//! The kernel's TCP hands a TUN device *super-frames*, up to 64 KiB behind one header with the request to cut them (TSO, and USO
-//! for UDP), and takes super-frames back. A [`TunPort`] cuts them into the packets that the tunnel carries, and builds
-//! them again on the way to the kernel, so that one system call moves some 45 packets:
+//! The kernel's TCP hands a TUN device *super-frames*, up to 64 KiB under one header with the request to cut
+//! them (TSO, and USO for UDP), and accepts super-frames back. A [`TunPort`] cuts them into the packets that
+//! the tunnel carries, and builds them again on the way to the kernel, so that one system call moves about 45
+//! packets:
 //!
 //! ```text
 //!           readv                    rx                                       tx                  writev
 //!   kernel ───────▶ [ H | payload ] ────▶ [H|p1] [H|p2] … [H|pn]     [H|p1] … [H|pn] ────▶ [ H | payload ] ──────▶ kernel
 //! ```
 //!
-//! Cutting costs no copy: the port guesses from the last super-frame where the next one will want to be cut, and gives `readv` one
-//! slice per segment, each behind room for its headers in a buffer of its own. A wrong guess costs one
-//! copy, never a packet. Building costs no copy either: `writev` gathers the payloads from where they are.
+//! Cutting needs no copy: the port predicts from the last super-frame how the next one will be cut, and gives
+//! `readv` one slice per segment, each after room for its headers in a buffer of its own. A wrong prediction
+//! costs one copy, never a packet. Building needs no copy either: `writev` gathers the payloads from where
+//! they are.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -21,10 +23,10 @@
 //! | [`configure`] | addresses, MTU and routes of the interface, by netlink |
 //! | [`LinkWatch`] | whether somebody takes the interface down or up |
 //!
-//! Rings of the FFI: `device` calls ioctl(2) and owns the descriptor; everything else is safe code on top of it.
+//! FFI layers: `device` calls ioctl(2) and owns the descriptor; everything else is safe code on top of it.
 //!
-//! Deliberately missing: TAP, persistent devices, UFO (Linux removed it), checksums left to the other side (the peer
-//! of a tunnel cannot know them).
+//! Deliberately missing: TAP, persistent devices, UFO (Linux removed it), checksums left to the other side
+//! (the peer of a tunnel cannot know them).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 

@@ -1,4 +1,4 @@
-//! A few messages of rtnetlink(7), each sent and awaited for its acknowledgment.
+//! A few rtnetlink(7) messages, each sent and awaited until acknowledged.
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 pub(crate) const HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 0x01;
-/// `RTMGRP_LINK`: what happens to interfaces.
+/// `RTMGRP_LINK`: changes of interfaces.
 const LINKS: u32 = 1;
-/// The longest message about an interface that is read whole; of a longer one the fixed part is enough.
+/// The longest message about an interface that is read whole; of a longer one the fixed part suffices.
 const DATAGRAM_BYTES: usize = 4096;
 const NLM_F_ACK: u16 = 0x04;
 /// Fail if it exists.
@@ -63,7 +63,7 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, answer: Box::new([0; DATAGRAM_BYTES]) })
     }
 
-    /// A socket that the kernel tells what happens to interfaces.
+    /// A socket on which the kernel reports changes of interfaces.
     pub(crate) fn of_links() -> io::Result<Self> {
         let netlink = Self::with(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         rustix::net::bind(&netlink.socket, &SocketAddrNetlink::new(0, LINKS))?;
@@ -91,7 +91,7 @@ impl Netlink {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
     }
 
-    /// Sends the message, and waits for nothing.
+    /// Sends the message without waiting.
     pub(crate) fn send(&mut self, message: Message) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = message.0;
@@ -103,7 +103,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sends the message and waits for the kernel's verdict, which it gives before sendto(2) returns.
+    /// Sends the message and waits for the kernel's answer, which comes before sendto(2) returns.
     pub(crate) fn request(&mut self, message: Message) -> io::Result<()> {
         self.send(message)?;
         loop {
@@ -115,12 +115,12 @@ impl Netlink {
     }
 }
 
-/// Other processes have port numbers.
+/// The kernel's port number is 0; other processes have others.
 fn is_kernel(from: Option<SocketAddrAny>) -> bool {
     from.and_then(|from| SocketAddrNetlink::try_from(from).ok()).is_some_and(|from| from.pid() == 0)
 }
 
-/// The verdict on request `sequence` in a datagram; `None` if it is about something else.
+/// The answer to request `sequence` in a datagram; `None` if the datagram is about something else.
 fn verdict(datagram: &[u8], sequence: u32) -> Option<io::Result<()>> {
     let header = datagram.first_chunk::<HEADER_BYTES>()?;
     let kind = u16::from_ne_bytes([header[4], header[5]]);

@@ -1,4 +1,5 @@
-//! Checksums of whole payloads with the widest vectors at hand: they cost as much as half the cryptography with narrow ones.
+//! Checksums of whole payloads, with the widest vectors available: with narrow ones they cost half as much as
+//! the cryptography.
 
 use testudo_wire::checksum::Sum;
 
@@ -7,8 +8,8 @@ pub(crate) fn add(sum: Sum, payload: &[u8]) -> Sum {
     #[cfg(target_arch = "x86_64")]
     {
         if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bw") {
-            // SAFETY: the processor has AVX512F and AVX512BW, as was just asked; the function needs nothing else. A safe call is not possible,
-            // since the compiler cannot know what was asked at run time.
+            // SAFETY: the processor has AVX512F and AVX512BW, as was just checked; the function needs nothing
+            // else. A safe call is impossible, since the compiler cannot see a check at run time.
             return sum.words(unsafe { sum_avx512(payload) });
         }
         if std::arch::is_x86_feature_detected!("avx2") {
@@ -26,8 +27,9 @@ fn add_avx2(sum: Sum, payload: &[u8]) -> Sum {
     sum.bytes(payload)
 }
 
-/// The sum of the payload's 32-bit words in native order, the last one filled up with zeroes. Two vectors a step, each with its own two
-/// accumulators: the compiler's own loop for these vectors takes a third longer, because it ends with a loop over single words.
+/// The sum of the payload's 32-bit words in native order, the last one padded with zeros. Two vectors per
+/// step, each with its own two accumulators: the compiler's own loop for these vectors takes a third longer,
+/// because it ends with a loop over single words.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn sum_avx512(payload: &[u8]) -> u64 {
@@ -43,7 +45,7 @@ fn sum_avx512(payload: &[u8]) -> u64 {
     let (mut first, mut second) = ([_mm512_setzero_si512(); 2], [_mm512_setzero_si512(); 2]);
     let (pairs, rest) = payload.as_chunks::<128>();
     for pair in pairs {
-        // SAFETY: a pair has 128 bytes, 64 for each load; neither needs an alignment.
+        // SAFETY: a pair has 128 bytes, 64 for each load; neither load needs alignment.
         let (a, b) = unsafe {
             (_mm512_loadu_si512(pair.as_ptr().cast()), _mm512_loadu_si512(pair[64..].as_ptr().cast()))
         };
@@ -52,11 +54,12 @@ fn sum_avx512(payload: &[u8]) -> u64 {
     }
     for part in rest.chunks(64) {
         let mask = u64::MAX >> (64 - part.len());
-        // SAFETY: only the bytes that the mask names are read, as many as `part` has (1 to 64, so that the shift is below 64).
+        // SAFETY: only the bytes that the mask names are read, as many as `part` has (1 to 64, so that the
+        // shift is below 64).
         first = add(first, unsafe { _mm512_maskz_loadu_epi8(mask, part.as_ptr().cast()) });
     }
     let [low, high] = [_mm512_add_epi64(first[0], second[0]), _mm512_add_epi64(first[1], second[1])];
-    // Below 2^48 for a payload of 64 KiB, so that the sign does not matter.
+    // Below 2^48 for a payload of 64 KiB, so the sign does not matter.
     _mm512_reduce_add_epi64(_mm512_add_epi64(low, high)).cast_unsigned()
 }
 
@@ -87,7 +90,7 @@ mod tests {
         let bytes: Vec<u8> = (0..2100u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8).collect();
         for length in 0..2100 {
             let part = &bytes[..length];
-            // SAFETY: the processor has AVX2, as was just asked.
+            // SAFETY: the processor has AVX2, as was just checked.
             let wide = unsafe { add_avx2(Sum::default(), part) };
             assert_eq!(wide.finish(), Sum::default().bytes(part).finish(), "{length} bytes");
         }

@@ -14,7 +14,8 @@ use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 pub struct TunConfig {
     /// Name of the interface, at most 15 bytes.
     pub name: String,
-    /// Whether several ports may be opened for the same name, each a queue of its own for its own worker. All of them must say so.
+    /// Whether several ports may be opened under the same name, each with a queue of its own for its own
+    /// worker. All of them must set this.
     pub multi_queue: bool,
 }
 
@@ -26,7 +27,7 @@ impl TunConfig {
     }
 }
 
-/// One queue of a TUN interface. The interface goes away with its last queue.
+/// One queue of a TUN interface. The interface disappears with its last queue.
 pub struct TunPort<D = Device> {
     name: String,
     device: D,
@@ -43,7 +44,7 @@ impl TunPort {
         Device::open(&config.name, config.multi_queue).map(|device| Self::over(&config.name, device))
     }
 
-    /// Sets MTU (bytes) and addresses, takes the interface into operation, and routes `routes` into it.
+    /// Sets MTU (bytes) and addresses, brings the interface up, and routes `routes` into it.
     ///
     /// # Errors
     /// [`ConfigureError`] names the first step that the kernel refused; earlier steps stay done.
@@ -53,20 +54,20 @@ impl TunPort {
 }
 
 impl<D: FrameDevice> TunPort<D> {
-    /// A port over a device that is open already.
+    /// A port over a device that is already open.
     #[must_use]
     pub fn over(name: &str, device: D) -> Self {
         let counters = PortCounters::default();
         Self { name: name.to_owned(), device, receiver: Receiver::new(), counters }
     }
 
-    /// What the kernel agreed to.
+    /// The offloads that the kernel agreed to.
     #[must_use]
     pub fn offloads(&self) -> Offloads {
         self.device.offloads()
     }
 
-    /// Super-frames that cost a copy, because they were of another shape than the one before them.
+    /// Super-frames that cost a copy, because their shape differed from the one before.
     #[must_use]
     pub fn copied_frames(&self) -> u64 {
         self.receiver.copied_frames()
@@ -110,7 +111,7 @@ impl<D: FrameDevice> Port for TunPort<D> {
         self.device.readiness().into_iter().collect()
     }
 
-    /// Segments of one flow become a super-frame.
+    /// Segments of one flow are joined into a super-frame.
     fn joins(&self) -> bool {
         true
     }

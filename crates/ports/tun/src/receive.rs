@@ -1,14 +1,15 @@
-//! Reading: predictive scatter, so that a super-frame's payloads land where they will stay.
+//! Reading: predictive scatter, so that a super-frame's payloads land in their final place.
 //!
-//! A frame of `n` segments with `h` bytes of headers, read as the last super-frame's shape foretold:
+//! A frame of `n` segments with `h` bytes of headers, read with the layout predicted from the last
+//! super-frame:
 //!
 //! ```text
 //!   vnet header   buffer 0                buffer 1               …  buffer n-1             tail
 //!   [10 bytes  ]  [h | gso_size bytes ]   [room h | gso_size ]      [room h | the rest ]   [nothing]
 //! ```
 //!
-//! When the frame is of another shape, its bytes are gathered once into `relay` and cut from there. The tail takes what no
-//! buffer was foreseen for, so that no frame is ever cut short.
+//! After a misprediction, the frame's bytes are gathered once into `relay` and cut from there. The tail
+//! catches bytes beyond the predicted layout, so that no frame is ever truncated.
 
 use crate::split::{SuperFrame, complete_checksum};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
@@ -18,12 +19,13 @@ use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool};
 
 /// Longer than any frame: IPv6 header and its longest payload, rounded up.
 const FRAME_BYTES: usize = 66_048;
-/// After so many single packets, the next one is no longer expected to be a super-frame.
+/// After this many single packets, the next frame is no longer predicted to be a super-frame.
 const FORGET_AFTER: u32 = 32;
-/// Reads for one batch: more than packets, so that invalid frames cannot keep the worker here.
+/// Reads for one batch: more than it has packets, but bounded, so that invalid frames cannot keep the worker
+/// here.
 const MAX_READS: usize = BATCH_SIZE + 16;
 
-/// What one call brought.
+/// The result of one call.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) packets: u64,
@@ -31,7 +33,7 @@ pub(crate) struct Received {
     pub(crate) calls: u64,
 }
 
-/// The state of receiving, apart from the device.
+/// The state of receiving, separate from the device.
 pub(crate) struct Receiver {
     tail: Vec<u8>,
     relay: Vec<u8>,
@@ -41,7 +43,7 @@ pub(crate) struct Receiver {
     copied_frames: u64,
 }
 
-/// The shape that the next super-frame will probably have.
+/// The predicted shape of the next super-frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Guess {
     header_bytes: usize,
@@ -49,16 +51,16 @@ struct Guess {
     segments: usize,
 }
 
-/// A super-frame in `relay` that is not cut to its end.
+/// A super-frame in `relay` that is not completely cut yet.
 struct Pending {
     frame: SuperFrame,
     next: usize,
-    /// Where in `relay` the payload's byte `skipped` stands.
+    /// Where in `relay` the payload's byte `skipped` is.
     at: usize,
     skipped: usize,
 }
 
-/// Where the bytes of a read went.
+/// Where the bytes of a read were scattered to.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     /// Bytes of the first buffer.
@@ -81,7 +83,7 @@ impl Receiver {
         }
     }
 
-    /// Super-frames that were copied because they were not of the expected shape.
+    /// Super-frames that were copied because their shape was mispredicted.
     pub(crate) fn copied_frames(&self) -> u64 {
         self.copied_frames
     }
@@ -89,8 +91,8 @@ impl Receiver {
     /// Fills `batch` through `read`, which scatters one frame over slices as readv(2) does.
     ///
     /// # Errors
-    /// Those of `read`, except `WouldBlock` and `Interrupted`, which end the batch. An error may follow packets that are in
-    /// the batch and in `done`.
+    /// Those of `read`, except `WouldBlock` and `Interrupted`, which end the batch. An error may follow
+    /// packets that are in the batch and in `done`.
     pub(crate) fn receive(
         &mut self,
         pool: &mut Pool,
@@ -149,7 +151,7 @@ impl Receiver {
         outcome
     }
 
-    /// How the next read should be laid out for a pool whose buffers take `packet_bytes`.
+    /// The layout of the next read, for a pool whose buffers hold `packet_bytes`.
     fn layout(&self, packet_bytes: usize) -> Layout {
         match self.guess {
             Some(g) if g.header_bytes + g.gso_size <= packet_bytes => {
@@ -159,7 +161,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what was read; an error is the reason and the number of packets lost.
+    /// Processes one read; an error is the reason and the number of packets lost.
     #[expect(clippy::too_many_arguments, reason = "the parts of one read, each borrowed apart")]
     fn take_frame(
         &mut self,
@@ -234,7 +236,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The guess was right: only headers are written. What found no buffer is in the tail, and is cut from there.
+    /// The prediction was right: only headers are written. Segments without a buffer are in the tail, and are
+    /// cut from there.
     fn take_in_place(
         &mut self,
         frame: SuperFrame,
@@ -258,7 +261,7 @@ impl Receiver {
         }
     }
 
-    /// Cuts packets from `relay` while there are buffers and room for them.
+    /// Cuts packets from `relay` while there are buffers, and room in the batch.
     fn cut_pending(&mut self, pool: &mut Pool, batch: &mut Batch, done: &mut Received) {
         let Some(pending) = &mut self.pending else { return };
         let header_bytes = pending.frame.header_bytes();
@@ -282,7 +285,7 @@ impl Receiver {
         self.pending = None;
     }
 
-    /// Puts the bytes of a read together again in `relay`.
+    /// Gathers the scattered bytes of a read in `relay`.
     fn gather(&mut self, layout: Layout, staged: &mut Batch, frame_bytes: usize) {
         let mut at = 0;
         for (index, buffer) in staged.iter_mut().enumerate() {
@@ -294,7 +297,7 @@ impl Receiver {
         self.relay[at..frame_bytes].copy_from_slice(&self.tail[..frame_bytes - at]);
     }
 
-    /// Expects the next super-frame to be like this one, and at most slowly shorter than those before it.
+    /// Predicts the next super-frame to be like this one, or only slowly shorter than those before it.
     fn learn(&mut self, frame: &SuperFrame) {
         let before = self.guess.map_or(0, |g| g.segments);
         let segments = frame.segments().max(before - before.div_ceil(8)).max(1);

@@ -11,12 +11,12 @@ use testudo_wire::{protocol, udp::UDP_HEADER_BYTES};
 
 /// The longest headers (IP and transport, with options and extensions) that a super-frame may have.
 pub const MAX_HEADER_BYTES: usize = 256;
-/// Where a TCP header has its checksum.
+/// Offset of the checksum in a TCP header.
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
-/// Where a UDP header has its checksum.
+/// Offset of the checksum in a UDP header.
 pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 
-/// A checked super-frame: its headers, and where its payload wants to be cut.
+/// A checked super-frame: its headers, and where its payload is to be cut.
 #[derive(Debug, Clone)]
 pub struct SuperFrame {
     header: [u8; MAX_HEADER_BYTES],
@@ -28,11 +28,12 @@ pub struct SuperFrame {
 }
 
 impl SuperFrame {
-    /// Reads the headers of a frame of `frame_bytes`, of which `head` holds the first ones in one piece.
+    /// Reads the headers of a frame of `frame_bytes`; `head` holds its first bytes in one piece.
     ///
     /// # Errors
-    /// The reason for which the frame must be dropped: the headers contradict each other, are cut, or are not of a kind that this port
-    /// negotiates. A `head` that ends within the headers is reported as [`DropReason::Truncated`].
+    /// Why the frame must be dropped: the headers contradict each other, are truncated, or are of a kind that
+    /// this port did not negotiate. A `head` that ends within the headers is reported as
+    /// [`DropReason::Truncated`].
     pub fn parse(vnet: &VnetHeader, head: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
         let gso = vnet.gso().ok().flatten().ok_or(DropReason::BadHeader)?;
         let (transport_at, transport) = locate_transport(head, frame_bytes)?;
@@ -69,22 +70,22 @@ impl SuperFrame {
         self.gso_size
     }
 
-    /// How many packets it makes: at least one.
+    /// The number of packets in it: at least one.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.payload_bytes.div_ceil(self.gso_size)
     }
 
-    /// Which bytes of the super-frame's payload the packet `index` carries; an empty range behind the last.
+    /// The bytes of the super-frame's payload that packet `index` carries; an empty range after the last.
     #[must_use]
     pub fn payload_range(&self, index: usize) -> Range<usize> {
         let start = (index * self.gso_size).min(self.payload_bytes);
         start..(start + self.gso_size).min(self.payload_bytes)
     }
 
-    /// Writes the headers of packet `index` before the payload that already stands in `packet`, behind
-    /// [`header_bytes`](Self::header_bytes) of room, and completes its checksums. A `packet` of another length than
-    /// header and payload of that index stays as it is.
+    /// Writes the headers of packet `index` before its payload, which is already in `packet` after
+    /// [`header_bytes`](Self::header_bytes) of room, and completes its checksums. A `packet` of another
+    /// length than header and payload of that index stays unchanged.
     pub fn write_headers(&self, index: usize, packet: &mut [u8]) {
         if packet.len() != self.header_bytes + self.payload_range(index).len() {
             return;
@@ -143,7 +144,8 @@ impl SuperFrame {
     }
 }
 
-/// Finishes the checksum of a single packet that came with [`NEEDS_CHECKSUM`]; its field holds the pseudo-header's sum.
+/// Completes the checksum of a single packet that came with [`NEEDS_CHECKSUM`]; its field holds the
+/// pseudo-header's sum.
 ///
 /// # Errors
 /// [`DropReason::BadHeader`] if the field lies outside of the packet.
@@ -159,7 +161,7 @@ pub fn complete_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Dro
     Ok(())
 }
 
-/// Where the transport header starts and what it is. The frame's length fields must agree with `frame_bytes`.
+/// Finds the transport header and its protocol. The frame's length fields must agree with `frame_bytes`.
 fn locate_transport(head: &[u8], frame_bytes: usize) -> Result<(usize, u8), DropReason> {
     match head.first().map(|b| b >> 4) {
         Some(4) => {
@@ -184,8 +186,8 @@ fn locate_transport(head: &[u8], frame_bytes: usize) -> Result<(usize, u8), Drop
     }
 }
 
-/// Steps over hop-by-hop and destination options. Other extensions do not come in super-frames: a routing header would change
-/// the pseudo-header, and Linux segments nothing behind a fragment header.
+/// Steps over hop-by-hop and destination options. Other extensions do not occur in super-frames: a routing
+/// header would change the pseudo-header, and Linux segments nothing after a fragment header.
 fn walk_options(head: &[u8], first: u8) -> Result<(usize, u8), DropReason> {
     let (mut at, mut next) = (IPV6_HEADER_BYTES, first);
     while next == protocol::HOP_BY_HOP || next == protocol::DESTINATION_OPTIONS {
@@ -212,7 +214,8 @@ fn within(head: &[u8], at: usize) -> Result<(), DropReason> {
     if at < head.len() { Ok(()) } else { Err(DropReason::Truncated) }
 }
 
-/// The sum of pseudo-header, transport header and payload; the addresses are where the fixed IP header has them.
+/// The sum of pseudo-header, transport header and payload; the addresses are at their place in the fixed IP
+/// header.
 pub(crate) fn transport_sum(packet: &[u8], transport_at: usize, protocol: u8) -> Sum {
     let transport = &packet[transport_at..];
     payload::add(pseudo_header_sum(packet, protocol, transport.len()), transport)
@@ -237,7 +240,8 @@ fn never_zero(sum: [u8; 2]) -> [u8; 2] {
     if sum == [0, 0] { [0xFF, 0xFF] } else { sum }
 }
 
-/// Lengths of IP packets fit 16 bits: [`SuperFrame::parse`] compared the frame's with its length field.
+/// Lengths of IP packets fit 16 bits: [`SuperFrame::parse`] compared the frame's length with its length
+/// field.
 fn narrow(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }

@@ -6,18 +6,19 @@ use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Sent, TxOutcome};
 
-/// How a failed write is to be taken.
+/// What a failed write applies to.
 enum Refusal {
-    /// Not now.
+    /// Only now: try again later.
     Later,
-    /// Not this packet.
+    /// This packet.
     Packet(DropReason),
-    /// Never again.
+    /// The device: it is gone.
     Device(io::Error),
 }
 
-/// Sends the batch through `write`, which takes one frame from slices as writev(2) does. Packets that could not be taken now stay in `batch`.
-/// Returns what was sent, and an error of `write` that means that the device is gone.
+/// Sends the batch through `write`, which takes one frame from slices as writev(2) does. Packets that could
+/// not be sent now stay in `batch`. Returns what was sent, and the error of `write` if it means that the
+/// device is gone.
 pub(crate) fn transmit(
     pool: &mut Pool,
     batch: &mut Batch,
@@ -29,7 +30,7 @@ pub(crate) fn transmit(
     let mut outcome = Ok(());
     let mut groups = Groups::new();
     coalesce::plan(batch.iter().map(|b| b.bytes()), udp, &mut groups);
-    // A full batch has more behind it: what could take more packets stays for the next call.
+    // After a full batch more packets are waiting: a group that could still grow stays for the next call.
     if batch.is_full() && groups.len() > 1 && groups.last().is_some_and(Group::may_grow) {
         groups.pop();
     }
@@ -60,7 +61,7 @@ fn send_group(
             return Ok(());
         }
         Some(Err(error)) => match refusal(error) {
-            // The kernel may take the packets one by one what it does not take together.
+            // The kernel may accept one by one packets that it does not accept together.
             Refusal::Packet(_) => {}
             other => return Err(other),
         },
@@ -107,7 +108,7 @@ fn refusal(error: io::Error) -> Refusal {
         Some(libc::EAGAIN | libc::EINTR) => Refusal::Later,
         Some(libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO) => Refusal::Device(error),
         Some(libc::EMSGSIZE) => Refusal::Packet(DropReason::MessageTooLong),
-        // EIO: the link is down. EINVAL: not to the kernel's taste. It may take the next one.
+        // EIO: the link is down. EINVAL: the kernel rejects this frame. It may accept the next one.
         _ => Refusal::Packet(DropReason::SendRefused),
     }
 }

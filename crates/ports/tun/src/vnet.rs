@@ -1,14 +1,15 @@
-//! The header before each frame of a TUN device with `IFF_VNET_HDR`: what is left undone, and how to cut (virtio 1.2, 5.1.6).
+//! The header before each frame of a TUN device with `IFF_VNET_HDR`: what is left to the reader to do, and
+//! how to cut (virtio 1.2, 5.1.6).
 
 /// Bytes of the header: the legacy format without the number of buffers.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds the pseudo-header's sum only.
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds only the pseudo-header's sum.
 pub const NEEDS_CHECKSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_ECN`: may accompany a TCP type; the first segment then carries CWR alone.
+/// `VIRTIO_NET_HDR_GSO_ECN`: may accompany a TCP type; only the first segment then carries CWR.
 const ECN: u8 = 0x80;
 
-/// How a super-frame wants to be cut.
+/// How a super-frame is to be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gso {
     /// TCP over IPv4.
@@ -32,11 +33,11 @@ pub struct VnetHeader {
     pub gso_size: u16,
     /// Where the checksummed bytes start.
     pub checksum_start: u16,
-    /// Where the checksum field is, from there.
+    /// Where the checksum field is, relative to that.
     pub checksum_offset: u16,
 }
 
-/// A type of super-frame that was not asked for.
+/// A type of super-frame that was not negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a super-frame of type {0}, which was not negotiated")]
 pub struct UnknownGso(pub u8);
@@ -72,7 +73,7 @@ impl VnetHeader {
     /// How to cut; `None` for a single packet.
     ///
     /// # Errors
-    /// [`UnknownGso`] for a type that this port never asks the kernel for.
+    /// [`UnknownGso`] for a type that this port never requests from the kernel.
     pub fn gso(&self) -> Result<Option<Gso>, UnknownGso> {
         match self.gso_type & !ECN {
             0 => Ok(None),

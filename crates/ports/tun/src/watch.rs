@@ -1,7 +1,7 @@
-//! Whether an interface is up, as the kernel tells it while it changes (rtnetlink(7), RTNLGRP_LINK).
+//! Whether an interface is up, from the kernel's change messages (rtnetlink(7), RTNLGRP_LINK).
 //!
-//! An administrator who takes an interface down takes its routes away, and IPv6 addresses as well; taking it up again brings none of
-//! them back. Whoever configured the interface has to hear of it.
+//! When an administrator takes an interface down, it loses its routes and its IPv6 addresses; bringing it up
+//! again restores none of them. The program that configured the interface has to be told.
 
 use crate::configure::RTM_NEWLINK;
 use crate::error::ConfigureError;
@@ -11,12 +11,12 @@ use std::io;
 const RTM_GETLINK: u16 = 18;
 const IFF_UP: u32 = 1;
 
-/// What happened to an interface.
+/// A change of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
     /// It was taken down.
     Down,
-    /// It was taken up again, without its routes.
+    /// It was brought up again, without its routes.
     Up,
 }
 
@@ -24,7 +24,7 @@ pub enum LinkChange {
 pub struct LinkWatch {
     netlink: Netlink,
     index: u32,
-    /// `None` after messages were lost: it may have been down meanwhile.
+    /// `None` after messages were lost: it may have been down in the meantime.
     is_up: Option<bool>,
 }
 
@@ -42,17 +42,17 @@ impl LinkWatch {
         Ok(watch)
     }
 
-    /// What has happened since the last call, in its order. Never waits.
+    /// The changes since the last call, in order. Never blocks.
     ///
     /// # Errors
-    /// The kernel tells no more.
+    /// The kernel reports no more changes.
     pub fn changes(&mut self) -> io::Result<Vec<LinkChange>> {
         let mut changes = Vec::new();
         loop {
             match self.netlink.receive() {
                 Ok(Some(datagram)) => changes.extend(note(&mut self.is_up, datagram, self.index)),
                 Ok(None) => return Ok(changes),
-                // More happened than the socket's buffer holds.
+                // More messages came than the socket's buffer holds.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.is_up = None;
                     self.ask()?;
@@ -62,7 +62,7 @@ impl LinkWatch {
         }
     }
 
-    /// Has the kernel tell the interface's state as if it had changed.
+    /// Requests the interface's state, which the kernel then reports like a change.
     fn ask(&mut self) -> io::Result<()> {
         let mut body = [0; 16];
         body[4..8].copy_from_slice(&self.index.to_ne_bytes());
@@ -70,7 +70,7 @@ impl LinkWatch {
     }
 }
 
-/// Takes the messages about interface `index` out of a datagram, and keeps `is_up`.
+/// Reads the messages about interface `index` from a datagram, and updates `is_up`.
 fn note(is_up: &mut Option<bool>, mut datagram: &[u8], index: u32) -> Vec<LinkChange> {
     let mut changes = Vec::new();
     while let Some(header) = datagram.first_chunk::<HEADER_BYTES>() {
