@@ -1,12 +1,12 @@
-//! Socket addresses as the kernel has them.
+//! Socket addresses in the kernel's layout.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of `struct sockaddr_in6`, the longest that we meet.
+/// Bytes of `struct sockaddr_in6`, the longest that occurs here.
 pub(crate) const MAX_ADDRESS_BYTES: usize = 28;
 const V4_BYTES: usize = 16;
 
-/// A `struct sockaddr_in` or `sockaddr_in6`, byte by byte. Aligned as the kernel's C structures are.
+/// A `struct sockaddr_in` or `sockaddr_in6`, byte by byte, aligned like the kernel's C structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub(crate) struct RawAddress {
@@ -38,7 +38,7 @@ impl RawAddress {
         raw
     }
 
-    /// The bytes that the kernel should read.
+    /// The bytes for the kernel to read.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -48,7 +48,8 @@ impl RawAddress {
         &mut self.bytes
     }
 
-    /// What the kernel wrote to [`storage`](Self::storage), `length` bytes of it; `None` if it is no IP address.
+    /// Parses what the kernel wrote to [`storage`](Self::storage), `length` bytes of it; `None` if it is no
+    /// IP address.
     pub(crate) fn read(&self, length: usize) -> Option<SocketAddr> {
         let b = &self.bytes;
         let family = i32::from(u16::from_ne_bytes([b[0], b[1]]));

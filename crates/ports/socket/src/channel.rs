@@ -1,4 +1,4 @@
-//! One open endpoint: its socket, and what was learnt about it.
+//! One open endpoint: its socket and what was learned about it.
 
 use crate::error::OpenError;
 use crate::kernel::MessageSocket;
@@ -9,7 +9,7 @@ use crate::udp_receive::{Received, UdpReceiver};
 use std::io;
 use testudo_packet::{Batch, Pool};
 
-/// A socket whose peers are behind ICMP errors gets one more chance per call for each of them, up to this many.
+/// Tries per call: each pending ICMP error about a peer uses up one.
 const RETRIES: usize = 8;
 
 /// An open endpoint.
@@ -39,7 +39,8 @@ impl<S: MessageSocket> Channel<S> {
     /// Fills `batch` from the socket.
     ///
     /// # Errors
-    /// Only those that mean that the socket is unusable: what a peer or a router caused is no error of ours.
+    /// Only those that mean that the socket is unusable; those that a peer or a router caused are not
+    /// returned.
     pub(crate) fn receive(
         &mut self,
         pool: &mut Pool,
@@ -53,7 +54,8 @@ impl<S: MessageSocket> Channel<S> {
             };
             match outcome {
                 Err(error) if is_fatal(&error) => return Err(error),
-                // An ICMP error about an earlier packet, reported once: the next call has the datagrams behind it.
+                // An ICMP error about an earlier packet, reported once: the next call returns the datagrams
+                // after it.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
                 _ => return Ok(()),
             }
@@ -61,7 +63,7 @@ impl<S: MessageSocket> Channel<S> {
         Ok(())
     }
 
-    /// Makes the socket send with or without DF from now on.
+    /// Makes the socket set or clear DF from now on.
     pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
         if self.dont_fragment != wanted && self.endpoint.local.is_ipv4() {
             self.socket.set_dont_fragment(self.endpoint.local, wanted)?;

@@ -1,13 +1,14 @@
-//! Control messages (cmsg(3)): what goes beside a datagram. Written and read as bytes, with every length checked.
+//! Control messages (cmsg(3)), which accompany a datagram. Written and read as bytes, with every length
+//! checked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Room for all messages that we send or ask for: at most three of them.
+/// Room for all messages that we send or request: at most three of them.
 pub(crate) const CONTROL_BYTES: usize = 128;
 /// `struct cmsghdr`: a length as long as a pointer, level and type.
 const HEADER_BYTES: usize = size_of::<usize>() + 8;
 
-/// A buffer for control messages, aligned as the kernel wants it.
+/// A buffer for control messages, aligned as the kernel requires.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Control {
@@ -15,10 +16,10 @@ pub(crate) struct Control {
     length: usize,
 }
 
-/// What the kernel said about a datagram.
+/// The kernel's information about a datagram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct About {
-    /// Size of each datagram, if several came together.
+    /// Size of each datagram, if several arrived together.
     pub gro_size: Option<usize>,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -29,7 +30,7 @@ pub struct About {
 impl Control {
     pub(crate) const EMPTY: Self = Self { bytes: [0; CONTROL_BYTES], length: 0 };
 
-    /// Adds a message. One that does not fit is left away; ours fit, see the tests.
+    /// Adds a message. A message that does not fit is omitted; ours fit, see the tests.
     pub(crate) fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
         let at = self.length;
         let end = at + align(HEADER_BYTES) + align(data.len());
@@ -43,7 +44,7 @@ impl Control {
         self.length = end;
     }
 
-    /// Asks for a traffic class.
+    /// Requests a traffic class.
     pub(crate) fn push_traffic_class(&mut self, is_v6: bool, traffic_class: u8) {
         let value = i32::from(traffic_class).to_ne_bytes();
         if is_v6 {
@@ -53,12 +54,12 @@ impl Control {
         }
     }
 
-    /// Asks for segmentation.
+    /// Requests segmentation.
     pub(crate) fn push_segment_size(&mut self, bytes: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
     }
 
-    /// Asks for a source address.
+    /// Requests a source address.
     pub(crate) fn push_source(&mut self, source: IpAddr) {
         match source {
             IpAddr::V4(a) => {
@@ -76,7 +77,7 @@ impl Control {
         }
     }
 
-    /// The messages that the kernel should read.
+    /// The bytes for the kernel to read.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -86,14 +87,14 @@ impl Control {
         &mut self.bytes
     }
 
-    /// Reads what the kernel wrote to [`storage`](Self::storage), `length` bytes of it.
+    /// Parses what the kernel wrote to [`storage`](Self::storage), `length` bytes of it.
     pub(crate) fn read(&self, length: usize) -> About {
         About::read(self.bytes.get(..length).unwrap_or_default())
     }
 }
 
 impl About {
-    /// Reads control messages as they lie in memory (cmsg(3)). Reading ends at a length that lies.
+    /// Parses control messages in memory layout (cmsg(3)). Parsing ends at the first invalid length.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
         let mut about = Self::default();
@@ -129,7 +130,7 @@ impl About {
     }
 }
 
-/// Level, type and data of the first message, and what follows it.
+/// Level, type and data of the first message, and the bytes after it.
 fn next_message(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     let length = usize::from_ne_bytes(*bytes.first_chunk()?);
     let level = i32::from_ne_bytes(*bytes.get(size_of::<usize>()..)?.first_chunk()?);

@@ -1,4 +1,4 @@
-//! From an outer header to what the socket API wants to know.
+//! From an outer header to the parameters of the socket API.
 
 use crate::open::{Encapsulation, Endpoint};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use testudo_wire::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, IpHeader, Version};
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 use testudo_wire::{ParseError, protocol};
 
-/// Which socket a packet leaves by.
+/// The socket that a packet leaves by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// That of an endpoint, by its index.
@@ -17,22 +17,22 @@ pub(crate) enum Way {
     Bypass(Version),
 }
 
-/// A packet, addressed.
+/// A packet with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub(crate) way: Way,
     pub(crate) destination: SocketAddr,
-    /// Set where the socket has no address of its own.
+    /// Set if the socket has no address of its own.
     pub(crate) source: Option<IpAddr>,
     pub(crate) traffic_class: u8,
     pub(crate) dont_fragment: bool,
-    /// Where in the packet the bytes stand that the socket wants.
+    /// Where in the packet the bytes start that the socket sends.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
 impl Datagram {
-    /// Reads the outer headers of `packet`.
+    /// Parses the outer headers of `packet`.
     pub(crate) fn address<'a>(
         packet: &[u8],
         endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
@@ -62,8 +62,9 @@ impl Datagram {
         Ok(Self::new(&header, Way::Bypass(header.version), None, 0, whole))
     }
 
-    /// The datagram of `packet` if its headers are those of the packet `before`, whose datagram is `self`, but for length and checksum: most packets
-    /// of a batch follow one like them, and reading every header anew would cost as much as sending.
+    /// The datagram of `packet` if its headers equal those of the packet `before`, whose datagram is `self`,
+    /// except for length and checksum: most packets of a batch follow one like them, and parsing every header
+    /// again would cost as much as sending.
     pub(crate) fn of_next(&self, before: &[u8], packet: &[u8]) -> Option<Self> {
         let same = |range: Range<usize>| Some(packet.get(range.clone())? == before.get(range)?);
         let length =
@@ -103,7 +104,8 @@ impl Datagram {
         self.end - self.start
     }
 
-    /// Whether `self` may follow `first` in one message, which is cut into datagrams of `first`'s length.
+    /// Whether `self` may follow `first` in one message, which the kernel cuts into datagrams of `first`'s
+    /// length.
     pub(crate) fn may_follow(&self, first: &Self) -> bool {
         self.len() <= first.len()
             && self.len() > 0
@@ -113,7 +115,7 @@ impl Datagram {
     }
 }
 
-/// The endpoint of the header's source: by its address, else one that stands for all addresses.
+/// The endpoint of the header's source: by its address, else one that is bound to all addresses.
 fn find<'a>(
     header: &IpHeader,
     endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
@@ -166,7 +168,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut other = first.clone();
                     other[at] ^= 1 << bit;
-                    // Whatever it says must be what reading anew says, checksums left aside.
+                    // A result must equal that of parsing again, except for checksums.
                     if let Some(datagram) = known.of_next(&first, &other) {
                         assert_eq!(datagram, known, "{source}: bit {bit} of byte {at}");
                         assert!(

@@ -18,17 +18,17 @@ pub enum OpenError {
         "not permitted to {action}: this needs {capability} (run as root, or `setcap cap_net_admin,cap_net_raw+ep` the program)"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What is needed.
+        /// The capability that is needed.
         capability: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The interface to use does not exist.
     #[error("there is no interface {0} (see `ip link`)")]
     NoInterface(String),
-    /// The kernel was built without IPv6, or it is switched off.
+    /// The kernel was built without IPv6, or IPv6 is switched off.
     #[error("this host has no IPv6, which {0} needs")]
     NoIpv6(IpAddr),
     /// There is nothing to open.
@@ -40,9 +40,9 @@ pub enum OpenError {
     /// Anything else that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The outer headers that the kernel kept for itself, written again.
+//! Rebuilds the outer headers that the kernel removed.
 
 use std::net::{IpAddr, SocketAddr};
 use testudo_packet::{Buffer, DropReason};
@@ -6,7 +6,7 @@ use testudo_wire::ip::OuterHeader;
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
-/// The socket does not tell the TTL, and nobody behind it asks.
+/// The socket does not report the TTL, and nothing downstream needs it.
 const HOP_LIMIT: u8 = 64;
 /// IPv6 and UDP.
 const MAX_BYTES: usize = 48;
@@ -16,11 +16,11 @@ const MAX_BYTES: usize = 48;
 pub(crate) struct Synthesized {
     bytes: [u8; MAX_BYTES],
     length: usize,
-    /// Bytes of the payload that it is for.
+    /// Bytes of the payload that these headers are for.
     pub(crate) payload_bytes: usize,
 }
 
-/// What the headers of one receive operation have in common.
+/// The common part of the headers of one receive operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outer {
     pub(crate) source: SocketAddr,
@@ -57,7 +57,7 @@ impl Outer {
 }
 
 impl Synthesized {
-    /// Puts the headers before the payload in `buffer`.
+    /// Prepends the headers to the payload in `buffer`.
     pub(crate) fn prepend_to(&self, buffer: &mut Buffer) -> Result<(), DropReason> {
         let header = buffer.prepend(self.length).map_err(|_| DropReason::NoRoom)?;
         header.copy_from_slice(&self.bytes[..self.length]);

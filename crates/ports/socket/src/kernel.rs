@@ -1,4 +1,5 @@
-//! What a socket does for the port: messages in, messages out. The kernel's, or a twin in memory.
+//! The socket operations that the port needs: messages in, messages out. By the kernel, or by a fake in
+//! memory.
 
 use crate::address::RawAddress;
 use crate::control::{About, Control};
@@ -7,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// A socket that passes messages and what is to be known of them. No call waits.
+/// A socket that receives and sends messages with their control data. No call blocks.
 pub trait MessageSocket: Send {
     /// Receives one message, scattered over `slices`.
     ///
@@ -15,18 +16,18 @@ pub trait MessageSocket: Send {
     /// Those of recvmsg(2); `WouldBlock` if there is none now.
     fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming>;
 
-    /// Receives up to `messages.len()` messages, at most `N`, each scattered over its own slices, and puts what is to be known of them in
-    /// `received`, instead of what was there.
+    /// Receives up to `messages.len()` messages, at most `N`, each scattered over its own slices, and
+    /// replaces the content of `received` with the information about them.
     ///
     /// # Errors
-    /// Those of recvmmsg(2); nothing received is one, `WouldBlock`.
+    /// Those of recvmmsg(2); if nothing was received, that is one too: `WouldBlock`.
     fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
         received: &mut ArrayVec<Incoming, N>,
     ) -> io::Result<()>;
 
-    /// Sends messages in order, at most 64, and returns how many were taken: at least one.
+    /// Sends messages in order, at most 64, and returns how many were accepted: at least one.
     ///
     /// # Errors
     /// Those of sendmmsg(2), about the first message.
@@ -38,7 +39,7 @@ pub trait MessageSocket: Send {
     /// Those of setsockopt(2).
     fn set_dont_fragment(&self, local: IpAddr, wanted: bool) -> io::Result<()>;
 
-    /// What to wait for messages on; `None` where there is nothing to wait for.
+    /// The descriptor to wait on for messages; `None` if there is nothing to wait for.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -51,19 +52,19 @@ pub struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// Where it goes.
+    /// Its destination.
     #[must_use]
     pub fn destination(&self) -> Option<SocketAddr> {
         self.destination.read(self.destination.bytes().len())
     }
 
-    /// What goes beside it, as cmsg(3) has it.
+    /// Its control data, in the layout of cmsg(3).
     #[must_use]
     pub fn control(&self) -> &[u8] {
         self.control.bytes()
     }
 
-    /// What is in it, one slice a packet.
+    /// Its content, one slice per packet.
     #[must_use]
     pub fn slices(&self) -> &[IoSlice<'_>] {
         self.slices
@@ -73,12 +74,12 @@ impl Outgoing<'_> {
 /// A message that was received.
 #[derive(Debug, Clone, Copy)]
 pub struct Incoming {
-    /// Bytes of the message: more than were asked for if it was cut.
+    /// Bytes of the message: more than were requested if it was truncated.
     pub bytes: usize,
-    /// Whether there was no room for all of it.
+    /// Whether it was truncated for lack of room.
     pub cut: bool,
     /// The sender, if the kernel gave an IP address.
     pub source: Option<SocketAddr>,
-    /// What came beside it.
+    /// Its control data.
     pub about: About,
 }

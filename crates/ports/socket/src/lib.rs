@@ -1,8 +1,8 @@
 //! UDP and raw ESP sockets as a port: the unprotected side of a gateway that has no NIC of its own.
 //!
-//! To the gateway, a [`SocketPort`] is a port like any other: it gives and takes whole IP datagrams. The kernel's sockets
-//! give and take payloads; so the port strips the outer headers on the way out, telling the kernel in other ways
-//! what stood in them, and writes them again on the way in:
+//! To the gateway, a [`SocketPort`] is a port like any other: it gives and takes whole IP datagrams. The
+//! kernel's sockets give and take payloads; so the port strips the outer headers when sending, passes their
+//! content to the kernel in other ways, and rebuilds them when receiving:
 //!
 //! | outer header | sent with | received from |
 //! | --- | --- | --- |
@@ -12,17 +12,18 @@
 //! | DF | `IP_MTU_DISCOVER` | unknown: set |
 //! | TTL, identification | the kernel's | unknown: 64 and 0 |
 //!
-//! Raw ESP over IPv4 is the exception: the whole datagram crosses the socket.
+//! Raw ESP over IPv4 is the exception: the socket passes whole datagrams.
 //!
-//! **Speed.** Consecutive UDP packets of one size for one peer leave as one system call with `UDP_SEGMENT`, gathered from where they are.
-//! With `UDP_GRO`, up to 64 KiB of datagrams arrive together; the port guesses the size of each from the last time and lets
-//! the kernel scatter them into a buffer each. A wrong guess costs a copy.
+//! **Speed.** Consecutive UDP packets of one size for one peer leave as one system call with `UDP_SEGMENT`,
+//! gathered from where they are. With `UDP_GRO`, up to 64 KiB of datagrams arrive together; the port predicts
+//! the size of each from the last time, and lets the kernel scatter them into a buffer each. A wrong
+//! prediction costs a copy.
 //!
-//! **DF.** Where the gateway asks for DF, the socket probes (`IP_PMTUDISC_PROBE`): DF is set, and the kernel's path MTU, which anyone
-//! can lower by forged ICMP, is not believed; a datagram longer than the interface's own MTU is refused and counted. Without
-//! DF, the kernel fragments.
+//! **DF.** If the gateway requests DF, the socket probes (`IP_PMTUDISC_PROBE`): DF is set, and the kernel's
+//! path MTU, which anyone can lower by forged ICMP, is ignored; a datagram longer than the interface's own
+//! MTU is refused and counted. Without DF, the kernel fragments.
 //!
-//! Rings of the FFI: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
+//! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
 //! Deliberately missing: IKE on the same UDP port, ICMP errors (they are not authentic), IPv6 link-local peers.
 

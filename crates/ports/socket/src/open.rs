@@ -1,4 +1,4 @@
-//! Opening sockets: which, with which options, and what to say when the system refuses.
+//! Opening sockets: which ones, with which options, and how to report what the system refuses.
 
 use crate::error::OpenError;
 use crate::sys::Socket;
@@ -19,10 +19,10 @@ pub enum Encapsulation {
     RawEsp,
 }
 
-/// An address at which ESP packets come and from which they go.
+/// An address at which ESP packets arrive and from which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// The local address; the unspecified one (`0.0.0.0`, `::`) means whichever the host has.
+    /// The local address; the unspecified one (`0.0.0.0`, `::`) means any address of the host.
     pub local: IpAddr,
     /// How ESP packets cross the network.
     pub encapsulation: Encapsulation,
@@ -42,12 +42,14 @@ impl fmt::Display for Endpoint {
 pub struct SocketConfig {
     /// At least one.
     pub endpoints: Vec<Endpoint>,
-    /// The interface to use, whatever the routes say.
+    /// The interface to use, regardless of the routes.
     pub interface: Option<String>,
-    /// Whether packets that are none of the endpoints' are sent in clear by `interface`; needs CAP_NET_RAW to open. Without an interface they
-    /// are dropped all the same, because routes may lead them back to the protected side.
+    /// Whether packets that belong to no endpoint are sent in clear by `interface`; needs CAP_NET_RAW to
+    /// open. Without an interface they are dropped nevertheless, because routes may lead them back to the
+    /// protected side.
     pub bypass: bool,
-    /// Bytes of each socket's buffer, in each direction. Without CAP_NET_ADMIN the kernel caps it (`net.core.rmem_max`, `wmem_max`).
+    /// Bytes of each socket's buffer, in each direction. Without CAP_NET_ADMIN the kernel caps it
+    /// (`net.core.rmem_max`, `wmem_max`).
     pub buffer_bytes: u32,
 }
 
@@ -59,7 +61,8 @@ impl SocketConfig {
     }
 }
 
-/// Opens and binds the socket of an endpoint, and says which endpoint it is after binding (the port may have been chosen).
+/// Opens and binds the socket of an endpoint, and returns the endpoint as bound (the kernel may have chosen
+/// the port).
 pub(crate) fn endpoint(endpoint: Endpoint, config: &SocketConfig) -> Result<(Socket, Endpoint), OpenError> {
     let opened = match endpoint.encapsulation {
         Encapsulation::Udp { port } => open_udp(endpoint.local, port, config)?,
@@ -73,11 +76,11 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
     let action = |what: &str| format!("{what} of the UDP socket for {local}");
     prepare(&socket, local, config, &action)?;
     if local.is_ipv6() {
-        // Raw sockets know one version only.
+        // Raw sockets have one IP version only.
         let only = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
         only.map_err(io_error(action("set the IP version")))?;
     }
-    // Best effort: without it, datagrams come one by one.
+    // Best effort: without it, datagrams arrive one by one.
     let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
     let address = SocketAddr::new(local, port);
@@ -102,7 +105,8 @@ fn open_raw_esp(local: IpAddr, config: &SocketConfig) -> Result<Socket, OpenErro
     Ok(socket)
 }
 
-/// Opens a socket that sends whole datagrams of the version of `any`, whatever their protocol, out of the configured interface.
+/// Opens a socket that sends whole datagrams of the IP version of `any`, with any protocol, out of the
+/// configured interface.
 pub(crate) fn bypass(any: IpAddr, config: &SocketConfig) -> Result<Socket, OpenError> {
     let socket = new_socket(any, SocketType::RAW, ipproto::RAW)?;
     let action = |what: &str| format!("{what} of the raw socket for bypassed packets");
@@ -168,7 +172,7 @@ fn bind_to_interface(
     })
 }
 
-/// Sets the buffers beyond the system's limit if that is permitted, else as far as the limit goes.
+/// Sets the buffers beyond the system's limit if that is permitted, else up to the limit.
 fn set_buffers(socket: &Socket, bytes: u32) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     let options = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
@@ -180,7 +184,8 @@ fn set_buffers(socket: &Socket, bytes: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether datagrams carry DF and are refused when they are longer than the interface's MTU, or are fragmented then.
+/// Sets whether datagrams carry DF, and are refused if they are longer than the interface's MTU, or are
+/// fragmented in that case.
 pub(crate) fn set_dont_fragment(socket: &Socket, local: IpAddr, dont_fragment: bool) -> io::Result<()> {
     match (local, dont_fragment) {
         (IpAddr::V4(_), true) => {

@@ -17,7 +17,7 @@ pub struct SocketPort<S = Socket> {
     name: String,
     channels: Vec<Channel<S>>,
     bypass: Bypass<S>,
-    /// Whose turn it is to be first.
+    /// The endpoint that receives first next time.
     next: usize,
     counters: PortCounters,
 }
@@ -44,7 +44,7 @@ impl SocketPort {
 }
 
 impl<S: MessageSocket> SocketPort<S> {
-    /// A port over sockets that are open already.
+    /// A port over sockets that are already open.
     #[must_use]
     pub fn over(sockets: impl IntoIterator<Item = (Endpoint, S)>, bypass: Bypass<S>) -> Self {
         let channels = sockets.into_iter().map(|(endpoint, socket)| Channel::new(endpoint, socket));
@@ -56,13 +56,13 @@ impl<S: MessageSocket> SocketPort<S> {
         Self { name: names.join(", "), channels, bypass, next: 0, counters: PortCounters::default() }
     }
 
-    /// The endpoints as they are bound: with the ports that the kernel chose.
+    /// The endpoints as bound: with the ports that the kernel chose.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         self.channels.iter().map(|channel| channel.endpoint)
     }
 
-    /// UDP endpoints on which the system refused to segment (an interface without checksum offload, for example): packets leave there
-    /// one by one. To be told to the user once.
+    /// UDP endpoints for which the system refused to segment (an interface without checksum offload, for
+    /// example): their packets leave one by one. Meant to be reported to the user once.
     pub fn endpoints_without_segmentation(&self) -> impl Iterator<Item = Endpoint> + '_ {
         let udp = |channel: &&Channel<S>| channel.endpoint.encapsulation != Encapsulation::RawEsp;
         self.channels.iter().filter(udp).filter(|channel| !channel.joins).map(|channel| channel.endpoint)
@@ -79,7 +79,8 @@ impl<S: MessageSocket> SocketPort<S> {
     }
 }
 
-/// Sockets for packets in clear, if they are wanted and have an interface to leave by. A host without IPv6 has one less.
+/// Sockets for packets in clear, if these are wanted and have an interface to leave by. A host without IPv6
+/// lacks one of them.
 fn open_bypass(config: &SocketConfig) -> Result<Bypass<Socket>, OpenError> {
     if !config.bypass || config.interface.is_none() {
         return Ok(Bypass { v4: None, v6: None });
@@ -129,7 +130,8 @@ impl<S: MessageSocket> Port for SocketPort<S> {
         self.channels.iter().filter_map(|channel| channel.socket.readiness()).collect()
     }
 
-    /// While the system segments for any endpoint. Raw ESP sockets and those without the offload send each packet by itself.
+    /// True while the system segments for any endpoint. Raw ESP sockets and those without the offload send
+    /// each packet by itself.
     fn joins(&self) -> bool {
         self.channels.iter().any(|channel| channel.joins)
     }

@@ -1,4 +1,4 @@
-//! Receiving from raw ESP sockets: a datagram each, many a call.
+//! Receiving from raw ESP sockets: one datagram per message, many messages per call.
 
 use crate::header::Outer;
 use crate::kernel::{Incoming, MessageSocket};
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use std::io::{self, IoSliceMut};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 
-/// Fills `batch` once from the socket; what does not fit stays in the kernel's queue.
+/// Fills `batch` once from the socket; datagrams that do not fit stay in the kernel's queue.
 ///
 /// # Errors
 /// Those of recvmmsg(2).
@@ -60,7 +60,7 @@ fn receive_into(
     socket.receive_many(&mut messages, received)
 }
 
-/// Makes a whole datagram of a message: IPv4 gives it whole, IPv6 without its header (RFC 3542 3).
+/// Makes a whole datagram of a message: IPv4 delivers it whole, IPv6 without its header (RFC 3542 3).
 fn complete(
     message: &Incoming,
     endpoint: &Endpoint,

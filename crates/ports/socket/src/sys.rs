@@ -12,11 +12,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use testudo_packet::BATCH_SIZE;
 
-/// A non-blocking socket of the kernel's.
+/// A non-blocking kernel socket.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
-/// Where the kernel writes sender and control data of one message.
+/// Where the kernel writes the sender and the control data of one message.
 struct Beside {
     address: RawAddress,
     control: Control,
@@ -34,8 +34,8 @@ impl Socket {
 
     pub(crate) fn set_option_bytes(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
         let length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: rustix has no call for most of our options. The descriptor is open as long as `self` lives, and the kernel reads
-        // `length` bytes from `value`, which has as many.
+        // SAFETY: rustix has no call for most of our options. The descriptor is open as long as `self` lives,
+        // and the kernel reads `length` bytes from `value`, which has that many.
         let status =
             unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -46,8 +46,8 @@ impl MessageSocket for Socket {
     fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
         let mut beside = Beside::new();
         let mut header = receive_header(slices, &mut beside);
-        // SAFETY: `header` points to `slices` and `beside`, which outlive the call, are not used during it, and are as long as it says.
-        // An `IoSliceMut` is an `iovec` over memory that is exclusively borrowed.
+        // SAFETY: `header` points to `slices` and `beside`, which outlive the call, are not used during it,
+        // and are as long as it says. An `IoSliceMut` is an `iovec` over memory that is exclusively borrowed.
         let received = unsafe {
             libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
         };
@@ -61,7 +61,7 @@ impl MessageSocket for Socket {
         received: &mut ArrayVec<Incoming, N>,
     ) -> io::Result<()> {
         received.clear();
-        // Filled where they stand: what is collected is moved, and these are thousands of bytes.
+        // Filled in place: collecting would move thousands of bytes.
         let mut beside: ArrayVec<Beside, N> = ArrayVec::new();
         beside.extend((0..messages.len().min(N)).map(|_| Beside::new()));
         let mut headers: ArrayVec<libc::mmsghdr, N> = ArrayVec::new();
@@ -73,8 +73,9 @@ impl MessageSocket for Socket {
         );
         let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: `headers` has `count` elements, each pointing to its own slices and its own element of `beside`; all of them outlive
-        // the call, are not used during it, and are as long as they say. There is no timeout to point to.
+        // SAFETY: `headers` has `count` elements, each pointing to its own slices and its own element of
+        // `beside`; all of them outlive the call, are not used during it, and are as long as they say. There
+        // is no timeout to point to.
         let count = unsafe {
             libc::recvmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags, std::ptr::null_mut())
         };
@@ -122,8 +123,8 @@ impl Beside {
 }
 
 fn empty_header() -> libc::msghdr {
-    // SAFETY: `msghdr` is a C structure of integers and pointers, for which all zeroes are valid. It cannot be written as a literal:
-    // some C libraries give it private padding.
+    // SAFETY: `msghdr` is a C structure of integers and pointers, for which all zeros are valid. It cannot be
+    // written as a literal: some C libraries give it private padding.
     unsafe { std::mem::zeroed() }
 }
 
@@ -162,7 +163,7 @@ fn incoming(header: &libc::msghdr, bytes: usize, beside: &Beside) -> Incoming {
     }
 }
 
-/// C libraries disagree about the type of this length.
+/// C libraries disagree on the type of this length.
 fn to_usize(length: impl TryInto<usize>) -> usize {
     length.try_into().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Sending: packets of one peer and size as one message, many messages as one system call, nothing copied.
+//! Sending: packets of one peer and size as one message, many messages as one system call, no copies.
 
 use crate::address::RawAddress;
 use crate::channel::{Channel, is_fatal};
@@ -11,7 +11,8 @@ use std::ops::Range;
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Sent, TxOutcome};
 use testudo_wire::ip::Version;
 
-/// The most payload of one message: the length of the IP datagram that it would be without segmentation has 16 bits.
+/// The most payload of one message: without segmentation it would be one IP datagram, whose length has 16
+/// bits.
 const MAX_MESSAGE_BYTES: usize = 65_535 - 48;
 
 /// Sockets for packets in clear; `None` if the port has no interface for them.
@@ -25,7 +26,7 @@ pub struct Bypass<S> {
 
 type Datagrams = ArrayVec<Result<Datagram, DropReason>, BATCH_SIZE>;
 
-/// A batch on its way out.
+/// A batch that is being sent.
 struct Dispatch<'a> {
     batch: &'a Batch,
     datagrams: &'a [Result<Datagram, DropReason>],
@@ -40,13 +41,13 @@ struct Retry {
     is_about_joining: bool,
 }
 
-/// Packets after which nothing more can be sent now.
+/// Why nothing more can be sent now.
 enum Stop {
     Later,
     Fatal(io::Error),
 }
 
-/// Sends a prefix of the batch: what was sent, and an error if a socket is unusable from now on.
+/// Sends a prefix of the batch. Returns what was sent, and an error if a socket is unusable from now on.
 pub(crate) fn transmit<S: MessageSocket>(
     channels: &mut [Channel<S>],
     bypass: &Bypass<S>,
@@ -66,7 +67,8 @@ pub(crate) fn transmit<S: MessageSocket>(
     }
 }
 
-/// Addresses every packet of a batch, by the one before it where they are alike. The list is filled where it stands: it has thousands of bytes.
+/// Finds the destination of every packet of a batch, from the packet before where both are alike. The list is
+/// filled in place, not returned: it has thousands of bytes.
 fn address_all<S>(channels: &[Channel<S>], batch: &Batch, datagrams: &mut Datagrams) {
     let endpoints = channels.iter().map(|c| &c.endpoint);
     let mut before: &[u8] = &[];
@@ -82,7 +84,7 @@ fn address_all<S>(channels: &[Channel<S>], batch: &Batch, datagrams: &mut Datagr
 }
 
 impl Dispatch<'_> {
-    /// Goes through the batch, run by run of packets that leave by one socket with the same options.
+    /// Sends the batch, one run of packets that share a socket and its options after the other.
     fn run<S: MessageSocket>(&mut self, channels: &mut [Channel<S>], bypass: &Bypass<S>) -> Result<(), Stop> {
         let mut at = 0;
         while let Some(first) = self.datagrams.get(at) {
@@ -125,8 +127,9 @@ impl Dispatch<'_> {
         self.send(&channel.socket, &mut channel.joins, run)
     }
 
-    /// A full batch has more behind it: its last message, where it could take more packets, stays for the next call, so that super-frames
-    /// which do not fit one message do not each leave a small one behind.
+    /// After a full batch more packets are waiting: its last message, if it could take more packets, stays
+    /// for the next call, so that super-frames that do not fit one message do not each leave a small message
+    /// at their end.
     fn without_growing_tail(&self, run: Range<usize>) -> Range<usize> {
         if !self.batch.is_full() || run.end < self.datagrams.len() {
             return run;
@@ -137,7 +140,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Whether one more packet like its first could join a message.
+    /// Whether another packet like its first could join a message.
     fn may_grow(&self, message: &Range<usize>) -> bool {
         let lengths = || self.datagrams[message.clone()].iter().flatten().map(Datagram::len);
         let first = lengths().next().unwrap_or(0);
@@ -152,7 +155,8 @@ impl Dispatch<'_> {
     ) -> Result<(), Stop> {
         let socket = if version == Version::V4 { &bypass.v4 } else { &bypass.v6 };
         match socket {
-            // What waits here would hold up the tunnels' packets behind it; those in clear have senders that try again.
+            // A packet that waits here would block those of the tunnels after it; packets in clear have
+            // senders that retransmit.
             Some(socket) => match self.send(socket, &mut false, run.clone()) {
                 Err(Stop::Later) => {
                     let kept = run.filter(|&index| self.outcomes[index] == TxOutcome::Kept);
@@ -170,10 +174,10 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Sends a run by one socket. `joins` is switched off when the system refuses to segment.
+    /// Sends a run by one socket. `joins` is set to `false` when the system refuses to segment.
     fn send(&mut self, socket: &impl MessageSocket, joins: &mut bool, run: Range<usize>) -> Result<(), Stop> {
         let mut at = run.start;
-        // A message that was refused as a whole is tried again packet by packet.
+        // A message that was refused as a whole is sent again packet by packet.
         let mut retry = Retry { packets: at..at, is_about_joining: false };
         while at < run.end {
             let in_retry = retry.packets.contains(&at);
@@ -205,8 +209,8 @@ impl Dispatch<'_> {
         Ok(())
     }
 
-    /// Whether a joined message was refused for being joined, and not for the length of its packets, which may be fragmented when
-    /// they go one by one.
+    /// Whether a joined message was refused because it was joined, not for the length of its packets, which
+    /// may be fragmented when they are sent one by one.
     fn is_about_joining(&self, error: &io::Error, first: usize) -> bool {
         let dont_fragment = self.datagrams.get(first).is_some_and(|p| p.is_ok_and(|p| p.dont_fragment));
         match error.raw_os_error() {
@@ -216,7 +220,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Cuts a run into messages: ranges of packets that leave together.
+    /// Splits a run into messages: ranges of packets that are sent together.
     fn messages(&self, run: Range<usize>, joins: bool) -> ArrayVec<Range<usize>, BATCH_SIZE> {
         let mut ranges = ArrayVec::new();
         let mut at = run.start;
@@ -228,7 +232,7 @@ impl Dispatch<'_> {
         ranges
     }
 
-    /// Where the message that starts with packet `start` ends: the first packet that is shorter is its last one.
+    /// The end of the message that starts with packet `start`: the first shorter packet is its last one.
     fn joined_end(&self, start: usize, limit: usize) -> usize {
         let Some(Ok(first)) = self.datagrams.get(start) else { return start + 1 };
         let mut bytes = first.len();
@@ -276,7 +280,7 @@ impl Dispatch<'_> {
     }
 }
 
-/// What goes beside a message that starts with the packet `first`.
+/// The control data of a message that starts with the packet `first`.
 fn control(first: &Datagram, is_joined: bool) -> Control {
     let mut control = Control::EMPTY;
     if first.way == Way::Bypass(Version::V4) || first.way == Way::Bypass(Version::V6) {
@@ -295,13 +299,14 @@ fn control(first: &Datagram, is_joined: bool) -> Control {
     control
 }
 
-/// EIO: the interface cannot checksum, or IPsec in the kernel is in the way. EINVAL: some kernels mean the same, some a datagram
-/// beyond the MTU, for which others say EMSGSIZE: a shorter one behind it may go.
+/// EIO: the interface cannot checksum, or IPsec in the kernel prevents it. EINVAL: some kernels mean the
+/// same, some a datagram beyond the MTU, for which others say EMSGSIZE: a shorter one after it may still be
+/// sent.
 fn may_be_about_joining(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
 }
 
-/// The reason for which a single message was refused.
+/// Why a single message was refused.
 fn refusal(error: io::Error) -> Result<DropReason, Stop> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Err(Stop::Later),

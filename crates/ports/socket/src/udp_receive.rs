@@ -6,8 +6,8 @@
 //!   while single datagrams come, one recvmmsg:  16 × ( buffer, tail )
 //! ```
 //!
-//! A tail takes what no buffer was foreseen for, so that nothing is ever cut. What came otherwise than foretold is cut from its
-//! *region*, where it is put together again: one copy.
+//! A spare iovec, the tail, catches bytes beyond the predicted layout, so nothing is ever truncated. After a
+//! misprediction the bytes are gathered in a *region*, and the datagrams cut from there: one copy.
 
 use crate::header::{Outer, Synthesized};
 use crate::kernel::{Incoming, MessageSocket};
@@ -18,14 +18,14 @@ use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 
 /// Longer than any datagram or super-packet.
 const DATAGRAM_BYTES: usize = 65_536;
-/// Datagrams of one recvmmsg call while they come singly.
+/// Datagrams per recvmmsg call while they arrive singly.
 const SINGLES: usize = 16;
-/// After so many single datagrams, the next one is no longer expected to be a super-packet.
+/// After this many single datagrams, the next one is no longer predicted to be a super-packet.
 const FORGET_AFTER: usize = 32;
-/// Calls for one batch, so that datagrams that are dropped cannot keep the worker here.
+/// Calls for one batch, bounded so that datagrams that are dropped cannot keep the worker here.
 const MAX_CALLS: usize = BATCH_SIZE + 16;
 
-/// What one call brought.
+/// The result of one call.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) packets: u64,
@@ -35,7 +35,8 @@ pub(crate) struct Received {
 
 /// The state of receiving from one UDP socket.
 pub(crate) struct UdpReceiver {
-    /// Each is twice [`DATAGRAM_BYTES`] long: room to put the buffer's part before the tail, and the tail. Memory that is not used is never touched.
+    /// Each is twice [`DATAGRAM_BYTES`] long: the tail, and before it room to prepend the buffer's part.
+    /// Memory that is not used is never touched.
     regions: Vec<Vec<u8>>,
     guess: Option<Guess>,
     singles_in_a_row: usize,
@@ -48,7 +49,7 @@ struct Guess {
     segments: usize,
 }
 
-/// A super-packet in a region that is not cut to its end.
+/// A super-packet in a region that is not completely cut yet.
 #[derive(Debug)]
 struct Pending {
     region: usize,
@@ -64,12 +65,12 @@ impl UdpReceiver {
         Self { regions, guess: None, singles_in_a_row: 0, pending: ArrayVec::new() }
     }
 
-    /// Whether datagrams wait here, whatever the socket's readiness says.
+    /// Whether datagrams wait here, regardless of the socket's readiness.
     pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Fills `batch` from the socket; what does not fit stays there or here.
+    /// Fills `batch` from the socket; datagrams that do not fit stay there or here.
     ///
     /// # Errors
     /// Those of recvmsg(2), except that `WouldBlock` ends the batch. An error may follow packets that are in the batch.
@@ -107,7 +108,7 @@ impl UdpReceiver {
         Ok(())
     }
 
-    /// One message, which will probably be a super-packet like the last.
+    /// Receives one message, predicted to be a super-packet like the last.
     fn receive_super(
         &mut self,
         guess: Guess,
@@ -172,7 +173,7 @@ impl UdpReceiver {
         Ok(())
     }
 
-    /// Up to [`SINGLES`] messages, each probably a single datagram.
+    /// Receives up to [`SINGLES`] messages, each predicted to be a single datagram.
     fn receive_singles(
         &mut self,
         socket: &impl MessageSocket,
@@ -212,7 +213,7 @@ impl UdpReceiver {
     ) -> Result<(), (DropReason, u64)> {
         let packet_bytes = pool.packet_bytes();
         let accepted = self.accept(message, endpoint, packet_bytes);
-        // A super-packet in the same call puts what came after it behind itself.
+        // After a super-packet in the same call, later messages queue behind it.
         let goes_on =
             accepted.as_ref().is_ok_and(|(_, size)| message.bytes <= *size) && self.pending.is_empty();
         if goes_on && let Ok((outer, _)) = accepted {
@@ -230,7 +231,8 @@ impl UdpReceiver {
         outcome
     }
 
-    /// Checks a message, learns from it, and returns what its headers have in common and the size of its datagrams.
+    /// Checks a message, updates the prediction, and returns the common part of its headers and the size of
+    /// its datagrams.
     fn accept(
         &mut self,
         message: &Incoming,
@@ -262,7 +264,7 @@ impl UdpReceiver {
         }
     }
 
-    /// Puts the bytes of a scattered message together again, at the start of region 1.
+    /// Gathers the bytes of a scattered message at the start of region 1.
     fn gather(&mut self, guess: Guess, staged: &mut Batch, bytes: usize) {
         let [source, target, ..] = &mut self.regions[..] else { return };
         let mut at = 0;
@@ -274,11 +276,11 @@ impl UdpReceiver {
         target[at..bytes].copy_from_slice(&source[DATAGRAM_BYTES..DATAGRAM_BYTES + bytes - at]);
     }
 
-    /// Cuts datagrams from regions while there are buffers and room for them.
+    /// Cuts datagrams from regions while there are buffers, and room in the batch.
     fn cut_pending(&mut self, pool: &mut Pool, batch: &mut Batch, done: &mut Received) {
         while let Some(pending) = self.pending.first_mut() {
             let mut header = None;
-            // A datagram without payload is one, too.
+            // A datagram without payload is also one.
             let mut is_first = pending.at == pending.end;
             while pending.at < pending.end || is_first {
                 is_first = false;
@@ -328,7 +330,8 @@ fn outer_of(message: &Incoming, endpoint: &Endpoint) -> Option<Outer> {
     })
 }
 
-/// Writes the headers before a payload and hands the packet on. `header` keeps them for the next payload of the same length.
+/// Writes the headers before a payload and delivers the packet. `header` caches them for the next payload of
+/// the same length.
 fn finish(
     outer: &Outer,
     header: &mut Option<Synthesized>,
