@@ -18,7 +18,8 @@
 //! | [`LoopPort`] | a fixed set of packets, ([`Packets`]) again and again, or as many as are asked for | everything, and forgets it |
 //! | [`SinkPort`] | nothing | everything, and keeps a few copies |
 //!
-//! Queues are shared with the test under a lock: they show what happens, not how fast. [`LoopPort`] and [`SinkPort`] are for measurements.
+//! Queues are shared with the test under a lock: they show what happens, not how fast. [`LoopPort`] and
+//! [`SinkPort`] are for measurements.
 
 #![forbid(unsafe_code)]
 

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
-/// Packets that are given at once, as a NIC's driver does.
+/// Packets that are given at once, like a NIC driver's burst.
 const BURST_PACKETS: usize = 32;
-/// Bytes after which no more are given at once: what is copied from, and to, and what is made of it should find place in a first-level cache.
+/// Bytes after which no more packets are given at once: a burst, its copies and their results should fit the
+/// first-level cache.
 const BURST_BYTES: usize = 12 * 1024;
 
-/// Asks a [`LoopPort`] for packets.
+/// Requests packets from a [`LoopPort`].
 #[derive(Debug, Clone, Default)]
 pub struct Demand(Arc<AtomicU64>);
 
 impl Demand {
-    /// The port gives `packets` more, going on where it stands.
+    /// The port gives `packets` more, continuing where it is.
     pub fn ask(&self, packets: u64) {
         self.0.fetch_add(packets, Ordering::Relaxed);
     }
@@ -25,7 +26,7 @@ impl Demand {
     }
 }
 
-/// A port that gives a fixed set of packets again and again, and forgets what it is given.
+/// A port that gives a fixed set of packets again and again, and discards what it is given.
 #[derive(Debug)]
 pub struct LoopPort {
     name: String,
@@ -37,7 +38,7 @@ pub struct LoopPort {
 }
 
 impl LoopPort {
-    /// A port that gives `packets` in turn, without end.
+    /// A port that gives `packets` in turn, endlessly.
     #[must_use]
     pub fn new(name: impl Into<String>, packets: impl Into<Packets>) -> Self {
         let packets = packets.into();
@@ -53,7 +54,7 @@ impl LoopPort {
         self
     }
 
-    /// A port that gives as many packets as its [`Demand`] is asked for.
+    /// A port that gives as many packets as its [`Demand`] requests.
     #[must_use]
     pub fn on_demand(name: impl Into<String>, packets: impl Into<Packets>) -> (Self, Demand) {
         let port = Self::new(name, packets).with_limit(0);
@@ -61,7 +62,7 @@ impl LoopPort {
         (port, demand)
     }
 
-    /// A port that only takes packets, and forgets them.
+    /// A port that only takes packets, and discards them.
     #[must_use]
     pub fn discard(name: impl Into<String>) -> Self {
         Self::new(name, Packets::default())
@@ -69,8 +70,8 @@ impl LoopPort {
 }
 
 impl LoopPort {
-    /// How many packets to give now, of `most`, and how many bytes these have: a burst, which ends before a packet that does not fit a buffer, and
-    /// where the packets begin anew.
+    /// The number of packets to give now, at most `most`, and their bytes: a burst, which ends before a
+    /// packet that does not fit a buffer, and where the set starts again.
     #[inline]
     fn burst(&self, longest: usize, most: usize) -> (usize, usize) {
         let most = most.min(usize::try_from(self.left).unwrap_or(usize::MAX)).min(BURST_PACKETS);
@@ -85,7 +86,7 @@ impl LoopPort {
         (count, bytes)
     }
 
-    /// Drops packets that do not fit a buffer, where the next ones do not: each once at most, since they come again.
+    /// Drops packets that do not fit a buffer, if they come next: each at most once, since they come again.
     fn skip_too_long(&mut self, pool: &mut Pool) {
         for _ in 0..self.packets.len() {
             let next = self.packets.view().places.get(self.next);

@@ -1,4 +1,4 @@
-//! The packets of a measurement, packed together.
+//! The packets of a measurement, stored compactly.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ pub(crate) struct Place {
     tail_bytes: usize,
 }
 
-/// Packets that each have a head of their own; the rest of each is the beginning of one tail that all share. So a hundred thousand long packets
-/// which only differ in their headers take a few megabytes, and copying them costs what copying a few costs. Clones share everything.
+/// Packets that each have their own head; the rest of each is the start of one tail that all share. So a
+/// hundred thousand long packets that differ only in their headers take a few megabytes, and copying them
+/// costs as much as copying a few. Clones share everything.
 #[derive(Debug, Clone, Default)]
 pub struct Packets {
     heads: Arc<Vec<u8>>,
@@ -20,13 +21,13 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// No packets yet, and their tail.
+    /// No packets yet, with their tail.
     #[must_use]
     pub fn with_tail(tail: Vec<u8>) -> Self {
         Self { tail: Arc::new(tail), ..Self::default() }
     }
 
-    /// Appends a packet: `head`, and then `tail_bytes` of the tail, or all of it if it has less.
+    /// Appends a packet: `head`, and then `tail_bytes` of the tail, or all of it if it is shorter.
     pub fn push(&mut self, head: &[u8], tail_bytes: usize) {
         let (head_bytes, tail_bytes) = (head.len(), tail_bytes.min(self.tail.len()));
         let place = Place { head_start: self.heads.len(), head_bytes, tail_bytes };
@@ -34,7 +35,7 @@ impl Packets {
         Arc::make_mut(&mut self.places).push(place);
     }
 
-    /// How many packets there are.
+    /// The number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
@@ -53,7 +54,7 @@ impl Packets {
         view.places.get(number).map_or((&[], &[]), |place| view.at(place))
     }
 
-    /// All of it at hand, for a loop over many.
+    /// A borrowed view, for a loop over many packets.
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
         View { heads: &self.heads, places: &self.places, tail: &self.tail }
@@ -64,7 +65,7 @@ impl Packets {
         (0..self.len()).map(|number| self.get(number))
     }
 
-    /// Bytes of all packets, tails counted for each.
+    /// Bytes of all packets, with tails counted for each.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.places.iter().map(Place::bytes).sum()
@@ -87,7 +88,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Head and tail of the packet at a place.
+    /// Head and tail of the packet at an index.
     #[inline]
     pub(crate) fn at(&self, place: &Place) -> (&'a [u8], &'a [u8]) {
         let head = &self.heads[place.head_start..place.head_start + place.head_bytes];

@@ -15,9 +15,9 @@ pub struct MemoryPort {
 /// The other ends of a [`MemoryPort`]'s queues.
 #[derive(Debug, Clone)]
 pub struct MemoryHandle {
-    /// What is pushed here, the port receives.
+    /// The port receives packets that are pushed here.
     pub input: Queue,
-    /// What the port sends, comes here.
+    /// Packets that the port sends arrive here.
     pub output: Queue,
 }
 

@@ -17,7 +17,7 @@ impl Queue {
         Self { packets: Arc::default(), capacity }
     }
 
-    /// Adds a packet; `false` if the queue is full, and the packet is then not in it.
+    /// Adds a packet; `false` if the queue is full, and the packet is not added.
     pub fn push(&self, packet: &[u8]) -> bool {
         let mut packets = self.lock();
         let has_room = packets.len() < self.capacity;
@@ -50,7 +50,7 @@ impl Queue {
         self.len() == 0
     }
 
-    /// A thread that panicked with the lock held left whole packets behind: no operation above is ever half done.
+    /// A thread that panicked with the lock held left whole packets: no operation above is ever half done.
     fn lock(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.packets.lock().unwrap_or_else(PoisonError::into_inner)
     }

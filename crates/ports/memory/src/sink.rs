@@ -1,4 +1,4 @@
-//! A port that takes everything: the end of a benchmark, with a look at what came.
+//! A port that takes everything: the end of a benchmark, with samples of what arrived.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,13 +20,14 @@ struct Kept {
 }
 
 impl Shared {
-    /// A thread that panicked with the lock held left whole packets behind.
+    /// A thread that panicked with the lock held left whole packets.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A port that gives nothing, takes everything, and keeps copies of a few packets for whoever holds its [`SinkHandle`].
+/// A port that gives nothing, takes everything, and keeps copies of a few packets for the holder of its
+/// [`SinkHandle`].
 #[derive(Debug)]
 pub struct SinkPort {
     name: String,
@@ -37,17 +38,17 @@ pub struct SinkPort {
     counters: PortCounters,
 }
 
-/// Says which packets of a [`SinkPort`] are kept, and takes them.
+/// Selects which packets of a [`SinkPort`] are kept, and returns them.
 #[derive(Debug, Clone)]
 pub struct SinkHandle(Arc<Shared>);
 
 impl SinkHandle {
-    /// From now on one packet in `interval` is kept (0 keeps none), beginning with the next, and of those the newest `at_most`.
-    /// What was kept before is forgotten.
+    /// From now on one packet in `interval` is kept (0 keeps none), starting with the next, and of those the
+    /// newest `at_most`. Packets kept before are discarded.
     pub fn keep(&self, interval: usize, at_most: usize) {
         let mut kept = self.0.kept();
         *kept = Kept { packets: VecDeque::with_capacity(at_most), at_most };
-        // Nothing is kept where there is no place for it.
+        // Nothing is kept if there is no room for it.
         self.0.interval.store(if at_most == 0 { 0 } else { interval }, Ordering::Relaxed);
     }
 
@@ -68,7 +69,7 @@ impl SinkPort {
         (Self { name: name.into(), shared, interval: 0, until_next: 0, counters }, handle)
     }
 
-    /// Counts down by one packet, and keeps it if its turn has come.
+    /// Counts down by one packet, and keeps it if it is due.
     fn look_at(&mut self, buffer: &Buffer) {
         if self.until_next > 0 {
             self.until_next -= 1;
@@ -101,7 +102,7 @@ impl Port for SinkPort {
         }
         self.counters.tx_bytes += batch.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         if interval > 0 {
-            // Most batches have no packet that is kept: these cost no more than where nothing is ever kept.
+            // Most batches have no packet to keep: these cost no more than if nothing is ever kept.
             if self.until_next < taken {
                 batch.iter().for_each(|buffer| self.look_at(buffer));
             } else {

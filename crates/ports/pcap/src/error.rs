@@ -1,4 +1,4 @@
-//! What can be wrong with a packet file.
+//! Errors in packet files.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub enum PcapError {
     Io {
         /// Name of the file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file's own header is wrong.

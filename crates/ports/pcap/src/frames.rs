@@ -27,7 +27,7 @@ pub(crate) struct Record {
 /// A frame as it was captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'f> {
-    /// What it begins with; `None` for a link type that is not read here.
+    /// Its link type; `None` for one that is not read here.
     pub link: Option<Link>,
     /// The bytes that were captured.
     pub bytes: &'f [u8],
@@ -43,14 +43,14 @@ pub struct FrameReader {
     buffer: Vec<u8>,
 }
 
-/// A file's format and what its headers said.
+/// A file's format, with what its headers said.
 #[derive(Debug)]
 enum Format {
     Pcap(Pcap),
     PcapNg(PcapNg),
 }
 
-/// What the header of a pcap file says.
+/// The header of a pcap file.
 #[derive(Debug)]
 struct Pcap {
     order: Order,
@@ -113,7 +113,7 @@ impl FrameReader {
         }
     }
 
-    /// What was passed over so far and might have been a packet: a line each.
+    /// What was skipped so far and might have been a packet: a line each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         match &self.format {
@@ -140,7 +140,7 @@ impl Format {
         };
         let mut rest = [0; 20];
         source.read_exact(&mut rest)?;
-        // The upper bits of the link type tell the length of the frame check sequence.
+        // The upper bits of the link type hold the length of the frame check sequence.
         let number = order.u32(&rest, 16) & 0xFFFF;
         match Link::of(number) {
             Some(link) => Ok(Format::Pcap(Pcap { order, link })),

@@ -1,4 +1,4 @@
-//! Packet files as ports: what was captured comes in, and what goes out can be looked at with any tool.
+//! Packet files as ports: captured packets come in, and sent packets can be viewed with any tool.
 //!
 //! | | reads | writes |
 //! | --- | --- | --- |
@@ -12,16 +12,16 @@
 //!   file ◄── FrameWriter ◄── PcapWriter ─┘
 //! ```
 //!
-//! Files are hostile until read: every length is checked before memory is made for it, and an error names the
-//! file, the record and the byte. What is no IP, or was not captured whole, is counted as dropped and does
-//! not end the reading. A damaged file gives the packets before the damage; its [`Ending`] says what was
-//! wrong, and what was passed over that might have been a packet.
+//! Files are hostile until read: every length is checked before memory is allocated for it, and an error
+//! names the file, the record and the byte. Frames that are not IP, or were not captured whole, are counted
+//! as dropped and do not end the reading. A damaged file gives the packets before the damage; its [`Ending`]
+//! says what was wrong, and what was skipped that might have been a packet.
 //!
 //! Specifications: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng,
 //! <https://www.tcpdump.org/linktypes.html>.
 //!
-//! Why not the crate `pcap-file`: it would replace the smaller half of this one. Link layers, limits, the place of an
-//! error, and notes of what was passed over would still be ours.
+//! Why not the crate `pcap-file`: it would replace the smaller half of this one. Link layers, limits, the
+//! position of an error, and notes on skipped blocks would still be ours.
 //!
 //! Deliberately missing: time stamps as a clock, compressed files, writing pcapng.
 

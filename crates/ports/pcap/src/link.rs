@@ -3,14 +3,14 @@
 use std::ops::Range;
 use testudo_packet::DropReason;
 
-/// Layer below IP (<https://www.tcpdump.org/linktypes.html>), as far as we read it.
+/// Layer below IP (<https://www.tcpdump.org/linktypes.html>), as far as it is read here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// The packet begins with its IP header.
     Raw,
     /// Ethernet, perhaps with VLAN tags.
     Ethernet,
-    /// What `tcpdump -i any` writes.
+    /// The format that `tcpdump -i any` writes.
     Cooked,
     /// The same, version 2.
     Cooked2,
@@ -18,14 +18,14 @@ pub enum Link {
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86DD;
-/// 802.1Q, 802.1ad, and what was used before it.
+/// 802.1Q, 802.1ad, and the type used before that.
 const VLAN: [u16; 3] = [0x8100, 0x88A8, 0x9100];
 
 impl Link {
     /// The link type of a file or interface; `None` if it is not read here.
     pub(crate) fn of(number: u32) -> Option<Self> {
         match number {
-            // 12 and 14 are what some systems write for 101.
+            // Some systems write 12 and 14 for 101.
             12 | 14 | 101 | 228 | 229 => Some(Link::Raw),
             1 => Some(Link::Ethernet),
             113 => Some(Link::Cooked),
@@ -70,7 +70,7 @@ fn ethernet(frame: &[u8]) -> Result<(usize, usize), DropReason> {
     Ok((kind_at, kind_at + 2))
 }
 
-/// The datagram's length by its own header: an Ethernet frame may be padded to 60 bytes.
+/// The datagram's length from its own header: an Ethernet frame may be padded to 60 bytes.
 fn promised_bytes(datagram: &[u8], kind: u16) -> usize {
     let length = if kind == IPV4 { be16(datagram, 2) } else { be16(datagram, 4) };
     let header_bytes = if kind == IPV4 { 0 } else { 40 };

@@ -7,21 +7,21 @@ use std::io::Read;
 
 /// Room for the longest packet with its fields and options.
 const MAX_BLOCK_BYTES: usize = MAX_PACKET_BYTES + 65_536;
-/// More interfaces than this are refused: the table of their link types must be bounded.
+/// The most interfaces accepted: the table of their link types must be bounded.
 const MAX_INTERFACES: usize = 4096;
 
 const INTERFACE: u32 = 1;
-/// Obsolete since 2009, and still written by some: its interface has 16 bits, and after it comes a count of
-/// drops.
+/// Obsolete since 2009, and still written by some: its interface number has 16 bits, and a drop count
+/// follows.
 const PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Names of hosts, statistics, entries of systemd's journal, secrets of TLS, and custom blocks that say of
-/// themselves what they are: no packets.
+/// Host names, statistics, systemd journal entries, TLS secrets, and custom blocks, which say of themselves
+/// what they are: no packets.
 const NO_PACKETS: [u32; 6] = [4, 5, 9, 10, 0x0BAD, 0x4000_0BAD];
 const BYTE_ORDER: u32 = 0x1A2B_3C4D;
 
-/// What the section and interface headers so far said.
+/// What the section and interface headers have said so far.
 #[derive(Debug)]
 pub(crate) struct PcapNg {
     order: Order,
@@ -33,11 +33,11 @@ pub(crate) struct PcapNg {
 #[derive(Debug, Clone, Copy)]
 struct Interface {
     link_type: u16,
-    /// The longest capture; only simple packets need it.
+    /// The longest capture; only simple packet blocks need it.
     snap_bytes: usize,
 }
 
-/// How often something was met, and the first of it.
+/// How often something occurred, and its first occurrence.
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
@@ -54,7 +54,7 @@ impl Seen {
 }
 
 impl PcapNg {
-    /// The type of a section header block: a palindrome, so that it reads alike in either byte order.
+    /// The type of a section header block: a palindrome, so that it is the same in either byte order.
     pub(crate) const MAGIC: u32 = 0x0A0D_0D0A;
 
     /// Reads the first section header after its type.
@@ -98,7 +98,7 @@ impl PcapNg {
         Ok(None)
     }
 
-    /// What was passed over and might have been a packet.
+    /// What was skipped and might have been a packet.
     pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
         let blocks = (self.unknown_blocks.count > 0).then(|| {
             let Seen { count, first } = self.unknown_blocks;
@@ -193,7 +193,7 @@ fn read_block(source: &mut Source, order: Order, body: &mut Vec<u8>) -> Result<(
     check_length_at_end(source, order, length)
 }
 
-/// Passes over a block, of any length, after its type.
+/// Skips a block, of any length, after its type.
 fn skip_block(source: &mut Source, order: Order) -> Result<(), Broken> {
     let length = read_length(source, order)?;
     source.skip(length - 12)?;

@@ -8,19 +8,19 @@ use std::sync::{Arc, OnceLock};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 use testudo_wire::udp;
 
-/// What there is to say about a packet file when no more can be read of it.
+/// The outcome of reading a packet file, once no more can be read.
 #[derive(Debug)]
 pub struct Ending {
-    /// Why it ended before its end.
+    /// Why reading stopped before the end of the file.
     pub error: Option<PcapError>,
-    /// What was passed over and might have been a packet: a line each.
+    /// What was skipped and might have been a packet: a line each.
     pub notes: Vec<String>,
 }
 
-/// A packet file as a port: it gives the file's packets, then is exhausted. What it is given, it forgets.
+/// A packet file as a port: it gives the file's packets, then is exhausted. It discards what it is given.
 ///
 /// A damaged file is exhausted where the damage begins. That is no [`PortError`], which ends a gateway: the
-/// packets before it are as good as any others, and go their way to the end.
+/// packets before it are valid, and are processed to the end.
 pub struct PcapReader {
     frames: FrameReader,
     ending: Arc<OnceLock<Ending>>,
@@ -42,7 +42,7 @@ impl PcapReader {
         Self { frames, ending: Arc::default(), counters: PortCounters::default() }
     }
 
-    /// Where the port writes down how the file ended, once it has.
+    /// Where the port records how the file ended, once it has.
     #[must_use]
     pub fn ending(&self) -> Arc<OnceLock<Ending>> {
         Arc::clone(&self.ending)
@@ -130,14 +130,14 @@ pub struct PcapPort {
 }
 
 impl PcapPort {
-    /// A port called `name`. Without a reader it is exhausted from the start; without a writer it forgets
+    /// A port called `name`. Without a reader it is exhausted from the start; without a writer it discards
     /// what it is given.
     #[must_use]
     pub fn new(name: impl Into<String>, reader: Option<PcapReader>, writer: Option<PcapWriter>) -> Self {
         Self { name: name.into(), reader, writer }
     }
 
-    /// Writes what is still in memory to the file.
+    /// Writes buffered data to the file.
     ///
     /// # Errors
     /// [`PcapError::Io`], such as that the disk is full.
@@ -157,7 +157,7 @@ impl Port for PcapPort {
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         if let Some(writer) = &mut self.writer {
-            // What a socket's kernel or a NIC would do on the way out.
+            // As a socket's kernel or a NIC would do when sending.
             batch.iter_mut().for_each(|buffer| udp::complete_ipv6_checksum(buffer.bytes_mut()));
             return writer.tx(pool, batch);
         }

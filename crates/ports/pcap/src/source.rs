@@ -1,4 +1,4 @@
-//! The bytes of a packet file, and where in it we are.
+//! The bytes of a packet file, and the position in it.
 
 use std::io::{self, Read};
 
@@ -52,14 +52,14 @@ impl Source {
         Ok(true)
     }
 
-    /// Reads `bytes` bytes to `buffer`, in place of what was in it. Whoever calls has checked that so much
-    /// may be kept.
+    /// Reads `bytes` bytes to `buffer`, in place of its content. The caller has checked that so much may be
+    /// kept.
     pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, bytes: usize) -> Result<(), Broken> {
         buffer.resize(bytes, 0);
         Ok(self.read_exact(buffer)?)
     }
 
-    /// Reads and forgets.
+    /// Reads and discards.
     pub(crate) fn skip(&mut self, bytes: usize) -> Result<(), Broken> {
         let skipped = io::copy(&mut self.take(bytes as u64), &mut io::sink())?;
         if skipped == bytes as u64 {

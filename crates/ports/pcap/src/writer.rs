@@ -18,7 +18,7 @@ impl<W: Write> FrameWriter<W> {
     /// Writes the header of a file of frames of one link type, of which at most `snap_bytes` are recorded.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn new(mut file: W, link: Link, snap_bytes: u32) -> io::Result<Self> {
         const MAGIC: u32 = 0xA1B2_C3D4;
         /// 2 and 4, 16 bits each.
@@ -28,11 +28,11 @@ impl<W: Write> FrameWriter<W> {
         Ok(Self { file })
     }
 
-    /// Adds a frame that had `wire_bytes` bytes on the link, as far as it was recorded, `time` after 1970
-    /// began.
+    /// Adds a frame that had `wire_bytes` bytes on the link, as far as it was recorded, at `time` after the
+    /// start of 1970.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn write(&mut self, time: Duration, recorded: &[u8], wire_bytes: usize) -> io::Result<()> {
         let word = |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         // The format's seconds are 32 bits wide: they wrap in 2106.
@@ -42,10 +42,10 @@ impl<W: Write> FrameWriter<W> {
         self.file.write_all(recorded)
     }
 
-    /// Writes what is still in memory to the file.
+    /// Writes buffered data to the file.
     ///
     /// # Errors
-    /// What the system said, such as that the disk is full.
+    /// The system's error, such as that the disk is full.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -71,7 +71,7 @@ impl PcapWriter {
         }
     }
 
-    /// Writes what is still in memory to the file.
+    /// Writes buffered data to the file.
     ///
     /// # Errors
     /// [`PcapError::Io`], such as that the disk is full.
