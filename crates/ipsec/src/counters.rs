@@ -15,7 +15,8 @@ pub enum SaState {
     Exhausted,
 }
 
-/// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic addition.
+/// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic
+/// addition.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SaCounters {
@@ -102,7 +103,8 @@ impl SaCounters {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Packets that count towards the key's lifetime: those that passed, and the authentic ones that were refused later.
+    /// Packets that count towards the key's lifetime: those that passed, and the authentic ones that were
+    /// refused later.
     #[must_use]
     pub fn used_packets(&self) -> u64 {
         self.packets().wrapping_add(self.refused_packets.load(Ordering::Relaxed))

@@ -47,8 +47,8 @@ enum Parsed {
 type ParsedInbound = ArrayVec<Parsed, BATCH_SIZE>;
 
 impl Ipsec {
-    /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch` is taken: every packet
-    /// ends up in `out` or is discarded to `pool` with its reason.
+    /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch`
+    /// is taken: every packet ends up in `out` or is discarded to `pool` with its reason.
     pub fn inbound(
         &mut self,
         batch: &mut Batch,

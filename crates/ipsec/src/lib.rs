@@ -1,4 +1,5 @@
-//! IPsec itself: policies, security associations, sequence numbers, replay windows, lifetimes, ESP in tunnel mode.
+//! IPsec itself: policies, security associations, sequence numbers, replay windows, lifetimes, ESP in tunnel
+//! mode.
 //!
 //! ```text
 //!   outbound:  batch ─► parse ─► SPD ─► number, headers, trailer ─► Job ─► (engine) ─► finish_outbound ─► Sealed
@@ -13,10 +14,11 @@
 //! threads may read. Clocks, engines, ports and randomness are handed in, so that a pair of gateways runs in
 //! one process from a seed.
 //!
-//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410 (suites), RFC 3948 (UDP
-//! encapsulation), RFC 6040 (ECN).
+//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410
+//! (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
 //!
-//! Deliberately missing: key exchange, transport mode, reassembly of outer fragments (the kernel's sockets do that in host mode).
+//! Deliberately missing: key exchange, transport mode, reassembly of outer fragments (the kernel's sockets do
+//! that in host mode).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]

@@ -20,8 +20,8 @@ use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 
 impl Ipsec {
-    /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is taken: every packet ends
-    /// up in `out` or is discarded to `pool` with its reason.
+    /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is
+    /// taken: every packet ends up in `out` or is discarded to `pool` with its reason.
     pub fn outbound(
         &mut self,
         batch: &mut Batch,

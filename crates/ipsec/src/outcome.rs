@@ -68,7 +68,8 @@ pub type SealedOr = Option<Sealed>;
 /// The result of preparing a batch.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// For the engines, in order. The upper half of a job's cookie names its SA ([`Prepared::sa_of`]); the lower half is the gateway's.
+    /// For the engines, in order. The upper half of a job's cookie names its SA ([`Prepared::sa_of`]); the
+    /// lower half is the gateway's.
     pub jobs: Vec<Job>,
     /// Packets that policy lets pass in clear, to the other side.
     pub pass: Vec<Bypassed>,

@@ -277,7 +277,8 @@ mod tests {
         }
     }
 
-    /// Steps relative to the highest number so far: mostly near it, on both sides of both edges, at times far ahead.
+    /// Steps relative to the highest number so far: mostly near it, on both sides of both edges, at times far
+    /// ahead.
     fn steps(size: i64) -> impl Strategy<Value = Vec<i64>> {
         prop::collection::vec(
             prop_oneof![8 => -80i64..80, 4 => -size - 70..70i64, 2 => size - 70..3 * size, 1 => 0..1i64 << 40],

@@ -6,7 +6,8 @@ use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
 
-/// An address as a number, so that prefixes of both versions are compared alike. Always used together with a version.
+/// An address as a number, so that prefixes of both versions are compared alike. Always used together with a
+/// version.
 pub(crate) fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(a.to_bits()),
@@ -446,8 +447,9 @@ mod tests {
         assert!(Selector::ANY.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
     }
 
-    /// RFC 4301 4.4.1.1: "OPAQUE indicates that the corresponding selector field is not available for examination because it may not be present
-    /// in a fragment, does not exist for the given Next Layer Protocol, or prior application of IPsec may have encrypted the value."
+    /// RFC 4301 4.4.1.1: "OPAQUE indicates that the corresponding selector field is not available for
+    /// examination because it may not be present in a fragment, does not exist for the given Next Layer
+    /// Protocol, or prior application of IPsec may have encrypted the value."
     #[test]
     fn what_a_flow_hides_concerns_every_selector_that_asks_for_it() {
         let by_addresses = Selector::between(prefix("fd00::/16"), prefix("fd00::/16"));

@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(changes in prop::collection::vec((0..40u32, any::<bool>(), any::<u32>()), 0..400)) {
+        fn the_table_agrees_with_a_map(changes in prop::collection::vec((0..40u32, any::<bool>(), any::<u32>()), 0..400)) {
             let (mut table, mut model) = (SpiTable::default(), HashMap::new());
             for (spi, inserts, sa) in changes {
                 // Neighbours, and numbers far apart.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_a_few_places_at_a_time_and_forgets_meanwhile() {
+    fn the_table_grows_a_few_slots_at_a_time_and_removes_meanwhile() {
         let mut table = SpiTable::default();
         let (mut model, mut grown) = (HashMap::new(), 0);
         for spi in 1..50_000_u32 {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_and_forgets() {
+    fn the_table_grows_and_removes() {
         let mut table = SpiTable::default();
         (1..100_000).for_each(|spi| table.insert(spi, SaRef::from_bits(spi)));
         assert!((1..100_000).all(|spi| table.get(spi) == Some(SaRef::from_bits(spi))));

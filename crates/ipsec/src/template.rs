@@ -179,7 +179,8 @@ impl OuterTemplate {
         !low16(sum.wrapping_add(sum.rotate_left(16)) >> 16)
     }
 
-    /// Writes the IP and UDP headers to the front of a datagram of `total_bytes` that carries a packet of this traffic class.
+    /// Writes the IP and UDP headers to the front of a datagram of `total_bytes` that carries a packet of
+    /// this traffic class.
     pub(crate) fn write(
         &self,
         out: &mut [u8],

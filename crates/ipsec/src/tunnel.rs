@@ -79,6 +79,7 @@ pub struct TunnelParameters {
     pub first_sequence: u64,
     /// The lease of the numbers from there on.
     pub lease: Arc<Lease>,
-    /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give the same IVs.
+    /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give
+    /// the same IVs.
     pub iv_mask: u64,
 }

@@ -12,7 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 pub enum Encapsulation {
     /// In UDP (RFC 3948).
     Udp {
-        /// Local UDP port; 0 lets the kernel choose, see [`SocketPort::endpoints`](crate::SocketPort::endpoints).
+        /// Local UDP port; 0 lets the kernel choose, see
+        /// [`SocketPort::endpoints`](crate::SocketPort::endpoints).
         port: u16,
     },
     /// As IP protocol 50. Needs CAP_NET_RAW to open.

@@ -1,6 +1,7 @@
 //! The raw calls: setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of this crate.
 //!
-//! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic classes need.
+//! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic
+//! classes need.
 
 use crate::address::{MAX_ADDRESS_BYTES, RawAddress};
 use crate::control::{CONTROL_BYTES, Control};
@@ -94,9 +95,9 @@ impl MessageSocket for Socket {
             .collect();
         let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: `headers` has `count` elements, each pointing to the address, control data and slices of its message, which outlive
-        // the call and are as long as they say. The kernel only reads what they point to: the pointers are
-        // mutable because the structure serves receiving too.
+        // SAFETY: `headers` has `count` elements, each pointing to the address, control data and slices of
+        // its message, which outlive the call and are as long as they say. The kernel only reads what they
+        // point to: the pointers are mutable because the structure serves receiving too.
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }

@@ -1,4 +1,5 @@
-//! Receiving from UDP sockets: predictive scatter, so that each datagram of a GRO super-packet lands in a buffer of its own.
+//! Receiving from UDP sockets: predictive scatter, so that each datagram of a GRO super-packet lands in a
+//! buffer of its own.
 //!
 //! ```text
 //!   while super-packets come, one recvmsg:      buffer 0    buffer 1   …  buffer n-1   tail
@@ -73,7 +74,8 @@ impl UdpReceiver {
     /// Fills `batch` from the socket; datagrams that do not fit stay there or here.
     ///
     /// # Errors
-    /// Those of recvmsg(2), except that `WouldBlock` ends the batch. An error may follow packets that are in the batch.
+    /// Those of recvmsg(2), except that `WouldBlock` ends the batch. An error may follow packets that are in
+    /// the batch.
     pub(crate) fn receive(
         &mut self,
         socket: &impl MessageSocket,

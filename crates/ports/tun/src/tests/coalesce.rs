@@ -134,7 +134,8 @@ fn mixed_batch(random: &mut Rng) -> Vec<Vec<u8>> {
     batch
 }
 
-/// The packet without an identification that DF makes meaningless (RFC 6864 4.1): joining counts it up from the first packet's.
+/// The packet without the identification that DF makes meaningless (RFC 6864 4.1): joining counts it up from
+/// the first packet's.
 fn without_idle_id(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let is_intact = packet[0] == 0x45 && testudo_wire::checksum::of(&packet[..20]).is_intact();
@@ -145,7 +146,8 @@ fn without_idle_id(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Addresses, protocol and ports where plain headers have them; anything else is told apart by its first bytes.
+/// Addresses, protocol and ports at their offsets in plain headers; other packets are told apart by their
+/// first bytes.
 fn flow_key(packet: &[u8]) -> Vec<u8> {
     match packet[0] {
         0x45 => [&packet[9..10], &packet[12..24.min(packet.len())]].concat(),
@@ -176,7 +178,7 @@ fn frames_after(change: impl Fn(&mut Vec<u8>)) -> usize {
     join_all(&packets, true).len()
 }
 
-/// Makes the checksums right again.
+/// Recomputes the checksums.
 fn mend(packet: &mut [u8]) {
     packet[10..12].fill(0);
     let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();

@@ -6,7 +6,7 @@ use testudo_wire::checksum::{self, Sum};
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
 
-/// So many bytes of a generator.
+/// That many bytes from a generator.
 pub(crate) fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);
@@ -50,7 +50,7 @@ impl Shape {
         }
     }
 
-    /// A frame whose checksum field holds the pseudo-header's sum, and what stands before it.
+    /// A frame whose checksum field holds the pseudo-header's sum, with its vnet header.
     pub(crate) fn frame(&self, random: &mut Rng) -> (VnetHeader, Vec<u8>) {
         let transport = self.transport(random);
         let mut frame = self.ip_header(random, transport.len());

@@ -1,6 +1,6 @@
 //! Cutting and joining against each other, against slow models, and against a foreign implementation (tun-rs).
 //!
-//! All data comes from seeds, which are printed by whichever test fails.
+//! All data comes from seeds, which a failing test prints.
 
 mod coalesce;
 mod frames;

@@ -69,7 +69,7 @@ fn whatever_comes_is_cut_rightly_whatever_was_expected() {
             assert!(done.packets > 0, "stuck after {} of {} packets", received.len(), expected.len());
             assert_eq!(done.packets as usize, batch.len());
             totals.bytes += done.bytes;
-            // Not everything is taken out each time: the next batch has less room.
+            // Not every packet is taken out each time: the next batch has less room.
             let taken = batch.len() - random.usize(..batch.len());
             for buffer in batch.drain(..taken) {
                 received.push(buffer.bytes().to_vec());
