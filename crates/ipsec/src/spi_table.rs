@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_map(changes in prop::collection::vec((0..40u32, any::<bool>(), any::<u32>()), 0..400)) {
+        fn equals_a_map(changes in prop::collection::vec((0..40u32, any::<bool>(), any::<u32>()), 0..400)) {
             let (mut table, mut model) = (SpiTable::default(), HashMap::new());
             for (spi, inserts, sa) in changes {
                 // Neighbours, and numbers far apart.
