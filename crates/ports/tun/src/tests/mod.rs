@@ -4,6 +4,7 @@
 
 mod coalesce;
 mod frames;
+mod port;
 mod receive;
 mod split;
 mod transmit;
