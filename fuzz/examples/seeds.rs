@@ -219,6 +219,74 @@ fn ports() {
     }
 }
 
+/// A message for `socket_receive`: `length` bytes in datagrams of `size`.
+fn message(length: u16, size: u16) -> Vec<u8> {
+    [&[100][..], &length.to_be_bytes(), &[2 | 4], &size.to_be_bytes()].concat()
+}
+
+/// A frame for `tun_receive`: `length` bytes of payload, to be cut in `size`, by the kind of packet.
+fn frame(kind: u8, length: u16, size: u16) -> Vec<u8> {
+    [&[kind][..], &length.to_be_bytes(), &size.to_be_bytes()].concat()
+}
+
+fn state_machines() {
+    let read = |taken: u8| vec![40, taken];
+    let single = |length: u16| [&[100][..], &length.to_be_bytes(), &[1]].concat();
+    for (name, choice, buffers) in
+        [("udp4", 0x08u8, 140u8), ("udp6-few-buffers", 0x04, 3), ("raw4", 0x0E, 60), ("raw6", 0x0F, 60)]
+    {
+        let supers = [
+            message(14_000, 1400),
+            message(14_000, 1400),
+            read(200),
+            message(20_000, 1400),
+            message(900, 300),
+            read(5),
+        ];
+        let mixed = [
+            single(200),
+            single(60),
+            vec![5, 6],
+            message(4_000, 1_000),
+            read(0),
+            message(5_000, 9_000),
+            single(0),
+            read(60),
+        ];
+        let odd =
+            [vec![65, 0, 100, 1], vec![70, 0, 100, 0], vec![255, 1, 0, 2], vec![100, 255, 255, 3], read(9)];
+        let unknown = run(&[24, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 104, 0, 0, 0, 30, 0, 0, 0]);
+        let junk = [&[100, 0, 90, 0x21][..], &unknown].concat();
+        let steps = [supers.concat(), mixed.concat(), odd.concat(), junk, read(255)].concat();
+        write("socket_receive", name, &[&[choice, buffers][..], &steps].concat());
+    }
+    for (name, choice, buffers) in [("many-buffers", 2u8, 140u8), ("few-buffers", 1, 3)] {
+        let one = |kind: u8| {
+            [frame(kind, 14_000, 1_400), frame(kind, 14_000, 1_400), read(200), frame(kind, 30_000, 1_400)]
+                .concat()
+        };
+        let other = |kind: u8| {
+            [frame(kind, 3_000, 500), read(3), frame(kind, 400, 500), vec![3, 2], read(0)].concat()
+        };
+        let flows: Vec<u8> =
+            [0xA0, 0xA1, 0xA2, 0xA3].iter().flat_map(|&kind| [one(kind), other(kind)].concat()).collect();
+        let singles = [frame(0x90, 100, 0), frame(0x93, 1_200, 0), frame(0x92, 2_990, 0), read(255)].concat();
+        let odd = [&[66][..], &run(&[0; 9]), &[66], &run(&[0; 10]), &[70], &run(&[3; 50])].concat();
+        write("tun_receive", name, &[&[choice, buffers][..], &flows, &singles, &odd, &read(255)].concat());
+    }
+    for (name, answers) in
+        [("all-goes", &[0u8][..]), ("refused", &[3, 10, 15, 9]), ("later", &[4, 14, 2, 200, 5])]
+    {
+        let one = |kind: u8| [&[39][..], &[kind, 0].repeat(40)].concat();
+        let steps: Vec<u8> =
+            [0u8, 0x48, 3, 4, 5, 0x90].iter().flat_map(|&kind| [answers, &one(kind)].concat()).collect();
+        write("socket_transmit", name, &[&[7][..], &steps].concat());
+        let mixed = [&[39][..], &[0, 0, 1, 0, 2, 0, 3, 0, 0x10, 4, 4, 2].repeat(7)].concat();
+        let steps = [answers, &mixed, answers, &one(0), answers, &one(3), &[0], &mixed].concat();
+        write("tun_transmit", name, &[&[0][..], &steps].concat());
+    }
+}
+
 fn main() {
     wire();
     data_path();
@@ -228,4 +296,5 @@ fn main() {
     control_socket();
     store();
     ports();
+    state_machines();
 }

@@ -29,7 +29,9 @@ pub mod memory_file;
 pub mod operator;
 pub mod ports;
 pub mod replay;
+pub mod socket_port;
 pub mod store;
+pub mod tun_port;
 pub mod wire;
 
 /// A target: it takes any bytes.
@@ -45,7 +47,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
     Target { name, run, damaged: 2000 }
 }
 
-/// A target that takes a millisecond or more a time.
+/// A target that takes about a millisecond or more a time.
 const fn slow(name: &'static str, run: fn(&[u8])) -> Target {
     Target { name, run, damaged: 100 }
 }
@@ -66,6 +68,10 @@ pub const TARGETS: &[Target] = &[
     slow("store", store::store),
     target("pcap", ports::pcap),
     target("tun_split", ports::tun_split),
+    slow("tun_receive", tun_port::tun_receive),
+    slow("tun_transmit", tun_port::tun_transmit),
+    slow("socket_receive", socket_port::socket_receive),
+    slow("socket_transmit", socket_port::socket_transmit),
 ];
 
 #[cfg(test)]

@@ -1,0 +1,57 @@
+//! The socket port over sockets in memory, whose kernel says what it likes.
+
+mod receive;
+mod transmit;
+mod twin;
+
+pub use receive::socket_receive;
+pub use transmit::socket_transmit;
+
+use std::net::{IpAddr, SocketAddr};
+use testudo_port_socket::{Encapsulation, Endpoint};
+use testudo_wire::{checksum, protocol};
+
+/// The port that endpoints of UDP have.
+const PORT: u16 = 4500;
+/// ESP in UDP, as every endpoint here has it.
+const UDP: Encapsulation = Encapsulation::Udp { port: PORT };
+
+fn endpoint(local: &str, encapsulation: Encapsulation) -> Endpoint {
+    Endpoint { local: local.parse().expect("an address"), encapsulation }
+}
+
+/// A datagram, header by header (RFC 791, RFC 8200, RFC 768).
+fn packet(
+    source: SocketAddr,
+    destination: IpAddr,
+    is_udp: bool,
+    class: u8,
+    payload: &[u8],
+) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    if is_udp {
+        let length = u16::try_from(8 + payload.len()).ok()?;
+        content.extend([source.port(), PORT, length, 0].map(u16::to_be_bytes).concat());
+    }
+    content.extend_from_slice(payload);
+    let protocol = if is_udp { protocol::UDP } else { protocol::ESP };
+    let mut header = match (source.ip(), destination) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let [high, low] = u16::try_from(20 + content.len()).ok()?.to_be_bytes();
+            let mut header = vec![0x45, class, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            header.extend([from.octets(), to.octets()].concat());
+            let sum = checksum::of(&header).to_bytes();
+            header[10..12].copy_from_slice(&sum);
+            header
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let [high, low] = u16::try_from(content.len()).ok()?.to_be_bytes();
+            let mut header = vec![0x60 | class >> 4, class << 4, 0, 0, high, low, protocol, 64];
+            header.extend([from.octets(), to.octets()].concat());
+            header
+        }
+        _ => return None,
+    };
+    header.extend(content);
+    Some(header)
+}
