@@ -1,4 +1,5 @@
-//! Writes the seed corpora: `cargo run --package testudo-fuzz --example seeds`. What fuzzing found stays beside them, under names of its own.
+//! Writes the seed corpora: `cargo run --package testudo-fuzz --example seeds`. What fuzzing found stays
+//! beside them, under names of its own.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -93,7 +94,8 @@ fn data_path() {
 }
 
 fn engines() {
-    // A job of each of the twelve keys, a burst, a forged one and an impossible one, another key, a burst with what is left.
+    // A job of each of the twelve keys, a burst, a forged one and an impossible one, another key, a burst
+    // with what is left.
     for (name, choice, shape) in [("short", 0x10u8, 0x30u8), ("long", 0x7F, 0x31), ("late", 0xC1, 0x25)] {
         let job = |kind: u8, key: u8| vec![kind, key, shape, key * 7, 0, 90 + key];
         let mut steps = vec![choice, 0, 7];

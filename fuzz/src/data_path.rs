@@ -53,8 +53,8 @@ fn overwrite(bytes: &mut [u8], changes: &[u8]) {
     }
 }
 
-/// Inbound processing as a whole. The input says how each datagram is made: raw, in the right outer headers, or validly sealed with
-/// anything inside, so that the code behind the ICV is reached.
+/// Inbound processing as a whole. The input says how each datagram is made: raw, in the right outer headers,
+/// or validly sealed with anything inside, so that the code behind the ICV is reached.
 pub fn inbound(data: &[u8]) {
     inbound_as_the_model_says(data);
     let mut input = Input::new(data);
@@ -106,7 +106,8 @@ pub fn inbound(data: &[u8]) {
 /// Datagrams for each set of policies, so that one input does not take long.
 const MODEL_DATAGRAMS: usize = 4;
 
-/// Any policies and any datagrams: what passes is what the model of RFC 4301 lets pass. The rest of the input is packets of any bytes.
+/// Any policies and any datagrams: what passes is what the model of RFC 4301 lets pass. The rest of the input
+/// is packets of any bytes.
 fn inbound_as_the_model_says(data: &[u8]) {
     let mut input = Input::new(data);
     let mut site = policy_oracle::inbound(&mut || input.byte(), MODEL_DATAGRAMS, &mut Met::default());
@@ -136,7 +137,8 @@ fn outbound_as_the_model_says(data: &[u8]) {
     site.assert_settled();
 }
 
-/// A packet of a datagram as hostile hosts make them, with some bytes changed and an IPv4 checksum that is right.
+/// A packet of a datagram as hostile hosts make them, with some bytes changed and an IPv4 checksum that is
+/// right.
 fn damaged_datagram(input: &mut Input<'_>, leaves: bool) -> Vec<u8> {
     let datagram = datagram(&mut || input.byte(), leaves);
     let at = usize::from(input.byte()) % datagram.packets.len();
@@ -236,7 +238,8 @@ pub fn outbound(data: &[u8]) {
     b.assert_settled();
 }
 
-/// A window that was restored from any bytes is a window: it takes what is above its top once, and saves what it restored.
+/// A window that was restored from any bytes is a window: it takes what is above its top once, and saves what
+/// it restored.
 pub fn replay_window_restore(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();

@@ -40,7 +40,8 @@ struct Draft {
     direction: Direction,
 }
 
-/// How a job must end: what is in the whole packet then. `None` where the ICV is wrong, which leaves more than one possibility.
+/// How a job must end: what is in the whole packet then. `None` where the ICV is wrong, which leaves more
+/// than one possibility.
 #[derive(Clone)]
 struct Verdict {
     status: JobStatus,
@@ -68,8 +69,8 @@ struct Rig<'e> {
 }
 
 thread_local! {
-    /// Opened once: opening computes known answers. Every run takes its keys away again. Those that this machine cannot run are left away;
-    /// the conformance suite is what insists on them.
+    /// Opened once: opening computes known answers. Every run takes its keys away again. Those that this
+    /// machine cannot run are left away; the conformance suite is what insists on them.
     static ENGINES: RefCell<Vec<Box<dyn Engine>>> = RefCell::new(available());
 }
 
@@ -80,8 +81,8 @@ fn available() -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Keys come and go, and jobs of all of them are submitted in bursts: each ends once, as the portable engine ends it alone, and
-/// nothing but what it is about is touched.
+/// Keys come and go, and jobs of all of them are submitted in bursts: each ends once, as the portable engine
+/// ends it alone, and nothing but what it is about is touched.
 pub fn engines(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, seed) = (input.byte(), u64::from(input.word()));

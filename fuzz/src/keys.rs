@@ -58,7 +58,8 @@ pub fn key_in(text: &[u8], suite: Suite) -> Option<Vec<u8>> {
     }
 }
 
-/// A text is a key or an error, the same wherever it is kept, and a file that others may read is no place for one.
+/// A text is a key or an error, the same wherever it is kept, and a file that others may read is no place for
+/// one.
 pub fn keys(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, mode) = (usize::from(input.byte()), u32::from(input.word()) & 0o777);

@@ -1,12 +1,13 @@
-//! What is fuzzed: one plain function per target, which takes any bytes and panics only where a promise is broken.
+//! What is fuzzed: one plain function per target, which takes any bytes and panics only where a promise is
+//! broken.
 //!
 //! ```text
 //!   libFuzzer ──► src/bin/TARGET.rs ──┐
 //!   corpus/TARGET/* ──► cargo test ───┴──► the function
 //! ```
 //!
-//! `run.sh SECONDS` builds the binaries and runs each target. What it finds goes to `corpus/TARGET/` when it is mended, and is then
-//! replayed by plain `cargo test`.
+//! `run.sh SECONDS` builds the binaries and runs each target. What it finds goes to `corpus/TARGET/` when it
+//! is mended, and is then replayed by plain `cargo test`.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -1,4 +1,4 @@
-//! Files that are on no disk: whoever wants a path gets one, and nothing is left behind.
+//! Files that are on no disk: each caller gets a path, and nothing remains afterwards.
 
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use std::fs::File;

@@ -76,8 +76,8 @@ impl Keys {
     }
 }
 
-/// A configuration that loads is the one that parses, with the keys that it names, no two the same; one that does not is a list of
-/// errors that shows nothing of a key.
+/// A configuration that loads is the one that parses, with the keys that it names, no two the same; one that
+/// does not is a list of errors that shows nothing of a key.
 pub fn config_load(data: &[u8]) {
     let mut input = Input::new(data);
     let known = if input.byte() & 1 == 0 { KnownAnswers::Refuse } else { KnownAnswers::Allow };

@@ -30,7 +30,8 @@ pub fn pcap(data: &[u8]) {
     assert_eq!(pool.available(), pool.size());
 }
 
-/// A super-frame that is taken is cut into packets that carry all of it; packets that are joined are those that came.
+/// A super-frame that is taken is cut into packets that carry all of it; packets that are joined are those
+/// that came.
 pub fn tun_split(data: &[u8]) {
     let mut input = Input::new(data);
     let mut vnet = [0; VNET_HEADER_BYTES];

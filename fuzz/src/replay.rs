@@ -24,7 +24,8 @@ pub fn corpus(Target { name, run, .. }: &Target) {
     }
 }
 
-/// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test run, the same each time.
+/// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test
+/// run, the same each time.
 pub fn damaged_corpus(Target { name, run, damaged }: &Target) {
     let mut random = Rng::with_seed(1);
     for (path, original) in files(name) {

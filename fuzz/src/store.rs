@@ -29,7 +29,8 @@ fn new_store() -> Vec<u8> {
     std::fs::read(path).expect("a readable store")
 }
 
-/// The library's own panics are an answer, which the store turns into an error: they are not to end the fuzzer.
+/// The library's own panics are an answer, which the store turns into an error: they are not to end the
+/// fuzzer.
 fn let_the_database_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

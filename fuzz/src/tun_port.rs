@@ -133,8 +133,8 @@ fn set_length(bytes: &mut [u8]) {
     }
 }
 
-/// What the device gives is what comes out, cut as it says, in order; what makes no sense is dropped by name, and the pool's books
-/// balance.
+/// What the device gives is what comes out, cut as it says, in order; what makes no sense is dropped by name,
+/// and the pool's books balance.
 pub fn tun_receive(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -288,8 +288,8 @@ fn cut(whole: &SuperFrame, bytes: &[u8]) -> Vec<Vec<u8>> {
     pieces.map(packet).collect()
 }
 
-/// What is written, cut again as the kernel would, is what was sent: each packet once, those of a flow in their order; what is refused
-/// is dropped by name; the rest waits.
+/// What is written, cut again as the kernel would, is what was sent: each packet once, those of a flow in
+/// their order; what is refused is dropped by name; the rest waits.
 pub fn tun_transmit(data: &[u8]) {
     let mut input = Input::new(data);
     let twin = Twin { udp: input.byte() & 1 == 0, kernel: Arc::default() };

@@ -67,7 +67,8 @@ fn complain(header: &IpHeader, data: &[u8]) {
     }
 }
 
-/// A trailer parses exactly where padding is 1, 2, 3, … and not longer than the text (RFC 4303 2.4), byte by byte.
+/// A trailer parses exactly where padding is 1, 2, 3, … and not longer than the text (RFC 4303 2.4), byte by
+/// byte.
 pub fn esp_trailer(data: &[u8]) {
     let header = data.first_chunk::<8>().map(|h| u64::from_be_bytes(*h));
     let parsed = EspHeader::parse(data).map(|h| u64::from(h.spi) << 32 | u64::from(h.sequence));

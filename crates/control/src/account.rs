@@ -1,5 +1,5 @@
-//! The account that the service has by its unit file (contrib/testudo.sysusers.conf). Root must know it as well: `check`, `init` and
-//! `run` by hand are to agree with what the service may read and owns.
+//! The account that the service has by its unit file (contrib/testudo.sysusers.conf). Root must know it as
+//! well: `check`, `init` and `run` by hand are to agree with what the service may read and owns.
 
 use std::fs;
 

@@ -9,7 +9,8 @@ const DOMAIN: &[u8] = b"testudo key fingerprint v1";
 
 /// The name of one SA's keying material: SHA-256 over a domain string, the suite's name, keys and salt.
 ///
-/// Durable state is filed under it, so that windows and numbers belong to the key, whatever tunnel or SPI uses it.
+/// Durable state is filed under it, so that windows and numbers belong to the key, whatever tunnel or SPI
+/// uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; Fingerprint::BYTES]);
 
@@ -50,8 +51,9 @@ pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.integrity_key(), keys.salt()])
 }
 
-/// What the numbers of an SA are filed under: as [`fingerprint`], but without the integrity key of a suite that has a cipher key beside
-/// it. The cipher makes IVs of the numbers, so that they belong to its key, even if only the other one is renewed.
+/// What the numbers of an SA are filed under: as [`fingerprint`], but without the integrity key of a suite
+/// that has a cipher key beside it. The cipher makes IVs of the numbers, so that they belong to its key, even
+/// if only the other one is renewed.
 #[must_use]
 pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
     if keys.key().is_empty() || keys.integrity_key().is_empty() {
@@ -102,7 +104,8 @@ mod tests {
         }
     }
 
-    /// Computed with Python's hashlib over the same bytes: durable state is filed under it, so it must never change.
+    /// Computed with Python's hashlib over the same bytes: durable state is filed under it, so it must never
+    /// change.
     #[test]
     fn the_fingerprint_is_stable_across_versions() {
         let found = fingerprint(&material(Suite::Aes128Gcm16, 0x11));

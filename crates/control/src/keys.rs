@@ -1,8 +1,8 @@
 //! Keying material from a file or the environment: read once, checked, held in memory that is zeroed.
 //!
-//! A key is hex text: the cipher key, then the salt of 4 bytes (RFC 4106 8.1, RFC 7634 2), as `ip xfrm` and strongSwan's
-//! logs print it; for a suite that is no AEAD the cipher key, then the integrity key, the order in which IKE makes them (RFC 7296
-//! 2.17). White space, colons and a leading `0x` are ignored:
+//! A key is hex text: the cipher key, then the salt of 4 bytes (RFC 4106 8.1, RFC 7634 2), as `ip xfrm` and
+//! strongSwan's logs print it; for a suite that is no AEAD the cipher key, then the integrity key, the order
+//! in which IKE makes them (RFC 7296 2.17). White space, colons and a leading `0x` are ignored:
 //!
 //! ```text
 //!   0x 4c80cdef bb5d10da 906ac73c 3613a634   2e443b68      aes128gcm16: 16 bytes of key, 4 of salt
@@ -11,10 +11,11 @@
 //!                                                          aes256-sha256: 32 and 32; null-sha1: 20 of integrity key
 //! ```
 //!
-//! A key file must be a regular file of the gateway's user or of root that nobody else may read or write. One exception: a file of root
-//! may be readable by the service's group (`root:testudo`, mode 0640), so that a gateway with a user of its own can read keys, also new ones at
-//! a reload, and change none. All of that is asked of the opened file, not of its name, so that it cannot be exchanged in between. A variable of the environment
-//! is convenient for containers, but any process of the same user can read it: prefer files.
+//! A key file must be a regular file of the gateway's user or of root that nobody else may read or write. One
+//! exception: a file of root may be readable by the service's group (`root:testudo`, mode 0640), so that a
+//! gateway with a user of its own can read keys, also new ones at a reload, and change none. All of that is
+//! asked of the opened file, not of its name, so that it cannot be exchanged in between. A variable of the
+//! environment is convenient for containers, but any process of the same user can read it: prefer files.
 //!
 //! No error of this module carries a byte of a key.
 

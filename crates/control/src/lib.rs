@@ -1,4 +1,5 @@
-//! What an operator hands to the gateway, and what the gateway must not forget: configuration, keys, durable state.
+//! What an operator hands to the gateway, and what the gateway must not forget: configuration, keys, durable
+//! state.
 //!
 //! ```text
 //!   testudo.toml ──► config::Configuration ──┐
@@ -6,16 +7,19 @@
 //!   state.redb   ──► store::Store ───────────┘         and leases sequence numbers before it uses them
 //! ```
 //!
-//! - [`config`] turns one TOML file into a [`Configuration`], in which everything has been checked: whoever holds one need
-//!   not check again ("parse, don't validate"). Errors come all at once, each with its place and what to write instead.
-//! - [`keys`] reads keying material from files and the environment into memory that is zeroed, and refuses files that
-//!   others may read.
-//! - [`store`] keeps the nonce contract across crashes: sequence numbers are leased in blocks, durably, before use.
+//! - [`config`] turns one TOML file into a [`Configuration`], in which everything has been checked: its
+//!   holder need not check again ("parse, don't validate"). Errors come all at once, each with its place and
+//!   what to write instead.
+//! - [`keys`] reads keying material from files and the environment into memory that is zeroed, and refuses
+//!   files that others may read.
+//! - [`store`] keeps the nonce contract across crashes: sequence numbers are leased in blocks, durably,
+//!   before use.
 //!
-//! - [`service`] is the control plane of a running gateway: it installs tunnels, reloads, supplies sequence numbers, and answers
-//!   whoever asks how the gateway is.
+//! - [`service`] is the control plane of a running gateway: it installs tunnels, reloads, supplies sequence
+//!   numbers, and answers those who ask how the gateway is.
 //!
-//! Threads: [`Configuration`] is plain data; [`LeaseStore`] may be called from any thread and serialises its callers.
+//! Threads: [`Configuration`] is plain data; [`LeaseStore`] may be called from any thread and serialises its
+//! callers.
 //!
 //! Deliberately missing: ports and engines. The program opens them and hands them in.
 

@@ -129,7 +129,8 @@ fn keys_are_loaded_from_the_environment() {
 
 #[test]
 fn a_key_file_that_others_may_read_is_refused() {
-    // What root's own group may read is another matter: see `a_key_of_root_may_be_read_by_the_services_group`.
+    // What root's own group may read is another matter: see
+    // `a_key_of_root_may_be_read_by_the_services_group`.
     let group = if rustix::process::geteuid().is_root() { 0o660 } else { 0o640 };
     for mode in [group, 0o604, 0o620, 0o601] {
         let folder = Folder::new(TUNNEL);
@@ -283,7 +284,8 @@ fn a_configuration_that_is_not_there_or_not_text_is_one_clear_line() {
     folder.expect(&["testudo.toml: expected a readable file, found No such file"]);
 }
 
-/// A key that was pasted where its place belongs, in the forms that people paste: no eight characters of it come out.
+/// A key that was pasted where its place belongs, in the forms that people paste: no eight characters of it
+/// come out.
 #[test]
 fn a_key_in_place_of_its_file_or_variable_is_not_shown() {
     const HEX: &str = "4c80cdefbb5d10da906ac73c3613a6342e443b68";

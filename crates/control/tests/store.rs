@@ -49,7 +49,8 @@ fn lease_and_print(path: &Path) {
             // One write, so that a line is whole or not there.
             out.write_all(format!("\nLEASE {number} {} {}\n", lease.first, lease.end).as_bytes()).unwrap();
         }
-        // Of one, what it has not used goes back: it is said before that, so that a kill finds the one or the other.
+        // Of one, what it has not used goes back: it is said before that, so that a kill finds the one or the
+        // other.
         let (number, lease) = (key(2), &leases[2]);
         let used = lease.first.midpoint(lease.end);
         out.write_all(format!("\nLEASE 2 {} {used}\n", lease.first).as_bytes()).unwrap();
@@ -58,7 +59,8 @@ fn lease_and_print(path: &Path) {
     }
 }
 
-/// Kills the child `delay` after its start, or after its first lease, and checks its leases against all before.
+/// Kills the child `delay` after its start, or after its first lease, and checks its leases against all
+/// before.
 fn kill_and_check(
     mut child: Child,
     early: bool,

@@ -1,4 +1,5 @@
-//! What a filtered process may do no more. Filters are for good: each case runs in a process of its own, which is this program once more.
+//! What a filtered process may do no more. Filters are for good: each case runs in a process of its own,
+//! which is this program once more.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]

@@ -108,7 +108,8 @@ impl Dispatcher {
         self.in_flight.len() + self.lanes.waiting()
     }
 
-    /// Gives both keys of a tunnel to the engines. What is returned is made effective by [`connect`](Self::connect).
+    /// Gives both keys of a tunnel to the engines. What is returned is made effective by
+    /// [`connect`](Self::connect).
     pub(crate) fn install(&mut self, keys: &KeyPair) -> Result<(SaKeys, SaKeys), PlacementError> {
         let outbound = self.placement.install(&keys.outbound, Direction::Seal)?;
         match self.placement.install(&keys.inbound, Direction::Open) {

@@ -1,5 +1,5 @@
-//! Formation: jobs of one suite and similar length side by side, so that engines with many lanes march in step (paper 002, packet
-//! scheduling; DPDK and ipsec-mb know it as multi-buffer).
+//! Formation: jobs of one suite and similar length side by side, so that engines with many lanes march in
+//! step (paper 002, packet scheduling; DPDK and ipsec-mb know it as multi-buffer).
 //!
 //! ```text
 //!   as they came    a9 b2 a1 c5 b8 a9        suites a, b, c; lengths 1 to 9

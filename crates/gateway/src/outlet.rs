@@ -74,8 +74,8 @@ impl<Side> Outlet<Side> {
         }
     }
 
-    /// Takes packets from the port into an empty batch; returns how many. A port that fails gives what it had before, and
-    /// nothing more until its [failure](Self::take_failure) was taken.
+    /// Takes packets from the port into an empty batch; returns how many. A port that fails gives what it had
+    /// before, and nothing more until its [failure](Self::take_failure) was taken.
     pub(crate) fn receive(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
         if self.failure.is_none() {
             self.failure = self.port.rx(pool, batch).err();

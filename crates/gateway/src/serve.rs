@@ -39,7 +39,8 @@ pub enum Notice {
     Engine(Withdrawal),
 }
 
-/// Runs a worker until it is told to stop. What the operator should hear of goes to `tell`, which must not wait.
+/// Runs a worker until it is told to stop. What the operator should hear of goes to `tell`, which must not
+/// wait.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot go on.

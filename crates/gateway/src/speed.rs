@@ -24,13 +24,15 @@ const TEXT_BYTES: [usize; 32] = {
 const BATCHES: usize = 24;
 /// How long one batch may take; an engine with more latency is not what comes first.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// An engine overtakes one that was named before it if it needs less than this many hundredths of its time: noise does not.
+/// An engine overtakes one that was named before it if it needs less than this many hundredths of its time:
+/// noise does not.
 const OVERTAKES_PERCENT: u64 = 90;
 
 /// Sorts engines by how long they take, if that differs by more than noise; otherwise they stay in the order
 /// in which they were named.
 ///
-/// The engines must be idle; they hold no more keys afterwards than before. Takes less than a millisecond for each.
+/// The engines must be idle; they hold no more keys afterwards than before. Takes less than a millisecond for
+/// each.
 pub(crate) fn fastest_first(engines: &mut [Box<dyn Engine>]) {
     let mut times: Vec<u64> = engines.iter_mut().map(|e| time(e.as_mut()).unwrap_or(u64::MAX)).collect();
     for start in 1..engines.len() {

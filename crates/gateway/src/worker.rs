@@ -186,8 +186,8 @@ impl Worker {
     /// Does what there is to do, once in each direction; returns how many packets moved.
     ///
     /// # Errors
-    /// [`PortError`] if a port failed for good. What was taken by then is finished, sent as far as the ports go, and
-    /// counted; what could not be sent still waits.
+    /// [`PortError`] if a port failed for good. What was taken by then is finished, sent as far as the ports
+    /// go, and counted; what could not be sent still waits.
     pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
         let was_busy = self.dispatcher.is_busy();
         let mut moved = self.collect(now);

@@ -29,7 +29,8 @@ thread_local! {
 /// The system's allocator, counting what each thread asks of it.
 struct Counting;
 
-// SAFETY: every call is passed to the system's allocator as it came; counting touches a thread-local cell that needs no allocation.
+// SAFETY: every call is passed to the system's allocator as it came; counting touches a thread-local cell
+// that needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
@@ -159,7 +160,8 @@ fn opening_allocates_nothing_per_packet() {
     }
 }
 
-/// A peer that is heard from ever new places is not followed from packet to packet, and what a packet from elsewhere costs is no memory.
+/// A peer that is heard from ever new places is not followed from packet to packet, and what a packet from
+/// elsewhere costs is no memory.
 #[test]
 fn a_peer_that_sends_from_many_places_allocates_nothing_per_packet() {
     let spec = TunnelSpec { udp: true, b_learns: true, ..spec() };

@@ -1,11 +1,12 @@
 //! Instructions per packet, of everything but the cryptography, under ceilings that may only fall.
 //!
-//! Time depends on the machine's mood, the number of instructions does not. Each case is a load that runs twice in a process of its own under
-//! valgrind, with few packets and with many: what both do to get ready cancels out, and the difference over the packets between them is the
-//! cost of one. The engine does nothing (valgrind knows no AVX-512).
+//! Time depends on the machine's mood, the number of instructions does not. Each case is a load that runs
+//! twice in a process of its own under valgrind, with few packets and with many: what both do to get ready
+//! cancels out, and the difference over the packets between them is the cost of one. The engine does nothing
+//! (valgrind knows no AVX-512).
 //!
-//! Only instructions of this program are counted, not those of shared libraries: which `memcpy` libc chooses, and so how many
-//! instructions a copy takes, differs from processor to processor.
+//! Only instructions of this program are counted, not those of shared libraries: which `memcpy` libc chooses,
+//! and so how many instructions a copy takes, differs from processor to processor.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -24,14 +25,16 @@ use testudo_crypto::Direction::{self, Open, Seal};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
-/// Packets of the two runs. The first is enough for everything that grows once, and for a round over the tunnels.
+/// Packets of the two runs. The first is enough for everything that grows once, and for a round over the
+/// tunnels.
 const FEW: usize = 4096;
 const MANY: usize = 4 * FEW;
 /// Tells the process that is counted what to do: packets to move.
 const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
 /// Tells it that all numbers are leased from the start.
 const ALL_LEASED: &str = "TESTUDO_COUNTED_ALL_LEASED";
-/// A ceiling stands so many percent above what was measured: another release of the compiler may move a count a little.
+/// A ceiling stands so many percent above what was measured: another release of the compiler may move a count
+/// a little.
 const ROOM_PERCENT: u64 = 2;
 /// A count so many percent below its ceiling asks for a lower one.
 const SLACK_PERCENT: u64 = 5;
@@ -52,7 +55,8 @@ fn carry(load: Load, packets: usize) {
     turn_until_idle(&mut loaded);
 }
 
-/// Instructions that this program executes for each packet of a load, with these variables in its environment.
+/// Instructions that this program executes for each packet of a load, with these variables in its
+/// environment.
 fn measure(name: &str, variables: &[(&str, &str)]) -> f64 {
     (count(name, MANY, variables) - count(name, FEW, variables)) as f64 / (MANY - FEW) as f64
 }
@@ -82,8 +86,8 @@ fn count(name: &str, packets: usize, variables: &[(&str, &str)]) -> u64 {
     *ours.unwrap_or_else(|| panic!("{} is not among {:?}", program.display(), objects.keys()))
 }
 
-/// Instructions of each object file in callgrind's profile (valgrind's manual, "Callgrind Format Specification"). Their sum must be
-/// the total that the profile ends with.
+/// Instructions of each object file in callgrind's profile (valgrind's manual, "Callgrind Format
+/// Specification"). Their sum must be the total that the profile ends with.
 fn instructions_by_object(profile: &str) -> HashMap<String, u64> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut sums: HashMap<String, u64> = HashMap::new();

@@ -43,7 +43,8 @@ fn cost_percent((measured, other): (u64, u64)) -> f64 {
     (measured as f64 - other as f64) / f64::from(MEASURED_OF) / other as f64 * 100.0
 }
 
-/// The worst there is for a busy worker: the smallest packets, and no cryptography, which would be most of the time.
+/// The worst there is for a busy worker: the smallest packets, and no cryptography, which would be most of
+/// the time.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "measures what ships: `scripts/test.sh release`")]
 fn the_stage_clock_costs_less_than_2_percent_of_full_batches() {

@@ -1,5 +1,5 @@
-//! Scapy as IPsec peer: scripts in `tests/scapy` run `testudo replay` on packet files that Scapy has written, and
-//! judge with Scapy what comes out.
+//! Scapy as IPsec peer: scripts in `tests/scapy` run `testudo replay` on packet files that Scapy has written,
+//! and judge with Scapy what comes out.
 //!
 //! ```text
 //!   inner packets ── testudo replay ── ESP ── Scapy opens ── the same inner packets?

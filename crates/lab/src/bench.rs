@@ -72,8 +72,8 @@ pub enum BenchCommand {
 }
 
 impl BenchArgs {
-    /// Does it and prints: 0 if all went well, otherwise the reason is on standard error. `candidates` are the engines that the
-    /// program has besides the portable one.
+    /// Does it and prints: 0 if all went well, otherwise the reason is on standard error. `candidates` are
+    /// the engines that the program has besides the portable one.
     #[must_use = "it says whether the measurement has failed"]
     pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
         let result = match &self.command {

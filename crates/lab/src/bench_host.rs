@@ -1,12 +1,14 @@
-//! `testudo bench host`: one TCP stream through two gateways on one machine, beside the bare link and wireguard-go.
+//! `testudo bench host`: one TCP stream through two gateways on one machine, beside the bare link and
+//! wireguard-go.
 //!
 //! ```text
 //!   site A ══ gateway A ─── link ─── gateway B ══ site B      the demonstration's four hosts
 //! ```
 //!
-//! The same hosts, cables and generator for each subject; the bare link is two routers without a tunnel. Each measurement builds its own
-//! world and takes it down, so that an idle subject cannot slow down another. The subjects take turns, so that
-//! what changes on the machine meanwhile hits all of them, and ratios are taken within a turn.
+//! The same hosts, cables and generator for each subject; the bare link is two routers without a tunnel. Each
+//! measurement builds its own world and takes it down, so that an idle subject cannot slow down another. The
+//! subjects take turns, so that what changes on the machine meanwhile hits all of them, and ratios are taken
+//! within a turn.
 
 mod report;
 mod subject;

@@ -57,7 +57,8 @@ struct Shared {
 }
 
 impl Capture {
-    /// Records `interface` of `namespace` into `file` (pcap), `snap` bytes of each packet; returns once it records.
+    /// Records `interface` of `namespace` into `file` (pcap), `snap` bytes of each packet; returns once it
+    /// records.
     ///
     /// # Errors
     /// No packet socket can be had, there is no such interface, or the file cannot be written.
@@ -75,8 +76,8 @@ impl Capture {
         Ok(Self { interface, file, passed_before, shared, thread })
     }
 
-    /// Ends the recording when all that has passed so far is in it, or known to be missing. `namespace` is the
-    /// one that it was started with.
+    /// Ends the recording when all that has passed so far is in it, or known to be missing. `namespace` is
+    /// the one that it was started with.
     ///
     /// # Errors
     /// The file could not be written.

@@ -6,11 +6,12 @@
 //!                    an eavesdropper and attacker sits here
 //! ```
 //!
-//! Four hosts in namespaces of their own; at the gateways, two processes of the program with configurations as a
-//! user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent again as
-//! it was and changed. The report says what was measured, and whether every promise was kept.
+//! Four hosts in namespaces of their own; at the gateways, two processes of the program with configurations
+//! as a user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent
+//! again as it was and changed. The report says what was measured, and whether every promise was kept.
 //!
-//! Where namespaces or TUN devices are closed, both gateways are in this process ([`memory`]), and the report says so.
+//! Where namespaces or TUN devices are closed, both gateways are in this process ([`memory`]), and the report
+//! says so.
 
 mod attacker;
 mod memory;
@@ -71,7 +72,8 @@ pub struct DemoOptions {
     #[arg(long)]
     pub engine: Option<String>,
 
-    /// Both gateways in this process, joined by memory ports: what is done anyway where namespaces or /dev/net/tun are closed
+    /// Both gateways in this process, joined by memory ports: what is done anyway where namespaces or
+    /// /dev/net/tun are closed
     #[arg(long, conflicts_with = "testudo")]
     pub memory: bool,
 
@@ -84,8 +86,9 @@ pub struct DemoOptions {
     pub svg: Option<PathBuf>,
 }
 
-/// Runs the demonstration and prints its report: success if everything in it is as it must be, failure (1) with
-/// the reasons on standard error otherwise. `candidates` are the engines that the program has besides the portable one.
+/// Runs the demonstration and prints its report: success if everything in it is as it must be, failure (1)
+/// with the reasons on standard error otherwise. `candidates` are the engines that the program has besides
+/// the portable one.
 ///
 /// Call it on the main thread before others start: it runs the program anew inside private namespaces.
 #[must_use = "it says whether the demonstration has failed"]

@@ -39,8 +39,8 @@ pub struct Gateway {
 
 impl Gateway {
     /// Starts `program` (a build of `testudo`) in `namespace` with the configuration in `folder`, which
-    /// [`Settings::write`] has put there, and returns when it says that it is ready (`man 3 sd_notify`). Its log is
-    /// `log` in the folder.
+    /// [`Settings::write`] has put there, and returns when it says that it is ready (`man 3 sd_notify`). Its
+    /// log is `log` in the folder.
     ///
     /// # Errors
     /// It refuses, ends, or does not get ready in time; the error shows the end of its log.

@@ -15,9 +15,9 @@
 //!
 //! The laboratory is no friend of the gateway: it reads packets with parsers of its own, so that a misreading
 //! shared with the gateway cannot hide a leak. It knows the gateway only as a user does, by its command line,
-//! configuration file and control socket; any build of the program can be put to the test. Two hold
-//! workers of a gateway in their own hands: `bench`, to count cycles, where another engine is the judge; and `demo` where
-//! the system lets it build no network.
+//! configuration file and control socket; any build of the program can be put to the test. Two hold workers
+//! of a gateway in their own hands: `bench`, to count cycles, where another engine is the judge; and `demo`
+//! where the system lets it build no network.
 //!
 //! Deliberately absent: packet generators for links faster than a kernel's TCP (those come with their ports).
 

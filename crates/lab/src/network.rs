@@ -117,8 +117,8 @@ impl Network {
         Ok(())
     }
 
-    /// Starts a build of the program at each gateway, with a tunnel of fresh keys between them; configurations and
-    /// logs go into `folder`.
+    /// Starts a build of the program at each gateway, with a tunnel of fresh keys between them;
+    /// configurations and logs go into `folder`.
     pub(crate) fn start_gateways(
         &self,
         tunnel: &Tunnel,

@@ -63,7 +63,8 @@ fn a_run_has_all_cases_and_each_has_all_fields() {
         let shares = case["stages"].as_object().expect("an object");
         let sum: f64 = shares.values().filter_map(Value::as_f64).sum();
         assert!(shares.contains_key("cryptography") && (sum - 1.0).abs() < 1e-6, "{case}");
-        // Every packet that was not only counted was judged: at least one round of all flows in each repetition.
+        // Every packet that was not only counted was judged: at least one round of all flows in each
+        // repetition.
         assert!(number(case, "judged_packets") >= 2.0 * 512.0 && number(case, "packets") > 0.0, "{case}");
     }
 }
@@ -255,7 +256,8 @@ fn candidate(name: &'static str, open: impl Fn() -> Box<dyn Engine> + Send + 'st
 fn verdict(cheat: Cheat, direction: &str) -> String {
     let opened = AtomicUsize::new(0);
     let cheater = move || -> Box<dyn Engine> {
-        // The first is the one that floors are measured on: it is in the gateway that the cheat must be noticed.
+        // The first is the one that floors are measured on: it is in the gateway that the cheat must be
+        // noticed.
         let is_first = opened.fetch_add(1, Ordering::Relaxed) == 0;
         cheat.after(if is_first { usize::MAX } else { HONEST_JOBS })
     };
@@ -303,8 +305,8 @@ fn an_engine_that_answers_late_is_measured_like_others() {
     assert_eq!(cases.expect("figures").len(), 2 * 2 * 2);
 }
 
-/// The stage clock measures one turn in several: a run of only a few turns could be one without any measured. Where a round of packets is one turn
-/// (9,000 bytes), it would be, in both directions.
+/// The stage clock measures one turn in several: a run of only a few turns could be one without any measured.
+/// Where a round of packets is one turn (9,000 bytes), it would be, in both directions.
 #[test]
 fn stages_are_measured_however_slow_an_engine_is() {
     let slow = || -> Box<dyn Engine> {

@@ -1,5 +1,5 @@
-//! A sample of `make audit` in every run of the tests: licences and sources of all dependencies, as deny.toml allows them. cargo-deny also reads
-//! the texts of licences, and asks for advisories.
+//! A sample of `make audit` in every run of the tests: licences and sources of all dependencies, as deny.toml
+//! allows them. cargo-deny also reads the texts of licences, and asks for advisories.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -34,7 +34,8 @@ fn allowed(key: &str) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether an SPDX expression without parentheses holds if these licences are allowed. `/` is an old way to write `OR`.
+/// Whether an SPDX expression without parentheses holds if these licences are allowed. `/` is an old way to
+/// write `OR`.
 fn holds(expression: &str, allowed: &[String]) -> bool {
     let is_allowed = |term: &str| allowed.iter().any(|licence| licence == term.trim());
     expression.replace('/', " OR ").split(" OR ").any(|all| all.split(" AND ").all(is_allowed))

@@ -1,5 +1,5 @@
-//! The rules of this house that a program can check: sizes, no unsafe code where none may be, nothing left for
-//! later, and a test behind every promise.
+//! The rules of this house that a program can check: sizes, no unsafe code where none may be, nothing left
+//! for later, and a test behind every promise.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
-/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it. In `packet` it is the time stamp counter and buffers.
+/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it. In `packet` it is the time
+/// stamp counter and buffers.
 const MAY_BE_UNSAFE: [&str; 3] = ["crates/engines/", "crates/ports/", "crates/packet/"];
 
 struct Source {
@@ -96,8 +97,8 @@ fn head_of_function(line: &str) -> Option<(&str, usize)> {
     modifiers.then_some((name, indent))
 }
 
-/// Names and lengths of the functions in `lines`, which rustfmt has formatted: a body ends where a brace stands as far
-/// indented as the head.
+/// Names and lengths of the functions in `lines`, which rustfmt has formatted: a body ends where a brace
+/// stands as far indented as the head.
 fn functions<'a>(lines: &[&'a str]) -> Vec<(&'a str, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {
@@ -140,6 +141,58 @@ fn every_crate_forbids_unsafe_code_but_engines_and_ports() {
     assert_none(open.map(|source| format!("{}: no #![forbid(unsafe_code)]", source.path)).collect());
 }
 
+/// Comment lines of all sources with where they are, without code fences and tables: neither can be wrapped.
+fn comment_lines(sources: &[Source]) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    for source in sources {
+        let mut is_fenced = false;
+        for (line, number) in source.text.lines().zip(1..) {
+            let Some(text) = line.trim_start().strip_prefix("//") else {
+                is_fenced = false;
+                continue;
+            };
+            let text = text.trim_start_matches(['/', '!']).trim_start();
+            let is_fence = text.starts_with("```");
+            if !is_fence && !is_fenced && !text.starts_with('|') {
+                lines.push((format!("{}:{number}", source.path), line.to_owned()));
+            }
+            is_fenced ^= is_fence;
+        }
+    }
+    lines
+}
+
+#[test]
+fn comments_end_at_column_110() {
+    let sources = rust();
+    let long = comment_lines(&sources).into_iter().filter(|(_, line)| line.chars().count() > 110);
+    assert_none(long.map(|(place, line)| format!("{place}: {} columns", line.chars().count())).collect());
+}
+
+/// Words that this tree once used where the field has another one.
+#[test]
+fn comments_use_the_words_of_the_field() {
+    // Put together here, so that this file does not accuse itself.
+    let words = [["who", "ever"], ["by the ", "way of"], ["struck ", "off"], ["asked for ", "ahead"]];
+    let words = words.map(|halves| halves.concat());
+    let sources = rust();
+    let lines = comment_lines(&sources);
+    let foreign = lines.iter().filter_map(|(place, line)| {
+        let line = line.to_lowercase();
+        let word = words.iter().find(|word| line.contains(word.as_str()))?;
+        Some(format!("{place}: \"{word}\""))
+    });
+    assert_none(foreign.collect());
+}
+
+#[test]
+fn comments_are_found_and_what_cannot_be_wrapped_is_not() {
+    let text = "//! One.\n//! ```text\n//! picture\n//! ```\n//! | table |\nfn f() {\n    // Two.\n}\n";
+    let source = Source { path: "a.rs".to_owned(), text: text.to_owned() };
+    let lines: Vec<_> = comment_lines(&[source]).into_iter().map(|(place, _)| place).collect();
+    assert_eq!(lines, ["a.rs:1", "a.rs:7"]);
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     // Put together here, so that this file does not accuse itself.
@@ -160,8 +213,8 @@ fn nothing_is_left_for_later() {
     );
 }
 
-/// Names of tests: functions with the attribute, and the cases that programs with a runner of their own hand to it, where a name
-/// that is put together at run time ends in `*`.
+/// Names of tests: functions with the attribute, and the cases that programs with a runner of their own hand
+/// to it, where a name that is put together at run time ends in `*`.
 fn names_of_tests() -> HashSet<String> {
     let mut names = HashSet::new();
     for source in files(&["crates", "fuzz"], &[".rs"]) {
@@ -183,7 +236,8 @@ fn names_of_tests() -> HashSet<String> {
     names
 }
 
-/// The names in `.test("name", …)`, and in `format!("beginning_{}…")`, of which what comes before the first brace counts.
+/// The names in `.test("name", …)`, and in `format!("beginning_{}…")`, of which what comes before the first
+/// brace counts.
 fn cases_of_a_runner(text: &str) -> Vec<String> {
     let after = |mark: &str| -> Vec<String> {
         let strings = text.split(mark).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
@@ -230,8 +284,8 @@ fn rows(text: &str) -> Vec<&str> {
     lines.iter().enumerate().filter(is_body).map(|(_, line)| *line).collect()
 }
 
-/// Every row of SPECIFICATION.md names, in backticks in its last cell, at least one test that exists or a target of
-/// the Makefile (`make bench-host`), or says "pending".
+/// Every row of SPECIFICATION.md names, in backticks in its last cell, at least one test that exists or a
+/// target of the Makefile (`make bench-host`), or says "pending".
 #[test]
 fn every_promise_of_the_specification_names_an_existing_test() {
     let text = read(&repository().join("SPECIFICATION.md"));

@@ -29,7 +29,8 @@ pub enum Verb {
     Check(CheckArgs),
     /// Create the durable store of sequence numbers, once, before a gateway's first start
     Init(InitArgs),
-    /// Print the nftables rules and routes that keep what policy protects from passing this host in clear, or load them
+    /// Print the nftables rules and routes that keep what policy protects from passing this host in clear, or
+    /// load them
     Firewall(FirewallArgs),
     /// Send packet files through the data path, offline and deterministic
     Replay(ReplayArgs),
@@ -45,9 +46,11 @@ pub enum Verb {
     Policy(PolicyVerb),
     /// Tell which policy and which SA a packet would meet in the running gateway, and why
     Explain(ExplainArgs),
-    /// Show the main job on real traffic: two sites, two gateways, an eavesdropper and an attacker, in namespaces of its own
+    /// Show the main job on real traffic: two sites, two gateways, an eavesdropper and an attacker, in
+    /// namespaces of its own
     Demo(DemoOptions),
-    /// Measure the data path in memory: packets per second, cycles by stage, distance to the floor of cryptography
+    /// Measure the data path in memory: packets per second, cycles by stage, distance to the floor of
+    /// cryptography
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -81,8 +84,8 @@ pub struct ConfigArgs {
 pub struct InitArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
-    /// Note in the store, which may exist, that no gateway ever ran with these keys: needed by suites whose nonces are their
-    /// sequence numbers, before their first start
+    /// Note in the store, which may exist, that no gateway ever ran with these keys: needed by suites whose
+    /// nonces are their sequence numbers, before their first start
     #[arg(long)]
     pub fresh_keys: bool,
 }
@@ -103,7 +106,8 @@ pub struct CheckArgs {
 pub struct FirewallArgs {
     /// Configuration file (TOML); its keys are not read
     pub config: PathBuf,
-    /// Load the rules in one transaction, in the place of those of the same interface, and add the fallback routes
+    /// Load the rules in one transaction, in the place of those of the same interface, and add the fallback
+    /// routes
     #[arg(long)]
     pub apply: bool,
     /// Take away the rules and the fallback routes of this configuration's interface
@@ -155,7 +159,8 @@ pub struct ReplayArgs {
     /// Packets that come in at a port: PORT=FILE, PORT being protected or unprotected
     #[arg(long, value_name = "PORT=FILE", required = true)]
     pub rx: Vec<PortFile>,
-    /// Where packets that leave by a port are written: PORT=FILE, a file that is replaced when all went well; other packets are only counted
+    /// Where packets that leave by a port are written: PORT=FILE, a file that is replaced when all went well;
+    /// other packets are only counted
     #[arg(long, value_name = "PORT=FILE")]
     pub tx: Vec<PortFile>,
     /// Engine to use instead of the configuration's

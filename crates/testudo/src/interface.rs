@@ -13,8 +13,8 @@ pub fn addresses(configuration: &Configuration) -> Vec<Prefix> {
     wanted.map(|a| Prefix::new(a.address, a.prefix_length)).collect()
 }
 
-/// Tells when somebody takes the interface down, and gives it back its addresses and routes when it comes up again. To be called with
-/// the configuration that is in force, often enough that nobody waits for it.
+/// Tells when somebody takes the interface down, and gives it back its addresses and routes when it comes up
+/// again. To be called with the configuration that is in force, often enough that nobody waits for it.
 pub fn keeper(configuration: &Configuration) -> Result<InterfaceKeeper, Failure> {
     let watch = LinkWatch::open(&configuration.protected.name).map_err(failure(Kind::Port))?;
     let mut watch = Some(watch);

@@ -1,7 +1,8 @@
 //! Testudo, a VPN gateway in software: one program, many verbs.
 //!
-//! This crate is where everything is put together: it opens the ports and engines that a configuration asks for and hands them to the
-//! control plane. A new engine or port is a new folder under `crates/engines` or `crates/ports` and a line in `engines.rs` or `ports.rs`.
+//! This crate is where everything is put together: it opens the ports and engines that a configuration asks
+//! for and hands them to the control plane. A new engine or port is a new folder under `crates/engines` or
+//! `crates/ports` and a line in `engines.rs` or `ports.rs`.
 
 #![forbid(unsafe_code)]
 

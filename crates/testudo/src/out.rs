@@ -1,8 +1,10 @@
-//! Standard output, which may be a pipe that nobody reads any more: `testudo sa list | head -1` is no failure.
+//! Standard output, which may be a pipe that nobody reads any more: `testudo sa list | head -1` is no
+//! failure.
 
 use std::io::{ErrorKind, Write};
 
-/// Writes text to standard output. Ends the program quietly where the reader has gone, and with a word where the disk is full.
+/// Writes text to standard output. Ends the program quietly where the reader has gone, and with a word where
+/// the disk is full.
 pub fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

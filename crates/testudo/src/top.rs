@@ -1,6 +1,7 @@
 //! `testudo top`: what a running gateway does now, and what keeps it from doing more.
 //!
-//! Everything is told from two readings of its status: rates are differences over the gateway's own time, cycles those of the stage clock.
+//! Everything is told from two readings of its status: rates are differences over the gateway's own time,
+//! cycles those of the stage clock.
 
 mod bottleneck;
 mod change;
@@ -42,7 +43,8 @@ fn ask_status(gateway: &Asked) -> Result<Reading, Failure> {
 }
 
 impl Watch {
-    /// Asks once more; what happened since the last time, unless this is the first one or another gateway answers now.
+    /// Asks once more; what happened since the last time, unless this is the first one or another gateway
+    /// answers now.
     fn read(&mut self) -> Result<Option<(Change, Reading)>, Failure> {
         let reading = ask_status(&self.gateway)?;
         let change = self.last.as_ref().and_then(|(_, last)| Change::between(last, &reading));

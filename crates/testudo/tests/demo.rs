@@ -1,4 +1,5 @@
-//! `testudo demo` as a new user meets it: watched from another terminal, and where the system lets it make no network.
+//! `testudo demo` as a new user meets it: watched from another terminal, and where the system lets it make no
+//! network.
 
 use serde_json::Value;
 use std::error::Error;

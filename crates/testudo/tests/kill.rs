@@ -1,5 +1,6 @@
-//! The nonce contract under `kill -9`: two gateways with manual keys are killed at random moments, some of them while they
-//! start, and no pair of SPI and IV is ever seen twice on the link between them. Traffic resumes after every restart.
+//! The nonce contract under `kill -9`: two gateways with manual keys are killed at random moments, some of
+//! them while they start, and no pair of SPI and IV is ever seen twice on the link between them. Traffic
+//! resumes after every restart.
 //!
 //! `TESTUDO_SEED` repeats the moments of an earlier run, as far as the machine allows.
 

@@ -1,8 +1,8 @@
-//! Testudo and the Linux kernel's own ESP understand each other: the real program on one end of a TAP, an unmodified
-//! kernel in a virtual machine on the other, real traffic between them.
+//! Testudo and the Linux kernel's own ESP understand each other: the real program on one end of a TAP, an
+//! unmodified kernel in a virtual machine on the other, real traffic between them.
 //!
-//! Each suite meets IPv4 and IPv6 outside, raw ESP and ESP in UDP, extended and plain sequence numbers, so that every pair
-//! of these occurs; IPv4 and IPv6 go through every tunnel.
+//! Each suite meets IPv4 and IPv6 outside, raw ESP and ESP in UDP, extended and plain sequence numbers, so
+//! that every pair of these occurs; IPv4 and IPv6 go through every tunnel.
 
 mod support;
 
@@ -167,7 +167,8 @@ impl Wire {
 }
 
 impl Ends {
-    /// What Testudo dropped, but for what the host itself says on a new interface (router solicitations and the like).
+    /// What Testudo dropped, but for what the host itself says on a new interface (router solicitations and
+    /// the like).
     fn drops(&self) -> Outcome<Vec<(String, u64)>> {
         let status = self.gateway.ask_json(&["status"])?;
         let drops = status["drops"].as_object().into_iter().flatten();
@@ -194,7 +195,8 @@ fn algorithms(suite: &str, key: &str) -> String {
 
 /// What configures the guest's end of `tunnel`, which is as the host has it.
 fn guest_script(case: Case, tunnel: &Tunnel) -> String {
-    // A wide one: where AES instructions are busy, Linux puts single packets off and takes them hundreds later.
+    // A wide one: where AES instructions are busy, Linux puts single packets off and takes them hundreds
+    // later.
     let window =
         if case.esn { "replay-window 4096 flag esn af-unspec" } else { "replay-window 4096 flag af-unspec" };
     let any = if case.ipv6 { "::" } else { "0.0.0.0" };

@@ -1,4 +1,5 @@
-//! Policy as `testudo replay` keeps it, on files made by hand: IPv6 fragments whose headers say too little or lie.
+//! Policy as `testudo replay` keeps it, on files made by hand: IPv6 fragments whose headers say too little or
+//! lie.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 

@@ -1,8 +1,9 @@
-//! Testudo against Scapy, both ways, through `testudo replay`: every suite, IPv4 and IPv6 inside and outside in every
-//! mix, sequence numbers of 32 and 64 bits from the first and to the last, ESP raw and in UDP.
+//! Testudo against Scapy, both ways, through `testudo replay`: every suite, IPv4 and IPv6 inside and outside
+//! in every mix, sequence numbers of 32 and 64 bits from the first and to the last, ESP raw and in UDP.
 //!
-//! Each test is one gateway with a tunnel for every case of its suite, and one Python process that plays their peers
-//! (`tests/scapy`). What it makes up comes from [`SEED`] alone. Its files stay in the folder that a failure names.
+//! Each test is one gateway with a tunnel for every case of its suite, and one Python process that plays
+//! their peers (`tests/scapy`). What it makes up comes from [`SEED`] alone. Its files stay in the folder that
+//! a failure names.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 
@@ -18,7 +19,8 @@ use testudo_lab::gateway::SUITES;
 const TESTUDO: &str = env!("CARGO_BIN_EXE_testudo");
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
 const SEED: &str = "4303";
-/// The second packet from here on has a sequence number whose high half is 1; without ESN there is only one more.
+/// The second packet from here on has a sequence number whose high half is 1; without ESN there is only one
+/// more.
 const LAST_BUT_ONE_OF_32_BITS: u64 = 0xFFFF_FFFE;
 /// Sizes of replay windows: the cases take them in turn.
 const WINDOWS: [u32; 4] = [64, 128, 4096, 65_536];
@@ -210,8 +212,8 @@ fn testudo_opens_exactly_what_scapy_seals_with_null_sha1_and_counts_every_attack
     testudo_opens_what_scapy_seals("null-sha1");
 }
 
-/// RFC 7634 appendix A, the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can have, and those of RFC 3602
-/// section 4 in tunnel mode, which are opened only.
+/// RFC 7634 appendix A, the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
+/// have, and those of RFC 3602 section 4 in tunnel mode, which are opened only.
 #[test]
 fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-official");

@@ -16,8 +16,8 @@ const CONTROL_BYTES: usize = 128;
 const MAX_MESSAGES: usize = 200;
 const MAX_BYTES: usize = 1 << 20;
 
-/// What the kernel gives is what comes out, datagram by datagram, in order, under headers that say what the kernel said; what is cut or makes
-/// no sense is dropped by name, and the pool's books balance.
+/// What the kernel gives is what comes out, datagram by datagram, in order, under headers that say what the
+/// kernel said; what is cut or makes no sense is dropped by name, and the pool's books balance.
 pub fn socket_receive(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();

@@ -11,7 +11,8 @@ use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::udp::UdpHeader;
 use testudo_wire::{checksum, protocol};
 
-/// What is sent is a prefix of the batch, each packet as its outer header says; what was refused is dropped by name; the rest waits.
+/// What is sent is a prefix of the batch, each packet as its outer header says; what was refused is dropped
+/// by name; the rest waits.
 pub fn socket_transmit(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -123,7 +124,8 @@ fn send(
     }
 }
 
-/// DF is the socket's: it is set by the first packet that wants it otherwise, and nobody sets it for IPv6 or in clear.
+/// DF is the socket's: it is set by the first packet that wants it otherwise, and nobody sets it for IPv6 or
+/// in clear.
 fn agrees(expected: &Datagram, sent: &Datagram) -> bool {
     let dont_fragment = sent.dont_fragment.or(expected.dont_fragment.map(|_| true));
     *expected == Datagram { dont_fragment, ..sent.clone() }

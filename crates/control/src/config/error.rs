@@ -36,7 +36,8 @@ pub struct Excerpt {
     pub mark_width: usize,
 }
 
-/// All that is wrong in a configuration, in the order of its lines. `Display` is for people, [`Self::to_json`] for programs.
+/// All that is wrong in a configuration, in the order of its lines. `Display` is for people,
+/// [`Self::to_json`] for programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     file: String,

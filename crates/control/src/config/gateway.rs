@@ -7,7 +7,8 @@ use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// Engines that may be named. When none are, all are tried; of those that are equally fast, the first one is used.
+/// Engines that may be named. When none are, all are tried; of those that are equally fast, the first one is
+/// used.
 pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
 /// The engine that does everything and is always last.
 const PORTABLE: &str = "portable";

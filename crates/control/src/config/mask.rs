@@ -1,8 +1,9 @@
 //! Keeps keys that were written in the wrong place out of error messages.
 //!
-//! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of `key`, or in
-//! place of a file's name. Both are masked wherever they occur, also in text that is not valid TOML: hex in
-//! groups, over lines and in base64, too. Where it is not certain whether something is a key, it is masked.
+//! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of
+//! `key`, or in place of a file's name. Both are masked wherever they occur, also in text that is not valid
+//! TOML: hex in groups, over lines and in base64, too. Where it is not certain whether something is a key, it
+//! is masked.
 
 use crate::keys::MAX_KEY_TEXT_BYTES;
 use std::net::Ipv6Addr;

@@ -6,13 +6,13 @@
 //!                 └────────────────────────┴────────────────────────┴──► ConfigErrors: line, column, expected, help
 //! ```
 //!
-//! Whoever holds a [`Configuration`] need not check it: ranges hold, names are unique and refer to something, addresses of
-//! a tunnel are of one version, defaults are filled in, relative paths start at the file's folder. Keys are not part of it:
-//! [`Configuration::load`] hands them out beside it.
+//! A [`Configuration`] needs no further check: ranges hold, names are unique and refer to something,
+//! addresses of a tunnel are of one version, defaults are filled in, relative paths start at the file's
+//! folder. Keys are not part of it: [`Configuration::load`] hands them out beside it.
 //!
-//! Unknown keys are errors, because a misspelled option that is silently ignored is a hole in a security gateway. So is a
-//! selector that an earlier one covers, since no packet ever reaches it. Everything is bounded, and no text makes the
-//! parser panic.
+//! Unknown keys are errors, because a misspelled option that is silently ignored is a hole in a security
+//! gateway. So is a selector that an earlier one covers, since no packet ever reaches it. Everything is
+//! bounded, and no text makes the parser panic.
 
 mod checks;
 mod error;
@@ -60,8 +60,8 @@ pub const MAX_TUNNELS: usize = 20_000;
 pub const MAX_POLICIES: usize = 10_000;
 
 impl Configuration {
-    /// Parses and checks a configuration, all but its keys. `name` is the file's name: for messages, and for the folder
-    /// that relative paths start at.
+    /// Parses and checks a configuration, all but its keys. `name` is the file's name: for messages, and for
+    /// the folder that relative paths start at.
     ///
     /// # Errors
     /// All that is wrong.
@@ -107,8 +107,8 @@ impl Draft {
     }
 }
 
-/// The document, as far as it can be read, and what is not TOML in it. In a long text the first error must do: there may be
-/// one for each character.
+/// The document, as far as it can be read, and what is not TOML in it. In a long text the first error must
+/// do: there may be one for each character.
 fn parse_toml(text: &str) -> (Spanned<DeTable<'_>>, Vec<toml::de::Error>) {
     if text.len() <= MAX_RECOVERED_BYTES {
         return DeTable::parse_recoverable(text);
@@ -122,8 +122,8 @@ fn parse_toml(text: &str) -> (Spanned<DeTable<'_>>, Vec<toml::de::Error>) {
 /// What the parser says about a key that comes twice.
 const DUPLICATE: &str = "duplicate key";
 
-/// Reports what is not TOML, once a line; says whether the rest is worth reading. Where the syntax is broken, later
-/// complaints would be about what the parser made of it.
+/// Reports what is not TOML, once a line; says whether the rest is worth reading. Where the syntax is broken,
+/// later complaints would be about what the parser made of it.
 fn report_syntax(walker: &mut Walker<'_>, errors: &[toml::de::Error]) -> bool {
     let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
     let mut errors: Vec<_> = errors.iter().collect();

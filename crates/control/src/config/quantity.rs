@@ -1,7 +1,7 @@
 //! Amounts with units: `"10 GiB"`, `"1h30m"`.
 //!
-//! Not humantime and bytesize: they take more than a limit should have (`10g`, `1.5 GB` by way of floating point, months),
-//! and what they refuse would have to be looked at again for a message that lists the units.
+//! Not humantime and bytesize: they take more than a limit should have (`10g`, `1.5 GB` by way of floating
+//! point, months), and what they refuse would have to be looked at again for a message that lists the units.
 
 use super::value::{Parsed, number, string};
 use super::walk::Problem;

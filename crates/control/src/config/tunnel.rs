@@ -214,7 +214,7 @@ fn environment_name(value: &DeValue<'_>) -> Parsed<String> {
     }
 }
 
-/// Keys here are typed in, and whoever types one in may do so twice: where nonces are sequence numbers, that
+/// Keys here are typed in, and the same one may be typed in twice: where nonces are sequence numbers, that
 /// must be meant.
 fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: Option<NonceRule>) {
     let is_allowed = section.or_default(walker, ALLOW_COUNTER_NONCE, false, value::boolean);

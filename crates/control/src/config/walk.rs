@@ -1,8 +1,8 @@
 //! Walks the document, key by key, and collects what is wrong instead of stopping at it.
 //!
-//! A [`Section`] is a table being read: every key that is asked for is noted, so that at its end the keys that nobody
-//! asked for are the unknown ones. A value that is wrong is reported and replaced by its default or left out: the
-//! configuration is refused anyway, and the walk goes on to find the rest.
+//! A [`Section`] is a table being read: every key that is asked for is noted, so that at its end the keys
+//! that nobody asked for are the unknown ones. A value that is wrong is reported and replaced by its default
+//! or left out: the configuration is refused anyway, and the walk goes on to find the rest.
 
 use super::error::{ConfigError, ConfigErrors, MAX_ERRORS};
 use super::mask::masked;
@@ -211,7 +211,8 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Says that the table under `key` is missing, unless something else stands there; an empty one in its place.
+    /// Says that the table under `key` is missing, unless something else stands there; an empty one in its
+    /// place.
     pub(super) fn absent_section(
         &mut self,
         walker: &mut Walker<'_>,

@@ -8,7 +8,8 @@ use testudo_ipsec::{
     Action, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 
-/// The SPD of a configuration whose tunnels stand at `places`: policies first, then each tunnel's own selectors.
+/// The SPD of a configuration whose tunnels stand at `places`: policies first, then each tunnel's own
+/// selectors.
 #[must_use]
 pub fn policies(configuration: &Configuration, places: &[TunnelIndex]) -> Spd {
     let place = |tunnel: usize| places.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX));

@@ -7,8 +7,8 @@
 //!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
 //! ```
 //!
-//! Ports, engines and the host's routing table are handed in by the program. All of this runs on control threads; it
-//! meets the worker only through commands, leases and counters.
+//! Ports, engines and the host's routing table are handed in by the program. All of this runs on control
+//! threads; it meets the worker only through commands, leases and counters.
 
 pub mod api;
 pub mod assemble;

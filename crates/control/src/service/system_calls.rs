@@ -1,5 +1,5 @@
-//! The system calls that a running gateway may make: seccomp filters (seccomp(2)) that limit what an attacker can do who has taken
-//! over the process through a bug.
+//! The system calls that a running gateway may make: seccomp filters (seccomp(2)) that limit what an attacker
+//! can do who has taken over the process through a bug.
 //!
 //! | what | answer of the kernel | why |
 //! | --- | --- | --- |
@@ -7,11 +7,13 @@
 //! | what is on no list, or with other arguments than a gateway uses | `EPERM` | may be a library's new habit: the gateway goes on, one function poorer |
 //! | `clone3` | `ENOSYS` | its flags are in memory, where a filter cannot see them; the C library falls back to `clone` |
 //!
-//! Three filters are in force at once, and the gravest answer counts. What is allowed whatever its arguments (all of the packet path) is answered
-//! from the kernel's bitmap (since Linux 5.11) and costs next to nothing.
+//! Three filters are in force at once, and the gravest answer counts. What is allowed whatever its arguments
+//! (all of the packet path) is answered from the kernel's bitmap (since Linux 5.11) and costs next to
+//! nothing.
 //!
-//! The lists are for everything after the ports are open: the packet path, the store, reloads with their routes, the control socket, metrics,
-//! the log, systemd's notices, new threads, a panic with its backtrace. Libraries are opened before: nothing can be made executable afterwards.
+//! The lists are for everything after the ports are open: the packet path, the store, reloads with their
+//! routes, the control socket, metrics, the log, systemd's notices, new threads, a panic with its backtrace.
+//! Libraries are opened before: nothing can be made executable afterwards.
 
 use libc::c_long;
 use rustix::process::getpid;
@@ -35,7 +37,8 @@ pub enum FilterError {
     List(#[from] seccompiler::BackendError),
 }
 
-/// Filters the system calls of this thread and those that it starts from now on, for good. To be called while it is the only one.
+/// Filters the system calls of this thread and those that it starts from now on, for good. To be called while
+/// it is the only one.
 ///
 /// # Errors
 /// [`FilterError`]; some of the filters may be in force then.

@@ -1,7 +1,7 @@
 //! Keeps what keys have spent of their lifetimes over a restart.
 //!
-//! What an SA counts is added to what its key was used for before. A stop saves it as it is; a crash loses what came since the last save, a second
-//! or so (SECURITY.md says so).
+//! What an SA counts is added to what its key was used for before. A stop saves it as it is; a crash loses
+//! what came since the last save, a second or so (SECURITY.md says so).
 
 use super::installed::{InstalledTunnels, Running};
 use crate::{Fingerprint, Usage};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use testudo_ipsec::{SaCounters, Spent};
 
-/// Usages that are saved in one transaction: a lease may have to wait for one, and not for those of all tunnels.
+/// Usages that are saved in one transaction: a lease may have to wait for one, and not for those of all
+/// tunnels.
 const TRANSACTION_USAGES: usize = 2048;
 
 /// What the keys of a tunnel were used for before its SAs were installed.
@@ -22,7 +23,8 @@ pub struct UsedBefore {
     pub inbound: Usage,
 }
 
-/// What `usage` is of a lifetime at `unix_s`. A clock that went back behind the beginning makes a key young, not old.
+/// What `usage` is of a lifetime at `unix_s`. A clock that went back behind the beginning makes a key young,
+/// not old.
 pub(crate) fn spent(usage: Usage, unix_s: u64) -> Spent {
     let time = Duration::from_secs(unix_s.saturating_sub(usage.since_unix_s));
     Spent { bytes: usage.bytes, packets: usage.packets, time }
@@ -44,8 +46,8 @@ fn of(running: &Running) -> Option<[(Fingerprint, Usage); 2]> {
     Some([(running.outbound_key, outbound), (running.inbound_key, inbound)])
 }
 
-/// Keys of `old` that go on under other SAs in `new` had these until the worker changed over, which was after their usage was read for the new
-/// ones: that is made good here, for whatever is saved from now on.
+/// Keys of `old` that go on under other SAs in `new` had these until the worker changed over, which was after
+/// their usage was read for the new ones: that is made good here, for whatever is saved from now on.
 pub(crate) fn carry_over(old: &InstalledTunnels, new: &mut InstalledTunnels) {
     let known: HashMap<Fingerprint, Usage> = old.tunnels.iter().filter_map(of).flatten().collect();
     let sa = |running: &Running| running.installed.as_ref().map(|i| Arc::as_ptr(&i.outbound_counters));

@@ -1,7 +1,9 @@
-//! Tells systemd's watchdog that the gateway is alive: the control thread, which tells it, and the worker, which it asks first.
+//! Tells systemd's watchdog that the gateway is alive: the control thread, which tells it, and the worker,
+//! which it asks first.
 //!
-//! A worker that waits for packets is as alive as one that is busy, so that counting turns would not do: it is sent a command that
-//! does nothing, and its answer is what counts. A control thread that hangs asks nothing and tells nothing.
+//! A worker that waits for packets is as alive as one that is busy, so that counting turns would not do: it
+//! is sent a command that does nothing, and its answer is what counts. A control thread that hangs asks
+//! nothing and tells nothing.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};

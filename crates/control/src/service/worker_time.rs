@@ -11,7 +11,8 @@ pub struct WorkerTime {
     pub queued_ns: u64,
 }
 
-/// Reads the times of the thread of this process that has this name; `None` where the kernel does not tell (`CONFIG_SCHED_INFO`).
+/// Reads the times of the thread of this process that has this name; `None` where the kernel does not tell
+/// (`CONFIG_SCHED_INFO`).
 #[must_use]
 pub fn worker_time(thread: &str) -> Option<WorkerTime> {
     let threads = fs::read_dir("/proc/self/task").ok()?;
@@ -25,7 +26,7 @@ pub fn worker_time(thread: &str) -> Option<WorkerTime> {
 fn parse(text: &str) -> Option<WorkerTime> {
     let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
     let time = WorkerTime { ran_ns: numbers.next()??, queued_ns: numbers.next()?? };
-    // Whoever reads this runs: zeros come from a kernel that does not count.
+    // The reader itself runs: zeros come from a kernel that does not count.
     (time.ran_ns > 0).then_some(time)
 }
 

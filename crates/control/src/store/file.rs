@@ -47,8 +47,8 @@ impl Medium for ExistingFile {
     }
 }
 
-/// The file must be regular, of our user or root, and writable by nobody else: who can write it can make numbers
-/// come again. Root also takes the service's, which has a user of its own.
+/// The file must be regular, of our user or root, and writable by nobody else: who can write it can make
+/// numbers come again. Root also takes the service's, which has a user of its own.
 fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     let metadata = file.metadata().map_err(|error| io_error(path, error))?;
     let own = rustix::process::geteuid().as_raw();

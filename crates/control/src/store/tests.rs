@@ -267,7 +267,8 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
     std::mem::forget(store);
 }
 
-/// Power fails at every write of a run in turn, torn sectors and all: the store opens, and no number comes twice.
+/// Power fails at every write of a run in turn, torn sectors and all: the store opens, and no number comes
+/// twice.
 #[test]
 fn a_power_cut_at_any_write_loses_no_promise() {
     let mut random = Rng::with_seed(0x7e57_0d0a);

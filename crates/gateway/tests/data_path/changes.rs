@@ -23,8 +23,8 @@ fn engines(late: bool) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Tunnels 0 and 1 carry traffic both ways while 2 and 3 are removed and installed all the time, policies are replaced, and 1 gets the
-/// same selectors again.
+/// Tunnels 0 and 1 carry traffic both ways while 2 and 3 are removed and installed all the time, policies are
+/// replaced, and 1 gets the same selectors again.
 #[test]
 fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
     for late in [false, true] {
@@ -79,8 +79,9 @@ fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
     }
 }
 
-/// Tunnel 0 stays; in the places of 1 to 4 come tunnels to the networks of 5 to 8. After each tunnel that is changed, a packet to each
-/// network: those of tunnel 0 all pass, and no other leaves under an SA that is not its network's.
+/// Tunnel 0 stays; in the places of 1 to 4 come tunnels to the networks of 5 to 8. After each tunnel that is
+/// changed, a packet to each network: those of tunnel 0 all pass, and no other leaves under an SA that is not
+/// its network's.
 #[test]
 fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_generation() {
     let (mut store, count) = (LeaseTwin::new(1 << 20), 4);
@@ -118,7 +119,8 @@ fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_gen
     }
     assert_eq!((steps, passed), (2 * u32::from(count) + 1, steps));
     assert!(change.into_outcome().iter().all(|(_, outcome)| outcome.is_ok()));
-    // Of eight networks a step, the old ones pass until they are removed (3 + 2 + 1), the new ones from when they are there (1 + 2 + 3 + 4 + 4).
+    // Of eight networks a step, the old ones pass until they are removed (3 + 2 + 1), the new ones from when
+    // they are there (1 + 2 + 3 + 4 + 4).
     assert_eq!(a.drops(DropReason::NoSa) + a.drops(DropReason::NoPolicy), 9 * 8 - 6 - 14);
     a.assert_settled();
 }
@@ -188,7 +190,8 @@ fn a_slow_link_makes_packets_wait_not_vanish() {
     a.assert_settled();
 }
 
-/// The end of a gateway: nothing more is taken from inside, what is under way leaves, what comes from outside is still delivered.
+/// The end of a gateway: nothing more is taken from inside, what is under way leaves, what comes from outside
+/// is still delivered.
 #[test]
 fn a_draining_gateway_finishes_what_it_has() {
     for late in [false, true] {
@@ -206,7 +209,8 @@ fn a_draining_gateway_finishes_what_it_has() {
     }
 }
 
-/// A tunnel that is changed by a reload goes on with the window that it has in that moment, not with one saved before.
+/// A tunnel that is changed by a reload goes on with the window that it has in that moment, not with one
+/// saved before.
 #[test]
 fn a_changed_tunnel_takes_no_packet_again_that_it_took_before_the_change() {
     let mut sealer = Sealer::new(&spec(0), Side::A);

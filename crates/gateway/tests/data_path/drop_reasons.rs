@@ -107,7 +107,8 @@ fn good() -> Handmade {
     Handmade::carrying(&inner(100).bytes())
 }
 
-/// Makes a gateway drop packets for `reason`, and returns it. The match names every reason: a new one does not compile without a test.
+/// Makes a gateway drop packets for `reason`, and returns it. The match names every reason: a new one does
+/// not compile without a test.
 fn raise(reason: DropReason) -> Gateway {
     match reason {
         DropReason::NotIp => a_given([0x00; 40]),
@@ -365,7 +366,8 @@ fn what_other_threads_read_is_what_happened() {
     }
 }
 
-/// Removing a tunnel ends what engines still do for it: as shutting down, in both directions, whatever the engine says of it later.
+/// Removing a tunnel ends what engines still do for it: as shutting down, in both directions, whatever the
+/// engine says of it later.
 #[test]
 fn packets_under_way_when_their_tunnel_is_removed_end_as_shutting_down() {
     for faults_per_million in [0, 1_000_000] {

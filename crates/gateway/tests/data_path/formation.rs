@@ -1,4 +1,5 @@
-//! Jobs in formation: what an engine that prefers bursts is given, and that no SA's packets change their order.
+//! Jobs in formation: what an engine that prefers bursts is given, and that no SA's packets change their
+//! order.
 
 use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
@@ -12,7 +13,8 @@ use testudo_gateway::Formation;
 /// Suite and length of each job of one submission.
 type Submission = Vec<(Suite, u32)>;
 
-/// The portable engine, as one that does 16 jobs side by side; it notes what it is given, and fails at jobs of some lengths.
+/// The portable engine, as one that does 16 jobs side by side; it notes what it is given, and fails at jobs
+/// of some lengths.
 struct Ranks {
     engine: PortableEngine,
     suites: Vec<(KeyId, Suite)>,

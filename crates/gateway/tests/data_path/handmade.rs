@@ -154,7 +154,8 @@ fn inner_packets_that_break_their_own_format_are_refused() {
     fixture.b.assert_settled();
 }
 
-/// RFC 4303 2.4: text and trailer end on a four-byte boundary; what does not was never sealed by a peer that follows the RFC.
+/// RFC 4303 2.4: text and trailer end on a four-byte boundary; what does not was never sealed by a peer that
+/// follows the RFC.
 #[test]
 fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
     let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));

@@ -1,4 +1,5 @@
-//! Outer and inner headers through a tunnel: ECN and DSCP (RFC 6040), fragments before encryption, "packet too big".
+//! Outer and inner headers through a tunnel: ECN and DSCP (RFC 6040), fragments before encryption, "packet
+//! too big".
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -82,7 +83,8 @@ fn the_longest_inner_packet_makes_a_datagram_that_fits_the_path() {
     }
 }
 
-/// RFC 4301 8.1 leaves the choice; this gateway fragments before encryption, so that the peer need not reassemble.
+/// RFC 4301 8.1 leaves the choice; this gateway fragments before encryption, so that the peer need not
+/// reassemble.
 #[test]
 fn long_ipv4_packets_are_cut_before_encryption_and_come_out_as_fragments() {
     for spec in specs() {
@@ -110,7 +112,8 @@ fn long_ipv4_packets_are_cut_before_encryption_and_come_out_as_fragments() {
     }
 }
 
-/// A packet that cannot be cut whole is not cut at all: a part of its fragments would help nobody, and each buffer is accounted for.
+/// A packet that cannot be cut whole is not cut at all: a part of its fragments would help nobody, and each
+/// buffer is accounted for.
 #[test]
 fn a_packet_is_dropped_whole_where_buffers_for_its_fragments_lack() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -166,7 +169,8 @@ fn no_reply_comes_from_a_group() {
     a.assert_settled();
 }
 
-/// A fragment that would end beyond the longest datagram is refused: cut again, its parts would wrap to the datagram's beginning.
+/// A fragment that would end beyond the longest datagram is refused: cut again, its parts would wrap to the
+/// datagram's beginning.
 #[test]
 fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -181,7 +185,8 @@ fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
     a.assert_settled();
 }
 
-/// What stands behind the UDP datagram is no part of the ESP packet in it, and a UDP length that cuts the packet short damages it.
+/// What stands behind the UDP datagram is no part of the ESP packet in it, and a UDP length that cuts the
+/// packet short damages it.
 #[test]
 fn the_udp_length_bounds_the_esp_packet() {
     let spec = TunnelSpec { udp: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };

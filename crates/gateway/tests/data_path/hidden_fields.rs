@@ -1,5 +1,5 @@
-//! Packets that do not show what policies ask for: a datagram whose first fragment is protected does not leave in part in clear, and none of its
-//! parts comes in in clear (RFC 4301 7).
+//! Packets that do not show what policies ask for: a datagram whose first fragment is protected does not
+//! leave in part in clear, and none of its parts comes in in clear (RFC 4301 7).
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -65,7 +65,8 @@ fn segment() -> Vec<u8> {
     bytes
 }
 
-/// The three fragments of a TCP segment behind destination options. The later ones name what a sender likes: here, what the first one names.
+/// The three fragments of a TCP segment behind destination options. The later ones name what a sender likes:
+/// here, what the first one names.
 fn fragments(ends: [&str; 2]) -> Vec<Vec<u8>> {
     let segment = segment();
     let part =
@@ -73,8 +74,8 @@ fn fragments(ends: [&str; 2]) -> Vec<Vec<u8>> {
     (0..3).map(part).collect()
 }
 
-/// RFC 8200 4.5: the Next Header of later fragments is not used for reassembly. RFC 4301 7.4: fragments must not bypass what their datagram
-/// is protected by.
+/// RFC 8200 4.5: the Next Header of later fragments is not used for reassembly. RFC 4301 7.4: fragments must
+/// not bypass what their datagram is protected by.
 #[test]
 fn a_later_ipv6_fragment_leaves_in_clear_only_by_addresses_alone() {
     let mut a = gateway(tcp());
@@ -135,7 +136,8 @@ fn behind_an_unknown_extension_header_nothing_is_taken_for_granted() {
     }
 }
 
-/// RFC 4301 5.2, step 4: out of an SA for TCP comes TCP, and what cannot be seen to be TCP is refused under a name of its own.
+/// RFC 4301 5.2, step 4: out of an SA for TCP comes TCP, and what cannot be seen to be TCP is refused under a
+/// name of its own.
 #[test]
 fn an_ipv6_fragment_through_a_tunnel_for_one_protocol_is_named_fields_hidden() {
     let mut a = gateway(tcp());

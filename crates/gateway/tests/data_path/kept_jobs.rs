@@ -1,5 +1,5 @@
-//! An engine that keeps jobs for good harms nobody: after a while it is out of service, what it holds is counted as lost, and everything else
-//! goes on in its order.
+//! An engine that keeps jobs for good harms nobody: after a while it is out of service, what it holds is
+//! counted as lost, and everything else goes on in its order.
 
 use crate::late_engine::SharedEngine;
 use crate::support::gateway::PoolSize;
@@ -16,7 +16,8 @@ use testudo_packet::DropReason;
 
 const BUFFERS: usize = 512;
 const STEP: Duration = Duration::from_millis(10);
-/// Longer than the limit, and what it takes until it is noticed: periods end with a turn, 70 ms after their beginning.
+/// Longer than the limit, and what it takes until it is noticed: periods end with a turn, 70 ms after their
+/// beginning.
 const NOTICED: Duration = Duration::from_millis(1300);
 /// The same where the pool runs dry.
 const NOTICED_IN_NEED: Duration = Duration::from_millis(150);
@@ -190,7 +191,8 @@ fn what_comes_back_after_it_was_given_up_is_neither_sent_nor_counted_again() {
     ends.a.assert_settled();
 }
 
-/// What an engine keeps of what came in moves no window: the packet may come again, and then comes through once.
+/// What an engine keeps of what came in moves no window: the packet may come again, and then comes through
+/// once.
 #[test]
 fn a_number_that_an_engine_kept_was_never_received() {
     let spec = &specs()[0];
@@ -208,7 +210,8 @@ fn a_number_that_an_engine_kept_was_never_received() {
     let first = b.protected.take();
     assert!(kept > 0 && first.len() == 60 - kept);
     assert_eq!(b.drops(DropReason::EngineFault), kept as u64);
-    // All of them once more: exactly the missing ones are let in, by the portable engine; the others are duplicates.
+    // All of them once more: exactly the missing ones are let in, by the portable engine; the others are
+    // duplicates.
     let again: Vec<_> = sealed.iter().flat_map(|datagram| b.open(datagram.clone())).collect();
     assert_eq!((again.len(), b.drops(DropReason::ReplayDuplicate)), (kept, 60 - kept as u64));
     let mut all: Vec<_> = first.into_iter().chain(again).collect();
@@ -247,7 +250,8 @@ fn the_pool_does_not_run_dry_through_what_an_engine_keeps() {
     assert_eq!(ends.a.worker.pool().available(), BUFFERS, "late buffers do not make it larger");
 }
 
-/// One job that is kept, of a busy tunnel whose packets then wait with all buffers there are: others are held up for a moment, not for the limit.
+/// One job that is kept, of a busy tunnel whose packets then wait with all buffers there are: others are held
+/// up for a moment, not for the limit.
 #[test]
 fn a_busy_tunnel_behind_a_kept_job_does_not_hold_up_others_for_long() {
     let mut ends = Ends::new(LateConfig { kept_per_million: 10_000, ..LateConfig::reliable(7) });
@@ -297,7 +301,8 @@ fn an_engine_that_is_slow_or_was_not_asked_stays_in_service() {
     ends.a.assert_settled();
 }
 
-/// Tunnels that are removed and installed meanwhile: what is kept of a removed one ends as shutting down, and a new one gets no key from the engine.
+/// Tunnels that are removed and installed meanwhile: what is kept of a removed one ends as shutting down, and
+/// a new one gets no key from the engine.
 #[test]
 fn tunnels_come_and_go_while_an_engine_keeps_their_packets() {
     let mut ends = Ends::keeping_some();
@@ -322,7 +327,8 @@ fn tunnels_come_and_go_while_an_engine_keeps_their_packets() {
     assert_eq!(ends.engine.in_flight() as u64, kept);
 }
 
-/// One engine's silence is not another's: what a second engine has in hand stays there, and goes out in its turn.
+/// One engine's silence is not another's: what a second engine has in hand stays there, and goes out in its
+/// turn.
 #[test]
 fn an_engine_out_of_service_takes_no_other_with_it() {
     let first = SharedEngine::new(LateConfig { queue_jobs: 20, ..LateConfig::reliable(1) });
@@ -355,7 +361,8 @@ fn an_engine_out_of_service_takes_no_other_with_it() {
     ends.a.assert_settled();
 }
 
-/// What one engine fails at goes to the next in the same turn in which that is taken out of service: and further on from there.
+/// What one engine fails at goes to the next in the same turn in which that is taken out of service: and
+/// further on from there.
 #[test]
 fn jobs_on_their_way_to_an_engine_that_goes_out_of_service_go_to_the_next() {
     let first = SharedEngine::new(LateConfig { faults_per_million: 1_000_000, ..LateConfig::reliable(1) });
@@ -392,7 +399,8 @@ fn without_any_engine_left_packets_end_as_faults() {
     ends.a.assert_settled();
 }
 
-/// Breaks its promises: says that it is synchronous and takes jobs away, gives jobs that it was never given, and some twice.
+/// Breaks its promises: says that it is synchronous and takes jobs away, gives jobs that it was never given,
+/// and some twice.
 struct Liar {
     portable: PortableEngine,
     taken: Vec<Job>,

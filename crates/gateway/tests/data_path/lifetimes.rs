@@ -1,4 +1,5 @@
-//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), numbers that run out: each reported once, and the SA stops where it must.
+//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), numbers that run out: each reported once, and the
+//! SA stops where it must.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -73,7 +74,8 @@ fn an_inbound_sa_warns_once_and_stops_once() {
     }
 }
 
-/// A hard limit holds within a batch as well: the packets that were let in before it was reached do not slip through behind it.
+/// A hard limit holds within a batch as well: the packets that were let in before it was reached do not slip
+/// through behind it.
 #[test]
 fn a_batch_does_not_overshoot_a_hard_limit() {
     for lifetime in &limits()[..2] {
@@ -133,7 +135,8 @@ fn numbers_that_run_out_are_reported_once() {
     assert_eq!(events.len(), 1);
 }
 
-/// A store that does not answer stops the SA until it does: one report per outage, and no number is skipped or repeated.
+/// A store that does not answer stops the SA until it does: one report per outage, and no number is skipped
+/// or repeated.
 #[test]
 fn a_store_that_does_not_answer_is_reported_once_per_outage() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -196,7 +199,8 @@ fn an_sa_that_has_stopped_says_so() {
     assert_eq!((a.seal(packet).len(), counters.state()), (0, SaState::Exhausted));
 }
 
-/// Whatever the key has decrypted counts, whether it was then passed on or not; what failed its ICV, or came twice, does not.
+/// Whatever the key has decrypted counts, whether it was then passed on or not; what failed its ICV, or came
+/// twice, does not.
 #[test]
 fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
     let inner = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();

@@ -113,7 +113,8 @@ fn ten_thousand_tunnels_can_be_removed_and_installed_again() {
     assert_eq!(a.drops(DropReason::NoSa), 1);
 }
 
-/// Tunnels that fall silent together do not overflow the queue to the port: each gets its keepalive, some a second later.
+/// Tunnels that fall silent together do not overflow the queue to the port: each gets its keepalive, some a
+/// second later.
 #[test]
 fn keepalives_of_many_silent_tunnels_are_spread_out() {
     const SILENT: u32 = 2500;

@@ -70,7 +70,7 @@ fn in_clear_comes_in_only_what_policy_lets_bypass() {
     a.assert_settled();
 }
 
-/// RFC 4301 5.2, step 4: whoever holds the key of one tunnel may still send only what its selectors allow.
+/// RFC 4301 5.2, step 4: the holder of one tunnel's key may still send only what its selectors allow.
 #[test]
 fn a_decrypted_packet_with_any_selector_field_wrong_is_refused() {
     let range = |first, last| PortRange { first, last };
@@ -143,7 +143,8 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
     assert_eq!(b.drops(DropReason::NoPolicy), 1);
 }
 
-/// A datagram is not half protected and half in clear: a fragment that hides its ports does not pass over a policy that asks for them (RFC 4301 7.4).
+/// A datagram is not half protected and half in clear: a fragment that hides its ports does not pass over a
+/// policy that asks for them (RFC 4301 7.4).
 #[test]
 fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
     let https = Selector {
@@ -166,7 +167,8 @@ fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
     assert_eq!(a.drops(DropReason::FieldsHidden), 1);
 }
 
-/// Policies are ordered: what one discards, or gives to another tunnel, does not come through a tunnel whose selectors it also matches.
+/// Policies are ordered: what one discards, or gives to another tunnel, does not come through a tunnel whose
+/// selectors it also matches.
 #[test]
 fn a_decrypted_packet_that_an_earlier_policy_claims_is_refused() {
     for (action, reason) in [

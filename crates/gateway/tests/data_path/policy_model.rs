@@ -1,5 +1,5 @@
-//! Whatever the policies and whatever hosts send: what passes is what a slow, plain model of RFC 4301 lets pass, and no part of a datagram takes
-//! another way than the datagram as a whole should.
+//! Whatever the policies and whatever hosts send: what passes is what a slow, plain model of RFC 4301 lets
+//! pass, and no part of a datagram takes another way than the datagram as a whole should.
 
 use crate::support::policy_oracle::{Met, inbound, outbound};
 use crate::support::random;

@@ -53,7 +53,7 @@ fn answers_go_to_where_the_newest_authentic_packet_came_from() {
     assert!(b.worker.take_events().is_empty(), "the peer stays where it is");
 }
 
-/// Whoever sees the peer's packets can send them from anywhere: that must not pull its traffic away.
+/// An attacker who sees the peer's packets can send them from anywhere: that must not pull its traffic away.
 #[test]
 fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     let mut sealer = Sealer::new(&spec(), Side::A);
@@ -75,8 +75,8 @@ fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     assert!(b.worker.take_events().is_empty());
 }
 
-/// Moves of the peer while a packet comes every 5 ms from where `source` says that its number comes from, for ten seconds: how often, and the
-/// longest time that a new place had to wait for.
+/// Moves of the peer while a packet comes every 5 ms from where `source` says that its number comes from, for
+/// ten seconds: how often, and the longest time that a new place had to wait for.
 fn moves(source: impl Fn(u64) -> (u8, u16)) -> Vec<Duration> {
     let step = Duration::from_millis(5);
     let mut sealer = Sealer::new(&spec(), Side::A);
@@ -101,7 +101,8 @@ fn moves(source: impl Fn(u64) -> (u8, u16)) -> Vec<Duration> {
     moves
 }
 
-/// Whether the peer itself sends from two places, or somebody re-sends every other packet of it from elsewhere: no storm of moves.
+/// Whether the peer itself sends from two places, or somebody re-sends every other packet of it from
+/// elsewhere: no storm of moves.
 #[test]
 fn however_many_places_a_peer_sends_from_it_moves_at_most_once_a_second() {
     let by_turns = moves(|number| (7, 1111 + (number % 2) as u16));

@@ -141,7 +141,8 @@ fn every_length_of_esp_is_refused_but_the_right_one() {
     }
 }
 
-/// Every single bit of a datagram: what is authenticated is refused when it flips, and a forged packet never moves the window.
+/// Every single bit of a datagram: what is authenticated is refused when it flips, and a forged packet never
+/// moves the window.
 #[test]
 fn each_flipped_bit_behind_the_outer_headers_is_refused() {
     for spec in specs() {
@@ -176,7 +177,8 @@ fn jumbo_packets_go_through() {
     }
 }
 
-/// Packets of one SA that stand together are prepared together: what is wrong with some of them is theirs alone.
+/// Packets of one SA that stand together are prepared together: what is wrong with some of them is theirs
+/// alone.
 #[test]
 fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -188,7 +190,8 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     for n in early {
         assert_eq!(b.open(sealed[n - 1].clone()).len(), 1);
     }
-    // No copy of what has come, nothing that is too short, and all in one batch; the first and the last are wrong, and two side by side.
+    // No copy of what has come, nothing that is too short, and all in one batch; the first and the last are
+    // wrong, and two side by side.
     for (n, datagram) in (1..).zip(&sealed) {
         let bytes = if cut.contains(&n) { 40 } else { datagram.len() };
         let mut datagram = datagram[..bytes].to_vec();
@@ -210,7 +213,8 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     b.assert_settled();
 }
 
-/// What an engine has opened is judged together too: whatever is found wrong then, in the middle of runs of two SAs, is refused alone.
+/// What an engine has opened is judged together too: whatever is found wrong then, in the middle of runs of
+/// two SAs, is refused alone.
 #[test]
 fn packets_that_turn_out_wrong_are_refused_from_the_middle_of_a_batch() {
     let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::Aes128Gcm16));

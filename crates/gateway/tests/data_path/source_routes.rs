@@ -1,4 +1,5 @@
-//! Packets that name their own route do not pass: policy would see another destination than they go to (RFC 7126 4.3 and 4.4, RFC 5095).
+//! Packets that name their own route do not pass: policy would see another destination than they go to (RFC
+//! 7126 4.3 and 4.4, RFC 5095).
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};

@@ -1,5 +1,5 @@
-//! Stage times are booked where the stages' names say. The clock is given a source that counts progress instead of time: a
-//! stage's ticks are then what was done between its lap and the one before.
+//! Stage times are booked where the stages' names say. The clock is given a source that counts progress
+//! instead of time: a stage's ticks are then what was done between its lap and the one before.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
@@ -182,8 +182,8 @@ fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     assert_all_in(Stage::Framing, *subject.gateway.worker.inbound_stages(), PACKETS);
 }
 
-/// Each stage has a lap: one in a turn, two where what is made ready while packets are received leaves with the rest. Outbound the policy
-/// names the SA, so that nothing is looked up.
+/// Each stage has a lap: one in a turn, two where what is made ready while packets are received leaves with
+/// the rest. Outbound the policy names the SA, so that nothing is looked up.
 #[test]
 fn each_stage_has_its_lap() {
     let laps = || -> Progress {

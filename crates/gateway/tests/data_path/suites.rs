@@ -24,7 +24,8 @@ fn sealed_by_a_new_gateway(spec: &TunnelSpec, packets: usize) -> Vec<Vec<u8>> {
     (0..packets).map(|_| a.seal(packet(60)).remove(0)[esp_offset(spec)..].to_vec()).collect()
 }
 
-/// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, asks for IVs that cannot be predicted.
+/// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, asks for IVs
+/// that cannot be predicted.
 #[test]
 fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
     for suite in [Suite::Aes128Sha1, Suite::Aes256Sha256] {

@@ -25,7 +25,8 @@ const fn field(first_bit: usize, bits: usize, is_free: bool) -> Field {
     Field { first_bit, bits, is_free }
 }
 
-/// Version and IHL, TOS, length, identification, reserved and DF, MF and offset, TTL, protocol, source, destination.
+/// Version and IHL, TOS, length, identification, reserved and DF, MF and offset, TTL, protocol, source,
+/// destination.
 const IPV4: [Field; 10] = [
     field(0, 8, false),
     field(8, 8, true),
@@ -54,7 +55,8 @@ const IPV6: [Field; 8] = [
 /// Source port, destination port, length, checksum (which RFC 3948 2.1 tells receivers not to depend on).
 const UDP: [Field; 4] = [field(0, 16, true), field(16, 16, false), field(32, 16, false), field(48, 16, true)];
 
-/// SPI, sequence number, IV, ciphertext, ICV, as long as an AEAD has them: all authenticated, whatever the suite.
+/// SPI, sequence number, IV, ciphertext, ICV, as long as an AEAD has them: all authenticated, whatever the
+/// suite.
 fn esp(bytes: usize) -> [Field; 5] {
     let text = bytes * 8 - 128 - 128;
     [
@@ -66,7 +68,8 @@ fn esp(bytes: usize) -> [Field; 5] {
     ]
 }
 
-/// Flips one bit of a field, each field as likely as every other; sometimes mends the IPv4 checksum, as an attacker would.
+/// Flips one bit of a field, each field as likely as every other; sometimes mends the IPv4 checksum, as an
+/// attacker would.
 pub fn flip_a_bit(random: &mut Rng, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
     let mut bytes = datagram.to_vec();
     let is_v4 = bytes[0] >> 4 == 4;
@@ -110,7 +113,8 @@ pub fn rubbish(random: &mut Rng, like: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A packet with the right headers and SPI and a sequence number from the future, by somebody without the key.
+/// A packet with the right headers and SPI and a sequence number from the future, by somebody without the
+/// key.
 pub fn forge(random: &mut Rng, like: &[u8], esp_at: usize) -> Vec<u8> {
     let mut bytes = like.to_vec();
     let sequence =

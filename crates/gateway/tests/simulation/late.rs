@@ -77,7 +77,8 @@ fn an_engine_with_a_short_queue_hands_over_what_it_cannot_take() {
     run_late("an_engine_with_a_short_queue", config, false);
 }
 
-/// One job in a hundred is kept. Half-way, when both gateways have taken their engines out of service, all of them are given back.
+/// One job in a hundred is kept. Half-way, when both gateways have taken their engines out of service, all of
+/// them are given back.
 #[test]
 fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
     for scenario in scenarios() {

@@ -30,7 +30,8 @@ use testudo_crypto::Suite;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
-/// Every mix of outer IP version, encapsulation, ESN and window for one suite; inner packets are of both versions in each.
+/// Every mix of outer IP version, encapsulation, ESN and window for one suite; inner packets are of both
+/// versions in each.
 fn scenarios(suite: Suite) -> Vec<Scenario> {
     let mut scenarios = Vec::new();
     for outer in [Version::V4, Version::V6] {
@@ -52,7 +53,8 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
                         spec,
                         packets,
                         first_sequence,
-                        // Each restart skips what was leased: near the end of the numbers that must not be all of them.
+                        // Each restart skips what was leased: near the end of the numbers that must not be
+                        // all of them.
                         lease_block: if esn { [150, 1_000, 100_000][number as usize % 3] } else { 150 },
                         restarts: number % 4 != 3,
                         keeps: false,
@@ -64,8 +66,8 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
     scenarios
 }
 
-/// Half of the mixes begin at 1. The others cross a multiple of 2^32 midway with ESN (the first one, and a later one), and run out of
-/// numbers without.
+/// Half of the mixes begin at 1. The others cross a multiple of 2^32 midway with ESN (the first one, and a
+/// later one), and run out of numbers without.
 fn first_sequence(spec: &TunnelSpec, packets: u32) -> u64 {
     let half = u64::from(packets) / 2;
     match (spec.esn, spec.udp, spec.outer) {

@@ -1,4 +1,5 @@
-//! The network between two gateways, which does everything that a network may do, and what an attacker on it can.
+//! The network between two gateways, which does everything that a network may do, and what an attacker on it
+//! can.
 
 use crate::corruption::{Truth, flip_a_bit, forge, rubbish};
 use fastrand::Rng;
@@ -38,7 +39,8 @@ impl Ord for Delayed {
     }
 }
 
-/// A packet held back until one is sent whose number lies exactly `distance` ahead: the edge of the replay window.
+/// A packet held back until one is sent whose number lies exactly `distance` ahead: the edge of the replay
+/// window.
 struct Held {
     sequence: u64,
     distance: u64,
@@ -55,7 +57,7 @@ pub struct Network {
     delayed: BinaryHeap<Reverse<Delayed>>,
     held: Vec<Held>,
     ready: VecDeque<Arrival>,
-    /// All that was ever sent, for whoever wants to send it again.
+    /// All that was ever sent, so that it can be sent again.
     captured: Vec<(u64, Vec<u8>)>,
 }
 

@@ -6,9 +6,10 @@
 //!                       a foreign peer that pads its packets (TFC) ─► network ─► gateway B
 //! ```
 //!
-//! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. What a gateway then delivers is
-//! exactly that, per SA and in order: nothing forged, repeated or damaged, nothing valid refused, nothing lost. Where engines keep jobs for good,
-//! as many packets may be missing as were counted, and what was never received may come again.
+//! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. What a
+//! gateway then delivers is exactly that, per SA and in order: nothing forged, repeated or damaged, nothing
+//! valid refused, nothing lost. Where engines keep jobs for good, as many packets may be missing as were
+//! counted, and what was never received may come again.
 
 use crate::corruption::Truth;
 use crate::model::{WindowModel, ecn_at_egress};
@@ -152,7 +153,8 @@ impl Stream {
         }
     }
 
-    /// The whole number of the next datagram to leave, of which ESP shows the low half: numbers only grow, and never by much.
+    /// The whole number of the next datagram to leave, of which ESP shows the low half: numbers only grow,
+    /// and never by much.
     fn next_number(&mut self, low: u32) -> u64 {
         let ahead = low.wrapping_sub(self.newest as u32);
         assert!(ahead > 0 && ahead < 1 << 30, "{low:#x} follows {:#x}", self.newest);
@@ -184,8 +186,8 @@ impl Stream {
         }
     }
 
-    /// A packet has come out where engines keep some: it must be one that was sent, for the first time, and in its order unless the network brought
-    /// it again.
+    /// A packet has come out where engines keep some: it must be one that was sent, for the first time, and
+    /// in its order unless the network brought it again.
     fn deliver_what_was_not_kept(&mut self, packet: &[u8]) {
         let id = number(packet, self.from == Side::A);
         let place = self.expected.iter().position(|(expected, _)| *expected == id);
@@ -377,7 +379,8 @@ impl<'a> Pair<'a> {
         gateway.drops(DropReason::SequenceExhausted) + gateway.drops(DropReason::SequenceNotLeased)
     }
 
-    /// Numbers run out between two packets and come back between two turns: the last packets of a turn went without.
+    /// Numbers run out between two packets and come back between two turns: the last packets of a turn went
+    /// without.
     fn notice_refusals(&mut self, side: Side, refused: u64) {
         let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
         let waiting = self.gateways[place(side)].protected.arriving();
@@ -477,7 +480,7 @@ impl<'a> Pair<'a> {
         self.streams_to(side).for_each(Stream::window_is_saved);
     }
 
-    /// Sends until every number that is leased has been used: whoever starts again one number too early repeats one.
+    /// Sends until every number that is leased has been used: a restart one number too early repeats one.
     fn use_up_the_lease(&mut self, side: Side) {
         let refused = self.refused_numbers(side);
         while self.scenario.lease_block <= 1_000 && self.refused_numbers(side) == refused {
@@ -496,7 +499,8 @@ impl<'a> Pair<'a> {
         self.start_again(side);
     }
 
-    /// A kill -9: what is under way is lost; of the windows only what was saved last remains; of the numbers, what the store noted.
+    /// A kill -9: what is under way is lost; of the windows only what was saved last remains; of the numbers,
+    /// what the store noted.
     fn kill(&mut self, side: Side) {
         self.use_up_the_lease(side);
         self.gateways[place(side)].assert_books_balance();
@@ -546,7 +550,8 @@ impl<'a> Pair<'a> {
         self.outcome
     }
 
-    /// What did not leave, or was not delivered, was given up with an engine, and counted as such. (Forgeries may have been, too.)
+    /// What did not leave, or was not delivered, was given up with an engine, and counted as such. (Forgeries
+    /// may have been, too.)
     fn assert_missing_are_counted(&mut self) {
         let mut missing = 0;
         for stream in &mut self.streams {
@@ -560,7 +565,8 @@ impl<'a> Pair<'a> {
         assert!(missing <= counted, "{missing} packets are missing, {counted} were counted");
     }
 
-    /// Nothing was dropped for lack of room, buffers, an engine or a policy: only what the network did, and numbers that ran out.
+    /// Nothing was dropped for lack of room, buffers, an engine or a policy: only what the network did, and
+    /// numbers that ran out.
     fn assert_only_expected_refusals(&self) {
         use DropReason as R;
         for reason in [

@@ -1,5 +1,6 @@
-//! Datagrams as a hostile host sends them: whole or in fragments, with extension headers and options in any order, and with later fragments that
-//! say what they like. What each of them is, as its receiver will put it together, is known from how it was made.
+//! Datagrams as a hostile host sends them: whole or in fragments, with extension headers and options in any
+//! order, and with later fragments that say what they like. What each of them is, as its receiver will put it
+//! together, is known from how it was made.
 
 use super::rfc4301::{Field, Seen};
 
@@ -46,7 +47,8 @@ fn transport(choose: Choose<'_>, protocol: u8) -> (Field<(u16, u16)>, Vec<u8>) {
     (if has_ports { Field::Shown((source, destination)) } else { Field::Absent }, bytes)
 }
 
-/// Offset and length of the parts that bytes are cut into: one, or a few, of which all but the last are multiples of 8 bytes long.
+/// Offset and length of the parts that bytes are cut into: one, or a few, of which all but the last are
+/// multiples of 8 bytes long.
 fn cuts(choose: Choose<'_>, bytes: usize) -> Vec<(usize, usize)> {
     let (mut parts, mut at) = (Vec::new(), 0);
     while at < bytes {

@@ -1,4 +1,5 @@
-//! A late engine that a test keeps a hand on while a gateway has it. (Beside `mod.rs`, which the fuzzers share: they have no late engine.)
+//! A late engine that a test keeps a hand on while a gateway has it. (Beside `mod.rs`, which the fuzzers
+//! share: they have no late engine.)
 
 #![allow(dead_code, reason = "each test target uses its own part of this")]
 

@@ -1,4 +1,5 @@
-//! A worker under load of which all is our own: ports in memory, an engine that does nothing, as many tunnels as are asked for.
+//! A worker under load of which all is our own: ports in memory, an engine that does nothing, as many tunnels
+//! as are asked for.
 
 use super::Inner;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +23,8 @@ const INNER_V6_BYTES: usize = 66;
 /// A prime, so that it is out of step with batches and turns.
 const FLOWS: u32 = 509;
 
-/// Ends every job as done and touches no packet: what it seals is ESP with plaintext and no ICV, and what it opens is taken for authentic.
+/// Ends every job as done and touches no packet: what it seals is ESP with plaintext and no ICV, and what it
+/// opens is taken for authentic.
 #[derive(Debug, Default)]
 pub struct Nothing(u32);
 
@@ -56,8 +58,8 @@ impl Engine for Nothing {
     }
 }
 
-/// A worker, and what leases it numbers as a gateway's control plane does: in blocks that follow the rate, asked for and granted
-/// between two turns.
+/// A worker, and what leases it numbers as a gateway's control plane does: in blocks that follow the rate,
+/// asked for and granted between two turns.
 pub struct Loaded {
     pub worker: Worker,
     sas: Vec<(Arc<Lease>, Demand)>,
@@ -66,7 +68,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// A turn of the worker, and the numbers that it asked for. Time is the number of turns: each takes a tenth of a millisecond.
+    /// A turn of the worker, and the numbers that it asked for. Time is the number of turns: each takes a
+    /// tenth of a millisecond.
     pub fn turn(&mut self) -> usize {
         let moved = self.worker.turn(Moment::default()).expect("ports in memory do not fail");
         self.turns += 1;

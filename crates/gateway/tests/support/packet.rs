@@ -58,7 +58,8 @@ impl Inner {
     }
 }
 
-/// The networks of a pair: A's side is 10.0.0.0/8 and fd0a::/16, tunnel `n` leads to 172.(16+n).0.0/16 and fd16:n::/32.
+/// The networks of a pair: A's side is 10.0.0.0/8 and fd0a::/16, tunnel `n` leads to 172.(16+n).0.0/16 and
+/// fd16:n::/32.
 pub fn network_a(version: Version) -> (IpAddr, u8) {
     match version {
         Version::V4 => (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
@@ -88,7 +89,8 @@ fn number_of(address: IpAddr, length: u8) -> u32 {
     }
 }
 
-/// Packet `id` (of 24 bits) from A's network into that of `tunnel`: everything about it follows from its number and the run's seed.
+/// Packet `id` (of 24 bits) from A's network into that of `tunnel`: everything about it follows from its
+/// number and the run's seed.
 pub fn numbered(seed: u64, id: u32, tunnel: u8, from_a: bool, max_bytes: usize) -> Inner {
     let mut random = Rng::with_seed(seed ^ u64::from(id) << 8 ^ u64::from(tunnel) << 1 ^ u64::from(from_a));
     let total_bytes = match random.usize(..16) {

@@ -1,4 +1,5 @@
-//! A gateway with any policies, held against the model of RFC 4301 packet by packet, and against what datagrams are as a whole.
+//! A gateway with any policies, held against the model of RFC 4301 packet by packet, and against what
+//! datagrams are as a whole.
 
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
@@ -167,7 +168,8 @@ impl Site {
         }
     }
 
-    /// No packet of a datagram comes in in clear but where the model says so, and the datagram as a whole may.
+    /// No packet of a datagram comes in in clear but where the model says so, and the datagram as a whole
+    /// may.
     pub fn receive_clear(&mut self, datagram: &Datagram, met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, false);
         for packet in &datagram.packets {

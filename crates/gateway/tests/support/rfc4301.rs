@@ -1,8 +1,8 @@
-//! What RFC 4301 wants done with a packet, said slowly: an oracle for the data path that shares no line with it. It reads bytes by itself, header
-//! after header, and asks rules one after the other.
+//! What RFC 4301 wants done with a packet, said slowly: an oracle for the data path that shares no line with
+//! it. It reads bytes by itself, header after header, and asks rules one after the other.
 //!
-//! A field of a packet is shown, absent or hidden. A rule that asks for a hidden field may be meant or not; nobody can tell, and the packet is
-//! dropped (RFC 4301 7).
+//! A field of a packet is shown, absent or hidden. A rule that asks for a hidden field may be meant or not;
+//! nobody can tell, and the packet is dropped (RFC 4301 7).
 
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,8 +226,8 @@ fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
     }
 }
 
-/// What becomes of a packet that leaves, or that arrives in clear (then `Tunnel` is how it should have come). The first rule that may be meant
-/// decides (RFC 4301 4.4.1).
+/// What becomes of a packet that leaves, or that arrives in clear (then `Tunnel` is how it should have come).
+/// The first rule that may be meant decides (RFC 4301 4.4.1).
 pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
     if seen.source_routed {
         return Fate::Nothing;

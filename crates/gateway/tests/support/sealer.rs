@@ -46,7 +46,8 @@ impl Handmade {
         Self { padding: (1..=pad_length).collect(), pad_length, ..self }
     }
 
-    /// Traffic flow confidentiality: bytes behind the packet, which the receiver cuts off by the packet's own length (RFC 4303 2.7).
+    /// Traffic flow confidentiality: bytes behind the packet, which the receiver cuts off by the packet's own
+    /// length (RFC 4303 2.7).
     pub fn with_tfc(packet: &[u8], tfc_bytes: usize) -> Self {
         let next_header = Self::carrying(packet).next_header;
         let mut payload = packet.to_vec();

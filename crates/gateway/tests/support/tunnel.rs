@@ -1,4 +1,5 @@
-//! Tunnels between two gateways A and B, told from either side, and the twin of the durable store that leases their numbers.
+//! Tunnels between two gateways A and B, told from either side, and the twin of the durable store that leases
+//! their numbers.
 
 use super::packet::{network_a, network_b};
 use super::random_bytes;
@@ -184,8 +185,8 @@ impl LeaseTwin {
         self.noted.insert(spi, sequence);
     }
 
-    /// A gateway starts: it goes on behind all that was ever noted. The IVs' mask has 48 bits of the SA and 16 of the start, as the
-    /// durable store's.
+    /// A gateway starts: it goes on behind all that was ever noted. The IVs' mask has 48 bits of the SA and
+    /// 16 of the start, as the durable store's.
     fn start(&mut self, spi: u32) -> (u64, Arc<Lease>, u64) {
         let noted = self.noted.entry(spi).or_insert(1);
         let first = *noted;

@@ -64,7 +64,8 @@ impl FromStr for Suites {
 pub enum Size {
     /// All alike, in bytes of the whole inner IP packet.
     Bytes(usize),
-    /// Intel's Internet mix: of 98 packets 60 with 46, 23 with 522, 15 with 1346 bytes (Ethernet frames of 64, 540, 1364).
+    /// Intel's Internet mix: of 98 packets 60 with 46, 23 with 522, 15 with 1346 bytes (Ethernet frames of
+    /// 64, 540, 1364).
     Imix,
     /// Any length from 46 to 1420 bytes, each as likely as the others.
     Random,

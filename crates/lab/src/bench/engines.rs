@@ -73,7 +73,8 @@ impl Engines {
         Ok(engines)
     }
 
-    /// The engine that judges what engine `subject` has done: another implementation, if there is one that can.
+    /// The engine that judges what engine `subject` has done: another implementation, if there is one that
+    /// can.
     pub(super) fn judge(&self, case: &Case) -> &Available {
         let others = self.available.iter().enumerate().rev().filter(|(place, _)| *place != case.engine);
         let able = others.map(|(_, engine)| engine).find(|engine| engine.refusal(case).is_none());

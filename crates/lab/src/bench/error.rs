@@ -53,5 +53,5 @@ impl BenchError {
     }
 }
 
-/// What is wrong with one measurement; which one is added by whoever knows.
+/// What is wrong with one measurement; the caller that knows adds which one.
 pub(super) type Wrong = String;

@@ -25,7 +25,8 @@ pub(super) fn seal(
     Ok(sealed)
 }
 
-/// A peer with `engine` opens what a measured gateway has sealed: every packet must be accepted, and be one of `originals`.
+/// A peer with `engine` opens what a measured gateway has sealed: every packet must be accepted, and be one
+/// of `originals`.
 pub(super) fn accept(
     case: &Case,
     engine: Box<dyn Engine>,

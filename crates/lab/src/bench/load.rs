@@ -31,7 +31,8 @@ const FLOWS: usize = 512;
 /// Packets of random sizes, and the sizes.
 const RANDOM_PACKETS: usize = 1024;
 const RANDOM_BYTES: RangeInclusive<usize> = 46..=1420;
-/// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes without their FCS).
+/// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes
+/// without their FCS).
 const MIX: [(usize, usize); 3] = [(600, 60 - 14), (230, 536 - 14), (150, 1360 - 14)];
 
 /// Bytes that are the same in every run.

@@ -29,7 +29,8 @@ const RING_PACKETS_PER_SA: usize = 4;
 const RING_MOST_BYTES: usize = 512 << 20;
 /// What ESP adds to a packet, and what it takes to know where the packet is, at most.
 const SEALED_EXTRA_BYTES: usize = 112;
-/// Bytes of packets that are kept for the judge before and after a measured run, and that the floor is measured with.
+/// Bytes of packets that are kept for the judge before and after a measured run, and that the floor is
+/// measured with.
 const KEPT_BYTES: usize = 16 << 20;
 const FLOOR_BYTES: usize = 64 << 20;
 /// Warm-up time before a measurement, for caches and predictors.

@@ -15,13 +15,15 @@ use super::report::Series;
 /// What a visit to a case takes besides the measurement: tunnels, packets, judge.
 const AROUND_A_VISIT: Duration = Duration::from_millis(15);
 
-/// A measurement that had the processor for less of its time says more about the machine's other work than about Testudo.
+/// A measurement that had the processor for less of its time says more about the machine's other work than
+/// about Testudo.
 const QUIET_SHARE: f64 = 0.97;
 
 /// What `testudo bench` can be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchOptions {
-    /// Suites, each for itself; or mixed: tunnels take turns over all suites, and packets come from any tunnel [default: each]
+    /// Suites, each for itself; or mixed: tunnels take turns over all suites, and packets come from any
+    /// tunnel [default: each]
     #[arg(long, value_delimiter = ',', value_name = "SUITE,…")]
     pub suites: Vec<Suites>,
 
@@ -48,14 +50,14 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: Vec<u32>,
 
-    /// How jobs are arranged for engines that work on several at once. With `--suites mixed --sas 60 --sizes random,imix --formation
-    /// none,suite,length` this is figure 9 of paper 002 (packet scheduling): none, by algorithm, by algorithm and length. A gateway arranges
-    /// by length
+    /// How jobs are arranged for engines that work on several at once. With `--suites mixed --sas 60 --sizes
+    /// random,imix --formation none,suite,length` this is figure 9 of paper 002 (packet scheduling): none, by
+    /// algorithm, by algorithm and length. A gateway arranges by length
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ORDER,…", default_value = "length")]
     pub formation: Vec<Order>,
 
-    /// Policies in all: those beyond the tunnels' own stand before these, and are for other networks [default: one for each SA, and never
-    /// fewer]
+    /// Policies in all: those beyond the tunnels' own stand before these, and are for other networks
+    /// [default: one for each SA, and never fewer]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub policies: Option<u32>,
 

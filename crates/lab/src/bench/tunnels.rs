@@ -110,7 +110,8 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
 }
 
-/// A network that no tunnel leads to: most are hosts beside the tunnels' own, some are longer and shorter prefixes.
+/// A network that no tunnel leads to: most are hosts beside the tunnels' own, some are longer and shorter
+/// prefixes.
 fn other_network(number: u32) -> Result<Prefix, Wrong> {
     let (round, place) = (number / 8, number % 8);
     let (first, length) = match place {
@@ -121,7 +122,8 @@ fn other_network(number: u32) -> Result<Prefix, Wrong> {
     prefix(IpAddr::V4(Ipv4Addr::from_bits(first)), length)
 }
 
-/// All policies of `case`, in their order: those for other networks, which protect and discard in turn, and then each tunnel's.
+/// All policies of `case`, in their order: those for other networks, which protect and discard in turn, and
+/// then each tunnel's.
 fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
     let others = (0..case.policies.saturating_sub(case.sas)).map(|number| {
         let selector = between(other_network(number)?, side)?;

@@ -76,8 +76,9 @@ impl Report {
         text
     }
 
-    /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the ratios;
-    /// `wireguard_go_path` and `wireguard_go_version` say what was measured, null where there was none or it told none.
+    /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the
+    /// ratios; `wireguard_go_path` and `wireguard_go_version` say what was measured, null where there was
+    /// none or it told none.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
         for series in &self.series {

@@ -51,7 +51,8 @@ impl Subject {
         }
     }
 
-    /// Builds two sites and their gateways, sends one stream from the first to the second, takes everything down.
+    /// Builds two sites and their gateways, sends one stream from the first to the second, takes everything
+    /// down.
     pub(super) fn measure(
         self,
         inside: Entered,

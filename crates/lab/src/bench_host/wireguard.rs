@@ -37,8 +37,8 @@ impl fmt::Display for WireguardGo {
     }
 }
 
-/// Where wireguard-go is, if it and the program `wg` that configures it are installed: what was `named`, what is on the path, what Go
-/// has put into the home folder.
+/// Where wireguard-go is, if it and the program `wg` that configures it are installed: what was `named`, what
+/// is on the path, what Go has put into the home folder.
 pub(super) fn find(named: Option<&Path>) -> Option<PathBuf> {
     let in_home = || {
         let file = PathBuf::from(std::env::var_os("HOME")?).join("go/bin/wireguard");
@@ -77,7 +77,8 @@ fn first_line(mut pipe: ChildStdout, deadline: Instant) -> Vec<u8> {
     text
 }
 
-/// The first line, if it is printable ASCII and no longer than a version: another program wrote it, and it goes to a terminal.
+/// The first line, if it is printable ASCII and no longer than a version: another program wrote it, and it
+/// goes to a terminal.
 fn version_line(text: &[u8]) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let shown = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';

@@ -63,7 +63,8 @@ impl Eavesdropper {
         recording.frames(|frame, length| self.look(&headers, frame, length, seen))
     }
 
-    /// Adds a frame, recorded in whole or its beginning, to `seen`. `inner_headers` are [`Self::inner_headers`].
+    /// Adds a frame, recorded in whole or its beginning, to `seen`. `inner_headers` are
+    /// [`Self::inner_headers`].
     pub(super) fn look(&self, inner_headers: &[Vec<u8>], frame: &[u8], length: usize, seen: &mut Seen) {
         match self.verdict(frame, inner_headers) {
             Verdict::Protected => {

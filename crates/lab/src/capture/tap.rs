@@ -60,7 +60,8 @@ impl Tap {
         &self.eavesdropper
     }
 
-    /// Records into `path` (pcap) from now on, and no longer into the file before it; looks at `snap` bytes of each frame.
+    /// Records into `path` (pcap) from now on, and no longer into the file before it; looks at `snap` bytes
+    /// of each frame.
     pub(crate) fn record(&mut self, path: &Path, snap: u32) -> Result<(), LabError> {
         if let Some(mut before) = self.output.take() {
             before.flush()?;

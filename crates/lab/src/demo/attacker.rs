@@ -1,4 +1,5 @@
-//! What the attacker on the link sends to gateway B in the name of A, and by what B shows that it was refused.
+//! What the attacker on the link sends to gateway B in the name of A, and by what B shows that it was
+//! refused.
 
 use crate::attack::Recorded;
 use crate::capture::Eavesdropper;
@@ -8,8 +9,8 @@ use crate::gateway::Status;
 const ATTACKS: usize = 8;
 /// How far ahead forged sequence numbers are: each one further, all beyond what was sent.
 const AHEAD: u32 = 1000;
-/// Reasons to drop what was sent before. With extended sequence numbers, one that lies left of the window is taken
-/// for one of the next 2^32 (RFC 4303 A2.2), under which the integrity check fails.
+/// Reasons to drop what was sent before. With extended sequence numbers, one that lies left of the window is
+/// taken for one of the next 2^32 (RFC 4303 A2.2), under which the integrity check fails.
 pub(super) const REPLAYED: [&str; 3] = ["replay_duplicate", "replay_too_old", "authentication_failed"];
 /// The reason to drop what nobody of ours has sent.
 pub(super) const FORGED: [&str; 1] = ["authentication_failed"];
@@ -23,7 +24,8 @@ pub(super) struct Attack {
 }
 
 impl Attack {
-    /// From what was recorded at the beginning of the run, and at its end: these are still in B's replay window.
+    /// From what was recorded at the beginning of the run, and at its end: these are still in B's replay
+    /// window.
     pub(super) fn plan(eavesdropper: &Eavesdropper, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Self {
         let last = |packets: &[Vec<u8>]| -> Vec<Recorded> {
             let recorded = packets.iter().rev().filter_map(|packet| {

@@ -1,11 +1,13 @@
-//! The demonstration where namespaces or TUN devices are closed: the same gateways' data path and engines, in this process.
+//! The demonstration where namespaces or TUN devices are closed: the same gateways' data path and engines, in
+//! this process.
 //!
 //! ```text
 //!   host A ── queue ── worker A ── queue, eavesdropper, attacker ── queue ── worker B ── queue ── host B
 //! ```
 //!
-//! Pings, UDP both ways, replayed and forged packets go through as in the other mode, and the same is expected of them. What
-//! needs a kernel at the ends (TCP) or processes (their logs and control sockets) is not there, and the report says so.
+//! Pings, UDP both ways, replayed and forged packets go through as in the other mode, and the same is
+//! expected of them. What needs a kernel at the ends (TCP) or processes (their logs and control sockets) is
+//! not there, and the report says so.
 
 mod host;
 mod pair;
@@ -30,8 +32,8 @@ use pair::{Pair, Tunnel, addresses};
 const SECOND: Duration = Duration::from_secs(1);
 /// Pings each way.
 const PINGS: u16 = 50;
-/// Bytes of UDP data that are sent there and back, and of one packet where they are sent as fast as it goes: what fits the link,
-/// since there is no kernel at the ends to put fragments together.
+/// Bytes of UDP data that are sent there and back, and of one packet where they are sent as fast as it goes:
+/// what fits the link, since there is no kernel at the ends to put fragments together.
 const UDP_SIZES: [usize; 4] = [1, 64, 512, 1350];
 const BULK_BYTES: usize = 1350;
 /// A datagram begins with its number in the stream.

@@ -153,7 +153,8 @@ impl Demo<'_> {
         self.ping(Direction::AToB).map(drop)
     }
 
-    /// Sends to gateway B in the name of A: packets of the beginning and of the end of the run, and forged ones.
+    /// Sends to gateway B in the name of A: packets of the beginning and of the end of the run, and forged
+    /// ones.
     fn attack(&mut self, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Result<(), LabError> {
         let Attack { replayed, forged } = Attack::plan(&self.eavesdropper, old, fresh);
         self.report.valid_refused = self.statuses()?.iter().map(|status| refused(status, &REPLAYED)).sum();
@@ -164,7 +165,8 @@ impl Demo<'_> {
         self.ping(Direction::AToB).map(drop)
     }
 
-    /// Sends `packets` to gateway B and waits until it has counted them as dropped for any of `reasons`: how many.
+    /// Sends `packets` to gateway B and waits until it has counted them as dropped for any of `reasons`: how
+    /// many.
     fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
         let before = self.gateways[1].status()?;
         attack::send(&self.network.a.gateway, self.network.b.outer, packets)?;

@@ -14,7 +14,8 @@ pub(crate) const CONFIGURATION: &str = "testudo.toml";
 /// The UDP port of ESP at every gateway of ours (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
 
-/// The suites, each with the bytes of its keying material: the cipher's key, then the salt of 4 or the integrity key.
+/// The suites, each with the bytes of its keying material: the cipher's key, then the salt of 4 or the
+/// integrity key.
 pub const SUITES: [(&str, usize); 6] = [
     ("aes128gcm16", 20),
     ("aes256gcm16", 36),

@@ -21,7 +21,8 @@ const POLL: Duration = Duration::from_millis(20);
 const LARGEST: usize = 65_535;
 
 /// Sends a datagram of each of `sizes` (bytes of user data) from `from` to `address`, which is in `to`, where
-/// it is sent back, and waits for each; sizes must differ from one another. One that is not answered is sent again, twice at most.
+/// it is sent back, and waits for each; sizes must differ from one another. One that is not answered is sent
+/// again, twice at most.
 ///
 /// # Errors
 /// A socket cannot be opened or used, or [`LabError::Corrupted`] if a datagram comes back changed: one that

@@ -1,5 +1,6 @@
-//! The demonstration judges gateways: one that keeps its promises passes, and for every promise one that breaks
-//! it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be had on purpose.
+//! The demonstration judges gateways: one that keeps its promises passes, and for every promise one that
+//! breaks it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be had on
+//! purpose.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A gateway for tests of the demonstration: speaks the program's command line and something that looks like ESP
-//! in UDP, protects nothing, and has the flaw that the environment asks for.
+//! A gateway for tests of the demonstration: speaks the program's command line and something that looks like
+//! ESP in UDP, protects nothing, and has the flaw that the environment asks for.
 
 use std::collections::HashSet;
 use std::error::Error;

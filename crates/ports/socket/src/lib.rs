@@ -25,7 +25,8 @@
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
-//! Deliberately missing: IKE on the same UDP port, ICMP errors (they are not authentic), IPv6 link-local peers.
+//! Deliberately missing: IKE on the same UDP port, ICMP errors (they are not authentic), IPv6 link-local
+//! peers.
 
 mod address;
 mod channel;

@@ -1,4 +1,5 @@
-//! UDP endpoints over the loopback interface: what one port sends, another receives, whatever way the kernel takes between them.
+//! UDP endpoints over the loopback interface: what one port sends, another receives, whatever way the kernel
+//! takes between them.
 
 #![allow(
     clippy::unwrap_used,
@@ -139,7 +140,8 @@ fn a_batch_of_equal_packets_takes_few_calls_each_way() {
     }
 }
 
-/// Packets that do not fit one message do not leave a small one behind for each batch: the rest of a full batch is joined by what follows.
+/// Packets that do not fit one message do not leave a small one behind for each batch: the rest of a full
+/// batch is joined by what follows.
 #[test]
 fn the_rest_of_a_full_batch_waits_for_more() {
     let mut a = open(V4);
@@ -290,7 +292,8 @@ fn where_segmentation_is_refused_packets_go_one_by_one_and_it_is_said() {
     let packets: Vec<_> = (0..200).map(|i| datagram(from, to, 0, &payload(i, 1000))).collect();
     // The kernel segments no datagrams without checksums.
     let (descriptor, on) = (a.readiness()[0].as_raw_fd(), 1_i32);
-    // SAFETY: rustix does not have this option. The descriptor is open, and the option reads one int, which `on` is.
+    // SAFETY: rustix does not have this option. The descriptor is open, and the option reads one int, which
+    // `on` is.
     let status = unsafe {
         libc::setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const on).cast(), 4)
     };

@@ -1,5 +1,5 @@
-//! The port on real TUN devices, in private namespaces: two interfaces joined by a loop that hands packets from one to the other, and the
-//! kernel's TCP and UDP on both sides as judges.
+//! The port on real TUN devices, in private namespaces: two interfaces joined by a loop that hands packets
+//! from one to the other, and the kernel's TCP and UDP on both sides as judges.
 //!
 //! ```text
 //!   namespace left            this process             namespace right

@@ -84,7 +84,8 @@ impl Reading {
         })
     }
 
-    /// Whether every counter is at least what it was in an `earlier` reading: otherwise another gateway answers now.
+    /// Whether every counter is at least what it was in an `earlier` reading: otherwise another gateway
+    /// answers now.
     pub fn continues(&self, earlier: &Reading) -> bool {
         let counts = |r: &Reading| {
             let ports = [&r.protected.counters, &r.unprotected.counters];

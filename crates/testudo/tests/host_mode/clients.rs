@@ -29,7 +29,7 @@ fn descriptors(gateway: &Gateway) -> Outcome<usize> {
     Ok(fs::read_dir(format!("/proc/{}/fd", gateway.process()))?.count())
 }
 
-/// Many times the clients that descriptors are left for: whoever is not served waits in the kernel.
+/// Many times the clients that descriptors are left for: clients that are not served wait in the kernel.
 fn reloads_beside_idle_clients(link: &mut Link) -> TestResult {
     const LEFT: usize = 30;
     const IDLE: usize = 100;

@@ -1,4 +1,5 @@
-//! A disk that is full: nothing starts on it, what runs goes on as long as its numbers last, and no number comes twice.
+//! A disk that is full: nothing starts on it, what runs goes on as long as its numbers last, and no number
+//! comes twice.
 
 use crate::support::config::{CONFIGURATION, Config, pair};
 use crate::support::gateway::{Gateway, PROGRAM, Said, init, run_to_end};
@@ -114,8 +115,8 @@ fn flood(link: &Link, done: &AtomicBool) -> Outcome<()> {
     Ok(())
 }
 
-/// A store that has its blocks on a disk may go on for long when that is full. So here each write is refused instead, by a limit
-/// on the size of the gateway's files, and the error is another one of the same kind.
+/// A store that has its blocks on a disk may go on for long when that is full. So here each write is refused
+/// instead, by a limit on the size of the gateway's files, and the error is another one of the same kind.
 fn set_writable(gateway: &Gateway, writable: bool) -> Outcome<()> {
     // The log is shorter.
     let current = (!writable).then_some(16 << 10);

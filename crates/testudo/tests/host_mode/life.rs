@@ -140,7 +140,8 @@ fn replaces_a_stale_socket(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// That another user is refused can be shown only where there is another user; the private namespaces have one.
+/// That another user is refused can be shown only where there is another user; the private namespaces have
+/// one.
 fn keeps_others_out(link: &mut Link) -> TestResult {
     let [mut config, _] = pair(true)?;
     config.control = "made/for/it/control.sock".to_owned();

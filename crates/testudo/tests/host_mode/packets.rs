@@ -112,7 +112,8 @@ fn refuses_attacks(link: &mut Link, udp: bool) -> TestResult {
     gateway.stop()
 }
 
-/// A hundred packets, a kill at once, and the same packets again: none of them passes. The peer goes on after that.
+/// A hundred packets, a kill at once, and the same packets again: none of them passes. The peer goes on after
+/// that.
 fn refuses_replays_after_a_kill(link: &mut Link) -> TestResult {
     const PACKETS: u64 = 100;
     let [a, b] = pair(false)?;
@@ -187,7 +188,8 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
         place(&mut b, address, port);
         b.write(&home)?;
         let peer = Gateway::start(&link.b, &home)?;
-        // It speaks first; from then on, it is reached: as soon as it was silent for a second where it was before.
+        // It speaks first; from then on, it is reached: as soon as it was silent for a second where it was
+        // before.
         until("for the peer to be followed", || {
             Ok(ping(&link.b, A.parse()?, 1, Duration::from_millis(200))?.times.pop())
         })?;

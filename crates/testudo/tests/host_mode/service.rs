@@ -19,11 +19,13 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
 
 /// The capabilities of the unit file.
 const TWO: &str = "+net_admin,+net_raw";
-/// What the user is called in the namespace of its own. There it is the only one, which needs no privileges outside.
+/// What the user is called in the namespace of its own. There it is the only one, which needs no privileges
+/// outside.
 const USER: &str = "1000";
 
-/// A command that runs the gateway of `folder` as the service: user and network namespace of its own, where that user has nothing but the
-/// two capabilities. Root of the namespace around has given it an address first.
+/// A command that runs the gateway of `folder` as the service: user and network namespace of its own, where
+/// that user has nothing but the two capabilities. Root of the namespace around has given it an address
+/// first.
 fn as_service(folder: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-user", USER, "--map-group", USER, "--keep-caps", "--net"]);

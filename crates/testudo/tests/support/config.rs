@@ -151,7 +151,8 @@ impl Config {
     }
 }
 
-/// The configurations of the two ends of a tunnel between 192.0.2.1 and 192.0.2.2, with 10.1.0.1 and 10.2.0.1 inside.
+/// The configurations of the two ends of a tunnel between 192.0.2.1 and 192.0.2.2, with 10.1.0.1 and 10.2.0.1
+/// inside.
 pub fn pair(udp: bool) -> Outcome<[Config; 2]> {
     let suite = "aes128gcm16";
     let tunnel = Tunnel {

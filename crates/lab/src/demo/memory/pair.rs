@@ -1,4 +1,5 @@
-//! Two gateways in this process: workers with a tunnel between them, and memory ports where the network would be.
+//! Two gateways in this process: workers with a tunnel between them, and memory ports where the network would
+//! be.
 
 use std::io;
 use std::net::IpAddr;

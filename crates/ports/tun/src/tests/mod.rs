@@ -1,4 +1,5 @@
-//! Cutting and joining against each other, against slow models, and against a foreign implementation (tun-rs).
+//! Cutting and joining against each other, against slow models, and against a foreign implementation
+//! (tun-rs).
 //!
 //! All data comes from seeds, which a failing test prints.
 
