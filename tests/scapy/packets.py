@@ -57,7 +57,8 @@ def special_v6(header, mtu, rng):
     udp = UDP(sport=1, dport=2) / Raw(b"extensions")
     hop = IPv6ExtHdrHopByHop(options=[HBHOptUnknown(otype=0x1E, optdata=b"1234")])
     options = IPv6ExtHdrDestOpt(options=[HBHOptUnknown(otype=0x1E, optdata=b"1" * 30)])
-    routing = IPv6ExtHdrRouting(addresses=["fd00:ffff::1"], segleft=0)
+    # Type 2 (RFC 6275 6.4): type 0 is a source route, which is dropped.
+    routing = IPv6ExtHdrRouting(type=2, addresses=["fd00:ffff::1"], segleft=0)
     for chain in (hop, options, routing, hop / options / routing / options.copy()):
         yield header() / chain / udp
     yield header() / IPv6ExtHdrFragment(id=5, nh=17) / udp
