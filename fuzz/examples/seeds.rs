@@ -262,6 +262,8 @@ fn state_machines() {
         let steps = [supers.concat(), mixed.concat(), odd.concat(), junk, read(255)].concat();
         write("socket_receive", name, &[&[choice, buffers][..], &steps].concat());
     }
+    let both = [message(4_000, 1_000), single(0), single(60), read(255)].concat();
+    write("socket_receive", "empty-behind-a-super-packet", &[&[0x08, 40][..], &both].concat());
     for (name, choice, buffers) in [("many-buffers", 2u8, 140u8), ("few-buffers", 1, 3)] {
         let one = |kind: u8| {
             [frame(kind, 14_000, 1_400), frame(kind, 14_000, 1_400), read(200), frame(kind, 30_000, 1_400)]

@@ -367,7 +367,7 @@ fn send(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batc
         let place = before.iter().rposition(|packet| packet == kept.bytes()).expect("it is of the batch");
         before.remove(place);
     }
-    // The packets of a flow that left are some of it, in its order; equal ones are told apart by nothing else.
+    // What left of a flow is some of it, in its order. Equal packets are told apart by nothing else.
     let mut behind_last: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut taken = vec![false; before.len()];
     for packet in sent {
