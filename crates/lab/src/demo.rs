@@ -10,7 +10,7 @@
 //! as a user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent
 //! again as it was and changed. The report says what was measured, and whether every promise was kept.
 //!
-//! Where namespaces or TUN devices are closed, both gateways are in this process ([`memory`]), and the report
+//! Where namespaces or TUN devices are closed, both gateways are in this process (`memory`), and the report
 //! says so.
 
 mod attacker;

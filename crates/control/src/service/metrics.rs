@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
 //!
 //! Everyone on the machine may ask, so the cost of answering is bounded: in clients, in time for each, and in
-//! memory, since all clients within a second share one rendering ([`Bodies`]).
+//! memory, since all clients within a second share one rendering (`Bodies`).
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
