@@ -142,7 +142,8 @@ fn leaks_nothing_when_killed(site: &mut Site) -> TestResult {
     hears(&outer, b"open", HOST[0].parse()?)?;
     ensure(remote.recv_from(&mut [0; 16]).is_err(), || "it left in clear by another route".to_owned())?;
     site.link.a.run(&["ip", "route", "del", REMOTE[0]])?;
-    // It comes back as if nothing had been, once the peer's numbers are above all that may have come before the kill.
+    // It comes back as if nothing had been, once the peer's numbers are above all that may have come before
+    // the kill.
     let gateway = Gateway::start(&site.link.a, &rules.folder)?;
     for _ in 0..256 {
         remote.send_to(b"above the window", SocketAddr::new(HOST[0].parse()?, PORT))?;
