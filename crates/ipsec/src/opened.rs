@@ -1,14 +1,13 @@
 //! From opened jobs to packets for the protected side: the engine's verdicts, replay commits, trailers, and
 //! checks of inner packets against policy (RFC 4303 3.4, RFC 4301 5.2).
 
-use crate::framing::packet_offset;
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
 use crate::pair::Pair;
 use crate::policy_table::Answer;
 use crate::roaming::source_of;
-use crate::sa::InboundSa;
+use crate::sa::{InboundSa, low_32};
 use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Spd, Verdict};
@@ -271,7 +270,9 @@ impl InboundSa {
             }
             _ => self.check_flow(spd, trailer.next_header, payload)?,
         };
-        job.buffer.narrow(job.text_start, packet_offset(bytes));
+        // No more than the payload has, which the parse has checked: nothing is cut off here.
+        debug_assert!(bytes <= payload.len());
+        job.buffer.narrow(job.text_start, low_32(bytes as u64));
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != class & ecn::MASK {
             ip::set_ecn(job.buffer.bytes_mut(), ecn);
