@@ -1,9 +1,9 @@
 //! A runner for test programs with `harness = false`: named closures that share one expensive fixture.
 //!
 //! It prints what the standard harness prints and understands the part of its command line that people and
-//! tools use: substrings of names, `--exact`, `--skip NAME`, `--list`; `--ignored` selects nothing, as
-//! nothing is ever ignored here. The fixture is made only if a test is selected, and before anything is
-//! printed, so that it may start the program anew inside namespaces.
+//! tools use: substrings of names, `--exact`, `--skip NAME`, `--list`; `--ignored` selects nothing, as no
+//! test is ever ignored here. The fixture is built only if a test is selected, and before anything is
+//! printed, because it may re-execute the program inside namespaces.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ pub type TestResult = Result<(), Box<dyn Error>>;
 
 type Body<'a, C> = Box<dyn FnOnce(&mut C) -> TestResult + 'a>;
 
-/// Tests that share a fixture of type `C`, in the order in which they will run.
+/// Tests that share a fixture of type `C`, in execution order.
 pub struct Suite<'a, C> {
     tests: Vec<(String, Body<'a, C>)>,
 }
@@ -33,17 +33,17 @@ impl<'a, C> Suite<'a, C> {
         Self::default()
     }
 
-    /// Adds a test. It may leave its traces in the fixture; the tests after it run also when it fails.
+    /// Adds a test. It may leave changes in the fixture; later tests run even if it fails.
     #[must_use]
     pub fn test(mut self, name: impl Into<String>, body: impl FnOnce(&mut C) -> TestResult + 'a) -> Self {
         self.tests.push((name.into(), Box::new(body)));
         self
     }
 
-    /// Does what the command line asks for: makes the fixture, runs the selected tests, prints, drops the
+    /// Does what the command line says: builds the fixture, runs the selected tests, prints, drops the
     /// fixture.
     ///
-    /// A fixture that cannot be made fails every selected test with the same message.
+    /// If the fixture cannot be built, every selected test fails with the same message.
     #[must_use = "main must return it, or the failures go unnoticed"]
     pub fn run<E: Display>(self, fixture: impl FnOnce() -> Result<C, E>) -> ExitCode {
         let selection = Selection::parse(std::env::args().skip(1));
@@ -119,7 +119,7 @@ impl Report {
     }
 }
 
-/// What the command line selects.
+/// The selection made on the command line.
 #[derive(Debug, Default)]
 struct Selection {
     wanted: Vec<String>,
@@ -139,14 +139,14 @@ impl Selection {
                 "--list" => selection.list = true,
                 "--ignored" => selection.ignored_only = true,
                 "--skip" => selection.skipped.extend(arguments.next()),
-                // Options of the standard harness that have a value, and no meaning for one thread and
+                // Options of the standard harness that take a value and mean nothing with one thread and
                 // plain output.
                 "--test-threads" | "--format" | "--color" | "--logfile" | "-Z" => drop(arguments.next()),
                 option if option.starts_with('-') => {}
                 _ => selection.wanted.push(argument),
             }
         }
-        // `--list --ignored` asks which tests are ignored: none.
+        // `--list --ignored` lists the ignored tests: none.
         selection.list &= !selection.ignored_only;
         selection
     }

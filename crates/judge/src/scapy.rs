@@ -1,26 +1,26 @@
-//! Scapy as IPsec peer: scripts in `tests/scapy` run `testudo replay` on packet files that Scapy has written,
-//! and judge with Scapy what comes out.
+//! Scapy as IPsec peer: scripts in `tests/scapy` run `testudo replay` on packet files written by Scapy, and
+//! check the resulting packets with Scapy.
 //!
 //! ```text
 //!   inner packets ── testudo replay ── ESP ── Scapy opens ── the same inner packets?
 //!   inner packets ── Scapy seals ── ESP, among attacks ── testudo replay ── the same inner packets, the drops as expected?
 //! ```
 //!
-//! One Python process judges one configuration, however many tunnels and packets it has. It uses Scapy's own
-//! `SecurityAssociation`, on OpenSSL's cryptography: no code of ours has a part in the verdict.
+//! One Python process judges one configuration, with any number of tunnels and packets. It uses Scapy's own
+//! `SecurityAssociation`, on OpenSSL's cryptography: no code of ours takes part in the verdict.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Debian's Python, the one that Debian's Scapy is for.
+/// Debian's Python, which Debian's Scapy is installed for.
 const PYTHON: &str = "/usr/bin/python3";
-/// What the scripts need: a Python package, and the Debian package that has it.
+/// What the scripts need: a Python package, and the Debian package that contains it.
 const NEEDED: [(&str, &str); 2] =
     [("scapy.layers.ipsec", "python3-scapy"), ("cryptography", "python3-cryptography")];
 
-/// What went wrong. The text is written to be read as a test's failure.
+/// What went wrong. The text is meant to be read as a test's failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScapyError {
@@ -36,15 +36,15 @@ pub enum ScapyError {
         module: &'static str,
         /// The Debian package.
         package: &'static str,
-        /// What Python said.
+        /// Python's message.
         said: String,
     },
     /// The judge found a difference.
     #[error("{said}\nto repeat it: {command}")]
     Verdict {
-        /// What the judge said: the case, and the first packet that differs.
+        /// The judge's output: the case, and the first packet that differs.
         said: String,
-        /// A command line that does the same again.
+        /// A command line that repeats the case.
         command: String,
     },
 }
@@ -56,7 +56,7 @@ pub struct Scapy {
 }
 
 impl Scapy {
-    /// Checks that Python can import what the scripts in the folder `scripts` need.
+    /// Checks that Python can import the modules that the scripts in the folder `scripts` need.
     ///
     /// # Errors
     /// [`ScapyError::NoPython`] or [`ScapyError::NotInstalled`], which names the package to install.
@@ -65,13 +65,13 @@ impl Scapy {
         Ok(Self { scripts: scripts.canonicalize().unwrap_or_else(|_| scripts.to_owned()) })
     }
 
-    /// Lets a script judge the program `testudo`; returns the script's summary.
+    /// Runs a script that judges the program `testudo`; returns the script's summary.
     ///
     /// # Errors
     /// [`ScapyError::Verdict`] says what differs and how to repeat it.
     pub fn judge(&self, script: &str, testudo: &Path, arguments: &[&OsStr]) -> Result<String, ScapyError> {
         let mut command = Command::new(PYTHON);
-        // No compiled files next to the sources.
+        // Write no compiled files next to the sources.
         command.arg("-B").arg(self.scripts.join(script)).arg(testudo).args(arguments);
         let output = run(&mut command)?;
         let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).trim().to_owned());
@@ -83,7 +83,7 @@ impl Scapy {
     }
 }
 
-/// Whether Python can import `module`, which the Debian package `package` has.
+/// Checks that Python can import `module`, which is in the Debian package `package`.
 fn look_for(module: &'static str, package: &'static str) -> Result<(), ScapyError> {
     let output = run(Command::new(PYTHON).args(["-c", &format!("import {module}")]))?;
     if output.status.success() {
@@ -97,7 +97,7 @@ fn run(command: &mut Command) -> Result<Output, ScapyError> {
     command.output().map_err(ScapyError::NoPython)
 }
 
-/// The command as one would type it; none of its words needs quoting but for spaces.
+/// The command as typed in a shell; only spaces need quoting in any of its words.
 fn command_line(command: &Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let quoted = words.map(|word| match word.to_string_lossy() {

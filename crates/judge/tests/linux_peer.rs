@@ -1,5 +1,6 @@
-//! The Linux guest is fit to judge: it boots, is on the wire, knows every algorithm that Testudo shall
-//! speak to it, and carries TCP. Needs qemu and, the first time, the network to fetch the guest's kernel.
+//! The Linux guest is fit to judge: it boots, is on the wire, knows every algorithm that Testudo must
+//! interoperate with, and carries TCP. Needs qemu and, the first time, the network to fetch the guest's
+//! kernel.
 
 use std::error::Error;
 use std::process::{Command, ExitCode};
@@ -11,7 +12,7 @@ use testudo_lab::namespaces::{Namespace, enter, is_inside};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guest on a TAP of the namespace. Dropped in this order.
+/// A guest on a TAP of the namespace. The fields are dropped in this order.
 struct Wire {
     peer: LinuxPeer,
     host: Namespace,
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
 fn boot() -> Result<Wire, Box<dyn Error>> {
     let cache = LinuxPeer::default_cache();
     if !is_inside() {
-        // While there still is a network.
+        // While the network still exists.
         LinuxPeer::prepare_image(&cache)?;
     }
     let inside = enter()?;
@@ -70,7 +71,7 @@ fn runs_its_own_kernel(wire: &mut Wire) -> TestResult {
 fn reports_exactly(wire: &mut Wire) -> TestResult {
     let output = wire.peer.sh("printf 'a\\n\\nb'; printf oops >&2; exit 3", PATIENCE)?;
     assert_eq!(output, ShellOutput { status: 3, stdout: "a\n\nb".into(), stderr: "oops".into() });
-    // More than any pipe or ring on the way holds.
+    // More than any pipe or ring on the path holds.
     let long = wire.peer.run("seq 1 200000")?;
     assert_eq!((long.lines().count(), long.lines().last()), (200_000, Some("200000")));
     let failed = wire.peer.run("ip link show dev nosuch");
@@ -108,7 +109,7 @@ fn pings(wire: &mut Wire) -> TestResult {
     Ok(())
 }
 
-/// strongSwan's proposal keyword, and what `ip xfrm state add` calls the same.
+/// strongSwan's proposal keyword, and the arguments of `ip xfrm state add` for the same algorithms.
 const SUITES: [(&str, &str); 15] = [
     ("aes128gcm16", "aead 'rfc4106(gcm(aes))' KEY20 128"),
     ("aes256gcm16", "aead 'rfc4106(gcm(aes))' KEY36 128"),
@@ -127,7 +128,7 @@ const SUITES: [(&str, &str); 15] = [
     ("null_sha1", "enc 'cipher_null' '' auth-trunc 'hmac(sha1)' KEY20 96"),
 ];
 
-/// Replaces `KEY20` by a key of 20 different bytes, as the triple of DES keys must be.
+/// Replaces `KEY20` by a key of 20 different bytes: the three DES keys of a triple must differ.
 fn with_keys(algorithms: &str) -> String {
     let word = |word: &str| match word.strip_prefix("KEY").and_then(|length| length.parse::<u8>().ok()) {
         Some(length) => (0..length).fold("0x".to_owned(), |key, byte| format!("{key}{:02x}", byte ^ 0x5a)),
@@ -138,7 +139,7 @@ fn with_keys(algorithms: &str) -> String {
 
 fn add_state(peer: &mut LinuxPeer, family: &str, rest: &str) -> Result<String, PeerError> {
     let ends = if family == "-6" { "src fd77::1 dst fd77::2" } else { "src 10.77.0.1 dst 10.77.0.2" };
-    // Ciphers are loaded, and test themselves, on first use.
+    // Ciphers are loaded and self-tested on first use.
     let script = format!(
         "ip xfrm state flush && ip {family} xfrm state add {ends} proto esp spi 0x1000 mode tunnel {rest} \
          && ip -d xfrm state"
@@ -180,7 +181,7 @@ fn knows_udp_encapsulation(wire: &mut Wire) -> TestResult {
     Ok(())
 }
 
-/// Sends TCP for a second and returns how much arrived, in bit/s.
+/// Sends TCP for a second and returns the received rate in bit/s.
 fn transfer(wire: &mut Wire, direction: &[&str]) -> Result<f64, Box<dyn Error>> {
     let server = wire.peer.background("exec iperf3 -s -1")?;
     wire.peer.wait_until("ss -Hltn | grep -q :5201", PATIENCE)?;
@@ -215,7 +216,7 @@ fn echoes_udp(wire: &mut Wire) -> TestResult {
     Ok(())
 }
 
-/// A second guest, on a second wire: several may run at once.
+/// A second guest on a second wire: several guests may run at once.
 fn plain_wire(name: &str) -> Result<Wire, Box<dyn Error>> {
     let options = Options { offloads: false, ..Options::default() };
     wire(Namespace::new(enter()?, name)?, "tap0", &options)

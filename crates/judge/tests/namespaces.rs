@@ -1,4 +1,4 @@
-//! Private networks: what is built inside works like a network, and nothing of it is seen outside.
+//! Private networks: what is built inside works like a network, and none of it is visible outside.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -59,7 +59,8 @@ fn line(inside: Entered) -> Result<Line, NamespaceError> {
     Ok(line)
 }
 
-/// A TCP connection from one end to the other, made at once: no address waits for duplicates of itself.
+/// A TCP connection from one end to the other, established at once: no address waits for duplicate address
+/// detection.
 fn greeting(line: &Line, address: &str) -> Result<String, Box<dyn Error>> {
     let listener = line.right.within(|| TcpListener::bind((address, 7)))??;
     let port = listener.local_addr()?.port();
@@ -84,7 +85,7 @@ fn routes(inside: &mut Entered) -> TestResult {
 fn opens_sockets_within(inside: &mut Entered) -> TestResult {
     let (one, other) = (Namespace::new(*inside, "one")?, Namespace::new(*inside, "other")?);
     let address = "127.0.0.1:4500";
-    // The same port of the same address twice, which one network would refuse.
+    // The same port of the same address twice, which a single network would refuse.
     let _first = one.within(|| TcpListener::bind(address))??;
     let _second = other.within(|| TcpListener::bind(address))??;
     let _third = TcpListener::bind(address)?;
@@ -104,7 +105,7 @@ fn frees_names(inside: &mut Entered) -> TestResult {
     let kept = Namespace::new(*inside, "again")?;
     let refused = Namespace::new(*inside, "again");
     assert!(matches!(refused, Err(NamespaceError::Command { .. })), "{refused:?}");
-    // The refused one must not have taken the other's place away.
+    // The refused namespace must not have removed the existing one.
     kept.run(&["true"])?;
     Ok(())
 }

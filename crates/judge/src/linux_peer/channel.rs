@@ -1,4 +1,4 @@
-//! The host's end of the control channel: see `tests/linux-peer/init` for the guest's.
+//! The host's end of the control channel; `tests/linux-peer/init` is the guest's.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use super::ShellOutput;
 
-/// More than any test prints; a length beyond it means that the two ends have lost each other.
+/// More than any test prints: a larger length means that the two ends are out of step.
 const OUTPUT_LIMIT_BYTES: usize = 64 << 20;
 const LINE_LIMIT_BYTES: usize = 4096;
 
 /// Why no reply came.
 #[derive(Debug)]
 pub(super) enum ChannelError {
-    /// Not in time.
+    /// The deadline passed.
     Late,
-    /// The other end is gone.
+    /// The other end closed the channel.
     Closed,
-    /// Something else than a reply.
+    /// The bytes read are not a reply.
     Nonsense(String),
     Io(io::Error),
 }
@@ -46,7 +46,7 @@ impl From<io::Error> for ChannelError {
     }
 }
 
-/// A word that no earlier reply can contain: unguessable, and counted.
+/// A marker that no earlier reply can contain: unguessable and numbered.
 pub(super) fn marker(count: u64) -> String {
     format!("{:016x}-{count}", RandomState::new().build_hasher().finish())
 }
@@ -54,7 +54,7 @@ pub(super) fn marker(count: u64) -> String {
 /// A stream of lines and counted bytes, read with deadlines.
 pub(super) struct Channel {
     stream: UnixStream,
-    /// Received but not yet consumed. Keeps what a deadline interrupted.
+    /// Received but not yet consumed. Keeps a partial reply when a deadline interrupts it.
     pending: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl Channel {
         Self { stream, pending: Vec::new() }
     }
 
-    /// Has the guest run `script` for at most `limit_seconds`, and awaits the reply that carries `marker`.
+    /// Has the guest run `script` for at most `limit_seconds`, and waits for the reply that carries `marker`.
     pub(super) fn command(
         &mut self,
         marker: &str,
@@ -81,7 +81,7 @@ impl Channel {
                 return Err(ChannelError::Nonsense(line));
             };
             let (stdout, stderr) = (self.text(*stdout, deadline)?, self.text(*stderr, deadline)?);
-            // The reply to a command that an earlier call gave up on is read and discarded.
+            // A reply to a command that an earlier call gave up on is read and discarded.
             if words.first() == Some(&marker) {
                 let status = u8::try_from(*status).map_err(|_| ChannelError::Nonsense(line.clone()))?;
                 return Ok(ShellOutput { status, stdout, stderr });
@@ -89,7 +89,7 @@ impl Channel {
         }
     }
 
-    /// The next line, without its end.
+    /// The next line, without its newline.
     pub(super) fn line(&mut self, deadline: Instant) -> Result<String, ChannelError> {
         loop {
             if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
@@ -129,7 +129,7 @@ impl Channel {
 }
 
 fn remaining(deadline: Instant) -> Result<Duration, ChannelError> {
-    // A timeout of zero would mean none at all.
+    // A timeout of zero would mean no timeout.
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or(ChannelError::Late)
 }
 

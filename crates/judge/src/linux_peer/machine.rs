@@ -1,4 +1,4 @@
-//! The virtual machine around the guest: qemu, its console and its end.
+//! The virtual machine around the guest: qemu, its console, its teardown.
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -17,8 +17,9 @@ use super::channel::{Channel, ChannelError};
 use super::{Accelerator, Options, PeerError};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// How long a kernel on KVM may take for its first line. Nested virtualisation that pretends to work shows as
-/// silence; an emulated kernel speaks after about a second, so a real processor has plenty.
+/// How long a kernel on KVM may take to print its first line. Nested virtualisation that is offered but
+/// broken shows as silence; an emulated kernel prints after about a second, so a real processor has ample
+/// time.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(8);
 const CONSOLE_LIMIT_BYTES: usize = 16 << 10;
 
@@ -50,8 +51,8 @@ impl Machine {
         };
         match options.accelerator {
             Accelerator::Auto if kvm_opens() => match launch(Accelerator::Kvm) {
-                // A device that opens is no promise: inside another virtual machine it may fail, or hang,
-                // later.
+                // A device that opens may still not work: inside another virtual machine, KVM may fail or
+                // hang later.
                 Err(PeerError::Boot { .. }) => launch(Accelerator::Tcg),
                 result => result,
             },
@@ -67,7 +68,7 @@ impl Machine {
         command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(output)).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(io)?;
         let console = Console::of(child.stderr.take());
-        // The command holds the other end; while it lived, qemu's end would not be seen.
+        // The command holds the other end; until it is dropped, we would not see qemu close its copy.
         drop(command);
         Ok(Self { child, channel: Channel::new(ours), console, accelerator })
     }
@@ -77,7 +78,7 @@ impl Machine {
         let started = Instant::now();
         let life = if self.accelerator == Accelerator::Kvm { SIGN_OF_LIFE.min(limit) } else { limit };
         let mut line = self.channel.line(started + life);
-        // Once the kernel speaks, it has the whole time.
+        // Once the kernel prints, it has the whole boot limit.
         if matches!(line, Err(ChannelError::Late)) && !self.console().is_empty() {
             line = self.channel.line(started + limit);
         }
@@ -88,7 +89,7 @@ impl Machine {
         };
         let accelerator = self.accelerator;
         let console = self.console.clone();
-        // Ends the console's reader, so that nothing of qemu's last words is missing.
+        // Ends the console's reader, so that qemu's last output is complete.
         drop(self);
         Err(PeerError::Boot { accelerator, reason, console: console.text() })
     }
@@ -108,7 +109,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // Fails only if it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.console.join();
@@ -136,7 +137,7 @@ fn command(
 ) -> Command {
     let processor = if accelerator == Accelerator::Kvm { "host" } else { "max" };
     let mut command = namespace.command("prlimit");
-    // Where KVM is broken, qemu may abort: no core file for that.
+    // Where KVM is broken, qemu may abort; it must leave no core file then.
     command.args(["--core=0", QEMU, "-accel", &accelerator.to_string(), "-cpu", processor]);
     command.args([
         "-nodefaults",
@@ -178,7 +179,7 @@ fn network_card(options: &Options) -> String {
     card
 }
 
-/// The last that came from qemu's standard error, where it and the guest's kernel write.
+/// The end of qemu's standard error, where it and the guest's kernel write.
 #[derive(Clone)]
 struct Console {
     tail: Arc<Mutex<VecDeque<u8>>>,
@@ -198,10 +199,10 @@ impl Console {
         String::from_utf8_lossy(tail.make_contiguous()).replace('\r', "").trim_end().to_owned()
     }
 
-    /// Waits for the last of it; to be called once the writer is dead.
+    /// Waits for the end of the output; call it once the writer is dead.
     fn join(&self) {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The reader does not panic, and if it did, the console is all that is lost.
+        // The reader does not panic; if it did, only the console text would be lost.
         let _ = reader.map(JoinHandle::join);
     }
 }

@@ -1,5 +1,5 @@
-//! An unmodified Linux kernel as IPsec peer: it boots in a few seconds in a virtual machine, hangs on a TAP
-//! interface of ours, and does what a shell script tells it.
+//! An unmodified Linux kernel as IPsec peer: it boots in a few seconds in a virtual machine, attached to a
+//! TAP interface of ours, and runs the shell scripts that a test gives it.
 //!
 //! ```text
 //!   namespace of the test                          guest
@@ -8,16 +8,15 @@
 //! ```
 //!
 //! The guest is Debian's cloud kernel with an initramfs (`tests/linux-peer/build-image.sh`), so that the
-//! judge is the same whatever kernel the tests run on. Its `eth0` has no address yet; `ip`, `ss`,
-//! `modprobe`, `iperf3` and `socat` are the real ones, the rest is busybox. A program started *by a busybox
-//! applet* (`timeout 5 ip …`, `xargs ip`) is busybox's own edition where it has one: say `/usr/bin/ip`
-//! there.
+//! judge is the same whatever kernel the tests run on. Its `eth0` has no address yet; `ip`, `ss`, `modprobe`,
+//! `iperf3` and `socat` are the real ones, the rest is busybox. A program started *by a busybox applet*
+//! (`timeout 5 ip …`, `xargs ip`) is busybox's version where it has one: write `/usr/bin/ip` there.
 //!
-//! The machine is emulated where KVM is not usable, and then much slower: no test should mind.
+//! The machine is emulated where KVM is not usable, and then much slower; no test should depend on its speed.
 //!
 //! The guest's interface offers checksum and segmentation offloads by default, so TCP segments of 64 KiB
-//! without checksum may appear on the TAP: right for a kernel at this end, wrong for a program that reads the
-//! frames. [`Options::offloads`] turns that off.
+//! without checksum may appear on the TAP. That suits a kernel at this end, but not a program that reads the
+//! frames. [`Options::offloads`] turns it off.
 
 mod channel;
 mod machine;
@@ -32,66 +31,67 @@ use testudo_lab::namespaces::Namespace;
 
 use machine::Machine;
 
-/// How long a guest may take to boot unless told otherwise: an emulated one needs 4 s on an idle machine.
+/// Default limit for booting: an emulated guest needs 4 s on an idle machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// How much longer than the guest the host waits for a command: the guest should end it, and say so.
+/// How much longer than the guest the host waits for a command, so that normally the guest ends it and
+/// reports that.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What went wrong with the peer. The text is written to be read as a test's failure.
+/// What went wrong with the peer. The text is meant to be read as a test's failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
     /// The emulator is not installed.
     #[error("qemu-system-x86_64 is missing: install the package qemu-system-x86")]
     NoQemu,
-    /// The guest's kernel and initramfs are not there.
+    /// The guest's kernel and initramfs do not exist.
     #[error("{0} does not exist: build the guest with tests/linux-peer/build-image.sh")]
     NoImage(PathBuf),
-    /// They could not be built.
+    /// The kernel and initramfs could not be built.
     #[error("tests/linux-peer/build-image.sh failed:\n{0}")]
     Build(String),
     /// The guest did not come up.
     #[error("the guest did not boot with {accelerator}: {reason}\nits console:\n{console}")]
     Boot {
-        /// What it ran on.
+        /// The accelerator that it ran on.
         accelerator: Accelerator,
-        /// What was waited for in vain.
+        /// Why the guest did not come up.
         reason: String,
-        /// The end of what it wrote.
+        /// The end of its output.
         console: String,
     },
     /// The guest or the emulator died, or its replies made no sense.
     #[error("the guest was lost: {reason}\nits console:\n{console}")]
     Lost {
-        /// How it showed.
+        /// The symptom.
         reason: String,
-        /// The end of what it wrote.
+        /// The end of its output.
         console: String,
     },
-    /// A command ran longer than it was allowed to; it was killed.
+    /// A command exceeded its time limit and was killed.
     #[error("the guest's command ran for more than {limit:?}: {script}\n{output}")]
     TimedOut {
-        /// What ran.
+        /// The script.
         script: String,
-        /// How long it was allowed to.
+        /// The limit.
         limit: Duration,
-        /// What it had written by then.
+        /// Its output so far.
         output: ShellOutput,
     },
-    /// A command that was to succeed ended with another status than 0.
+    /// A command that had to succeed returned a status other than 0.
     #[error("the guest's command failed: {script}\n{output}")]
     Failed {
-        /// What ran.
+        /// The script.
         script: String,
-        /// How it ended.
+        /// Its status and output.
         output: ShellOutput,
     },
-    /// The host's system refused something.
+    /// The host's system refused a call.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -113,15 +113,15 @@ impl fmt::Display for ShellOutput {
     }
 }
 
-/// What executes the guest's code.
+/// How the guest's code is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accelerator {
-    /// KVM where a guest shows life on it, otherwise emulation.
+    /// KVM if a guest boots on it, otherwise emulation.
     #[default]
     Auto,
-    /// The host's processor: the guest does not boot where `/dev/kvm` is not usable.
+    /// KVM: the guest does not boot where `/dev/kvm` is not usable.
     Kvm,
-    /// Emulation in software, everywhere.
+    /// Software emulation, which works everywhere.
     Tcg,
 }
 
@@ -135,17 +135,17 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// What a guest is like.
+/// Options of a guest.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What executes its code.
+    /// How its code is executed.
     pub accelerator: Accelerator,
     /// Whether its interface leaves checksums and segmentation to the other end of the TAP, as fast virtual
-    /// machines do. Without, every frame on the TAP is as it would be on a cable.
+    /// machines do. If not, every frame on the TAP is as it would be on a cable.
     pub offloads: bool,
-    /// The address of its Ethernet interface; give each of several guests on one bridge its own.
+    /// The address of its Ethernet interface; with several guests on one bridge, each needs a different one.
     pub mac: String,
-    /// How long it may take to boot.
+    /// Limit for booting.
     pub boot_limit: Duration,
 }
 
@@ -160,7 +160,8 @@ impl Default for Options {
     }
 }
 
-/// A program that runs in the guest while the test continues; ended by [`LinuxPeer::stop`] or with the guest.
+/// A program that runs in the guest while the test continues; it ends with [`LinuxPeer::stop`] or with the
+/// guest.
 #[derive(Debug)]
 #[must_use = "without it, the program cannot be stopped and its output not be seen"]
 pub struct Background {
@@ -183,11 +184,11 @@ impl LinuxPeer {
         target.join("linux-peer")
     }
 
-    /// Builds the image in `cache` unless it is there and current. The first time it needs the network:
-    /// call it before entering private namespaces.
+    /// Builds the image in `cache` unless a current one is there. The first build needs the network: call
+    /// this before entering private namespaces.
     ///
     /// # Errors
-    /// The script failed; the error carries what it said, such as which package is missing.
+    /// The script failed; the error carries its output, such as which package is missing.
     pub fn prepare_image(cache: &Path) -> Result<(), PeerError> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/linux-peer/build-image.sh");
         let output =
@@ -200,8 +201,8 @@ impl LinuxPeer {
         Err(PeerError::Build(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// Boots a guest with the image in `cache` on the existing TAP interface `tap` of `namespace`, and
-    /// waits until it takes commands.
+    /// Boots a guest with the image in `cache` on the existing TAP interface `tap` of `namespace`, and waits
+    /// until it accepts commands.
     ///
     /// # Errors
     /// qemu or the image is missing, or the guest did not come up in time.
@@ -209,7 +210,7 @@ impl LinuxPeer {
         Self::boot_with(namespace, tap, cache, &Options::default())
     }
 
-    /// As [`boot`](Self::boot), with another sort of guest.
+    /// As [`boot`](Self::boot), with options.
     ///
     /// # Errors
     /// As [`boot`](Self::boot).
@@ -223,21 +224,21 @@ impl LinuxPeer {
         Ok(Self { machine, commands: 0 })
     }
 
-    /// What actually executes the guest's code: never [`Accelerator::Auto`].
+    /// The accelerator in use: never [`Accelerator::Auto`].
     pub fn accelerator(&self) -> Accelerator {
         self.machine.accelerator()
     }
 
-    /// The end of what the guest's kernel and the emulator have written so far.
+    /// The end of the output of the guest's kernel and the emulator so far.
     pub fn console(&self) -> String {
         self.machine.console()
     }
 
-    /// Runs a shell script in the guest to its end, however it ends. After `limit` (rounded up to seconds)
-    /// it is killed with all that it started.
+    /// Runs a shell script in the guest to completion, whatever its status. After `limit` (rounded up to
+    /// seconds) it and all its children are killed.
     ///
     /// # Errors
-    /// It ran too long, or the guest was lost. A status other than 0 is no error.
+    /// It exceeded the limit, or the guest was lost. A status other than 0 is no error.
     pub fn sh(&mut self, script: &str, limit: Duration) -> Result<ShellOutput, PeerError> {
         self.commands += 1;
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
@@ -246,7 +247,7 @@ impl LinuxPeer {
         let result = self.machine.channel().command(&marker, seconds, script, started + limit + GRACE);
         let output = result
             .map_err(|reason| PeerError::Lost { reason: reason.to_string(), console: self.console() })?;
-        // 128 + SIGKILL, and not before its time: our limit killed it.
+        // Status 128 + SIGKILL, and not before the limit: our limit killed it.
         if output.status == 137 && started.elapsed() >= limit {
             return Err(PeerError::TimedOut { script: script.to_owned(), limit, output });
         }
@@ -265,8 +266,8 @@ impl LinuxPeer {
         Err(PeerError::Failed { script: script.to_owned(), output })
     }
 
-    /// Starts a shell script that continues while the guest takes other commands. Write `exec program …` to
-    /// have one process only. It may not be ready yet: see [`wait_until`](Self::wait_until).
+    /// Starts a shell script that continues while the guest executes other commands. Write `exec program …`
+    /// to have a single process. It may not be ready yet: see [`wait_until`](Self::wait_until).
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -284,7 +285,7 @@ impl LinuxPeer {
         Ok(Background { process, log })
     }
 
-    /// What a background program has written so far, standard output and error together.
+    /// The output of a background program so far, standard output and error together.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -292,18 +293,17 @@ impl LinuxPeer {
         self.run(&format!("cat /run/background/{}", background.log))
     }
 
-    /// Ends a background program, with all that it started, and returns what it has written.
+    /// Stops a background program and all its children, and returns its output.
     ///
     /// # Errors
-    /// As [`run`](Self::run). That it has already ended by itself is no error.
+    /// As [`run`](Self::run). It is no error if the program has already exited by itself.
     pub fn stop(&mut self, background: Background) -> Result<String, PeerError> {
         let Background { process, log } = background;
-        // Twice, because one just started may not lead its own group yet.
+        // Group and process: one just started may not lead its own group yet.
         self.run(&format!("kill -s KILL -- -{process} {process} 2>/dev/null; cat /run/background/{log}"))
     }
 
-    /// Waits until a shell script succeeds, trying over and over: `wait_until("ss -Hltn | grep -q :5201",
-    /// …)`.
+    /// Retries a shell script until it succeeds: `wait_until("ss -Hltn | grep -q :5201", …)`.
     ///
     /// # Errors
     /// It did not succeed within `limit`, or the guest was lost.
@@ -313,7 +313,7 @@ impl LinuxPeer {
     }
 }
 
-/// A word of a shell script that stands for `text` whatever it contains.
+/// `text` quoted as one word of a shell script, whatever it contains.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
