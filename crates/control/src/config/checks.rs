@@ -1,5 +1,4 @@
-//! Checks that span several parts of a configuration: what must be unique, what refers to what, what hides
-//! what.
+//! Checks that span several parts of a configuration: uniqueness, references, selectors that hide others.
 
 use super::model::{Action, Policy, Remote, UnprotectedPort};
 use super::network::{Network, Networks};
@@ -12,24 +11,24 @@ use std::net::IpAddr;
 use testudo_crypto::Suite;
 use testudo_ipsec::Selector;
 
-/// Selectors in a configuration at most, those of policies and tunnels together.
+/// Selectors per configuration at most, those of policies and tunnels together.
 pub const MAX_RULES: usize = 100_000;
 
-/// What was noted while reading, with places, also of parts that could not be completed.
+/// Facts noted while reading, with their positions; also those of parts that were incomplete.
 #[derive(Default)]
 pub(super) struct Facts {
     /// By tunnel.
     pub(super) names: Vec<Option<Located<String>>>,
-    /// By tunnel: the place, if it has no selectors of its own.
+    /// By tunnel: its position, if it has no selectors.
     pub(super) without_selectors: Vec<Option<Located<()>>>,
     pub(super) inbound_spis: Vec<Located<u32>>,
     pub(super) outbound_spis: Vec<Located<(u32, Remote)>>,
     pub(super) policy_rules: Vec<Located<Selector>>,
     pub(super) tunnel_rules: Vec<Located<Selector>>,
     pub(super) bypasses: Vec<Located<()>>,
-    /// Outer addresses of peers.
+    /// Outer addresses of the peers.
     pub(super) peers: Vec<Located<IpAddr>>,
-    /// Remote networks of selectors that protect.
+    /// Remote networks of selectors that protect traffic.
     pub(super) routed: Vec<Located<Network>>,
     /// In the order of the tunnels, outbound before inbound.
     pub(super) keys: Vec<KeyRequest>,
@@ -44,7 +43,7 @@ pub(super) struct KeyRequest {
 }
 
 impl Facts {
-    /// Index of each tunnel by name, the first where a name comes twice.
+    /// Index of each tunnel by name; the first one if a name occurs twice.
     pub(super) fn tunnels_by_name(&self) -> HashMap<String, usize> {
         let mut tunnels = HashMap::with_capacity(self.names.len());
         for (index, name) in self.names.iter().enumerate() {
@@ -92,7 +91,7 @@ impl Facts {
         }
     }
 
-    /// What bypasses must leave through a known interface.
+    /// Bypassed packets must leave through a known interface.
     fn check_interface(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
         if let (None, Some(bypass)) = (&port.interface, self.bypasses.first()) {
             let problem =
@@ -105,13 +104,13 @@ impl Facts {
         }
     }
 
-    /// A route into the tunnel must not catch the tunnel's own packets: they would be sealed again and again,
-    /// and none would leave. Sockets that are bound to an interface pass over routes by another.
+    /// A route into the tunnel must not catch the tunnel's own packets: they would be encrypted again and
+    /// again, and none would leave. Sockets that are bound to an interface ignore routes through another.
     pub(super) fn check_routes(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
         if port.interface.is_some() {
             return;
         }
-        // A prefix of no bits gives no route.
+        // A prefix of length 0 gives no route.
         let routed = self.routed.iter().filter(|remote| remote.value.length() > 0);
         let mut routed: HashMap<Network, &Located<Network>> =
             routed.rev().map(|remote| (remote.value, remote)).collect();
@@ -131,7 +130,7 @@ impl Facts {
         }
     }
 
-    /// A selector that an earlier one covers never meets a packet.
+    /// A selector that an earlier one covers never matches a packet.
     fn check_shadows(&self, walker: &mut Walker<'_>) {
         let rules: Vec<_> = self.policy_rules.iter().chain(&self.tunnel_rules).collect();
         if let Some(rule) = rules.get(MAX_RULES) {
@@ -152,7 +151,7 @@ impl Facts {
     }
 }
 
-/// Reports the values that come twice.
+/// Reports values that occur twice.
 fn unique<'f, T: Eq + Hash + 'f>(
     walker: &mut Walker<'_>,
     values: impl Iterator<Item = &'f Located<T>>,

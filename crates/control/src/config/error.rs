@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::fmt;
 
-/// Errors that are kept; more than these are only counted.
+/// Errors that are kept; those beyond are only counted.
 pub const MAX_ERRORS: usize = 100;
 
 /// One thing that is wrong in a configuration.
@@ -19,9 +19,9 @@ pub struct ConfigError {
     pub expected: String,
     /// What was found, with anything that may be a secret masked.
     pub found: String,
-    /// What to do about it.
+    /// How to correct it.
     pub help: Option<String>,
-    /// The line that it stands on.
+    /// The line that it is on.
     pub excerpt: Option<Excerpt>,
 }
 
@@ -36,8 +36,8 @@ pub struct Excerpt {
     pub mark_width: usize,
 }
 
-/// All that is wrong in a configuration, in the order of its lines. `Display` is for people,
-/// [`Self::to_json`] for programs.
+/// All errors in a configuration, in the order of its lines. `Display` is for people, [`Self::to_json`] for
+/// programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     file: String,
@@ -59,7 +59,7 @@ impl ConfigErrors {
         Self::new(file, vec![error], 0)
     }
 
-    /// The name of the file, as it was given.
+    /// The name of the file, as given to the parser.
     #[must_use]
     pub fn file(&self) -> &str {
         &self.file

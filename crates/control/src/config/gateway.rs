@@ -7,19 +7,18 @@ use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// Engines that may be named. When none are, all are tried; of those that are equally fast, the first one is
-/// used.
+/// Engines that may be named. If none are, all are tried, and of equally fast ones the first is used.
 pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
-/// The engine that does everything and is always last.
+/// The engine that supports every suite and is always last.
 const PORTABLE: &str = "portable";
-/// Addresses of an interface at most.
+/// Addresses per interface at most.
 const MAX_ADDRESSES: usize = 64;
 /// The smallest MTU of a link with IPv4 (RFC 791: what every host must accept).
 const MIN_MTU: u16 = 576;
 /// The smallest MTU of a link with IPv6 (RFC 8200 5).
 const MIN_MTU_IPV6: u16 = 1280;
 
-/// A path, relative to the configuration's folder.
+/// A path; a relative one is resolved against the configuration's folder.
 pub(super) fn path(base: &Path) -> impl Fn(&DeValue<'_>) -> Parsed<PathBuf> {
     move |value| match value::string(value, "a path")? {
         "" => Err(Problem::expected("a path")),
@@ -70,7 +69,7 @@ fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<Strin
     engines
 }
 
-/// `[port.protected]`, its MTU still open.
+/// `[port.protected]` before its MTU is settled.
 pub(super) struct ProtectedDraft {
     name: Option<String>,
     addresses: Vec<InterfaceAddress>,
@@ -110,7 +109,7 @@ pub(super) fn read_unprotected(
 }
 
 impl ProtectedDraft {
-    /// Settles the MTU: as configured, or what fits every tunnel.
+    /// Settles the MTU: the configured one, or the largest that fits every tunnel.
     pub(super) fn complete(
         self,
         walker: &mut Walker<'_>,
@@ -122,7 +121,8 @@ impl ProtectedDraft {
             || self.addresses.iter().any(|address| address.address.is_ipv6())
             || tunnels.iter().flat_map(|tunnel| &tunnel.selectors).any(mentions_ipv6);
         let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-        // Asked in any case: a tunnel that carries less would tell senders of an MTU that they need not heed.
+        // Checked even if an MTU is configured: a tunnel that carries less than the minimum
+        // would report an MTU to senders that they need not heed.
         let fits = default_mtu(walker, link, tunnels, least);
         let mtu = match self.mtu {
             Some(mtu) => {

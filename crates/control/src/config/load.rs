@@ -15,15 +15,15 @@ use std::path::Path;
 use testudo_crypto::{KeyMaterial, NonceRule, Suite};
 use zeroize::Zeroizing;
 
-/// Room in a buffer that is read into until the end of the file is met.
+/// Spare capacity of a buffer that is read into until the end of the file.
 const READ_AHEAD_BYTES: usize = 64;
 
-/// Whether a tunnel may say where its numbers start.
+/// Whether a tunnel may choose its first sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnownAnswers {
-    /// No: on the wire, a number would come twice under its key.
+    /// No: on the wire, sequence numbers would repeat under its key.
     Refuse,
-    /// Yes: packets stay in files.
+    /// Yes: packets never leave files.
     Allow,
 }
 
@@ -37,7 +37,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What the numbers of keys are filed under whose nonces are their numbers.
+    /// The fingerprints under which sequence numbers are stored, of keys whose nonces are sequence numbers.
     #[must_use]
     pub fn counter_keys(&self) -> Vec<Fingerprint> {
         let outbound = self.keys.iter().map(|keys| &keys.outbound);
@@ -45,12 +45,12 @@ impl Loaded {
     }
 }
 
-/// The keys of a tunnel; all keys of a configuration differ.
+/// The keys of a tunnel; all keys in a configuration differ.
 #[derive(Debug, Clone)]
 pub struct TunnelKeys {
-    /// Of the SA towards the peer.
+    /// For the SA to the peer.
     pub outbound: KeyMaterial,
-    /// Of the SA from the peer.
+    /// For the SA from the peer.
     pub inbound: KeyMaterial,
 }
 
@@ -58,7 +58,7 @@ impl Configuration {
     /// Reads the file at `path` and the keys that it names.
     ///
     /// # Errors
-    /// All that is wrong, in the file and with its keys.
+    /// All errors, in the file and in its keys.
     pub fn load(
         path: &Path,
         known_answers: KnownAnswers,
@@ -79,7 +79,7 @@ impl Configuration {
     }
 }
 
-/// The text of a configuration, zeroed when dropped: somebody may have pasted a key into it.
+/// The text of a configuration, zeroed when dropped: a key may have been pasted into it.
 fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, ConfigErrors> {
     let unreadable = |error: io::Error| {
         let help = (error.kind() == io::ErrorKind::NotFound)
@@ -89,7 +89,7 @@ fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, ConfigErrors> {
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
     let file = File::open(path).map_err(unreadable)?;
     let length = file.metadata().map_err(unreadable)?.len().min(limit);
-    // Room for all of it and for the read that finds the end: a vector that grows leaves copies in freed
+    // Capacity for all of it and for the read that finds the end: a vector that grows leaves copies in freed
     // memory.
     let room = usize::try_from(length).unwrap_or(MAX_FILE_BYTES) + READ_AHEAD_BYTES;
     let mut bytes = Zeroizing::new(Vec::with_capacity(room));
@@ -115,14 +115,14 @@ fn refuse_known_answers(walker: &mut Walker<'_>, facts: &Facts) {
     }
 }
 
-/// Loads every key that was asked for; reports those that cannot be had, and keys that come twice.
+/// Loads every requested key; reports those that cannot be loaded, and keys that occur twice.
 fn load_keys(
     walker: &mut Walker<'_>,
     requests: &[KeyRequest],
     environment: Environment<'_>,
 ) -> Vec<KeyMaterial> {
     let mut loaded = Vec::with_capacity(requests.len());
-    // Each key alone: another salt, or another key beside it, does not make it another key.
+    // Each key by itself: neither another salt nor another key of the same SA makes it a different key.
     let mut seen: HashMap<Fingerprint, &KeyRequest> = HashMap::with_capacity(requests.len());
     for request in requests {
         let Some(suite) = request.suite else { continue };
@@ -156,8 +156,7 @@ fn load_keys(
     loaded
 }
 
-/// Whether the place of a key is one, which only the error tells: what is read twice may be something else
-/// the second time.
+/// Whether the source of a key exists. Only the error tells: a second look may find something else.
 fn exists(source: &KeySource, error: &KeyError) -> bool {
     match source {
         KeySource::File(_) => !matches!(error, KeyError::Unreadable(_)),
@@ -168,7 +167,7 @@ fn exists(source: &KeySource, error: &KeyError) -> bool {
 fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite) -> Problem {
     let name = match source {
         _ if !is_shown => "something that may be a key (not shown)".to_owned(),
-        // On one line, whatever is in it.
+        // On one line, whatever the path contains.
         KeySource::File(path) => {
             format!("\"{}\"", path.display().to_string().replace(char::is_control, "\u{fffd}"))
         }
@@ -196,7 +195,7 @@ fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite
     }
 }
 
-/// Which digits of a key are what.
+/// Says which digits of a key are for what.
 fn help_on_length(suite: Suite) -> String {
     let (cipher, integrity) = (suite.key_bytes() * 2, suite.integrity_key_bytes() * 2);
     if suite.is_aead() {
@@ -210,7 +209,7 @@ fn help_on_length(suite: Suite) -> String {
     }
 }
 
-/// For a service with a user of its own, which root's files are closed to.
+/// For a service with its own user, which cannot read root's files.
 fn let_group_read(source: &KeySource) -> String {
     match source {
         KeySource::File(path) => {

@@ -1,29 +1,28 @@
-//! Keeps keys that were written in the wrong place out of error messages.
+//! Keeps keys that were written in the wrong position out of error messages.
 //!
 //! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of
-//! `key`, or in place of a file's name. Both are masked wherever they occur, also in text that is not valid
-//! TOML: hex in groups, over lines and in base64, too. Where it is not certain whether something is a key, it
-//! is masked.
+//! `key`, or instead of a file name. Both are masked wherever they occur, also in text that is not valid
+//! TOML, and also as grouped hex, hex over several lines, or base64. Whatever may be a key is masked.
 
 use crate::keys::MAX_KEY_TEXT_BYTES;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-/// Hex digits in a row that are taken for a key: 12 bytes, shorter than any suite's.
+/// The shortest run of hex digits that is taken for a key: 12 bytes, shorter than any suite's.
 const MIN_HEX_DIGITS: usize = 24;
-/// Characters of base64 that are taken for a key: 12 bytes.
+/// The fewest characters of base64 that are taken for a key: 12 bytes.
 const MIN_BASE64_CHARS: usize = 16;
-/// The longest word that is taken for one.
+/// The longest part that is taken for a word.
 const MAX_WORD_CHARS: usize = 24;
-/// How often letters and digits may take turns in it.
+/// Changes between letters and digits in a word at most.
 const MAX_WORD_CHANGES: usize = 3;
 
-/// Names whose values are secret.
+/// Names of secret values.
 const SECRET_NAMES: [&str; 6] = ["key", "keys", "psk", "secret", "password", "salt"];
-/// Names whose values say where a key is, unless somebody has mistaken them for its place.
+/// Names of values that say where a key is, unless the key itself was put there by mistake.
 const PLACE_NAMES: [&str; 2] = ["key_file", "key_env"];
 
-/// The byte ranges of `text` that nobody may see, in order, not overlapping.
+/// The byte ranges of `text` that must not be shown, in order and without overlap.
 pub(super) fn secret_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = hex_runs(text);
     ranges.extend(base64_runs(text));
@@ -52,16 +51,16 @@ pub(super) fn masked(text: &str) -> String {
     shown
 }
 
-/// Whether the value of `key_file` or `key_env` may be a key instead of its place.
+/// Whether the value of `key_file` or `key_env` may be a key instead of its source.
 pub(super) fn may_be_key(value: &str) -> bool {
     !hex_runs(value).is_empty() || chars_in_no_word(value) >= MIN_BASE64_CHARS
 }
 
-/// Runs of hex digits, with the separators that people and line breaks put between them.
+/// Runs of hex digits, including the separators and line breaks in them.
 fn hex_runs(text: &str) -> Vec<Range<usize>> {
     let separates = |before, b| match b {
         b':' | b'-' | b'_' | b' ' | b'.' | b'\\' | b'\t' | b'\r' | b'\n' => true,
-        // A line break or tab that is written as an escape.
+        // An escaped line break or tab.
         b't' | b'r' | b'n' => before == b'\\',
         _ => false,
     };
@@ -73,15 +72,15 @@ fn is_hex_key(run: &str) -> bool {
     digits >= MIN_HEX_DIGITS && run.trim().parse::<Ipv6Addr>().is_err()
 }
 
-/// Runs of base64, of either alphabet (RFC 4648 4, 5). They are told from paths and names by having few words
-/// in them.
+/// Runs of base64, of either alphabet (RFC 4648 4, 5). They differ from paths and names in containing few
+/// words.
 fn base64_runs(text: &str) -> Vec<Range<usize>> {
     let goes_on = |_, b| matches!(b, b'+' | b'/' | b'-' | b'_' | b'=');
     runs(text, |b| b.is_ascii_alphanumeric(), goes_on, |run| chars_in_no_word(run) >= MIN_BASE64_CHARS)
 }
 
-/// The runs of bytes that begin with one that `begins` and go on with those or others that `goes_on` after
-/// the one before, if `is_key` says so.
+/// The runs of bytes that start with one that `begins`, continue with such bytes or others that `goes_on`
+/// accepts after their predecessor, and satisfy `is_key`.
 fn runs(
     text: &str,
     begins: impl Fn(u8) -> bool,
@@ -90,7 +89,7 @@ fn runs(
 ) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let (mut start, mut before) = (None, 0);
-    // The byte at the end belongs to no run.
+    // The final byte belongs to no run.
     for (index, byte) in text.bytes().chain([b'\0']).enumerate() {
         let inside = begins(byte) || (start.is_some() && goes_on(before, byte));
         before = byte;
@@ -106,7 +105,7 @@ fn runs(
     runs
 }
 
-/// How many letters and digits of `text` are in parts that are neither words nor numbers nor names such as
+/// The number of letters and digits of `text` in parts that are neither words nor numbers nor names such as
 /// `aes128gcm16`.
 fn chars_in_no_word(text: &str) -> usize {
     let parts = text.split(|c: char| !c.is_ascii_alphanumeric());
@@ -122,7 +121,7 @@ fn is_word(part: &str) -> bool {
     has_one_case && changes <= MAX_WORD_CHANGES && part.len() <= MAX_WORD_CHARS
 }
 
-/// The values of `key = …` and its like, and those of `key_file = …` that may be a key.
+/// The values of `key = …` and similar names, and those values of `key_file = …` that may be a key.
 fn assignments(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut from = 0;
@@ -155,7 +154,7 @@ fn skip_blank(text: &str, from: usize) -> usize {
     from + (rest.len() - rest.trim_start_matches([' ', '\t']).len())
 }
 
-/// Where the value that starts at `start` ends, generously where it is not well formed.
+/// The end of the value that starts at `start`; where it is malformed, rather too far than too near.
 fn value_end(text: &str, start: usize) -> usize {
     let rest = &text[start..];
     let line = rest.find('\n').unwrap_or(rest.len());
@@ -164,14 +163,15 @@ fn value_end(text: &str, start: usize) -> usize {
         [b'\'', b'\'', b'\'', ..] => closing(rest, 3, "'''", rest.len()),
         [b'[', ..] => closing(rest, 1, "]", rest.len()),
         [b'\'', ..] => closing(rest, 1, "'", line),
-        // A quote may be escaped: up to the last one before the value can end, which errs towards hiding.
+        // Quotes may be escaped. A string that is never closed extends to the end of the line, which errs
+        // towards hiding.
         [b'"', ..] => quoted(rest, line),
         _ => rest.find([',', '}', '\n']).unwrap_or(rest.len()),
     };
     start + length
 }
 
-/// Where a key ends that was pasted with its line breaks into a string that may have none.
+/// The end of a key that was pasted with its line breaks into a single-line string.
 fn broken_value_end(text: &str, start: usize) -> Option<usize> {
     let value = text.get(start..start + text[start..].floor_char_boundary(MAX_KEY_TEXT_BYTES))?;
     let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
@@ -201,14 +201,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hex_key_is_masked_wherever_it_stands() {
+    fn a_hex_key_is_masked_anywhere_in_a_line() {
         let line = r#"key_file = "4c80cdefbb5d10da906ac73c3613a6342e443b68" # oops"#;
         assert!(!masked(line).contains("4c80"));
         assert!(masked(line).contains("# oops"));
         assert!(!masked("x = 4c:80:cd:ef:bb:5d:10:da:90:6a:c7:3c:36:13:a6:34").contains("cd:ef"));
     }
 
-    /// No eight characters in a row of `secret` are shown.
+    /// Asserts that no eight consecutive characters of `secret` are shown.
     #[track_caller]
     fn hides(text: &str, secret: &str) {
         let shown = masked(text);
@@ -230,7 +230,7 @@ mod tests {
         ] {
             for name in ["key_file", "key_env", "name"] {
                 if name == "name" && value.contains("8\nNh") {
-                    // Two halves of base64, each too short to be told from a name.
+                    // Two halves of base64, each too short to be distinguished from a name.
                     continue;
                 }
                 let line = format!("outbound = {{ spi = 7, {name} = {value} }} # end");

@@ -1,4 +1,4 @@
-//! The configuration: one TOML file, all errors at once, plain data in the end.
+//! The configuration: one TOML file, checked as a whole, as plain data.
 //!
 //! ```text
 //!   text ──► TOML with places ──► sections, key by key ──► checks across sections ──► Configuration
@@ -6,12 +6,13 @@
 //!                 └────────────────────────┴────────────────────────┴──► ConfigErrors: line, column, expected, help
 //! ```
 //!
-//! A [`Configuration`] needs no further check: ranges hold, names are unique and refer to something,
-//! addresses of a tunnel are of one version, defaults are filled in, relative paths start at the file's
-//! folder. Keys are not part of it: [`Configuration::load`] hands them out beside it.
+//! A [`Configuration`] needs no further check: values are in range, names are unique, references resolve, the
+//! addresses of a tunnel are of one version, defaults are filled in, and relative paths are resolved against
+//! the file's folder. Keys are not part of it: [`Configuration::load`] returns them beside it.
 //!
-//! Unknown keys are errors, because a misspelled option that is silently ignored is a hole in a security
-//! gateway. So is a selector that an earlier one covers, since no packet ever reaches it. Everything is
+//! Unknown keys are errors: in a security gateway, a misspelled option that is silently ignored is a hole. So
+//! is a selector that an earlier one covers, since no packet ever reaches it. All sizes are bounded, and no
+//! text makes the parser panic.
 //! bounded, and no text makes the parser panic.
 
 mod checks;
@@ -50,18 +51,18 @@ use toml::Spanned;
 use toml::de::DeTable;
 use walk::{Problem, Section, Walker};
 
-/// Bytes of a configuration file at most.
+/// Largest configuration file, in bytes.
 pub const MAX_FILE_BYTES: usize = 32 << 20;
-/// Bytes of a text in which all errors of syntax are looked for, not just the first.
+/// Longest text, in bytes, in which all syntax errors are looked for and not just the first.
 const MAX_RECOVERED_BYTES: usize = 1 << 20;
-/// Tunnels at most.
+/// Tunnels per configuration at most.
 pub const MAX_TUNNELS: usize = 20_000;
-/// Policies at most.
+/// Policies per configuration at most.
 pub const MAX_POLICIES: usize = 10_000;
 
 impl Configuration {
-    /// Parses and checks a configuration, all but its keys. `name` is the file's name: for messages, and for
-    /// the folder that relative paths start at.
+    /// Parses and checks a configuration without its keys. `name` is the file's name: it appears in messages,
+    /// and relative paths are resolved against its folder.
     ///
     /// # Errors
     /// All that is wrong.
@@ -80,7 +81,7 @@ fn too_large(name: &str) -> ConfigErrors {
     ConfigErrors::whole_file(name, &expected, "more".to_owned(), None)
 }
 
-/// A configuration, complete if nothing was wrong, and the facts noted on the way.
+/// A configuration, if everything needed could be read, and the facts noted on the way.
 struct Draft {
     configuration: Option<Configuration>,
     facts: Facts,
@@ -107,8 +108,8 @@ impl Draft {
     }
 }
 
-/// The document, as far as it can be read, and what is not TOML in it. In a long text the first error must
-/// do: there may be one for each character.
+/// The document, as far as it can be parsed, and its syntax errors. In a long text only the first is looked
+/// for: there may be one for each character.
 fn parse_toml(text: &str) -> (Spanned<DeTable<'_>>, Vec<toml::de::Error>) {
     if text.len() <= MAX_RECOVERED_BYTES {
         return DeTable::parse_recoverable(text);
@@ -119,11 +120,11 @@ fn parse_toml(text: &str) -> (Spanned<DeTable<'_>>, Vec<toml::de::Error>) {
     }
 }
 
-/// What the parser says about a key that comes twice.
+/// The parser's message about a key that occurs twice.
 const DUPLICATE: &str = "duplicate key";
 
-/// Reports what is not TOML, once a line; says whether the rest is worth reading. Where the syntax is broken,
-/// later complaints would be about what the parser made of it.
+/// Reports syntax errors, one per line; returns whether the rest is worth reading. After broken syntax,
+/// further errors would only be about the parser's recovery.
 fn report_syntax(walker: &mut Walker<'_>, errors: &[toml::de::Error]) -> bool {
     let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
     let mut errors: Vec<_> = errors.iter().collect();
@@ -172,7 +173,7 @@ fn read_document(
         policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selector));
     let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);
     let (gateway, protected) = (gateway?, protected?);
-    // An index in a policy counts all tunnels: fewer were reported.
+    // Policies hold indices into all tunnels; after an error there are fewer.
     (tunnels.len() == count).then_some(Configuration {
         gateway,
         protected,
@@ -186,7 +187,7 @@ fn mentions_ipv6(selector: &Selector) -> bool {
     [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6))
 }
 
-/// A section that must be there; where it is not, one that is empty, after saying so.
+/// A section that must exist. If it is missing, that is reported and an empty one is returned.
 fn section<'d>(
     parent: &mut Section<'d>,
     walker: &mut Walker<'_>,

@@ -1,13 +1,13 @@
-//! Networks as hosts know them: for routes, and for the rules of the host's firewall.
+//! Networks as a host uses them: in routes and in firewall rules.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testudo_ipsec::Prefix;
 
-/// An IPv4 or IPv6 network: an address whose host bits are zero, and the length of its prefix. What a
-/// selector's [`Prefix`] is besides, every address of both versions, has no route and no field in a rule:
-/// [`Network::of`] tells them apart.
+/// An IPv4 or IPv6 network: an address whose host bits are zero, and the length of its prefix. A selector's
+/// [`Prefix`] may also be every address of both versions, which has no route and no field in a firewall rule:
+/// [`Network::of`] returns `None` for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -15,8 +15,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network that `address` is in: host bits are cleared. `None` if `length` exceeds the address's
-    /// bits.
+    /// The network that `address` is in: host bits are cleared. `None` if `length` exceeds the address
+    /// length.
     #[must_use]
     pub fn containing(address: IpAddr, length: u8) -> Option<Self> {
         let address = match address {
@@ -33,13 +33,13 @@ impl Network {
         Some(Self { address, length })
     }
 
-    /// The network of a prefix; `None` where that is every address of both versions.
+    /// The network of a prefix; `None` if the prefix is every address of both versions.
     #[must_use]
     pub fn of(prefix: Prefix) -> Option<Self> {
         Some(Self { address: prefix.network()?, length: prefix.length() })
     }
 
-    /// The network of one address.
+    /// The network of a single address.
     #[must_use]
     pub const fn host(address: IpAddr) -> Self {
         let length = if address.is_ipv4() { 32 } else { 128 };
@@ -77,8 +77,8 @@ impl fmt::Display for Network {
     }
 }
 
-/// A set that finds the networks which hold another without looking at each: they are filed by their length,
-/// and the lengths in use are few, however many networks there are.
+/// A set that finds the networks that contain another without comparing with each: members are grouped by
+/// length, and few lengths are in use, however many networks there are.
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
     members: HashSet<Network>,
@@ -98,7 +98,7 @@ impl FromIterator<Network> for Networks {
 }
 
 impl Networks {
-    /// The members that hold all of `network`, itself included, the widest first.
+    /// The members that contain all of `network`, itself included, widest first.
     pub(crate) fn holding(&self, network: Network) -> impl Iterator<Item = Network> {
         let ipv6 = network.address().is_ipv6();
         let lengths = self.lengths.range((ipv6, 0)..=(ipv6, network.length()));

@@ -11,7 +11,7 @@ use testudo_ipsec::{PortRange, Prefix, Selector};
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
 
-/// A selector, and the place of its remote network, if it names one.
+/// A selector, and its remote network with its position, if it names one.
 pub(super) struct SelectorDraft {
     pub(super) selector: Located<Selector>,
     pub(super) remote: Option<Located<Network>>,
@@ -47,7 +47,7 @@ pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) 
     SelectorDraft { selector: Located { value, span: section.span().clone(), key }, remote }
 }
 
-/// Local, remote and protocol must be able to meet in one packet.
+/// Local, remote and protocol must be possible in one packet.
 fn check_versions(
     walker: &mut Walker<'_>,
     local: Prefix,
@@ -85,7 +85,7 @@ fn ip_name(version: Version) -> &'static str {
     }
 }
 
-/// Reads a policy; `tunnels` knows the tunnels by name.
+/// Reads a policy; `tunnels` maps names to indices.
 pub(super) fn read_policy(
     mut section: Section<'_>,
     walker: &mut Walker<'_>,
@@ -110,7 +110,7 @@ pub(super) fn read_policy(
     };
     if word != Some("protect") {
         let problem = Problem::expected("`tunnel` only where `action` is \"protect\"");
-        // Where the action is wrong, nobody knows whether a tunnel belongs to it.
+        // If the action is wrong, `tunnel` may be right or wrong.
         match word {
             Some(_) => section.refuse(walker, "tunnel", problem),
             None => drop(section.value("tunnel")),

@@ -1,7 +1,7 @@
 //! Amounts with units: `"10 GiB"`, `"1h30m"`.
 //!
-//! Not humantime and bytesize: they take more than a limit should have (`10g`, `1.5 GB` by way of floating
-//! point, months), and what they refuse would have to be looked at again for a message that lists the units.
+//! Not humantime and bytesize: they accept more than a limit should (`10g`, `1.5 GB` through floating point,
+//! months), and what they refuse would have to be examined again for a message that lists the units.
 
 use super::value::{Parsed, number, string};
 use super::walk::Problem;
@@ -60,7 +60,7 @@ fn amount(value: &DeValue<'_>, units: &[(&str, u64)], expected: &str) -> Parsed<
     if total == 0 { Err(problem().help("at least 1")) } else { Ok(total) }
 }
 
-/// The number and unit at the start of `text` (`None` inside if they overflow), and what follows.
+/// The number and unit at the start of `text` (the inner `None` is an overflow), and the rest.
 fn leading<'t>(text: &'t str, units: &[(&str, u64)]) -> Option<(Option<u64>, &'t str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, rest) = text.split_at(digits);

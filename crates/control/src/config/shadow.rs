@@ -1,23 +1,23 @@
-//! Finds selectors that an earlier one covers, without comparing each with each.
+//! Finds selectors that an earlier one covers, without comparing all pairs.
 //!
-//! Rules are filed under their pair of prefixes. A rule that covers another has prefixes that are the
-//! other's, shortened; so for each pair of lengths in use, the other's prefixes are shortened to them and
-//! looked up. Configurations use few lengths: the work grows with the rules, not with their square. Beyond
-//! the bounds below, a cover may go unseen.
+//! Rules are indexed by their pair of prefixes. The prefixes of a rule that covers another are the other's,
+//! shortened. So for each pair of lengths in use, the other's prefixes are shortened to them and looked up.
+//! Configurations use few lengths, so that the work grows with the number of rules and not with its square.
+//! Beyond the bounds below, a covering rule may be missed.
 
 use std::collections::{HashMap, HashSet};
 use testudo_ipsec::{Prefix, Selector};
 use testudo_wire::ip::Version;
 
-/// Pairs of lengths that are looked up.
+/// Pairs of lengths that are looked up at most.
 const MAX_LENGTHS: usize = 256;
-/// Rules with the same prefixes (and other ports or protocols) that are compared.
+/// Rules with the same prefixes (and different ports or protocols) that are compared at most.
 const MAX_COMPARED: usize = 256;
 
 /// Version and length; `None` is `any`.
 type Length = Option<(Version, u8)>;
 
-/// The rules that were added so far.
+/// The rules added so far.
 pub(super) struct Shadows {
     rules: Vec<Selector>,
     exact: HashMap<Selector, usize>,
@@ -32,8 +32,7 @@ impl Shadows {
         Self { rules, exact, by_prefixes, lengths: Vec::new(), known_lengths: HashSet::new() }
     }
 
-    /// The earlier rule that covers the rule at `index`, if there is one; else the rule counts for later
-    /// ones.
+    /// The earlier rule that covers the rule at `index`. If there is none, the rule is added for later calls.
     pub(super) fn cover_or_add(&mut self, index: usize) -> Option<usize> {
         let rule = *self.rules.get(index)?;
         let cover = self.exact.get(&rule).copied().or_else(|| self.cover(&rule));
@@ -66,7 +65,7 @@ fn length(prefix: Prefix) -> Length {
     prefix.version().map(|version| (version, prefix.length()))
 }
 
-/// `prefix` shortened to `length`; `None` if it is not that long, or of the other version.
+/// `prefix` shortened to `length`; `None` if it is shorter already or of the other version.
 fn widened(prefix: Prefix, length: Length) -> Option<Prefix> {
     let Some((version, bits)) = length else { return Some(Prefix::ANY) };
     let fits = prefix.version() == Some(version) && prefix.length() >= bits;

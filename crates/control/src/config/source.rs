@@ -1,20 +1,20 @@
-//! The text of a configuration: positions, and excerpts that are safe to print.
+//! The text of a configuration: positions in it, and excerpts that are safe to print.
 
 use super::error::Excerpt;
 use super::mask::secret_ranges;
 use std::ops::Range;
 
-/// A part of the text, in bytes.
+/// A range of the text, in bytes.
 pub(super) type Span = Range<usize>;
 
-/// Characters of a line that an excerpt shows.
+/// Characters of a line that an excerpt shows at most.
 const EXCERPT_CHARS: usize = 100;
-/// Characters that it shows before the marked part.
+/// Characters that it shows before the marked part at most.
 const CHARS_BEFORE: usize = 60;
-/// Characters of a value that a message quotes.
+/// Characters of a value that a message quotes at most.
 const QUOTE_CHARS: usize = 60;
 
-/// A configuration's text, with what is needed to speak about its places.
+/// A configuration's text, with its line starts and the ranges that are secret.
 pub(super) struct Source<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
@@ -28,7 +28,7 @@ impl<'t> Source<'t> {
         Self { text, line_starts, secrets: secret_ranges(text) }
     }
 
-    /// What is at `span`, as it was written: it may be secret.
+    /// The text at `span` as it was written: it may be secret.
     pub(super) fn text(&self, span: &Span) -> &'t str {
         self.text.get(span.clone()).unwrap_or_default()
     }
@@ -47,7 +47,7 @@ impl<'t> Source<'t> {
         (line, 1 + self.text.get(start..offset).unwrap_or_default().chars().count())
     }
 
-    /// What stands at `span`, short, on one line, secrets masked; `None` where nothing stands.
+    /// The text at `span` for a message: shortened, on one line, secrets masked. `None` if it is empty.
     pub(super) fn quote(&self, span: &Span) -> Option<String> {
         let mut shown = self.printable(span).take(QUOTE_CHARS + 1).collect::<Vec<char>>();
         if shown.len() > QUOTE_CHARS {
@@ -57,7 +57,7 @@ impl<'t> Source<'t> {
         (!shown.is_empty()).then(|| shown.into_iter().collect())
     }
 
-    /// The line on which `span` starts, and which part of the line it is.
+    /// The line on which `span` starts, and the part of it that `span` covers.
     pub(super) fn excerpt(&self, span: &Span) -> Excerpt {
         let (line, column) = self.position(span.start);
         let start = self.line_starts.get(line - 1).copied().unwrap_or_default();
@@ -72,7 +72,7 @@ impl<'t> Source<'t> {
         Excerpt { text, mark_start, mark_width: marked.min(room).max(1) }
     }
 
-    /// The characters of `span`: control characters and secrets replaced, one for one.
+    /// The characters of `span`, with control characters and secrets replaced one for one.
     fn printable(&self, span: &Span) -> impl Iterator<Item = char> {
         let start = self.text.floor_char_boundary(span.start);
         let end = self.text.floor_char_boundary(span.end).max(start);
@@ -91,7 +91,7 @@ impl<'t> Source<'t> {
     }
 }
 
-/// Characters that would steer the terminal, or turn the direction of its text.
+/// Characters that control the terminal or change the direction of its text.
 fn is_unprintable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -2,15 +2,16 @@
 
 use super::value::MAX_NAME_CHARS;
 
-/// Candidates are at most this many edits away.
+/// Edits between a word and its suggestion at most.
 const MAX_EDITS: usize = 3;
 
-/// The candidate nearest to `word` by edits (insert, delete, replace, swap neighbours), if it is near at all.
+/// The candidate with the fewest edits (insert, delete, replace, swap neighbours) from `word`, if it is near
+/// enough.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    // No candidate is longer than a tunnel's name, so that what is cut off here decides nothing.
+    // No candidate is longer than a tunnel's name, so that cutting the word here changes no result.
     let word: String = word.chars().take(2 * MAX_NAME_CHARS).map(|c| c.to_ascii_lowercase()).collect();
     let letters = word.chars().count();
-    // A third of the letters may be wrong, or it is another word.
+    // With more than a third of its letters wrong, it is a different word.
     let limit = letters.div_ceil(3).min(MAX_EDITS);
     let is_near = |c: &&str| c.chars().count().abs_diff(letters) <= limit;
     let edits = candidates.into_iter().filter(is_near).map(|c| (strsim::osa_distance(&word, c), c));
@@ -36,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_finds_nothing() {
+    fn a_different_word_gets_no_suggestion() {
         assert_eq!(nearest("banana", ["local", "remote"]), None);
         assert_eq!(nearest("", ["local"]), None);
     }

@@ -1,4 +1,4 @@
-//! One test for each kind of error, in the words that an operator reads.
+//! One test per kind of error, against the words that an operator reads.
 
 use super::*;
 use crate::keys::KeySource;
@@ -28,7 +28,7 @@ outbound = { spi = 0x1001, key_file = "out.key" }
 inbound = { spi = 0x1002, key_file = "in.key" }
 "#;
 
-/// A second tunnel that collides with the first in nothing.
+/// A second tunnel that conflicts with the first in nothing.
 const SECOND: &str = r#"
 [[tunnel]]
 name = "site-c"
@@ -137,7 +137,7 @@ fn a_road_warriors_address_is_learned_and_its_nat_kept_open() {
     assert_eq!(tunnel.keepalive, Some(Duration::from_secs(20)));
 }
 
-/// What is configured is what packets are matched against: there is no translation that could fall back to
+/// Packets are matched against the configured selectors: no translation in between could fall back to
 /// everything.
 #[test]
 fn a_prefix_that_is_wrong_is_an_error_and_never_selects_everything() {
@@ -180,7 +180,7 @@ fn portable_is_added_last() {
     assert_eq!((none.engines_named, none.engines), (true, vec!["portable".to_owned()]));
 }
 
-// What a file may not have.
+// Errors.
 
 #[test]
 fn a_misspelled_key_is_an_error_with_a_suggestion() {
@@ -224,7 +224,7 @@ fn a_missing_section_is_one_error() {
 }
 
 #[test]
-fn a_value_of_another_kind_is_an_error() {
+fn a_value_of_the_wrong_type_is_an_error() {
     expect(&in_tunnel("esn = \"true\""), &["true or false", "found \"true\"", "without quotes"]);
     expect(&in_tunnel("replay_window = \"64\""), &["a number from 64 to 65536", "without quotes"]);
     expect(&with("name = \"testudo0\"", "name = 7"), &["found 7", "in quotes"]);
@@ -262,7 +262,7 @@ fn an_unknown_word_is_an_error_with_a_suggestion() {
 }
 
 #[test]
-fn a_bad_name_is_an_error_with_one_that_would_do() {
+fn a_bad_name_is_an_error_with_a_valid_suggestion() {
     expect(&with("\"site-b\"", "\"Site B\""), &["tunnel[0].name", "write \"site-b\""]);
     expect(&with("\"site-b\"", "\"\""), &["1 to 64 characters"]);
     expect(&with("\"site-b\"", &format!("\"{}\"", "x".repeat(65))), &["1 to 64 characters"]);
@@ -333,7 +333,7 @@ fn reserved_spis_are_errors() {
 }
 
 #[test]
-fn names_spis_and_keys_may_not_come_twice() {
+fn names_spis_and_keys_must_be_unique() {
     let second = |from: &str, to: &str| format!("{MINIMAL}{}", SECOND.replacen(from, to, 1));
     expect(&second("site-c", "site-b"), &["a name that no other tunnel has", "the other is on line 13"]);
     expect(&second("0x2002", "0x1002"), &["tunnel[site-c].inbound.spi", "an inbound SPI", "on line 19"]);
@@ -385,7 +385,7 @@ fn metrics_are_served_on_loopback_only() {
 }
 
 #[test]
-fn engines_come_once_and_portable_last() {
+fn engines_are_named_once_and_portable_last() {
     expect(&in_gateway("engines = [\"ipsec-mb\", \"ipsec-mb\"]"), &["each engine once"]);
     expect(&in_gateway("engines = [\"portable\", \"ipsec-mb\"]"), &["\"portable\" last"]);
 }
@@ -410,7 +410,7 @@ fn ipv6_needs_its_smallest_mtu() {
     };
     expect(&mtu(1279), &["port.protected.mtu", "1280 to 65535", "RFC 8200"]);
     good(&mtu(1280));
-    // A tunnel that carries less than the interface's own MTU promises is an error, too.
+    // A tunnel that carries less than the interface's MTU promises is an error, too.
     expect(
         &mtu(1400).replace("kind = \"socket\"", "kind = \"socket\"\nmtu = 1300"),
         &["port.unprotected.mtu", "1280"],
@@ -422,7 +422,7 @@ fn ipv6_needs_its_smallest_mtu() {
 }
 
 #[test]
-fn interface_addresses_have_a_prefix_length_and_come_once() {
+fn interface_addresses_have_a_prefix_length_and_are_unique() {
     let addresses =
         |list: &str| with("name = \"testudo0\"", &format!("name = \"testudo0\"\naddresses = {list}"));
     assert_eq!(good(&addresses("[\"10.1.0.1/24\"]")).protected.addresses[0].prefix_length, 24);
@@ -449,14 +449,14 @@ fn a_key_in_place_of_a_file_name_is_not_shown_by_any_error_of_its_line() {
 }
 
 #[test]
-fn a_key_comes_from_one_place() {
+fn a_key_has_one_source() {
     let both = with("key_file = \"out.key\"", "key_file = \"out.key\", key_env = \"KEY\"");
     expect(&both, &["either `key_file` or `key_env`", "found both"]);
     expect(&with("key_file = \"out.key\"", "key_env = \"A-B\""), &["the name of an environment variable"]);
 }
 
 #[test]
-fn broken_toml_is_reported_with_its_place_and_nothing_else() {
+fn broken_toml_is_reported_with_its_position_and_nothing_else() {
     let broken = errors(&with("state = \"state.redb\"", "state = \"state.redb"));
     assert_eq!((broken.len(), broken[0].line), (1, 3), "{broken:#?}");
     assert_eq!(broken[0].expected, "TOML");
@@ -470,7 +470,7 @@ fn a_key_given_twice_is_reported_beside_other_errors() {
 }
 
 #[test]
-fn there_is_a_bound_to_everything() {
+fn all_sizes_are_bounded() {
     let tunnels = "[[tunnel]]\n".repeat(MAX_TUNNELS + 1);
     let text = MINIMAL.replace("[[tunnel]]", &tunnels);
     expect(&text, &["at most 20000 tables", "found 20001"]);
@@ -520,7 +520,7 @@ fn the_largest_configuration_is_accepted() {
     expect(&text.replace(&last, "name = \"t0\""), &["a name that no other tunnel has"]);
 }
 
-/// Pieces from which texts are made that come near to being configurations.
+/// Pieces of texts that resemble configurations.
 fn piece() -> impl Strategy<Value = String> {
     let lines: Vec<String> = format!("{MINIMAL}{SECOND}").lines().map(|line| format!("{line}\n")).collect();
     prop_oneof![
@@ -558,13 +558,13 @@ fn a_route_that_would_catch_the_tunnels_own_packets_is_refused() {
         assert!(error.contains("which holds `tunnel[site-b].remote` of line 15"), "{error}");
         assert!(error.contains("`interface = \"eth0\"`"), "{error}");
     }
-    // The peer of another tunnel's.
+    // Another tunnel's peer.
     let both = text("192.0.2.3") + SECOND;
     assert!(error(&both).contains("which holds `tunnel[site-c].remote`"));
     let named = text("10.2.0.0/16")
         + "[[policy]]\naction = \"protect\"\ntunnel = \"site-b\"\nlocal = \"10.9.0.0/16\"\nremote = \"192.0.2.0/28\"\n";
     assert!(error(&named).starts_with("policy[0].remote: "));
-    // No harm: no route, or sockets that pass over it, or another address.
+    // Accepted: no route, sockets that ignore it, or an address outside it.
     good(&text("192.0.2.2").replace("kind = \"tun\"", "kind = \"tun\"\nroutes = false"));
     good(&text("192.0.2.2").replace("kind = \"socket\"", "kind = \"socket\"\ninterface = \"eth0\""));
     good(&text("192.0.2.3"));

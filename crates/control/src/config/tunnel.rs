@@ -15,11 +15,11 @@ use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{Dscp, Encapsulation, Lifetime, Limits, Selector};
 use toml::de::DeValue;
 
-/// Selectors of one tunnel at most.
+/// Selectors per tunnel at most.
 pub const MAX_SELECTORS: usize = 256;
-/// The key that says that a suite is meant whose nonces are its sequence numbers.
+/// The key that confirms that a suite whose nonces are its sequence numbers is intended.
 const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce";
-/// Seconds of silence before a keepalive at most; NATs forget sooner.
+/// Longest silence before a keepalive, in seconds; NATs forget sooner.
 const MAX_KEEPALIVE_SECONDS: u64 = 3600;
 
 pub(super) fn read_tunnel(
@@ -77,8 +77,8 @@ fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {
     u8::try_from(number).map(Dscp::Fixed).map_err(|_| Problem::expected(expected))
 }
 
-/// How ESP is carried, `None` where that is wrong, so that nothing is said about keys that depend on it; and
-/// after what silence a keepalive is sent.
+/// How ESP is encapsulated, and the silence after which a keepalive is sent. An encapsulation that is wrong
+/// is `None`, and no errors are reported about the keys that depend on it.
 fn read_encapsulation(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
@@ -148,7 +148,7 @@ fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mu
         facts.routed.extend(remote);
         facts.tunnel_rules.push(selector);
     }
-    // A list that is there but wrong has been reported; an empty one counts as none.
+    // A list that is wrong was reported already; an empty one counts as none.
     let none = !given
         || section.value("selectors").is_some_and(|v| v.get_ref().as_array().is_some_and(|a| a.is_empty()));
     let place = Located { value: (), span: section.span().clone(), key: section.path_of("selectors") };
@@ -156,7 +156,7 @@ fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mu
     selectors
 }
 
-/// What could be read of an SA.
+/// What could be read of an SA's section.
 pub(super) struct SaDraft {
     pub(super) spi: Option<Located<u32>>,
     pub(super) key: Option<Located<KeySource>>,
@@ -214,8 +214,8 @@ fn environment_name(value: &DeValue<'_>) -> Parsed<String> {
     }
 }
 
-/// Keys here are typed in, and the same one may be typed in twice: where nonces are sequence numbers, that
-/// must be meant.
+/// Keys here are entered by hand, and the same one may be entered twice: a suite whose nonces are its
+/// sequence numbers needs confirmation.
 fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: Option<NonceRule>) {
     let is_allowed = section.or_default(walker, ALLOW_COUNTER_NONCE, false, value::boolean);
     match (rule, is_allowed) {
@@ -279,7 +279,7 @@ fn read_known_answer(
         span: table.span().clone(),
         key: section.path_of("known_answer"),
     });
-    // The very last extended number is not used: an SA stops before it.
+    // The last extended number is not used: an SA stops before it.
     let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
     let next_sequence_number = table.or_default(walker, "next_sequence_number", 1, value::number(1, last));
     let iv_seed = table.or_default(walker, "iv_seed", 0, value::number(0, u64::MAX));
@@ -311,7 +311,8 @@ impl Facts {
 mod tests {
     use super::*;
 
-    /// What is wrong with a tunnel of these lines under such a suite, of which there is none yet.
+    /// The errors about a tunnel with these lines under a suite with such a nonce rule; no suite has counter
+    /// nonces yet.
     fn complaints(lines: &str, rule: NonceRule) -> String {
         let text = format!("[tunnel]\n{lines}\n");
         let mut walker = Walker::new(&text);
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_whose_nonces_are_numbers_must_be_meant_and_no_other() {
+    fn counter_nonces_must_be_confirmed_and_explicit_ones_must_not() {
         let allowed = "allow_manual_counter_nonce = true";
         assert_eq!(complaints(allowed, NonceRule::Counter), "");
         assert_eq!(complaints("", NonceRule::Explicit), "");

@@ -10,12 +10,12 @@ use toml::de::DeValue;
 
 pub(super) type Parsed<T> = Result<T, Problem>;
 
-/// Characters in a name at most.
+/// Characters per name at most.
 pub(super) const MAX_NAME_CHARS: usize = 64;
-/// Characters in an interface's name at most: IFNAMSIZ less the final zero.
+/// Characters per interface name at most: IFNAMSIZ less the final zero.
 const MAX_INTERFACE_CHARS: usize = 15;
 
-/// A string, of at most 4,096 bytes.
+/// A string of at most 4,096 bytes.
 pub(super) fn string<'v>(value: &'v DeValue<'_>, what: &str) -> Parsed<&'v str> {
     match value {
         DeValue::String(text) if text.len() <= 4096 && !text.contains('\0') => Ok(text),
@@ -52,7 +52,7 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&DeValue<'_>) -> Parsed<u64>
 }
 
 fn integer(value: &DeValue<'_>) -> Option<i128> {
-    // Digits beyond 128 bits saturate: they are out of every range.
+    // Numbers beyond 128 bits saturate: they are outside every range.
     let integer = value.as_integer()?;
     Some(i128::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i128::MAX))
 }
@@ -63,7 +63,7 @@ pub(super) fn number_u16(min: u16, max: u16) -> impl Fn(&DeValue<'_>) -> Parsed<
     move |value| inner(value).map(|n| u16::try_from(n).unwrap_or(max))
 }
 
-/// An SPI that may be used: 1 to 255 are reserved and 0 is local (RFC 4303 2.1).
+/// An SPI that may be used: 1 to 255 are reserved, and 0 is for local use (RFC 4303 2.1).
 pub(super) fn spi(value: &DeValue<'_>) -> Parsed<u32> {
     let problem = || Problem::expected("an SPI from 256 to 4294967295");
     let number = number(0, u32::MAX.into())(value).map_err(|p| Problem { help: p.help, ..problem() })?;
@@ -99,12 +99,12 @@ pub(super) fn choice<T: Clone>(words: &[(&'static str, T)]) -> impl Fn(&DeValue<
     }
 }
 
-/// `"a", "b" or "c"`
+/// `"a", "b", "c"`
 pub(super) fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
 }
 
-/// A name: 1 to 64 of `a-z0-9-_.`.
+/// A name: 1 to 64 characters of `a-z0-9-_.`.
 pub(super) fn name(value: &DeValue<'_>) -> Parsed<String> {
     let expected = "a name of 1 to 64 characters from a-z, 0-9, -, _ and .";
     let text = string(value, expected)?;
@@ -131,7 +131,7 @@ pub(super) fn interface(value: &DeValue<'_>) -> Parsed<String> {
     Err(Problem::expected(expected).help("it may not have spaces, '/', ':' or '%'"))
 }
 
-/// An outer address: of one host.
+/// An outer address: that of one host.
 pub(super) fn host_address(value: &DeValue<'_>) -> Parsed<IpAddr> {
     let expected = "an IPv4 or IPv6 address of one host";
     let text = string(value, expected)?;
@@ -156,7 +156,7 @@ fn mapped(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// An address or prefix of a selector, or `any`.
+/// The address or prefix of a selector, or `any`.
 pub(super) fn prefix(value: &DeValue<'_>) -> Parsed<Prefix> {
     let expected = "an address, a prefix such as \"10.1.0.0/16\", or \"any\"";
     let text = string(value, expected)?;
@@ -172,7 +172,7 @@ pub(super) fn prefix(value: &DeValue<'_>) -> Parsed<Prefix> {
     Ok(whole)
 }
 
-/// An address with a prefix length, host part and all.
+/// An address with a prefix length; host bits may be set.
 pub(super) fn interface_address(value: &DeValue<'_>) -> Parsed<InterfaceAddress> {
     let expected = "an address with its prefix length, such as \"10.1.0.1/24\"";
     let text = string(value, expected)?;
@@ -186,7 +186,7 @@ pub(super) fn interface_address(value: &DeValue<'_>) -> Parsed<InterfaceAddress>
     Ok(InterfaceAddress { address, prefix_length })
 }
 
-/// `address/length`, or an address with all its bits.
+/// `address/length`, or an address, whose length is all of its bits.
 fn split_prefix(text: &str, expected: &str) -> Parsed<(IpAddr, u8)> {
     let problem = || Problem::expected(expected);
     let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
@@ -199,7 +199,7 @@ fn split_prefix(text: &str, expected: &str) -> Parsed<(IpAddr, u8)> {
     }
     let bits = if address.is_ipv6() { 128 } else { 32 };
     let Some(length) = length else { return Ok((address, bits)) };
-    // `parse` would take a plus sign.
+    // `parse` would accept a plus sign.
     let digits = length.bytes().all(|byte| byte.is_ascii_digit());
     match length.parse() {
         Ok(length) if digits && length <= bits => Ok((address, length)),

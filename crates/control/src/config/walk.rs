@@ -1,8 +1,8 @@
-//! Walks the document, key by key, and collects what is wrong instead of stopping at it.
+//! Walks the document key by key and collects errors instead of stopping at the first.
 //!
-//! A [`Section`] is a table being read: every key that is asked for is noted, so that at its end the keys
-//! that nobody asked for are the unknown ones. A value that is wrong is reported and replaced by its default
-//! or left out: the configuration is refused anyway, and the walk goes on to find the rest.
+//! A [`Section`] is a table being read. It notes every key that is looked up; the keys that remain at its end
+//! are unknown ones. A value that is wrong is reported and replaced by its default or left out: the
+//! configuration is refused anyway, and the walk continues to find further errors.
 
 use super::error::{ConfigError, ConfigErrors, MAX_ERRORS};
 use super::mask::masked;
@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) expected: String,
-    /// What was found; the text at the place, if nothing is given.
+    /// What was found; if `None`, the text at the reported position.
     pub(super) found: Option<String>,
     pub(super) help: Option<String>,
 }
@@ -34,7 +34,7 @@ impl Problem {
     }
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub(super) struct Located<T> {
     pub(super) value: T,
@@ -72,7 +72,7 @@ impl<'t> Walker<'t> {
         });
     }
 
-    /// Says that `repeated` must be something of its own, and where the same stands already.
+    /// Reports that `repeated` occurred before, and on which line.
     pub(super) fn report_repeated<A, B>(
         &mut self,
         repeated: &Located<A>,
@@ -115,24 +115,24 @@ impl<'d> Section<'d> {
         Self { path: path.into(), span, table, asked: Vec::new() }
     }
 
-    /// Where its header stands.
+    /// The position of its header.
     pub(super) fn span(&self) -> &Span {
         &self.span
     }
 
-    /// From now on it is called `path` in messages.
+    /// From now on messages call the section `path`.
     pub(super) fn rename(&mut self, path: String) {
         self.path = path;
     }
 
-    /// The path of one of its keys.
+    /// The full path of one of its keys.
     pub(super) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Is this key there? Asking makes it a known key.
+    /// The value of this key, if present. Looking it up makes it a known key.
     pub(super) fn value(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
-        // Some are asked for more than once, and are shown once.
+        // A key that is looked up more than once is listed once.
         if !self.asked.contains(&key) {
             self.asked.push(key);
         }
@@ -148,7 +148,7 @@ impl<'d> Section<'d> {
         self.located(walker, key, parse).map(|located| located.value)
     }
 
-    /// As [`Self::optional`], with the place.
+    /// As [`Self::optional`], with the position.
     pub(super) fn located<T>(
         &mut self,
         walker: &mut Walker<'_>,
@@ -175,7 +175,7 @@ impl<'d> Section<'d> {
         self.optional(walker, key, parse).unwrap_or(default)
     }
 
-    /// As [`Self::located`]; that the key is missing is an error. `example` shows how to write it.
+    /// As [`Self::located`], and a missing key is an error. `example` shows how to write it.
     pub(super) fn required<T>(
         &mut self,
         walker: &mut Walker<'_>,
@@ -198,7 +198,7 @@ impl<'d> Section<'d> {
         );
     }
 
-    /// The table under `key`, if it is there and is one.
+    /// The table under `key`, if present. A value of another type is reported.
     pub(super) fn table(&mut self, walker: &mut Walker<'_>, key: &'static str) -> Option<Section<'d>> {
         let value = self.value(key)?;
         match value.get_ref() {
@@ -211,15 +211,15 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Says that the table under `key` is missing, unless something else stands there; an empty one in its
-    /// place.
+    /// Reports that the table under `key` is missing, unless there is something else, and returns an empty
+    /// one instead.
     pub(super) fn absent_section(
         &mut self,
         walker: &mut Walker<'_>,
         key: &'static str,
         header: &str,
     ) -> Section<'d> {
-        // Inside of a section that is missing itself, that one was reported.
+        // Within a section that is itself missing, only that one is reported.
         if self.table.is_some_and(|table| table.get(key).is_none()) {
             let problem = Problem::expected(format!("the section {header}")).found("nothing");
             walker.report(&self.span, self.path_of(key), problem);
@@ -285,14 +285,14 @@ impl<'d> Section<'d> {
         Some(items)
     }
 
-    /// Refuses `key` if it is there: it goes only with something else.
+    /// Refuses `key` if it is present: it is only allowed in combination with something else.
     pub(super) fn refuse(&mut self, walker: &mut Walker<'_>, key: &'static str, problem: Problem) {
         if let Some(value) = self.value(key) {
             walker.report(&value.span(), self.path_of(key), problem);
         }
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that were never looked up.
     pub(super) fn finish(self, walker: &mut Walker<'_>) {
         for (key, _) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
@@ -307,7 +307,7 @@ impl<'d> Section<'d> {
     }
 }
 
-/// Names a value's kind, for a place where its text would not say more.
+/// Names a value's type, for messages in which its text would say no more.
 pub(super) fn described(value: &DeValue<'_>) -> String {
     match value {
         DeValue::Array(_) => "an array".to_owned(),
