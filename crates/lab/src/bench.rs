@@ -8,13 +8,13 @@
 //!
 //! Whole turns of a gateway's worker are measured, with nothing left out but devices. Authenticity comes
 //! first: a figure counts only if no packet was lost, and if a peer with another crypto implementation
-//! accepts what was sealed before, during and after the measured run and finds in it what was sent, byte by
+//! accepts the packets sealed before, during and after the measured run and recovers the originals, byte by
 //! byte. Inbound, that other implementation has sealed the packets, and replay windows are on: before a
-//! packet comes again, tunnels are installed anew, outside of the measured time.
+//! packet is received again, the tunnels are reinstalled, outside of the measured time.
 //!
 //! All cases are measured once, then once more, and so on, so that changes on the machine affect all of them.
-//! Each time a case builds its gateway anew, so that its repetitions do not share one accidental memory
-//! layout.
+//! For each repetition a case builds a new gateway, so that its repetitions do not share one accidental
+//! memory layout.
 
 mod case;
 mod chart;
@@ -54,7 +54,7 @@ use report::Series;
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
-    /// Something else than the data path in memory.
+    /// A subcommand; without one, the data path in memory is measured.
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
     /// What to measure in memory.
@@ -62,18 +62,18 @@ pub struct BenchArgs {
     pub options: BenchOptions,
 }
 
-/// What `testudo bench` can do besides.
+/// Subcommands of `testudo bench`.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum BenchCommand {
-    /// One TCP stream through two gateways: Testudo beside the bare link and wireguard-go
+    /// Measure one TCP stream through two gateways: Testudo, wireguard-go, and the bare link
     Host(BenchHostOptions),
-    /// Two runs of `testudo bench --json` beside each other
+    /// Compare two runs of `testudo bench --json`
     Compare(CompareOptions),
 }
 
 impl BenchArgs {
-    /// Does it and prints: 0 if all went well, otherwise the reason is on standard error. `candidates` are
-    /// the engines that the program has besides the portable one.
+    /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
+    /// `candidates` are the engines that the program has besides the portable one.
     #[must_use = "it says whether the measurement has failed"]
     pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
         let result = match &self.command {
@@ -100,10 +100,10 @@ fn compare(options: &CompareOptions) -> Result<(), BenchError> {
     }
 }
 
-/// Measures what `options` ask for, and gives the array that `testudo bench --json` prints.
+/// Measures what `options` say, and returns the array that `testudo bench --json` prints.
 ///
 /// # Errors
-/// [`BenchError`] if nothing can be measured, or if what was measured was not the whole work.
+/// [`BenchError`] if nothing can be measured, or if part of the work was not done.
 pub fn measure(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
     let mut engines = Engines::start(candidates, &options.engines)?;
     let (cases, _) = options.cases(&engines)?;
@@ -131,7 +131,7 @@ fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(),
     }
 }
 
-/// The file of a picture, as it is until there is one.
+/// Opens the picture's file without changing it: its content is replaced only once there is a picture.
 fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     file.map(|file| (path, file)).map_err(|source| BenchError::File { path: path.to_owned(), source })
@@ -148,7 +148,7 @@ fn draw(options: &BenchOptions, series: &[Series], path: &Path, mut file: File) 
     written.map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
 
-/// To standard output; a reader who has gone is no failure.
+/// Prints to standard output; a reader that closed the pipe is no failure.
 fn print(text: &str) -> Result<(), BenchError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

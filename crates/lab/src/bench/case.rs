@@ -9,17 +9,17 @@ use testudo_ipsec::Encapsulation;
 
 use super::load::{LARGEST_BYTES, SMALLEST_BYTES};
 
-/// What the tunnels of a measurement protect their packets with.
+/// The suites of a measurement's tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Suites {
-    /// All with the same.
+    /// One suite for all tunnels.
     One(Suite),
-    /// Tunnels take turns over all suites, and a packet may be of any tunnel.
+    /// Tunnels are assigned all suites in turn, and the packets are spread over the tunnels at random.
     Mixed,
 }
 
 impl Suites {
-    /// Those that there are, each once.
+    /// The suites in use, each once.
     pub(super) fn all(&self) -> &[Suite] {
         match self {
             Suites::One(suite) => std::slice::from_ref(suite),
@@ -27,7 +27,7 @@ impl Suites {
         }
     }
 
-    /// That of one tunnel.
+    /// The suite of one tunnel.
     pub(super) fn of(self, tunnel: u32) -> Suite {
         match self {
             Suites::One(suite) => suite,
@@ -59,15 +59,15 @@ impl FromStr for Suites {
     }
 }
 
-/// How long inner packets are.
+/// Lengths of inner packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Size {
-    /// All alike, in bytes of the whole inner IP packet.
+    /// One length for all, in bytes of the whole inner IP packet.
     Bytes(usize),
     /// Intel's Internet mix: of 98 packets 60 with 46, 23 with 522, 15 with 1346 bytes (Ethernet frames of
     /// 64, 540, 1364).
     Imix,
-    /// Any length from 46 to 1420 bytes, each as likely as the others.
+    /// Any length from 46 to 1420 bytes, all equally likely.
     Random,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Which way packets go through the gateway.
+/// Direction of packets through the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Way {
     /// From the protected side: sealed
@@ -123,10 +123,10 @@ impl Way {
     }
 }
 
-/// How jobs stand that are given to an engine which works on several at once.
+/// Order of the jobs given to an engine that works on several at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Order {
-    /// As their packets came
+    /// In the order of their packets
     None,
     /// By suite
     Suite,
@@ -155,7 +155,7 @@ impl Order {
     }
 }
 
-/// How ESP travels.
+/// Encapsulation of ESP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Carrier {
     /// As IP protocol 50
@@ -182,14 +182,14 @@ impl Carrier {
     }
 }
 
-/// One thing to measure; the engine is told by its place in the list of engines.
+/// One thing to measure; `engine` is an index into the list of engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) suites: Suites,
     pub(super) way: Way,
     pub(super) size: Size,
     pub(super) sas: u32,
-    /// In all; those that are not the tunnels' own stand before these.
+    /// Policies in total; those that are not the tunnels' own precede them.
     pub(super) policies: u32,
     pub(super) carrier: Carrier,
     pub(super) order: Order,
@@ -197,7 +197,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// How many SAs there are, and how many policies, if there are others than the tunnels'.
+    /// Number of SAs, and of policies if there are more than the tunnels' own.
     pub(super) fn scale(&self) -> String {
         let sas = plural(self.sas);
         if self.policies == self.sas { sas } else { format!("{sas}, {} policies", self.policies) }
@@ -205,7 +205,7 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// All but the engine, and what is as usual.
+    /// Everything but the engine and default settings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { suites, way, size, carrier, order, .. } = self;
         let (suites, bytes, sas) = (suites.name(), size.unit(), self.scale());

@@ -1,4 +1,4 @@
-//! A picture of throughput against packet size, a line for each variant (SVG 1.1).
+//! A picture of throughput over packet size, with a line for each variant (SVG 1.1).
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use super::case::{Case, Size};
 use super::report::Series;
 use crate::statistics::Spread;
 
-/// Colours of the variants, to be told apart by most eyes and on paper.
+/// Colours of the variants: distinguishable to most eyes and in print.
 const COLOURS: [&str; 8] =
     ["#0b6e99", "#c8452d", "#2e8540", "#8e4585", "#b8860b", "#4b4b4b", "#d16ba5", "#3ba7a0"];
-/// What has no length of its own, and a strip instead.
+/// Mixes have no single length; each has a strip instead.
 const STRIPS: [&str; 2] = ["IMIX", "RANDOM"];
 const DASHES: [&str; 2] = ["none", "7 4"];
 
@@ -29,9 +29,9 @@ pub(super) struct Line {
     /// Lines of one colour differ in their dashes.
     pub(super) colour: usize,
     pub(super) dash: usize,
-    /// Bytes of a packet and Gbit/s, by bytes.
+    /// Bytes of a packet and Gbit/s, sorted by bytes.
     pub(super) points: Vec<(usize, Spread)>,
-    /// At the places of [`STRIPS`].
+    /// By index of [`STRIPS`].
     pub(super) mixes: [Option<Spread>; STRIPS.len()],
 }
 
@@ -41,14 +41,15 @@ impl Line {
         self.points.iter().map(|(_, rate)| rate).chain(mixes).map(|rate| rate.highest).fold(0.0, f64::max)
     }
 
-    /// What the legend is sorted by: where the line ends.
+    /// The sort key of the legend: the rate at the line's right end.
     fn end(&self) -> f64 {
         let mix = || self.mixes.iter().flatten().next();
         self.points.last().map(|(_, rate)| rate).or_else(mix).map_or(0.0, |rate| rate.median)
     }
 }
 
-/// A line for each suite, engine, number of SAs and formation (its colour) and direction (its dashes).
+/// One line per variant and direction. A variant (suite, engine, number of SAs, formation) has one colour, a
+/// direction one dash pattern.
 pub(super) fn lines(series: &[Series]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut variants: Vec<String> = Vec::new();
@@ -64,7 +65,7 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
             variants.len() - 1
         });
         let name = format!("{variant}, {}", way.name());
-        let place = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+        let index = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
             lines.push(Line {
                 name,
                 colour,
@@ -75,9 +76,9 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
             lines.len() - 1
         });
         match size {
-            Size::Bytes(bytes) => lines[place].points.push((bytes, series.gbit_s())),
-            Size::Imix => lines[place].mixes[0] = Some(series.gbit_s()),
-            Size::Random => lines[place].mixes[1] = Some(series.gbit_s()),
+            Size::Bytes(bytes) => lines[index].points.push((bytes, series.gbit_s())),
+            Size::Imix => lines[index].mixes[0] = Some(series.gbit_s()),
+            Size::Random => lines[index].mixes[1] = Some(series.gbit_s()),
         }
     }
     lines.iter_mut().for_each(|line| line.points.sort_by_key(|(bytes, _)| *bytes));
@@ -85,7 +86,7 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
     lines
 }
 
-/// A step of 1, 2 or 5 times a power of ten that goes at most `steps` times into `most`.
+/// The smallest 1, 2 or 5 times a power of ten that fits at most `steps` times into `most`.
 fn step(most: f64, steps: f64) -> f64 {
     let least = (most / steps).max(1e-6);
     let power = 10f64.powf(least.log10().floor());
@@ -96,13 +97,13 @@ fn step(most: f64, steps: f64) -> f64 {
         .unwrap_or(least)
 }
 
-/// Where values stand in the picture.
+/// Maps values to positions in the picture.
 struct Axes {
     bytes: f64,
     bytes_step: f64,
     gbit_s: f64,
     gbit_s_step: f64,
-    /// Which of [`STRIPS`] stand beside the lengths, from left to right.
+    /// Which of [`STRIPS`] follow the lengths, from left to right.
     strips: Vec<usize>,
 }
 
@@ -130,7 +131,7 @@ impl Axes {
         TOP + HEIGHT - gbit_s / self.gbit_s * HEIGHT
     }
 
-    /// The middles of the strips.
+    /// Centres of the strips.
     fn strips(&self) -> impl Iterator<Item = (usize, f64)> {
         let middles = (0..).map(|n| LEFT + WIDTH + (f64::from(n) + 0.5) * MIX_WIDTH);
         self.strips.iter().copied().zip(middles)
@@ -199,7 +200,7 @@ impl Axes {
     }
 }
 
-/// A label as exact as the steps between labels.
+/// A label as precise as the step between labels requires.
 fn tick(value: f64, step: f64) -> String {
     if step >= 1.0 {
         format!("{value:.0}")
@@ -210,7 +211,7 @@ fn tick(value: f64, step: f64) -> String {
     }
 }
 
-/// Median and spread at one place.
+/// Median and spread at one position.
 fn mark(picture: &mut String, axes: &Axes, x: f64, rate: &Spread, line: &Line) {
     let (colour, y) = (COLOURS[line.colour % COLOURS.len()], axes.y(rate.median));
     let (lowest, highest) = (axes.y(rate.lowest), axes.y(rate.highest));
@@ -227,9 +228,9 @@ fn mark(picture: &mut String, axes: &Axes, x: f64, rate: &Spread, line: &Line) {
 
 fn draw_line(picture: &mut String, axes: &Axes, line: &Line) {
     let (colour, dash) = (COLOURS[line.colour % COLOURS.len()], DASHES[line.dash % DASHES.len()]);
-    let place =
+    let point =
         |(bytes, rate): &(usize, Spread)| format!("{:.1},{:.1}", axes.x(*bytes as f64), axes.y(rate.median));
-    let path: Vec<String> = line.points.iter().map(place).collect();
+    let path: Vec<String> = line.points.iter().map(point).collect();
     if path.len() > 1 {
         let path = path.join(" ");
         let _ = writeln!(
@@ -249,9 +250,9 @@ fn draw_line(picture: &mut String, axes: &Axes, line: &Line) {
 
 fn draw_legend(picture: &mut String, axes: &Axes, lines: &[Line]) {
     let x = axes.right() + LEGEND_GAP;
-    for (place, line) in (0..).map(f64::from).zip(lines) {
+    for (row, line) in (0..).map(f64::from).zip(lines) {
         let (colour, dash) = (COLOURS[line.colour % COLOURS.len()], DASHES[line.dash % DASHES.len()]);
-        let y = TOP + 10.0 + place * LEGEND_LINE;
+        let y = TOP + 10.0 + row * LEGEND_LINE;
         let fill = if line.dash == 0 { colour } else { "#ffffff" };
         let (end, middle, text) = (x + 34.0, x + 17.0, x + 44.0);
         let _ = writeln!(
@@ -288,7 +289,7 @@ pub(super) fn svg(title: &str, subtitle: &str, lines: &[Line]) -> String {
         escaped(subtitle)
     );
     axes.draw(&mut picture);
-    // The highest line is drawn last, so that its marks lie on top.
+    // The highest line is drawn last, so that its marks are on top.
     lines.iter().rev().for_each(|line| draw_line(&mut picture, &axes, line));
     draw_legend(&mut picture, &axes, lines);
     picture + "</g>\n</svg>\n"
@@ -304,7 +305,7 @@ mod tests {
         Line { name: name.to_owned(), colour: 0, dash, points, mixes }
     }
 
-    /// The elements of a document in which every element is closed; panics where one is not.
+    /// The elements of a document in which every element is closed; panics otherwise.
     fn elements(document: &str) -> Vec<String> {
         let (mut open, mut seen) = (Vec::new(), Vec::new());
         for part in document.split('<').skip(1) {

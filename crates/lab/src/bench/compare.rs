@@ -1,4 +1,4 @@
-//! `testudo bench compare`: two runs beside each other.
+//! `testudo bench compare`: compares two runs.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::error::BenchError;
 use crate::statistics::Spread;
 use crate::table::Table;
 
-/// What `testudo bench compare` can be told.
+/// Options of `testudo bench compare`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CompareOptions {
     /// What `testudo bench --json` printed before
@@ -46,19 +46,19 @@ enum InnerBytes {
     Mix(String),
 }
 
-/// What was measured: two measurements with the same answers are compared.
+/// Identifies a measurement: those with equal keys are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Key {
     suite: String,
     direction: String,
     inner_bytes: InnerBytes,
     sas: u64,
-    /// Files from before there was a choice do not have it: as many as SAs.
+    /// Absent in files from before the option existed: as many as SAs.
     #[serde(default)]
     policies: Option<u64>,
     engine: String,
     encapsulation: String,
-    /// Files from before there was a choice do not have it.
+    /// Absent in files from before the option existed.
     #[serde(default = "usual_formation")]
     formation: String,
 }
@@ -82,7 +82,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// One object of the array, as far as it matters here.
+/// One object of the array, reduced to the members used here.
 #[derive(Debug, Clone, Deserialize)]
 struct Entry {
     #[serde(flatten)]
@@ -102,7 +102,7 @@ impl Entry {
     }
 }
 
-/// A case that both files have.
+/// A case that is in both files.
 #[derive(Debug)]
 struct Pair {
     key: Key,
@@ -219,7 +219,7 @@ impl Comparison {
         json!({ "cases": pairs, "only_in_a": self.only_before, "only_in_b": self.only_after })
     }
 
-    /// The case that is more than `percent` slower in B than in A, if there is one: the worst.
+    /// If a case is more than `percent` slower in B than in A: a message that names the worst.
     pub(super) fn slower_than(&self, percent: f64) -> Option<String> {
         let worst = self.pairs.iter().min_by(|a, b| a.ratio().total_cmp(&b.ratio()))?;
         let slower = (1.0 - worst.ratio()) * 100.0;

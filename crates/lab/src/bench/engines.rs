@@ -1,4 +1,4 @@
-//! The engines that can be measured here.
+//! The engines that can be measured on this machine.
 
 use testudo_crypto::{Engine, PortableEngine, Suite, self_test};
 use testudo_gateway::Candidate;
@@ -10,7 +10,7 @@ use super::tunnels::OVERHEAD_BYTES;
 /// An engine that starts on this machine and has passed its self-test.
 pub(super) struct Available {
     candidate: Candidate,
-    /// One that is asked what it can do, and that the floor is measured on.
+    /// An instance for capability queries and for the floor.
     pub(super) instance: Box<dyn Engine>,
 }
 
@@ -19,12 +19,12 @@ impl Available {
         self.candidate.name
     }
 
-    /// A fresh one.
+    /// A new instance.
     pub(super) fn open(&self) -> Result<Box<dyn Engine>, Wrong> {
         (self.candidate.open)().map_err(|e| e.to_string())
     }
 
-    /// Why it cannot do `case`; `None` if it can.
+    /// Why the engine cannot do `case`; `None` if it can.
     pub(super) fn refusal(&self, case: &Case) -> Option<String> {
         case.suites.all().iter().find_map(|&suite| self.refusal_of(suite, case))
     }
@@ -36,7 +36,7 @@ impl Available {
         if capability.max_text_bytes < case.size.longest_bytes() + OVERHEAD_BYTES {
             return Some(format!("{} does no packets of {} bytes", self.name(), case.size));
         }
-        // Each SA has one of the other direction beside it.
+        // Each SA comes with one of the other direction.
         let keys = 2 * case.sas as usize;
         let text = || {
             format!("{} holds {} keys, and {} SAs need {keys}", self.name(), capability.max_keys, case.sas)
@@ -45,14 +45,14 @@ impl Available {
     }
 }
 
-/// Engines in the order in which they are measured, and what to say about those that are not there.
+/// Engines in measurement order, and a message for each one that is missing.
 pub(super) struct Engines {
     pub(super) available: Vec<Available>,
     pub(super) missing: Vec<String>,
 }
 
 impl Engines {
-    /// Those of `candidates` that start, and the portable one; every one that `wanted` names must be there.
+    /// The engines of `candidates` that start, and the portable one; every engine in `wanted` must start.
     pub(super) fn start(candidates: Vec<Candidate>, wanted: &[String]) -> Result<Self, BenchError> {
         let portable = Candidate { name: "portable", open: Box::new(|| Ok(Box::new(PortableEngine::new()))) };
         let mut engines = Self { available: Vec::new(), missing: Vec::new() };
@@ -73,10 +73,9 @@ impl Engines {
         Ok(engines)
     }
 
-    /// The engine that judges what engine `subject` has done: another implementation, if there is one that
-    /// can.
+    /// The engine that judges the packets of the measured one: another implementation if one can.
     pub(super) fn judge(&self, case: &Case) -> &Available {
-        let others = self.available.iter().enumerate().rev().filter(|(place, _)| *place != case.engine);
+        let others = self.available.iter().enumerate().rev().filter(|(index, _)| *index != case.engine);
         let able = others.map(|(_, engine)| engine).find(|engine| engine.refusal(case).is_none());
         able.unwrap_or(&self.available[case.engine])
     }

@@ -1,4 +1,4 @@
-//! Why a measurement says nothing.
+//! Why a measurement failed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,16 +7,16 @@ use std::process::ExitCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What was asked for cannot be measured.
+    /// The requested measurement is impossible.
     #[error("{0}")]
     Usage(String),
-    /// No engine, or not the one that was asked for.
+    /// No engine, or not the requested one.
     #[error("{0}")]
     Engine(String),
-    /// Something did not do its work; the measurement would say nothing.
+    /// Some part did not do its work, so the figures would mean nothing.
     #[error("{case}: {what}")]
     Invalid {
-        /// Which measurement.
+        /// The measurement.
         case: String,
         /// What was wrong.
         what: String,
@@ -24,26 +24,26 @@ pub enum BenchError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file is not what `testudo bench --json` writes.
     #[error("{}: {what}", path.display())]
     Malformed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
     },
-    /// A comparison shows more of a loss than is allowed.
+    /// A case is slower than the allowed loss.
     #[error("{0}")]
     Slower(String),
 }
 
 impl BenchError {
-    /// The program's exit codes: 2 command line, 5 no engine, 1 all else.
+    /// The program's exit codes: 2 command line, 5 no engine, 1 anything else.
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             BenchError::Usage(_) => ExitCode::from(2),
@@ -53,5 +53,5 @@ impl BenchError {
     }
 }
 
-/// What is wrong with one measurement; the caller that knows adds which one.
+/// What is wrong with a measurement; the caller adds which one.
 pub(super) type Wrong = String;

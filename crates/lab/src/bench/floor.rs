@@ -1,4 +1,4 @@
-//! The floor: the cost of a case's cryptography alone, for the very jobs that the gateway makes.
+//! The floor: the cost of a case's cryptography alone, for exactly the jobs that the gateway makes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ struct Recording {
     /// The size of each batch of jobs.
     submissions: Vec<usize>,
     packets: Vec<Vec<u8>>,
-    /// The packet that represents all that are sealed with this length.
+    /// Index of the packet that serves all jobs that seal this length.
     sealed_lengths: HashMap<usize, usize>,
-    /// The longest buffer.
+    /// The capacity of the largest buffer.
     room: usize,
 }
 
@@ -27,7 +27,7 @@ struct Recording {
 struct RecordedJob {
     job: Job,
     headroom: usize,
-    /// Its place among the packets.
+    /// Index of its packet.
     packet: usize,
 }
 
@@ -35,7 +35,7 @@ impl Recording {
     fn add(&mut self, job: &Job) {
         let bytes = job.buffer.bytes();
         let next = self.packets.len();
-        // Input to seal may be anything; input to open must have its own ICV.
+        // Input to seal may be arbitrary; input to open must carry its own ICV.
         let packet = match job.direction {
             Direction::Seal => *self.sealed_lengths.entry(bytes.len()).or_insert(next),
             Direction::Open => next,
@@ -49,10 +49,10 @@ impl Recording {
     }
 }
 
-/// An engine that copies the jobs it is given, and processes none of them.
+/// An engine that copies its jobs and processes none of them.
 pub(super) struct Recorder {
     recording: Arc<Mutex<Recording>>,
-    /// The preference of the engine that it represents, so that jobs come in the same formation.
+    /// The preference of the engine it represents, so that jobs arrive in the same formation.
     preferred_burst: Vec<(Suite, usize)>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Recorder {
 pub(super) struct Recorded(Arc<Mutex<Recording>>);
 
 impl Recorder {
-    /// One that is given jobs as `engine` would be.
+    /// A recorder that is given the same jobs as `engine` would be.
     pub(super) fn beside(engine: &dyn Engine) -> (Self, Recorded) {
         let recording = Arc::<Mutex<Recording>>::default();
         let preferred_burst =
@@ -87,12 +87,12 @@ impl Engine for Recorder {
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        let place = self.with(|recording| {
+        let index = self.with(|recording| {
             recording.keys.push((key.clone(), direction));
             recording.keys.len() - 1
         });
-        let full = EngineError::Full { engine: "recorder", limit: place };
-        u32::try_from(place).map(KeyId).map_err(|_| full)
+        let full = EngineError::Full { engine: "recorder", limit: index };
+        u32::try_from(index).map(KeyId).map_err(|_| full)
     }
 
     fn remove(&mut self, _key: KeyId) {}
@@ -111,15 +111,15 @@ impl Engine for Recorder {
     }
 }
 
-/// Jobs and cycles.
+/// The result: cycles per packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Floor {
     pub(super) cycles_per_packet: f64,
 }
 
 impl Recorded {
-    /// Lets `engine` process the recorded jobs for about `duration`, in batches as the gateway submits them,
-    /// from warm buffers.
+    /// Runs the recorded jobs on `engine` for about `duration`, in batches as the gateway submits them, from
+    /// warm buffers.
     pub(super) fn floor(self, engine: &mut dyn Engine, duration: Duration) -> Result<Floor, Wrong> {
         let recording = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let keys = install(engine, &recording.keys)?;
@@ -129,7 +129,7 @@ impl Recorded {
     }
 }
 
-/// The keys as `engine` knows them, by their place in the recording; of the direction that jobs have.
+/// Installs the keys on `engine`, each for its recorded direction; the index is that of the recording.
 fn install(engine: &mut dyn Engine, keys: &[(KeyMaterial, Direction)]) -> Result<Vec<Option<KeyId>>, Wrong> {
     let install = |(key, direction): &(KeyMaterial, Direction)| engine.install(key, *direction).map(Some);
     keys.iter().map(install).collect::<Result<_, _>>().map_err(|e| e.to_string())
@@ -142,7 +142,7 @@ fn measure(
     duration: Duration,
 ) -> Result<Floor, Wrong> {
     let start = Instant::now();
-    // The same few buffers again and again, as from a pool.
+    // The same few buffers are reused, as from a pool.
     let (mut live, mut spare): (Vec<Job>, Vec<Buffer>) = Default::default();
     let (mut packets, mut cycles, mut done) = (0, 0, Vec::new());
     let mut source = recording.jobs.iter().cycle();
@@ -175,7 +175,7 @@ fn measure(
     Ok(Floor { cycles_per_packet: cycles as f64 / packets as f64 })
 }
 
-/// What `recorded` was, in `buffer`.
+/// The recorded job, in `buffer`.
 fn refilled(
     mut buffer: Buffer,
     recorded: &RecordedJob,

@@ -1,4 +1,4 @@
-//! Authenticity of figures first: what was measured must be what a peer accepts.
+//! Authenticity before figures: a peer must accept the measured packets.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::error::Wrong;
 use super::load::SMALLEST_BYTES;
 use super::subject::Subject;
 
-/// Sealed packets that are held twice while they are collected, at most.
+/// Maximum number of sealed packets that exist twice while they are collected.
 const STEP: usize = 4096;
 
-/// Seals `count` packets, `packets` in turn, each SA's in sequence from 1.
+/// Seals `count` packets, cycling through `packets`; each SA's sequence numbers start from 1.
 pub(super) fn seal(
     case: &Case,
     engine: Box<dyn Engine>,
@@ -25,8 +25,8 @@ pub(super) fn seal(
     Ok(sealed)
 }
 
-/// A peer with `engine` opens what a measured gateway has sealed: every packet must be accepted, and be one
-/// of `originals`.
+/// A peer with `engine` opens the packets that a measured gateway sealed: it must accept every packet, and
+/// each must be one of `originals`.
 pub(super) fn accept(
     case: &Case,
     engine: Box<dyn Engine>,
@@ -42,7 +42,7 @@ pub(super) fn accept(
 /// Every packet of `found` must be one of `originals`, byte by byte.
 pub(super) fn compare(found: &[Vec<u8>], originals: &Packets) -> Result<(), Wrong> {
     let parts = |(head, tail)| Some((<[u8]>::split_at_checked(head, SMALLEST_BYTES)?, tail));
-    // By headers, which no two have in common: what follows them, in two parts.
+    // Keyed by headers, which are unique; the value is the rest of the packet, in two parts.
     let originals: HashMap<&[u8], (&[u8], &[u8])> =
         originals.iter().filter_map(parts).map(|((headers, rest), tail)| (headers, (rest, tail))).collect();
     let is_original = |packet: &&Vec<u8>| {
@@ -56,7 +56,7 @@ pub(super) fn compare(found: &[Vec<u8>], originals: &Packets) -> Result<(), Wron
     }
 }
 
-/// Sends `count` packets through a gateway of its own; `take` gets all that came out, in their order.
+/// Sends `count` packets through a separate gateway; `take` gets all packets that came out, in order.
 fn pass(
     case: &Case,
     way: Way,

@@ -1,5 +1,5 @@
-//! The packets of a measurement: valid IPv4 and UDP, each with its own headers, spread over the tunnels:
-//! evenly, or, if suites are mixed, at random. If many SAs need more packets than a near cache holds, the
+//! The packets of a measurement: valid IPv4 and UDP, each with different headers, spread evenly over the
+//! tunnels, or at random if suites are mixed. If many SAs need more packets than a nearby cache holds, the
 //! packets share one payload: their cache footprint is not what is measured.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,23 +16,23 @@ use super::case::{Size, Suites};
 
 /// An IPv4 header and a UDP header.
 pub(super) const SMALLEST_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
-/// Jumbo frames and more; longer ones would need much memory and say little.
+/// Jumbo frames and more; longer ones would need much memory and add little.
 pub(super) const LARGEST_BYTES: usize = 16_000;
 /// Seed of the mix and of the payloads: every run has the same packets.
 pub(super) const SEED: u64 = 1;
-/// Packets of this many bytes in total share nothing: they fit into a second-level cache, where a NIC may
-/// have put them, and where those of an [inbound](super::measure) measurement are.
+/// Up to this many bytes in total, packets share no payload: they fit into a second-level cache, where a NIC
+/// may have put them, and where the packets of an [inbound](super::measure) measurement are.
 pub(super) const NEAR_BYTES: usize = 1 << 20;
 /// Packets up to this length never share a payload: copying in two parts would cost more than the caches
 /// gain.
 const WHOLE_BYTES: usize = 128;
-/// Packets at least, of one size, or as many as make [`NEAR_BYTES`] of it.
+/// Minimum number of packets of one size, limited to as many as fit into [`NEAR_BYTES`].
 const FLOWS: usize = 512;
-/// Packets of random sizes, and the sizes.
+/// Number and lengths of packets of random size.
 const RANDOM_PACKETS: usize = 1024;
 const RANDOM_BYTES: RangeInclusive<usize> = 46..=1420;
-/// The Internet mix: how many, of which length (IP packets in Ethernet frames of 60, 536 and 1360 bytes
-/// without their FCS).
+/// The Internet mix as (count, length): IP packets in Ethernet frames of 60, 536 and 1360 bytes without their
+/// FCS.
 const MIX: [(usize, usize); 3] = [(600, 60 - 14), (230, 536 - 14), (150, 1360 - 14)];
 
 /// Bytes that are the same in every run.
@@ -52,7 +52,7 @@ impl Size {
         }
     }
 
-    /// The lengths of the packets, in their order, at least as many as SAs.
+    /// The lengths of the packets, in order, at least as many as SAs.
     fn lengths(self, sas: u32) -> Vec<usize> {
         let sas = sas as usize;
         match self {
@@ -72,13 +72,13 @@ impl Size {
     }
 }
 
-/// The host behind the peer that tunnel `number` leads to.
+/// The host that tunnel `number` leads to, behind the peer.
 pub(super) fn destination(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0xAC10_0000 + number))
 }
 
-/// The tunnel of each packet: round-robin, or any tunnel if suites are mixed, since round-robin would give
-/// every suite a fixed place in each batch.
+/// The tunnel of each packet: round-robin, or random if suites are mixed, since round-robin would give every
+/// suite a fixed position in each batch.
 fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
     let mut draw = Rng::with_seed(SEED + 1);
     (0..).map(move |number| match suites {
@@ -87,7 +87,7 @@ fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Inner packets.
+/// Builds the inner packets.
 pub(super) fn packets(suites: Suites, size: Size, sas: u32) -> Result<Packets, ParseError> {
     let payload = bytes(SEED, size.longest_bytes() - SMALLEST_BYTES);
     let lengths = size.lengths(sas);
@@ -143,7 +143,7 @@ mod tests {
         packets(suites, size, sas).unwrap().iter().map(|(head, tail)| [head, tail].concat()).collect()
     }
 
-    /// How many packets each tunnel's host gets.
+    /// Number of packets per tunnel, by the tunnel's host.
     fn shares(packets: &[Vec<u8>]) -> HashMap<IpAddr, usize> {
         let mut shares = HashMap::new();
         for packet in packets {

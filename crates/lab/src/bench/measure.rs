@@ -15,22 +15,22 @@ use super::judge;
 use super::load::{NEAR_BYTES, packets};
 use super::subject::{Run, Subject};
 
-/// One packet in this many of a measured run is kept for the judge. A prime, so that it is at every index of
-/// a batch in turn.
+/// One packet in this many of a measured run is kept for the judge. A prime, so that the kept packets cycle
+/// through every index of a batch.
 const SAMPLE_INTERVAL: usize = 509;
-/// Only the newest of those are kept.
+/// Only this many kept packets are held, the newest.
 const SAMPLES: usize = 64;
-/// Sealed packets that an inbound measurement uses before it starts over: the same packets as outbound, all
-/// of them several times where that is no more bytes than [`NEAR_BYTES`] and no more packets than this.
+/// Sealed packets that an inbound measurement uses before it starts over: the outbound packets, repeated as
+/// often as stays within this number and within [`NEAR_BYTES`]; many SAs need more.
 const RING_PACKETS: usize = 4096;
 /// Minimum packets of each SA in the ring, unless they would take more than [`RING_MOST_BYTES`].
 const RING_PACKETS_PER_SA: usize = 4;
-/// Many SAs need many packets, and those of a ring share no bytes.
+/// Upper limit of the ring: many SAs need many packets, and sealed packets share no bytes.
 const RING_MOST_BYTES: usize = 512 << 20;
-/// What ESP adds to a packet, and what it takes to know where the packet is, at most.
+/// Maximum bytes that ESP adds to a packet, bookkeeping included.
 const SEALED_EXTRA_BYTES: usize = 112;
-/// Bytes of packets that are kept for the judge before and after a measured run, and that the floor is
-/// measured with.
+/// Bytes of packets kept for the judge before and after a measured run, and bytes of packets for measuring
+/// the floor.
 const KEPT_BYTES: usize = 16 << 20;
 const FLOOR_BYTES: usize = 64 << 20;
 /// Warm-up time before a measurement, for caches and predictors.
@@ -41,7 +41,7 @@ const WARM_UP: Duration = Duration::from_millis(2);
 pub(super) struct Sample {
     pub(super) run: Run,
     pub(super) floor_cycles_per_packet: f64,
-    /// Packets that the judge has looked at.
+    /// Packets that the judge has checked.
     pub(super) judged: u64,
 }
 
@@ -65,8 +65,8 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     }
 }
 
-/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` of `feed`,
-/// as far as the recorder keeps them.
+/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` packets of
+/// `feed`, at most [`FLOOR_BYTES`] of them.
 fn floor(
     case: &Case,
     engines: &mut Engines,
@@ -99,24 +99,25 @@ fn outbound(
     sealed.extend(capture(case, &mut subject, originals.len())?);
     subject.settle()?;
     subject.check_books()?;
-    // The judge has as many tunnels.
+    // The judge has as many tunnels, so free the memory first.
     drop(subject);
     let judged = sealed.len() as u64;
     judge::accept(case, judge, sealed, originals)?;
     Ok((run, judged))
 }
 
-/// Packets of as many as `count` more: all of them, or as many as are kept, from all over.
+/// Sends `count` more packets and returns them: all, or a sample spread over them if they exceed
+/// [`KEPT_BYTES`].
 fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u8>>, Wrong> {
     let most = count.min(KEPT_BYTES / (case.size.longest_bytes() + SEALED_EXTRA_BYTES));
     let interval = count.div_ceil(most.max(1));
-    // Not the same tunnels again and again.
+    // An odd interval does not sample the same tunnels repeatedly.
     subject.sink.keep(if interval > 1 { interval | 1 } else { 1 }, most);
     subject.advance(count)?;
     Ok(subject.sink.take())
 }
 
-/// How many packets an inbound measurement has before it starts over: whole rounds of the originals.
+/// Number of packets in an inbound measurement's ring: whole rounds of the originals.
 fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
     let round = originals.len();
     let near = NEAR_BYTES / (originals.bytes() + SEALED_EXTRA_BYTES * round);
@@ -125,7 +126,8 @@ fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
     round * rounds.min(most).max(1)
 }
 
-/// The most SAs that an inbound measurement can have with packets of `size`, if each has one in the ring.
+/// The most SAs that an inbound measurement can have with packets of `size`, with one packet each in the
+/// ring.
 pub(super) fn most_sas_inbound(size: Size) -> usize {
     RING_MOST_BYTES / (size.longest_bytes() + SEALED_EXTRA_BYTES)
 }
@@ -151,7 +153,7 @@ fn inbound(
     // The stage clock measures one turn in several, and a slow engine makes only a few in that time.
     while total.stages.batches == 0 || total.elapsed < duration {
         if left == 0 {
-            // Replay windows accept each packet once; reinstalling the tunnels is not part of a packet's
+            // Replay windows accept each packet once. Reinstalling the tunnels is not part of a packet's
             // cost.
             subject.reinstall(case)?;
             left = count;
@@ -186,7 +188,7 @@ mod tests {
     use crate::bench::load::LARGEST_BYTES;
     use testudo_crypto::Suite;
 
-    /// The originals of such a case, and its ring.
+    /// The number of originals for `size` and `sas`, and of packets in their ring.
     fn ring(size: Size, sas: u32) -> (usize, usize) {
         let suites = Suites::One(Suite::Aes128Gcm16);
         let originals = packets(suites, size, sas).unwrap();

@@ -1,4 +1,4 @@
-//! The command line of `testudo bench`, and the cases that it asks for.
+//! The command line of `testudo bench`, and the cases that it selects.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,18 +12,17 @@ use super::load::SEED;
 use super::measure::most_sas_inbound;
 use super::report::Series;
 
-/// What a visit to a case takes besides the measurement: tunnels, packets, judge.
+/// Overhead per measurement of a case: tunnels, packets, judge.
 const AROUND_A_VISIT: Duration = Duration::from_millis(15);
 
-/// A measurement that had the processor for less of its time says more about the machine's other work than
-/// about Testudo.
+/// Below this processor share, a measurement says more about the machine's other work than about Testudo.
 const QUIET_SHARE: f64 = 0.97;
 
-/// What `testudo bench` can be told.
+/// Options of `testudo bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchOptions {
-    /// Suites, each for itself; or mixed: tunnels take turns over all suites, and packets come from any
-    /// tunnel [default: each]
+    /// Suites, each measured separately; or mixed: tunnels are assigned all suites in turn, and packets come
+    /// from any tunnel [default: each]
     #[arg(long, value_delimiter = ',', value_name = "SUITE,…")]
     pub suites: Vec<Suites>,
 
@@ -36,7 +35,7 @@ pub struct BenchOptions {
     )]
     pub sizes: Vec<Size>,
 
-    /// Ways through the gateway
+    /// Directions through the gateway
     #[arg(
         long,
         value_enum,
@@ -50,13 +49,13 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "NUMBER,…", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: Vec<u32>,
 
-    /// How jobs are arranged for engines that work on several at once. With `--suites mixed --sas 60 --sizes
+    /// Order of jobs for engines that work on several at once. With `--suites mixed --sas 60 --sizes
     /// random,imix --formation none,suite,length` this is figure 9 of paper 002 (packet scheduling): none, by
-    /// algorithm, by algorithm and length. A gateway arranges by length
+    /// algorithm, by algorithm and length. A gateway orders by length
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ORDER,…", default_value = "length")]
     pub formation: Vec<Order>,
 
-    /// Policies in all: those beyond the tunnels' own stand before these, and are for other networks
+    /// Total number of policies: those beyond the tunnels' own precede them and are for other networks
     /// [default: one for each SA, and never fewer]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub policies: Option<u32>,
@@ -65,11 +64,11 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub engines: Vec<String>,
 
-    /// How ESP travels
+    /// Encapsulation of ESP
     #[arg(long, value_enum, default_value = "esp")]
     pub encapsulation: Carrier,
 
-    /// Measurements of each case, which take turns
+    /// Measurements of each case; cases are measured in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
 
@@ -81,12 +80,12 @@ pub struct BenchOptions {
     #[arg(long)]
     pub json: bool,
 
-    /// Draw throughput over packet size to a file, too
+    /// Also draw throughput over packet size to a file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
-/// `items`, each once, in their order.
+/// `items` without duplicates, in order.
 fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
     for item in items {
@@ -98,7 +97,7 @@ fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
 }
 
 impl BenchOptions {
-    /// The cases, in the order of the table, and what to say about those that no engine can do.
+    /// The cases, in table order, and a message for each that no engine can do.
     pub(super) fn cases(&self, engines: &Engines) -> Result<(Vec<Case>, Vec<String>), BenchError> {
         self.check_memory()?;
         self.check_mixture()?;
@@ -122,7 +121,7 @@ impl BenchOptions {
         Ok((cases, refused))
     }
 
-    /// All that was asked for, for as many engines.
+    /// All combinations of the options, for this many engines, before unsupported ones are removed.
     fn cells(&self, engines: usize) -> Vec<(usize, Case)> {
         let each = || Suite::ALL.iter().map(|&suite| Suites::One(suite)).collect();
         let suites = if self.suites.is_empty() { each() } else { distinct(&self.suites) };
@@ -180,7 +179,7 @@ impl BenchOptions {
         self.expected_visit().saturating_mul(visits)
     }
 
-    /// What is going to be measured.
+    /// Announces what will be measured.
     pub(super) fn announcement(&self, cases: &[Case], engines: &Engines) -> String {
         let mut text = format!(
             "The data path in memory: receive with a copy, ESP in tunnel mode ({}), transmit that discards; one worker.\n\
@@ -191,15 +190,15 @@ impl BenchOptions {
             self.milliseconds,
             self.expected(cases.len()).as_secs().max(1),
         );
-        for (place, engine) in engines.available.iter().enumerate() {
-            if cases.iter().any(|case| case.engine == place) {
+        for (index, engine) in engines.available.iter().enumerate() {
+            if cases.iter().any(|case| case.engine == index) {
                 text += &format!("  {}: {}\n", engine.name(), engine.instance.description());
             }
         }
         text
     }
 
-    /// What the columns of the table mean, and why its figures can be believed.
+    /// Explains the columns of the table, and why its figures can be trusted.
     pub(super) fn legend(&self, series: &[Series]) -> String {
         let judged: u64 = series.iter().flat_map(|series| &series.samples).map(|sample| sample.judged).sum();
         let mut text = format!(

@@ -43,19 +43,19 @@ impl Series {
         self.spread(|sample| sample.floor_cycles_per_packet)
     }
 
-    /// How many times the floor a packet costs: the median of the ratios within each repetition.
+    /// Cost of a packet as a multiple of the floor: the median of the ratios within each repetition.
     fn times_the_floor(&self) -> Spread {
         self.spread(|sample| {
             sample.run.ticks as f64 / sample.run.packets as f64 / sample.floor_cycles_per_packet
         })
     }
 
-    /// Share of the measured time in which the measurement had the processor, of 1.
+    /// Share of the measured time in which the measurement had the processor, 0 to 1.
     pub(super) fn processor_share(&self) -> Spread {
         self.spread(|sample| (sample.run.running.as_secs_f64() / sample.run.elapsed.as_secs_f64()).min(1.0))
     }
 
-    /// Share of the measured cycles that went into `stage`, of 1; and these cycles per packet.
+    /// Share of the measured cycles spent in `stage`, 0 to 1; and those cycles per packet.
     fn stage(&self, stage: Stage) -> (f64, f64) {
         let sum = |figure: &dyn Fn(&Sample) -> u64| self.samples.iter().map(figure).sum::<u64>() as f64;
         let ticks = sum(&|sample| sample.run.stages.of(stage));
@@ -107,7 +107,7 @@ impl Series {
         Value::Object(object)
     }
 
-    /// What the rows of a group have in common.
+    /// The heading of a group: what its rows have in common.
     fn group(&self, has_orders: bool) -> String {
         let Case { suites, way, carrier, order, .. } = self.case;
         let (suites, way, sas, carrier) = (suites.name(), way.name(), self.case.scale(), carrier.name());
@@ -133,7 +133,7 @@ impl Series {
     }
 }
 
-/// Three digits that mean something.
+/// About three significant digits, at most two decimals.
 fn figure(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
@@ -153,7 +153,7 @@ fn short_name(stage: Stage) -> &'static str {
     }
 }
 
-/// A row a case, in groups of what only differs in size.
+/// One row per case; rows that differ only in size form a group.
 pub(super) fn table(series: &[Series]) -> String {
     let heads = ["bytes", "Mpps", "spread", "Gbit/s", "cycles", "/byte", "floor", "×floor"];
     let heads = heads.into_iter().chain(Stage::ALL.map(short_name));

@@ -1,4 +1,4 @@
-//! A gateway in memory that is measured: a worker with tunnels between a source port and a sink port.
+//! The gateway under measurement: a worker with tunnels between a source port and a sink port, in memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use super::tunnels::{self, OVERHEAD_BYTES, Supply};
 
 /// Buffers of the pool: more than are ever in flight, unless an engine is asynchronous.
 const BUFFERS: usize = 4096;
-/// Buffers are at least this long, as for an Internet MTU.
+/// Minimum length of buffers, as for an Internet MTU.
 const BUFFER_BYTES: usize = 2048;
 /// Turns between two checks of the clock that ends a measurement.
 const TURNS: usize = 8;
-/// Turns in a row without a packet after which none will come.
+/// After this many turns in a row without a packet, none is expected any more.
 const QUIET_TURNS: u32 = 100_000;
 
-/// What was measured.
+/// The totals of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Run {
     pub(super) packets: u64,
@@ -30,22 +30,22 @@ pub(super) struct Run {
     pub(super) bytes: u64,
     pub(super) ticks: u64,
     pub(super) elapsed: Duration,
-    /// Time that this thread had a processor.
+    /// Time in which this thread had a processor.
     pub(super) running: Duration,
     pub(super) stages: StageTimes,
 }
 
-/// A gateway whose packets go one way.
+/// A gateway whose packets all go in one direction.
 pub(super) struct Subject {
     worker: Worker,
     supply: Supply,
     clock: SystemClock,
     way: Way,
-    /// What the last port is given.
+    /// The packets that the sink port was given.
     pub(super) sink: SinkHandle,
 }
 
-/// A moment's readings.
+/// A snapshot of counters and clocks.
 struct Reading {
     received: PortCounters,
     sent: PortCounters,
@@ -63,8 +63,8 @@ fn running() -> Duration {
 }
 
 impl Subject {
-    /// A gateway on the side of `case` where packets go `way`, taking them from `feed`. It has no fallback
-    /// engine: `engine` does all of its work.
+    /// A gateway at the end of the tunnels where packets go `way`, taking them from `feed`. It has no
+    /// fallback engine: `engine` does all of its work.
     pub(super) fn new(case: &Case, way: Way, engine: Box<dyn Engine>, feed: LoopPort) -> Result<Self, Wrong> {
         let (sink_port, sink) = SinkPort::new("sink");
         let ports = match way {
@@ -101,7 +101,7 @@ impl Subject {
         Reading { received, sent, stages: self.stages(), running, at: Instant::now(), ticks: ticks() }
     }
 
-    /// The clock is read for each turn, as `testudo run` does.
+    /// Reads the clock for each turn, as `testudo run` does.
     fn turn(&mut self) -> Result<usize, Wrong> {
         let now = self.clock.now();
         let moved = self.worker.turn(now).map_err(|e| e.to_string())?;
@@ -109,7 +109,7 @@ impl Subject {
         Ok(moved)
     }
 
-    /// Turns until `packets` more have come out.
+    /// Runs turns until `packets` more have come out.
     pub(super) fn advance(&mut self, packets: usize) -> Result<(), Wrong> {
         let goal = self.ports().1.tx_packets + packets as u64;
         let mut quiet = 0;
@@ -123,13 +123,13 @@ impl Subject {
         Ok(())
     }
 
-    /// Turns until there is nothing left to take, whatever happens to the packets.
+    /// Runs turns until there is nothing left to receive, whatever happens to the packets.
     pub(super) fn exhaust(&mut self) -> Result<(), Wrong> {
         while self.turn()? > 0 {}
         Ok(())
     }
 
-    /// Turns for a while, and longer if the stage clock has measured no turn yet; returns the difference.
+    /// Runs turns for `duration`, longer if the stage clock has measured no turn yet; returns the difference.
     pub(super) fn run_for(&mut self, duration: Duration) -> Result<Run, Wrong> {
         let before = self.read();
         while before.at.elapsed() < duration {
@@ -163,7 +163,7 @@ impl Subject {
         Run { packets, bytes, ticks, elapsed, running, stages: now.stages.since(&before.stages) }
     }
 
-    /// Takes nothing more, and drains what is in flight.
+    /// Stops receiving and drains what is in flight.
     pub(super) fn settle(&mut self) -> Result<(), Wrong> {
         self.worker.drain();
         let mut quiet = 0;
@@ -176,13 +176,13 @@ impl Subject {
         Ok(())
     }
 
-    /// New sequence numbers and replay windows, as after rekeying.
+    /// Starts with new sequence numbers and replay windows, as after rekeying.
     pub(super) fn reinstall(&mut self, case: &Case) -> Result<(), Wrong> {
         self.supply = tunnels::reinstall(&mut self.worker, case, self.way)?;
         Ok(())
     }
 
-    /// Every packet that went in must have come out.
+    /// Checks that every packet that went in has come out.
     pub(super) fn check_books(&self) -> Result<(), Wrong> {
         let (received, sent) = self.ports();
         let pool = self.worker.pool();

@@ -1,4 +1,4 @@
-//! The tunnels of a measurement, seen from either side.
+//! The tunnels of a measurement, for both ends.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use super::case::{Case, Way};
 use super::error::Wrong;
 use super::load::{bytes, destination};
 
-/// The replay window of `testudo run`, if its configuration says nothing else.
+/// The default replay window of `testudo run`.
 const REPLAY_WINDOW: u32 = 4096;
-/// Outer headers, ESP header, IV, padding, trailer and ICV of any suite, and something more.
+/// Outer headers, ESP header, IV, padding, trailer and ICV of any suite, and some spare.
 pub(super) const OVERHEAD_BYTES: usize = 256;
 
 fn prefix(address: IpAddr, length: u8) -> Result<Prefix, Wrong> {
     Prefix::new(address, length).map_err(|e| e.to_string())
 }
 
-/// Tunnel `number` carries 10.0.0.0/8 to a host of its own.
+/// Tunnel `number` carries traffic from 10.0.0.0/8 to a host of its own.
 fn selector(number: u32, side: Way) -> Result<Selector, Wrong> {
     between(prefix(destination(number), 32)?, side)
 }
 
-/// From 10.0.0.0/8 to `there`, or seen from there.
+/// The traffic from 10.0.0.0/8 to `there`, seen from either side.
 fn between(there: Prefix, side: Way) -> Result<Selector, Wrong> {
     let here = prefix(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8)?;
     Ok(match side {
@@ -45,7 +45,7 @@ fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
 }
 
 fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
-    // A suite without a salt has none to put here.
+    // A suite without a salt leaves it zero.
     let salt = key.salt().try_into().unwrap_or_default();
     SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
 }
@@ -68,7 +68,7 @@ impl Supply {
         lease
     }
 
-    /// Grants another block to each SA that has asked for one.
+    /// Grants another block to each SA that has requested one.
     #[inline]
     pub(super) fn serve(&mut self, now: Moment) {
         if self.is_asked.load(Ordering::Relaxed) {
@@ -80,7 +80,7 @@ impl Supply {
     }
 }
 
-/// Tunnel `number` on the side whose packets go `side`: outbound from here, or inbound to here.
+/// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.
 fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<TunnelInstall, Wrong> {
     let (there, back) = (0x10_0000 + 2 * number, 0x10_0001 + 2 * number);
     let ends = [Ipv4Addr::new(1, 1, 1, 1), Ipv4Addr::new(2, 2, 2, 2)].map(IpAddr::V4);
@@ -110,20 +110,20 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
 }
 
-/// A network that no tunnel leads to: most are hosts beside the tunnels' own, some are longer and shorter
+/// A network that no tunnel leads to: most are hosts next to the tunnels' own, some are longer and shorter
 /// prefixes.
 fn other_network(number: u32) -> Result<Prefix, Wrong> {
-    let (round, place) = (number / 8, number % 8);
-    let (first, length) = match place {
-        0..5 => (u32::from(Ipv4Addr::new(172, 24, 0, 0)) + 5 * round + place, 32),
-        5..7 => (u32::from(Ipv4Addr::new(11, 0, 0, 0)) + ((2 * round + place - 5) << 8), 24),
+    let (round, column) = (number / 8, number % 8);
+    let (first, length) = match column {
+        0..5 => (u32::from(Ipv4Addr::new(172, 24, 0, 0)) + 5 * round + column, 32),
+        5..7 => (u32::from(Ipv4Addr::new(11, 0, 0, 0)) + ((2 * round + column - 5) << 8), 24),
         _ => (u32::from(Ipv4Addr::new(20, 0, 0, 0)) + (round << 16), 16),
     };
     prefix(IpAddr::V4(Ipv4Addr::from_bits(first)), length)
 }
 
-/// All policies of `case`, in their order: those for other networks, which protect and discard in turn, and
-/// then each tunnel's.
+/// All policies of `case`, in order: those for other networks, alternately protect and discard, then each
+/// tunnel's own.
 fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
     let others = (0..case.policies.saturating_sub(case.sas)).map(|number| {
         let selector = between(other_network(number)?, side)?;
@@ -145,7 +145,7 @@ pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<Sup
     apply(worker, case, side, Update { policies: Some(policies), ..Update::default() })
 }
 
-/// Removes the tunnels and installs them anew, with sequence numbers from 1 and empty replay windows.
+/// Removes the tunnels and reinstalls them, with sequence numbers from 1 and empty replay windows.
 pub(super) fn reinstall(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
     let remove = (0..case.sas).map(TunnelIndex).collect();
     apply(worker, case, side, Update { remove, ..Update::default() })
@@ -192,7 +192,7 @@ mod tests {
             let own = Verdict::Policy(Action::Protect(TunnelIndex(number)));
             assert_eq!(spd.verdict(&flow(number)), own);
         }
-        // Nor do they reach the hosts of as many tunnels as there can be.
+        // Nor do they match the hosts of the maximum number of tunnels.
         assert!((0..100_000).all(|number| others.verdict(&flow(number)) == Verdict::NoPolicy));
     }
 }
