@@ -6,7 +6,7 @@ use crate::out::outln;
 use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers};
 
-/// Tells all errors of a configuration and its keys.
+/// Reports all errors of a configuration and its keys.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var(name).ok();
     match Configuration::load(&args.config, KnownAnswers::Allow, &environment) {
@@ -43,8 +43,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// The MTU of the interface that outer packets leave by, where the configuration names it and this host has
-/// it.
+/// The MTU of the outer interface, if the configuration names one and this host has it.
 fn link_mtu(configuration: &Configuration) -> Option<u32> {
     let interface = configuration.unprotected.interface.as_ref()?;
     let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("mtu")).ok()?;

@@ -171,7 +171,7 @@ pub struct ReplayArgs {
     pub json: bool,
 }
 
-/// Which gateway to ask.
+/// Which gateway to query.
 #[derive(Debug, Args)]
 pub struct QueryArgs {
     /// Configuration file of the gateway, which names its control socket

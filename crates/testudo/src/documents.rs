@@ -14,7 +14,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
 
 /// Writes testudo.1 and a page for each verb.
 pub fn man_pages(args: &ManArgs) -> Result<(), Failure> {
-    // Unlike all else that the program writes, these are for everybody.
+    // Unlike the other files that the program writes, these are for everybody to read.
     rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     let error = |e: std::io::Error| Failure::new(Kind::Other, format!("{}: {e}", args.directory.display()));
     std::fs::create_dir_all(&args.directory).map_err(error)?;

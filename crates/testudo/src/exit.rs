@@ -1,9 +1,9 @@
-//! How the program ends: one clear line, and an exit code that scripts can tell apart.
+//! How the program ends: a one-line message, and an exit code that scripts can distinguish.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// What kind of thing went wrong: the exit code.
+/// The kind of failure, which determines the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -29,7 +29,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of this kind, told in one line (or several, where each tells of another error).
+    /// A failure of this kind, with a message of one line, or of one line per error.
     pub fn new(kind: Kind, message: impl Display) -> Self {
         Self { kind, message: message.to_string() }
     }
@@ -39,7 +39,7 @@ impl Failure {
         Self { kind, message: String::new() }
     }
 
-    /// Tells the user, and gives the exit code.
+    /// Prints the message and returns the exit code.
     pub fn report(self) -> ExitCode {
         if !self.message.is_empty() {
             eprintln!("testudo: {}", self.message);
@@ -48,7 +48,7 @@ impl Failure {
     }
 }
 
-/// Makes a failure of any error.
+/// Makes a failure from any error.
 pub fn failure<E: Display>(kind: Kind) -> impl Fn(E) -> Failure {
     move |error| Failure::new(kind, error)
 }

@@ -1,5 +1,4 @@
-//! `testudo firewall`: the host's rules and routes that follow from a configuration, printed, put in force,
-//! or taken away.
+//! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration.
 
 use crate::cli::FirewallArgs;
 use crate::exit::{Failure, Kind};
@@ -11,7 +10,7 @@ use std::process::{Command, Stdio};
 use testudo_control::config::Network;
 use testudo_control::firewall::{FallbackRoutes, Firewall};
 
-/// Prints the rules, or has `nft` and `ip` change those of the host.
+/// Prints the rules, or applies or removes them with `nft` and `ip`.
 pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
     let configuration = init::parse(&args.config)?;
     let firewall = Firewall::of(&configuration).map_err(|e| Failure::new(Kind::Configuration, e))?;
@@ -59,7 +58,7 @@ const NFT: Tool = Tool { name: "nft", package: "nftables" };
 const IP: Tool = Tool { name: "ip", package: "iproute2" };
 const VERSIONS: [(bool, &str); 2] = [(false, "-4"), (true, "-6")];
 
-/// Rules first: they alone keep protected networks from leaving in clear.
+/// Rules first: they alone suffice to keep protected networks from leaving in clear.
 fn apply(firewall: &Firewall) -> Result<(), Failure> {
     NFT.run(&["-f", "-"], &firewall.to_string())?;
     let routes = firewall.routes();
@@ -73,7 +72,7 @@ fn apply(firewall: &Firewall) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes what [`apply`] has made, for this configuration or for an earlier one with the same interface.
+/// Removes what [`apply`] has added, for this configuration or for an earlier one with the same interface.
 fn remove(firewall: &Firewall) -> Result<(), Failure> {
     NFT.run(&["-f", "-"], &firewall.removal())?;
     for (ipv6, version) in VERSIONS {
@@ -88,7 +87,7 @@ fn batch(version: &str, commands: &str) -> Result<(), Failure> {
     if commands.is_empty() { Ok(()) } else { IP.run(&[version, "-batch", "-"], commands).map(drop) }
 }
 
-/// The fallback routes that the host has for this gateway.
+/// The host's fallback routes of this gateway.
 fn present(routes: &FallbackRoutes, version: &str) -> Result<Vec<Network>, Failure> {
     let selection = routes.selection();
     let words = [version, "route", "show", "type", "unreachable"];
@@ -114,13 +113,13 @@ struct Tool {
 }
 
 impl Tool {
-    /// Runs it with `input` and returns what it printed.
+    /// Runs the program with `input` and returns what it printed.
     fn run(self, words: &[&str], input: &str) -> Result<String, Failure> {
         let refused =
             |said: &str| Failure::new(Kind::Port, format!("{} {}: {said}", self.name, words.join(" ")));
         let mut child = self.start(words)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that has ended early says why, and its exit status counts.
+            // A write fails if the program has already exited; its message and exit status count then.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output().map_err(|e| refused(&e.to_string()))?;
@@ -134,7 +133,7 @@ impl Tool {
         Err(refused(&format!("{}{help}", first.trim())))
     }
 
-    /// Starts it, also where the search path of a user lacks the administrator's folder.
+    /// Starts the program, even if the user's PATH lacks /usr/sbin.
     fn start(self, words: &[&str]) -> Result<std::process::Child, Failure> {
         let start = |program: &str| {
             let mut command = Command::new(program);

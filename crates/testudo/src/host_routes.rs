@@ -1,17 +1,17 @@
-//! The host's routes into the tunnels: one to the remote network of each selector.
+//! The host's routes into the tunnels: one to each selector's remote network.
 
 use testudo_control::Configuration;
 use testudo_control::firewall::routed;
 use testudo_port_tun::configure::{Prefix, add_route, remove_route};
 
-/// The routes that a configuration wants; none if it wants no routes.
+/// The routes of a configuration; none if it turns them off.
 pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
     let networks = routed(configuration).into_iter();
     networks.map(|network| Prefix::new(network.address(), network.length())).collect()
 }
 
-/// Makes the routes those of the new configuration; the first failure is told, the other routes are made all
-/// the same.
+/// Replaces the routes of the old configuration by those of the new one. After a failure the other routes are
+/// still changed; the first error is returned.
 pub fn change(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let interface = &new.protected.name;
     let (before, after) = (wanted(old), wanted(new));

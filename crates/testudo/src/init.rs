@@ -15,7 +15,7 @@ pub fn parse(path: &Path) -> Result<Configuration, Failure> {
     Configuration::parse(&text, &path.to_string_lossy()).map_err(|e| wrong(&e))
 }
 
-/// Creates the durable store, once, and says for which keys.
+/// Creates the durable store and prints the fingerprints of the keys that it is for.
 pub fn init(args: &InitArgs) -> Result<(), Failure> {
     let configuration = parse(&args.config)?;
     let environment = |name: &str| std::env::var(name).ok();
@@ -53,7 +53,8 @@ fn create(state: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Names of keys, by which two files with the same key can be told; nobody can work back from one to its key.
+/// Prints fingerprints, which show whether two files hold the same key. A key cannot be computed from its
+/// fingerprint.
 fn show_keys(loaded: &Loaded) {
     for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
         let (outbound, inbound) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));

@@ -1,4 +1,4 @@
-//! Keeps the TUN interface as the configuration wants it while the gateway runs.
+//! Watches the TUN interface while the gateway runs, and restores its addresses and routes.
 
 use crate::exit::{Failure, Kind, failure};
 use crate::host_routes;
@@ -13,8 +13,9 @@ pub fn addresses(configuration: &Configuration) -> Vec<Prefix> {
     wanted.map(|a| Prefix::new(a.address, a.prefix_length)).collect()
 }
 
-/// Tells when somebody takes the interface down, and gives it back its addresses and routes when it comes up
-/// again. To be called with the configuration that is in force, often enough that nobody waits for it.
+/// Returns a function that logs when the interface is taken down, and restores its addresses and routes when
+/// it comes up again. The caller passes the configuration in force, and calls often enough that nobody waits
+/// for it.
 pub fn keeper(configuration: &Configuration) -> Result<InterfaceKeeper, Failure> {
     let watch = LinkWatch::open(&configuration.protected.name).map_err(failure(Kind::Port))?;
     let mut watch = Some(watch);

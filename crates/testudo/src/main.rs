@@ -1,8 +1,8 @@
 //! Testudo, a VPN gateway in software: one program, many verbs.
 //!
-//! This crate is where everything is put together: it opens the ports and engines that a configuration asks
-//! for and hands them to the control plane. A new engine or port is a new folder under `crates/engines` or
-//! `crates/ports` and a line in `engines.rs` or `ports.rs`.
+//! This crate assembles the program: it opens the ports and engines that a configuration names and hands them
+//! to the control plane. A new engine or port is a new folder under `crates/engines` or `crates/ports` and a
+//! line in `engines.rs` or `ports.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ use clap::Parser;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
 
-/// Verbs that load keys leave no core dump.
+/// Disables core dumps for verbs that load keys.
 fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
     match verb {
         Verb::Run(_) | Verb::Check(_) | Verb::Replay(_) => {
@@ -38,7 +38,7 @@ fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
 }
 
 fn main() -> ExitCode {
-    // What we create (control socket, state, key files) is for us alone.
+    // Files and sockets that the program creates (control socket, state, key files) are for its user alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let cli = Cli::parse();
     if let Err(failure) = protect_keys(&cli.verb) {

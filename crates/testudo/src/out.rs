@@ -1,10 +1,9 @@
-//! Standard output, which may be a pipe that nobody reads any more: `testudo sa list | head -1` is no
-//! failure.
+//! Standard output, which may be a pipe that was closed: `testudo sa list | head -1` is no failure.
 
 use std::io::{ErrorKind, Write};
 
-/// Writes text to standard output. Ends the program quietly where the reader has gone, and with a word where
-/// the disk is full.
+/// Writes text to standard output. If the reader has closed the pipe, the program ends quietly; other errors,
+/// such as a full disk, are printed.
 pub fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -16,7 +15,7 @@ pub fn write(text: &str) {
     }
 }
 
-/// `println!`, by way of [`write()`].
+/// `println!` through [`write()`].
 macro_rules! outln {
     () => { $crate::out::write("\n") };
     ($($arg:tt)*) => { $crate::out::write(&format!("{}\n", format_args!($($arg)*))) };

@@ -1,4 +1,4 @@
-//! Opens the ports that a configuration asks for.
+//! Opens the ports of a configuration.
 
 use crate::exit::{Failure, Kind, failure};
 use crate::{host_routes, interface};
@@ -10,16 +10,15 @@ use testudo_packet::Pool;
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
 use testudo_port_tun::{TunConfig, TunPort};
 
-/// The longest packet that either port may carry, in bytes: what a pool's buffers must hold. Whatever the MTU
-/// of the link, a peer may fragment after it has encrypted (RFC 4303 3.3.4), as Linux does with its own long
-/// datagrams, and our kernel puts the fragments together again before we see them. Room that no packet ever
-/// fills takes no memory.
+/// The longest packet, in bytes, that a buffer of the pool must hold. Whatever the link's MTU, a peer may
+/// fragment after encryption (RFC 4303 3.3.4), as Linux does with long datagrams, and our kernel reassembles
+/// the fragments before we receive them. Buffer space that no packet ever fills takes no memory.
 pub fn packet_bytes(configuration: &Configuration) -> usize {
     const LONGEST: usize = 65_535;
     usize::from(configuration.unprotected.mtu.max(configuration.protected.mtu)).max(LONGEST)
 }
 
-/// The pool that a configuration asks for.
+/// The pool of a configuration.
 pub fn pool(configuration: &Configuration) -> Pool {
     Pool::new(configuration.gateway.buffers, packet_bytes(configuration))
 }

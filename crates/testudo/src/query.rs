@@ -1,4 +1,4 @@
-//! Verbs that ask a running gateway.
+//! Verbs that query a running gateway.
 
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
@@ -11,24 +11,24 @@ use testudo_control::service::api::ask;
 use testudo_control::service::daemon::control_path;
 use testudo_lab::table::{Table, grouped};
 
-/// Reserved by IANA: no policy has reason to name it.
+/// Reserved by IANA: no policy has a reason to name it.
 const UNNAMED_PROTOCOL: u8 = 255;
 
-/// Where a gateway's control socket is unless somebody says otherwise.
+/// The control socket of a gateway if nothing else is given.
 const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
 
 /// The variable that names the control socket where the command line does not.
 const CONTROL_VARIABLE: &str = "TESTUDO_CONTROL";
 
-/// The gateway that is asked.
+/// The gateway to query.
 pub struct Asked {
     socket: PathBuf,
-    /// Whether nobody has said which gateway it is.
+    /// Whether the user named no gateway.
     is_default: bool,
 }
 
 impl Asked {
-    /// The gateway that the command line names, else the environment, else the one of the systemd unit.
+    /// The gateway named by the command line, else by the environment, else that of the systemd unit.
     pub fn find(args: &QueryArgs) -> Result<Self, Failure> {
         Self::choose(args, std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty()))
     }
@@ -53,7 +53,7 @@ impl Asked {
         Ok(Self { socket: socket.unwrap_or_else(|| DEFAULT_CONTROL.into()), is_default })
     }
 
-    /// Its answer.
+    /// Sends a request and returns the answer.
     pub fn ask(&self, request: &Value) -> Result<Value, Failure> {
         ask(&self.socket, request).map_err(|error| {
             let hint = "; a gateway elsewhere is named by its CONFIG, --control or $TESTUDO_CONTROL";
@@ -62,12 +62,12 @@ impl Asked {
     }
 }
 
-/// Whether two paths lead to the same file, as far as that can be told.
+/// Whether two paths lead to the same file, as far as can be determined.
 fn is_same(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Asks, and prints the answer: as it is with `--json`, else by `show`.
+/// Sends a request and prints the answer: unchanged with `--json`, else through `show`.
 fn query(args: &QueryArgs, request: &Value, show: fn(&Value)) -> Result<(), Failure> {
     let answer = Asked::find(args)?.ask(request)?;
     if args.json {

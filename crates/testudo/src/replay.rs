@@ -1,10 +1,10 @@
-//! `testudo replay`: the data path of `run`, between packet files.
+//! `testudo replay`: the data path of `run`, on packet files.
 //!
 //! Equal inputs give equal outputs: the clock is always zero, sequence numbers come from the configuration's
 //! known answers (or start at 1), and the two sides take turns.
 //!
-//! Inputs are opened before any output is: what cannot be read leaves the outputs of an earlier run as they
-//! are. A damaged input is read up to the damage; what came of it is kept, and the program fails.
+//! All inputs are opened before any output, so that an unreadable input leaves the outputs of an earlier run
+//! unchanged. A damaged input is read up to the damage; the output so far is kept, and the program fails.
 
 mod outputs;
 
@@ -27,8 +27,7 @@ use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
 use testudo_port_pcap::{Ending, PcapError, PcapPort, PcapReader};
 
-/// Turns in a row without a packet after which nothing more can happen: late engines return their jobs well
-/// within these.
+/// The replay ends after so many turns in a row without a packet; engines return late jobs well within these.
 const QUIET_TURNS: u32 = 1_000_000;
 
 /// Runs packet files through the data path.
@@ -59,7 +58,7 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     judge(&endings)
 }
 
-/// The packets that `replay` seals under keys in use must not get about: their numbers are not leased.
+/// Packets that `replay` encrypts under keys in use must stay secret: their sequence numbers are not leased.
 fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     let seals = args.rx.iter().any(|f| f.side == SideArg::Protected);
     if seals && loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_none()) {
@@ -75,7 +74,7 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
         .engine
         .as_ref()
         .map_or_else(|| loaded.configuration.gateway.engines.clone(), |e| vec![e.clone()]);
-    // Never by speed: a replay is to be the same again.
+    // Never by speed: every run of a replay must give the same result.
     let candidates = engines::candidates(&names);
     let (engines, reports) =
         choose_engines(&candidates, EngineOrder::AsNamed).map_err(failure(Kind::Engine))?;
@@ -107,7 +106,7 @@ fn run(worker: &mut Worker) -> Result<(), Failure> {
     worker.finish_ports().map_err(failure(Kind::Port))
 }
 
-/// The file, if any, that is given for a side.
+/// The file, if any, given for a side.
 fn file(side: SideArg, files: &[PortFile]) -> Result<Option<&PortFile>, Failure> {
     let mut given = files.iter().filter(|f| f.side == side);
     let first = given.next();
@@ -124,7 +123,7 @@ fn open_input(side: SideArg, args: &ReplayArgs) -> Result<Option<PcapReader>, Fa
     file(side, &args.rx)?.map(|f| PcapReader::open(&f.path)).transpose().map_err(failure(Kind::Port))
 }
 
-/// The outputs, in the order of the command line.
+/// The outputs, in command-line order.
 fn open_outputs(loaded: &Loaded, args: &ReplayArgs) -> Result<Vec<Output>, Failure> {
     let keys = loaded.configuration.tunnels.iter().flat_map(|t| [&t.outbound.key, &t.inbound.key]);
     let key_files = keys.filter_map(|key| match key {
@@ -155,7 +154,7 @@ fn ports(
     pair.map_err(failure(Kind::Port))
 }
 
-/// Tells what was odd about the inputs; a failure if one of them was damaged.
+/// Prints warnings about the inputs; fails if one of them was damaged.
 fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
     let endings: Vec<&Ending> = endings.iter().filter_map(|ending| ending.get()).collect();
     for note in endings.iter().flat_map(|ending| &ending.notes) {

@@ -12,7 +12,7 @@ use testudo_control::{Store, StoreError};
 use testudo_gateway::choose_engines;
 use tracing::level_filters::LevelFilter;
 
-/// Runs a gateway until it is told to end.
+/// Runs a gateway until it is stopped.
 pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = Configuration::load(&args.config, KnownAnswers::Refuse, &environment)
@@ -48,7 +48,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e))
 }
 
-/// A second line of defence: where it cannot be had, the first one must do.
+/// A second line of defence; where the kernel does not allow it, the gateway runs without.
 fn filter_system_calls() {
     if let Err(error) = system_calls::filter() {
         tracing::warn!("system calls are not filtered: {error}");
@@ -64,7 +64,7 @@ fn explain_store(error: &StoreError, args: &ConfigArgs) -> Failure {
     }
 }
 
-/// A disk may have room again: systemd is to try again, which it does not where the state is damaged.
+/// A full disk may be freed, so systemd should retry; it does not after damaged state.
 fn kind_of_store(error: &StoreError) -> Kind {
     if error.is_disk_full() { Kind::Other } else { Kind::State }
 }
@@ -74,7 +74,7 @@ fn kind_of(error: &DaemonError) -> Kind {
         DaemonError::Store(error) => kind_of_store(error),
         DaemonError::Bind(_) | DaemonError::Metrics(_) => Kind::Port,
         DaemonError::Tunnels(_) => Kind::Configuration,
-        // What failed while it ran may work again after a restart: not a fault of what was configured.
+        // A failure at run time may be gone after a restart: it is not a fault of the configuration.
         DaemonError::Serve(_)
         | DaemonError::System(_)
         | DaemonError::Worker(_)
@@ -82,7 +82,7 @@ fn kind_of(error: &DaemonError) -> Kind {
     }
 }
 
-/// Logs go to standard error: the journal of systemd adds the time, a terminal gets it from us.
+/// Logs go to standard error. systemd's journal adds the time; on a terminal the log does.
 fn start_log(level: LogLevel) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,

@@ -1,4 +1,4 @@
-//! What the program shows in tables.
+//! Tables on standard output.
 
 use serde_json::Value;
 use testudo_lab::table::{Table, grouped};

@@ -1,7 +1,7 @@
-//! `testudo top`: what a running gateway does now, and what keeps it from doing more.
+//! `testudo top`: what a running gateway does now, and what its bottleneck is.
 //!
-//! Everything is told from two readings of its status: rates are differences over the gateway's own time,
-//! cycles those of the stage clock.
+//! Everything is computed from two readings of its status: rates are differences over the gateway's own time,
+//! cycles are those of the stage clock.
 
 mod bottleneck;
 mod change;
@@ -30,7 +30,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     if is_live { live(&mut watch) } else { print(&mut watch, args) }
 }
 
-/// A gateway that is asked again and again.
+/// A gateway that is polled.
 struct Watch {
     gateway: Asked,
     interval: Duration,
@@ -43,12 +43,13 @@ fn ask_status(gateway: &Asked) -> Result<Reading, Failure> {
 }
 
 impl Watch {
-    /// Asks once more; what happened since the last time, unless this is the first one or another gateway
-    /// answers now.
+    /// Takes a reading. Returns the change since the last one, unless this is the first one or another
+    /// gateway answers now.
     fn read(&mut self) -> Result<Option<(Change, Reading)>, Failure> {
         let reading = ask_status(&self.gateway)?;
         let change = self.last.as_ref().and_then(|(_, last)| Change::between(last, &reading));
-        // From when it was due, so that what asking takes does not add up; unless that is long past.
+        // Intervals are counted from when a reading was due, so that query times do not add up, unless that
+        // is long past.
         let now = Instant::now();
         let due = self.due().filter(|due| now < *due + self.interval).unwrap_or(now);
         self.last = Some((due, reading.clone()));
@@ -59,13 +60,13 @@ impl Watch {
         self.last.as_ref().map(|(at, _)| *at + self.interval)
     }
 
-    /// How long until it is to be asked again.
+    /// Time until the next reading.
     fn remaining(&self) -> Duration {
         self.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
     }
 }
 
-/// One snapshot below the other.
+/// Prints one snapshot below the other.
 fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
     let mut left = args.count;
     let mut is_first = true;
@@ -87,7 +88,7 @@ fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// On the terminal, until somebody leaves.
+/// Draws snapshots on the terminal until the user quits.
 fn live(watch: &mut Watch) -> Result<(), Failure> {
     let terminal = |error: io::Error| Failure::new(Kind::Other, format!("terminal: {error}"));
     let mut screen = Screen::open().map_err(terminal)?;
