@@ -32,7 +32,7 @@ test: ## everything that is promised, tested; what CI runs
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-bench: ## the data path in memory: packets per second, cycles by stage, distance to the floor of cryptography
+bench: ## the data path in memory: packets per second, cycles by stage, cost of the cryptography alone
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench $(ARGS)

@@ -18,17 +18,12 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         Ok(loaded) => {
             let (tunnels, policies) =
                 (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
-            outln!(
-                "{}: no errors; tunnels: {tunnels}, policies besides theirs: {policies}",
-                args.config.display()
-            );
+            outln!("{}: no errors; tunnels: {tunnels}, further policies: {policies}", args.config.display());
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
             let warnings = loaded.configuration.warnings().into_iter().chain(mtu);
             warnings.for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
-                outln!(
-                    "note: it gives known answers, so that `testudo run` refuses it; it is for `testudo replay`"
-                );
+                outln!("note: it sets known answers: `testudo replay` accepts it, `testudo run` does not");
             }
             Ok(())
         }

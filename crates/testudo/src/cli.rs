@@ -25,32 +25,32 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 command line or config
 pub enum Verb {
     /// Run a gateway in the foreground, until SIGTERM; SIGHUP reloads its configuration
     Run(ConfigArgs),
-    /// Check a configuration and its keys, and tell all errors at once
+    /// Check a configuration and its keys, and report all errors at once
     Check(CheckArgs),
     /// Create the durable store of sequence numbers, once, before a gateway's first start
     Init(InitArgs),
-    /// Print the nftables rules and routes that keep what policy protects from passing this host in clear, or
-    /// load them
+    /// Print, load or remove the nftables rules and routes that stop packets which policy protects from
+    /// passing this host in clear
     Firewall(FirewallArgs),
     /// Send packet files through the data path, offline and deterministic
     Replay(ReplayArgs),
-    /// Show how the running gateway is
+    /// Show the state of the running gateway: uptime, engines, ports, drops
     Status(QueryArgs),
-    /// Watch the running gateway: rates, where the cycles of a packet go, and what the bottleneck is
+    /// Watch the running gateway: rates, cycles per packet by stage, and the bottleneck
     Top(TopArgs),
-    /// Security associations of the running gateway
+    /// Show the security associations of the running gateway
     #[command(subcommand)]
     Sa(SaVerb),
-    /// Policies of the running gateway
+    /// Show the policies of the running gateway
     #[command(subcommand)]
     Policy(PolicyVerb),
-    /// Tell which policy and which SA a packet would meet in the running gateway, and why
+    /// Show which policy and SA of the running gateway a packet would match, and why
     Explain(ExplainArgs),
-    /// Show the main job on real traffic: two sites, two gateways, an eavesdropper and an attacker, in
-    /// namespaces of its own
+    /// Show the gateway at work on real traffic: two sites, two gateways, an eavesdropper and an attacker, in
+    /// private namespaces
     Demo(DemoOptions),
-    /// Measure the data path in memory: packets per second, cycles by stage, distance to the floor of
-    /// cryptography
+    /// Measure the data path in memory: packets per second, cycles by stage, and the cost of the
+    /// cryptography alone
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -68,7 +68,7 @@ pub enum SaVerb {
 /// `testudo policy …`
 #[derive(Debug, Subcommand)]
 pub enum PolicyVerb {
-    /// List all policies in their order
+    /// List all policies in order of evaluation
     List(QueryArgs),
 }
 
@@ -84,8 +84,8 @@ pub struct ConfigArgs {
 pub struct InitArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
-    /// Note in the store, which may exist, that no gateway ever ran with these keys: needed by suites whose
-    /// nonces are their sequence numbers, before their first start
+    /// Record in the store, new or existing, that no gateway ever ran with these keys: needed before the first
+    /// start with suites whose nonces are their sequence numbers
     #[arg(long)]
     pub fresh_keys: bool,
 }
@@ -106,11 +106,10 @@ pub struct CheckArgs {
 pub struct FirewallArgs {
     /// Configuration file (TOML); its keys are not read
     pub config: PathBuf,
-    /// Load the rules in one transaction, in the place of those of the same interface, and add the fallback
-    /// routes
+    /// Load the rules in one transaction, replacing those of the same interface, and add the fallback routes
     #[arg(long)]
     pub apply: bool,
-    /// Take away the rules and the fallback routes of this configuration's interface
+    /// Remove the rules and the fallback routes of this configuration's interface
     #[arg(long, conflicts_with = "apply")]
     pub remove: bool,
     /// Print rules, routes and warnings as JSON
@@ -118,10 +117,10 @@ pub struct FirewallArgs {
     pub json: bool,
 }
 
-const FIREWALL_NOTES: &str = "The rules are in a table of their own, inet testudo-INTERFACE, which drops and never \
-overrules other tables. They judge packets that pass this host in clear by the policies of the configuration, and stay in \
-force when the gateway stops or crashes. Fallback routes (proto 84) say \"unreachable\" while the gateway's own are gone. \
-Apply again after each change of the configuration. Needs nft and ip, and root for --apply and --remove.";
+const FIREWALL_NOTES: &str = "The rules are in their own table, inet testudo-INTERFACE, which only drops packets and never \
+overrides other tables. They match packets that pass this host in clear against the policies of the configuration, and stay \
+in force when the gateway stops or crashes. Fallback routes (type unreachable, proto 84) apply while the gateway's own routes \
+are gone. Apply again after each change of the configuration. Needs nft and ip, and root for --apply and --remove.";
 
 /// Which side of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -156,11 +155,11 @@ impl FromStr for PortFile {
 pub struct ReplayArgs {
     /// Configuration file (TOML); it may give known answers
     pub config: PathBuf,
-    /// Packets that come in at a port: PORT=FILE, PORT being protected or unprotected
+    /// Packets to receive on a port: PORT=FILE, where PORT is protected or unprotected
     #[arg(long, value_name = "PORT=FILE", required = true)]
     pub rx: Vec<PortFile>,
-    /// Where packets that leave by a port are written: PORT=FILE, a file that is replaced when all went well;
-    /// other packets are only counted
+    /// File for the packets sent on a port: PORT=FILE; it is replaced only if the whole replay succeeds.
+    /// Packets without a file are only counted
     #[arg(long, value_name = "PORT=FILE")]
     pub tx: Vec<PortFile>,
     /// Engine to use instead of the configuration's
@@ -179,7 +178,7 @@ pub struct QueryArgs {
     /// Control socket of the gateway [default: $TESTUDO_CONTROL, else /run/testudo/control.sock]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// The same as CONFIG, as it was written before every verb took that.
+    /// CONFIG as an option: the older spelling.
     #[arg(long = "config", value_name = "FILE", hide = true, conflicts_with = "config")]
     pub config_option: Option<PathBuf>,
     /// Print JSON
@@ -209,7 +208,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// `testudo explain`
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Side that the packet comes from
+    /// Side that the packet arrives on
     #[arg(long, value_enum, default_value = "protected")]
     pub side: SideArg,
     /// Source address
@@ -218,7 +217,7 @@ pub struct ExplainArgs {
     /// Destination address
     #[arg(value_name = "DESTINATION")]
     pub destination: IpAddr,
-    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number; without it, one that no policy names
+    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number [default: one that no policy names]
     #[arg(long, value_parser = protocol)]
     pub protocol: Option<u8>,
     /// Source port
@@ -227,7 +226,7 @@ pub struct ExplainArgs {
     /// Destination port
     #[arg(long, value_name = "PORT", requires_all = ["source_port", "protocol"])]
     pub destination_port: Option<u16>,
-    /// Any fragment but the first: it shows no ports and, over IPv6, no protocol
+    /// A fragment other than the first: it shows no ports and, over IPv6, no protocol
     #[arg(long, conflicts_with_all = ["source_port", "destination_port"])]
     pub fragment: bool,
     /// Which gateway.

@@ -31,11 +31,11 @@ pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
 
 fn print(firewall: &Firewall, args: &FirewallArgs) {
     let config = args.config.display();
-    outln!("# What follows from {config}; `testudo firewall {config} --apply` puts it in force.");
+    outln!("# Rules for {config}; `testudo firewall {config} --apply` loads them.");
     firewall.notes().iter().for_each(|note| outln!("# Warning: {note}"));
     let routes = firewall.routes().commands();
     if !routes.is_empty() {
-        outln!("# Routes that are left when those of the gateway are gone with it:");
+        outln!("# Fallback routes, for while the gateway's own are gone:");
         routes.iter().for_each(|command| outln!("#   {command}"));
     }
     crate::out::write(&firewall.to_string());
@@ -68,7 +68,7 @@ fn apply(firewall: &Firewall) -> Result<(), Failure> {
         stale.retain(|network| !routes.networks().contains(network));
         batch(version, &routes.removal(ipv6, &stale))?;
     }
-    outln!("in force: table inet {}; fallback routes: {}", firewall.table(), routes.networks().len());
+    outln!("loaded: table inet {}; fallback routes: {}", firewall.table(), routes.networks().len());
     Ok(())
 }
 
@@ -79,7 +79,7 @@ fn remove(firewall: &Firewall) -> Result<(), Failure> {
         let routes = present(firewall.routes(), version)?;
         batch(version, &firewall.routes().removal(ipv6, &routes))?;
     }
-    outln!("gone: table inet {} and its fallback routes", firewall.table());
+    outln!("removed: table inet {} and its fallback routes", firewall.table());
     Ok(())
 }
 
@@ -127,7 +127,8 @@ impl Tool {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        let first = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a word");
+        let first =
+            said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a message");
         let is_forbidden = said.contains("not permitted") || said.contains("Permission denied");
         let help = if is_forbidden { "; this needs CAP_NET_ADMIN: run it as root" } else { "" };
         Err(refused(&format!("{}{help}", first.trim())))

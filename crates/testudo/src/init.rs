@@ -34,8 +34,8 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
         Ok(loaded) => show_keys(&loaded),
         Err(e) => outln!("the keys cannot be read yet: {e}"),
     }
-    outln!("use it only if no gateway ever ran with these keys and another state file");
-    outln!("do not restore it from a backup: sequence numbers would come again");
+    outln!("use this store only if no gateway ever ran with these keys and another state file");
+    outln!("do not restore it from a backup: sequence numbers would be reused");
     Ok(())
 }
 
@@ -69,12 +69,14 @@ fn note_fresh(state: &Path, loaded: &Loaded) -> Result<(), Failure> {
     let fresh = loaded.counter_keys();
     if fresh.is_empty() {
         outln!(
-            "no key needs to be noted as fresh: none of these suites makes its nonces of sequence numbers alone"
+            "no key needs to be recorded as fresh: none of these suites derives its nonces from sequence numbers alone"
         );
         return Ok(());
     }
     let store = Store::open(state).map_err(failure(Kind::State))?;
     store.note_fresh(&fresh).map_err(failure(Kind::State))?;
-    fresh.iter().for_each(|key| outln!("noted: no gateway ever ran with the key of the numbers {key}"));
+    fresh
+        .iter()
+        .for_each(|key| outln!("recorded: no gateway ever ran with the key of the sequence numbers {key}"));
     Ok(())
 }

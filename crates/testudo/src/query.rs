@@ -56,7 +56,7 @@ impl Asked {
     /// Sends a request and returns the answer.
     pub fn ask(&self, request: &Value) -> Result<Value, Failure> {
         ask(&self.socket, request).map_err(|error| {
-            let hint = "; a gateway elsewhere is named by its CONFIG, --control or $TESTUDO_CONTROL";
+            let hint = "; to ask another gateway, give its CONFIG, --control or $TESTUDO_CONTROL";
             Failure::new(Kind::Unreachable, format!("{error}{}", if self.is_default { hint } else { "" }))
         })
     }
@@ -136,7 +136,7 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&ports);
-    let mut drops = Table::new(&["dropped because", "packets"]);
+    let mut drops = Table::new(&["drop reason", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
     let counted: Vec<_> =
         counted.filter_map(|(reason, n)| Some((reason, n.as_u64().filter(|n| *n > 0)?))).collect();
@@ -154,7 +154,7 @@ fn show_associations(list: &Value) {
         "spi",
         "remote",
         "suite",
-        "via",
+        "encapsulation",
         "state",
         "packets",
         "bytes",
@@ -184,7 +184,7 @@ fn show_associations(list: &Value) {
 
 fn show_policies(list: &Value) {
     let mut table =
-        Table::new(&["place", "from", "action", "local", "remote", "protocol", "ports (local, remote)"]);
+        Table::new(&["entry", "origin", "action", "local", "remote", "protocol", "ports (local, remote)"]);
     for policy in rows(list) {
         let action = match policy["tunnel"].as_str() {
             Some(tunnel) => format!("{} by {tunnel}", cell(&policy["action"])),
@@ -201,13 +201,13 @@ fn show_policies(list: &Value) {
         ]);
     }
     print(&table);
-    outln!("what no policy names is discarded");
+    outln!("packets that match no policy are discarded");
 }
 
 fn show_explanation(answer: &Value) {
     for policy in rows(&answer["passed_over"]) {
         outln!(
-            "place {} ({}): no, {}",
+            "SPD entry {} ({}): no, {}",
             cell(&policy["place"]),
             cell(&policy["origin"]),
             cell(&policy["why"])
@@ -221,7 +221,7 @@ fn show_explanation(answer: &Value) {
         let (place, origin) = (cell(&policy["place"]), cell(&policy["origin"]));
         let answer = if answer["fields_hidden"] == true { "perhaps" } else { "yes" };
         outln!(
-            "place {place} ({origin}): {answer}, {} {}",
+            "SPD entry {place} ({origin}): {answer}, {} {}",
             cell(&policy["action"]),
             cell(&policy["selector"])
         );
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_gateway_that_nobody_named_is_told_from_one_that_somebody_did() {
         let words = |control| format!("{:?}", choose(None, control, None).unwrap().ask(&json!({})).err());
-        assert!(!words(Some(Path::new("/nowhere.sock"))).contains("is named by its CONFIG"));
+        assert!(!words(Some(Path::new("/nowhere.sock"))).contains("give its CONFIG"));
         let default = Asked { socket: "/nowhere.sock".into(), is_default: true };
-        assert!(format!("{:?}", default.ask(&json!({})).err()).contains("is named by its CONFIG"));
+        assert!(format!("{:?}", default.ask(&json!({})).err()).contains("give its CONFIG"));
     }
 }

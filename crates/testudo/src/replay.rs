@@ -63,7 +63,7 @@ fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     let seals = args.rx.iter().any(|f| f.side == SideArg::Protected);
     if seals && loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_none()) {
         eprintln!(
-            "testudo: warning: packets are sealed under numbers from 1, which a gateway with the same keys has used: \
+            "testudo: warning: packets are encrypted with sequence numbers from 1, which a gateway with these keys has used: \
              keep the output as secret as the keys"
         );
     }
@@ -188,7 +188,7 @@ fn show(answer: &Value) {
         ports.row([side.to_owned()].into_iter().chain(counts).collect());
     }
     print(&ports);
-    outln!("made by the gateway: {}", cell(&answer["created"]));
+    outln!("created by the gateway: {}", cell(&answer["created"]));
     for (reason, count) in answer["drops"].as_object().into_iter().flatten() {
         if let Some(count) = count.as_u64().filter(|n| *n > 0) {
             outln!("dropped, {}: {}", reason.replace('_', " "), grouped(count));

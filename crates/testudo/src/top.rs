@@ -73,7 +73,7 @@ fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
     while left != Some(0) {
         std::thread::sleep(watch.remaining());
         let Some((change, reading)) = watch.read()? else {
-            eprintln!("testudo: the gateway was started again");
+            eprintln!("testudo: the gateway was restarted");
             continue;
         };
         if args.gateway.json {
@@ -92,7 +92,7 @@ fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
 fn live(watch: &mut Watch) -> Result<(), Failure> {
     let terminal = |error: io::Error| Failure::new(Kind::Other, format!("terminal: {error}"));
     let mut screen = Screen::open().map_err(terminal)?;
-    let first = format!("the first figures come in {:.1} s; q leaves", watch.interval.as_secs_f64());
+    let first = format!("first figures in {:.1} s; q quits", watch.interval.as_secs_f64());
     let mut picture = Picture::message(&first);
     loop {
         let (columns, rows) = screen.size();
@@ -102,7 +102,7 @@ fn live(watch: &mut Watch) -> Result<(), Failure> {
             Wake::Redraw => {}
             Wake::Time => match watch.read()? {
                 Some((change, reading)) => picture = Picture::of(&change, &reading),
-                None => picture = Picture::message("the gateway was started again"),
+                None => picture = Picture::message("the gateway was restarted"),
             },
         }
     }

@@ -193,7 +193,7 @@ fn what_cannot_be_written_is_named_and_leaves_nothing_behind() {
     for (name, complaint) in [
         ("missing/out.pcap", "No such file"),
         ("folder", "is a directory"),
-        ("dangling.pcap", "a symbolic link that leads to nothing"),
+        ("dangling.pcap", "a dangling symbolic link"),
         ("/dev/full", "No space left"),
     ] {
         let said = desk.replay(&[

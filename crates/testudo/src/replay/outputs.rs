@@ -145,14 +145,14 @@ fn identity(path: &Path) -> io::Result<Option<Identity>> {
         Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
             Ok(Some(Identity::Absent(future_path(path)?)))
         }
-        Err(e) if e.kind() == ErrorKind::NotFound => Err(other("a symbolic link that leads to nothing")),
+        Err(e) if e.kind() == ErrorKind::NotFound => Err(other("a dangling symbolic link")),
         Err(e) => Err(e),
     }
 }
 
 /// The one name of a file that is not there yet.
 fn future_path(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or_else(|| other("no name of a file"))?;
+    let name = path.file_name().ok_or_else(|| other("not a file name"))?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(fs::canonicalize(folder)?.join(name))
 }

@@ -121,9 +121,9 @@ impl Bottleneck {
     pub fn tell(&self, change: &Change, reading: &Reading) -> String {
         let busy = change.busy() * 100.0;
         match self {
-            Bottleneck::NoPackets => "no packet came: there is nothing to be slow".to_owned(),
+            Bottleneck::NoPackets => "no packets arrived: there is no bottleneck".to_owned(),
             Bottleneck::Processors { queued } => format!(
-                "bottleneck: the processors, the worker waited for one {:.0} % of the time: others run where it should; worker {busy:.0} % busy",
+                "bottleneck: processor time: the worker waited for a processor {:.0} % of the time, while others ran there; worker {busy:.0} % busy",
                 queued * 100.0
             ),
             Bottleneck::Stage(heaviest) => {
@@ -135,22 +135,22 @@ impl Bottleneck {
                     _ => String::new(),
                 };
                 format!(
-                    "bottleneck: {}, {:.0} % of {cycles_per_packet:.0} cycles a packet {direction}; worker {busy:.0} % busy{advice}",
+                    "bottleneck: {}, {:.0} % of {cycles_per_packet:.0} cycles per {direction} packet; worker {busy:.0} % busy{advice}",
                     what(*stage),
                     share * 100.0
                 )
             }
             Bottleneck::Port { side, waiting } => format!(
-                "bottleneck: the {side} port, packets waited for it {:.0} % of the time; the worker is {busy:.0} % busy",
+                "bottleneck: the {side} port: packets waited for it {:.0} % of the time; the worker is {busy:.0} % busy",
                 waiting * 100.0
             ),
             Bottleneck::Buffers => format!(
-                "bottleneck: no buffer is free, so that packets stay with the kernel: raise `buffers`; the worker is {busy:.0} % busy"
+                "bottleneck: no free buffers, so packets wait in the kernel: raise `buffers`; the worker is {busy:.0} % busy"
             ),
             Bottleneck::Elsewhere { next } => {
-                let next = next.as_ref().map_or(String::new(), |h| {
-                    format!("; here it would be {}, {}", what(h.stage), h.direction)
-                });
+                let next = next
+                    .as_ref()
+                    .map_or(String::new(), |h| format!("; next here: {}, {}", what(h.stage), h.direction));
                 format!("the worker is {busy:.0} % busy: the bottleneck is not this gateway{next}")
             }
         }
@@ -187,8 +187,11 @@ mod tests {
     fn a_busy_worker_is_it_and_its_heaviest_stage_is_named() {
         let (found, words) = named(&load(300, 650));
         assert_eq!(found.kind(), "worker");
-        assert_eq!(words, "bottleneck: cryptography, 60 % of 1000 cycles a packet inbound; worker 95 % busy");
-        assert!(named(&load(650, 300)).1.contains("a packet outbound"));
+        assert_eq!(
+            words,
+            "bottleneck: cryptography, 60 % of 1000 cycles per inbound packet; worker 95 % busy"
+        );
+        assert!(named(&load(650, 300)).1.contains("per outbound packet"));
     }
 
     #[test]
@@ -205,7 +208,7 @@ mod tests {
         let (found, words) = named(&readings);
         assert_eq!(found, Bottleneck::Processors { queued: 0.3 });
         assert!(
-            words.starts_with("bottleneck: the processors, the worker waited for one 30 % of"),
+            words.starts_with("bottleneck: processor time: the worker waited for a processor 30 % of"),
             "{words}"
         );
         readings.1.worker = Some((900_000_000, 50_000_000));
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(found, Bottleneck::Elsewhere { next: None });
         assert_eq!(words, "the worker is 12 % busy: the bottleneck is not this gateway");
         let (_, words) = named(&load(600, 0));
-        assert!(words.ends_with("not this gateway; here it would be cryptography, outbound"), "{words}");
+        assert!(words.ends_with("not this gateway; next here: cryptography, outbound"), "{words}");
     }
 
     #[test]
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!(found.kind(), "port");
         assert_eq!(
             words,
-            "bottleneck: the unprotected port, packets waited for it 70 % of the time; the worker is 20 % busy"
+            "bottleneck: the unprotected port: packets waited for it 70 % of the time; the worker is 20 % busy"
         );
         let mut readings = load(900, 0);
         readings.1.unprotected.waited_ticks = 700_000_000;

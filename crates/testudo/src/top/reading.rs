@@ -46,7 +46,7 @@ pub struct Missing(&'static str);
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the gateway's status has no {}: is it of another version than this program?", self.0)
+        write!(f, "the gateway's status has no {}: its version may differ from this program's", self.0)
     }
 }
 

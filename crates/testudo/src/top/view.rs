@@ -154,7 +154,7 @@ fn ports(change: &Change) -> Vec<String> {
         format!("{:<NAME_COLUMNS$}{a:>11}{b:>8}{c:>12}{d:>8}{e:>8}", cut(name, NAME_COLUMNS))
     };
     let heads = ["packets in", "Gbit/s", "packets out", "Gbit/s", "waiting"].map(str::to_owned);
-    let mut lines = vec![row("each second", heads)];
+    let mut lines = vec![row("per second", heads)];
     lines.extend(change.ports().map(|(side, port)| {
         let cells = [
             grouped_figure(port.rx_packets_per_second),
@@ -176,7 +176,7 @@ fn drops(change: &Change) -> Vec<String> {
         .drops
         .iter()
         .map(|(reason, rate)| format!("{} {}", reason.replace('_', " "), fine(Some(*rate))));
-    wrapped(&format!("dropped each second: {}", reasons.collect::<Vec<_>>().join(", ")))
+    wrapped(&format!("dropped per second: {}", reasons.collect::<Vec<_>>().join(", ")))
 }
 
 /// What is shown of a snapshot, in lines of at most 80 columns.
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_bottleneck_is_shown_on_the_smallest_screen() {
-        assert_eq!(idle().lines().last().unwrap(), "no packet came: there is nothing to be slow");
+        assert_eq!(idle().lines().last().unwrap(), "no packets arrived: there is no bottleneck");
         let (change, reading) = crowded();
         let busy = Picture::of(&change, &reading);
         assert!(busy.verdict.len() > 1, "it takes some lines");

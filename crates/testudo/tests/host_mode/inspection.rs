@@ -194,7 +194,7 @@ fn lists_policies(link: &mut Link) -> TestResult {
     })?;
     ensure(list[1]["tunnel"] == "a-b" && list[0]["remote_ports"] == "25", || format!("{list:#}"))?;
     let words =
-        ["policy 1", "discard", "protect by a-b", "tunnel a-b, selector 1", "10.1.0.1", "is discarded"];
+        ["policy 1", "discard", "protect by a-b", "tunnel a-b, selector 1", "10.1.0.1", "are discarded"];
     prints(&pair[0], &["policy", "list"], &words)?;
     stop(pair)
 }
