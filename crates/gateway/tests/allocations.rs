@@ -26,10 +26,10 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting what each thread asks of it.
+/// The system's allocator, which counts each thread's allocations.
 struct Counting;
 
-// SAFETY: every call is passed to the system's allocator as it came; counting touches a thread-local cell
+// SAFETY: every call is passed on unchanged to the system's allocator; counting touches a thread-local cell
 // that needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Gives what a function writes, and swallows what it gets, without allocating.
+/// A port without allocations: received packets are written by a function, sent ones are discarded.
 struct Source<F> {
     write: F,
     counters: PortCounters,
@@ -109,10 +109,10 @@ fn worker(spec: &TunnelSpec, side: Side, protected: Writer, unprotected: Writer)
     worker
 }
 
-/// Packets that fill what grows once.
+/// Packets that make everything reach its final size.
 const WARM_UP: usize = 2048;
 
-/// Allocations while `packets` more than the [`WARM_UP`] are moved.
+/// Allocations while `packets` more are moved after the [`WARM_UP`].
 fn allocations(worker: &mut Worker, packets: usize) -> u64 {
     let mut turn_until = |packets: usize| {
         let mut moved = 0;
@@ -160,10 +160,10 @@ fn opening_allocates_nothing_per_packet() {
     }
 }
 
-/// A peer that is heard from ever new places is not followed from packet to packet, and what a packet from
-/// elsewhere costs is no memory.
+/// A peer that keeps changing its address is not followed at every packet, and a packet from elsewhere costs
+/// no memory.
 #[test]
-fn a_peer_that_sends_from_many_places_allocates_nothing_per_packet() {
+fn a_peer_that_sends_from_many_addresses_allocates_nothing_per_packet() {
     let spec = TunnelSpec { udp: true, b_learns: true, ..spec() };
     let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes());
     let mut sealer = Sealer::new(&spec, Side::A);

@@ -1,12 +1,12 @@
-//! Instructions per packet, of everything but the cryptography, under ceilings that may only fall.
+//! Instructions per packet outside the cryptography, under ceilings that may only fall.
 //!
-//! Time depends on the machine's mood, the number of instructions does not. Each case is a load that runs
-//! twice in a process of its own under valgrind, with few packets and with many: what both do to get ready
-//! cancels out, and the difference over the packets between them is the cost of one. The engine does nothing
-//! (valgrind knows no AVX-512).
+//! Unlike time, the number of instructions does not vary from run to run. Each case is a load that runs twice
+//! in a separate process under valgrind, with few packets and with many: the setup cancels out, and the
+//! difference divided by the extra packets is the cost of one. The engine does nothing (valgrind does not
+//! know AVX-512).
 //!
-//! Only instructions of this program are counted, not those of shared libraries: which `memcpy` libc chooses,
-//! and so how many instructions a copy takes, differs from processor to processor.
+//! Only instructions of this program count, not those of shared libraries: which `memcpy` libc selects, and
+//! so how many instructions a copy takes, differs from processor to processor.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -25,23 +25,22 @@ use testudo_crypto::Direction::{self, Open, Seal};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
-/// Packets of the two runs. The first is enough for everything that grows once, and for a round over the
-/// tunnels.
+/// Packets of the two runs. The first run is enough for everything to reach its final size and for one round
+/// over the tunnels.
 const FEW: usize = 4096;
 const MANY: usize = 4 * FEW;
-/// Tells the process that is counted what to do: packets to move.
+/// Set for the counted process: the number of packets to move.
 const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
-/// Tells it that all numbers are leased from the start.
+/// Set for it to lease all numbers from the start.
 const ALL_LEASED: &str = "TESTUDO_COUNTED_ALL_LEASED";
-/// A ceiling stands so many percent above what was measured: another release of the compiler may move a count
-/// a little.
+/// Margin of a ceiling above the measured count: another compiler release may change it slightly.
 const ROOM_PERCENT: u64 = 2;
-/// A count so many percent below its ceiling asks for a lower one.
+/// A count this many percent below its ceiling calls for a lower ceiling.
 const SLACK_PERCENT: u64 = 5;
-/// A line each: the name of a test, and its ceiling.
+/// One line each: the name of a test and its ceiling.
 const CEILINGS: &str = include_str!("instructions.ceilings");
 
-/// What the process does that is counted: gets ready for many packets, and moves so many.
+/// What the counted process does: sets up for the larger run and moves `packets`.
 fn carry(load: Load, packets: usize) {
     let all = match load.direction {
         Seal => load.packets(),
@@ -55,13 +54,12 @@ fn carry(load: Load, packets: usize) {
     turn_until_idle(&mut loaded);
 }
 
-/// Instructions that this program executes for each packet of a load, with these variables in its
-/// environment.
+/// Instructions that this program executes per packet of a load, with these environment variables.
 fn measure(name: &str, variables: &[(&str, &str)]) -> f64 {
     (count(name, MANY, variables) - count(name, FEW, variables)) as f64 / (MANY - FEW) as f64
 }
 
-/// Instructions that this program executes for a load of so many packets.
+/// Instructions that this program executes for a load of this many packets.
 fn count(name: &str, packets: usize, variables: &[(&str, &str)]) -> u64 {
     let program = std::env::current_exe().expect("a program");
     let folder = std::env::temp_dir().join(format!("testudo-instructions-{}-{name}", std::process::id()));
@@ -106,7 +104,7 @@ fn instructions_by_object(profile: &str) -> HashMap<String, u64> {
         } else if let Some(sum) = line.strip_prefix("totals: ") {
             total = sum.parse::<u64>().ok();
         } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
-            // What a called function took is counted where it stands itself.
+            // Instructions of a called function are counted at the function itself.
             if !std::mem::take(&mut is_of_call) {
                 let cost = line.split(' ').nth(1).and_then(|cost| cost.parse::<u64>().ok());
                 *sums.entry(object.to_owned()).or_default() += cost.unwrap_or(0);
@@ -123,7 +121,7 @@ fn ceiling(name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("instructions.ceilings has no number for {name}"))
 }
 
-/// What is wrong with so many instructions a packet.
+/// An error if a count is above its ceiling, or far below it.
 fn verdict(measured: u64, ceiling: u64) -> Result<(), String> {
     if measured > ceiling {
         let above = "a ceiling may only fall: find what a packet pays for now";
@@ -138,7 +136,7 @@ fn verdict(measured: u64, ceiling: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The test `name`: the load itself where it is counted, otherwise the counting.
+/// The test `name`: moves packets in the counted process, and otherwise starts and evaluates it.
 fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels: u32) {
     let load = Load { direction, version, udp, tunnels };
     if let Ok(packets) = std::env::var(PACKETS) {
@@ -149,7 +147,7 @@ fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels:
     verdict(measured, ceiling(name)).unwrap_or_else(|complaint| panic!("{name}: {complaint}"));
 }
 
-/// One test for each load, so that the harness runs some at a time.
+/// One test per load, so that the harness runs them in parallel.
 macro_rules! cases {
     ($(fn $name:ident() = $direction:expr, $version:expr, $udp:expr, $tunnels:expr;)*) => {
         $(
@@ -173,7 +171,7 @@ cases! {
     fn opening_from_1000_tunnels_costs_no_more_instructions() = Open, Version::V4, true, 1000;
 }
 
-/// What it costs that numbers are leased in blocks, and not all of them at once.
+/// The cost of leasing numbers in blocks instead of all at once.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
 fn leasing_costs_less_than_1_percent_of_sealing() {

@@ -1,4 +1,4 @@
-//! What the stage clock costs: turns that it measures beside turns that it does not, in the same run.
+//! The cost of the stage clock: measured turns against others of the same run.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -16,12 +16,12 @@ use testudo_packet::{MEASURED_OF, ticks};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
-/// Turns of each kind, at least, of which the median is taken.
+/// At least this many turns of each kind go into the median.
 const TURNS: usize = 2000;
 
 const LOAD: Load = Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1 };
 
-/// The median ticks of turns that were measured, and of those that were not.
+/// The median ticks of measured turns and of the others.
 fn medians(load: &mut Loaded, mut before: impl FnMut()) -> (u64, u64) {
     let (mut measured, mut others) = (Vec::new(), Vec::new());
     while measured.len() < TURNS {
@@ -38,13 +38,13 @@ fn medians(load: &mut Loaded, mut before: impl FnMut()) -> (u64, u64) {
     (median(&mut measured), median(&mut others))
 }
 
-/// Percent of all cycles, when one turn in several is measured.
+/// Percent of all cycles when one turn in several is measured.
 fn cost_percent((measured, other): (u64, u64)) -> f64 {
     (measured as f64 - other as f64) / f64::from(MEASURED_OF) / other as f64 * 100.0
 }
 
-/// The worst there is for a busy worker: the smallest packets, and no cryptography, which would be most of
-/// the time.
+/// The worst case for a busy worker: the smallest packets and no cryptography, which would take most of the
+/// time.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "measures what ships: `scripts/test.sh release`")]
 fn the_stage_clock_costs_less_than_2_percent_of_full_batches() {

@@ -1,4 +1,4 @@
-//! Tunnels come, go and change while packets flow; those that do not change lose nothing (reload).
+//! Tunnels are added, removed and changed while packets flow; unchanged tunnels lose nothing (reload).
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::packet::{number, numbered};
@@ -23,8 +23,8 @@ fn engines(late: bool) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Tunnels 0 and 1 carry traffic both ways while 2 and 3 are removed and installed all the time, policies are
-/// replaced, and 1 gets the same selectors again.
+/// Tunnels 0 and 1 carry traffic both ways while 2 and 3 are removed and installed again and again, policies
+/// are replaced, and 1 gets the same selectors once more.
 #[test]
 fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
     for late in [false, true] {
@@ -79,9 +79,9 @@ fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
     }
 }
 
-/// Tunnel 0 stays; in the places of 1 to 4 come tunnels to the networks of 5 to 8. After each tunnel that is
-/// changed, a packet to each network: those of tunnel 0 all pass, and no other leaves under an SA that is not
-/// its network's.
+/// Tunnel 0 stays; tunnels to the networks of 5 to 8 take over the indices of 1 to 4. After each tunnel that
+/// is changed, a packet is sent to each network: those of tunnel 0 all pass, and no other leaves under an SA
+/// of another network.
 #[test]
 fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_generation() {
     let (mut store, count) = (LeaseTwin::new(1 << 20), 4);
@@ -119,14 +119,14 @@ fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_gen
     }
     assert_eq!((steps, passed), (2 * u32::from(count) + 1, steps));
     assert!(change.into_outcome().iter().all(|(_, outcome)| outcome.is_ok()));
-    // Of eight networks a step, the old ones pass until they are removed (3 + 2 + 1), the new ones from when
-    // they are there (1 + 2 + 3 + 4 + 4).
+    // Of eight networks a step: the old ones pass until they are removed (3 + 2 + 1), the new ones once they
+    // are installed (1 + 2 + 3 + 4 + 4).
     assert_eq!(a.drops(DropReason::NoSa) + a.drops(DropReason::NoPolicy), 9 * 8 - 6 - 14);
     a.assert_settled();
 }
 
 #[test]
-fn an_install_that_cannot_be_leaves_nothing_behind() {
+fn a_refused_install_leaves_nothing_behind() {
     let mut a = Gateway::with_tunnels(Side::A, &[spec(0)]);
     let mut store = LeaseTwin::new(1 << 20);
     let now = a.now();
@@ -146,7 +146,7 @@ fn an_install_that_cannot_be_leaves_nothing_behind() {
     );
 }
 
-/// Without an engine that takes its key a tunnel is not installed; nothing waits for keys that never come.
+/// A tunnel is refused if no engine accepts its key; nothing is left waiting for it.
 #[test]
 fn a_tunnel_that_no_engine_takes_is_refused() {
     let mut a = Gateway::new(spec(0).policies(Side::A), PoolSize(8, 2048), Vec::new());
@@ -158,7 +158,7 @@ fn a_tunnel_that_no_engine_takes_is_refused() {
     assert_eq!(a.drops(DropReason::NoSa), 1);
 }
 
-/// An empty window in place of one that cannot be read would take again what was received before.
+/// Starting with an empty window instead of an unreadable one would accept replays of earlier packets.
 #[test]
 fn a_tunnel_whose_saved_window_is_damaged_is_refused() {
     let mut a = Gateway::new(spec(0).policies(Side::A), PoolSize(8, 2048), portable());
@@ -170,7 +170,7 @@ fn a_tunnel_whose_saved_window_is_damaged_is_refused() {
     assert_eq!(a.drops(DropReason::NoSa), 1);
 }
 
-/// A link that is slow loses nothing: what does not fit waits where it came from.
+/// A slow link loses nothing: packets that do not fit wait at their source.
 #[test]
 fn a_slow_link_makes_packets_wait_not_vanish() {
     let mut a = Gateway::with_tunnels(Side::A, &[spec(0)]);
@@ -190,8 +190,8 @@ fn a_slow_link_makes_packets_wait_not_vanish() {
     a.assert_settled();
 }
 
-/// The end of a gateway: nothing more is taken from inside, what is under way leaves, what comes from outside
-/// is still delivered.
+/// Shutting down a gateway: it takes nothing more from inside, sends what is in flight, and still delivers
+/// what comes from outside.
 #[test]
 fn a_draining_gateway_finishes_what_it_has() {
     for late in [false, true] {
@@ -209,10 +209,9 @@ fn a_draining_gateway_finishes_what_it_has() {
     }
 }
 
-/// A tunnel that is changed by a reload goes on with the window that it has in that moment, not with one
-/// saved before.
+/// A tunnel that a reload changes keeps its window as of that moment, not one saved earlier.
 #[test]
-fn a_changed_tunnel_takes_no_packet_again_that_it_took_before_the_change() {
+fn a_changed_tunnel_refuses_replays_from_before_the_change() {
     let mut sealer = Sealer::new(&spec(0), Side::A);
     let mut b = Gateway::with_tunnels(Side::B, &[spec(0)]);
     let packet = Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes();

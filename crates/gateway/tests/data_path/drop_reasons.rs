@@ -34,21 +34,21 @@ fn later_fragment(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// A after it was given `packet` from its protected side.
+/// A, after it received `packet` on its protected side.
 fn a_given(packet: impl Into<Vec<u8>>) -> Gateway {
     let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
     assert_eq!(a.seal(packet), [[0u8; 0]; 0]);
     a
 }
 
-/// B after it was given `datagram` from its unprotected side.
+/// B, after it received `datagram` on its unprotected side.
 fn b_given(spec: &TunnelSpec, datagram: impl Into<Vec<u8>>) -> Gateway {
     let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(spec));
     assert_eq!(b.open(datagram), [[0u8; 0]; 0]);
     b
 }
 
-/// B after it was given a valid ESP packet with this inside.
+/// B, after it received a valid ESP packet with this content.
 fn b_given_inside(made: &Handmade) -> Gateway {
     b_given(&spec(), Sealer::new(&spec(), Side::A).seal(1, made))
 }
@@ -58,7 +58,7 @@ fn with_policy(action: Action) -> Gateway {
     Gateway::new(vec![Policy { selector: Selector::ANY, action }], PoolSize(64, 2048), portable())
 }
 
-/// An engine that fails at everything.
+/// An engine that fails every job.
 struct BrokenEngine;
 
 impl Engine for BrokenEngine {
@@ -97,18 +97,18 @@ fn a_with(
     a
 }
 
-/// A with a lease store that was prepared.
+/// A with a lease store that the caller prepared.
 fn a_leasing(spec: &TunnelSpec, mut store: LeaseTwin) -> Gateway {
     a_with(spec, PoolSize(64, 2048), portable(), &mut store)
 }
 
-/// What a peer seals when all is well.
+/// What a peer seals in the normal case.
 fn good() -> Handmade {
     Handmade::carrying(&inner(100).bytes())
 }
 
-/// Makes a gateway drop packets for `reason`, and returns it. The match names every reason: a new one does
-/// not compile without a test.
+/// Makes a gateway drop packets for `reason` and returns it. The match is exhaustive: a new reason does not
+/// compile without a test.
 fn raise(reason: DropReason) -> Gateway {
     match reason {
         DropReason::NotIp => a_given([0x00; 40]),
@@ -249,7 +249,7 @@ fn esp_without_its_udp() -> Gateway {
 }
 
 fn replayed(reason: DropReason) -> Gateway {
-    // With ESN an old number reads as one of the next 2^32, and fails its ICV (RFC 4303 A2.2).
+    // With ESN an old number is read as one of the next 2^32, and the ICV check fails (RFC 4303 A2.2).
     let spec = TunnelSpec { esn: false, ..spec() };
     let mut sealer = Sealer::new(&spec, Side::A);
     let mut b = Gateway::with_tunnels(Side::B, &[spec]);
@@ -279,7 +279,7 @@ fn no_buffer_for_a_fragment() -> Gateway {
 }
 
 fn replies_that_find_no_room() -> Gateway {
-    // The protected side takes no replies while packets that are too big keep coming from there.
+    // The protected side accepts no replies while it keeps sending packets that are too big.
     let mut a = a_with(&spec(), PoolSize(6000, 2048), portable(), &mut LeaseTwin::new(1 << 40));
     a.protected.set_room(Some(0));
     for host in 0..5000u32 {
@@ -288,7 +288,7 @@ fn replies_that_find_no_room() -> Gateway {
     }
     while a.protected.arriving() > 0 {
         a.turn();
-        // Replies are limited in rate.
+        // Replies are rate-limited.
         a.clock.advance(Duration::from_secs(1));
     }
     a.protected.set_room(None);
@@ -319,7 +319,7 @@ fn closed_with_packets_waiting() -> Gateway {
     a
 }
 
-/// Mends the checksum of an IPv4 header without options.
+/// Recomputes the checksum of an IPv4 header without options.
 fn mend(datagram: &mut [u8]) {
     datagram[10..12].fill(0);
     let sum = testudo_wire::checksum::of(&datagram[..20]).to_bytes();
@@ -335,7 +335,7 @@ fn every_drop_reason_is_raised() {
     }
 }
 
-/// Where a drop belongs to one packet, it is counted once, and nothing else is.
+/// The drop of a packet is counted once, under one reason.
 #[test]
 fn a_dropped_packet_has_one_reason() {
     for &reason in DropReason::ALL {
@@ -352,7 +352,7 @@ fn a_dropped_packet_has_one_reason() {
 }
 
 #[test]
-fn what_other_threads_read_is_what_happened() {
+fn published_counters_are_those_of_the_worker() {
     for &reason in DropReason::ALL {
         let mut gateway = raise(reason);
         let now = gateway.now();
@@ -366,10 +366,10 @@ fn what_other_threads_read_is_what_happened() {
     }
 }
 
-/// Removing a tunnel ends what engines still do for it: as shutting down, in both directions, whatever the
-/// engine says of it later.
+/// Removing a tunnel ends its jobs that are still with engines: they count as shutting down, in both
+/// directions, whatever the engine reports later.
 #[test]
-fn packets_under_way_when_their_tunnel_is_removed_end_as_shutting_down() {
+fn packets_in_flight_when_their_tunnel_is_removed_end_as_shutting_down() {
     for faults_per_million in [0, 1_000_000] {
         let config = LateConfig { polls_min: 3, faults_per_million, ..LateConfig::reliable(1) };
         let late = || -> Vec<Box<dyn Engine>> {
@@ -393,7 +393,7 @@ fn packets_under_way_when_their_tunnel_is_removed_end_as_shutting_down() {
     }
 }
 
-/// A pool is shared by nobody else: that a worker can be built from its parts alone is part of the frame.
+/// A worker can be built from its parts alone, with a pool of its own.
 #[test]
 fn a_worker_without_tunnels_drops_everything_and_loses_nothing() {
     let gateway = Gateway::new(Vec::new(), PoolSize(8, 2048), Vec::new());

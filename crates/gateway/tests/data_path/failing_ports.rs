@@ -1,4 +1,4 @@
-//! A port that fails in the middle of a turn: what was taken by then is finished, sent and counted.
+//! A port that fails in the middle of a turn: what was taken before is finished, sent and counted.
 
 use crate::late_engine::SharedEngine;
 use crate::support::gateway::{PoolSize, portable};
@@ -42,13 +42,13 @@ fn loaded(side: Side) -> Gateway {
     opener
 }
 
-/// The ports that packets come in by, and go out by.
+/// The ports that packets come in and go out by.
 fn ports(side: Side, gateway: &Gateway) -> [PortHandle; 2] {
     let (protected, unprotected) = (gateway.protected.clone(), gateway.unprotected.clone());
     if side == Side::A { [protected, unprotected] } else { [unprotected, protected] }
 }
 
-/// What other threads read agrees with what the ports know.
+/// The published counters agree with those of the ports.
 fn assert_published(gateway: &Gateway) {
     let counters = gateway.worker.counters();
     assert_eq!(counters.protected().counters, gateway.worker.protected_port().counters());
@@ -57,7 +57,7 @@ fn assert_published(gateway: &Gateway) {
 }
 
 #[test]
-fn whichever_call_of_a_port_fails_nothing_that_was_taken_is_lost() {
+fn whichever_port_call_fails_no_packet_that_was_taken_is_lost() {
     for side in [Side::A, Side::B] {
         for failing in [0, 1] {
             let calls = {
@@ -96,7 +96,7 @@ fn whichever_call_of_a_port_fails_nothing_that_was_taken_is_lost() {
     }
 }
 
-/// A clock that moves on by a millisecond whenever somebody looks.
+/// A clock that advances by a millisecond with each reading.
 struct SteppingClock(Cell<u64>);
 
 impl Clock for SteppingClock {
@@ -107,7 +107,7 @@ impl Clock for SteppingClock {
 }
 
 #[test]
-fn a_gateway_whose_port_fails_ends_with_the_failure_after_engines_gave_back_what_they_had() {
+fn a_gateway_whose_port_fails_ends_with_the_failure_once_engines_are_drained() {
     let engine = SharedEngine::new(LateConfig::reliable(1));
     let mut gateway = gateway(Side::A, engine.before_portable());
     packets().into_iter().for_each(|packet| gateway.protected.push(packet));

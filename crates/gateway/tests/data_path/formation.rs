@@ -1,5 +1,4 @@
-//! Jobs in formation: what an engine that prefers bursts is given, and that no SA's packets change their
-//! order.
+//! Jobs in formation: what an engine that prefers bursts is given, and that packets of one SA stay in order.
 
 use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
@@ -13,7 +12,7 @@ use testudo_gateway::Formation;
 /// Suite and length of each job of one submission.
 type Submission = Vec<(Suite, u32)>;
 
-/// The portable engine, as one that does 16 jobs side by side; it notes what it is given, and fails at jobs
+/// The portable engine, as one that processes 16 jobs side by side. It records its submissions and fails jobs
 /// of some lengths.
 struct Ranks {
     engine: PortableEngine,
@@ -65,14 +64,14 @@ impl Engine for Ranks {
     }
 }
 
-/// A gateway with a tunnel of each suite on two such engines, and the portable one behind them.
+/// A gateway with a tunnel of each suite on two such engines, with the portable one as the fallback.
 fn gateway(side: Side, fails_at: fn(u32) -> bool) -> (Gateway, Arc<Mutex<Vec<Submission>>>) {
     let seen = Arc::default();
     let ranks = |does| -> Box<dyn Engine> {
         let (engine, seen) = (PortableEngine::new(), Arc::clone(&seen));
         Box::new(Ranks { engine, suites: Vec::new(), seen, fails_at, does })
     };
-    // The first does some suites only, the second all.
+    // The first supports some suites only, the second all.
     let engines =
         vec![ranks(|suite| suite >= Suite::Aes128Sha1), ranks(|_| true), Box::new(PortableEngine::new())];
     let specs = specs();
@@ -87,7 +86,7 @@ fn specs() -> Vec<TunnelSpec> {
     (0..).zip(Suite::ALL).map(|(number, &suite)| TunnelSpec::new(number, suite)).collect()
 }
 
-/// Packets of random lengths through random tunnels, numbered in their payload by their order.
+/// Packets of random lengths through random tunnels, each with its sending order in the payload.
 fn packets(count: u16, seed: u64) -> Vec<(usize, Vec<u8>)> {
     let mut random = Rng::with_seed(seed);
     let packet = |number: u16| {
@@ -100,7 +99,7 @@ fn packets(count: u16, seed: u64) -> Vec<(usize, Vec<u8>)> {
     (0..count).map(packet).collect()
 }
 
-/// The packets of each tunnel, in their order.
+/// The packets of each tunnel, in order.
 fn by_tunnel(packets: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Vec<Vec<Vec<u8>>> {
     let mut all = vec![Vec::new(); Suite::ALL.len()];
     packets.into_iter().for_each(|(tunnel, packet)| all[tunnel].push(packet));
@@ -131,7 +130,7 @@ fn through(
 }
 
 #[test]
-fn engines_that_want_company_are_given_ranks_of_several_batches() {
+fn engines_that_prefer_bursts_are_given_ranks_of_several_batches() {
     let sent = packets(600, 1);
     let (delivered, seen) = through(Formation::SuiteAndLength, |_| false, &sent);
     assert!(delivered.iter().eq(sent.iter().map(|(_, packet)| packet)), "all stood where they came");

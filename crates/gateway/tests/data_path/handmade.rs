@@ -154,8 +154,8 @@ fn inner_packets_that_break_their_own_format_are_refused() {
     fixture.b.assert_settled();
 }
 
-/// RFC 4303 2.4: text and trailer end on a four-byte boundary; what does not was never sealed by a peer that
-/// follows the RFC.
+/// RFC 4303 2.4: text and trailer end on a four-byte boundary. No peer that follows the RFC seals anything
+/// else.
 #[test]
 fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
     let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));
@@ -165,7 +165,7 @@ fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
     assert_eq!(fixture.b.drops(DropReason::EspMalformed), 8);
 }
 
-/// RFC 3602 3: AES-CBC has whole blocks only.
+/// RFC 3602 3: AES-CBC encrypts whole blocks only.
 #[test]
 fn ciphertext_of_cbc_that_ends_within_a_block_is_refused_before_it_is_decrypted() {
     for suite in [Suite::Aes128Sha1, Suite::Aes256Sha256] {

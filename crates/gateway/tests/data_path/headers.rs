@@ -21,7 +21,7 @@ fn inner(is_v6: bool, bytes: usize) -> Inner {
     if is_v6 { Inner::udp("fd0a::1", "fd16::2", bytes) } else { Inner::udp("10.0.0.1", "172.16.0.2", bytes) }
 }
 
-/// RFC 6040, figure 4 through a whole gateway, each inner with each outer field, both versions on both sides.
+/// RFC 6040, figure 4 through a whole gateway: each inner with each outer field, both versions on both sides.
 #[test]
 fn ecn_comes_out_as_figure_4_of_rfc_6040_says() {
     const DROP: u8 = 0xFF;
@@ -49,7 +49,7 @@ fn ecn_comes_out_as_figure_4_of_rfc_6040_says() {
     }
 }
 
-/// RFC 6040 4.1, normal mode, and RFC 4301's default for DSCP: the outer header says what the inner one says.
+/// RFC 6040 4.1, normal mode, and RFC 4301's default for DSCP: the outer field is a copy of the inner one.
 #[test]
 fn traffic_class_is_copied_outwards() {
     for spec in specs() {
@@ -83,7 +83,7 @@ fn the_longest_inner_packet_makes_a_datagram_that_fits_the_path() {
     }
 }
 
-/// RFC 4301 8.1 leaves the choice; this gateway fragments before encryption, so that the peer need not
+/// RFC 4301 8.1 leaves the choice open; this gateway fragments before encryption, so that the peer need not
 /// reassemble.
 #[test]
 fn long_ipv4_packets_are_cut_before_encryption_and_come_out_as_fragments() {
@@ -112,8 +112,8 @@ fn long_ipv4_packets_are_cut_before_encryption_and_come_out_as_fragments() {
     }
 }
 
-/// A packet that cannot be cut whole is not cut at all: a part of its fragments would help nobody, and each
-/// buffer is accounted for.
+/// A packet that cannot be fragmented completely is dropped without sending any fragment: some of its
+/// fragments would be useless. Each buffer is accounted for.
 #[test]
 fn a_packet_is_dropped_whole_where_buffers_for_its_fragments_lack() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -128,7 +128,7 @@ fn a_packet_is_dropped_whole_where_buffers_for_its_fragments_lack() {
 }
 
 #[test]
-fn who_must_not_be_fragmented_is_told_the_mtu() {
+fn senders_of_packets_that_must_not_be_fragmented_are_told_the_mtu() {
     for spec in specs() {
         let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
         for is_v6 in [false, true] {
@@ -147,7 +147,7 @@ fn who_must_not_be_fragmented_is_told_the_mtu() {
     }
 }
 
-/// RFC 1122 3.2.2, RFC 4443 2.4 (e): no error may look as if a group had sent it.
+/// RFC 1122 3.2.2, RFC 4443 2.4 (e): no error may have a group as its source.
 #[test]
 fn no_reply_comes_from_a_group() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -169,8 +169,8 @@ fn no_reply_comes_from_a_group() {
     a.assert_settled();
 }
 
-/// A fragment that would end beyond the longest datagram is refused: cut again, its parts would wrap to the
-/// datagram's beginning.
+/// A fragment that would end beyond the longest datagram is refused: fragmented again, its parts would wrap
+/// around to the start of the datagram.
 #[test]
 fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -185,8 +185,8 @@ fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
     a.assert_settled();
 }
 
-/// What stands behind the UDP datagram is no part of the ESP packet in it, and a UDP length that cuts the
-/// packet short damages it.
+/// Bytes after the UDP datagram are no part of the ESP packet in it, and a UDP length that truncates the
+/// packet damages it.
 #[test]
 fn the_udp_length_bounds_the_esp_packet() {
     let spec = TunnelSpec { udp: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };

@@ -1,5 +1,5 @@
-//! Packets that do not show what policies ask for: a datagram whose first fragment is protected does not
-//! leave in part in clear, and none of its parts comes in in clear (RFC 4301 7).
+//! Packets that hide fields that policies match on: no part of a datagram whose first fragment is protected
+//! leaves in clear, and none of its parts comes in in clear (RFC 4301 7).
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -12,7 +12,7 @@ use testudo_wire::protocol::{DESTINATION_OPTIONS, FRAGMENT, TCP, UDP};
 
 const HERE: &str = "fd01::1";
 const THERE: &str = "fd02::1";
-/// Where the datagram is cut, in bytes.
+/// Where the datagram is fragmented, in bytes.
 const CUT: usize = 256;
 
 fn spec() -> TunnelSpec {
@@ -24,7 +24,7 @@ fn networks() -> Selector {
     Selector::between(prefix("fd01::"), prefix("fd02::"))
 }
 
-/// TCP between the networks goes through the tunnel, all else between them passes in clear.
+/// TCP between the networks goes through the tunnel; everything else between them passes in clear.
 fn gateway(wanted: Selector) -> Gateway {
     let policies = [(wanted, Action::Protect(spec().index())), (networks(), Action::Bypass)];
     let policies = policies.map(|(selector, action)| Policy { selector, action });
@@ -49,7 +49,7 @@ fn ipv6(source: &str, destination: &str, next_header: u8, payload: &[u8]) -> Vec
     packet
 }
 
-/// A fragment that says this follows its header, with bytes of its datagram from an offset on.
+/// A fragment with this Next Header, carrying bytes of its datagram from an offset on.
 fn fragment(ends: [&str; 2], next_header: u8, offset: usize, more: bool, part: &[u8]) -> Vec<u8> {
     let place = (offset as u16 | u16::from(more)).to_be_bytes();
     let header = [next_header, 0, place[0], place[1], 0, 0, 0, 77];
@@ -65,8 +65,8 @@ fn segment() -> Vec<u8> {
     bytes
 }
 
-/// The three fragments of a TCP segment behind destination options. The later ones name what a sender likes:
-/// here, what the first one names.
+/// The three fragments of a TCP segment after destination options. A sender may write any Next Header into
+/// the later ones: here, that of the first.
 fn fragments(ends: [&str; 2]) -> Vec<Vec<u8>> {
     let segment = segment();
     let part =
@@ -75,7 +75,7 @@ fn fragments(ends: [&str; 2]) -> Vec<Vec<u8>> {
 }
 
 /// RFC 8200 4.5: the Next Header of later fragments is not used for reassembly. RFC 4301 7.4: fragments must
-/// not bypass what their datagram is protected by.
+/// not bypass the protection of their datagram.
 #[test]
 fn a_later_ipv6_fragment_leaves_in_clear_only_by_addresses_alone() {
     let mut a = gateway(tcp());
@@ -99,7 +99,7 @@ fn a_later_ipv6_fragment_leaves_in_clear_only_by_addresses_alone() {
     [a, by_addresses, elsewhere].iter().for_each(Gateway::assert_settled);
 }
 
-/// RFC 4301 5.2, step 3b: what policy wants protected does not come in clear, in part neither.
+/// RFC 4301 5.2, step 3b: what policy wants protected does not come in in clear, not even in part.
 #[test]
 fn a_clear_ipv6_fragment_comes_in_only_by_addresses_alone() {
     let mut a = gateway(tcp());
@@ -115,9 +115,9 @@ fn a_clear_ipv6_fragment_comes_in_only_by_addresses_alone() {
     a.assert_settled();
 }
 
-/// An IPv6 header of which it is not known what follows (RFC 7045) may have TCP behind it.
+/// TCP may follow an IPv6 extension header that is not known (RFC 7045).
 #[test]
-fn behind_an_unknown_extension_header_nothing_is_taken_for_granted() {
+fn fields_after_an_unknown_extension_header_are_hidden() {
     for unknown in [139, 140, 200, 253, 254] {
         let mut a = gateway(tcp());
         for chain in
@@ -136,8 +136,8 @@ fn behind_an_unknown_extension_header_nothing_is_taken_for_granted() {
     }
 }
 
-/// RFC 4301 5.2, step 4: out of an SA for TCP comes TCP, and what cannot be seen to be TCP is refused under a
-/// name of its own.
+/// RFC 4301 5.2, step 4: an SA for TCP delivers only TCP. What cannot be seen to be TCP is refused for a
+/// separate reason.
 #[test]
 fn an_ipv6_fragment_through_a_tunnel_for_one_protocol_is_named_fields_hidden() {
     let mut a = gateway(tcp());

@@ -1,5 +1,5 @@
-//! An engine that keeps jobs for good harms nobody: after a while it is out of service, what it holds is
-//! counted as lost, and everything else goes on in its order.
+//! An engine that never gives jobs back harms nothing else: it is taken out of service after a while, the
+//! jobs that it holds are counted as lost, and everything else continues in order.
 
 use crate::late_engine::SharedEngine;
 use crate::support::gateway::PoolSize;
@@ -16,13 +16,12 @@ use testudo_packet::DropReason;
 
 const BUFFERS: usize = 512;
 const STEP: Duration = Duration::from_millis(10);
-/// Longer than the limit, and what it takes until it is noticed: periods end with a turn, 70 ms after their
-/// beginning.
+/// Longer than the limit plus the time until it is noticed: a period ends with a turn, 70 ms after it began.
 const NOTICED: Duration = Duration::from_millis(1300);
-/// The same where the pool runs dry.
+/// The same while the pool is nearly exhausted.
 const NOTICED_IN_NEED: Duration = Duration::from_millis(150);
 
-/// Tunnel 0 is the engine's, tunnel 1 is of a suite that it does not take.
+/// Tunnel 0 uses the engine; tunnel 1 has a suite that the engine does not support.
 fn specs() -> [TunnelSpec; 2] {
     [TunnelSpec::new(0, Suite::Aes128Gcm16), TunnelSpec::new(1, Suite::ChaCha20Poly1305)]
 }
@@ -35,7 +34,7 @@ fn gateway(side: Side, engines: Vec<Box<dyn Engine>>) -> Gateway {
     gateway
 }
 
-/// A on an engine that misbehaves, and B that opens what A has sealed.
+/// A with an engine that misbehaves, and B, which opens what A has sealed.
 struct Ends {
     a: Gateway,
     b: Gateway,
@@ -59,7 +58,7 @@ impl Ends {
         ids.for_each(|id| self.a.protected.push(numbered(5, id, tunnel, true, 1000).bytes()));
     }
 
-    /// Turns for so long.
+    /// Takes turns for this long.
     fn pass(&mut self, time: Duration) {
         for _ in 0..time.as_millis() / STEP.as_millis() {
             self.a.clock.advance(STEP);
@@ -68,7 +67,7 @@ impl Ends {
         }
     }
 
-    /// Turns while the clock stands still, often enough for all that comes in time.
+    /// Takes turns while the clock stands still, enough for every job that comes back at all.
     fn pass_no_time(&mut self) {
         (0..100).for_each(|_| {
             self.a.turn();
@@ -76,7 +75,7 @@ impl Ends {
         self.a.assert_books_balance();
     }
 
-    /// The numbers of the packets that B gets out of what A has sent since.
+    /// The numbers of the packets that B delivers out of what A has sent since the last call.
     fn delivered(&mut self) -> Vec<u32> {
         let sealed = self.a.unprotected.take();
         let opened: Vec<_> = sealed.into_iter().flat_map(|datagram| self.b.open(datagram)).collect();
@@ -97,7 +96,7 @@ fn is_within(part: &[u32], whole: Range<u32>) -> bool {
 }
 
 #[test]
-fn a_tunnel_goes_on_behind_what_an_engine_keeps_and_others_never_stop() {
+fn a_tunnel_continues_past_kept_jobs_and_others_never_stop() {
     let mut ends = Ends::keeping_some();
     ends.send(0, 0..200);
     ends.send(1, 1000..1100);
@@ -112,7 +111,7 @@ fn a_tunnel_goes_on_behind_what_an_engine_keeps_and_others_never_stop() {
         of_tunnel_0.len() < 200 - kept && is_within(&of_tunnel_0, 0..200),
         "the order holds, so some wait"
     );
-    // Within the limit nothing happens.
+    // Nothing happens before the limit.
     ends.pass(Duration::from_millis(980));
     assert!(ends.delivered().is_empty() && ends.a.worker.is_busy() && ends.withdrawn().is_empty());
     ends.pass(NOTICED - Duration::from_millis(980));
@@ -122,7 +121,7 @@ fn a_tunnel_goes_on_behind_what_an_engine_keeps_and_others_never_stop() {
     assert_eq!((all.len(), ends.lost()), (200 - kept, kept as u64));
     assert!(!ends.a.worker.is_busy(), "the worker may sleep");
     ends.a.assert_settled();
-    // The tunnel goes on at once, in place, and the engine gets nothing more.
+    // The tunnel continues at once, synchronously, and the engine gets nothing more.
     ends.send(0, 200..300);
     ends.a.turn();
     assert!(ends.delivered().into_iter().eq(200..300));
@@ -130,7 +129,7 @@ fn a_tunnel_goes_on_behind_what_an_engine_keeps_and_others_never_stop() {
 }
 
 #[test]
-fn the_operator_hears_once_of_an_engine_that_is_out_of_service() {
+fn an_engine_out_of_service_is_reported_once() {
     let mut ends = Ends::keeping_some();
     ends.send(0, 0..200);
     ends.pass_no_time();
@@ -146,7 +145,7 @@ fn the_operator_hears_once_of_an_engine_that_is_out_of_service() {
     assert!(ends.a.worker.take_withdrawals().is_empty());
 }
 
-/// A clock that a millisecond passes on with each look.
+/// A clock that advances by a millisecond with each reading.
 #[derive(Default)]
 struct SteppingClock(std::cell::Cell<u64>);
 
@@ -158,7 +157,7 @@ impl Clock for SteppingClock {
 }
 
 #[test]
-fn the_loop_tells_it_among_other_notices_and_ends_without_what_was_given_up() {
+fn the_serve_loop_reports_a_withdrawal_and_ends_without_jobs_that_were_given_up() {
     let mut ends = Ends::new(LateConfig::reliable(1));
     ends.engine.engine().keep_all(true);
     ends.send(0, 0..10);
@@ -174,7 +173,7 @@ fn the_loop_tells_it_among_other_notices_and_ends_without_what_was_given_up() {
 }
 
 #[test]
-fn what_comes_back_after_it_was_given_up_is_neither_sent_nor_counted_again() {
+fn a_job_that_comes_back_after_it_was_given_up_is_neither_sent_nor_counted_again() {
     let mut ends = Ends::keeping_some();
     ends.send(0, 0..200);
     ends.pass_no_time();
@@ -191,7 +190,7 @@ fn what_comes_back_after_it_was_given_up_is_neither_sent_nor_counted_again() {
     ends.a.assert_settled();
 }
 
-/// What an engine keeps of what came in moves no window: the packet may come again, and then comes through
+/// An inbound job that an engine keeps moves no window: its packet may come again, and is then delivered
 /// once.
 #[test]
 fn a_number_that_an_engine_kept_was_never_received() {
@@ -210,8 +209,8 @@ fn a_number_that_an_engine_kept_was_never_received() {
     let first = b.protected.take();
     assert!(kept > 0 && first.len() == 60 - kept);
     assert_eq!(b.drops(DropReason::EngineFault), kept as u64);
-    // All of them once more: exactly the missing ones are let in, by the portable engine; the others are
-    // duplicates.
+    // All of them once more: exactly the missing ones are accepted, through the portable engine; the others
+    // are duplicates.
     let again: Vec<_> = sealed.iter().flat_map(|datagram| b.open(datagram.clone())).collect();
     assert_eq!((again.len(), b.drops(DropReason::ReplayDuplicate)), (kept, 60 - kept as u64));
     let mut all: Vec<_> = first.into_iter().chain(again).collect();
@@ -219,7 +218,7 @@ fn a_number_that_an_engine_kept_was_never_received() {
     all.sort();
     expected.sort();
     assert!(all == expected, "each packet came out once");
-    // Late, they are no news to anybody.
+    // When they come back late, nothing is counted again.
     engine.engine().give_back_kept();
     for _ in 0..100 {
         b.clock.advance(STEP);
@@ -229,9 +228,9 @@ fn a_number_that_an_engine_kept_was_never_received() {
     b.assert_settled();
 }
 
-/// An engine that took every buffer there is, and keeps them, leaves the gateway with as many as it had.
+/// An engine that took every buffer and keeps them leaves the gateway with as many as it had before.
 #[test]
-fn the_pool_does_not_run_dry_through_what_an_engine_keeps() {
+fn kept_jobs_do_not_exhaust_the_pool() {
     let mut ends = Ends::new(LateConfig::reliable(1));
     ends.engine.engine().keep_all(true);
     ends.send(0, 0..2 * BUFFERS as u32);
@@ -250,8 +249,8 @@ fn the_pool_does_not_run_dry_through_what_an_engine_keeps() {
     assert_eq!(ends.a.worker.pool().available(), BUFFERS, "late buffers do not make it larger");
 }
 
-/// One job that is kept, of a busy tunnel whose packets then wait with all buffers there are: others are held
-/// up for a moment, not for the limit.
+/// One job of a busy tunnel is kept; the tunnel's later packets then wait and occupy all buffers. Other
+/// tunnels are held up briefly, not for the whole limit.
 #[test]
 fn a_busy_tunnel_behind_a_kept_job_does_not_hold_up_others_for_long() {
     let mut ends = Ends::new(LateConfig { kept_per_million: 10_000, ..LateConfig::reliable(7) });
@@ -268,7 +267,7 @@ fn a_busy_tunnel_behind_a_kept_job_does_not_hold_up_others_for_long() {
     ends.a.assert_settled();
 }
 
-/// Fewer buffers than matter, and the engine has its whole time.
+/// One job below the threshold of the short limit, the engine has the whole limit.
 #[test]
 fn an_engine_has_more_time_while_there_are_buffers() {
     let mut ends = Ends::new(LateConfig::reliable(1));
@@ -282,7 +281,7 @@ fn an_engine_has_more_time_while_there_are_buffers() {
 }
 
 #[test]
-fn an_engine_that_is_slow_or_was_not_asked_stays_in_service() {
+fn an_engine_that_is_slow_or_was_not_polled_stays_in_service() {
     let mut ends = Ends::new(LateConfig::reliable(1));
     for round in 0..20 {
         ends.engine.engine().keep_all(true);
@@ -291,7 +290,7 @@ fn an_engine_that_is_slow_or_was_not_asked_stays_in_service() {
         ends.engine.engine().keep_all(false);
         ends.pass(Duration::from_millis(90));
     }
-    // The worker itself stood still for an hour.
+    // The worker itself did not run for an hour.
     ends.send(0, 200..210);
     ends.a.turn();
     ends.a.clock.advance(Duration::from_secs(3600));
@@ -301,7 +300,7 @@ fn an_engine_that_is_slow_or_was_not_asked_stays_in_service() {
     ends.a.assert_settled();
 }
 
-/// Tunnels that are removed and installed meanwhile: what is kept of a removed one ends as shutting down, and
+/// Tunnels that are removed and installed meanwhile: jobs kept of a removed tunnel end as shutting down, and
 /// a new one gets no key from the engine.
 #[test]
 fn tunnels_come_and_go_while_an_engine_keeps_their_packets() {
@@ -327,10 +326,10 @@ fn tunnels_come_and_go_while_an_engine_keeps_their_packets() {
     assert_eq!(ends.engine.in_flight() as u64, kept);
 }
 
-/// One engine's silence is not another's: what a second engine has in hand stays there, and goes out in its
-/// turn.
+/// Taking one engine out of service does not affect another: jobs of the second engine stay there and leave
+/// in order.
 #[test]
-fn an_engine_out_of_service_takes_no_other_with_it() {
+fn taking_one_engine_out_of_service_affects_no_other() {
     let first = SharedEngine::new(LateConfig { queue_jobs: 20, ..LateConfig::reliable(1) });
     let second = SharedEngine::new(LateConfig::reliable(2));
     let mut engines = first.before_portable();
@@ -341,7 +340,7 @@ fn an_engine_out_of_service_takes_no_other_with_it() {
     ends.pass_no_time();
     assert_eq!((first.in_flight(), second.in_flight()), (20, 0), "30 went on to the second one, and wait");
     ends.pass(Duration::from_millis(800));
-    // Taken half a second before the first engine's time is up, and kept beyond it.
+    // Taken half a second before the limit of the first engine ends, and kept beyond it.
     second.engine().keep_all(true);
     ends.send(0, 50..60);
     ends.pass(Duration::from_millis(500));
@@ -361,8 +360,8 @@ fn an_engine_out_of_service_takes_no_other_with_it() {
     ends.a.assert_settled();
 }
 
-/// What one engine fails at goes to the next in the same turn in which that is taken out of service: and
-/// further on from there.
+/// Jobs that one engine fails go to the next one, and past it even in the turn in which it is taken out of
+/// service.
 #[test]
 fn jobs_on_their_way_to_an_engine_that_goes_out_of_service_go_to_the_next() {
     let first = SharedEngine::new(LateConfig { faults_per_million: 1_000_000, ..LateConfig::reliable(1) });
@@ -385,7 +384,7 @@ fn jobs_on_their_way_to_an_engine_that_goes_out_of_service_go_to_the_next() {
     ends.a.assert_settled();
 }
 
-/// Where no engine is left, packets end as faults; the worker does not wait for one.
+/// With no engine left, packets end as faults; the worker does not wait for an engine.
 #[test]
 fn without_any_engine_left_packets_end_as_faults() {
     let engine = SharedEngine::new(LateConfig::reliable(1));
@@ -399,8 +398,8 @@ fn without_any_engine_left_packets_end_as_faults() {
     ends.a.assert_settled();
 }
 
-/// Breaks its promises: says that it is synchronous and takes jobs away, gives jobs that it was never given,
-/// and some twice.
+/// Breaks its promises: claims to be synchronous but keeps jobs, gives back jobs that it was never given, and
+/// some twice.
 struct Liar {
     portable: PortableEngine,
     taken: Vec<Job>,

@@ -1,5 +1,5 @@
-//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), numbers that run out: each reported once, and the
-//! SA stops where it must.
+//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), and sequence numbers that run out: each is
+//! reported once, and the SA stops where it must.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -15,7 +15,7 @@ fn with(lifetime: Lifetime) -> TunnelSpec {
     TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
 }
 
-/// Soft after 5 packets, hard after 8, told in each of the ways that amount to it.
+/// Soft after 5 packets, hard after 8, expressed in each of the three ways.
 fn limits() -> [Lifetime; 3] {
     let packets = |n| Limits { packets: Some(n), ..Limits::default() };
     let bytes = |n| Limits { bytes: Some(n), ..Limits::default() };
@@ -74,8 +74,7 @@ fn an_inbound_sa_warns_once_and_stops_once() {
     }
 }
 
-/// A hard limit holds within a batch as well: the packets that were let in before it was reached do not slip
-/// through behind it.
+/// A hard limit holds within a batch as well: packets prepared before it was reached do not pass after it.
 #[test]
 fn a_batch_does_not_overshoot_a_hard_limit() {
     for lifetime in &limits()[..2] {
@@ -98,7 +97,7 @@ fn a_batch_does_not_overshoot_a_hard_limit() {
     }
 }
 
-/// What is not authentic uses nothing up.
+/// Packets that are not authentic do not count.
 #[test]
 fn forged_and_replayed_packets_do_not_age_an_sa() {
     let spec = with(limits()[0]);
@@ -135,8 +134,8 @@ fn numbers_that_run_out_are_reported_once() {
     assert_eq!(events.len(), 1);
 }
 
-/// A store that does not answer stops the SA until it does: one report per outage, and no number is skipped
-/// or repeated.
+/// A store that does not answer stops the SA until it answers: one report per outage, and no number is
+/// skipped or repeated.
 #[test]
 fn a_store_that_does_not_answer_is_reported_once_per_outage() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -174,7 +173,7 @@ fn a_lifetime_by_time_is_reported_without_any_packet() {
 }
 
 #[test]
-fn an_sa_that_has_stopped_says_so() {
+fn an_sa_that_has_stopped_reports_its_state() {
     let time = Limits { time: Some(Duration::from_secs(8)), ..Limits::default() };
     let expiring = with(Lifetime { hard: time, ..Lifetime::default() });
     let mut a = Gateway::new(expiring.policies(Side::A), PoolSize(8, 2048), portable());
@@ -199,7 +198,7 @@ fn an_sa_that_has_stopped_says_so() {
     assert_eq!((a.seal(packet).len(), counters.state()), (0, SaState::Exhausted));
 }
 
-/// Whatever the key has decrypted counts, whether it was then passed on or not; what failed its ICV, or came
+/// Every packet that was decrypted counts, whether it was passed on or not; one that failed its ICV, or came
 /// twice, does not.
 #[test]
 fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
@@ -220,7 +219,7 @@ fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
                 sequence += 1;
                 let datagram = sealer.seal(sequence, refused);
                 b.unprotected.push(datagram.clone());
-                // Again, and forged.
+                // Once as a replay, once forged.
                 b.unprotected.push(datagram.clone());
                 let mut forged = sealer.seal(sequence + 1, refused);
                 *forged.last_mut().expect("an ICV") ^= 1;

@@ -1,5 +1,5 @@
 //! The data path of a whole gateway, promise by promise: what it forwards, what it refuses and why, and that
-//! nothing upsets it.
+//! no input disturbs it.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! 10,000 tunnels: installed, used, told apart.
+//! 10,000 tunnels: installed, used, and kept apart.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::tunnel::salt;
@@ -86,7 +86,7 @@ fn ten_thousand_tunnels_carry_traffic_each_under_its_own_key() {
         assert_eq!(spi, 0x10_0000 + n * 2);
         assert_eq!(b.open(sealed[0].clone()), [packet(n).bytes()]);
     }
-    // A packet of one tunnel under the SPI of another of the same suite is a forgery.
+    // A packet of one tunnel with the SPI of another of the same suite is a forgery.
     let mut swapped = a.seal(packet(1).bytes()).remove(0);
     let other = 1 + Suite::ALL.len() as u32;
     swapped[20..24].copy_from_slice(&(0x10_0000u32 + 2 * other).to_be_bytes());

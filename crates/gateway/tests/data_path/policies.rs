@@ -56,7 +56,7 @@ fn the_first_policy_that_matches_decides() {
 
 /// RFC 4301 5.2, step 3b.
 #[test]
-fn in_clear_comes_in_only_what_policy_lets_bypass() {
+fn only_packets_that_policy_lets_bypass_come_in_in_clear() {
     let mut a = gateway(Side::A);
     let answer =
         |protocol, ports| Inner { protocol, ports, ..Inner::udp("172.16.0.2", "10.0.0.1", 100) }.bytes();
@@ -70,7 +70,7 @@ fn in_clear_comes_in_only_what_policy_lets_bypass() {
     a.assert_settled();
 }
 
-/// RFC 4301 5.2, step 4: the holder of one tunnel's key may still send only what its selectors allow.
+/// RFC 4301 5.2, step 4: even with the key of a tunnel, a peer may send only what its selectors allow.
 #[test]
 fn a_decrypted_packet_with_any_selector_field_wrong_is_refused() {
     let range = |first, last| PortRange { first, last };
@@ -112,9 +112,9 @@ fn a_decrypted_packet_with_any_selector_field_wrong_is_refused() {
     for packet in wrong {
         assert!(receive(&mut b, &packet.bytes()).is_empty(), "{packet:?}");
     }
-    // Two of them are too short to show the ports that are asked for.
+    // Two of them are too short to show the ports that the selector needs.
     assert_eq!((b.drops(DropReason::SelectorMismatch), b.drops(DropReason::FieldsHidden)), (10, 2));
-    // So is a later fragment: it matches only where every port does.
+    // So is a later fragment: it matches only selectors for any port.
     let mut fragment = good.bytes();
     fragment[7] = 100;
     fragment[10..12].fill(0);
@@ -143,8 +143,8 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
     assert_eq!(b.drops(DropReason::NoPolicy), 1);
 }
 
-/// A datagram is not half protected and half in clear: a fragment that hides its ports does not pass over a
-/// policy that asks for them (RFC 4301 7.4).
+/// A datagram is not half protected and half in clear: a fragment that hides its ports does not skip a policy
+/// that matches on ports (RFC 4301 7.4).
 #[test]
 fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
     let https = Selector {
@@ -167,10 +167,10 @@ fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
     assert_eq!(a.drops(DropReason::FieldsHidden), 1);
 }
 
-/// Policies are ordered: what one discards, or gives to another tunnel, does not come through a tunnel whose
-/// selectors it also matches.
+/// Policies are ordered: a packet that an earlier policy discards, or gives to another tunnel, does not come
+/// through a tunnel whose selectors it matches too.
 #[test]
-fn a_decrypted_packet_that_an_earlier_policy_claims_is_refused() {
+fn a_decrypted_packet_that_an_earlier_policy_matches_is_refused() {
     for (action, reason) in [
         (Action::Discard, DropReason::PolicyDiscard),
         (Action::Bypass, DropReason::SelectorMismatch),

@@ -1,17 +1,17 @@
-//! Whatever the policies and whatever hosts send: what passes is what a slow, plain model of RFC 4301 lets
-//! pass, and no part of a datagram takes another way than the datagram as a whole should.
+//! For random policies and hostile datagrams, exactly those packets pass that a slow, plain model of RFC 4301
+//! lets pass, and no part of a datagram is treated differently from the datagram as a whole.
 
 use crate::support::policy_oracle::{Met, inbound, outbound};
 use crate::support::random;
 use fastrand::Rng;
 
-/// Policies that are drawn, and datagrams for each.
+/// Random sets of policies, and datagrams for each.
 const SETS: usize = 1500;
 const DATAGRAMS: usize = 12;
 
 fn draw(run: fn(&mut dyn FnMut() -> u8, &mut Met)) -> Met {
     let seed = random::seed();
-    // Shown where a test fails.
+    // Printed if the test fails.
     println!("TESTUDO_SEED={seed:#x}");
     let mut met = Met::default();
     for set in 0..SETS {

@@ -7,14 +7,14 @@ use testudo_ipsec::EventKind;
 use testudo_packet::DropReason;
 use testudo_wire::checksum;
 
-/// How long a peer must be silent where it was before it is followed.
+/// How long a peer must be silent at its old address before it is followed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 fn spec() -> TunnelSpec {
     TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
 }
 
-/// The same datagram, as it arrives from elsewhere.
+/// The same datagram, as if it came from elsewhere.
 fn from(datagram: &[u8], host: u8, port: u16) -> Vec<u8> {
     let mut moved = datagram.to_vec();
     moved[15] = host;
@@ -25,7 +25,7 @@ fn from(datagram: &[u8], host: u8, port: u16) -> Vec<u8> {
     moved
 }
 
-/// Where B sends to now: last byte of the address, and port.
+/// Where B currently sends to: last byte of the address, and port.
 fn target(b: &mut Gateway) -> Option<(u8, u16)> {
     let sealed = b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 60).bytes());
     sealed.first().map(|d| (d[19], u16::from_be_bytes([d[22], d[23]])))
@@ -53,7 +53,7 @@ fn answers_go_to_where_the_newest_authentic_packet_came_from() {
     assert!(b.worker.take_events().is_empty(), "the peer stays where it is");
 }
 
-/// An attacker who sees the peer's packets can send them from anywhere: that must not pull its traffic away.
+/// An attacker who sees the peer's packets can resend them from anywhere: that must not divert the traffic.
 #[test]
 fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     let mut sealer = Sealer::new(&spec(), Side::A);
@@ -61,7 +61,7 @@ fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     let current = authentic(&mut sealer, 100);
     b.open(from(&current, 7, 1111));
     b.worker.take_events();
-    // So that nothing but their being what they are keeps them from being followed.
+    // So that only the kind of each packet keeps it from being followed.
     b.clock.advance(2 * SILENCE);
     let late = authentic(&mut sealer, 99);
     let mut forged = authentic(&mut sealer, 101);
@@ -75,8 +75,8 @@ fn no_packet_but_a_newer_authentic_one_moves_the_peer() {
     assert!(b.worker.take_events().is_empty());
 }
 
-/// Moves of the peer while a packet comes every 5 ms from where `source` says that its number comes from, for
-/// ten seconds: how often, and the longest time that a new place had to wait for.
+/// When the peer moves while a packet arrives every 5 ms for ten seconds, number `n` from the address
+/// `source(n)`.
 fn moves(source: impl Fn(u64) -> (u8, u16)) -> Vec<Duration> {
     let step = Duration::from_millis(5);
     let mut sealer = Sealer::new(&spec(), Side::A);
@@ -101,10 +101,10 @@ fn moves(source: impl Fn(u64) -> (u8, u16)) -> Vec<Duration> {
     moves
 }
 
-/// Whether the peer itself sends from two places, or somebody re-sends every other packet of it from
-/// elsewhere: no storm of moves.
+/// Whether the peer sends from two addresses or an attacker resends every other packet from elsewhere: no
+/// storm of moves.
 #[test]
-fn however_many_places_a_peer_sends_from_it_moves_at_most_once_a_second() {
+fn a_peer_moves_at_most_once_a_second_from_however_many_addresses_it_sends() {
     let by_turns = moves(|number| (7, 1111 + (number % 2) as u16));
     assert_eq!(by_turns.len(), 1, "it is alive where it was first: {by_turns:?}");
     let ever_new = moves(|number| (7, 1111 + number as u16));
@@ -120,13 +120,13 @@ fn however_many_places_a_peer_sends_from_it_moves_at_most_once_a_second() {
 
 #[test]
 fn a_peer_that_moves_is_followed_after_a_second_of_silence_where_it_was() {
-    // The last packet from the old place comes after 499 steps of 5 ms.
+    // The last packet from the old address comes after 499 steps of 5 ms.
     let moves = moves(|number| if number <= 500 { (7, 1111) } else { (9, 2222) });
     let left = Duration::from_millis(499 * 5);
     assert_eq!(moves, [Duration::ZERO, left + SILENCE]);
 }
 
-/// RFC 4303 2.6: dummy packets are authentic, and show that the peer is alive where it is.
+/// RFC 4303 2.6: dummy packets are authentic, and show that the peer is still at its address.
 #[test]
 fn authentic_packets_that_are_refused_later_keep_the_peer_where_it_is() {
     let mut sealer = Sealer::new(&spec(), Side::A);
@@ -180,7 +180,7 @@ fn a_keepalive_is_sent_after_each_silence_and_only_then() {
     a.assert_settled();
 }
 
-/// RFC 3948 4 is about ESP in UDP: outside UDP the one byte would be a broken ESP packet.
+/// RFC 3948 4 is about ESP in UDP; outside UDP the one byte would be a broken ESP packet.
 #[test]
 fn no_keepalive_is_sent_outside_udp() {
     let spec = TunnelSpec { keepalive: Some(Duration::from_secs(20)), udp: false, b_learns: false, ..spec() };

@@ -1,4 +1,4 @@
-//! No input upsets the gateway: no panic, no lost buffer, no packet unaccounted for.
+//! No input harms the gateway: no panic, no lost buffer, no packet unaccounted for.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::random::seed;
@@ -28,7 +28,7 @@ fn inner(is_v6: bool, bytes: usize) -> Vec<u8> {
     packet.bytes()
 }
 
-/// A gateway with one tunnel over each kind of outer network; on jumbo buffers.
+/// A gateway with one tunnel over each kind of outer network, with jumbo buffers.
 fn jumbo(side: Side, buffers: usize) -> Gateway {
     let specs: Vec<_> =
         specs().into_iter().zip(0..).map(|(spec, number)| TunnelSpec { number, ..spec }).collect();
@@ -39,7 +39,7 @@ fn jumbo(side: Side, buffers: usize) -> Gateway {
     gateway
 }
 
-/// Bytes that get past one more check than pure noise would.
+/// Bytes that pass one more check than pure noise would.
 fn noise(random: &mut Rng, max: usize) -> Vec<u8> {
     let len = random.usize(..max);
     let mut bytes = crate::support::random_bytes(random, len);
@@ -53,11 +53,11 @@ fn noise(random: &mut Rng, max: usize) -> Vec<u8> {
             }
         }
         2 => {
-            // The right datagram around noise.
+            // Valid outer headers around noise.
             bytes = encapsulate(template, Side::A, &bytes[..bytes.len().min(60_000)], random.u8(..));
         }
         _ => {
-            // The right SPI too.
+            // A valid SPI too.
             bytes.truncate(60_000);
             let spi = template.spi_from(Side::A).to_be_bytes();
             let n = bytes.len().min(4);
@@ -125,7 +125,7 @@ fn every_truncation_of_every_kind_of_packet_is_refused_on_either_side() {
     }
 }
 
-/// As above, but with the outer headers mended, so that each check behind them meets every length.
+/// As above, but with correct outer headers, so that each later check meets every length.
 #[test]
 fn every_length_of_esp_is_refused_but_the_right_one() {
     for spec in specs() {
@@ -141,7 +141,7 @@ fn every_length_of_esp_is_refused_but_the_right_one() {
     }
 }
 
-/// Every single bit of a datagram: what is authenticated is refused when it flips, and a forged packet never
+/// Every bit of a datagram: flipping an authenticated one gets the packet refused, and a forged packet never
 /// moves the window.
 #[test]
 fn each_flipped_bit_behind_the_outer_headers_is_refused() {
@@ -159,7 +159,7 @@ fn each_flipped_bit_behind_the_outer_headers_is_refused() {
     }
 }
 
-/// The packets that a jumbo link carries go through whole, up to the longest IPv4 datagram of all.
+/// Jumbo packets are carried whole, up to the longest IPv4 datagram.
 #[test]
 fn jumbo_packets_go_through() {
     let mut spec = specs().remove(0);
@@ -177,8 +177,7 @@ fn jumbo_packets_go_through() {
     }
 }
 
-/// Packets of one SA that stand together are prepared together: what is wrong with some of them is theirs
-/// alone.
+/// Adjacent packets of one SA are prepared together: invalid ones among them do not affect the others.
 #[test]
 fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
@@ -190,8 +189,8 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     for n in early {
         assert_eq!(b.open(sealed[n - 1].clone()).len(), 1);
     }
-    // No copy of what has come, nothing that is too short, and all in one batch; the first and the last are
-    // wrong, and two side by side.
+    // All in one batch, without replays and without packets that are too short; the first, the last and two
+    // adjacent ones are wrong.
     for (n, datagram) in (1..).zip(&sealed) {
         let bytes = if cut.contains(&n) { 40 } else { datagram.len() };
         let mut datagram = datagram[..bytes].to_vec();
@@ -213,8 +212,8 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
     b.assert_settled();
 }
 
-/// What an engine has opened is judged together too: whatever is found wrong then, in the middle of runs of
-/// two SAs, is refused alone.
+/// Opened packets are checked in runs too: those found wrong then, in the middle of runs of two SAs, are
+/// refused alone.
 #[test]
 fn packets_that_turn_out_wrong_are_refused_from_the_middle_of_a_batch() {
     let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::Aes128Gcm16));
@@ -258,7 +257,7 @@ fn packets_that_turn_out_wrong_are_refused_from_the_middle_of_a_batch() {
     ] {
         assert_eq!(b.drops(reason), 1, "{reason:?}");
     }
-    // A forgery takes no number, and what was authentic has taken its own, whatever was in it.
+    // A forgery does not use up its number; an authentic packet does, whatever its content.
     assert_eq!(b.open(honest), [inner(16, 3)]);
     batch.into_iter().for_each(|datagram| assert!(b.open(datagram).is_empty()));
     assert_eq!(b.drops(DropReason::AuthenticationFailed) + b.drops(DropReason::ReplayDuplicate), 2 + 13);

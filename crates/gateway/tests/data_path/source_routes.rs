@@ -1,4 +1,4 @@
-//! Packets that name their own route do not pass: policy would see another destination than they go to (RFC
+//! Packets with a source route do not pass: policy would see another destination than the one they go to (RFC
 //! 7126 4.3 and 4.4, RFC 5095).
 
 use crate::support::gateway::{PoolSize, portable};
@@ -31,7 +31,7 @@ fn with_routing_header(kind: u8, source: &str, destination: &str) -> Vec<u8> {
     packet
 }
 
-/// Packets between two hosts that name their route, and packets like them that do not.
+/// Packets between two hosts with a source route, and similar packets without one.
 fn packets(v4: [&str; 2], v6: [&str; 2]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let options = |bytes: &[u8]| with_options(bytes, v4[0], v4[1]);
     let routed = vec![

@@ -1,5 +1,5 @@
-//! Stage times are booked where the stages' names say. The clock is given a source that counts progress
-//! instead of time: a stage's ticks are then what was done between its lap and the one before.
+//! Each stage is charged with its own work. The clock reads a source that counts progress instead of time:
+//! the ticks of a stage are the progress between its lap and the previous one.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
@@ -25,7 +25,7 @@ fn progress() -> u64 {
     PROGRESS.with_borrow(|progress| progress())
 }
 
-/// The portable engine, which counts the jobs that it has done.
+/// The portable engine, counting the jobs that it has done.
 struct Counting(PortableEngine, Arc<AtomicU64>);
 
 impl Engine for Counting {
@@ -87,7 +87,7 @@ fn sealed() -> Vec<Vec<u8>> {
     a.unprotected.take()
 }
 
-/// Where `progress` was made while one turn sealed packets.
+/// Stage times of one turn that seals packets, in units of `progress`.
 fn outbound(progress: impl FnOnce(&Subject) -> Progress) -> StageTimes {
     let mut subject = subject(Side::A);
     PROGRESS.set(progress(&subject));
@@ -97,7 +97,7 @@ fn outbound(progress: impl FnOnce(&Subject) -> Progress) -> StageTimes {
     *subject.gateway.worker.outbound_stages()
 }
 
-/// Where `progress` was made while one turn opened `datagrams`.
+/// Stage times of one turn that opens `datagrams`, in units of `progress`.
 fn inbound(datagrams: Vec<Vec<u8>>, progress: impl FnOnce(&Subject) -> Progress) -> StageTimes {
     let mut subject = subject(Side::B);
     PROGRESS.set(progress(&subject));
@@ -156,7 +156,7 @@ fn what_inbound_packets_cost_is_booked_to_the_stage_that_did_it() {
     assert_all_in(Stage::Transmit, sent, PACKETS);
 }
 
-/// Refusals by the replay check and by the ICV are counted where they are found out.
+/// Refusals by the replay check and by the ICV are booked to the stage that finds them.
 #[test]
 fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     let drops = |reason| {
@@ -174,7 +174,7 @@ fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     let mut subject = subject(Side::B);
     sealed().into_iter().for_each(|datagram| subject.gateway.unprotected.push(datagram));
     subject.gateway.turn();
-    // The first turn was measured: a new clock measures the next one.
+    // The first turn was measured; setting the clock again makes it measure the next one.
     subject.gateway.worker.measure_in(progress);
     PROGRESS.set(drops(DropReason::ReplayDuplicate)(&subject));
     sealed().into_iter().for_each(|datagram| subject.gateway.unprotected.push(datagram));
@@ -182,8 +182,8 @@ fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     assert_all_in(Stage::Framing, *subject.gateway.worker.inbound_stages(), PACKETS);
 }
 
-/// Each stage has a lap: one in a turn, two where what is made ready while packets are received leaves with
-/// the rest. Outbound the policy names the SA, so that nothing is looked up.
+/// Each stage has a lap: one per turn, or two where packets made ready during reception leave with the rest.
+/// Outbound, the policy names the SA, so there is no lookup.
 #[test]
 fn each_stage_has_its_lap() {
     let laps = || -> Progress {

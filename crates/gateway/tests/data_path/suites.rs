@@ -1,4 +1,4 @@
-//! What differs from suite to suite: IVs, ICVs, lengths, and what an observer can see.
+//! The differences between suites: IVs, ICVs, lengths, and what an observer can see.
 
 use crate::support::sealer::{encapsulate, esp_offset};
 use crate::support::{Gateway, Handmade, Inner, Sealer, Side, TunnelSpec};
@@ -24,7 +24,7 @@ fn sealed_by_a_new_gateway(spec: &TunnelSpec, packets: usize) -> Vec<Vec<u8>> {
     (0..packets).map(|_| a.seal(packet(60)).remove(0)[esp_offset(spec)..].to_vec()).collect()
 }
 
-/// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, asks for IVs
+/// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, requires IVs
 /// that cannot be predicted.
 #[test]
 fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
@@ -36,14 +36,14 @@ fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
             .collect();
         assert_eq!(ivs.iter().collect::<HashSet<_>>().len(), ivs.len());
         let distances: Vec<u32> = ivs.windows(2).map(|pair| (pair[0] ^ pair[1]).count_ones()).collect();
-        // Binomial, 128 bits: 64 on average, and six standard deviations are 34.
+        // Binomial over 128 bits: the mean is 64, and six standard deviations are 34.
         assert!(distances.iter().all(|d| (30..=98).contains(d)), "{suite}: {distances:?}");
         let mean = f64::from(distances.iter().sum::<u32>()) / distances.len() as f64;
         assert!((63.0..65.0).contains(&mean), "{suite}: {mean}");
     }
 }
 
-/// Known answers need it; that no number comes twice is the matter of leases.
+/// Known answers depend on this. Leases, not suites, prevent the reuse of a number.
 #[test]
 fn equal_numbers_under_equal_keys_give_equal_packets_in_every_suite() {
     for spec in specs() {
@@ -51,7 +51,7 @@ fn equal_numbers_under_equal_keys_give_equal_packets_in_every_suite() {
     }
 }
 
-/// Both directions begin at number 1, each under a key of its own.
+/// Both directions begin at number 1, under different keys.
 #[test]
 fn ivs_of_cbc_depend_on_the_key() {
     let spec = TunnelSpec::new(0, Suite::Aes128Sha1);
@@ -138,7 +138,7 @@ fn every_length_of_esp_is_refused_but_the_right_one_in_every_suite() {
     }
 }
 
-/// RFC 4303 2.2.1: the half that is not sent is authenticated.
+/// RFC 4303 2.2.1: the high half, which is not sent, is authenticated.
 #[test]
 fn a_packet_that_was_sealed_under_another_high_half_is_refused_in_every_suite() {
     for spec in specs().into_iter().filter(|spec| spec.esn) {
@@ -153,7 +153,7 @@ fn a_packet_that_was_sealed_under_another_high_half_is_refused_in_every_suite() 
     }
 }
 
-/// RFC 2410: what null-sha1 protects is not hidden, and what every other suite protects is.
+/// RFC 2410: null-sha1 hides nothing, every other suite hides the packet.
 #[test]
 fn only_null_encryption_shows_what_it_carries() {
     for spec in specs() {

@@ -1,20 +1,20 @@
-//! What a network may do to the bytes of a datagram, and whether the packet inside survives it.
+//! What a network may do to the bytes of a datagram, and whether the packet in it survives.
 
 use crate::support::random_bytes;
 use fastrand::Rng;
 use testudo_wire::checksum;
 use testudo_wire::ip::IPV4_HEADER_BYTES;
 
-/// Whether a datagram that arrives is, as far as the peer's key can tell, one that the peer has sent.
+/// Whether an arriving datagram is, as far as the peer's key can tell, one that the peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
-    /// All that is authenticated, and all that leads there, is as it was sent.
+    /// Everything authenticated, and everything that demultiplexing needs, is as it was sent.
     Genuine { sequence: u64 },
-    /// Made or damaged by somebody without the key.
+    /// Made or damaged without the key.
     Hostile,
 }
 
-/// A field of the datagram: first bit, bits, and whether a receiver can do without it.
+/// A field of the datagram: first bit, bits, and whether a receiver may ignore it.
 struct Field {
     first_bit: usize,
     bits: usize,
@@ -55,8 +55,7 @@ const IPV6: [Field; 8] = [
 /// Source port, destination port, length, checksum (which RFC 3948 2.1 tells receivers not to depend on).
 const UDP: [Field; 4] = [field(0, 16, true), field(16, 16, false), field(32, 16, false), field(48, 16, true)];
 
-/// SPI, sequence number, IV, ciphertext, ICV, as long as an AEAD has them: all authenticated, whatever the
-/// suite.
+/// SPI, sequence number, IV, ciphertext, ICV, with the lengths of an AEAD: all authenticated in every suite.
 fn esp(bytes: usize) -> [Field; 5] {
     let text = bytes * 8 - 128 - 128;
     [
@@ -68,8 +67,8 @@ fn esp(bytes: usize) -> [Field; 5] {
     ]
 }
 
-/// Flips one bit of a field, each field as likely as every other; sometimes mends the IPv4 checksum, as an
-/// attacker would.
+/// Flips one bit of a field, each field with the same probability; sometimes corrects the IPv4 checksum, as
+/// an attacker would.
 pub fn flip_a_bit(random: &mut Rng, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
     let mut bytes = datagram.to_vec();
     let is_v4 = bytes[0] >> 4 == 4;
@@ -101,20 +100,19 @@ pub fn flip_a_bit(random: &mut Rng, datagram: &[u8], sequence: u64) -> (Vec<u8>,
     (bytes, if survives { Truth::Genuine { sequence } } else { Truth::Hostile })
 }
 
-/// Bytes that were never a packet, or only look like one from outside.
+/// Bytes that were never a packet, or look like one only in their outer headers.
 pub fn rubbish(random: &mut Rng, like: &[u8]) -> Vec<u8> {
     let len = random.usize(..2000);
     let mut bytes = random_bytes(random, len);
     if random.usize(..2) == 0 {
-        // The right outer headers around nothing that makes sense.
+        // Valid outer headers around noise.
         let headers = like.len().min(len).min(48);
         bytes[..headers].copy_from_slice(&like[..headers]);
     }
     bytes
 }
 
-/// A packet with the right headers and SPI and a sequence number from the future, by somebody without the
-/// key.
+/// A packet with valid headers and SPI and a future sequence number, made without the key.
 pub fn forge(random: &mut Rng, like: &[u8], esp_at: usize) -> Vec<u8> {
     let mut bytes = like.to_vec();
     let sequence =

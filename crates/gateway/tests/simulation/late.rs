@@ -1,4 +1,4 @@
-//! The same simulations over an engine that answers late, out of order, and fails at will.
+//! The same simulations over an engine that answers late, out of order, and fails as configured.
 
 use crate::late_engine::SharedEngine;
 use crate::support::TunnelSpec;
@@ -31,7 +31,7 @@ fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
-/// Runs every scenario on a late engine with the portable one behind it.
+/// Runs every scenario on a late engine with the portable one as the fallback.
 fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
     for scenario in scenarios() {
         let alive: Arc<Mutex<Vec<SharedEngine>>> = Arc::default();
@@ -40,7 +40,7 @@ fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) 
             alive.lock().expect("the list").push(late.clone());
             late.before_portable()
         };
-        // What a running engine does from now on; gateways that start later get a sound one.
+        // Applies to running engines from now on; gateways that start later get a reliable one.
         let fail = || {
             if fails_midway {
                 alive.lock().expect("the list").iter().for_each(|e| e.engine().fail_all(true));
@@ -77,8 +77,8 @@ fn an_engine_with_a_short_queue_hands_over_what_it_cannot_take() {
     run_late("an_engine_with_a_short_queue", config, false);
 }
 
-/// One job in a hundred is kept. Half-way, when both gateways have taken their engines out of service, all of
-/// them are given back.
+/// One job in a hundred is kept. Half-way through, when both gateways have taken their engines out of
+/// service, all kept jobs are given back.
 #[test]
 fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
     for scenario in scenarios() {

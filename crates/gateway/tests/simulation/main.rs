@@ -1,6 +1,6 @@
-//! Pairs of whole gateways in one process, from a seed, on a network that does its worst.
+//! Pairs of whole gateways in one process, driven by a seed, on a hostile network.
 //!
-//! A failure prints the seed and the scenario, and how to run just that again.
+//! A failure prints the seed, the scenario and how to rerun just that.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -30,8 +30,8 @@ use testudo_crypto::Suite;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
-/// Every mix of outer IP version, encapsulation, ESN and window for one suite; inner packets are of both
-/// versions in each.
+/// Every combination of outer IP version, encapsulation, ESN and window for one suite; each has inner packets
+/// of both versions.
 fn scenarios(suite: Suite) -> Vec<Scenario> {
     let mut scenarios = Vec::new();
     for outer in [Version::V4, Version::V6] {
@@ -43,7 +43,7 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
                     let packets = match window {
                         64 => 6_000,
                         4096 => 12_000,
-                        // Longer than the window where it matters, and shorter in the other mixes.
+                        // Longer than the window where it matters, shorter in the other combinations.
                         _ if number % 12 == 2 => 80_000,
                         _ => 12_000,
                     };
@@ -53,8 +53,8 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
                         spec,
                         packets,
                         first_sequence,
-                        // Each restart skips what was leased: near the end of the numbers that must not be
-                        // all of them.
+                        // Each restart skips the numbers that were leased; near the end of the number space
+                        // that must not be all of them.
                         lease_block: if esn { [150, 1_000, 100_000][number as usize % 3] } else { 150 },
                         restarts: number % 4 != 3,
                         keeps: false,
@@ -66,8 +66,8 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
     scenarios
 }
 
-/// Half of the mixes begin at 1. The others cross a multiple of 2^32 midway with ESN (the first one, and a
-/// later one), and run out of numbers without.
+/// Half of the combinations begin at 1. The others cross a multiple of 2^32 midway with ESN (the first one,
+/// or a later one), and run out of numbers without ESN.
 fn first_sequence(spec: &TunnelSpec, packets: u32) -> u64 {
     let half = u64::from(packets) / 2;
     match (spec.esn, spec.udp, spec.outer) {
@@ -87,7 +87,7 @@ fn name(s: &Scenario) -> String {
     )
 }
 
-/// Runs a scenario; if it fails, says how to run it again.
+/// Runs a scenario; if it fails, prints how to rerun it.
 fn run(test: &str, scenario: &Scenario, engines: &mut Engines<'_>, midway: impl FnMut()) -> Outcome {
     let outcome = catch_unwind(AssertUnwindSafe(|| Pair::new(scenario, engines).run(midway)));
     outcome.unwrap_or_else(|panic| {
@@ -120,7 +120,7 @@ fn run_suite(test: &str, suite: Suite) {
     assert_network_did_its_worst(&refused);
 }
 
-/// No scenario passed because the network was kind: everything that it can do was noticed.
+/// No scenario passed because the network was harmless: everything that it can do was noticed.
 fn assert_network_did_its_worst(refused: &HashMap<DropReason, u64>) {
     use DropReason as R;
     for reason in [

@@ -1,8 +1,8 @@
-//! The definitions that the gateways are judged by: slow, and obviously right.
+//! The definitions that the gateways are checked against: slow, and obviously right.
 
 use std::collections::HashSet;
 
-/// RFC 4303 3.4.3 by its definition: everything ever received, and the highest of it.
+/// RFC 4303 3.4.3 by its definition: every number received, and the highest of them.
 #[derive(Debug, Clone, Default)]
 pub struct WindowModel {
     top: u64,
@@ -15,12 +15,12 @@ impl WindowModel {
         Self { size: size.into(), ..Self::default() }
     }
 
-    /// A window that begins behind `sequence`.
+    /// A window that begins after `sequence`.
     pub fn behind(size: u32, sequence: u64) -> Self {
         Self { top: sequence, size: size.into(), seen: HashSet::from([sequence]) }
     }
 
-    /// Receives an authentic packet; whether it is to be taken.
+    /// Receives an authentic packet; `true` if it must be accepted.
     pub fn receive(&mut self, sequence: u64) -> bool {
         let inside = sequence > 0 && sequence + self.size > self.top;
         let fresh = inside && self.seen.insert(sequence);

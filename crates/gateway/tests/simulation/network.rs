@@ -1,5 +1,5 @@
-//! The network between two gateways, which does everything that a network may do, and what an attacker on it
-//! can.
+//! The network between two gateways, which does everything that a network may do and an attacker on it can
+//! do.
 
 use crate::corruption::{Truth, flip_a_bit, forge, rubbish};
 use fastrand::Rng;
@@ -12,7 +12,7 @@ pub struct Arrival {
     pub truth: Truth,
 }
 
-/// A datagram under way. Time is counted in packets sent.
+/// A datagram in flight. Time is counted in packets sent.
 struct Delayed {
     due: u64,
     order: u64,
@@ -39,7 +39,7 @@ impl Ord for Delayed {
     }
 }
 
-/// A packet held back until one is sent whose number lies exactly `distance` ahead: the edge of the replay
+/// A packet held back until one is sent whose number is exactly `distance` ahead: the edge of the replay
 /// window.
 struct Held {
     sequence: u64,
@@ -57,7 +57,7 @@ pub struct Network {
     delayed: BinaryHeap<Reverse<Delayed>>,
     held: Vec<Held>,
     ready: VecDeque<Arrival>,
-    /// All that was ever sent, so that it can be sent again.
+    /// Everything that was ever sent, for replays.
     captured: Vec<(u64, Vec<u8>)>,
 }
 
@@ -158,7 +158,7 @@ impl Network {
         self.arrive(bytes[..len].to_vec(), Truth::Hostile, 0);
     }
 
-    /// Link layers pad short frames: bytes behind the datagram are nobody's concern.
+    /// Link layers pad short frames: receivers ignore bytes after the datagram.
     fn pad(&mut self, sequence: u64, mut bytes: Vec<u8>) {
         let padded = bytes.len() + 1 + self.random.usize(..40);
         bytes.resize(padded, 0xEE);
@@ -182,7 +182,7 @@ impl Network {
         self.ready.pop_front()
     }
 
-    /// Lets all that is under way arrive.
+    /// Lets everything in flight arrive.
     pub fn flush(&mut self) {
         for held in std::mem::take(&mut self.held) {
             self.pass(held.sequence, held.bytes, 0);
@@ -190,7 +190,7 @@ impl Network {
         self.release(u64::MAX);
     }
 
-    /// Sends everything that was ever captured again, in any order.
+    /// Sends everything that was ever captured again, in random order.
     pub fn replay_everything(&mut self) {
         let mut captured = std::mem::take(&mut self.captured);
         for last in (1..captured.len()).rev() {

@@ -1,4 +1,4 @@
-//! Two whole gateways, the network between them, and the judge who knows what must come out.
+//! Two whole gateways, the network between them, and a judge who knows what must be delivered.
 //!
 //! ```text
 //!   protected A ─► gateway A ─► network (loses, repeats, reorders, damages, forges) ─► gateway B ─► protected B
@@ -6,10 +6,10 @@
 //!                       a foreign peer that pads its packets (TFC) ─► network ─► gateway B
 //! ```
 //!
-//! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. What a
-//! gateway then delivers is exactly that, per SA and in order: nothing forged, repeated or damaged, nothing
+//! Whenever a datagram is handed to a gateway, the model decides whether its packet must be delivered. The
+//! gateway must then deliver exactly that, per SA and in order: nothing forged, repeated or damaged, nothing
 //! valid refused, nothing lost. Where engines keep jobs for good, as many packets may be missing as were
-//! counted, and what was never received may come again.
+//! counted, and a packet that was never received may come again.
 
 use crate::corruption::Truth;
 use crate::model::{WindowModel, ecn_at_egress};
@@ -42,25 +42,26 @@ pub struct Scenario {
     /// How many sequence numbers are leased at a time.
     pub lease_block: u64,
     pub restarts: bool,
-    /// Engines keep jobs for good. (Then without restarts: a gap in the numbers is packets that were lost.)
+    /// Engines keep jobs for good. (Then without restarts, which would skip numbers: a gap in the numbers
+    /// means lost packets.)
     pub keeps: bool,
 }
 
 /// Gives a gateway its engines.
 pub type Engines<'e> = dyn FnMut(u64) -> Vec<Box<dyn Engine>> + 'e;
 
-/// One SA: what was sent through it, and what must come out.
+/// One SA: the packets sent through it, and those that must be delivered.
 struct Stream {
     from: Side,
     spec: TunnelSpec,
     seed: u64,
     network: Network,
     next_id: u32,
-    /// The highest number that has left.
+    /// The highest number that was sent.
     newest: u64,
-    /// Packets that the sending gateway has, in order.
+    /// Packets that the sending gateway has taken, in order.
     pending: VecDeque<u32>,
-    /// Sequence number to packet.
+    /// Sequence numbers and their packets.
     sent: HashMap<u64, u32>,
     model: WindowModel,
     saved_model: WindowModel,
@@ -69,25 +70,25 @@ struct Stream {
     delivered: HashSet<u32>,
     /// Delivered since the window was last saved.
     unsaved: Vec<u32>,
-    /// A killed gateway forgets what it received since then: only these may come twice.
+    /// A killed gateway forgets what it received since the last save: only these may be delivered twice.
     forgotten: HashSet<u32>,
     /// Whether engines keep jobs.
     keeps: bool,
-    /// How often each packet was handed to the receiver.
+    /// How often each packet reached the receiver.
     handed: HashMap<u32, u32>,
-    /// Packets that were overtaken by later ones: an engine has kept them.
+    /// Packets overtaken by later ones: an engine has kept them.
     overtaken: HashSet<u32>,
-    /// Packets that never left.
+    /// Packets that were never sent.
     unsent: u64,
 }
 
-/// What a run has shown, so that no scenario passes because nothing happened.
+/// What happened in a run, so that no scenario passes because nothing did.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub sent: u64,
     pub delivered: u64,
     pub refused: HashMap<DropReason, u64>,
-    /// Gateways that had taken an engine out of service when half was done.
+    /// Gateways that had taken an engine out of service by half-time.
     pub withdrawn_midway: usize,
 }
 
@@ -105,7 +106,7 @@ pub struct Pair<'a> {
     engines: &'a mut Engines<'a>,
 }
 
-fn place(side: Side) -> usize {
+fn index_of(side: Side) -> usize {
     usize::from(side == Side::B)
 }
 
@@ -153,8 +154,8 @@ impl Stream {
         }
     }
 
-    /// The whole number of the next datagram to leave, of which ESP shows the low half: numbers only grow,
-    /// and never by much.
+    /// The whole number of the next datagram to leave, whose low half ESP carries: numbers only grow, and
+    /// never by much.
     fn next_number(&mut self, low: u32) -> u64 {
         let ahead = low.wrapping_sub(self.newest as u32);
         assert!(ahead > 0 && ahead < 1 << 30, "{low:#x} follows {:#x}", self.newest);
@@ -171,7 +172,7 @@ impl Stream {
         numbered(self.seed, id, self.spec.number, self.from == Side::A, max)
     }
 
-    /// Decides, before the gateway sees it, whether the packet of an arriving datagram must be delivered.
+    /// Decides whether the packet of an arriving datagram must be delivered, before the gateway sees it.
     fn judge(&mut self, truth: Truth, datagram: &[u8]) {
         let Truth::Genuine { sequence } = truth else { return };
         *self.handed.entry(self.sent[&sequence]).or_default() += 1;
@@ -186,8 +187,8 @@ impl Stream {
         }
     }
 
-    /// A packet has come out where engines keep some: it must be one that was sent, for the first time, and
-    /// in its order unless the network brought it again.
+    /// A packet was delivered where engines keep some: it must be one that was sent, for the first time, and
+    /// in order unless the network repeated it.
     fn deliver_what_was_not_kept(&mut self, packet: &[u8]) {
         let id = number(packet, self.from == Side::A);
         let place = self.expected.iter().position(|(expected, _)| *expected == id);
@@ -203,7 +204,7 @@ impl Stream {
         assert!(self.delivered.insert(id), "packet {id} came out twice");
     }
 
-    /// A packet has come out: it must be the next expected one, byte for byte.
+    /// A packet was delivered: it must be the next expected one, byte for byte.
     fn deliver(&mut self, packet: &[u8]) {
         if self.keeps {
             return self.deliver_what_was_not_kept(packet);
@@ -244,7 +245,7 @@ impl<'a> Pair<'a> {
         });
         let mut stores = [(); 2].map(|()| LeaseTwin::new(scenario.lease_block));
         let gateways = [Side::A, Side::B].map(|side| {
-            let store = &mut stores[place(side)];
+            let store = &mut stores[index_of(side)];
             specs.iter().for_each(|s| store.begin_at(s.spi_from(side), first));
             let links = (PortHandle::default(), PortHandle::default());
             start_gateway(
@@ -273,7 +274,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Runs the scenario to its end; `midway` is called when half is done.
+    /// Runs the scenario to its end and calls `midway` half-way through.
     pub fn run(mut self, mut midway: impl FnMut()) -> Outcome {
         let steps = self.scenario.packets / 48 + 1;
         for step in 0..steps {
@@ -319,7 +320,7 @@ impl<'a> Pair<'a> {
 
     fn feed(&mut self, stream: usize, packets: usize) {
         let stream = &mut self.streams[stream];
-        let link = &self.gateways[place(stream.from)].protected;
+        let link = &self.gateways[index_of(stream.from)].protected;
         for _ in 0..packets {
             let id = stream.next_id;
             stream.next_id += 1;
@@ -338,7 +339,7 @@ impl<'a> Pair<'a> {
         stream.next_id += 1;
         self.foreign_sequence += 1;
         let tfc_bytes = self.random.usize(..120);
-        // Routers on the way may have marked congestion: any outer field meets any inner one.
+        // Routers may have marked congestion: any outer field meets any inner one.
         let outer_class = self.random.u8(..);
         let made = Handmade::with_tfc(&stream.packet(id).bytes(), tfc_bytes).padded_for(stream.spec.suite);
         let made = Handmade { outer_class, ..made };
@@ -347,50 +348,52 @@ impl<'a> Pair<'a> {
         self.outcome.sent += 1;
     }
 
-    /// Lets a gateway take all that has arrived, and looks at what it sends.
+    /// Lets a gateway take everything that has arrived, and records what it sends and delivers.
     fn pump(&mut self, side: Side) {
         let turn = Duration::from_millis(if self.scenario.keeps { 5 } else { 1 });
         loop {
-            self.gateways[place(side)].clock.advance(turn);
+            self.gateways[index_of(side)].clock.advance(turn);
             self.fail_a_port_at_times(side);
             let refused = self.refused_numbers(side);
-            self.gateways[place(side)].turn();
+            self.gateways[index_of(side)].turn();
             self.notice_refusals(side, self.refused_numbers(side) - refused);
             self.collect(side);
-            let gateway = &self.gateways[place(side)];
+            let gateway = &self.gateways[index_of(side)];
             if gateway.protected.arriving() + gateway.unprotected.arriving() == 0 {
                 break;
             }
         }
-        self.gateways[place(side)].assert_books_balance();
+        self.gateways[index_of(side)].assert_books_balance();
     }
 
-    /// Ports fail at any of their calls, for once: what was taken before must not suffer.
+    /// Makes a port fail once, at any of its calls: nothing that was taken before may be lost.
     fn fail_a_port_at_times(&mut self, side: Side) {
         if self.random.usize(..16) == 0 {
-            let gateway = &self.gateways[place(side)];
+            let gateway = &self.gateways[index_of(side)];
             let port = if self.random.usize(..2) == 0 { &gateway.protected } else { &gateway.unprotected };
             port.fail_after(self.random.usize(..8));
         }
     }
 
     fn refused_numbers(&self, side: Side) -> u64 {
-        let gateway = &self.gateways[place(side)];
+        let gateway = &self.gateways[index_of(side)];
         gateway.drops(DropReason::SequenceExhausted) + gateway.drops(DropReason::SequenceNotLeased)
     }
 
-    /// Numbers run out between two packets and come back between two turns: the last packets of a turn went
-    /// without.
+    /// Numbers run out between two packets and become available between two turns, so the refused packets are
+    /// the last ones of a turn.
     fn notice_refusals(&mut self, side: Side, refused: u64) {
         let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
-        let waiting = self.gateways[place(side)].protected.arriving();
+        let waiting = self.gateways[index_of(side)].protected.arriving();
         let taken = stream.pending.len() - waiting;
         stream.pending.drain(taken - refused as usize..taken);
     }
 
     fn collect(&mut self, side: Side) {
-        let (sent, delivered) =
-            (self.gateways[place(side)].unprotected.take(), self.gateways[place(side)].protected.take());
+        let (sent, delivered) = (
+            self.gateways[index_of(side)].unprotected.take(),
+            self.gateways[index_of(side)].protected.take(),
+        );
         let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
         let esp_at = esp_offset(&stream.spec);
         for datagram in sent {
@@ -398,7 +401,7 @@ impl<'a> Pair<'a> {
             let spi = u32::from_be_bytes(*esp.first_chunk().expect("an SPI"));
             let low = u32::from_be_bytes(*esp[4..].first_chunk().expect("a number"));
             let sequence = stream.next_number(low);
-            // Where a suite has no IV, the number itself must not come twice.
+            // Where a suite has no IV, the number itself must not be used twice.
             let iv = match stream.spec.suite.iv_bytes() {
                 0 => u128::from(sequence).to_be_bytes(),
                 length => std::array::from_fn(|at| if at < length { esp[8 + at] } else { 0 }),
@@ -420,7 +423,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Hands what the network lets arrive to the gateways.
+    /// Hands arriving datagrams to the gateways.
     fn carry(&mut self) {
         for side in [Side::A, Side::B] {
             let streams: &[usize] = if side == Side::A { &[B_TO_A] } else { &[A_TO_B, FOREIGN] };
@@ -443,7 +446,7 @@ impl<'a> Pair<'a> {
         for done in 0..at_most {
             let Some(arrival) = stream.network.next() else { return done > 0 };
             stream.judge(arrival.truth, &arrival.bytes);
-            self.gateways[place(to)].unprotected.push(arrival.bytes);
+            self.gateways[index_of(to)].unprotected.push(arrival.bytes);
         }
         true
     }
@@ -453,10 +456,10 @@ impl<'a> Pair<'a> {
     }
 
     fn settle(&mut self, side: Side) {
-        // Far more turns than any engine has time.
+        // Far more turns than any engine delays its answer.
         for _ in 0..10_000 {
             self.pump(side);
-            let worker = &self.gateways[place(side)].worker;
+            let worker = &self.gateways[index_of(side)].worker;
             // A port that failed has left packets waiting.
             if !worker.is_busy() && worker.is_waiting() == (false, false) {
                 return;
@@ -473,14 +476,14 @@ impl<'a> Pair<'a> {
     }
 
     fn save_windows_of(&mut self, side: Side) {
-        let worker = &self.gateways[place(side)].worker;
+        let worker = &self.gateways[index_of(side)].worker;
         let windows = [0, 1].map(|tunnel| worker.save_window(testudo_ipsec::TunnelIndex(tunnel)));
         assert!(windows.iter().all(Option::is_some), "every tunnel has a window to save");
-        self.saved_windows[place(side)] = windows.into();
+        self.saved_windows[index_of(side)] = windows.into();
         self.streams_to(side).for_each(Stream::window_is_saved);
     }
 
-    /// Sends until every number that is leased has been used: a restart one number too early repeats one.
+    /// Sends until every leased number has been used: a restart one number too early would repeat one.
     fn use_up_the_lease(&mut self, side: Side) {
         let refused = self.refused_numbers(side);
         while self.scenario.lease_block <= 1_000 && self.refused_numbers(side) == refused {
@@ -489,22 +492,22 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// An orderly end and a new start: nothing is lost, nothing forgotten.
+    /// An orderly stop and a new start: nothing is lost, nothing forgotten.
     fn restart(&mut self, side: Side) {
         self.use_up_the_lease(side);
         self.settle(side);
-        self.gateways[place(side)].assert_settled();
+        self.gateways[index_of(side)].assert_settled();
         assert!(self.streams_to(side).all(|s| s.expected.is_empty()), "a settled gateway owes packets");
         self.save_windows_of(side);
         self.start_again(side);
     }
 
-    /// A kill -9: what is under way is lost; of the windows only what was saved last remains; of the numbers,
-    /// what the store noted.
+    /// A kill -9: everything in flight is lost. Only the last saved windows and the numbers recorded by the
+    /// store survive.
     fn kill(&mut self, side: Side) {
         self.use_up_the_lease(side);
-        self.gateways[place(side)].assert_books_balance();
-        let untaken = self.gateways[place(side)].protected.arriving();
+        self.gateways[index_of(side)].assert_books_balance();
+        let untaken = self.gateways[index_of(side)].protected.arriving();
         let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
         stream.pending.drain(..stream.pending.len() - untaken);
         self.streams_to(side).for_each(Stream::receiver_was_killed);
@@ -514,16 +517,16 @@ impl<'a> Pair<'a> {
     fn start_again(&mut self, side: Side) {
         self.note_refusals(side);
         let specs = [self.streams[A_TO_B].spec.clone(), self.streams[FOREIGN].spec.clone()];
-        let old = &self.gateways[place(side)];
+        let old = &self.gateways[index_of(side)];
         let links = (old.protected.clone(), old.unprotected.clone());
         let engines = (self.engines)(self.random.u64(..));
-        let windows = &self.saved_windows[place(side)];
-        let store = &mut self.stores[place(side)];
-        self.gateways[place(side)] = start_gateway(side, &specs, links, store, windows, engines);
+        let windows = &self.saved_windows[index_of(side)];
+        let store = &mut self.stores[index_of(side)];
+        self.gateways[index_of(side)] = start_gateway(side, &specs, links, store, windows, engines);
     }
 
     fn note_refusals(&mut self, side: Side) {
-        for (reason, count) in self.gateways[place(side)].worker.pool().drops().iter() {
+        for (reason, count) in self.gateways[index_of(side)].worker.pool().drops().iter() {
             *self.outcome.refused.entry(reason).or_default() += count;
         }
     }
@@ -535,7 +538,7 @@ impl<'a> Pair<'a> {
         self.carry();
         for side in [Side::A, Side::B] {
             self.settle(side);
-            self.gateways[place(side)].assert_settled();
+            self.gateways[index_of(side)].assert_settled();
             self.note_refusals(side);
         }
         if self.scenario.keeps {
@@ -550,8 +553,8 @@ impl<'a> Pair<'a> {
         self.outcome
     }
 
-    /// What did not leave, or was not delivered, was given up with an engine, and counted as such. (Forgeries
-    /// may have been, too.)
+    /// Packets that were not sent or not delivered were given up with an engine, and counted as such. (So may
+    /// forgeries have been.)
     fn assert_missing_are_counted(&mut self) {
         let mut missing = 0;
         for stream in &mut self.streams {
@@ -565,8 +568,8 @@ impl<'a> Pair<'a> {
         assert!(missing <= counted, "{missing} packets are missing, {counted} were counted");
     }
 
-    /// Nothing was dropped for lack of room, buffers, an engine or a policy: only what the network did, and
-    /// numbers that ran out.
+    /// Nothing was dropped for lack of room, buffers, an engine or a policy: only because of the network, and
+    /// of numbers that ran out.
     fn assert_only_expected_refusals(&self) {
         use DropReason as R;
         for reason in [

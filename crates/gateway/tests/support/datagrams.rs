@@ -1,16 +1,16 @@
-//! Datagrams as a hostile host sends them: whole or in fragments, with extension headers and options in any
-//! order, and with later fragments that say what they like. What each of them is, as its receiver will put it
-//! together, is known from how it was made.
+//! Datagrams as a hostile host sends them: whole or fragmented, with extension headers and options in any
+//! order, and with arbitrary fields in later fragments. What a receiver will reassemble is known from how
+//! they were made.
 
 use super::rfc4301::{Field, Seen};
 
-/// Where choices come from: a seed, or a fuzzer.
+/// Source of choices: a seed, or a fuzzer.
 pub type Choose<'a> = &'a mut dyn FnMut() -> u8;
 
-/// A datagram and the packets that it goes in.
+/// A datagram and the packets that carry it.
 #[derive(Debug, Clone)]
 pub struct Datagram {
-    /// All of its fields; source routes are left to its packets.
+    /// The fields of the whole datagram; source routes are noted per packet.
     pub whole: Seen,
     pub packets: Vec<Vec<u8>>,
 }
@@ -20,7 +20,7 @@ pub fn one_of<T: Copy>(choose: Choose<'_>, list: &[T]) -> T {
     list[usize::from(choose()) % list.len()]
 }
 
-/// An address of a network of sixteen; those on the protected side and those on the other are different.
+/// An address of one of sixteen networks; those of the protected side and of the other side differ.
 pub fn address(choose: Choose<'_>, ipv6: bool, is_local: bool) -> u128 {
     let (net, host) = (u128::from(choose() % 4), u128::from(choose() % 4));
     let side = u128::from(!is_local);
@@ -32,7 +32,7 @@ pub fn address(choose: Choose<'_>, ipv6: bool, is_local: bool) -> u128 {
 }
 
 const PROTOCOLS: [u8; 6] = [6, 17, 132, 1, 47, 59];
-/// What may follow a later fragment's header, if one believes it.
+/// Next Headers that a later fragment may claim.
 const LIES: [u8; 12] = [6, 17, 60, 0, 43, 44, 58, 59, 51, 139, 200, 253];
 
 fn transport(choose: Choose<'_>, protocol: u8) -> (Field<(u16, u16)>, Vec<u8>) {
@@ -47,7 +47,7 @@ fn transport(choose: Choose<'_>, protocol: u8) -> (Field<(u16, u16)>, Vec<u8>) {
     (if has_ports { Field::Shown((source, destination)) } else { Field::Absent }, bytes)
 }
 
-/// Offset and length of the parts that bytes are cut into: one, or a few, of which all but the last are
+/// Offset and length of the parts that bytes are split into: one, or a few, of which all but the last are
 /// multiples of 8 bytes long.
 fn cuts(choose: Choose<'_>, bytes: usize) -> Vec<(usize, usize)> {
     let (mut parts, mut at) = (Vec::new(), 0);
@@ -72,7 +72,7 @@ fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
     let (source, destination) = ends(choose, false, leaves);
     let protocol = one_of(choose, &PROTOCOLS);
     let (ports, payload) = transport(choose, protocol);
-    // None, two that say nothing, router alert, and both kinds of source route.
+    // None, two that mean nothing, router alert, and both kinds of source route.
     let none: &[u8] = &[];
     let options = one_of(
         choose,
@@ -120,7 +120,7 @@ pub fn mend(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Extension headers with nothing in them, each a number and the bytes behind Next Header.
+/// Empty extension headers, each a number and the bytes after Next Header.
 type Chain = Vec<(u8, Vec<u8>)>;
 
 fn chain(choose: Choose<'_>, numbers: &[u8]) -> Chain {
@@ -147,7 +147,7 @@ fn chain(choose: Choose<'_>, numbers: &[u8]) -> Chain {
     (0..count).map(|_| header(choose)).collect()
 }
 
-/// The headers of a chain, each naming the next, and the last one `last`; the number of the first.
+/// The headers of a chain, each naming the next and the last one naming `last`; also the number of the first.
 fn linked(chain: &Chain, last: u8) -> (u8, Vec<u8>) {
     let mut bytes = Vec::new();
     for (at, (_, rest)) in chain.iter().enumerate() {

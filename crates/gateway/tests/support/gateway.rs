@@ -7,7 +7,7 @@ use testudo_gateway::{Clock, ManualClock, PortPair, TunnelInstall, Update, Worke
 use testudo_ipsec::{Installed, Moment, Policy, Spd};
 use testudo_packet::{DropReason, Pool};
 
-/// Buffers of a pool and the bytes of each.
+/// Number of buffers of a pool, and the bytes of each.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolSize(pub usize, pub usize);
 
@@ -19,7 +19,7 @@ pub struct Gateway {
     pub clock: ManualClock,
 }
 
-/// What the books of a gateway say.
+/// The packet accounts of a gateway.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Books {
     pub received: u64,
@@ -38,7 +38,7 @@ impl Gateway {
         Self::on_links(PortHandle::default(), PortHandle::default(), policies, pool, engines)
     }
 
-    /// A gateway on links that were there before it, as after a restart.
+    /// A gateway on existing links, as after a restart.
     pub fn on_links(
         protected: PortHandle,
         unprotected: PortHandle,
@@ -52,7 +52,7 @@ impl Gateway {
         Self { worker, protected, unprotected, clock: ManualClock::default() }
     }
 
-    /// One side of these tunnels, on the portable engine, with the policies that lead into them.
+    /// One side of these tunnels on the portable engine, with the policies that select them.
     pub fn with_tunnels(side: Side, specs: &[TunnelSpec]) -> Self {
         let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
         let mut gateway = Self::new(policies, PoolSize(512, 2048), portable());
@@ -69,7 +69,7 @@ impl Gateway {
         self.install_seen(tunnel);
     }
 
-    /// As [`install`](Self::install), for who looks at the SAs' counters.
+    /// As [`install`](Self::install), for callers that read the SAs' counters.
     pub fn install_seen(&mut self, tunnel: TunnelInstall) -> Installed {
         let now = self.now();
         let update = Update { install: vec![tunnel], ..Update::default() };
@@ -77,7 +77,7 @@ impl Gateway {
         outcome.expect("the tunnel can be installed")
     }
 
-    /// One turn. It may end with an error only if a port was told to fail in it.
+    /// One turn. It may end with an error only if a port was told to fail.
     pub fn turn(&mut self) -> usize {
         let (now, before) = (self.now(), self.port_failures());
         match self.worker.turn(now) {
@@ -94,7 +94,7 @@ impl Gateway {
         self.protected.failures() + self.unprotected.failures()
     }
 
-    /// Turns until nothing moves and nothing is under way.
+    /// Takes turns until nothing moves and nothing is in flight.
     pub fn settle(&mut self) {
         let mut idle = 0;
         while self.turn() > 0 || self.worker.is_busy() {
@@ -103,7 +103,7 @@ impl Gateway {
         }
     }
 
-    /// Sends a packet from the protected side and returns what leaves.
+    /// Sends a packet from the protected side and returns what is sent in response.
     pub fn seal(&mut self, packet: impl Into<Vec<u8>>) -> Vec<Vec<u8>> {
         self.protected.push(packet);
         self.settle();

@@ -1,5 +1,5 @@
-//! A late engine that a test keeps a hand on while a gateway has it. (Beside `mod.rs`, which the fuzzers
-//! share: they have no late engine.)
+//! A late engine that a test controls while a gateway uses it. (Not in `mod.rs`, which the fuzzers share:
+//! they have no late engine.)
 
 #![allow(dead_code, reason = "each test target uses its own part of this")]
 
@@ -10,11 +10,11 @@ use testudo_crypto::{
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 
-/// A late engine; clones are the same one.
+/// A late engine; clones share it.
 #[derive(Clone)]
 pub struct SharedEngine {
     engine: Arc<Mutex<LateEngine>>,
-    /// The only suite whose keys it takes, if it is particular.
+    /// If set, the only suite whose keys it takes.
     only: Option<Suite>,
     installed: Arc<AtomicUsize>,
 }
@@ -25,7 +25,7 @@ impl SharedEngine {
         Self { engine: Arc::new(Mutex::new(engine)), only: None, installed: Arc::default() }
     }
 
-    /// One that takes keys of this suite only.
+    /// An engine that takes keys of this suite only.
     pub fn only_for(suite: Suite, config: LateConfig) -> Self {
         Self { only: Some(suite), ..Self::new(config) }
     }
@@ -34,12 +34,12 @@ impl SharedEngine {
         self.engine.lock().expect("no test panics with the engine in its hands")
     }
 
-    /// How many keys it has been given.
+    /// How many keys have been installed.
     pub fn installed(&self) -> usize {
         self.installed.load(Ordering::Relaxed)
     }
 
-    /// This engine, and the portable one behind it.
+    /// This engine, with the portable one as the fallback.
     pub fn before_portable(&self) -> Vec<Box<dyn Engine>> {
         vec![Box::new(self.clone()), Box::new(PortableEngine::new())]
     }

@@ -1,5 +1,5 @@
-//! A worker under load of which all is our own: ports in memory, an engine that does nothing, as many tunnels
-//! as are asked for.
+//! A worker under a load that costs nothing outside our code: ports in memory, an engine that does nothing,
+//! any number of tunnels.
 
 use super::Inner;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,8 +23,8 @@ const INNER_V6_BYTES: usize = 66;
 /// A prime, so that it is out of step with batches and turns.
 const FLOWS: u32 = 509;
 
-/// Ends every job as done and touches no packet: what it seals is ESP with plaintext and no ICV, and what it
-/// opens is taken for authentic.
+/// Completes every job and touches no packet: it seals ESP with plaintext and no ICV, and accepts everything
+/// as authentic.
 #[derive(Debug, Default)]
 pub struct Nothing(u32);
 
@@ -58,8 +58,8 @@ impl Engine for Nothing {
     }
 }
 
-/// A worker, and what leases it numbers as a gateway's control plane does: in blocks that follow the rate,
-/// asked for and granted between two turns.
+/// A worker whose numbers are leased as a gateway's control plane leases them: in blocks that follow the
+/// rate, requested and granted between two turns.
 pub struct Loaded {
     pub worker: Worker,
     sas: Vec<(Arc<Lease>, Demand)>,
@@ -68,8 +68,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// A turn of the worker, and the numbers that it asked for. Time is the number of turns: each takes a
-    /// tenth of a millisecond.
+    /// A turn of the worker, then grants of the numbers that it requested. Time is the number of turns: each
+    /// takes a tenth of a millisecond.
     pub fn turn(&mut self) -> usize {
         let moved = self.worker.turn(Moment::default()).expect("ports in memory do not fail");
         self.turns += 1;
@@ -82,25 +82,25 @@ impl Loaded {
         moved
     }
 
-    /// Blocks of numbers are granted without end from here on: nobody will ask again.
+    /// Grants a block that no test uses up: there will be no more requests.
     pub fn lease_all(&mut self) {
         self.sas.iter().for_each(|(lease, _)| lease.grant(1 << 40));
     }
 }
 
-/// What the packets of a load are, and how many tunnels they are spread over, packet by packet.
+/// The packets of a load and the number of tunnels that they are spread over, packet by packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Seal or open.
     pub direction: Direction,
-    /// Inside and outside.
+    /// Of inner and outer headers.
     pub version: Version,
     pub udp: bool,
     pub tunnels: u32,
 }
 
 impl Load {
-    /// A worker that takes what `feed` gives, under this load, and gives what becomes of it to `sink`.
+    /// A worker under this load that receives from `feed` and sends to `sink`.
     pub fn worker(&self, feed: impl Port + 'static, sink: impl Port + 'static) -> Loaded {
         let (feed, sink): (Box<dyn Port>, Box<dyn Port>) = (Box::new(feed), Box::new(sink));
         let ports = match self.direction {
@@ -128,7 +128,7 @@ impl Load {
         Loaded { worker, sas, is_asked, turns: 0 }
     }
 
-    /// Inner packets, as many for each tunnel, no two alike.
+    /// Inner packets, the same number for each tunnel, no two alike.
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let total_bytes = if self.version == Version::V4 { INNER_V4_BYTES } else { INNER_V6_BYTES };
         let packet = |number: u32| {
@@ -140,7 +140,7 @@ impl Load {
         (0..self.tunnels * FLOWS.div_ceil(self.tunnels)).map(packet).collect()
     }
 
-    /// `count` packets as the peer's gateway seals them, each with a sequence number of its own.
+    /// `count` packets as the peer's gateway seals them, with distinct sequence numbers.
     pub fn sealed(&self, count: usize) -> Vec<Vec<u8>> {
         let (sink, handle) = SinkPort::new("sink");
         handle.keep(1, count);
@@ -228,7 +228,7 @@ enum Site {
     B,
 }
 
-/// Turns until there is nothing left to take. Everything must have come out.
+/// Takes turns until there is nothing left to receive. Everything must have been sent.
 pub fn turn_until_idle(loaded: &mut Loaded) {
     while loaded.turn() > 0 {}
     let worker = &loaded.worker;

@@ -1,5 +1,5 @@
-//! What the gateway's tests share: chance from a seed, ports in memory, packets, whole gateways, and a hand
-//! that seals ESP.
+//! What the gateway's tests share: seeded randomness, ports in memory, packets, whole gateways, and a sealer
+//! for handmade ESP.
 
 #![allow(dead_code, unused_imports, reason = "each test target uses its own part of this")]
 

@@ -1,4 +1,4 @@
-//! Inner packets, each with a number in its addresses, so that it is known wherever it comes out.
+//! Inner packets, each with a number in its addresses that identifies it wherever it is delivered.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testudo_wire::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, OuterHeader, Version};
@@ -6,7 +6,7 @@ use testudo_wire::protocol;
 
 use fastrand::Rng;
 
-/// What an inner packet is made of.
+/// The parameters of an inner packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Inner {
     pub source: IpAddr,
@@ -16,7 +16,7 @@ pub struct Inner {
     pub traffic_class: u8,
     pub dont_fragment: bool,
     pub total_bytes: usize,
-    /// What the payload is drawn from.
+    /// Seed of the payload.
     pub seed: u64,
 }
 
@@ -74,7 +74,7 @@ pub fn network_b(version: Version, tunnel: u8) -> (IpAddr, u8) {
     }
 }
 
-/// An address of a network that carries a number in its host bits.
+/// An address of a network with a number in its host bits.
 fn host((network, length): (IpAddr, u8), number: u32) -> IpAddr {
     match network {
         IpAddr::V4(a) => IpAddr::V4((a.to_bits() | number & (u32::MAX >> length)).into()),
@@ -89,8 +89,8 @@ fn number_of(address: IpAddr, length: u8) -> u32 {
     }
 }
 
-/// Packet `id` (of 24 bits) from A's network into that of `tunnel`: everything about it follows from its
-/// number and the run's seed.
+/// Packet `id` (of 24 bits) from A's network into that of `tunnel`, fully determined by its number and the
+/// run's seed.
 pub fn numbered(seed: u64, id: u32, tunnel: u8, from_a: bool, max_bytes: usize) -> Inner {
     let mut random = Rng::with_seed(seed ^ u64::from(id) << 8 ^ u64::from(tunnel) << 1 ^ u64::from(from_a));
     let total_bytes = match random.usize(..16) {

@@ -1,5 +1,5 @@
-//! A gateway with any policies, held against the model of RFC 4301 packet by packet, and against what
-//! datagrams are as a whole.
+//! A gateway with random policies, compared with the model of RFC 4301 packet by packet, and with each
+//! datagram as a whole.
 
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use testudo_crypto::Suite;
 use testudo_ipsec::{Action, Policy, PortRange, Prefix, Selector};
 
-/// Tunnels of a gateway, all between the same networks: policies alone tell them apart.
+/// Tunnels of a gateway, all between the same networks: only policies tell them apart.
 const TUNNELS: u8 = 3;
-/// More than the eight that are scanned, so that the index is met as well.
+/// More than the eight that are scanned, so that the index is used as well.
 const MAX_RULES: u8 = 14;
-/// Where the number of the SPI stands in what leaves: behind an IPv4 header without options.
+/// Offset of the SPI's number in an outgoing datagram: after an IPv4 header without options.
 const SPI_AT: usize = 20;
 
-/// A gateway and what the model knows of it.
+/// A gateway and the model's state for it.
 pub struct Site {
     gateway: Gateway,
     rules: Vec<Rule>,
@@ -25,7 +25,7 @@ pub struct Site {
     sealed: u64,
 }
 
-/// What was met, so that a test can tell that it has tested something.
+/// Counts of outcomes, so that a test can check that it covered them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Met {
     pub tunnel: u64,
@@ -109,7 +109,7 @@ impl Site {
         let mut store = LeaseTwin::new(1 << 40);
         let mut selectors = Vec::new();
         for tunnel in 0..TUNNELS {
-            // As the configuration has it: what the policies name that name the tunnel.
+            // As the configuration does: the SA's selectors are those of the policies that name the tunnel.
             let own: Vec<Rule> =
                 rules.iter().filter(|rule| rule.then == Fate::Tunnel(tunnel)).copied().collect();
             let mut install = spec(tunnel).install(Side::A, &mut store, None);
@@ -121,7 +121,7 @@ impl Site {
         Self { gateway, rules, selectors, peers, sealed: 0 }
     }
 
-    /// What becomes of a packet from the protected side.
+    /// What the gateway does with a packet from the protected side.
     fn fate_out(&mut self, packet: &[u8]) -> Fate {
         let left = self.gateway.seal(packet);
         let replies = self.gateway.protected.take();
@@ -145,14 +145,14 @@ impl Site {
         }
     }
 
-    /// Whether a packet that came reaches the protected side.
+    /// Whether a received packet reaches the protected side.
     fn comes_in(&mut self, datagram: Vec<u8>, packet: &[u8]) -> bool {
         let delivered = self.gateway.open(datagram);
         assert!(delivered.iter().all(|d| packet.starts_with(d)), "{packet:02x?} became {delivered:02x?}");
         !delivered.is_empty()
     }
 
-    /// All packets of a datagram leave as the model says, and none other than the datagram as a whole should.
+    /// All packets of a datagram leave as the model says, and only as the datagram as a whole may.
     pub fn send(&mut self, datagram: &Datagram, met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, true);
         for packet in &datagram.packets {
@@ -168,8 +168,7 @@ impl Site {
         }
     }
 
-    /// No packet of a datagram comes in in clear but where the model says so, and the datagram as a whole
-    /// may.
+    /// A packet of a datagram comes in in clear only where the model says so and the datagram as a whole may.
     pub fn receive_clear(&mut self, datagram: &Datagram, met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, false);
         for packet in &datagram.packets {
@@ -186,7 +185,7 @@ impl Site {
         }
     }
 
-    /// Likewise for what comes through a tunnel.
+    /// Likewise through a tunnel.
     pub fn receive_through(&mut self, tunnel: u8, datagram: &Datagram, met: &mut Met) {
         let selectors = &self.selectors[usize::from(tunnel)];
         let whole = may_come_through(tunnel, selectors, &self.rules, &datagram.whole);
@@ -215,12 +214,12 @@ impl Site {
         self.comes_in(sealed, packet)
     }
 
-    /// Any bytes leave as the model says, or not at all: they may be too long, for one.
+    /// Any bytes leave as the model says, or are dropped: they may be too long, for one.
     pub fn send_bytes(&mut self, packet: &[u8]) {
         let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
         self.gateway.protected.push(packet);
         self.gateway.settle();
-        // Complaints that a packet is too long come back.
+        // Replies that the packet is too long come back.
         self.gateway.protected.take();
         let left = self.gateway.unprotected.take();
         let in_clear = left.iter().any(|datagram| packet.starts_with(datagram));
@@ -251,7 +250,7 @@ impl Site {
     }
 }
 
-/// Some datagrams out through a gateway with any policies.
+/// Sends some datagrams out through a gateway with random policies.
 pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
     for _ in 0..datagrams {
@@ -262,7 +261,7 @@ pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     site
 }
 
-/// Some datagrams in, in clear and through tunnels.
+/// Receives some datagrams, in clear and through tunnels.
 pub fn inbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
     for _ in 0..datagrams {

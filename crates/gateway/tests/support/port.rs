@@ -1,4 +1,4 @@
-//! A port in memory with a script: what comes in, what the link takes, what it refuses.
+//! A port in memory with a script: what arrives, how much the link takes, what it refuses.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,18 +10,18 @@ struct Link {
     left: Vec<Vec<u8>>,
     /// How many more packets the link takes; `None` for any number.
     room: Option<usize>,
-    /// What happens to the next packets sent, first first: refused for a reason, or sent.
+    /// What happens to the next packets sent, in order: refused for a reason, or sent.
     refusals: VecDeque<Option<DropReason>>,
-    /// Whether packets are put at the very front of their buffers.
+    /// Whether packets are placed at the very front of their buffers.
     leaves_no_room: bool,
-    /// Calls that still go well before one fails; `None` while none is to fail.
+    /// Calls that succeed before one fails; `None` if none is to fail.
     fails_after: Option<usize>,
     failures: usize,
     calls: usize,
 }
 
 impl Link {
-    /// Counts a call, and says whether it is the one that fails.
+    /// Counts a call; `true` if it is the one that fails.
     fn call_fails(&mut self) -> bool {
         self.calls += 1;
         let fails = self.fails_after == Some(0);
@@ -65,7 +65,7 @@ impl PortHandle {
         std::mem::take(&mut self.link().left)
     }
 
-    /// Packets that the gateway has sent and nobody has taken.
+    /// Packets that the gateway has sent and the test has not taken.
     pub fn departed(&self) -> usize {
         self.link().left.len()
     }
@@ -74,12 +74,12 @@ impl PortHandle {
         self.link().room = room;
     }
 
-    /// From now on packets stand at the very front of their buffers, as no port of ours puts them.
+    /// From now on packets begin at the very front of their buffers, where none of our ports places them.
     pub fn leave_no_room(&self) {
         self.link().leaves_no_room = true;
     }
 
-    /// The port fails once, after `calls` more calls of `rx` and `tx` that go well.
+    /// The port fails once, after `calls` more successful calls of `rx` and `tx`.
     pub fn fail_after(&self, calls: usize) {
         self.link().fails_after = Some(calls);
     }
@@ -108,7 +108,7 @@ impl Port for ScriptedPort {
         let mut link = self.link.link();
         let before = batch.len();
         let fails = link.call_fails();
-        // As a file that is cut short: what it still had comes first.
+        // Like a truncated file: the packets before the truncation come first.
         let at_most = if fails { before + 3 } else { usize::MAX };
         while !batch.is_full() && !link.arriving.is_empty() && batch.len() < at_most {
             let Some(mut buffer) = pool.pop() else { break };

@@ -1,13 +1,13 @@
-//! What RFC 4301 wants done with a packet, said slowly: an oracle for the data path that shares no line with
-//! it. It reads bytes by itself, header after header, and asks rules one after the other.
+//! RFC 4301 processing as a slow oracle for the data path, with which it shares no line. It parses the bytes
+//! itself, header by header, and tries the rules in order.
 //!
-//! A field of a packet is shown, absent or hidden. A rule that asks for a hidden field may be meant or not;
-//! nobody can tell, and the packet is dropped (RFC 4301 7).
+//! A field of a packet is shown, absent or hidden. Whether a rule matches a hidden field cannot be known, and
+//! the packet is dropped (RFC 4301 7).
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Through the tunnel of this number.
+    /// Through the tunnel with this number.
     Tunnel(u8),
     Clear,
     Nothing,
@@ -20,7 +20,7 @@ pub enum Field<T> {
     Absent,
 }
 
-/// What a packet shows to policy.
+/// The fields that policy can see of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     pub ipv6: bool,
@@ -29,7 +29,7 @@ pub struct Seen {
     pub protocol: Field<u8>,
     /// Source and destination port.
     pub ports: Field<(u16, u16)>,
-    /// LSRR, SSRR or routing header 0: the destination is not where it goes.
+    /// LSRR, SSRR or routing header 0: the packet does not go to its destination field.
     pub source_routed: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Net {
     pub length: u32,
 }
 
-/// A policy: what it asks for, `None` for nothing, and what it wants done.
+/// A policy: the fields that it matches on (`None` for any) and its action.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub local: Option<Net>,
@@ -60,7 +60,7 @@ enum Answer {
     Perhaps,
 }
 
-/// What a packet shows; `None` if it is no packet.
+/// What policy can see of a packet; `None` if it is no valid packet.
 pub fn read(packet: &[u8]) -> Option<Seen> {
     match packet.first()? >> 4 {
         4 => read_ipv4(packet),
@@ -169,7 +169,7 @@ fn read_ipv6(packet: &[u8]) -> Option<Seen> {
             at += length;
         }
     }
-    // HIP, Shim6, experiments (RFC 7045), and what IANA has not assigned: whatever follows is not known.
+    // HIP, Shim6, experiments (RFC 7045), and numbers that IANA has not assigned: what follows is unknown.
     let is_known = next < 148 && next != 139 && next != 140 || next == 255;
     if is_known {
         seen.protocol = Field::Shown(next);
@@ -194,7 +194,7 @@ fn in_range<T: PartialOrd>(asked: Option<(T, T)>, shown: Field<T>) -> Answer {
     }
 }
 
-/// What a rule's selector says of a packet.
+/// Whether a rule's selector matches a packet.
 fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
     let source_port = match seen.ports {
         Field::Shown((source, _)) => Field::Shown(source),
@@ -226,8 +226,8 @@ fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
     }
 }
 
-/// What becomes of a packet that leaves, or that arrives in clear (then `Tunnel` is how it should have come).
-/// The first rule that may be meant decides (RFC 4301 4.4.1).
+/// What happens to a packet that leaves, or that arrives in clear (then `Tunnel` means that it should have
+/// been protected). The first rule that may match decides (RFC 4301 4.4.1).
 pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
     if seen.source_routed {
         return Fate::Nothing;

@@ -1,4 +1,4 @@
-//! ESP packets made by hand: valid under their key, whatever stands inside.
+//! ESP packets made by hand: valid under their key, whatever their content.
 
 use super::{Side, TunnelSpec};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
@@ -7,7 +7,7 @@ use testudo_wire::ip::{OuterHeader, Version};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
-/// Seals as one side of a tunnel does, but what it is told to.
+/// Seals as one side of a tunnel does, but with any content and number.
 pub struct Sealer {
     engine: PortableEngine,
     key: KeyId,
@@ -28,7 +28,7 @@ pub struct Handmade {
 }
 
 impl Handmade {
-    /// What a correct sender makes of a packet: padding 1, 2, 3, … up to a multiple of 4 (RFC 4303 2.4).
+    /// A correct sender's plaintext for a packet: padding 1, 2, 3, … up to a multiple of 4 (RFC 4303 2.4).
     pub fn carrying(packet: &[u8]) -> Self {
         let next_header = if packet.first().is_some_and(|b| b >> 4 == 6) { 41 } else { 4 };
         Self::with_payload(packet.to_vec(), next_header)
@@ -39,14 +39,14 @@ impl Handmade {
         Self { padding: (1..=pad_length).collect(), payload, pad_length, next_header, outer_class: 0 }
     }
 
-    /// The same with the padding that this suite asks for.
+    /// The same with the padding that this suite needs.
     pub fn padded_for(self, suite: Suite) -> Self {
         let bytes = self.payload.len() + 2;
         let pad_length = (bytes.next_multiple_of(suite.alignment_bytes()) - bytes) as u8;
         Self { padding: (1..=pad_length).collect(), pad_length, ..self }
     }
 
-    /// Traffic flow confidentiality: bytes behind the packet, which the receiver cuts off by the packet's own
+    /// Traffic flow confidentiality: bytes after the packet, which the receiver removes by the packet's own
     /// length (RFC 4303 2.7).
     pub fn with_tfc(packet: &[u8], tfc_bytes: usize) -> Self {
         let next_header = Self::carrying(packet).next_header;
@@ -72,7 +72,7 @@ impl Sealer {
         self.seal_text(sequence, &made.text(), made.outer_class)
     }
 
-    /// A text that the suite's cipher does not take goes out as it is, behind an ICV of zeros.
+    /// A text that the suite's cipher does not accept is sent as it is, with an ICV of zeros.
     pub fn seal_text(&mut self, sequence: u64, text: &[u8], outer_class: u8) -> Vec<u8> {
         let (spi, suite) = (self.spec.spi_from(self.from), self.spec.suite);
         let iv = sequence.to_be_bytes();

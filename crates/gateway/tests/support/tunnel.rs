@@ -1,5 +1,5 @@
-//! Tunnels between two gateways A and B, told from either side, and the twin of the durable store that leases
-//! their numbers.
+//! Tunnels between two gateways A and B, as configured on either side, and a twin of the durable store that
+//! leases their numbers.
 
 use super::packet::{network_a, network_b};
 use super::random_bytes;
@@ -35,7 +35,7 @@ pub struct TunnelSpec {
     pub path_mtu: usize,
     pub lifetime: Lifetime,
     pub keepalive: Option<Duration>,
-    /// B does not know where A is.
+    /// B does not know A's address.
     pub b_learns: bool,
 }
 
@@ -59,7 +59,7 @@ impl TunnelSpec {
         TunnelIndex(self.number.into())
     }
 
-    /// The SPI of packets from this side.
+    /// The SPI of packets sent by this side.
     pub fn spi_from(&self, side: Side) -> u32 {
         0x1000 + u32::from(self.number) * 2 + u32::from(side == Side::B)
     }
@@ -99,7 +99,7 @@ impl TunnelSpec {
         inner_mtu(self.path_mtu, self.outer, self.encapsulation(), self.suite)
     }
 
-    /// What goes through: A's network to the tunnel's, in both IP versions.
+    /// The traffic of the tunnel: from A's network to the tunnel's, in both IP versions.
     pub fn selectors(&self, side: Side) -> Arc<[Selector]> {
         let prefix = |(address, length)| Prefix::new(address, length).expect("a prefix");
         [Version::V4, Version::V6]
@@ -161,12 +161,12 @@ impl TunnelSpec {
     }
 }
 
-/// The salt of a key; zeros where its suite has none.
+/// The salt of a key; zeros if its suite has none.
 pub fn salt(key: &KeyMaterial) -> [u8; 4] {
     key.salt().try_into().unwrap_or_default()
 }
 
-/// The twin of the durable store: what it has noted survives everything, what it has granted does not.
+/// Twin of the durable store: what it has recorded survives everything, what it has granted does not.
 #[derive(Default)]
 pub struct LeaseTwin {
     noted: HashMap<u32, u64>,
@@ -180,13 +180,13 @@ impl LeaseTwin {
         Self { block, ..Self::default() }
     }
 
-    /// The next number of an SA is this.
+    /// Makes this the next number of an SA.
     pub fn begin_at(&mut self, spi: u32, sequence: u64) {
         self.noted.insert(spi, sequence);
     }
 
-    /// A gateway starts: it goes on behind all that was ever noted. The IVs' mask has 48 bits of the SA and
-    /// 16 of the start, as the durable store's.
+    /// A gateway starts: numbers continue after everything ever recorded. The mask of the IVs has 48 bits of
+    /// the SA and 16 of the start, as with the durable store.
     fn start(&mut self, spi: u32) -> (u64, Arc<Lease>, u64) {
         let noted = self.noted.entry(spi).or_insert(1);
         let first = *noted;
@@ -199,7 +199,7 @@ impl LeaseTwin {
         (first, lease, of_sa | of_start)
     }
 
-    /// Grants what was asked for: noted first, granted then.
+    /// Grants what was requested: recorded first, then granted.
     pub fn serve(&mut self) {
         for (spi, lease) in &self.granted {
             if lease.take_request()
