@@ -1,22 +1,22 @@
-//! The account that the service has by its unit file (contrib/testudo.sysusers.conf). Root must know it as
-//! well: `check`, `init` and `run` by hand are to agree with what the service may read and owns.
+//! The service's account, as its unit file names it (contrib/testudo.sysusers.conf). Root must know it as
+//! well: `check`, `init` and a `run` by hand should agree with what the service may read and owns.
 
 use std::fs;
 
 /// The name of both the user and the group.
 const NAME: &str = "testudo";
 
-/// The service's user, where this system has one.
+/// The service's user id, if this system has one.
 pub(crate) fn user() -> Option<u32> {
     id(&fs::read_to_string("/etc/passwd").ok()?, NAME)
 }
 
-/// The service's group, where this system has one.
+/// The service's group id, if this system has one.
 pub(crate) fn group() -> Option<u32> {
     id(&fs::read_to_string("/etc/group").ok()?, NAME)
 }
 
-/// The number of `name` in the text of passwd(5) or group(5): `name:password:number:…`
+/// The id of `name` in the text of passwd(5) or group(5): `name:password:number:…`
 fn id(text: &str, name: &str) -> Option<u32> {
     let fields = |line: &str| {
         let mut fields = line.split(':');

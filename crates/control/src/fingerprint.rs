@@ -1,4 +1,4 @@
-//! A name for keying material that does not reveal it.
+//! An identifier for keying material that does not reveal it.
 
 use aws_lc_rs::digest;
 use std::fmt;
@@ -7,10 +7,10 @@ use testudo_crypto::KeyMaterial;
 /// Separates this use of SHA-256 from every other, and its versions from each other.
 const DOMAIN: &[u8] = b"testudo key fingerprint v1";
 
-/// The name of one SA's keying material: SHA-256 over a domain string, the suite's name, keys and salt.
+/// Identifies one SA's keying material: SHA-256 over a domain string, the suite's name, keys and salt.
 ///
-/// Durable state is filed under it, so that windows and numbers belong to the key, whatever tunnel or SPI
-/// uses it.
+/// Durable state is stored under it, so that replay windows and sequence numbers belong to the key, whichever
+/// tunnel or SPI uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; Fingerprint::BYTES]);
 
@@ -18,7 +18,7 @@ impl Fingerprint {
     /// Length in bytes.
     pub const BYTES: usize = 32;
 
-    /// A fingerprint from its bytes, as they stand in the store.
+    /// A fingerprint from its bytes as stored.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
@@ -51,9 +51,9 @@ pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.integrity_key(), keys.salt()])
 }
 
-/// What the numbers of an SA are filed under: as [`fingerprint`], but without the integrity key of a suite
-/// that has a cipher key beside it. The cipher makes IVs of the numbers, so that they belong to its key, even
-/// if only the other one is renewed.
+/// The fingerprint under which an SA's sequence numbers are stored: as [`fingerprint`], but without the
+/// integrity key of a suite that also has a cipher key. The cipher derives IVs from the numbers, so they
+/// belong to its key, even if only the integrity key is renewed.
 #[must_use]
 pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
     if keys.key().is_empty() || keys.integrity_key().is_empty() {
@@ -63,7 +63,7 @@ pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
     digest_of(&[DOMAIN, &[0], suite, &[0], keys.key()])
 }
 
-/// SHA-256 over `parts`, one after the other.
+/// SHA-256 over the concatenation of `parts`.
 pub(crate) fn digest_of(parts: &[&[u8]]) -> Fingerprint {
     let mut context = digest::Context::new(&digest::SHA256);
     parts.iter().for_each(|part| context.update(part));
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Computed with Python's hashlib over the same bytes: durable state is filed under it, so it must never
+    /// Computed with Python's hashlib over the same bytes. Durable state is stored under it, so it must never
     /// change.
     #[test]
     fn the_fingerprint_is_stable_across_versions() {

@@ -11,13 +11,14 @@
 //!                                                          aes256-sha256: 32 and 32; null-sha1: 20 of integrity key
 //! ```
 //!
-//! A key file must be a regular file of the gateway's user or of root that nobody else may read or write. One
-//! exception: a file of root may be readable by the service's group (`root:testudo`, mode 0640), so that a
-//! gateway with a user of its own can read keys, also new ones at a reload, and change none. All of that is
-//! asked of the opened file, not of its name, so that it cannot be exchanged in between. A variable of the
-//! environment is convenient for containers, but any process of the same user can read it: prefer files.
+//! A key file must be a regular file owned by the gateway's user or root that nobody else may read or write.
+//! One exception: a file of root may be readable by the service's group (`root:testudo`, mode 0640), so that
+//! a gateway with its own user can read keys, including new ones at a reload, and change none. All of this is
+//! checked on the opened file, not on its name, so that the file cannot be exchanged between check and use.
+//! An environment variable is convenient for containers, but any process of the same user can read it: prefer
+//! files.
 //!
-//! No error of this module carries a byte of a key.
+//! No error of this module contains a byte of a key.
 
 use crate::account;
 use rustix::fs::{Mode, OFlags};
@@ -28,10 +29,10 @@ use std::path::{Path, PathBuf};
 use testudo_crypto::{KeyMaterial, Suite};
 use zeroize::Zeroizing;
 
-/// The most bytes of text that a key may have, much more than any needs.
+/// Longest text of a key in bytes, far more than any key needs.
 pub const MAX_KEY_TEXT_BYTES: usize = 4096;
 
-/// Looks up a variable of the environment; handed in so that tests have an environment of their own.
+/// Looks up an environment variable; passed in so that tests can supply their own.
 pub type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 
 /// Where a key is kept.
@@ -43,7 +44,7 @@ pub enum KeySource {
     Environment(String),
 }
 
-/// Why a key could not be had. None of these shows any of it.
+/// Why a key could not be loaded. No error shows any part of it.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be opened or read.
@@ -61,10 +62,10 @@ pub enum KeyError {
     /// It belongs to neither the gateway's user nor root.
     #[error("it belongs to user {owner}")]
     ForeignOwner {
-        /// The user id that it belongs to.
+        /// The user id of its owner.
         owner: u32,
     },
-    /// No such variable in the environment.
+    /// The environment has no such variable.
     #[error("not set")]
     Unset,
     /// It has more than [`MAX_KEY_TEXT_BYTES`].
@@ -79,9 +80,9 @@ pub enum KeyError {
     /// The wrong number of hex digits.
     #[error("{found} hex digits")]
     Length {
-        /// Hex digits the suite wants.
+        /// Hex digits that the suite needs.
         expected: usize,
-        /// Hex digits that were there.
+        /// Hex digits that were found.
         found: usize,
     },
 }
@@ -100,14 +101,14 @@ pub fn load(source: &KeySource, suite: Suite, environment: Environment<'_>) -> R
     }
 }
 
-/// Reads a file that must be private to us.
+/// Reads a file that must be private to the gateway.
 fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
-    // Without NONBLOCK the open of a pipe would wait for its writer.
+    // Without NONBLOCK, opening a pipe would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty());
     let mut file = File::from(opened.map_err(|errno| KeyError::Unreadable(errno.into()))?);
     check_private(&file)?;
-    // Capacity for all of it from the start: a vector that grows leaves copies behind.
+    // Capacity for all of it from the start: a vector that grows leaves copies in freed memory.
     let mut text = Zeroizing::new(vec![0; MAX_KEY_TEXT_BYTES + 1]);
     let length = read_up_to(&mut file, &mut text).map_err(KeyError::Unreadable)?;
     text.truncate(length);
@@ -136,7 +137,7 @@ const fn others(group_may_read: bool) -> u32 {
     if group_may_read { 0o037 } else { 0o077 }
 }
 
-/// Whether a gateway has this group, as itself or as the service.
+/// Whether a gateway runs with this group, now or as the service.
 fn is_service_group(group: u32) -> bool {
     group == rustix::process::getegid().as_raw() || account::group() == Some(group)
 }
@@ -172,7 +173,7 @@ pub fn parse(text: &[u8], suite: Suite) -> Result<KeyMaterial, KeyError> {
     KeyMaterial::new(suite, bytes).map_err(|_| wrong)
 }
 
-/// The values of the hex digits in `text`, without what may stand between them.
+/// The values of the hex digits in `text`, without separators.
 fn hex_digits(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     let start = text.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(text.len());
     let body = &text[start..];

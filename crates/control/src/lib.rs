@@ -1,4 +1,4 @@
-//! What an operator hands to the gateway, and what the gateway must not forget: configuration, keys, durable
+//! What an operator gives to the gateway, and what the gateway must not forget: configuration, keys, durable
 //! state.
 //!
 //! ```text
@@ -7,16 +7,14 @@
 //!   state.redb   ──► store::Store ───────────┘         and leases sequence numbers before it uses them
 //! ```
 //!
-//! - [`config`] turns one TOML file into a [`Configuration`], in which everything has been checked: its
-//!   holder need not check again ("parse, don't validate"). Errors come all at once, each with its place and
-//!   what to write instead.
+//! - [`config`] turns one TOML file into a [`Configuration`] that needs no further check ("parse, don't
+//!   validate"). All errors are reported at once, each with its position and what to write instead.
 //! - [`keys`] reads keying material from files and the environment into memory that is zeroed, and refuses
 //!   files that others may read.
 //! - [`store`] keeps the nonce contract across crashes: sequence numbers are leased in blocks, durably,
 //!   before use.
-//!
 //! - [`service`] is the control plane of a running gateway: it installs tunnels, reloads, supplies sequence
-//!   numbers, and answers those who ask how the gateway is.
+//!   numbers, and answers questions about the state of the gateway.
 //!
 //! Threads: [`Configuration`] is plain data; [`LeaseStore`] may be called from any thread and serialises its
 //! callers.

@@ -1,4 +1,4 @@
-//! The SPD of a configuration as the rules see it: policies in their order, each with a name for people.
+//! The SPD of a configuration as the rules need it: policies in order, each with a name for people.
 
 use crate::config::{Action, Configuration, Network};
 use testudo_ipsec::{PortRange, Prefix, Selector};
@@ -16,7 +16,7 @@ pub(super) struct Entry {
     pub(super) name: String,
 }
 
-/// All policies: `[[policy]]` first, then the selectors of each tunnel.
+/// All policies: `[[policy]]` first, then each tunnel's selectors.
 pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
     let tunnel_name = |index: usize| configuration.tunnels.get(index).map_or("", |t| t.name.as_str());
     let policies = configuration.policies.iter().zip(1..).map(|(policy, number)| Entry {
@@ -40,7 +40,7 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
     policies.chain(own).collect()
 }
 
-/// The network of a prefix; `None` where it is everything, of one version or of both.
+/// The network of a prefix; `None` if it is every address, of one version or of both.
 pub(super) fn network(prefix: Prefix) -> Option<Network> {
     Network::of(prefix).filter(|network| network.length() > 0)
 }
@@ -56,15 +56,15 @@ impl Entry {
         network(self.selector.local)
     }
 
-    /// Whether rules can tell its traffic from everything else on the host. One that takes any address at
-    /// both ends is about the packets that the host routes into the tunnel, and nothing in it says which
-    /// these are.
+    /// Whether rules can tell its traffic from all other traffic on the host. A policy with any address at
+    /// both ends is about the packets that the host routes into the tunnel, and it does not say which these
+    /// are.
     pub(super) fn names_a_network(&self) -> bool {
         self.local().is_some() || self.remote().is_some()
     }
 
-    /// The local network, where the remote one is wider and holds it: packets between two local hosts are
-    /// then none of the policy's, for they do not leave this side.
+    /// The local network, if the remote one is wider and contains it. Packets between two local hosts are
+    /// then none of the policy's, since they do not leave this side.
     pub(super) fn local_within_remote(&self) -> Option<Network> {
         let local = self.local()?;
         let remote = self.selector.remote;
@@ -81,7 +81,7 @@ impl Entry {
         })
     }
 
-    /// Whether addresses alone decide.
+    /// Whether it selects by addresses alone.
     pub(super) fn is_by_address_alone(&self) -> bool {
         let Selector { protocol, local_ports, remote_ports, .. } = self.selector;
         protocol.is_none() && local_ports == PortRange::ANY && remote_ports == PortRange::ANY

@@ -1,9 +1,9 @@
-//! What the host's own firewall and routes must do for a gateway, worked out from its policies.
+//! What the host's firewall and routes must do for a gateway, derived from its policies.
 //!
-//! In host mode the gateway sees what the kernel routes into its TUN interface, and nothing else. Around it,
-//! in clear, packets may pass that policy wants protected: from hosts on the outer link that claim an address
-//! of the remote network; to the remote network by another route; everything, while the gateway is down. So
-//! the rules judge what passes the host in clear by the same policies:
+//! In host mode the gateway sees only what the kernel routes into its TUN interface. Packets that policy
+//! wants protected may go around it in clear: from hosts on the outer link that spoof an address of the
+//! remote network; to the remote network by another route; all of them, while the gateway is down. So the
+//! rules apply the same policies to packets that pass the host in clear:
 //!
 //! ```text
 //!   hook      clear packets it sees                          asks
@@ -13,20 +13,20 @@
 //!   output    by any interface but the TUN, of this host     outbound
 //! ```
 //!
-//! `outbound` and `inbound` are the SPD (RFC 4301 4.4.1) in its order (`spd`): what a policy bypasses
-//! passes; what one protects or discards is dropped, since it should not be in clear; of what no policy names
-//! that is dropped which has its remote end in a network that is routed into the tunnel. Everything else is
-//! the host's affair. Before that, `input` and `output` let pass what the gateway itself needs on the outer
-//! link (`outer`).
+//! `outbound` and `inbound` are the SPD (RFC 4301 4.4.1) in its order (`spd`): packets of a "bypass" policy
+//! pass; those of a "protect" or "discard" policy are dropped, since they should not be in clear; a packet
+//! that no policy names is dropped if its remote end is in a network that is routed into the tunnel.
+//! Everything else is the host's business. Before that, `input` and `output` accept what the gateway itself
+//! needs on the outer link (`outer`).
 //!
-//! The fallback routes (`routes`) answer hosts while the gateway is down, where its own routes are gone:
-//! "unreachable", at once, instead of silence.
+//! The fallback routes (`routes`) answer hosts while the gateway is down and its own routes are gone: they
+//! get "unreachable" at once instead of silence.
 //!
-//! A policy that takes any address at both ends is about what the operator routes into the tunnel: it names
-//! no network, and gives no dropping rule; [`Firewall::notes`] says so. A policy whose local network lies
-//! within its remote one (`any`, say) is not asked about packets between two local hosts.
+//! A policy with any address at both ends is about what the operator routes into the tunnel: it names no
+//! network and yields no dropping rule; [`Firewall::notes`] says so. A policy whose local network is within
+//! its remote one (`any`, for example) does not apply to packets between two local hosts.
 //!
-//! Nothing here touches the system: `testudo firewall` hands the text to `nft` and `ip`.
+//! This module does not touch the system: `testudo firewall` passes the text to `nft` and `ip`.
 
 mod entry;
 mod outer;
@@ -55,7 +55,7 @@ pub enum FirewallError {
     InterfaceName(String),
 }
 
-/// The rules of one gateway, in a table of their own.
+/// The rules of one gateway, in their own table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firewall {
     table: String,
@@ -66,10 +66,10 @@ pub struct Firewall {
 }
 
 impl Firewall {
-    /// The rules that follow from a configuration.
+    /// Derives the rules from a configuration.
     ///
     /// # Errors
-    /// [`FirewallError`] where nftables cannot name its interface.
+    /// [`FirewallError`] if nftables cannot spell the interface name.
     pub fn of(configuration: &Configuration) -> Result<Self, FirewallError> {
         let interface = &configuration.protected.name;
         let spelled = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -97,8 +97,8 @@ impl Firewall {
         })
     }
 
-    /// The name of the table, in the family `inet`. Each gateway of a host has an interface of its own, and
-    /// so a table.
+    /// The name of the table, in the family `inet`. Each gateway on a host has its own interface, and so its
+    /// own table.
     #[must_use]
     pub fn table(&self) -> &str {
         &self.table
@@ -110,20 +110,20 @@ impl Firewall {
         &self.routes
     }
 
-    /// What the rules cannot do for this configuration, and what to write instead; a line each.
+    /// What the rules cannot do for this configuration, and what to write instead; one line each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// For `nft -f -`: takes the table away, whether it is there or not.
+    /// For `nft -f -`: removes the table, whether it exists or not.
     #[must_use]
     pub fn removal(&self) -> String {
         text::removal(&self.table)
     }
 }
 
-/// For `nft -f -`: puts the table in the place of the one before, if there is one, in one transaction.
+/// For `nft -f -`: installs the table, replacing an earlier one in the same transaction.
 impl fmt::Display for Firewall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::write(f, self)
@@ -158,7 +158,7 @@ fn output(configuration: &Configuration, entries: &[Entry]) -> Vec<Rule> {
     [vec![own], outer, vec![jump(Chain::Outbound)]].concat()
 }
 
-/// Notes for at most so many policies each.
+/// Policies that each kind of note is given for at most.
 const MAX_NOTES: usize = 8;
 
 fn notes(entries: &[Entry]) -> Vec<String> {

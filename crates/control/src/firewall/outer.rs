@@ -1,4 +1,4 @@
-//! What passes on the outer link whatever the policies say: without it no tunnel works.
+//! What passes on the outer link regardless of policies, since no tunnel works without it.
 
 use super::entry::Entry;
 use super::rule::{End, Match, Rule, Verdict};
@@ -14,13 +14,13 @@ const ICMPV6: u8 = 58;
 /// DHCP (RFC 2131 4.1): server and client.
 const DHCP: (u16, u16) = (67, 68);
 
-/// The rules of `output` (our end is the source) or of `input` (it is the destination). Rules that nothing
-/// could need are left out: those of a tunnel whose outer addresses no policy holds, for one, so that a usual
-/// configuration has none for them.
+/// The rules of `output` (our end is the source) or `input` (our end is the destination). Rules that nothing
+/// could need are omitted, for example those of a tunnel whose outer addresses are in no policy's networks,
+/// so that a usual configuration has none.
 pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End) -> Vec<Rule> {
     let dropping = || entries.iter().filter(|entry| !entry.bypass && entry.names_a_network());
     let remotes: Networks = dropping().filter_map(Entry::remote).collect();
-    // Of policies with any remote address.
+    // The local networks of policies with any remote address.
     let locals: Networks = dropping().filter(|e| e.remote().is_none()).filter_map(Entry::local).collect();
     let holds = |networks: &Networks, address| networks.holding(Network::host(address)).next().is_some();
     let mut rules = Vec::new();
@@ -46,8 +46,8 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
     rules
 }
 
-/// To all hosts or to a group of this link, which no router forwards. A policy with any remote address would
-/// hold them.
+/// Broadcast and link-local multicast, which no router forwards. A policy with any remote address would match
+/// them.
 fn link_scope() -> impl Iterator<Item = Rule> {
     let networks = [
         (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
@@ -60,8 +60,8 @@ fn link_scope() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// The lease of our outer address: its server may have an address of the remote network's, where hotel and
-/// office use the same.
+/// Renewing the lease of our outer address: the DHCP server may have an address in the remote network, for
+/// example if hotel and office use the same one.
 fn dhcp(ours: End) -> Rule {
     let (server, client) = DHCP;
     let matches =
@@ -88,7 +88,7 @@ fn of_tunnel(tunnel: &Tunnel, ours: End) -> Vec<Rule> {
     };
     let mut rules = vec![match tunnel.encapsulation {
         Encapsulation::Esp => accept(vec![Match::Protocol(ESP)], "ESP"),
-        // The peer's own port may be another's, of a NAT.
+        // A NAT may have changed the peer's port.
         Encapsulation::EspInUdp { local_port, .. } => {
             accept(vec![Match::Protocol(UDP), port(ours, local_port)], "ESP in UDP")
         }
@@ -96,8 +96,8 @@ fn of_tunnel(tunnel: &Tunnel, ours: End) -> Vec<Rule> {
     if is_known {
         let icmp = if ipv6 { ICMPV6 } else { ICMP };
         rules.push(accept(vec![Match::Protocol(icmp)], "ICMP between its ends"));
-        // Linux shows fragments of IPv6 to this hook before it joins them. Whether a datagram may pass is
-        // asked of its first.
+        // Linux passes IPv6 fragments to this hook before reassembly. The rules decide on the first one
+        // whether the datagram passes.
         if ipv6 && ours == End::Destination {
             rules.push(accept(vec![Match::LaterFragment { ipv6 }], "fragments of the peer's packets"));
         }

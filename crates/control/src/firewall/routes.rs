@@ -1,18 +1,18 @@
-//! Routes to the remote networks: those into the tunnel, and those that are left when these are gone.
+//! Routes to the remote networks: those into the tunnel, and those that remain when these are gone.
 
 use super::entry::{Entry, entries};
 use crate::config::{Configuration, Network, Networks, Remote};
 use std::collections::HashSet;
 
-/// Who made a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no routing
-/// daemon has it.
+/// The origin of a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no
+/// routing daemon uses it.
 const PROTOCOL: u8 = 84;
-/// Metrics of fallback routes lie above this: worse than whatever else leads to the same network.
+/// Metrics of fallback routes are above this: worse than any other route to the same network.
 const METRICS: u32 = 0xFF00_0000;
 
-/// The networks that are routed into the tunnel: the remote one of each selector that protects; none if the
-/// configuration wants no routes. A selector with any remote address gives none: a default route into the
-/// tunnel would catch the tunnel's own packets, and is for the operator to design.
+/// The networks that are routed into the tunnel: the remote network of each selector that protects; none if
+/// the configuration disables routes. A selector with any remote address yields none: a default route into
+/// the tunnel would catch the tunnel's own packets, and is left to the operator.
 #[must_use]
 pub fn routed(configuration: &Configuration) -> Vec<Network> {
     if !configuration.protected.routes {
@@ -23,7 +23,7 @@ pub fn routed(configuration: &Configuration) -> Vec<Network> {
     protecting.filter_map(|entry| entry.remote()).filter(|remote| seen.insert(*remote)).collect()
 }
 
-/// The routes that say "unreachable" while there is no gateway.
+/// The routes that answer "unreachable" while no gateway runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FallbackRoutes {
     networks: Vec<Network>,
@@ -31,10 +31,10 @@ pub struct FallbackRoutes {
 }
 
 impl FallbackRoutes {
-    /// One for each routed network. None where packets leave in clear for it by right, from sockets that are
-    /// bound to the outer interface: what a policy bypasses, and the tunnel's own packets. Linux passes over
-    /// a route by another interface for these, but not over one that says "unreachable". The rules alone keep
-    /// the rest from leaving then.
+    /// One for each routed network, except where packets legitimately leave for it in clear from sockets that
+    /// are bound to the outer interface: those of a bypass policy, and the tunnel's own. For these Linux
+    /// ignores a route through another interface, but not one that says "unreachable". Then the rules alone
+    /// keep other packets from leaving.
     pub(super) fn of(configuration: &Configuration) -> Self {
         let mut networks = routed(configuration);
         let known: Networks = networks.iter().copied().collect();
@@ -47,7 +47,7 @@ impl FallbackRoutes {
         let narrow = peers.chain(bypassed().filter_map(Entry::remote));
         let needed: HashSet<_> = narrow.flat_map(|network| known.holding(network)).collect();
         let wide: Networks = bypassed().filter_map(Entry::remote).collect();
-        // One that takes any remote address may be about one version only.
+        // A bypass policy with any remote address may be about one version only.
         let all = |ipv6| bypassed().any(|e| e.remote().is_none() && e.versions().any(|v| v == ipv6));
         let all = [all(false), all(true)];
         networks.retain(|network| {
@@ -63,26 +63,25 @@ impl FallbackRoutes {
         &self.networks
     }
 
-    /// What of `ip route` selects the fallback routes of this gateway, and no others.
+    /// The arguments of `ip route` that select the fallback routes of this gateway and no others.
     #[must_use]
     pub fn selection(&self) -> [String; 4] {
         ["proto".to_owned(), PROTOCOL.to_string(), "metric".to_owned(), self.metric.to_string()]
     }
 
-    /// For `ip -4 -batch -` or `ip -6 -batch -`: adds those of one version; a route that is there already
-    /// stays.
+    /// For `ip -4 -batch -` or `ip -6 -batch -`: adds the routes of one version; those that exist stay.
     #[must_use]
     pub fn addition(&self, ipv6: bool) -> String {
         self.batch(ipv6, &self.networks, "replace")
     }
 
-    /// For `ip -batch -` likewise: removes these.
+    /// For the same: removes the routes of one version to `networks`.
     #[must_use]
     pub fn removal(&self, ipv6: bool, networks: &[Network]) -> String {
         self.batch(ipv6, networks, "del")
     }
 
-    /// The commands that a person would type.
+    /// The same commands as a person would type them.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let command = |ipv6, version| {
@@ -98,8 +97,7 @@ impl FallbackRoutes {
     }
 }
 
-/// A metric for the routes of one gateway, so that those of several on a host are told apart (FNV-1a of the
-/// interface's name).
+/// A metric that tells the routes of several gateways on a host apart (FNV-1a of the interface's name).
 fn metric(interface: &str) -> u32 {
     let hash = interface
         .bytes()

@@ -1,7 +1,7 @@
-//! Rules as data: what a rule looks at, and what becomes of a packet that it matches.
+//! Rules as data: the conditions of a rule, and the verdict on a packet that matches.
 //!
-//! Only what nftables can say exactly is in here, so that the text that is printed and the rules that the
-//! tests evaluate are one and the same thing.
+//! Only what nftables can express exactly is represented, so that the printed text and the rules that the
+//! tests evaluate are the same.
 
 use crate::config::Network;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ pub(super) enum Chain {
     Input,
     /// Hook: packets that this host routes.
     Forward,
-    /// Hook: packets of this host, the gateway's own among them.
+    /// Hook: packets of this host, including the gateway's own.
     Output,
-    /// The SPD, asked about a packet whose source is local.
+    /// The SPD, applied to a packet whose source is local.
     Outbound,
-    /// The SPD, asked about a packet whose destination is local.
+    /// The SPD, applied to a packet whose destination is local.
     Inbound,
 }
 
@@ -37,22 +37,22 @@ impl Chain {
         }
     }
 
-    /// Whether the kernel calls it.
+    /// Whether it is a base chain, called by a kernel hook.
     pub(super) const fn is_hooked(self) -> bool {
         matches!(self, Chain::Input | Chain::Forward | Chain::Output)
     }
 }
 
-/// What becomes of a packet that a rule matches.
+/// The verdict on a packet that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is gone.
+    /// Drops the packet.
     Drop,
-    /// The chain has no objection; the one that jumped here goes on.
+    /// This chain has no objection; the calling chain continues.
     Return,
-    /// This table has no objection. Other tables are asked all the same.
+    /// This table has no objection. Other tables still decide.
     Accept,
-    /// Another chain looks at it first.
+    /// Evaluates another chain first.
     Jump(Chain),
 }
 
@@ -77,12 +77,12 @@ impl End {
 pub(super) enum Interface {
     /// The gateway's TUN interface.
     Tunnel,
-    /// The TUN interface and the loopback interface, on which nothing comes from outside.
+    /// The TUN interface and the loopback interface; nothing comes in from outside on either.
     TunnelOrLoopback,
 }
 
-/// A condition. Those of a rule must all hold; where a packet does not have the field that one looks at, it
-/// does not hold.
+/// A condition. All conditions of a rule must hold; one on a field that the packet does not have does not
+/// hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Match {
     /// It came in by this interface.
@@ -97,25 +97,25 @@ pub(super) enum Match {
     Network(End, Network),
     /// The address at this end is not in the network, and of the same version.
     NotNetwork(End, Network),
-    /// Source and destination, cut to so many bits, are one of these pairs: a hash lookup, however many there
-    /// are.
+    /// Source and destination, truncated to these lengths, are one of these pairs: a hash lookup, however
+    /// many there are.
     Pairs(Pairs),
-    /// The address at this end, cut to so many bits, is one of these.
+    /// The address at this end, truncated to the networks' length, is one of these.
     Networks(End, Vec<Network>),
-    /// Protocol after all extension headers but AH; in a later fragment of IPv6, whatever it claims.
+    /// Protocol after all extension headers but AH; in a later IPv6 fragment, the protocol that it claims.
     Protocol(u8),
-    /// It has no fragment header of IPv6.
+    /// It has no IPv6 fragment header.
     NoFragmentHeader,
-    /// Ports of this end. A later fragment has none.
+    /// The port at this end is in the range. A later fragment has no ports.
     Ports(End, PortRange),
-    /// A fragment that is not its datagram's first: IPv4 hides the ports, IPv6 the protocol as well (RFC 8200
-    /// 4.5).
+    /// A fragment that is not the first of its datagram: in IPv4 it hides the ports, in IPv6 the protocol as
+    /// well (RFC 8200 4.5).
     LaterFragment {
         /// IP version: whether it is 6.
         ipv6: bool,
     },
-    /// Neighbour discovery from this very link (RFC 4861 7.1: its hop limit is 255), without which no packet
-    /// leaves at all, and multicast listener reports, without which a switch may not deliver it.
+    /// Neighbour discovery from this link itself (RFC 4861 7.1: hop limit 255), without which no packet
+    /// leaves, and multicast listener reports, without which a switch may not deliver it.
     NeighbourDiscovery,
 }
 
@@ -126,11 +126,11 @@ pub(super) struct Pairs {
     pub(super) source_bits: u8,
     /// Bits of the destination's prefix.
     pub(super) destination_bits: u8,
-    /// Source, destination, and what the pair is for.
+    /// Source, destination, and a name for the pair.
     pub(super) pairs: Vec<(IpAddr, IpAddr, String)>,
 }
 
-/// Conditions, the verdict where all of them hold, and a comment that says which policy it is for.
+/// Conditions, the verdict if all of them hold, and a comment that names the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) matches: Vec<Match>,

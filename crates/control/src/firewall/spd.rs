@@ -1,10 +1,10 @@
 //! The policies as rules of the chains `outbound` and `inbound`.
 //!
-//! A packet that these chains see travels in clear. Of the first policy that matches, "bypass" lets it pass;
-//! "protect" and "discard" drop it. A later fragment hides what some policies ask for. It passes a policy
-//! that says "bypass" only where nothing it hides matters there, and is dropped where a "protect" or
-//! "discard" would match if what it hides were right: so no fragment passes of a datagram that is dropped
-//! (RFC 4301 7.4).
+//! Packets that these chains see travel in clear. The first policy that matches decides: "bypass" lets them
+//! pass, "protect" and "discard" drop them. A later fragment hides fields that some policies test. It passes
+//! a "bypass" policy only if none of the hidden fields matter to it, and is dropped if a "protect" or
+//! "discard" policy could match with suitable hidden fields. So no fragment passes of a datagram that is
+//! dropped (RFC 4301 7.4).
 
 use super::entry::Entry;
 use super::rule::{End, Match, Pairs, Rule, Verdict};
@@ -13,10 +13,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use testudo_ipsec::PortRange;
 
-/// As many alike are worth a hash table; fewer are easier to read as rules.
+/// From this many similar rules on, a hash table is better; fewer are easier to read as rules.
 const WORTH_A_SET: usize = 9;
 
-/// The rules of one direction. `local` is the end of a packet that is local.
+/// The rules of one direction. `local` is the end of the packet on our side.
 pub(super) fn rules(entries: &[Entry], local: End, routed: bool) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut drops: Vec<&Entry> = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn rules(entries: &[Entry], local: End, routed: bool) -> Vec<Rule> {
     rules
 }
 
-/// What a selector says of addresses, in packets of one IP version.
+/// A selector's conditions on addresses, for packets of one IP version.
 fn addresses(entry: &Entry, local: End, ipv6: bool) -> Vec<Match> {
     let ends = [(local, entry.local()), (local.other(), entry.remote())];
     let mut matches: Vec<_> = ends.into_iter().filter_map(|(end, p)| Some(Match::Network(end, p?))).collect();
@@ -52,7 +52,7 @@ fn ports(entry: &Entry, local: End) -> impl Iterator<Item = Match> + use<> {
         .map(|(end, ports)| Match::Ports(end, ports))
 }
 
-/// A policy that says "bypass".
+/// A "bypass" policy.
 fn passed(entry: &Entry, local: End, ipv6: bool) -> Rule {
     let mut matches = addresses(entry, local, ipv6);
     if let Some(number) = entry.selector.protocol {
@@ -64,7 +64,7 @@ fn passed(entry: &Entry, local: End, ipv6: bool) -> Rule {
     Rule::new(matches, Verdict::Return, entry.name.as_str())
 }
 
-/// Policies in a row that all drop, so that their order does not matter.
+/// Consecutive policies that all drop, so that their order does not matter.
 fn dropped(entries: &[&Entry], local: End) -> Vec<Rule> {
     let mut alike: BTreeMap<(bool, u8, u8), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
@@ -80,8 +80,8 @@ fn dropped(entries: &[&Entry], local: End) -> Vec<Rule> {
     rules
 }
 
-/// IP version and the prefix lengths of local and remote, where two networks are all that the policy asks
-/// for.
+/// IP version and the prefix lengths of local and remote, if the policy has no other conditions than two
+/// networks.
 fn lengths(entry: &Entry) -> Option<(bool, u8, u8)> {
     let plain = entry.is_by_address_alone() && entry.local_within_remote().is_none();
     let (local, remote) = (entry.local()?, entry.remote()?);
@@ -124,9 +124,9 @@ fn dropped_together((_, local_bits, remote_bits): (bool, u8, u8), members: &[&En
     Rule::new(vec![Match::Pairs(Pairs { source_bits, destination_bits, pairs })], Verdict::Drop, comment)
 }
 
-/// What no policy names, and what yet has an end in a network that is routed into the tunnel: RFC 4301 5.1
-/// and 5.2 discard it. An address belongs to the longest network that holds it, as with routes: a local
-/// network within a remote one stays local.
+/// Packets that no policy names but that have an end in a network that is routed into the tunnel: RFC 4301
+/// 5.1 and 5.2 discard them. An address belongs to the longest network that contains it, as with routes: a
+/// local network within a remote one stays local.
 fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
     let protect = || entries.iter().filter(|entry| entry.protect);
     let remotes: BTreeSet<Network> = protect().filter_map(Entry::remote).collect();
@@ -134,7 +134,7 @@ fn unnamed(entries: &[Entry], remote: End) -> Vec<Rule> {
     let is_within_a_remote =
         |local: &Network| !known.contains(*local) && known.holding(*local).next().is_some();
     let locals: BTreeSet<Network> = protect().filter_map(Entry::local).filter(is_within_a_remote).collect();
-    // The longest first.
+    // Longest first.
     let mut groups: BTreeMap<(Reverse<u8>, bool, bool), Vec<Network>> = BTreeMap::new();
     for (is_remote, networks) in [(true, &remotes), (false, &locals)] {
         for prefix in networks {

@@ -1,5 +1,5 @@
-//! The rules against a plain model of the SPD, by an interpreter of the rules: what the model drops, the
-//! rules drop.
+//! The rules, evaluated by an interpreter, against a plain model of the SPD: what the model drops, the rules
+//! drop.
 
 use super::rule::{Chain, End, Interface, Match, Verdict};
 use super::*;
@@ -14,7 +14,7 @@ const UDP: u8 = 17;
 const AH: u8 = 51;
 const ICMPV6: u8 = 58;
 
-/// What stands between the IP header and the transport header.
+/// What is between the IP header and the transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -46,7 +46,7 @@ impl Packet {
     }
 }
 
-/// By which interface a packet comes and goes; `None` for none, in `input` and `output`.
+/// The interfaces through which a packet comes and goes; `None` at the end that is this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     Tunnel,
@@ -73,7 +73,7 @@ fn named(link: Option<Link>, which: Interface) -> bool {
     }
 }
 
-/// What nftables makes of a condition.
+/// Evaluates a condition as nftables does.
 fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
     let in_network = |end, network: &Network| network.contains(packet.address(end));
     match condition {
@@ -131,7 +131,7 @@ fn run(firewall: &Firewall, chain: Chain, packet: &Packet, passage: Passage) -> 
     None
 }
 
-/// What the model looks at, from our side.
+/// The fields that the model looks at, from our side.
 #[derive(Debug, Clone, Copy)]
 struct Flow {
     local: IpAddr,
@@ -162,11 +162,11 @@ fn all_policies(configuration: &Configuration) -> Vec<(Selector, Action)> {
         .collect()
 }
 
-/// Whether policy lets a packet travel in clear: the first that matches decides.
+/// Whether policy lets a packet travel in clear: the first match decides.
 fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
     let policies = all_policies(configuration);
     for (selector, action) in &policies {
-        // Two local hosts, where "remote" is everything around the local network, too.
+        // Two local hosts, and "remote" includes the local network.
         let stays = in_range(selector.local, flow.remote)
             && selector.local.length() > 0
             && selector.remote.length() < selector.local.length()
@@ -177,7 +177,7 @@ fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
         }
         return *action == Action::Bypass;
     }
-    // No policy: it must not have its remote end in a network that is routed into the tunnel.
+    // No policy matches: the remote end must not be in a network that is routed into the tunnel.
     let longest = |range: fn(&Selector) -> Prefix| {
         let protecting = policies.iter().filter(|(_, action)| matches!(action, Action::Protect { .. }));
         let ranges = protecting.map(|(selector, _)| range(selector));
@@ -187,7 +187,7 @@ fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
     !configuration.protected.routes || remote.is_none() || local > remote
 }
 
-/// Everything that a packet may turn out to be when what it hides is known.
+/// All flows that a packet may belong to, given the fields that it hides.
 fn completions(packet: &Packet, local: End) -> Vec<Flow> {
     let (local_port, remote_port) =
         if local == End::Source { packet.ports } else { (packet.ports.1, packet.ports.0) };
@@ -218,7 +218,7 @@ fn v6(a: u32, b: u32) -> IpAddr {
     IpAddr::V6((0xFD00_u128 << 112 | u128::from(a) << 64 | u128::from(b)).into())
 }
 
-/// Few distinct bits, so that networks overlap and nest often.
+/// Few distinct bits, so that networks often overlap and nest.
 fn range(ipv6: bool) -> impl Strategy<Value = Prefix> {
     let lengths = prop_oneof![1 => Just(0_u8), 1 => Just(8), 1 => Just(15), 4 => Just(16), 1 => Just(31), 1 => Just(32)];
     let network = (0..4_u32, 0..4_u32, lengths).prop_map(move |(a, b, length)| {
@@ -261,7 +261,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
         3 => Just(Action::Bypass), 1 => Just(Action::Discard), 2 => Just(Action::Protect { tunnel: 0 })
     ];
     let policies = prop::collection::vec((selector(), action), 0..8);
-    // Enough of them that some configurations have rules with sets.
+    // Enough that some configurations have rules with sets.
     let own = prop::collection::vec(selector(), 0..40);
     (policies, own, any::<bool>()).prop_map(|(policies, selectors, routes)| {
         let mut configuration = minimal();
@@ -327,7 +327,7 @@ proptest! {
             for (passage, expected) in [(OUTPUT, out), (INPUT, inward), (FORWARD, out && inward)] {
                 let passed = !drops(&firewall, &packet, passage);
                 prop_assert!(expected || !passed, "{packet:?} leaks through {passage:?}\n{firewall}");
-                // What hides nothing passes by right; fragments may be refused for caution.
+                // A packet that hides nothing must pass; fragments may be refused as a precaution.
                 if matches!(packet.kind, Kind::Plain | Kind::AfterOptions) {
                     prop_assert!(passed || !expected, "{packet:?} is stopped in {passage:?}\n{firewall}");
                 }
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_gateway_sees_or_sends_itself_is_not_judged_again(
+    fn packets_on_the_tun_and_loopback_interfaces_pass(
         configuration in configuration(),
         packets in prop::collection::vec(packet(), 20),
     ) {
@@ -370,7 +370,7 @@ fn between(local: Prefix, remote: Prefix) -> Selector {
     Selector { local, remote, protocol: None, local_ports: any, remote_ports: any }
 }
 
-/// A tunnel of 192.0.2.1 and `peer` with these selectors.
+/// A tunnel between 192.0.2.1 and `peer` with these selectors.
 fn with(peer: Remote, encapsulation: Encapsulation, selectors: &[Selector]) -> Configuration {
     let mut configuration = minimal();
     let tunnel = Tunnel {
@@ -411,13 +411,13 @@ fn a_tunnel_for_all_traffic_leaves_its_own_packets_alone() {
             &Packet { protocol, ..udp("192.0.2.1", "198.51.100.3", (port, 7)) },
             OUTPUT
         ));
-        // What does not leave the link.
+        // Link-local multicast.
         assert!(!drops(&firewall, &udp("192.0.2.1", "224.0.0.251", (5353, 5353)), OUTPUT));
     }
 }
 
 #[test]
-fn peers_that_are_learned_reach_us_whatever_the_policies_say() {
+fn learned_peers_reach_the_gateway_regardless_of_policies() {
     let everything = [between(prefix("192.0.2.1/32"), Prefix::ANY)];
     let firewall = Firewall::of(&with(Remote::Any, IN_UDP, &everything)).unwrap();
     assert!(!drops(&firewall, &udp("203.0.113.9", "192.0.2.1", (9, 4500)), INPUT), "{firewall}");
@@ -440,12 +440,12 @@ fn the_lease_of_an_outer_address_in_the_remote_network_can_be_renewed() {
     let firewall = Firewall::of(&with(peer, IN_UDP, &selectors)).unwrap();
     assert!(!drops(&firewall, &udp("192.0.2.1", "192.0.2.254", (68, 67)), OUTPUT), "{firewall}");
     assert!(!drops(&firewall, &udp("192.0.2.254", "192.0.2.1", (67, 68)), INPUT), "{firewall}");
-    // A network that a hostile access point gives us must not draw traffic out of the tunnel.
+    // A hostile access point that leases such an address must not draw other traffic out of the tunnel.
     assert!(drops(&firewall, &udp("192.0.2.1", "192.0.2.254", (40000, 53)), OUTPUT), "{firewall}");
 }
 
 #[test]
-fn neighbours_are_found_whatever_the_policies_say() {
+fn neighbour_discovery_passes_regardless_of_policies() {
     let any_ipv6 = prefix("::/0");
     let peer = Remote::Address("192.0.2.2".parse().unwrap());
     let firewall =
@@ -492,7 +492,7 @@ fn an_interface_that_nftables_cannot_name_is_refused() {
 }
 
 #[test]
-fn no_fallback_route_stops_what_leaves_in_clear_by_right() {
+fn no_fallback_route_stops_legitimate_clear_packets() {
     let peer = |address: &str| Remote::Address(address.parse().unwrap());
     let selectors = ["10.2.0.0/16", "10.3.0.0/16", "fd02::/64"].map(|n| between(Prefix::ANY, prefix(n)));
     let networks = |configuration: &Configuration| {

@@ -1,4 +1,4 @@
-//! The rules in the language of nft(8).
+//! Writes the rules in the language of nft(8).
 
 use super::Firewall;
 use super::rule::{End, Interface, Match, Pairs, Rule, Verdict};
@@ -6,10 +6,10 @@ use crate::config::Network;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A comment that nft takes has at most 128 bytes.
+/// nft accepts comments of at most 128 bytes.
 const MAX_COMMENT_BYTES: usize = 128;
 
-/// A table is made before it is deleted, so that deleting it succeeds whether it was there or not.
+/// The table is created before it is deleted, so that deleting succeeds whether it existed or not.
 pub(super) fn removal(table: &str) -> String {
     format!("table inet {table}\ndelete table inet {table}\n")
 }
@@ -69,7 +69,7 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
         }
         Match::LaterFragment { ipv6: false } => f.write_str("ip frag-off & 0x1fff != 0"),
         Match::LaterFragment { ipv6: true } => f.write_str("frag frag-off != 0"),
-        // 133 to 137 are discovery, the rest listener reports (RFC 2710, RFC 3810), whose hop limit is 1.
+        // 133 to 137 are neighbour discovery, the rest listener reports (RFC 2710, RFC 3810): hop limit 1.
         Match::NeighbourDiscovery => {
             f.write_str("icmpv6 type . ip6 hoplimit { 130 . 1, 131 . 1, 132 . 1, 143 . 1, 133-137 . 255 }")
         }
@@ -101,7 +101,7 @@ fn masked(end: End, network: &Network) -> String {
     }
 }
 
-/// The mask of a prefix; `None` where it is the whole address.
+/// The mask of a prefix; `None` if it is the whole address.
 fn mask(network: &Network) -> Option<IpAddr> {
     let ones: IpAddr = match network.address() {
         IpAddr::V4(_) => Ipv4Addr::BROADCAST.into(),
