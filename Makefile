@@ -1,4 +1,4 @@
-# Testudo: what can be done with a fresh clone. `make help` lists it.
+# Tasks for a fresh clone; `make help` lists them.
 #
 #   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
@@ -23,12 +23,12 @@ target_dir = $${CARGO_TARGET_DIR:-target}
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in namespaces of its own
+demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in private namespaces
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" demo $(ARGS)
 
-test: ## everything that is promised, tested; what CI runs
+test: ## all tests, lints and documentation; what CI runs
 	@scripts/setup.sh test
 	@scripts/test.sh
 
@@ -37,12 +37,12 @@ bench: ## the data path in memory: packets per second, cycles by stage, cost of 
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench $(ARGS)
 
-bench-host: ## one TCP stream through two gateways, beside the bare link and wireguard-go if it is installed
+bench-host: ## one TCP stream through two gateways, compared with the bare link and, if installed, wireguard-go
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench host $(ARGS)
 
-bench-peer: ## the data path beside DPDK's ipsec-secgw, in turn on one core; needs root for huge pages
+bench-peer: ## the data path compared with DPDK's ipsec-secgw, on one core; needs root for huge pages
 	@scripts/setup.sh peer
 	@$(CARGO) build --release --locked --package testudo
 	@scripts/bench-peer.sh "$(target_dir)/release/testudo" $(CASES)
@@ -51,11 +51,11 @@ fuzz: ## run every fuzz target for SECONDS_PER_TARGET seconds
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(SECONDS_PER_TARGET) $(TARGETS)
 
-audit: ## dependencies, Miri, address sanitizer, a minute of each fuzz target: half an hour, and tools of its own
+audit: ## dependencies, Miri, address sanitizer, a minute of each fuzz target: half an hour; installs its tools
 	@scripts/setup.sh audit
 	@SKIP='$(SKIP)' scripts/audit.sh $(STAGES)
 
-setup: ## install what the demo and the tests need, through apt
+setup: ## install what the demo and the tests need, with apt
 	@scripts/setup.sh test
 
 fmt: ## format the sources

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Builds the fuzz targets with libFuzzer's instrumentation, on stable Rust, and runs each for so many seconds.
+# Builds the fuzz targets with libFuzzer's instrumentation, on stable Rust, and runs each for
+# SECONDS_PER_TARGET.
 #
 #   fuzz/run.sh SECONDS_PER_TARGET [TARGET...]
 #
-# Ends with a table, and with exit code 1 if a target crashed; the input is kept in fuzz/artifacts/TARGET/ and the table says how to
-# run it again. The corpus that a run gathers stays in fuzz/target/; only the seeds in fuzz/corpus/ are part of the repository.
+# Prints a table of results; the exit code is 1 if a target crashed. The input that crashed it is kept in
+# fuzz/artifacts/TARGET/, and the table has the command that reproduces it. The corpus that runs gather stays
+# in fuzz/target/; only the seeds in fuzz/corpus/ are part of the repository.
 set -u
 
 seconds=${1:-}
@@ -18,7 +20,7 @@ for tool in cargo c++; do
 done
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-# With --target the flags do not reach build scripts and procedural macros.
+# With --target, the flags do not apply to build scripts and procedural macros.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing ${FUZZ_RUSTFLAGS:-}" \
@@ -40,7 +42,7 @@ for target in $targets; do
     else
         status=1
         input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-        result="FAILED, again: fuzz/$binary fuzz/$input"
+        result="FAILED, reproduce: fuzz/$binary fuzz/$input"
         grep -m 3 -E 'panicked|ERROR' -A 2 "$log"
     fi
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")

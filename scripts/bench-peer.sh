@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Testudo beside DPDK's ipsec-secgw, in turn on one core: both encrypt the same lengths of packets, which they receive with a
-# copy from memory and send to where they are forgotten. Prints packets per second of both, and how many times as fast
-# Testudo is.
+# Compares Testudo with DPDK's ipsec-secgw, alternating on one core. Both encrypt packets of the same lengths,
+# receive them by a copy from memory and discard their output. Prints packets per second of both and
+# their ratio.
 #
-# ipsec-secgw is built from Debian's own sources, for this processor, below the target folder. It runs on its virtual
-# devices net_pcap (a file, without end) and net_null. It needs huge pages and therefore root; their number is put
-# back at the end.
+# ipsec-secgw is built from Debian's sources, for this processor, below the target folder. It runs on the
+# virtual devices net_pcap (which loops over a file) and net_null. It needs huge pages and therefore root;
+# their number is restored at the end.
 #
-# usage: bench-peer.sh TESTUDO [SUITE:FRAME...]     SUITE is gcm or cbc-sha1, FRAME is imix or an Ethernet frame's bytes, FCS included
-# environment: TURNS=3  SECONDS_PER_CASE=5  CPU=(the last one)
+# usage: bench-peer.sh TESTUDO [SUITE:FRAME...]
+#   SUITE is gcm or cbc-sha1; FRAME is imix or the bytes of an Ethernet frame, FCS included
+# environment: TURNS=3  SECONDS_PER_CASE=5  CPU=(default: the last one)
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,7 +22,7 @@ work=${CARGO_TARGET_DIR:-target}/bench-peer
 huge_pages=/proc/sys/vm/nr_hugepages
 # Of 2 MiB each.
 huge_pages_needed=512
-# Where DPDK keeps what its processes share; with --in-memory, an empty folder.
+# The runtime folder of DPDK's processes; it stays empty with --in-memory.
 peer_runtime=/var/run/dpdk/testudo-bench-peer
 
 say() { echo "bench-peer: $*" >&2; }
@@ -30,7 +31,7 @@ die() { say "$@"; exit 1; }
 as_root=()
 ((EUID == 0)) || as_root=(sudo)
 
-# What Testudo calls the peer's suites, and how many times the peer's speed is the goal.
+# Testudo's names of the peer's suites, and the goals as multiples of the peer's speed.
 suite_of() { case $1 in gcm) echo aes128gcm16 ;; cbc-sha1) echo aes128-sha1 ;; *) die "no suite $1: gcm or cbc-sha1" ;; esac; }
 goal_of() { # SUITE:FRAME
   case $1 in
@@ -47,7 +48,7 @@ build_peer() {
   say "building ipsec-secgw"
   rm -rf "$work/ipsec-secgw" "$work/common"
   cp -r "$examples/ipsec-secgw" "$examples/common" "$work/"
-  # The example insists on checksum offload, which virtual devices do not have.
+  # The example requires checksum offload, which virtual devices do not have.
   sed -i 's/\.offloads = RTE_ETH_RX_OFFLOAD_CHECKSUM,/.offloads = 0,/' "$work/ipsec-secgw/ipsec-secgw.c"
   sed -i 's/-O3/-O3 -march=native/' "$work/ipsec-secgw/Makefile"
   make -C "$work/ipsec-secgw" >"$work/make.log" 2>&1 || die "ipsec-secgw cannot be built: see $work/make.log"
@@ -72,7 +73,7 @@ neigh port 1 02:00:00:00:00:0b
 CONFIG
 }
 
-# What the number of huge pages was; empty as long as it is.
+# The number of huge pages before; empty unless it was changed.
 pages_before=
 clean_up() {
   [[ -z $pages_before ]] || echo "$pages_before" | "${as_root[@]}" tee "$huge_pages" >/dev/null
@@ -88,21 +89,21 @@ take_huge_pages() {
   wanted=$((now + huge_pages_needed - free))
   pages_before=$now
   echo "$wanted" | "${as_root[@]}" tee "$huge_pages" >/dev/null ||
-    die "the peer needs $huge_pages_needed huge pages, and $huge_pages cannot be written: run this as root, outside of containers without that right"
+    die "the peer needs $huge_pages_needed huge pages, and $huge_pages cannot be written: run this as root, and not in an unprivileged container"
   free=$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)
   ((free >= huge_pages_needed)) || die "the kernel has memory for $free of $huge_pages_needed huge pages"
 }
 
-# Packets per second that the peer has sent: the median of the seconds after its start.
+# Packets per second that the peer sent: the median over the seconds after its start.
 measure_peer() { # SUITE FRAME
   local device=crypto_aesni_gcm0 log=$work/peer-$1-$2.log
   [[ $1 == gcm ]] || device=crypto_aesni_mb0
-  # It ends by SIGINT; all else than figures is for the log.
+  # The peer is ended with SIGINT; other output than figures only goes to the log.
   "${as_root[@]}" timeout --foreground --signal=INT --kill-after=5 $((seconds + 3)) "$work/ipsec-secgw/build/ipsec-secgw" \
     -l "$cpu" --in-memory --file-prefix "${peer_runtime##*/}" --no-pci --vdev "net_pcap0,rx_pcap=$work/$2.pcap,infinite_rx=1" --vdev net_null0,no-rx=1 --vdev $device \
     -- -p 0x3 -P -u 0x2 -l -w 0 --rxoffload 0 --txoffload 0 --config="(0,0,$cpu),(1,0,$cpu)" -f "$work/$1.cfg" -t 1 \
     >"$log" 2>&1 </dev/null || true
-  # The first two readings are of its start.
+  # The first two readings cover the start.
   awk '/^Total packets sent:/ { sent[++n] = $4 } /^Total packets dropped:/ { dropped = $4 }
     END {
       if (n < 4 || dropped * 1000 > sent[n]) exit 1
@@ -112,7 +113,7 @@ measure_peer() { # SUITE FRAME
     }' "$log" || die "the peer gave no figure for $1 at $2: see $log"
 }
 
-# The engine that is fastest here, as a gateway chooses for itself.
+# The fastest engine on this machine, which a gateway would choose.
 engine_for() { # SUITE
   taskset -c "$cpu" "$testudo" bench --json --directions outbound --suites "$1" --sizes imix --repetitions 3 --milliseconds 20 |
     python3 -c 'import json, sys; print(max(json.load(sys.stdin), key=lambda case: case["packets_per_second"])["engine"])'
@@ -126,7 +127,7 @@ measure_testudo() { # SUITE INNER_BYTES
     python3 -c 'import json, sys; print(int(json.load(sys.stdin)[0]["packets_per_second"]))'
 }
 
-# The IP packet in an Ethernet frame: header and FCS are not the gateway's.
+# The length of the IP packet in an Ethernet frame, without header and FCS.
 inner_of() { if [[ $1 == imix ]]; then echo imix; else echo $(($1 - 18)); fi; }
 
 knows() { # SUITE
@@ -137,11 +138,11 @@ why_not() { # SUITE
   if grep -q 'unknown suite' "$work/testudo.log"; then
     echo "this Testudo does not know the suite $1"
   else
-    grep -m 1 . "$work/testudo.log" || echo "testudo bench fails without a word"
+    grep -m 1 . "$work/testudo.log" || echo "testudo bench fails without a message"
   fi
 }
 
-# Lines of CASE GOAL PEER TESTUDO, one for each turn; the ratio is taken within a turn.
+# Reads lines of CASE GOAL PEER TESTUDO, one per turn; ratios are computed within a turn.
 print_table() {
   awk '
     function median(text,   n, v, i, j, t) {
@@ -160,7 +161,7 @@ print_table() {
           sprintf("%.2f-%.2f", low[c], high[c]), goal[c], reached }
     }' "$work/results"
   echo
-  echo "  medians of $turns turns on CPU $cpu; ratio: of the same turn, with lowest and highest; DPDK $(pkg-config --modversion libdpdk), ipsec-secgw with librte_ipsec"
+  echo "  medians of $turns turns on CPU $cpu; ratios within a turn, spread from lowest to highest; DPDK $(pkg-config --modversion libdpdk), ipsec-secgw with librte_ipsec"
 }
 
 main() {
@@ -172,7 +173,7 @@ main() {
   mkdir -p "$work"
   work=$(realpath "$work")
   ((EUID == 0)) || command -v sudo >/dev/null ||
-    die "the peer needs huge pages, and these need root: sudo is missing, so run this as root"
+    die "the peer needs huge pages and therefore root, and sudo is missing: run this as root"
   for case in "${cases[@]}"; do
     suite=$(suite_of "${case%%:*}")
     if knows "$suite"; then known+=("$case"); else say "not compared: $case: $(why_not "$suite")"; fi

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, with sudo only where the
-# place cannot be written otherwise; then makes the user that gateways run as, and its folders, unless this is for a package (DESTDIR).
+# Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, with
+# sudo only if that is not writable. Then creates the user that gateways run as, and its folders, unless this
+# is for a package (DESTDIR).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}$prefix
 program=${CARGO_TARGET_DIR:-target}/release/testudo
-# systemd reads units of an administrator from below /etc, those of a package from below /usr/lib.
-if [[ $prefix == /usr ]]; then place=/usr/lib; else place=/etc; fi
-units=${DESTDIR:-}$place/systemd/system
-users=${DESTDIR:-}$place/sysusers.d/testudo.conf
-folders=${DESTDIR:-}$place/tmpfiles.d/testudo.conf
+# systemd reads units from /etc if an administrator installed them, from /usr/lib if a package did.
+if [[ $prefix == /usr ]]; then system=/usr/lib; else system=/etc; fi
+units=${DESTDIR:-}$system/systemd/system
+users=${DESTDIR:-}$system/sysusers.d/testudo.conf
+folders=${DESTDIR:-}$system/tmpfiles.d/testudo.conf
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 
@@ -38,12 +39,12 @@ put 644 "$pages/unit" "$units/testudo@.service"
 put 644 contrib/testudo.sysusers.conf "$users"
 put 644 contrib/testudo.tmpfiles.conf "$folders"
 
-# A package's own scripts do this where it is installed.
+# For a package, its own scripts create the user at installation.
 [[ -z ${DESTDIR:-} ]] || exit 0
 if command -v systemd-sysusers >/dev/null && command -v systemd-tmpfiles >/dev/null; then
   ${as_root[@]+"${as_root[@]}"} systemd-sysusers "$users"
   ${as_root[@]+"${as_root[@]}"} systemd-tmpfiles --create "$folders"
-  echo "made the user testudo, /etc/testudo and /var/lib/testudo"
+  echo "created the user testudo, /etc/testudo and /var/lib/testudo"
 else
-  echo "without systemd-sysusers and systemd-tmpfiles no user was made: the gateway runs as whom you start it"
+  echo "systemd-sysusers or systemd-tmpfiles is missing, so no user was created: the gateway runs as the user who starts it"
 fi

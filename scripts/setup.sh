@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for one purpose, through apt, with sudo only if something is missing. Says what and why
-# before it does. Does and asks nothing where all is there.
+# Installs the missing packages for one purpose with apt, after printing which ones and why. Uses sudo only if
+# something is missing; otherwise it does and prints nothing.
 #
 # usage: setup.sh demo|test|fuzz|peer|audit
 set -euo pipefail
@@ -10,19 +10,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# One line each: PACKAGE, then what it is needed for.
+# One line per package: PACKAGE, then its purpose.
 demo_packages() {
   echo "gcc compiles the C parts of the portable engine"
   echo "libc6-dev compiles the C parts of the portable engine"
   echo "iproute2 builds the private networks of the demo"
   echo "util-linux enters private namespaces"
-  # Elsewhere there is no multi-buffer engine, and the portable one does everything.
+  # The multi-buffer engine is for x86-64 only; elsewhere the portable one does everything.
   [[ $(dpkg --print-architecture 2>/dev/null || uname -m) =~ ^(amd64|x86_64)$ ]] &&
     echo "libipsec-mb1 is the fast engine on this processor"
   return 0
 }
 
-# Lists of packages lie beside the tests that want them: a package a line, # begins a comment.
+# Package lists are next to the tests that need them: one package per line, # begins a comment.
 test_packages() {
   local file
   for file in tests/packages*.txt tests/*/packages*.txt; do
@@ -31,14 +31,14 @@ test_packages() {
   done
 }
 
-# DPDK's gateway, which Testudo is compared with.
+# For DPDK's gateway, which Testudo is compared with.
 peer_packages() {
   echo "dpdk-doc has the sources of ipsec-secgw"
   echo "libdpdk-dev is what ipsec-secgw is built with"
   echo "libipsec-mb-dev is what ipsec-secgw is built with"
   echo "make builds ipsec-secgw"
   echo "pkg-config builds ipsec-secgw"
-  echo "python3 writes the packets that it is given"
+  echo "python3 writes the input packets of ipsec-secgw"
 }
 
 packages_for() {
@@ -65,13 +65,13 @@ is_installed() { # PACKAGE
   [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null) == ii* ]]
 }
 
-# Without dpkg we only look for what nothing works without.
+# Without dpkg, only the indispensable programs are checked.
 check_without_debian() { # PURPOSE
   local missing=() program
   for program in cc ip unshare setpriv; do command -v "$program" >/dev/null || missing+=("$program"); done
   ((${#missing[@]} == 0)) && return
-  say "this is no Debian, and these programs are missing: ${missing[*]}"
-  say "install what your system has for these Debian packages:"
+  say "this system is not Debian, and these programs are missing: ${missing[*]}"
+  say "install your system's equivalents of these Debian packages:"
   packages_for "$1" | sed 's/^/    /' >&2
   exit 1
 }
@@ -83,38 +83,38 @@ install_packages() { # PACKAGE...
     as_root=(sudo)
   fi
   apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
-  # A machine that has never asked for its lists, or long ago, needs them first.
+  # If the package lists are missing or outdated, update them and try again.
   "${apt[@]}" install -y --no-install-recommends "$@" >&2 ||
     { "${apt[@]}" update >&2 && "${apt[@]}" install -y --no-install-recommends "$@" >&2; } ||
     die "apt could not install: $*"
 }
 
-# The tests fetch a kernel through apt without installing it: apt must have its lists, and know the package.
+# The tests fetch a kernel through apt without installing it, so apt must know the package.
 know_kernel() {
   apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 && return
   local as_root=()
   ((EUID == 0)) || as_root=(sudo)
-  say "asking apt for its lists: the tests boot Debian's own kernel as a peer"
-  "${as_root[@]}" apt-get update >&2 || say "apt has no lists; the tests against a Linux kernel will say what they miss"
+  say "updating the package lists: the tests boot Debian's own kernel as a peer"
+  "${as_root[@]}" apt-get update >&2 || say "the package lists cannot be updated; the tests against a Linux kernel will say what is missing"
 }
 
-# What judges dependencies, from crates.io, below the target folder: built once, which takes some minutes.
+# Built once from crates.io, below the target folder, in a few minutes.
 cargo_deny_version=0.20.2
 install_cargo_deny() {
   local root=${CARGO_TARGET_DIR:-target}/audit-tools
   [[ $("$root/bin/cargo-deny" --version 2>/dev/null) == "cargo-deny $cargo_deny_version" ]] && return
   say "building cargo-deny $cargo_deny_version, for licences, sources and advisories of dependencies"
   cargo install --quiet --locked cargo-deny --version "$cargo_deny_version" --root "$root" >&2 ||
-    say "cargo-deny cannot be had; its stages will say so"
+    say "cargo-deny cannot be installed; its stages will be skipped"
 }
 
-# Miri comes with nightly toolchains alone.
+# Miri is only available for nightly toolchains.
 install_miri() {
   cargo +nightly miri --version >/dev/null 2>&1 && return
-  if ! command -v rustup >/dev/null; then say "Miri needs rustup; its stage will say so"; return; fi
+  if ! command -v rustup >/dev/null; then say "Miri needs rustup; its stage will be skipped"; return; fi
   say "installing Miri with a nightly toolchain"
   rustup toolchain install nightly --profile minimal --component miri,rust-src >&2 ||
-    say "Miri cannot be had; its stage will say so"
+    say "Miri cannot be installed; its stage will be skipped"
 }
 
 install_audit_tools() {

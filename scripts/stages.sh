@@ -1,7 +1,10 @@
-# Runs stages, each a function of the script that reads this file, all of them also after a failure, and ends with their times and the line
-# "N passed, N failed". A stage that has no tests to count is one itself. One that returns SKIPPED says why, and counts for nothing.
+# Runs stages, which are functions of the script that sources this file. A failed stage does not stop the
+# others. The output ends with their times and the line "N passed, N failed". A stage without tests counts as
+# one test. A stage that returns SKIPPED prints the reason and is not counted.
 #
-#   run_stages NAME "KNOWN STAGE..." [STAGE...]       logs are target/NAME.log and target/NAME-STAGE.log, the last line target/NAME-summary
+#   run_stages NAME "KNOWN STAGE..." [STAGE...]
+#
+# Logs: target/NAME.log and target/NAME-STAGE.log; the last line is also in target/NAME-summary.
 
 SKIPPED=77
 
@@ -17,7 +20,7 @@ run_stage() { # NAME STAGE
     times+=$(printf '%-14s %5d s   skipped: %s' "$2" $((SECONDS - started)) "$(tail -n 1 "$target/$1-$2.log")")$'\n'
     return
   fi
-  # A stage that could not be built, or has no tests to count, passes or fails as one.
+  # A stage that could not be built, or has no tests, counts as one test.
   if ((status != 0 && bad == 0)); then bad=1; elif ((status == 0 && ok == 0)); then ok=1; fi
   passed=$((passed + ok)) failed=$((failed + bad))
   results=$(printf '%-14s %5d s   %d passed, %d failed' "$2" $((SECONDS - started)) "$ok" "$bad")
@@ -35,7 +38,7 @@ run_stages() { # NAME KNOWN [STAGE...]
   done
   for stage in ${*:-$known}; do run_stage "$name" "$stage"; done
   printf '\n%s' "$times"
-  if ((failed)); then printf '\nwhat failed: grep -nE "FAILED|^error|^Diff" %s\n' "$log"; fi
+  if ((failed)); then printf '\nto find the failures: grep -nE "FAILED|^error|^Diff" %s\n' "$log"; fi
   echo "$passed passed, $failed failed" | tee "$target/$name-summary"
   ((failed == 0))
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the stages of `make test`, all of them also after a failure, and ends with the times and the line
-# "N passed, N failed". A stage without tests of its own counts as one.
+# Runs the stages of `make test`. A failed stage does not stop the others. The output ends with the times and
+# the line "N passed, N failed". A stage without tests counts as one test.
 #
 # usage: test.sh [STAGE...]        format lints docs tests release interleavings
 set -uo pipefail
@@ -26,12 +26,14 @@ tests() {
   $cargo test --locked --workspace --no-fail-fast
 }
 
-# What is counted and measured of a packet's way: of the build that ships, because checks of the development build would be counted too.
+# Instruction counts and stage times: on the release build, because the checks of a debug build would be
+# counted too.
 release() {
   $cargo test --locked --release --package testudo-gateway --test instructions --test stage_clock
 }
 
-# Every interleaving of the threads that share sequence numbers. Its own target folder: other flags would build everything again.
+# Every interleaving of the threads that share sequence numbers. It has its own target folder, because other
+# flags would rebuild everything.
 interleavings() {
   RUSTFLAGS='--cfg loom' $cargo test --locked --profile loom --package testudo-ipsec --lib --target-dir "$target/loom" -- loom_tests
 }

@@ -75,8 +75,6 @@ fn note_fresh(state: &Path, loaded: &Loaded) -> Result<(), Failure> {
     }
     let store = Store::open(state).map_err(failure(Kind::State))?;
     store.note_fresh(&fresh).map_err(failure(Kind::State))?;
-    fresh
-        .iter()
-        .for_each(|key| outln!("recorded: no gateway ever ran with the key of the sequence numbers {key}"));
+    fresh.iter().for_each(|key| outln!("recorded as fresh: key {key}"));
     Ok(())
 }
