@@ -20,10 +20,10 @@ struct Wire {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new()
-        .test("the_guest_runs_a_kernel_of_its_own", runs_its_own_kernel)
+        .test("the_guest_runs_its_own_kernel", runs_its_own_kernel)
         .test("commands_report_status_output_and_errors_exactly", reports_exactly)
         .test("a_command_that_takes_too_long_is_killed_and_the_next_one_runs", kills_the_slow)
-        .test("background_programs_go_on_until_stopped", runs_in_the_background)
+        .test("background_programs_run_until_stopped", runs_in_the_background)
         .test("the_guest_answers_ping_over_ipv4_and_ipv6", pings);
     for (name, algorithms) in SUITES {
         suite = suite.test(format!("linux_knows_{name}"), move |wire| knows(wire, name, algorithms));

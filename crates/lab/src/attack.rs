@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_to_be_changed_is_refused() {
+    fn packets_too_short_to_forge_are_refused() {
         assert!(Recorded::new(&[0x45; 59], 28, true).is_none());
         assert!(Recorded::new(&[0x45; 60], 28, true).is_some());
     }

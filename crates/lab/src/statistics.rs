@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_stands_between_lowest_and_highest() {
+    fn the_median_is_between_lowest_and_highest() {
         let spread = Spread::of([5.0, 1.0, 9.0, 2.0]);
         assert_eq!(spread, Spread { median: 3.5, lowest: 1.0, highest: 9.0 });
         assert_eq!(Spread::of([7.0]), Spread { median: 7.0, lowest: 7.0, highest: 7.0 });

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_grouped_and_stand_to_the_right() {
+    fn numbers_are_grouped_and_right_aligned() {
         assert_eq!(
             [0, 999, 1000, 1_234_567].map(grouped),
             ["0", "999", "1,000", "1,234,567"].map(str::to_owned)

@@ -1,4 +1,4 @@
-//! `testudo bench`, by its public entry: what it prints, and that it does not believe an engine that cheats.
+//! `testudo bench` through its public entry point: what it prints, and that it rejects an engine that cheats.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ struct Program {
     bench: BenchArgs,
 }
 
-/// Short measurements with these options besides.
+/// Short measurements with these additional options.
 fn bench(words: &str, candidates: Vec<Candidate>) -> Result<Vec<Value>, BenchError> {
     let usual = if words.contains("--repetitions") { "" } else { "--repetitions 2" };
     let words = format!("bench --json {usual} --milliseconds 2 {words}");
@@ -63,7 +63,7 @@ fn a_run_has_all_cases_and_each_has_all_fields() {
         let shares = case["stages"].as_object().expect("an object");
         let sum: f64 = shares.values().filter_map(Value::as_f64).sum();
         assert!(shares.contains_key("cryptography") && (sum - 1.0).abs() < 1e-6, "{case}");
-        // Every packet that was not only counted was judged: at least one round of all flows in each
+        // Every packet kept by the measurement was judged: at least one round of all flows in each
         // repetition.
         assert!(number(case, "judged_packets") >= 2.0 * 512.0 && number(case, "packets") > 0.0, "{case}");
     }
@@ -85,7 +85,7 @@ fn esp_in_udp_is_measured_too() {
     assert!(cases.expect("figures").iter().all(|case| case["encapsulation"] == "esp-in-udp"));
 }
 
-/// An engine that notes which suites it has done jobs of, and whether it has sealed or opened.
+/// An engine that records the suites of its jobs, and whether it sealed or opened.
 struct Noting {
     inner: PortableEngine,
     suites: HashMap<KeyId, Suite>,
@@ -132,21 +132,21 @@ fn mixed_suites_are_all_there_and_every_packet_is_judged() {
     let words = "--suites mixed --sas 60 --sizes random,imix --formation none,suite,length --engines noting";
     let cases = bench(words, candidate("noting", noting)).expect("figures");
     assert_eq!(cases.len(), 2 * 3 * 2);
-    for (place, case) in cases.iter().enumerate() {
+    for (index, case) in cases.iter().enumerate() {
         assert_eq!((&case["suite"], &case["judge"]), (&"mixed".into(), &"portable".into()));
-        assert_eq!(case["formation"], ["none", "suite", "length"][place / 2 % 3]);
-        assert_eq!(case["inner_bytes"], ["random", "imix"][place % 2]);
-        // A whole round in each of two repetitions, at least.
+        assert_eq!(case["formation"], ["none", "suite", "length"][index / 2 % 3]);
+        assert_eq!(case["inner_bytes"], ["random", "imix"][index % 2]);
+        // At least one whole round in each of two repetitions.
         assert!(number(case, "judged_packets") >= 2.0 * 980.0, "{case}");
         let mean = number(case, "gbit_s") * 1e9 / 8.0 / number(case, "packets_per_second");
-        let expected = if place % 2 == 0 { 700.0..770.0 } else { 355.0..359.0 };
+        let expected = if index % 2 == 0 { 700.0..770.0 } else { 355.0..359.0 };
         assert!(expected.contains(&mean), "{mean} bytes a packet in {case}");
     }
     assert_eq!(seen.lock().expect("nobody panicked").len(), 2 * Suite::ALL.len());
 }
 
 #[test]
-fn a_formation_is_the_gateways_unless_told_otherwise() {
+fn the_default_formation_is_the_gateways() {
     let cases = bench("--suites aes128-sha1 --sizes 64", Vec::new()).expect("figures");
     assert!(cases.iter().all(|case| case["formation"] == "length"));
 }
@@ -156,29 +156,29 @@ fn twenty_thousand_sas_take_long_packets() {
     let words = "--suites aes128gcm16 --sas 20000 --sizes 1400 --directions outbound --repetitions 1";
     let cases = bench(words, Vec::new()).expect("figures");
     assert_eq!((&cases[0]["sas"], &cases[0]["policies"]), (&20_000.into(), &20_000.into()));
-    // What is kept of a round is judged.
+    // The packets kept from a round are judged.
     assert!(number(&cases[0], "judged_packets") > 10_000.0, "{}", cases[0]);
 }
 
 #[test]
-fn policies_for_other_networks_are_got_past() {
+fn policies_for_other_networks_do_not_catch_the_traffic() {
     let cases =
         bench("--suites aes128gcm16 --sizes 64 --sas 1,300 --policies 200", Vec::new()).expect("figures");
     let policies: Vec<_> = cases.iter().map(|case| (number(case, "sas"), number(case, "policies"))).collect();
     assert_eq!(policies, [(1.0, 200.0), (300.0, 300.0), (1.0, 200.0), (300.0, 300.0)]);
 }
 
-/// More than the packets that are judged before a measured run.
+/// More jobs than the packets that are judged before a measured run.
 const HONEST_JOBS: usize = 2000;
 
-/// How an engine cheats, once it has passed its self-test and the first packets.
+/// How an engine cheats once it has passed its self-test and the first packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cheat {
     /// One bit of each ICV is wrong.
     WrongIcv,
-    /// Nothing is encrypted; opened packets are what they were.
+    /// Nothing is encrypted; opened packets are left as they were.
     NoWork,
-    /// Plaintext goes out with a correct ICV of something else.
+    /// A byte of the text is altered after the ICV was computed or checked.
     WrongText,
     /// Some jobs are not done.
     Faults,
@@ -196,7 +196,7 @@ impl Cheat {
         }
     }
 
-    /// An engine that is honest for so many jobs.
+    /// An engine that is honest for this many jobs.
     fn after(self, mut honest_jobs: usize) -> Box<dyn Engine> {
         let submit = move |engine: &mut PortableEngine, jobs: &mut [Job]| {
             let is_honest = honest_jobs > jobs.len();
@@ -215,7 +215,7 @@ impl Cheat {
     }
 }
 
-/// The portable engine, but for what it does with jobs.
+/// The portable engine, with a changed `submit`.
 struct Changed<S> {
     name: &'static str,
     inner: PortableEngine,
@@ -252,12 +252,11 @@ fn candidate(name: &'static str, open: impl Fn() -> Box<dyn Engine> + Send + 'st
     vec![Candidate { name, open: Box::new(move || Ok(open())) }]
 }
 
-/// What is said of an engine that cheats in one direction.
+/// The error for an engine that cheats in one direction.
 fn verdict(cheat: Cheat, direction: &str) -> String {
     let opened = AtomicUsize::new(0);
     let cheater = move || -> Box<dyn Engine> {
-        // The first is the one that floors are measured on: it is in the gateway that the cheat must be
-        // noticed.
+        // The first instance measures the floor; the cheat must be noticed in the gateway.
         let is_first = opened.fetch_add(1, Ordering::Relaxed) == 0;
         cheat.after(if is_first { usize::MAX } else { HONEST_JOBS })
     };
@@ -272,17 +271,17 @@ fn verdict(cheat: Cheat, direction: &str) -> String {
 fn an_engine_whose_packets_no_peer_accepts_is_found_out() {
     for cheat in [Cheat::WrongIcv, Cheat::NoWork, Cheat::WrongText] {
         let verdict = verdict(cheat, "outbound");
-        assert!(verdict.contains("a peer refuses what was sealed"), "{cheat:?}: {verdict}");
+        assert!(verdict.contains("a peer refuses the sealed packets"), "{cheat:?}: {verdict}");
         assert!(verdict.starts_with("aes128gcm16 outbound, 64 bytes, 1 SA, esp, cheater: "), "{verdict}");
     }
 }
 
 #[test]
-fn an_engine_that_does_not_open_what_it_says_it_has_opened_is_found_out() {
+fn an_engine_that_falsely_claims_to_have_opened_packets_is_found_out() {
     let verdict_on = |cheat| verdict(cheat, "inbound");
-    // Without decryption, the padding or the packet behind it is wrong.
+    // Without decryption, the padding or the packet after it is wrong.
     assert!(verdict_on(Cheat::NoWork).contains("drops: bad_"), "{}", verdict_on(Cheat::NoWork));
-    assert!(verdict_on(Cheat::WrongText).contains("did not come out as they went in"));
+    assert!(verdict_on(Cheat::WrongText).contains("packets came out changed"));
 }
 
 #[test]
@@ -296,7 +295,7 @@ fn packets_that_an_engine_loses_are_found_missing() {
 #[test]
 fn an_engine_that_answers_late_is_measured_like_others() {
     let late = || -> Box<dyn Engine> {
-        // No more are ever under way than the worker has buffers: it is never asked to take more than it can.
+        // The worker never has more packets in flight than buffers, so the queue never overflows.
         let config = LateConfig { queue_jobs: 1 << 16, ..LateConfig::reliable(1) };
         Box::new(LateEngine::new(Box::new(PortableEngine::new()), config))
     };
@@ -305,8 +304,8 @@ fn an_engine_that_answers_late_is_measured_like_others() {
     assert_eq!(cases.expect("figures").len(), 2 * 2 * 2);
 }
 
-/// The stage clock measures one turn in several: a run of only a few turns could be one without any measured.
-/// Where a round of packets is one turn (9,000 bytes), it would be, in both directions.
+/// The stage clock measures one turn in several, so a run of only a few turns may contain no measured turn.
+/// Where a round of packets is one turn (9,000 bytes), that would happen in both directions.
 #[test]
 fn stages_are_measured_however_slow_an_engine_is() {
     let slow = || -> Box<dyn Engine> {
@@ -326,7 +325,7 @@ fn stages_are_measured_however_slow_an_engine_is() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said_in_one_line() {
+fn impossible_measurements_are_refused_in_one_line() {
     let error = |words: &str| bench(words, Vec::new()).expect_err(words).to_string();
     assert_eq!(error("--engines gpu"), "there is no engine \"gpu\"; the engines are portable");
     let few = error("--suites mixed --sas 60,5");

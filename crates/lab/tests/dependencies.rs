@@ -1,5 +1,5 @@
-//! A sample of `make audit` in every run of the tests: licences and sources of all dependencies, as deny.toml
-//! allows them. cargo-deny also reads the texts of licences, and asks for advisories.
+//! The part of `make audit` that runs with every test run: licences and sources of all dependencies, as
+//! deny.toml allows them. cargo-deny also reads the texts of licences and fetches advisories.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Packages for Linux on both processors, as the lock file has them.
+/// Packages for Linux on both architectures, as recorded in the lock file.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -19,7 +19,7 @@ fn packages() -> Vec<Value> {
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // A package that is only in the lock file is of other systems.
+    // Packages that are only in the lock file belong to other systems.
     let used: Vec<_> =
         metadata["resolve"]["nodes"].as_array().unwrap().iter().map(|n| n["id"].clone()).collect();
     let all = metadata["packages"].as_array().unwrap().iter();
@@ -34,14 +34,14 @@ fn allowed(key: &str) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether an SPDX expression without parentheses holds if these licences are allowed. `/` is an old way to
-/// write `OR`.
+/// Whether an SPDX expression without parentheses is satisfied by these licences. `/` is an old notation for
+/// `OR`.
 fn holds(expression: &str, allowed: &[String]) -> bool {
     let is_allowed = |term: &str| allowed.iter().any(|licence| licence == term.trim());
     expression.replace('/', " OR ").split(" OR ").any(|all| all.split(" AND ").all(is_allowed))
 }
 
-/// The same where there are parentheses, of one level: each becomes one term.
+/// The same with one level of parentheses: each becomes one term.
 fn is_licensed(expression: &str, allowed: &[String]) -> bool {
     let mut allowed = allowed.to_vec();
     let mut flat = expression.to_owned();

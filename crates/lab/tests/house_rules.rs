@@ -1,5 +1,5 @@
-//! The rules of this house that a program can check: sizes, no unsafe code where none may be, nothing left
-//! for later, and a test behind every promise.
+//! The rules of this codebase that a program can check: sizes, no unsafe code where it is forbidden, nothing
+//! left for later, and a test for every promise.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
-/// Crates with unsafe code fenced in (CONTRIBUTING.md); all others forbid it. In `packet` it is the time
+/// Crates that may contain unsafe code (CONTRIBUTING.md); all others forbid it. In `packet` it is the time
 /// stamp counter and buffers.
 const MAY_BE_UNSAFE: [&str; 3] = ["crates/engines/", "crates/ports/", "crates/packet/"];
 
@@ -57,12 +57,12 @@ fn rust() -> Vec<Source> {
 }
 
 impl Source {
-    /// Files of tests may be long.
+    /// Test files may be long.
     fn is_test(&self) -> bool {
         ["/tests/", "/tests.rs", "/benches/", "/examples/"].iter().any(|part| self.path.contains(part))
     }
 
-    /// The lines before the file's own tests, which stand at its end.
+    /// The lines before the file's own tests, which are at its end.
     fn code(&self) -> Vec<&str> {
         let lines: Vec<&str> = self.text.lines().collect();
         let is_test = |pair: &[&str]| {
@@ -84,7 +84,7 @@ fn files_have_at_most_700_lines_without_their_tests() {
     assert_none(long.map(|source| format!("{}: {} lines", source.path, source.code().len())).collect());
 }
 
-/// A function's head as rustfmt writes it: its name and how far it is indented.
+/// The name in a function's head, as rustfmt writes it, and its indentation.
 fn head_of_function(line: &str) -> Option<(&str, usize)> {
     let words = line.trim_start();
     let indent = line.len() - words.len();
@@ -97,8 +97,8 @@ fn head_of_function(line: &str) -> Option<(&str, usize)> {
     modifiers.then_some((name, indent))
 }
 
-/// Names and lengths of the functions in `lines`, which rustfmt has formatted: a body ends where a brace
-/// stands as far indented as the head.
+/// Names and lengths of the functions in `lines`, which rustfmt has formatted: a body ends at a brace with
+/// the head's indentation.
 fn functions<'a>(lines: &[&'a str]) -> Vec<(&'a str, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {
@@ -130,7 +130,7 @@ fn the_length_of_a_function_is_counted_from_its_head_to_its_brace() {
 }
 
 #[test]
-fn every_crate_forbids_unsafe_code_but_engines_and_ports() {
+fn only_engines_ports_and_packet_may_use_unsafe_code() {
     let roots = rust()
         .into_iter()
         .filter(|source| source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs"));
@@ -141,7 +141,8 @@ fn every_crate_forbids_unsafe_code_but_engines_and_ports() {
     assert_none(open.map(|source| format!("{}: no #![forbid(unsafe_code)]", source.path)).collect());
 }
 
-/// Comment lines of all sources with where they are, without code fences and tables: neither can be wrapped.
+/// Comment lines of all sources with their locations, without code fences and tables, which cannot be
+/// wrapped.
 fn comment_lines(sources: &[Source]) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     for source in sources {
@@ -166,36 +167,38 @@ fn comment_lines(sources: &[Source]) -> Vec<(String, String)> {
 fn comments_end_at_column_110() {
     let sources = rust();
     let long = comment_lines(&sources).into_iter().filter(|(_, line)| line.chars().count() > 110);
-    assert_none(long.map(|(place, line)| format!("{place}: {} columns", line.chars().count())).collect());
+    assert_none(
+        long.map(|(location, line)| format!("{location}: {} columns", line.chars().count())).collect(),
+    );
 }
 
-/// Words that this tree once used where the field has another one.
+/// Words once used here that have a standard equivalent.
 #[test]
-fn comments_use_the_words_of_the_field() {
-    // Put together here, so that this file does not accuse itself.
+fn comments_use_the_terms_of_the_field() {
+    // Assembled here, so that this file does not match itself.
     let words = [["who", "ever"], ["by the ", "way of"], ["struck ", "off"], ["asked for ", "ahead"]];
     let words = words.map(|halves| halves.concat());
     let sources = rust();
     let lines = comment_lines(&sources);
-    let foreign = lines.iter().filter_map(|(place, line)| {
+    let foreign = lines.iter().filter_map(|(location, line)| {
         let line = line.to_lowercase();
         let word = words.iter().find(|word| line.contains(word.as_str()))?;
-        Some(format!("{place}: \"{word}\""))
+        Some(format!("{location}: \"{word}\""))
     });
     assert_none(foreign.collect());
 }
 
 #[test]
-fn comments_are_found_and_what_cannot_be_wrapped_is_not() {
+fn comments_are_found_but_not_fences_and_tables() {
     let text = "//! One.\n//! ```text\n//! picture\n//! ```\n//! | table |\nfn f() {\n    // Two.\n}\n";
     let source = Source { path: "a.rs".to_owned(), text: text.to_owned() };
-    let lines: Vec<_> = comment_lines(&[source]).into_iter().map(|(place, _)| place).collect();
+    let lines: Vec<_> = comment_lines(&[source]).into_iter().map(|(location, _)| location).collect();
     assert_eq!(lines, ["a.rs:1", "a.rs:7"]);
 }
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Put together here, so that this file does not accuse itself.
+    // Assembled here, so that this file does not match itself.
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|halves| halves.concat());
     let sources = files(
         &["crates", "fuzz", "scripts", "tests", "examples", "contrib"],
@@ -213,8 +216,8 @@ fn nothing_is_left_for_later() {
     );
 }
 
-/// Names of tests: functions with the attribute, and the cases that programs with a runner of their own hand
-/// to it, where a name that is put together at run time ends in `*`.
+/// Names of tests: functions with the attribute, and the cases given to custom runners. A name assembled at
+/// run time ends in `*`.
 fn names_of_tests() -> HashSet<String> {
     let mut names = HashSet::new();
     for source in files(&["crates", "fuzz"], &[".rs"]) {
@@ -236,8 +239,8 @@ fn names_of_tests() -> HashSet<String> {
     names
 }
 
-/// The names in `.test("name", …)`, and in `format!("beginning_{}…")`, of which what comes before the first
-/// brace counts.
+/// The names in `.test("name", …)` and `format!("beginning_{}…")`; of the latter, the part before the first
+/// brace.
 fn cases_of_a_runner(text: &str) -> Vec<String> {
     let after = |mark: &str| -> Vec<String> {
         let strings = text.split(mark).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
@@ -256,23 +259,23 @@ fn is_identifier(text: &str) -> bool {
 }
 
 #[test]
-fn only_what_a_runner_runs_is_a_test() {
+fn only_cases_given_to_a_runner_count_as_tests() {
     let text = "suite.test(\"a_case\", run).test(\n    \"b_case\",\n    run);\nfn helper() {}\nformat!(\"all_of_{x}_cases\")";
     assert_eq!(cases_of_a_runner(text), ["a_case", "b_case", "all_of_*"]);
     let names = names_of_tests();
-    assert!(names.contains("only_what_a_runner_runs_is_a_test"));
+    assert!(names.contains("only_cases_given_to_a_runner_count_as_tests"));
     for other in ["parse_v4", "names_of_tests", "not_ip", "understands"] {
         assert!(!names.contains(other), "{other} is no test");
     }
 }
 
-/// What stands between backticks in the last cell of a table's row: what shows that the promise is kept.
+/// The evidence for a promise: the text between backticks in the last cell of a table's row.
 fn evidence(row: &str) -> Vec<&str> {
     let last = row.trim().trim_end_matches('|').rsplit('|').next().unwrap_or("");
     last.split('`').skip(1).step_by(2).collect()
 }
 
-/// The rows of all tables, without heads and rules.
+/// The rows of all tables, without headings and rules.
 fn rows(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     let is_row = |line: &str| line.trim_start().starts_with('|');
@@ -294,7 +297,7 @@ fn every_promise_of_the_specification_names_an_existing_test() {
     assert!(!rows.is_empty(), "no promise at all");
     let exists = |evidence: &str| match evidence.strip_prefix("make ") {
         Some(target) => makefile.lines().any(|line| line.starts_with(&format!("{target}:"))),
-        // `crate::module::test`, or only the test.
+        // `crate::module::test`, or only `test`.
         None => evidence.rsplit("::").next().is_some_and(|name| names.contains(name)),
     };
     let mut problems = Vec::new();

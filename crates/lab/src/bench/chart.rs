@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_stands_inside_the_picture() {
+    fn everything_is_inside_the_picture() {
         let lines: Vec<Line> =
             (0..40).map(|n| line(&format!("line {n}"), n % 2, &[(16_000, 400.0)], Some(1.0))).collect();
         let picture = svg("t", "s", &lines);

@@ -168,10 +168,10 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     for entry in &entries {
         let Spread { median, lowest, highest } = entry.spread();
         if !(0.0 < lowest && lowest <= median && median <= highest) {
-            return Err(format!("{}: these packets per second cannot be", entry.key));
+            return Err(format!("{}: impossible packets per second", entry.key));
         }
         if !keys.insert(&entry.key) {
-            return Err(format!("{} is there twice", entry.key));
+            return Err(format!("{} is listed twice", entry.key));
         }
     }
     Ok(entries)
@@ -200,7 +200,7 @@ impl Comparison {
 
     /// For people.
     pub(super) fn table(&self) -> String {
-        let heads = ["case", "A, Mpps", "B, Mpps", "B is", "difference"].map(str::to_owned).to_vec();
+        let heads = ["case", "A, Mpps", "B, Mpps", "B/A", "difference"].map(str::to_owned).to_vec();
         let rows: Vec<_> = [heads].into_iter().chain(self.pairs.iter().map(Pair::row)).collect();
         let mut text = if self.pairs.is_empty() {
             "  no case is in both files\n".to_owned()
@@ -224,7 +224,7 @@ impl Comparison {
         let worst = self.pairs.iter().min_by(|a, b| a.ratio().total_cmp(&b.ratio()))?;
         let slower = (1.0 - worst.ratio()) * 100.0;
         (slower > percent)
-            .then(|| format!("{} is {slower:.1} % slower, and {percent} % are allowed", worst.key))
+            .then(|| format!("{} is {slower:.1} % slower; at most {percent} % is allowed", worst.key))
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn formations_and_policies_are_told_apart_and_older_files_have_the_usual_ones() {
+    fn formations_and_policies_are_told_apart_and_older_files_have_the_defaults() {
         let old = [entry("64", 1.0, 1.0, 1.0)];
         let with =
             |formation: &str| old[0].replace("\"sas\"", &format!("\"formation\":\"{formation}\",\"sas\""));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_file_has_is_listed() {
+    fn cases_in_only_one_file_are_listed() {
         let comparison = comparison(&[entry("64", 1.0, 1.0, 1.0)], &[entry("65", 1.0, 1.0, 1.0)]);
         let table = comparison.table();
         assert!(table.contains("no case is in both files"), "{table}");
@@ -310,8 +310,8 @@ mod tests {
             ("{}", "sequence"),
             ("[{}]", "missing field"),
             (twice.as_str(), "twice"),
-            (&format!("[{}]", entry("64", 1.0, 2.0, 3.0)), "cannot be"),
-            (&format!("[{}]", entry("64", 0.0, 0.0, 0.0)), "cannot be"),
+            (&format!("[{}]", entry("64", 1.0, 2.0, 3.0)), "impossible"),
+            (&format!("[{}]", entry("64", 0.0, 0.0, 0.0)), "impossible"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

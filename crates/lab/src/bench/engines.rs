@@ -31,10 +31,10 @@ impl Available {
 
     fn refusal_of(&self, suite: Suite, case: &Case) -> Option<String> {
         let Some(capability) = self.instance.capability(suite) else {
-            return Some(format!("{} does not do {suite}", self.name()));
+            return Some(format!("{} does not support {suite}", self.name()));
         };
         if capability.max_text_bytes < case.size.longest_bytes() + OVERHEAD_BYTES {
-            return Some(format!("{} does no packets of {} bytes", self.name(), case.size));
+            return Some(format!("{} does not support packets of {} bytes", self.name(), case.size));
         }
         // Each SA comes with one of the other direction.
         let keys = 2 * case.sas as usize;

@@ -168,7 +168,7 @@ fn measure(
             live.append(&mut done);
         }
         if taken != live.len() || live.iter().any(|job| job.status != JobStatus::Done) {
-            return Err(format!("{} did not do all jobs of a batch", engine.name()));
+            return Err(format!("{} did not complete all jobs of a batch", engine.name()));
         }
         spare.extend(live.drain(..).map(|job| job.buffer));
     }

@@ -35,7 +35,7 @@ pub(super) fn accept(
 ) -> Result<(), Wrong> {
     let (count, mut opened) = (sealed.len(), Vec::new());
     let passed = pass(case, Way::Inbound, engine, sealed.into(), count, |some| opened.extend(some));
-    passed.map_err(|wrong| format!("a peer refuses what was sealed: {wrong}"))?;
+    passed.map_err(|wrong| format!("a peer refuses the sealed packets: {wrong}"))?;
     compare(&opened, originals)
 }
 
@@ -52,7 +52,7 @@ pub(super) fn compare(found: &[Vec<u8>], originals: &Packets) -> Result<(), Wron
     };
     match found.len() - found.iter().filter(is_original).count() {
         0 => Ok(()),
-        changed => Err(format!("{changed} of {} packets did not come out as they went in", found.len())),
+        changed => Err(format!("{changed} of {} packets came out changed", found.len())),
     }
 }
 

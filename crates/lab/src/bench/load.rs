@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn where_suites_are_mixed_tunnels_come_in_no_order() {
+    fn with_mixed_suites_tunnels_come_in_random_order() {
         let first = whole(Suites::Mixed, Size::Bytes(64), 60);
         assert_eq!(first, whole(Suites::Mixed, Size::Bytes(64), 60));
         let shares = shares(&first);

@@ -166,7 +166,7 @@ impl BenchOptions {
         }
         let bytes = size.longest_bytes();
         Err(BenchError::Usage(format!(
-            "{sas} SAs with packets of {bytes} bytes take too much memory inbound: at most {most} SAs of these, or shorter packets, or --directions outbound"
+            "{sas} SAs with packets of {bytes} bytes take too much memory inbound: use at most {most} SAs, or shorter packets, or --directions outbound"
         )))
     }
 
@@ -182,7 +182,7 @@ impl BenchOptions {
     /// Announces what will be measured.
     pub(super) fn announcement(&self, cases: &[Case], engines: &Engines) -> String {
         let mut text = format!(
-            "The data path in memory: receive with a copy, ESP in tunnel mode ({}), transmit that discards; one worker.\n\
+            "The data path in memory: receive copies, ESP in tunnel mode ({}), transmit discards; one worker.\n\
              {} cases, {} repetitions of {} ms in turn, about {} s.\n",
             self.encapsulation.name(),
             cases.len(),
@@ -202,25 +202,22 @@ impl BenchOptions {
     pub(super) fn legend(&self, series: &[Series]) -> String {
         let judged: u64 = series.iter().flat_map(|series| &series.samples).map(|sample| sample.judged).sum();
         let mut text = format!(
-            "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; what is shuffled or drawn is from seed {SEED}.\n  \
+            "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; random choices use seed {SEED}.\n  \
              cycles: of the time stamp counter, per packet. floor: the engine alone with the same jobs, in the same run.\n  \
-             rx … tx: percent of the cycles, by stage. No packet was lost; {judged} were judged by a peer and are what was sent.\n",
+             rx … tx: percent of the cycles, by stage. No packet was lost; a peer processed {judged} of them, and all match the originals.\n",
             self.repetitions,
         );
         let shares = series.iter().map(|series| series.processor_share().median);
         let least = shares.fold(1.0, f64::min);
         if least < QUIET_SHARE {
             text += &format!(
-                "  This machine is busy: others had the processor for up to {:.0} % of a measurement. Figures are too low, and ratios doubtful.\n",
+                "  This machine is busy: other work had the processor for up to {:.0} % of a measurement. Figures are too low, ratios unreliable.\n",
                 (1.0 - least) * 100.0
             );
         }
         let own: Vec<_> = series.iter().filter(|series| series.judge == series.engine).collect();
         if let Some(series) = own.first() {
-            text += &format!(
-                "  There is no other engine here that could judge {}: it has judged itself.\n",
-                series.engine
-            );
+            text += &format!("  No other engine here can judge {}: it judged itself.\n", series.engine);
         }
         text
     }

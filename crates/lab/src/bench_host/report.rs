@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_wireguard_go_is_said_and_gives_no_ratio() {
+    fn a_missing_wireguard_go_is_reported_and_gives_no_ratio() {
         let report = report(None);
         assert!(report.table().contains("wireguard-go is not installed"), "{}", report.table());
         let json = report.json();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn which_wireguard_go_was_measured_is_said() {
+    fn the_measured_wireguard_go_is_reported() {
         let mut report = report(Some(vec![2.5, 2.0, 3.0]));
         let last = |report: &Report| report.table().lines().last().map(str::to_owned).unwrap();
         assert_eq!(last(&report), "  wireguard-go: /opt/wireguard-go, wireguard-go v1");

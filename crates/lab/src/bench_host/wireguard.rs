@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_fit_for_a_terminal_is_no_version() {
+    fn unprintable_or_overlong_text_is_no_version() {
         let long = [b'v'; MAX_VERSION_BYTES + 1];
         for text in [&b""[..], b"\nv1\n", b"  \n", b"\x1b[2Jv1\n", b"v\xff1\n", &long] {
             assert_eq!(version_line(text), None, "{text:?}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_asked_with_its_option() {
+    fn the_program_is_run_with_the_version_option() {
         assert_eq!(version_line(&script("echo \"$1\"", ANSWERS_WITHIN)).as_deref(), Some("--version"));
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_a_version_can_have() {
+    fn reading_stops_beyond_the_longest_version() {
         let text = script("while printf vvvvvvvvvvvvvvvv; do :; done", ANSWERS_WITHIN);
         assert!((MAX_VERSION_BYTES + 1..=2 * MAX_VERSION_BYTES + 1).contains(&text.len()), "{}", text.len());
     }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_other_versions_and_truncated_frames_are_nothing_known() {
+    fn fragments_other_versions_and_truncated_frames_are_unknown() {
         assert_eq!(Frame::parse(&v4(|frame| frame[21] = 1)), Frame::Other);
         assert_eq!(Frame::parse(&v4(|frame| frame[14] = 0x65)), Frame::Other);
         assert_eq!(Frame::parse(&v4(|frame| frame[14] = 0x44)), Frame::Other);

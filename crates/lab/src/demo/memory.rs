@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_link_is_sealed_and_cleartext_there_is_seen() {
+    fn packets_on_the_link_are_sealed_and_cleartext_there_is_seen() {
         let (mut pair, route) = pair();
         let packet = route.udp(b"secret").unwrap();
         let (answer, _) = pair.round_trip(Direction::AToB, &packet).unwrap().unwrap();

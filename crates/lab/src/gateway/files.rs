@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_end_sends_with_the_other_receives_with() {
+    fn the_outbound_keys_of_one_end_are_the_inbound_keys_of_the_other() {
         let (a, b) = (settings(true).text(), settings(false).text());
         let line =
             |text: &str, key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_for_may_be_there_or_not() {
+    fn unused_members_of_a_status_are_optional() {
         let text = r#"{"version": "9", "engines": [{"name": "gpu", "in_use": false, "detail": "absent"},
             {"name": "portable", "in_use": true}], "drops": {"replay_duplicate": 3}, "tunnels": 1,
             "ports": {"protected": {"name": "testudo0", "rx_packets": 1, "tx_packets": 2, "rx_calls": 7},

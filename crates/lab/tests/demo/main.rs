@@ -1,6 +1,5 @@
-//! The demonstration judges gateways: one that keeps its promises passes, and for every promise one that
-//! breaks it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be had on
-//! purpose.
+//! The demonstration judges gateways: one that keeps its promises passes, and for every promise, one that
+//! breaks it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be provoked.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +56,7 @@ fn tests() -> ExitCode {
         .run(|| Ok::<(), String>(()))
 }
 
-/// A folder for temporary files of one run, so that what it leaves behind can be seen.
+/// `folder` takes the temporary files of one run, so that leftovers are visible.
 fn command(folder: &Path, flaw: &str, arguments: &[&str]) -> Result<Command, Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(&program);
@@ -93,7 +92,7 @@ fn compares((): &mut ()) -> TestResult {
     wait_until_empty(folder.path())
 }
 
-/// What the run has made is gone with it, or a moment later.
+/// The files of the run disappear with it, or shortly after.
 fn wait_until_empty(folder: &Path) -> TestResult {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -144,7 +143,7 @@ fn interrupted((): &mut ()) -> TestResult {
     wait_until_empty(folder.path())
 }
 
-/// Whether a gateway runs: its log has been made.
+/// Whether a gateway runs: its log exists.
 fn has_state(folder: &Path) -> std::io::Result<bool> {
     let runs = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
     Ok(runs.iter().any(|run| run.path().join("gateway-b/log").exists()))

@@ -1,5 +1,5 @@
-//! A gateway for tests of the demonstration: speaks the program's command line and something that looks like
-//! ESP in UDP, protects nothing, and has the flaw that the environment asks for.
+//! A gateway for tests of the demonstration: it has the program's command line and sends something that looks
+//! like ESP in UDP, protects nothing, and has the flaw named in the environment.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -67,7 +67,7 @@ struct Gateway {
     counters: Counters,
 }
 
-/// The first quoted value behind `key` in the configuration.
+/// The first quoted value after `key` in the configuration.
 fn value<'a>(text: &'a str, key: &str) -> Outcome<&'a str> {
     let start = format!("{key} = ");
     let at = text.find(&start).ok_or_else(|| format!("no {key}"))? + start.len();
@@ -125,7 +125,7 @@ fn status(configuration: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// No protection at all, but it changes with every byte.
+/// Not cryptographic, but it changes with every byte.
 fn icv(bytes: &[u8]) -> [u8; ICV] {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u128, |hash, &byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
@@ -178,7 +178,7 @@ impl Gateway {
                 mask(&mut packet[HEADER..end]);
             }
             if self.flaw == "corrupts" && end > 1000 {
-                // In a way that no checksum notices: they do not care for the order of words.
+                // No checksum notices this swap: the order of words does not affect it.
                 packet.swap(end - 200, end - 202);
             }
             self.counters.protected[1].fetch_add(1, Relaxed);

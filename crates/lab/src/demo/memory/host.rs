@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_not_answered() {
+    fn truncated_packets_are_not_answered() {
         let packet = routes()[0].udp(b"data").unwrap();
         for length in 0..28 {
             assert!(reflect(&packet[..length]).is_none(), "{length} bytes");
