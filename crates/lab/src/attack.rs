@@ -1,4 +1,4 @@
-//! An attacker on the link: has recorded packets, sends them again as they were or changed, in the name of
+//! An attacker on the link: sends recorded packets again, unchanged or altered, with the source address of
 //! the gateway that had sent them.
 
 use std::net::{IpAddr, UdpSocket};
@@ -18,8 +18,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// `packet` has its ESP header at `esp_at`; with `in_udp`, behind a UDP header. `None` if it is too short
-    /// to be changed in every part.
+    /// `packet` has its ESP header at `esp_at`, after a UDP header if `in_udp`. `None` if it is too short to
+    /// alter every part.
     pub fn new(packet: &[u8], esp_at: usize, in_udp: bool) -> Option<Self> {
         let shortest = esp_at + 8 + 8 + 16;
         let udp_at = in_udp.then(|| esp_at.saturating_sub(8));
@@ -32,8 +32,8 @@ impl Recorded {
         &self.packet
     }
 
-    /// The same with a sequence number that is `ahead` and one bit of the ciphertext flipped: number and
-    /// format are good, and only the integrity check can tell.
+    /// The same packet with a sequence number that is `ahead` and one bit of the ciphertext flipped: number
+    /// and format are valid, and only the integrity check can reject it.
     #[must_use]
     pub fn forged(&self, ahead: u32) -> Self {
         let mut forged = self.clone();
@@ -49,12 +49,12 @@ impl Recorded {
         forged.with_udp_checksum()
     }
 
-    /// A recording shows a checksum that the interface was still to compute. UDP's is not part of what ESP
-    /// protects, so anybody may complete it.
+    /// A recorded checksum may be one that the interface was still to compute. ESP does not protect UDP's
+    /// checksum, so anybody may fill it in.
     fn with_udp_checksum(mut self) -> Self {
         let Some(at) = self.udp_at else { return self };
         let checksum = match self.packet.first() {
-            // IPv4 can do without (RFC 768; RFC 3948 2.1 recommends it).
+            // Optional in IPv4 (RFC 768; RFC 3948 2.1 recommends zero).
             Some(byte) if byte >> 4 == 4 => 0,
             _ => {
                 self.set_udp_checksum(at, 0);
@@ -72,7 +72,7 @@ impl Recorded {
     }
 }
 
-/// RFC 8200 8.1: over addresses, length, protocol and the datagram, whose checksum field is zero.
+/// RFC 8200 8.1: over addresses, length, protocol and the datagram, with the checksum field zero.
 fn udp_checksum_v6(packet: &[u8], udp_at: usize) -> u16 {
     const ADDRESSES: std::ops::Range<usize> = 8..40;
     let (addresses, datagram) = (packet.get(ADDRESSES).unwrap_or(&[]), packet.get(udp_at..).unwrap_or(&[]));
@@ -89,13 +89,13 @@ fn udp_checksum_v6(packet: &[u8], udp_at: usize) -> u16 {
     }
 }
 
-/// Sends `packets` from `namespace`, with the source addresses that stand in them, to `destination`.
+/// Sends `packets` from `namespace` to `destination`, with the source addresses in their headers.
 ///
 /// # Errors
-/// No raw socket can be had, or a packet cannot be sent.
+/// A raw socket cannot be opened, or a packet cannot be sent.
 pub fn send(namespace: &Namespace, destination: IpAddr, packets: &[Recorded]) -> Result<(), LabError> {
     let family = if destination.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    // IPPROTO_RAW: the headers come from us, source address included (`man 7 raw`).
+    // IPPROTO_RAW: we supply the headers, source address included (`man 7 raw`).
     let open = || socket(family, SocketType::RAW, Some(ipproto::RAW)).map(UdpSocket::from);
     let socket = namespace.within(open)?.map_err(|errno| io("open a raw socket")(errno.into()))?;
     for packet in packets {
@@ -132,7 +132,7 @@ mod tests {
     fn udp_checksums_are_left_out_over_ipv4_and_right_over_ipv6() {
         assert_eq!(recorded(0x45, 20).packet[26..28], [0, 0]);
         let packet = recorded(0x60, 40).packet;
-        // Summed with its checksum, a datagram gives all ones (RFC 1071 1).
+        // The sum over a datagram and its checksum is all ones (RFC 1071 1).
         let mut sum: u64 = packet[8..].chunks(2).map(|p| u64::from(p[0]) << 8 | u64::from(p[1])).sum();
         sum += 17 + 68;
         while sum > 0xffff {

@@ -1,13 +1,13 @@
-//! `testudo bench host`: one TCP stream through two gateways on one machine, beside the bare link and
+//! `testudo bench host`: one TCP stream through two gateways on one machine, compared with the bare link and
 //! wireguard-go.
 //!
 //! ```text
 //!   site A ══ gateway A ─── link ─── gateway B ══ site B      the demonstration's four hosts
 //! ```
 //!
-//! The same hosts, cables and generator for each subject; the bare link is two routers without a tunnel. Each
-//! measurement builds its own world and takes it down, so that an idle subject cannot slow down another. The
-//! subjects take turns, so that what changes on the machine meanwhile hits all of them, and ratios are taken
+//! Each subject gets the same hosts, cables and generator; the bare link is two routers without a tunnel.
+//! Each measurement builds its own network and takes it down, so that an idle subject cannot slow down
+//! another. The subjects take turns, so that changes on the machine affect all of them, and ratios are taken
 //! within a turn.
 
 mod report;
@@ -30,14 +30,14 @@ use report::{Report, Series};
 use subject::{Setting, Subject};
 use wireguard::WireguardGo;
 
-/// What `testudo bench host` can be told.
+/// Options of `testudo bench host`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchHostOptions {
     /// Seconds of TCP in each measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,
 
-    /// Measurements of each subject, which take turns
+    /// Measurements of each subject; subjects take turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repetitions: u32,
 
@@ -65,14 +65,14 @@ pub struct BenchHostOptions {
     #[arg(long, value_name = "RATIO")]
     pub require_ratio: Option<f64>,
 
-    /// Build of the program that is measured [default: this one]
+    /// Build of the program to measure [default: this one]
     #[arg(long, hide = true)]
     pub testudo: Option<PathBuf>,
 }
 
-/// Measures and prints: 0 if all went well, 1 with the reason on standard error otherwise.
+/// Measures and prints the result: 0 on success, otherwise 1 with the reason on standard error.
 ///
-/// Call it on the main thread before others start: it runs the program anew inside private namespaces.
+/// Call it on the main thread before starting others: it re-executes the program inside private namespaces.
 #[must_use = "it says whether the measurement has failed"]
 pub fn run(options: &BenchHostOptions) -> ExitCode {
     match attempt(options) {
@@ -106,13 +106,13 @@ fn verdict(options: &BenchHostOptions, report: &Report) -> ExitCode {
 
 fn attempt(options: &BenchHostOptions) -> Result<Report, LabError> {
     require_programs()?;
-    // Before we enter: inside, the home folder may be another's.
+    // Before entering: inside, the home folder may be a different one.
     let wireguard = wireguard::find(options.wireguard.as_deref());
     let (inside, workspace) = enter_with_workspace("bench", false)?;
     require_tun()?;
     let setting = Setting {
         program: program(options.testudo.as_deref())?,
-        // After we entered: what it does when it is asked stays inside.
+        // After entering, so that the program runs inside when asked for its version.
         wireguard: wireguard.map(WireguardGo::ask),
         suite: options.suite.clone(),
         ipv6: options.ipv6,

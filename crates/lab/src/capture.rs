@@ -1,4 +1,4 @@
-//! An eavesdropper on a link: records it, and counts what can be read there.
+//! An eavesdropper on a link: records it, and counts what is readable there.
 
 mod frame;
 mod judge;
@@ -22,29 +22,30 @@ use testudo_port_pcap::{Frame, FrameReader, FrameWriter, Link};
 use crate::error::{LabError, io as io_error};
 use crate::namespaces::Namespace;
 
-/// Whole packets, so that they can be sent again.
+/// Snap length for whole packets, so that they can be sent again.
 pub const WHOLE: u32 = 65_535;
-/// The headers and the beginning of the payload: cheap enough not to slow down what is measured.
+/// Snap length for headers and the beginning of the payload: cheap enough not to slow down the measured
+/// traffic.
 pub const HEADERS: u32 = 128;
 
-/// Asked of the kernel, which gives what an unprivileged process may have.
+/// Requested socket buffer; the kernel grants as much as an unprivileged process may have.
 const BUFFER_BYTES: usize = 32 << 20;
-/// How long the recording thread sleeps on a silent link before it looks whether it should end.
+/// How long the recording thread sleeps on a silent link before it checks whether to stop.
 const POLL: Duration = Duration::from_millis(20);
-/// How long the thread may lag behind the link at the end.
+/// How long the thread may lag behind the link when the recording ends.
 const DRAINED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A recording in progress. Dropping it ends it.
+/// A recording in progress. Dropping it stops it.
 ///
-/// tcpdump would do, except that as root of a user namespace it insists on giving up privileges in a way that
-/// the kernel refuses there. So this is a packet socket of our own (`man 7 packet`). Its socket filter keeps
-/// the first bytes of what passes one interface, so that a super-segment of 64 KiB takes no more space in the
+/// tcpdump would do, except that as root of a user namespace it insists on dropping privileges in a way that
+/// the kernel refuses there. So this is our own packet socket (`man 7 packet`). Its socket filter keeps the
+/// first bytes of each packet at one interface, so that a super-segment of 64 KiB takes no more space in the
 /// socket's buffer than these.
 #[derive(Debug)]
 pub struct Capture {
     interface: String,
     file: PathBuf,
-    /// What the interface had counted when the recording began.
+    /// The interface's packet count when the recording began.
     passed_before: u64,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -57,10 +58,10 @@ struct Shared {
 }
 
 impl Capture {
-    /// Records `interface` of `namespace` into `file` (pcap), `snap` bytes of each packet; returns once it
-    /// records.
+    /// Records `interface` of `namespace` into `file` (pcap), `snap` bytes of each packet; returns once the
+    /// recording is running.
     ///
-    /// # Errors
+    /// A packet socket cannot be opened, the interface does not exist, or the file cannot be written.
     /// No packet socket can be had, there is no such interface, or the file cannot be written.
     pub fn start(namespace: &Namespace, interface: &str, file: &Path, snap: u32) -> Result<Self, LabError> {
         let index = numbers(namespace, interface, &["ifindex"])?;
@@ -76,8 +77,8 @@ impl Capture {
         Ok(Self { interface, file, passed_before, shared, thread })
     }
 
-    /// Ends the recording when all that has passed so far is in it, or known to be missing. `namespace` is
-    /// the one that it was started with.
+    /// Stops the recording once every packet that has passed so far is in it or known to be missing.
+    /// `namespace` is the one that it was started with.
     ///
     /// # Errors
     /// The file could not be written.
@@ -103,12 +104,12 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // A caller that drops it does not want the recording any more.
+        // Dropped without `finish`: the caller does not want the recording any more.
         let _ = self.end();
     }
 }
 
-/// The sum of some numbers that the kernel shows about an interface.
+/// The sum of some of the kernel's counters of an interface.
 fn numbers(namespace: &Namespace, interface: &str, files: &[&str]) -> Result<u64, LabError> {
     let paths: Vec<String> = files.iter().map(|file| format!("/sys/class/net/{interface}/{file}")).collect();
     let words: Vec<&str> = std::iter::once("cat").chain(paths.iter().map(String::as_str)).collect();
@@ -117,20 +118,20 @@ fn numbers(namespace: &Namespace, interface: &str, files: &[&str]) -> Result<u64
     text.lines().try_fold(0, |sum, line| line.parse::<u64>().map(|number| sum + number)).map_err(invalid)
 }
 
-/// Packets that have passed an interface, both ways.
+/// Packets that have passed an interface, in both directions.
 fn passed(namespace: &Namespace, interface: &str) -> Result<u64, LabError> {
     numbers(namespace, interface, &["statistics/rx_packets", "statistics/tx_packets"])
 }
 
-/// A socket that gets the first `snap` bytes of every frame at the interface of this index.
+/// A socket that gets the first `snap` bytes of every frame at the interface with this index.
 fn listen(index: u32, snap: u32) -> io::Result<Socket> {
     const EVERY_PROTOCOL: u16 = 3;
     let protocol = Protocol::from(i32::from(EVERY_PROTOCOL.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
     socket.attach_filter(&filter(index, snap))?;
-    // A smaller buffer only means more packets that are missed, and those are counted.
+    // If the kernel grants less, more packets are missed, and those are counted.
     let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
-    // Discard what came before the filter was in place.
+    // Discard frames that arrived before the filter was attached.
     socket.set_nonblocking(true)?;
     let mut byte = [0];
     while (&socket).read(&mut byte).is_ok() {}
@@ -139,13 +140,13 @@ fn listen(index: u32, snap: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// In the kernel's classic filter language: is it this interface? Then `snap` bytes, else none.
+/// In classic BPF: if the frame is at this interface, keep `snap` bytes, else none.
 fn filter(index: u32, snap: u32) -> [SockFilter; 4] {
     /// Load a word, jump if equal, return: `man 7 socket`, linux/bpf_common.h.
     const LOAD: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
-    /// The "address" of the interface's index (SKF_AD_OFF + SKF_AD_IFINDEX, linux/filter.h).
+    /// The pseudo-address of the interface's index (SKF_AD_OFF + SKF_AD_IFINDEX, linux/filter.h).
     const INTERFACE_INDEX: u32 = 0xffff_f008;
     [
         SockFilter::new(LOAD, 0, 0, INTERFACE_INDEX),
@@ -158,7 +159,7 @@ fn filter(index: u32, snap: u32) -> [SockFilter; 4] {
 fn record(mut socket: Socket, mut output: FrameWriter<impl Write>, shared: &Shared) -> io::Result<()> {
     let mut frame = vec![0; 1 << 17];
     while !shared.done.load(Ordering::Relaxed) {
-        // Silence and an interface that goes down are errors here; neither ends the recording.
+        // A timeout and an interface that goes down are errors here; neither ends the recording.
         if let Ok(length) = socket.read(&mut frame) {
             let recorded = frame.get(..length).unwrap_or(&[]);
             let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -169,7 +170,7 @@ fn record(mut socket: Socket, mut output: FrameWriter<impl Write>, shared: &Shar
     output.flush()
 }
 
-/// How long a frame was before the filter cut it: IPv4 says so itself, and nothing else here is long.
+/// Length of a frame before the filter truncated it, from its IP header; only IP packets are long here.
 fn length_on_link(frame: &[u8]) -> usize {
     match frame {
         [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, _, _, high, low, ..] => {
@@ -186,9 +187,9 @@ fn length_on_link(frame: &[u8]) -> usize {
 #[derive(Debug)]
 pub struct Recording {
     file: PathBuf,
-    /// Packets in it. What the kernel hands over in one piece (super-segments) counts once.
+    /// Packets in it. A super-segment, which the kernel delivers in one piece, counts once.
     pub packets: u64,
-    /// Packets that passed the interface and were lost to the recording.
+    /// Packets that passed the interface but are missing from the recording.
     pub not_recorded: u64,
 }
 
@@ -196,7 +197,7 @@ impl Recording {
     /// Calls `each` with the recorded beginning of every frame, and the frame's length on the link in bytes.
     ///
     /// # Errors
-    /// The file cannot be read or is no recording of Ethernet.
+    /// The file cannot be read or is not a recording of Ethernet.
     pub fn frames(&self, mut each: impl FnMut(&[u8], usize)) -> Result<(), LabError> {
         let damaged =
             |what: String| io_error("read a recording")(io::Error::new(ErrorKind::InvalidData, what));

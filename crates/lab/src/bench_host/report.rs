@@ -8,7 +8,7 @@ use crate::statistics::Spread;
 use crate::table::Table;
 use crate::traffic::median;
 
-/// The measurements of one subject, in the order of the turns.
+/// The measurements of one subject, in order of turns.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) subject: Subject,
@@ -29,7 +29,7 @@ impl Series {
 pub(super) struct Report {
     pub(super) series: Vec<Series>,
     pub(super) engine: String,
-    /// The one that was measured, if any was.
+    /// The wireguard-go that was measured, if any.
     pub(super) wireguard: Option<WireguardGo>,
     pub(super) suite: String,
     pub(super) seconds: u64,
@@ -40,7 +40,7 @@ impl Report {
         self.series.iter().find(|series| series.subject == subject)
     }
 
-    /// How many times as fast `this` is as `other`: the median of the ratios within each turn.
+    /// Speed of `this` as a multiple of `other`: the median of the ratios within each turn.
     pub(super) fn ratio(&self, this: Subject, other: Subject) -> Option<f64> {
         let pairs = self.of(this)?.gbit_s.iter().zip(&self.of(other)?.gbit_s);
         median(&pairs.map(|(this, other)| this / other).collect::<Vec<_>>())
@@ -77,8 +77,8 @@ impl Report {
     }
 
     /// For programs: `bare_gbit_s`, `testudo_gbit_s`, `wireguard_go_gbit_s`, each with `…_all`, and the
-    /// ratios; `wireguard_go_path` and `wireguard_go_version` say what was measured, null where there was
-    /// none or it told none.
+    /// ratios. `wireguard_go_path` and `wireguard_go_version` identify the program measured; null if there
+    /// was none or it did not print its version.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
         for series in &self.series {

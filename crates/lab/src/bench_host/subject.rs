@@ -1,4 +1,4 @@
-//! What is measured: the world of each subject, from two bare sites to a TCP stream.
+//! The subjects: builds each one's network, from two bare sites to a TCP stream.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::workspace::write_private;
 
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A way from one site to the other.
+/// A connection between the two sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Bare,
@@ -25,10 +25,10 @@ pub(super) enum Subject {
     WireguardGo,
 }
 
-/// What the subjects need to be told.
+/// Settings shared by the subjects.
 pub(super) struct Setting {
     pub(super) program: PathBuf,
-    /// Where there is one.
+    /// `None` if it is not installed.
     pub(super) wireguard: Option<WireguardGo>,
     pub(super) suite: String,
     pub(super) ipv6: bool,
@@ -38,7 +38,7 @@ pub(super) struct Setting {
 /// The result of one measurement.
 pub(super) struct Measured {
     pub(super) gbit_s: f64,
-    /// Testudo's.
+    /// Testudo's engine.
     pub(super) engine: Option<String>,
 }
 
@@ -51,8 +51,8 @@ impl Subject {
         }
     }
 
-    /// Builds two sites and their gateways, sends one stream from the first to the second, takes everything
-    /// down.
+    /// Builds two sites and their gateways, sends one stream from the first to the second, and tears
+    /// everything down.
     pub(super) fn measure(
         self,
         inside: Entered,
@@ -101,7 +101,7 @@ impl Drop for Wireguard {
     }
 }
 
-/// As `wg-quick` would do it, without touching the host's configuration.
+/// Configures both ends as `wg-quick` would, without touching the host's configuration.
 fn wireguard_go(network: &Network, program: &Path, folder: &Path) -> Result<[Wireguard; 2], LabError> {
     let (a, b) = (&network.a, &network.b);
     let ends = [(a, "wga", 5001_u16), (b, "wgb", 5002)];
@@ -138,7 +138,7 @@ fn start_wireguard_go(site: &Site, interface: &str, program: &Path) -> Result<Wi
     Ok(process)
 }
 
-/// The file of a fresh secret key, and the public key.
+/// The file of a new secret key, and the public key.
 fn key_pair(host: &Namespace, file: &Path) -> Result<(String, String), LabError> {
     write_private(file, &host.run(&["wg", "genkey"])?)?;
     let file = file.display().to_string();
@@ -146,7 +146,7 @@ fn key_pair(host: &Namespace, file: &Path) -> Result<(String, String), LabError>
     Ok((file, public.trim().to_owned()))
 }
 
-/// Until its control socket answers; a process that has died shows as one that never does.
+/// Waits until its control socket answers; a process that has died shows as one that never answers.
 fn wait_for_wireguard(host: &Namespace, interface: &str) -> Result<(), LabError> {
     let deadline = Instant::now() + STARTED_WITHIN;
     while host.run(&["wg", "show", interface]).is_err() {

@@ -1,4 +1,4 @@
-//! Which wireguard-go is measured: where it is, and what it says of its version.
+//! Finds the wireguard-go to measure, and its version.
 
 use std::fmt;
 use std::io::Read;
@@ -10,21 +10,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::demo::find_program;
 
-/// How long it may take to tell its version.
+/// How long it may take to print its version.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// A version that is longer is none.
+/// Longer text is not a version.
 const MAX_VERSION_BYTES: usize = 120;
 
-/// A program of wireguard-go.
+/// A wireguard-go program.
 #[derive(Debug, Clone)]
 pub(super) struct WireguardGo {
     pub(super) path: PathBuf,
-    /// The first line of what it says of itself; `None` if it says nothing that is fit to be shown.
+    /// The first line of its `--version` output; `None` if that is not fit to be shown.
     pub(super) version: Option<String>,
 }
 
 impl WireguardGo {
-    /// Asks the program at `path` for its version.
+    /// Runs the program at `path` to get its version.
     pub(super) fn ask(path: PathBuf) -> Self {
         let version = version_line(&said(Command::new(&path), ANSWERS_WITHIN));
         Self { path, version }
@@ -37,8 +37,8 @@ impl fmt::Display for WireguardGo {
     }
 }
 
-/// Where wireguard-go is, if it and the program `wg` that configures it are installed: what was `named`, what
-/// is on the path, what Go has put into the home folder.
+/// The path of wireguard-go, if both it and the program `wg` that configures it are installed: first the one
+/// that is `named`, then those on the path, then Go's folder in the home folder.
 pub(super) fn find(named: Option<&Path>) -> Option<PathBuf> {
     let in_home = || {
         let file = PathBuf::from(std::env::var_os("HOME")?).join("go/bin/wireguard");
@@ -50,18 +50,19 @@ pub(super) fn find(named: Option<&Path>) -> Option<PathBuf> {
     found.filter(|_| find_program("wg").is_some())
 }
 
-/// What the program prints first when asked for its version; nothing if it cannot be asked.
+/// The beginning of the program's `--version` output; empty if it cannot be run.
 fn said(mut command: Command, limit: Duration) -> Vec<u8> {
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return Vec::new() };
     let text = child.stdout.take().map(|pipe| first_line(pipe, Instant::now() + limit));
-    // One that has ended cannot be killed, and one that has not is of no more use.
+    // Fails only if it has already exited, and it is not needed any more.
     let _ = child.kill();
     let _ = child.wait();
     text.unwrap_or_default()
 }
 
-/// Reads until there is a whole line, the pipe ends, it is more than a version can have, or it is too late.
+/// Reads until a line is complete, the pipe ends, the text exceeds a version's length, or the deadline
+/// passes.
 fn first_line(mut pipe: ChildStdout, deadline: Instant) -> Vec<u8> {
     let mut text = Vec::new();
     while text.len() <= MAX_VERSION_BYTES && !text.contains(&b'\n') {
@@ -77,7 +78,7 @@ fn first_line(mut pipe: ChildStdout, deadline: Instant) -> Vec<u8> {
     text
 }
 
-/// The first line, if it is printable ASCII and no longer than a version: another program wrote it, and it
+/// The first line, if it is printable ASCII of at most a version's length: another program wrote it, and it
 /// goes to a terminal.
 fn version_line(text: &[u8]) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').next()?.trim_ascii();
@@ -90,7 +91,7 @@ fn version_line(text: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What a program of these lines of shell says.
+    /// The version text of a program made of these shell lines.
     fn script(lines: &str, limit: Duration) -> Vec<u8> {
         let mut command = Command::new("sh");
         command.args(["-c", lines, "sh"]);

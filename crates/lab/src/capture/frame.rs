@@ -1,4 +1,4 @@
-//! An Ethernet frame, as far as an eavesdropper must understand it: who, to whom, which protocol.
+//! An Ethernet frame, parsed as far as the eavesdropper needs: source, destination, protocol.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,16 +15,16 @@ pub(super) enum Frame<'a> {
     Other,
 }
 
-/// An IP packet, recorded in whole or its beginning.
+/// An IP packet, recorded completely or only its beginning.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ip<'a> {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// IPv4: the protocol; IPv6: the first next header.
     pub(crate) protocol: u8,
-    /// The packet from its IP header on, without what pads a short Ethernet frame.
+    /// The packet from its IP header on, without the padding of a short Ethernet frame.
     pub(super) packet: &'a [u8],
-    /// Where in `packet` the payload begins.
+    /// Offset of the payload in `packet`.
     pub(super) payload_at: usize,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Ip<'a> {
         }
     }
 
-    /// RFC 791 3.1. A later fragment shows no ports, so that nothing can be said about it.
+    /// RFC 791 3.1. A later fragment shows no ports, so it cannot be judged.
     fn parse_v4(packet: &'a [u8]) -> Option<Self> {
         let header = packet.first_chunk::<20>()?;
         let payload_at = usize::from(header[0] & 15) * 4;
@@ -85,7 +85,7 @@ impl<'a> Ip<'a> {
         })
     }
 
-    /// The bytes behind the IP header, as far as they were recorded.
+    /// The bytes after the IP header, as far as they were recorded.
     pub(crate) fn payload(&self) -> &'a [u8] {
         self.packet.get(self.payload_at..).unwrap_or(&[])
     }

@@ -1,4 +1,4 @@
-//! What an eavesdropper makes of a recorded link: is there anything to read?
+//! Judges a recorded link as an eavesdropper would: is anything readable?
 
 use std::net::IpAddr;
 
@@ -18,30 +18,30 @@ const SHORTEST_ESP: usize = 24;
 pub struct Eavesdropper {
     /// The gateways' addresses on the link.
     pub gateways: [IpAddr; 2],
-    /// The UDP port of ESP at both; `None` where ESP is right on IP.
+    /// The UDP port of ESP at both gateways; `None` for ESP directly on IP.
     pub udp_port: Option<u16>,
-    /// Two addresses of the protected side that talk to each other: their headers must not be seen.
+    /// Two addresses of the protected side that exchange traffic; their headers must not be seen.
     pub inner: [IpAddr; 2],
 }
 
-/// What was on the link, in packets.
+/// Packets on the link, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// ESP between the gateways.
     pub protected: u64,
     /// NAT keepalives between the gateways (RFC 3948 2.3).
     pub keepalives: u64,
-    /// What every link needs: ARP, neighbour discovery, multicast listener reports.
+    /// The background traffic of every link: ARP, neighbour discovery, multicast listener reports.
     pub housekeeping: u64,
-    /// Everything else, and everything in which a header of the protected side was found.
+    /// All other packets, and all in which a header of the protected side was found.
     pub cleartext: u64,
-    /// Lost to the recording, so that nothing can be said about them.
+    /// Missing from the recording, so they cannot be judged.
     pub not_recorded: u64,
-    /// Whole ESP packets from the first gateway to the second, from the IP header on: the last ones.
+    /// Whole ESP packets from the first gateway to the second, from the IP header on; only the most recent.
     pub to_send_again: Vec<Vec<u8>>,
 }
 
-/// How many packets are kept to be sent again.
+/// Maximum number of packets kept for sending again.
 const KEPT: usize = 16;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Verdict {
 }
 
 impl Eavesdropper {
-    /// Reads all of a recording and adds it to `seen`.
+    /// Reads an entire recording and adds its packets to `seen`.
     ///
     /// # Errors
     /// The recording cannot be read.
@@ -63,7 +63,7 @@ impl Eavesdropper {
         recording.frames(|frame, length| self.look(&headers, frame, length, seen))
     }
 
-    /// Adds a frame, recorded in whole or its beginning, to `seen`. `inner_headers` are
+    /// Adds a frame, recorded completely or only its beginning, to `seen`. `inner_headers` are
     /// [`Self::inner_headers`].
     pub(super) fn look(&self, inner_headers: &[Vec<u8>], frame: &[u8], length: usize, seen: &mut Seen) {
         match self.verdict(frame, inner_headers) {
@@ -77,8 +77,8 @@ impl Eavesdropper {
         }
     }
 
-    /// Source and destination as they stand side by side in an IP header, both ways. Eight bytes are enough
-    /// that ciphertext does not contain them by chance; one IPv4 address alone would not be.
+    /// Source and destination as they are adjacent in an IP header, in both directions. Eight bytes are
+    /// enough that ciphertext does not contain them by chance; the four of one IPv4 address would not be.
     pub(super) fn inner_headers(&self) -> [Vec<u8>; 2] {
         let bytes = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -119,7 +119,7 @@ impl Eavesdropper {
                 Verdict::Cleartext
             }
             [_, _, _, _, _, _, _, _, 0xff] => Verdict::Keepalive,
-            // A first word of zero would be the non-ESP marker: IKE, and none is spoken here (RFC 3948 2.2).
+            // A first word of zero would be the non-ESP marker: IKE, which is not used here (RFC 3948 2.2).
             [_, _, _, _, _, _, _, _, esp @ ..] if esp.len() >= SHORTEST_ESP && esp[..4] != [0; 4] => {
                 Verdict::Protected
             }
@@ -127,7 +127,8 @@ impl Eavesdropper {
         }
     }
 
-    /// Keeps the packet of a protected frame if it can be sent again: from the first gateway, and whole.
+    /// Keeps the packet of a protected frame if it can be sent again: it is from the first gateway, whole,
+    /// and no super-segment.
     fn keep(&self, frame: &[u8], length: usize, kept: &mut Vec<Vec<u8>>) {
         let Frame::Ip(ip) = Frame::parse(frame) else { return };
         if frame.len() < length || length > 1514 || ip.source != self.gateways[0] {
@@ -139,7 +140,7 @@ impl Eavesdropper {
         kept.push(ip.packet.to_vec());
     }
 
-    /// Where ESP begins in a packet that [`Self::judge`] has kept.
+    /// Offset of the ESP header in a packet that [`Self::judge`] has kept.
     pub(crate) fn esp_at(&self) -> usize {
         let ip = if self.gateways[0].is_ipv6() { 40 } else { 20 };
         ip + self.udp_port.map_or(0, |_| UDP_HEADER)

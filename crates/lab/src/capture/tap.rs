@@ -1,4 +1,4 @@
-//! An eavesdropper who is handed the packets of a link that is no interface: a queue in memory.
+//! An eavesdropper on a link that is a queue in memory: it is handed every packet.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -10,17 +10,17 @@ use super::judge::{Eavesdropper, Seen};
 use crate::error::{LabError, io};
 use testudo_port_pcap::{FrameWriter, Link};
 
-/// Packets that a file gets at most; all are judged.
+/// Maximum number of packets per file; all packets are judged.
 const RECORDED: u64 = 10_000;
 const ETHERNET_HEADER: usize = 14;
 
-/// Judges every packet as it passes, and records the first of them.
+/// Judges every packet as it passes, and records the first ones.
 #[derive(Debug)]
 pub(crate) struct Tap {
     eavesdropper: Eavesdropper,
     inner_headers: [Vec<u8>; 2],
     seen: Seen,
-    /// Bytes of each packet that are looked at.
+    /// Bytes of each packet that are judged and recorded.
     snap: u32,
     output: Option<Output>,
     frame: Vec<u8>,
@@ -60,8 +60,7 @@ impl Tap {
         &self.eavesdropper
     }
 
-    /// Records into `path` (pcap) from now on, and no longer into the file before it; looks at `snap` bytes
-    /// of each frame.
+    /// From now on, records into `path` (pcap) instead of the previous file, `snap` bytes of each frame.
     pub(crate) fn record(&mut self, path: &Path, snap: u32) -> Result<(), LabError> {
         if let Some(mut before) = self.output.take() {
             before.flush()?;
@@ -73,7 +72,7 @@ impl Tap {
         Ok(())
     }
 
-    /// A packet passes, from its IP header on.
+    /// Takes a passing packet, from its IP header on.
     pub(crate) fn packet(&mut self, packet: &[u8]) -> Result<(), LabError> {
         let kind: [u8; 2] =
             if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
@@ -93,12 +92,12 @@ impl Tap {
         Ok(())
     }
 
-    /// The whole packets from the first gateway that passed last.
+    /// The most recent whole packets from the first gateway.
     pub(crate) fn take_kept(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.seen.to_send_again)
     }
 
-    /// What has passed so far; the file is complete.
+    /// The packets that have passed so far; the file is complete afterwards.
     pub(crate) fn finish(&mut self) -> Result<&Seen, LabError> {
         if let Some(output) = &mut self.output {
             output.flush()?;
