@@ -1,4 +1,4 @@
-//! Makes of a configuration what the protocol works with.
+//! Translates a configuration into the parameters of the protocol.
 
 use super::leases::Start;
 use crate::config::{self, Configuration};
@@ -8,26 +8,26 @@ use testudo_ipsec::{
     Action, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 
-/// The SPD of a configuration whose tunnels stand at `places`: policies first, then each tunnel's own
+/// The SPD of a configuration whose tunnels have these `indices`: policies first, then each tunnel's own
 /// selectors.
 #[must_use]
-pub fn policies(configuration: &Configuration, places: &[TunnelIndex]) -> Spd {
-    let place = |tunnel: usize| places.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX));
+pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
+    let index = |tunnel: usize| indices.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX));
     let explicit = configuration.policies.iter().map(|policy| Policy {
         selector: policy.selector,
         action: match policy.action {
-            config::Action::Protect { tunnel } => Action::Protect(place(tunnel)),
+            config::Action::Protect { tunnel } => Action::Protect(index(tunnel)),
             config::Action::Bypass => Action::Bypass,
             config::Action::Discard => Action::Discard,
         },
     });
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
-        t.selectors.iter().map(move |s| Policy { selector: *s, action: Action::Protect(place(tunnel)) })
+        t.selectors.iter().map(move |s| Policy { selector: *s, action: Action::Protect(index(tunnel)) })
     });
     Spd::new(explicit.chain(own).collect())
 }
 
-/// What may come through a tunnel: its own selectors, and those of the policies that name it.
+/// The selectors of packets that may come through a tunnel: its own, and those of the policies that name it.
 #[must_use]
 pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Selector]> {
     let named = configuration.policies.iter().filter(|p| p.action == config::Action::Protect { tunnel });
@@ -35,7 +35,7 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
     named.map(|p| &p.selector).chain(own).copied().collect()
 }
 
-/// The parameters of a tunnel whose keys are new, with numbers and IVs as `start` has them.
+/// The parameters of a tunnel with new keys, with sequence numbers and IVs as in `start`.
 #[must_use]
 pub fn parameters(
     tunnel: &config::Tunnel,

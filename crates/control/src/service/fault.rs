@@ -1,14 +1,14 @@
-//! Faults that may last, such as a full disk: told at once, then ever more rarely, up to once a minute.
+//! Faults that may last, such as a full disk: logged at once, then at growing intervals of up to a minute.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The wait after the first line; each line doubles it.
+/// Wait after the first line; each line doubles it.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait. Where nothing failed for as long, the next fault is a new one.
+/// Longest wait. After this long without a failure, the next one is a new fault.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Something that can fail again and again.
+/// Something that can fail repeatedly.
 #[derive(Debug, Default)]
 pub(super) struct Fault {
     last: Option<Instant>,
@@ -18,7 +18,7 @@ pub(super) struct Fault {
     is_open: bool,
 }
 
-/// How often it has failed since the line before; the end of a log line.
+/// How often it has failed since the last line; displayed at the end of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Untold(u64);
 
@@ -32,7 +32,7 @@ impl fmt::Display for Untold {
 }
 
 impl Fault {
-    /// It failed. `Some` if that is to be told.
+    /// Records a failure. `Some` if it is to be logged.
     #[must_use]
     pub(super) fn occurs(&mut self, now: Instant) -> Option<Untold> {
         let is_new = self.last.is_none_or(|last| now.saturating_duration_since(last) >= LONGEST_WAIT);
@@ -50,7 +50,7 @@ impl Fault {
         Some(Untold(std::mem::take(&mut self.untold)))
     }
 
-    /// It works. `true` if that is to be told: once for each line about a fault, at the most.
+    /// Records a success. `true` if it is to be logged: at most once per line about a fault.
     #[must_use]
     pub(super) fn ends(&mut self) -> bool {
         std::mem::take(&mut self.is_open)
@@ -61,7 +61,7 @@ impl Fault {
 mod tests {
     use super::*;
 
-    /// The seconds, of so many with a fault in each, in which something is told.
+    /// The seconds in which something is logged, with a failure in each of `seconds`.
     fn told(fault: &mut Fault, start: Instant, seconds: u64, works_in_between: bool) -> Vec<u64> {
         let at = |second| start + Duration::from_secs(second);
         let mut told = Vec::new();
@@ -75,19 +75,19 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_every_second_is_told_ever_more_rarely_up_to_once_a_minute() {
+    fn a_fault_every_second_is_logged_at_growing_intervals_up_to_a_minute() {
         let seconds = told(&mut Fault::default(), Instant::now(), 300, false);
         assert_eq!(seconds, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
     }
 
     #[test]
-    fn what_fails_and_works_by_turns_is_told_no_more_often() {
+    fn an_intermittent_fault_is_logged_no_more_often() {
         let seconds = told(&mut Fault::default(), Instant::now(), 130, true);
         assert_eq!(seconds, [0, 0, 1, 1, 3, 3, 7, 7, 15, 15, 31, 31, 63, 63, 123, 123]);
     }
 
     #[test]
-    fn a_line_counts_what_was_not_told_and_a_minute_of_peace_makes_a_new_fault() {
+    fn a_line_counts_unlogged_failures_and_a_quiet_minute_makes_a_new_fault() {
         let (start, mut fault) = (Instant::now(), Fault::default());
         assert!(!fault.ends());
         told(&mut fault, start, 7, false);

@@ -1,4 +1,4 @@
-//! The control plane of a running gateway: what stands between a configuration and a worker.
+//! The control plane of a running gateway: everything between a configuration and a worker.
 //!
 //! ```text
 //!   Configuration ──► assemble ──► InstalledTunnels ──► Update ──► worker          (start, SIGHUP)
@@ -7,8 +7,8 @@
 //!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
 //! ```
 //!
-//! Ports, engines and the host's routing table are handed in by the program. All of this runs on control
-//! threads; it meets the worker only through commands, leases and counters.
+//! The program passes in ports, engines and the host's routing table. All of this runs on control threads;
+//! they communicate with the worker only through commands, leases and counters.
 
 pub mod api;
 pub mod assemble;

@@ -1,33 +1,33 @@
-//! Who is at the other end of the control socket.
+//! Identifies the client of the control socket.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// What the kernel shows of a user that the reader's user namespace has no number for.
+/// Holds the number that the kernel shows for users that the reader's user namespace does not map.
 const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
-/// Which users this process's user namespace has numbers for (`man 7 user_namespaces`).
+/// The users that this process's user namespace maps (`man 7 user_namespaces`).
 const UID_MAP: &str = "/proc/self/uid_map";
 
 /// The superuser.
 const ROOT: u32 = 0;
 
 /// The user of the process that connected, as seen from the gateway's user namespace: a client outside of it
-/// counts by the user that its own is mapped to.
+/// counts as the user that its own is mapped to.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not say.
 pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
-    // Not rustix's `socket_peercred`: a client outside of the gateway's PID namespace has the process number
-    // 0 here, which does not fit the type that it returns, and comes out as an error without a cause.
+    // Not rustix's `socket_peercred`: a client outside the gateway's PID namespace has the process number 0
+    // here, which rustix's return type cannot hold, so that it fails with an error that names no cause.
     Ok(getsockopt(stream, PeerCredentials)?.uid())
 }
 
-/// Whether this user may ask: the gateway's own may, and root, who may do as it likes anyway and asks
-/// gateways that have a user of their own.
+/// Whether this user may use the socket: the gateway's own user may, and so may root, who can do anything
+/// anyway and manages gateways that run as another user.
 ///
 /// # Errors
-/// What the client is told.
+/// The message for the client.
 pub(super) fn check_user(user: io::Result<u32>) -> Result<(), String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let own = rustix::process::geteuid().as_raw();
@@ -46,8 +46,7 @@ fn judge(user: u32, own: u32, overflow: &str, map: &str) -> Result<(), String> {
     Err(format!("only {may} may ask this gateway, and you are user {user}{foreign}"))
 }
 
-/// Whether `uid` names one user. Where not all users are mapped, those that are not share the overflow
-/// number.
+/// Whether `uid` identifies one user. If some users are not mapped, they all share the overflow number.
 fn is_one_user(uid: u32, overflow: &str, map: &str) -> bool {
     let is_whole = map.split_whitespace().eq(["0", "0", "4294967295"]);
     is_whole || overflow.trim().parse().is_ok_and(|overflow: u32| uid != overflow)
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_without_a_number_are_not_taken_for_one_another() {
+    fn unmapped_users_are_not_taken_for_one_another() {
         let (whole, root_only) = ("         0          0 4294967295\n", "0 1000 1\n");
         assert!(is_one_user(0, "65534\n", whole) && is_one_user(0, "65534\n", root_only));
         assert!(is_one_user(65534, "65534\n", whole), "the user nobody of a host");

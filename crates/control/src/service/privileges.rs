@@ -20,8 +20,8 @@ fn step(step: &'static str) -> impl Fn(Errno) -> PrivilegeError {
     move |source| PrivilegeError { step, source }
 }
 
-/// No core dumps, no tracing by other processes of the same user: keys stay in this process. To be called
-/// first of all.
+/// Forbids core dumps and tracing by other processes of the same user: keys stay in this process. To be
+/// called first.
 ///
 /// # Errors
 /// [`PrivilegeError`] if the kernel refuses.
@@ -31,8 +31,8 @@ pub fn hide_memory() -> Result<(), PrivilegeError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("forbidding core dumps"))
 }
 
-/// Keeps CAP_NET_ADMIN, for the routes of tunnels that a reload brings, and gives up every other capability,
-/// in this thread and those that it starts from now on. To be called while it is the only one.
+/// Keeps CAP_NET_ADMIN, for the routes of tunnels that a reload adds, and drops every other capability, in
+/// this thread and in those that it starts from now on. To be called while it is the only thread.
 ///
 /// # Errors
 /// [`PrivilegeError`] if the kernel refuses.
@@ -40,8 +40,8 @@ pub fn drop_privileges() -> Result<(), PrivilegeError> {
     set_no_new_privs(true).map_err(step("forbidding new ones"))?;
     let current = capabilities(None).map_err(step("reading capabilities"))?;
     let kept = CapabilitySet::NET_ADMIN & current.permitted;
-    // Only who has this capability may: a service without it was started with a small bounding set by
-    // systemd, or has nothing to lose.
+    // Requires this capability: systemd starts a service without it with a small bounding set; any other
+    // process without it has nothing to lose.
     if current.effective.contains(CapabilitySet::SETPCAP) {
         bound(kept).map_err(step("bounding capabilities"))?;
     }
@@ -49,16 +49,15 @@ pub fn drop_privileges() -> Result<(), PrivilegeError> {
     set_capabilities(None, sets).map_err(step("dropping capabilities"))
 }
 
-/// Takes all but these capabilities out of the bounding set: not even a program that is executed can have
-/// them again.
+/// Removes all but these capabilities from the bounding set: not even an executed program can regain them.
 fn bound(kept: CapabilitySet) -> rustix::io::Result<()> {
     for number in 0..u64::BITS {
-        // The kernel may know more of them than we.
+        // The kernel may have more capabilities than our libraries know.
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match capability_is_in_bounding_set(capability) {
             Ok(true) if !kept.contains(capability) => remove_capability_from_bounding_set(capability)?,
             Ok(_) => {}
-            // Past the last one.
+            // Past the last capability.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Saves what must not be lost over a restart, but may be older after a crash: replay windows and usages,
-//! together and a part at a time.
+//! Saves state that must survive a restart but may be older after a crash: replay windows and usages,
+//! together, one transaction at a time.
 
 use super::installed::InstalledTunnels;
 use super::usages::{self, Usages};
@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use testudo_ipsec::TunnelIndex;
 
-/// The shortest time between two saves of windows.
+/// Shortest time between two saves of windows.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The shortest time between two saves of usages.
+/// Shortest time between two saves of usages.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Saving may take up to this part of the time.
+/// The inverse of the share of time that saving may take.
 const SHARE: u32 = 20;
 
-/// What is to be saved. The windows themselves are with the worker.
+/// State to be saved. The windows themselves are with the worker.
 #[derive(Debug)]
 pub(crate) struct Due {
     asked: Asked,
@@ -24,13 +24,13 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// The tunnels whose windows the worker is to be asked for.
+    /// The tunnels whose windows are to be requested from the worker.
     pub(crate) fn tunnels(&self) -> Vec<TunnelIndex> {
         self.asked.tunnels()
     }
 }
 
-/// Remembers what was saved, and when to save again.
+/// Remembers what was saved and when to save next.
 #[derive(Debug)]
 pub(crate) struct Saver {
     windows: Windows,
@@ -50,12 +50,12 @@ impl Saver {
         }
     }
 
-    /// What is to be saved again, if it is time to save.
+    /// What needs saving, if it is time to save.
     pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Option<Due> {
         if now < self.next {
             return None;
         }
-        // Looking at thousands of tunnels takes its time, too.
+        // Checking thousands of tunnels takes time, too.
         self.next = now + INTERVAL;
         let mut due = Due { asked: self.windows.due(installed, now), usages: Vec::new() };
         if now >= self.next_usages {
@@ -65,22 +65,22 @@ impl Saver {
         (!due.asked.is_empty() || !due.usages.is_empty()).then_some(due)
     }
 
-    /// All windows that received anything, and the usages that changed.
+    /// All windows that have received packets, and the usages that changed.
     pub(crate) fn all(&mut self, installed: &InstalledTunnels) -> Due {
         let asked = self.windows.all(installed, Instant::now());
         Due { asked, usages: self.usages.changed(installed) }
     }
 
-    /// All windows as they are, since nothing is received any more, and the usages that changed.
+    /// All windows exactly as they are, since nothing is received any more, and the usages that changed.
     pub(crate) fn last(&self, installed: &InstalledTunnels) -> Due {
         Due { asked: Asked::exactly(installed), usages: self.usages.changed(installed) }
     }
 
-    /// Saves `due` with the `windows` that the worker gave, and plans the next save so that saving never
-    /// takes more than its share of the time.
+    /// Saves `due` with the `windows` that the worker returned, and schedules the next save so that saving
+    /// never takes more than its share of the time.
     ///
     /// # Errors
-    /// What the store says; what it took before that is saved.
+    /// The store's error; what it accepted before that is saved.
     pub(crate) fn save(
         &mut self,
         store: &dyn LeaseStore,
@@ -94,8 +94,8 @@ impl Saver {
         result
     }
 
-    /// Forgets all keys but these. A key that comes back counts from 0, and what it had counted when it was
-    /// last saved says nothing then; nor may ever new keys take ever more memory.
+    /// Forgets all keys but these. A key that is installed again later counts from 0, so its last saved
+    /// counts would mislead; and a stream of new keys must not grow memory without bound.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
         self.windows.keep(keys);
         self.usages.keep(keys);
@@ -139,7 +139,7 @@ mod tests {
         Due { asked: Asked::of(tunnels), usages: Vec::new() }
     }
 
-    /// Takes note of each transaction, and takes only the first so many.
+    /// Records each transaction, and accepts only the first `takes`.
     struct Ledger {
         inner: MemoryStore,
         takes: usize,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failing_store_took_is_not_saved_again() {
+    fn what_a_store_saved_before_it_failed_is_not_saved_again() {
         let (store, mut saver) = (Ledger::taking(1), Saver::new());
         let error = saver.save(&store, &asked(1000), &windows(1000, 10)).unwrap_err();
         assert!(error.is_disk_full(), "{error}");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_left_and_comes_back_is_looked_at_anew() {
+    fn a_key_that_is_removed_and_returns_starts_anew() {
         let (store, mut saver) = (MemoryStore::new(), Saver::new());
         saver.save(&store, &asked(2), &windows(2, 10)).unwrap();
         saver.keep(&HashSet::from([key(1)]));

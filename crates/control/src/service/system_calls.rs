@@ -1,19 +1,19 @@
 //! The system calls that a running gateway may make: seccomp filters (seccomp(2)) that limit what an attacker
-//! can do who has taken over the process through a bug.
+//! who has taken over the process can do.
 //!
-//! | what | answer of the kernel | why |
+//! | call | result | why |
 //! | --- | --- | --- |
-//! | another program, another process's memory, the kernel's configuration | the process is killed | a gateway never does it, so that this is an attack |
-//! | what is on no list, or with other arguments than a gateway uses | `EPERM` | may be a library's new habit: the gateway goes on, one function poorer |
+//! | another program, another process's memory, the kernel's configuration | the process is killed | a gateway never does this, so it is an attack |
+//! | any call on no list, or with arguments that a gateway does not use | `EPERM` | may be a library's new behaviour: the gateway continues without that function |
 //! | `clone3` | `ENOSYS` | its flags are in memory, where a filter cannot see them; the C library falls back to `clone` |
 //!
-//! Three filters are in force at once, and the gravest answer counts. What is allowed whatever its arguments
-//! (all of the packet path) is answered from the kernel's bitmap (since Linux 5.11) and costs next to
-//! nothing.
+//! Three filters are in force at once; the most severe answer counts. Calls that are allowed whatever their
+//! arguments (all of the packet path) are answered from the kernel's bitmap (since Linux 5.11) and cost next
+//! to nothing.
 //!
-//! The lists are for everything after the ports are open: the packet path, the store, reloads with their
-//! routes, the control socket, metrics, the log, systemd's notices, new threads, a panic with its backtrace.
-//! Libraries are opened before: nothing can be made executable afterwards.
+//! The lists cover everything after the ports are open: the packet path, the store, reloads with their
+//! routes, the control socket, metrics, the log, notifications to systemd, new threads, and a panic with its
+//! backtrace. Libraries are loaded before that: afterwards no memory can be made executable.
 
 use libc::c_long;
 use rustix::process::getpid;
@@ -29,7 +29,7 @@ pub enum FilterError {
     /// There is no list for this processor.
     #[error("there is no list of system calls for {}", std::env::consts::ARCH)]
     Processor,
-    /// The kernel has no seccomp, or refuses.
+    /// The kernel does not support seccomp, or refuses the filter.
     #[error("{0}")]
     Refused(#[from] seccompiler::Error),
     /// The list could not be compiled.
@@ -37,14 +37,14 @@ pub enum FilterError {
     List(#[from] seccompiler::BackendError),
 }
 
-/// Filters the system calls of this thread and those that it starts from now on, for good. To be called while
-/// it is the only one.
+/// Filters the system calls of this thread and of the threads that it starts from now on, permanently. To be
+/// called while it is the only thread.
 ///
 /// # Errors
-/// [`FilterError`]; some of the filters may be in force then.
+/// [`FilterError`]; some of the filters may already be in force.
 pub fn filter() -> Result<(), FilterError> {
     let processor = std::env::consts::ARCH.try_into().map_err(|_| FilterError::Processor)?;
-    // The list of what is allowed comes last: it no longer admits filters.
+    // The list of allowed calls comes last: it allows no further filters.
     for program in [hostile(processor)?, clone3(processor)?, allowed(processor)?] {
         apply_filter(&program)?;
     }
@@ -53,23 +53,23 @@ pub fn filter() -> Result<(), FilterError> {
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// Rules that match whatever the arguments are.
-fn whatever(calls: &[c_long]) -> Rules {
+/// Rules that match with any arguments.
+fn with_any_arguments(calls: &[c_long]) -> Rules {
     calls.iter().map(|&call| (call, Vec::new())).collect()
 }
 
-/// A rule on one argument, of which 32 bits count.
+/// A rule on the low 32 bits of an argument.
 fn argument(index: u8, operator: SeccompCmpOp, value: u32) -> Result<SeccompRule, FilterError> {
     let length = SeccompCmpArgLen::Dword;
     Ok(SeccompRule::new(vec![SeccompCondition::new(index, length, operator, value.into())?])?)
 }
 
-/// Rules that match where an argument is one of `values`.
+/// Rules that match if an argument is one of `values`.
 fn one_of(index: u8, values: &[u32]) -> Result<Vec<SeccompRule>, FilterError> {
     values.iter().map(|&value| argument(index, SeccompCmpOp::Eq, value)).collect()
 }
 
-/// A rule that matches where an argument has none of the bits of `mask`.
+/// A rule that matches if an argument has none of the bits in `mask`.
 fn without(index: u8, mask: u32) -> Result<SeccompRule, FilterError> {
     argument(index, SeccompCmpOp::MaskedEq(mask.into()), 0)
 }
@@ -84,25 +84,26 @@ fn compile(
 }
 
 fn hostile(processor: TargetArch) -> Result<BpfProgram, FilterError> {
-    let mut rules = whatever(HOSTILE);
-    rules.extend(whatever(HOSTILE_HERE));
-    // A thread is welcome, a process is not. Namespaces cannot be had by a thread (clone(2)).
+    let mut rules = with_any_arguments(HOSTILE);
+    rules.extend(with_any_arguments(HOSTILE_HERE));
+    // Threads are allowed, processes are not. A thread cannot have a new user namespace (clone(2)), and
+    // without one other namespaces need CAP_SYS_ADMIN.
     rules.insert(libc::SYS_clone, vec![without(0, bits(libc::CLONE_THREAD))?]);
-    // Types commands into the operator's terminal.
+    // Injects input into the operator's terminal.
     rules.insert(libc::SYS_ioctl, one_of(1, &[TIOCSTI])?);
     compile(rules, SeccompAction::KillProcess, SeccompAction::Allow, processor)
 }
 
 fn clone3(processor: TargetArch) -> Result<BpfProgram, FilterError> {
     let missing = SeccompAction::Errno(bits(libc::ENOSYS));
-    compile(whatever(&[libc::SYS_clone3]), missing, SeccompAction::Allow, processor)
+    compile(with_any_arguments(&[libc::SYS_clone3]), missing, SeccompAction::Allow, processor)
 }
 
 fn allowed(processor: TargetArch) -> Result<BpfProgram, FilterError> {
-    let mut rules = whatever(PACKETS);
+    let mut rules = with_any_arguments(PACKETS);
     [FILES, MEMORY_AND_THREADS, TIME_AND_SELF, OLD_NAMES]
         .iter()
-        .for_each(|calls| rules.extend(whatever(calls)));
+        .for_each(|calls| rules.extend(with_any_arguments(calls)));
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(bits);
     rules.insert(libc::SYS_socket, one_of(0, &families)?);
     rules.insert(libc::SYS_socketpair, one_of(0, &families[..1])?);
@@ -113,7 +114,7 @@ fn allowed(processor: TargetArch) -> Result<BpfProgram, FilterError> {
         libc::SYS_prctl,
         one_of(0, &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(bits))?,
     );
-    // An abort signals its own thread; limits are asked of this process.
+    // Signals (of an abort) and limits of this process only.
     let own = bits(getpid().as_raw_pid());
     rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
     rules.insert(libc::SYS_prlimit64, one_of(0, &[0, own])?);
@@ -125,10 +126,10 @@ const fn bits(constant: i32) -> u32 {
     constant.cast_unsigned()
 }
 
-/// `TIOCSTI` of ioctl_tty(2), the same number on all processors that have a list here.
+/// `TIOCSTI` of ioctl_tty(2), the same on all processors that have a list here.
 const TIOCSTI: u32 = 0x5412;
 
-/// What the worker does for packets, and what clients are served with.
+/// The packet path, and serving clients.
 const PACKETS: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -161,7 +162,7 @@ const PACKETS: &[c_long] = &[
     libc::SYS_ioctl,
 ];
 
-/// Configuration, keys, the store, the control socket's name, the scheduler's figures in `/proc`.
+/// Configuration, keys, the store, the control socket's name, the scheduler's statistics in `/proc`.
 const FILES: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_close,
@@ -241,7 +242,7 @@ const TIME_AND_SELF: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// What the C library still calls by its old name, on processors that have one.
+/// Old names that the C library still calls, on processors that have them.
 #[cfg(target_arch = "x86_64")]
 const OLD_NAMES: &[c_long] = &[
     libc::SYS_open,
@@ -260,7 +261,7 @@ const OLD_NAMES: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_NAMES: &[c_long] = &[];
 
-/// What nothing in a gateway ever does.
+/// Calls that no part of a gateway ever makes.
 const HOSTILE: &[c_long] = &[
     // Other programs and processes.
     libc::SYS_execve,
@@ -272,14 +273,14 @@ const HOSTILE: &[c_long] = &[
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // What attacks on the kernel are made with.
+    // Tools of attacks on the kernel.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Namespaces, and what is mounted where.
+    // Namespaces and mounts.
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_mount,

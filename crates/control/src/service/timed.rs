@@ -1,23 +1,23 @@
-//! A stream with one deadline for all that is read from it and written to it.
+//! A stream with one deadline for all its reads and writes.
 //!
-//! A time-out for each call bounds nothing: who sends a byte before each ends is served for as long as it
-//! likes.
+//! A time-out per call bounds nothing: a client that sends a byte before each one expires is served
+//! indefinitely.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What is read, at most, of what a client still sends while it is told goodbye.
+/// Bytes that are still read from a client after its answer, at most.
 const MAX_DRAINED_BYTES: usize = 64 << 10;
 
 /// A connected socket.
 pub(super) trait Stream: Read + Write + Send + 'static {
-    /// No read may take longer.
+    /// Limits the duration of each read.
     fn limit_read(&self, limit: Duration) -> io::Result<()>;
-    /// No write may take longer.
+    /// Limits the duration of each write.
     fn limit_write(&self, limit: Duration) -> io::Result<()>;
-    /// Tells the other end that nothing more comes.
+    /// Signals the other end that no more data follows.
     fn end(&self) -> io::Result<()>;
 }
 
@@ -61,7 +61,7 @@ impl<S: Stream> Timed<S> {
         Self { stream, deadline: Instant::now() + patience }
     }
 
-    /// Gives it a little time to be told why it gets no answer, once its own may be over.
+    /// Grants a little time to say why there is no answer, since the client's own time may be over.
     pub(super) fn grant(&mut self, grace: Duration) {
         self.deadline = Instant::now() + grace;
     }
@@ -71,8 +71,8 @@ impl<S: Stream> Timed<S> {
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Ends the connection so that the other end gets to read what was written: a socket that is closed
-    /// before all that came was read resets the connection, and the last answer is lost with it.
+    /// Ends the connection so that the other end can read what was written: closing a socket with unread
+    /// input resets the connection, and the last answer is lost.
     pub(super) fn finish(mut self) {
         if self.stream.end().is_err() {
             return;
@@ -89,7 +89,7 @@ impl<S: Stream> Timed<S> {
     }
 }
 
-/// The system says of a time-out that the call would block.
+/// The system reports a time-out as `WouldBlock`.
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
@@ -116,7 +116,7 @@ impl<S: Stream> Write for Timed<S> {
 mod tests {
     use super::*;
 
-    /// Gives and takes one byte with each call, without end.
+    /// Reads and writes one byte per call, without end.
     struct Trickle;
 
     impl Read for Trickle {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_or_reads_a_byte_at_a_time_is_cut_off_at_the_deadline() {
+    fn a_client_that_sends_or_reads_byte_by_byte_is_cut_off_at_the_deadline() {
         let trickle = || Timed::new(Trickle, Duration::from_millis(20));
         let request = io::copy(&mut trickle(), &mut io::sink());
         assert_eq!(request.unwrap_err().kind(), ErrorKind::TimedOut);

@@ -1,7 +1,7 @@
-//! Keeps what keys have spent of their lifetimes over a restart.
+//! Preserves across restarts how much of their lifetimes keys have used.
 //!
-//! What an SA counts is added to what its key was used for before. A stop saves it as it is; a crash loses
-//! what came since the last save, a second or so (SECURITY.md says so).
+//! An SA's counts are added to its key's earlier usage. A stop saves the exact sum; a crash loses what came
+//! after the last save, about a second (SECURITY.md says so).
 
 use super::installed::{InstalledTunnels, Running};
 use crate::{Fingerprint, Usage};
@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use testudo_ipsec::{SaCounters, Spent};
 
-/// Usages that are saved in one transaction: a lease may have to wait for one, and not for those of all
-/// tunnels.
+/// Usages per transaction: a lease may have to wait for one transaction, not for all tunnels.
 const TRANSACTION_USAGES: usize = 2048;
 
-/// What the keys of a tunnel were used for before its SAs were installed.
+/// The usage of a tunnel's keys before its SAs were installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsedBefore {
     /// The outbound key.
@@ -23,8 +22,8 @@ pub struct UsedBefore {
     pub inbound: Usage,
 }
 
-/// What `usage` is of a lifetime at `unix_s`. A clock that went back behind the beginning makes a key young,
-/// not old.
+/// The part of a lifetime that `usage` makes up at `unix_s`. If the clock was set back to before the first
+/// use, the key counts as new, not as old.
 pub(crate) fn spent(usage: Usage, unix_s: u64) -> Spent {
     let time = Duration::from_secs(unix_s.saturating_sub(usage.since_unix_s));
     Spent { bytes: usage.bytes, packets: usage.packets, time }
@@ -38,7 +37,7 @@ fn total(before: Usage, counters: &SaCounters) -> Usage {
     }
 }
 
-/// What both keys of a tunnel that runs were used for up to this moment.
+/// The current usage of both keys of a running tunnel.
 fn of(running: &Running) -> Option<[(Fingerprint, Usage); 2]> {
     let (installed, before) = (running.installed.as_ref()?, &running.before);
     let outbound = total(before.outbound, &installed.outbound_counters);
@@ -46,8 +45,8 @@ fn of(running: &Running) -> Option<[(Fingerprint, Usage); 2]> {
     Some([(running.outbound_key, outbound), (running.inbound_key, inbound)])
 }
 
-/// Keys of `old` that go on under other SAs in `new` had these until the worker changed over, which was after
-/// their usage was read for the new ones: that is made good here, for whatever is saved from now on.
+/// Keys of `old` that continue under other SAs in `new` were used by the old ones until the worker switched
+/// over, after their usage was read for the new ones. This corrects the usage for all later saves.
 pub(crate) fn carry_over(old: &InstalledTunnels, new: &mut InstalledTunnels) {
     let known: HashMap<Fingerprint, Usage> = old.tunnels.iter().filter_map(of).flatten().collect();
     let sa = |running: &Running| running.installed.as_ref().map(|i| Arc::as_ptr(&i.outbound_counters));
@@ -62,18 +61,18 @@ pub(crate) fn carry_over(old: &InstalledTunnels, new: &mut InstalledTunnels) {
     }
 }
 
-/// Remembers what was saved, so that only what changed is saved again.
+/// Remembers what was saved, so that only changes are saved again.
 #[derive(Debug, Default)]
 pub(crate) struct Usages {
     saved: HashMap<Fingerprint, Usage>,
 }
 
 impl Usages {
-    /// What changed since it was last saved, in the order of the keys.
+    /// Usages that changed since they were last saved, in the order of their keys.
     pub(crate) fn changed(&self, installed: &InstalledTunnels) -> Vec<(Fingerprint, Usage)> {
         let usages = installed.tunnels.iter().filter_map(of).flatten();
         let mut changed: Vec<_> = usages.filter(|(key, usage)| self.saved.get(key) != Some(usage)).collect();
-        // Neighbours in the store go together, so that a page of it is written once.
+        // Neighbours in the store are written together, so that each page is written once.
         changed.sort_unstable_by_key(|(key, _)| *key);
         changed
     }
@@ -88,7 +87,7 @@ impl Usages {
     }
 }
 
-/// `usages` in their order, cut into transactions.
+/// `usages` in order, split into transactions.
 pub(crate) fn transactions(usages: &[(Fingerprint, Usage)]) -> impl Iterator<Item = &[(Fingerprint, Usage)]> {
     usages.chunks(TRANSACTION_USAGES)
 }

@@ -1,31 +1,31 @@
-//! Tells systemd's watchdog that the gateway is alive: the control thread, which tells it, and the worker,
-//! which it asks first.
+//! Tells systemd's watchdog that the gateway is alive: the control thread, which sends the notification, and
+//! the worker, which it queries first.
 //!
-//! A worker that waits for packets is as alive as one that is busy, so that counting turns would not do: it
-//! is sent a command that does nothing, and its answer is what counts. A control thread that hangs asks
-//! nothing and tells nothing.
+//! A worker that waits for packets is as alive as a busy one, so counting its loop iterations would not do.
+//! Instead it is sent a command that does nothing, and its answer counts. A control thread that hangs neither
+//! queries nor notifies.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 use testudo_gateway::{Command, Commander};
 use testudo_ipsec::TunnelIndex;
 
-/// So many times the worker is asked before systemd loses its patience.
+/// How often the worker is queried within systemd's time-out.
 const ASKED_WITHIN_PATIENCE: u32 = 4;
 
 type Answer = Vec<(TunnelIndex, Vec<u8>)>;
 
-/// When to ask, and the answer that is awaited.
+/// When to query, and the pending answer.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// `None` where nobody wants to know.
+    /// `None` if there is no watchdog.
     interval: Option<Duration>,
     next: Instant,
     awaited: Option<Receiver<Answer>>,
 }
 
 impl Watchdog {
-    /// With what systemd says in the environment (sd_watchdog_enabled(3)).
+    /// Configured by the environment that systemd provides (sd_watchdog_enabled(3)).
     pub(crate) fn from_environment() -> Self {
         Self::new(sd_notify::watchdog_enabled())
     }
@@ -35,7 +35,7 @@ impl Watchdog {
         Self { interval, next: Instant::now(), awaited: None }
     }
 
-    /// Asks the worker if it is time. True once for each of its answers: then systemd is to be told.
+    /// Queries the worker if it is time. Returns true once per answer: then systemd is to be notified.
     pub(crate) fn is_alive(&mut self, commander: &Commander, now: Instant) -> bool {
         self.has_answered(now, |reply| commander.send(Command::SaveWindows(Vec::new(), reply)).is_ok())
     }
@@ -49,7 +49,7 @@ impl Watchdog {
         if self.awaited.is_none() && now >= self.next {
             self.next = now + interval;
             let (reply, awaited) = sync_channel(1);
-            // A worker that takes no commands at all is asked again.
+            // A worker that accepts no command is queried again later.
             self.awaited = ask(reply).then_some(awaited);
         }
         matches!(answer, Some(Ok(_)))
@@ -62,7 +62,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What a worker keeps that answers when it is told to.
+    /// The queries to a worker that answers when the test says so.
     #[derive(Default)]
     struct Asked(Vec<SyncSender<Answer>>);
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_throws_the_question_away_or_takes_none_is_asked_again() {
+    fn a_worker_that_drops_or_refuses_the_query_is_queried_again() {
         let mut watchdog = Watchdog::new(Some(4 * SECOND));
         let start = watchdog.next;
         assert!(!watchdog.has_answered(start, |_| true) && !watchdog.has_answered(start, |_| true));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn without_systemd_nobody_is_asked() {
+    fn without_systemd_the_worker_is_not_queried() {
         let (mut watchdog, mut asked) = (Watchdog::new(None), Asked::default());
         assert!(!asked.look(&mut watchdog, Instant::now()) && asked.0.is_empty());
     }

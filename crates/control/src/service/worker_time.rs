@@ -1,17 +1,17 @@
-//! What the kernel's scheduler says of the worker.
+//! The scheduler's statistics about the worker.
 
 use std::fs;
 
-/// Time of the worker's thread since it began, as the scheduler counts it.
+/// Time of the worker's thread since its start, as the scheduler counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerTime {
-    /// On a processor.
+    /// Running on a processor.
     pub ran_ns: u64,
-    /// Ready to run, with every processor that it may use taken by others.
+    /// Ready to run, while every processor that it may use was busy with others.
     pub queued_ns: u64,
 }
 
-/// Reads the times of the thread of this process that has this name; `None` where the kernel does not tell
+/// Reads the times of the thread of this process with this name; `None` if the kernel does not report them
 /// (`CONFIG_SCHED_INFO`).
 #[must_use]
 pub fn worker_time(thread: &str) -> Option<WorkerTime> {
@@ -22,11 +22,11 @@ pub fn worker_time(thread: &str) -> Option<WorkerTime> {
     parse(&fs::read_to_string(folder.join("schedstat")).ok()?)
 }
 
-/// `schedstat` of proc(5): time on a processor, time in a run queue, slices of time.
+/// `schedstat` of proc(5): time on a processor, time in a run queue, number of time slices.
 fn parse(text: &str) -> Option<WorkerTime> {
     let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
     let time = WorkerTime { ran_ns: numbers.next()??, queued_ns: numbers.next()?? };
-    // The reader itself runs: zeros come from a kernel that does not count.
+    // The reader itself has run, so zeros mean that the kernel does not count.
     (time.ran_ns > 0).then_some(time)
 }
 
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_found_by_its_name_and_no_other() {
+    fn an_unknown_thread_has_no_times() {
         assert_eq!(worker_time("nobody"), None);
     }
 }

@@ -8,17 +8,17 @@ use crate::fingerprint::Fingerprint;
 use std::ops::Range;
 use std::path::Path;
 
-/// The durable store: a file with mode 0600, locked while this lives.
+/// The durable store: a file of mode 0600, locked as long as this value lives.
 #[derive(Debug)]
 pub struct Store {
     ledger: Ledger<ExistingFile>,
 }
 
 impl Store {
-    /// Creates an empty store at `path`, whole and durable or not at all, and opens it.
+    /// Creates an empty store at `path`, completely and durably or not at all, and opens it.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] if anything is there; [`StoreError::Io`].
+    /// [`StoreError::Exists`] if the path exists; [`StoreError::Io`].
     pub fn create(path: &Path) -> Result<Self, StoreError> {
         let file = NewFile::at(path)?;
         let created = Ledger::create(&file);

@@ -1,4 +1,4 @@
-//! The store's file: opened safely, locked, created whole or not at all.
+//! The store's file: opened safely, locked, created completely or not at all.
 
 use super::StoreError;
 use super::ledger::Medium;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What a database file starts with.
+/// The first bytes of a database file.
 const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
 
 /// A file that exists.
@@ -30,7 +30,7 @@ impl Medium for ExistingFile {
         let file = File::from(file);
         check(path, &file)?;
         lock(path, &file)?;
-        // The database would take an empty file for a new one.
+        // The database would take an empty file for a new store.
         let mut magic = [0; MAGIC.len()];
         match file.read_exact_at(&mut magic, 0) {
             Ok(()) if magic == MAGIC => backend(path, file),
@@ -47,8 +47,8 @@ impl Medium for ExistingFile {
     }
 }
 
-/// The file must be regular, of our user or root, and writable by nobody else: who can write it can make
-/// numbers come again. Root also takes the service's, which has a user of its own.
+/// The file must be regular, owned by our user or root, and writable by nobody else: whoever can write it can
+/// make sequence numbers repeat. Root also accepts one owned by the service's user.
 fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     let metadata = file.metadata().map_err(|error| io_error(path, error))?;
     let own = rustix::process::geteuid().as_raw();
@@ -66,7 +66,7 @@ fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     Err(StoreError::Unsafe { path: path.to_owned(), reason })
 }
 
-/// The database locks too, but goes on where a file system has no locks.
+/// The database locks as well, but continues on file systems without locks.
 fn lock(path: &Path, file: &File) -> Result<(), StoreError> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => StoreError::InUse(path.to_owned()),
@@ -78,7 +78,7 @@ fn backend(path: &Path, file: File) -> Result<FileBackend, StoreError> {
     FileBackend::new(file).map_err(|error| io_error(path, io::Error::other(error.to_string())))
 }
 
-/// A file that does not yet have its name: it gets it when it is whole and on the disk.
+/// A file under a temporary name, renamed when it is complete and on disk.
 #[derive(Debug)]
 pub(super) struct NewFile {
     path: PathBuf,
@@ -86,7 +86,8 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// A new file that will be called `path`, where nothing may be yet.
+    /// Threads are allowed, processes are not. A thread cannot have a new user namespace (clone(2)), and
+    /// without one other namespaces need CAP_SYS_ADMIN.
     pub(super) fn at(path: &Path) -> Result<Self, StoreError> {
         if path.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(path.to_owned()));
@@ -98,7 +99,7 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), temporary: path.with_file_name(name) })
     }
 
-    /// Gives it its name, if nothing has that name by now.
+    /// Gives it its name, unless something has that name by now.
     pub(super) fn publish(&self) -> Result<(), StoreError> {
         let named = rename_to_free_name(&self.temporary, &self.path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => StoreError::Exists(self.path.clone()),
@@ -109,9 +110,9 @@ impl NewFile {
         sync_folder(&self.path).map_err(|error| io_error(&self.path, error))
     }
 
-    /// Takes it away.
+    /// Removes the temporary file.
     pub(super) fn discard(&self) {
-        // Nothing more can be done about a leftover, and it does no harm.
+        // Nothing more can be done about a leftover, and it is harmless.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -120,7 +121,7 @@ impl Medium for NewFile {
     type Backend = FileBackend;
 
     fn open(&self) -> Result<FileBackend, StoreError> {
-        // Left behind by a process that had our number and died.
+        // A leftover of a process that had our process id and died.
         self.discard();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.temporary, flags, Mode::RUSR | Mode::WUSR);
@@ -135,7 +136,7 @@ impl Medium for NewFile {
     }
 }
 
-/// What root makes in the service's folder is for the service, which runs as another user.
+/// A file that root creates in the service's folder is for the service, which runs as another user.
 fn give_to_service(path: &Path, file: &File) -> io::Result<()> {
     let folder = fs::metadata(folder_of(path))?;
     if rustix::process::geteuid().is_root() && account::user() == Some(folder.uid()) {
@@ -144,12 +145,12 @@ fn give_to_service(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Renames `from`, unless there is something at `to`.
+/// Renames `from` to `to` unless `to` exists.
 fn rename_to_free_name(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Network file systems do not know the flag. A link fails, too, if there is something.
+        // Network file systems do not support the flag. A link also fails if `to` exists.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(from, to),
         other => other.map_err(io::Error::from),
     }

@@ -1,4 +1,4 @@
-//! The twin in memory.
+//! A store in memory with the same contract as the durable one.
 
 use super::masks::Masks;
 use super::record::Noted;
@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps leases, windows and usages for as long as it lives. It can be told where a key's numbers start, and
-/// to fail as a full disk does.
+/// Keeps leases, windows and usages as long as it lives. It can set a key's first number, and fail like a
+/// full disk.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     masks: Masks,
@@ -33,19 +33,19 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// A store that draws other masks than those with another seed. ([`new`](Self::new) has seed 0.)
+    /// A store whose masks differ from those of other seeds. ([`new`](Self::new) has seed 0.)
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
         Self { masks: Masks::seeded(seed), state: Mutex::default() }
     }
 
-    /// The next lease of this key starts at `next`, and its IVs are its numbers but for what differs from
+    /// Sets the first number of this key's next lease. Its IVs are its numbers, but for what differs from
     /// start to start.
     pub fn start_at(&self, fingerprint: Fingerprint, next: u64) {
         self.state().noted.insert(fingerprint, Noted { next, iv_mask: 0 });
     }
 
-    /// From now on calls fail as they do on a full disk, or do not any more.
+    /// Makes calls fail as on a full disk, or succeed again.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
     }
@@ -70,7 +70,7 @@ impl LeaseStore for MemoryStore {
     fn lease_many(&self, requests: &[(Fingerprint, u64)]) -> Result<Vec<Lease>, StoreError> {
         let mut state = self.state();
         state.check_space()?;
-        // Worked out on the side, so that an error leaves nothing leased.
+        // Collected separately, so that an error leaves nothing leased.
         let mut changed = HashMap::new();
         let mut leases = Vec::with_capacity(requests.len());
         for (fingerprint, block) in requests {

@@ -1,4 +1,4 @@
-//! A disk in memory: it loses power, runs full, and rots, from a seed.
+//! A simulated disk: it loses power, fills up and decays, reproducibly from a seed.
 
 use super::StoreError;
 use super::ledger::Medium;
@@ -7,22 +7,22 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// Bytes that a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// The disk; clones are the same one.
+/// The disk; clones share their content.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk(Arc<Mutex<Content>>);
 
 #[derive(Debug, Default)]
 struct Content {
-    /// What a reader sees.
+    /// Content as a reader sees it.
     seen: Vec<u8>,
-    /// What survives for certain.
+    /// Content that is certain to survive.
     durable: Vec<u8>,
     /// Sectors written since the last sync.
     unsynced: Vec<usize>,
-    /// Writes that still succeed; `None` is no limit.
+    /// Writes that will still succeed; `None` is no limit.
     writes_left: Option<u64>,
     writes: u64,
 }
@@ -33,7 +33,7 @@ impl Disk {
         self.0.lock().unwrap().seen.clone()
     }
 
-    /// Somebody writes this over it.
+    /// Overwrites the content from outside.
     pub(super) fn restore(&self, bytes: Vec<u8>) {
         self.0.lock().unwrap().seen = bytes;
     }
@@ -43,7 +43,7 @@ impl Disk {
         Self(Arc::new(Mutex::new(Content { seen: bytes.clone(), durable: bytes, ..Content::default() })))
     }
 
-    /// After this many more writes it is full; `None` frees it.
+    /// Makes it full after this many more writes; `None` removes the limit.
     pub(super) fn full_after(&self, writes: Option<u64>) {
         self.0.lock().unwrap().writes_left = writes;
     }
@@ -53,11 +53,11 @@ impl Disk {
         self.0.lock().unwrap().writes
     }
 
-    /// The disk as it may be after the power fails now: of what was not synced, each sector is there or not.
+    /// The disk as it may be after a power failure now: each unsynced sector was written or was not.
     pub(super) fn after_power_cut(&self, random: &mut Rng) -> Self {
         let content = self.0.lock().unwrap();
         let mut bytes = content.durable.clone();
-        // The length is metadata of its own: it, too, is the old or the new one.
+        // The length is separate metadata: it, too, is the old or the new one.
         if random.u64(..2) == 0 && content.seen.len() > bytes.len() {
             bytes.resize(content.seen.len(), 0);
         }
