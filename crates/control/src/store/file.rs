@@ -86,8 +86,7 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// Threads are allowed, processes are not. A thread cannot have a new user namespace (clone(2)), and
-    /// without one other namespaces need CAP_SYS_ADMIN.
+    /// A new file that will be called `path`, where nothing may exist yet.
     pub(super) fn at(path: &Path) -> Result<Self, StoreError> {
         if path.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(path.to_owned()));
