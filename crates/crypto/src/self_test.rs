@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Does the portable engine's work, then spoils it in one way.
+    /// Does the portable engine's work and then spoils it in one way.
     struct Spoiled(PortableEngine, fn(&mut Job));
 
     impl Engine for Spoiled {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Set in a time namespace whose machine has slept for so long: its clock since boot is ahead of its
+    /// Set in a time namespace whose machine was suspended for this long: its boot-time clock is ahead of its
     /// monotonic one.
     const SLEPT: &str = "TESTUDO_TEST_HAS_SLEPT";
     const ASLEEP: Duration = Duration::from_secs(100_000);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mixture_comes_back_as_it_came() {
+    fn every_mixture_is_restored_to_its_order() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut arranger = Arranger::default();
         for count in 0..300 {

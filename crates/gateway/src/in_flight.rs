@@ -143,7 +143,7 @@ mod tests {
         Moment(Duration::from_millis(ms))
     }
 
-    /// Advances in steps of a millisecond until `engine` is overdue, and says when that was.
+    /// Advances in steps of a millisecond until `engine` is overdue, and returns when that was.
     fn overdue_at(in_flight: &mut InFlight, engine: usize, from: u64) -> Option<u64> {
         (from..from + 10_000).find(|&ms| in_flight.advance(at(ms)) && in_flight.is_overdue(engine))
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_in_time_is_never_overdue() {
+    fn jobs_that_come_back_in_time_are_never_overdue() {
         let mut in_flight = InFlight::default();
         let mut periods = 0;
         for ms in 0..20_000 {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_does_not_count() {
+    fn time_without_polls_does_not_count() {
         let mut in_flight = InFlight::default();
         in_flight.take(0, (Seal, 1));
         for call in 1..=17 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_comes_back_once_from_the_engine_that_has_it_and_by_its_name() {
+    fn a_job_comes_back_once_with_its_id_from_the_engine_that_holds_it() {
         let mut in_flight = InFlight::default();
         in_flight.take(0, (Seal, 1));
         assert!(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_of_one_engine_and_is_owed_until_it_comes() {
+    fn jobs_given_up_are_of_one_engine_and_count_until_they_come_back() {
         let mut in_flight = InFlight::default();
         (0..10).for_each(|n| in_flight.take(0, (Seal, n)));
         (10..13).for_each(|n| in_flight.take(1, (Open, n)));

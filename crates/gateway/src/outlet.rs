@@ -163,7 +163,7 @@ mod tests {
     use testudo_ipsec::Protected;
     use testudo_packet::PortCounters;
 
-    /// A port that takes packets or does not, as it is told.
+    /// A port that accepts packets only while it is told to.
     struct Door(Arc<AtomicBool>);
 
     impl Port for Door {

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use testudo_crypto::{Capability, EngineError, PortableEngine};
 
-    /// The portable engine, slowed down: it does everything several times, or never ends it.
+    /// The portable engine, slowed down: it does everything several times, or never finishes.
     struct Slow {
         inner: PortableEngine,
         times: usize,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_much_faster_comes_first() {
+    fn a_much_faster_engine_comes_first() {
         assert_eq!(order(&[40, 1, 8]), [1, 8, 40]);
         assert_eq!(order(&[1, 8, 40]), [1, 8, 40]);
     }

@@ -79,14 +79,14 @@ mod tests {
         assert_eq!(demand.next_block(at(1)), 16 * LEAST_BLOCK);
         assert_eq!(demand.next_block(at(2)), MOST_BLOCK);
         assert_eq!(demand.next_block(at(3)), MOST_BLOCK);
-        // A million numbers a second: half as many at a time at least.
+        // A million numbers a second: blocks of at least half a million.
         assert_eq!(demand.next_block(at(4003)), MOST_BLOCK / 2);
         assert_eq!(demand.next_block(at(4_000_000)), MOST_BLOCK / 4);
         assert!((0..20).map(|n| demand.next_block(at(5_000_000 + n * 100_000))).last() == Some(LEAST_BLOCK));
     }
 
-    /// Packets that find no number, per millisecond, of an SA that sends so many per millisecond from the
-    /// start, if a block is granted `latency` milliseconds after the request.
+    /// Packets without a number, per millisecond, of an SA that sends `per_ms` from the start, if a block is
+    /// granted `latency` milliseconds after the request.
     fn starved(per_ms: u64, latency: u64) -> Vec<u64> {
         let (mut demand, lease) = (Demand::default(), Arc::new(Lease::until(1 + FIRST_BLOCK)));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
@@ -99,7 +99,7 @@ mod tests {
                     }
                     when > now
                 });
-                // In runs of 50, as a worker does, and the rest of a lease one by one.
+                // In runs of 50, as a worker does; the rest of a lease one by one.
                 let mut missing = 0;
                 for _ in 0..per_ms.div_ceil(50) {
                     if numbers.reserve_run(50).is_none() {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spent_before_counts() {
+    fn earlier_usage_counts() {
         let hard = Limits { packets: Some(4), bytes: Some(1000), time: Some(Duration::from_secs(10)) };
         let lifetime = Lifetime { hard, ..Lifetime::default() };
         let resumed = |packets, bytes, seconds| {

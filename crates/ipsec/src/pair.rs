@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn several_selectors_are_asked_one_by_one() {
+    fn several_selectors_are_matched_one_by_one() {
         let inbound_selectors = InboundSelectors::new(Arc::from([
             between("10.1.0.0/16", "10.2.0.0/16"),
             between("10.3.0.0/16", "0.0.0.0/0"),

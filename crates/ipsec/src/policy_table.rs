@@ -217,7 +217,7 @@ mod tests {
 
     /// Otherwise a tunnel whose index equals "ask the policy" would pass the inbound check.
     #[test]
-    fn no_answer_stands_for_a_tunnel_whose_number_is_another_answer() {
+    fn no_tunnel_index_encodes_as_another_answer() {
         for number in [0, 1, NO_POLICY - 1] {
             let answer = Answer::protect(TunnelIndex(number)).unwrap();
             assert_eq!(answer.verdict(), Some(Verdict::Policy(Action::Protect(TunnelIndex(number)))));

@@ -277,8 +277,8 @@ mod tests {
         }
     }
 
-    /// Steps relative to the highest number so far: mostly near it, on both sides of both edges, at times far
-    /// ahead.
+    /// Steps relative to the highest number so far: mostly near it, on either side of both edges, at times
+    /// far ahead.
     fn steps(size: i64) -> impl Strategy<Value = Vec<i64>> {
         prop::collection::vec(
             prop_oneof![8 => -80i64..80, 4 => -size - 70..70i64, 2 => size - 70..3 * size, 1 => 0..1i64 << 40],
@@ -312,7 +312,7 @@ mod tests {
         }
 
         #[test]
-        fn a_saved_window_goes_on_where_it_was(
+        fn a_restored_window_continues_where_it_was_saved(
             size in prop_oneof![Just(64u32), Just(256), Just(4096)],
             other in prop_oneof![Just(64u32), Just(256), Just(4096)],
             numbers in prop::collection::vec(1u64..10_000, 1..300),
@@ -406,7 +406,7 @@ mod tests {
             for number in top.saturating_sub(u64::from(size) + 70)..=top {
                 assert!(window.check(number).is_err(), "{number} of {top}");
             }
-            // Out of order, and over all of the ring.
+            // Out of order, and all around the ring.
             for number in (top + 1..top + 3 * u64::from(size)).step_by(3) {
                 assert_eq!(window.commit(number + 1), Ok(()), "{number} of {top}");
                 assert_eq!(window.commit(number), Ok(()), "{number} of {top}");

@@ -451,13 +451,13 @@ mod tests {
     /// examination because it may not be present in a fragment, does not exist for the given Next Layer
     /// Protocol, or prior application of IPsec may have encrypted the value."
     #[test]
-    fn what_a_flow_hides_concerns_every_selector_that_asks_for_it() {
+    fn a_hidden_field_concerns_every_selector_that_matches_on_it() {
         let by_addresses = Selector::between(prefix("fd00::/16"), prefix("fd00::/16"));
         let tcp = Selector { protocol: Some(6), ..by_addresses };
         let web = Selector { remote_ports: PortRange { first: 80, last: 80 }, ..tcp };
         let elsewhere = Selector { remote: prefix("fd01::/16"), ..web };
         let (a, b) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
-        // Flow, and for each selector: whether it concerns it, and whether it matches it.
+        // Flow, and for each selector: whether the flow concerns it, and whether it matches.
         let (yes, may, no) = ((true, true), (true, false), (false, false));
         for (flow, expected) in [
             (Flow::new(a, b, 6, Some((9, 80))), [yes, yes, yes, no]),

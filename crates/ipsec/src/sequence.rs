@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_go_up_to_the_end_of_the_lease_and_ask_on_their_way() {
+    fn runs_reach_the_end_of_the_lease_and_request_more_on_the_way() {
         let lease = Arc::new(Lease::until(11));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
         assert_eq!(numbers.reserve_run(2), Some(1));
@@ -270,7 +270,7 @@ mod tests {
             Some(3),
             "what was granted meanwhile goes on where the lease ended"
         );
-        // 98 are left, half of the 108 that were there is 62.
+        // 98 are left; low water is 57, halfway between 3 and 111, where the grant was noticed and where it ends.
         assert_eq!((numbers.reserve_run(50), lease.take_request()), (Some(13), true));
         assert_eq!((numbers.reserve_run(48), lease.take_request()), (Some(63), false), "once for each block");
         assert_eq!(numbers.reserve_run(1), None);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_lease_does_not_hold_uses_nothing_up() {
+    fn a_run_that_exceeds_the_lease_reserves_nothing() {
         let lease = Arc::new(Lease::until(11));
         let mut numbers = SequenceNumbers::new(1, true, lease);
         assert_eq!((numbers.reserve_run(11), numbers.reserve_run(10)), (None, Some(1)));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_asked_for_with_the_first_packet_and_then_when_half_is_used() {
+    fn a_block_is_requested_with_the_first_packet_and_then_when_half_is_used() {
         let lease = Arc::new(Lease::until(11));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
         assert!(!lease.take_request());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_lease_asks_at_once_and_wakes_who_grants() {
+    fn an_empty_lease_requests_at_once_and_wakes_the_granter() {
         let woken = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let counter = Arc::clone(&woken);
         let waker: Waker = Arc::new(move || {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_the_last_one_ends_in_exhaustion() {
+    fn the_last_lease_ends_in_exhaustion() {
         let lease = Arc::new(Lease::until(3));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
         numbers.reserve().unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sa_that_ends_says_what_it_has_not_used() {
+    fn an_sa_that_ends_reports_its_unused_numbers() {
         let lease = Arc::new(Lease::until(100));
         let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
         numbers.reserve_run(7).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_after_the_last_number() {
+    fn nothing_is_requested_after_the_last_number() {
         let lease = Arc::new(Lease::until(1 << 40));
         let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
         while numbers.reserve().is_ok() {}
@@ -389,7 +389,7 @@ mod loom_tests {
 
     /// Under every interleaving: no number is used before it is durably noted, and none twice.
     #[test]
-    fn no_number_is_used_before_it_is_noted() {
+    fn no_number_is_used_before_it_is_recorded() {
         loom::model(|| {
             let lease = Arc::new(Lease::until(2));
             let durable = loom::sync::Arc::new(Durable::new(2));
@@ -418,7 +418,7 @@ mod loom_tests {
     /// Runs that cross low water and the end of the lease while it grows: each number is used once, and none
     /// before it is recorded.
     #[test]
-    fn runs_use_no_number_before_it_is_noted() {
+    fn runs_use_no_number_before_it_is_recorded() {
         loom::model(|| {
             let lease = Arc::new(Lease::until(3));
             let durable = loom::sync::Arc::new(Durable::new(3));
@@ -444,10 +444,10 @@ mod loom_tests {
         });
     }
 
-    /// The numbers that an SA reports as unused at its end are unused: all below may be on the wire, and none
-    /// above.
+    /// The numbers that an SA reports as unused at its end are exactly the unused ones: all below may be on
+    /// the wire, none above.
     #[test]
-    fn what_is_given_back_was_not_used() {
+    fn numbers_given_back_were_not_used() {
         loom::model(|| {
             let lease = Arc::new(Lease::until(3));
             let worker = {

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_name_finds_nothing() {
+    fn a_stale_handle_finds_nothing() {
         let mut slots = Slots::default();
         let a = slots.insert("a").unwrap();
         let b = slots.insert("b").unwrap();

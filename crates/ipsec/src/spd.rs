@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_between_two_versions_answers_for_nobody() {
+    fn a_policy_between_two_versions_matches_nothing() {
         let any = |address: &str| Prefix::new(address.parse().unwrap(), 0).unwrap();
         let nonsense = Selector { local: any("0.0.0.0"), remote: any("::"), ..Selector::ANY };
         let mut policies = vec![Policy { selector: nonsense, action: Action::Discard }; 2 * SCANNED];
@@ -380,7 +380,7 @@ mod tests {
         }
 
         #[test]
-        fn what_two_addresses_decide_is_the_verdict(
+        fn a_verdict_by_addresses_is_the_verdict_of_the_policies(
             policies in prop_oneof![
                 prop::collection::vec(policy(), 0..SCANNED),
                 one_shape(),

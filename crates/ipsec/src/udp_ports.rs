@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_there_until_its_last_user_has_left() {
+    fn a_port_stays_until_its_last_user_leaves() {
         let mut ports = UdpPorts::default();
         for port in [0, 4500, 4500, u16::MAX] {
             ports.add(port);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_takes_in_what_was_written_around_it() {
+    fn a_packet_grows_over_bytes_written_around_it() {
         let mut buffer = Buffer::copied(b"inner", 8, 8);
         let around = buffer.around::<6, 5>().unwrap();
         (*around.before, *around.behind) = (*b"..head", *b"tail.");

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_keep_their_order_and_each_is_in_one_place() {
+    fn buffers_keep_their_order_and_none_is_duplicated() {
         let mut list: Vec<Buffer> = (0..5).map(numbered).collect();
         let mut batch: Batch = (10..12).map(numbered).collect();
         assert_eq!(last_to_batch(&mut list, 2, &mut batch), 2);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_moved_than_there_are_and_than_fit() {
+    fn no_more_are_moved_than_exist_and_fit() {
         let mut list: Vec<Buffer> = (0..BATCH_SIZE + 9).map(numbered).collect();
         let mut batch: Batch = (0..4).map(numbered).collect();
         assert_eq!(last_to_batch(&mut list, usize::MAX, &mut batch), BATCH_SIZE - 4);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_made_when_they_are_needed_and_no_more_than_there_may_be() {
+    fn buffers_are_made_on_demand_up_to_the_size() {
         let mut pool = Pool::new(2 * PREPARED, 100);
         assert_eq!((pool.free.len(), pool.available()), (PREPARED, 2 * PREPARED));
         let taken: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_as_many_as_there_are_and_as_fit() {
+    fn pop_many_gives_as_many_as_exist_and_fit() {
         let mut pool = Pool::new(BATCH_SIZE + 10, 100);
         let (mut first, mut second) = (Batch::new(), Batch::new());
         pool.pop_many(3, &mut first);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_buffers_are_made_anew_and_no_more_than_these() {
+    fn forgotten_buffers_are_replaced_and_no_others() {
         let mut pool = Pool::new(4, 100);
         let lost = [pool.pop().unwrap(), pool.pop().unwrap(), pool.pop().unwrap()];
         assert_eq!(pool.available(), 1);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_comes_back_as_its_buffers_would_one_by_one() {
+    fn a_batch_is_recycled_like_its_buffers_one_by_one() {
         let mut pool = Pool::new(3, 100);
         let mut batch = Batch::new();
         pool.pop_many(3, &mut batch);

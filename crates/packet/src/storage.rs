@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn what_is_not_used_takes_no_memory() {
+    fn unused_storage_takes_no_memory() {
         const MIB: usize = 1 << 20;
         let before = resident_bytes();
         let mut all: Vec<Storage> = (0..2048).map(|_| Storage::zeroed(1032)).collect();
         let made = resident_bytes();
-        // 129 MiB of storage; other tests of this process allocate far less meanwhile.
+        // 129 MiB of storage; other tests of this process allocate far less at the same time.
         assert!(made < before + 16 * MIB, "{before} to {made} bytes");
         all.iter_mut().for_each(|storage| storage.as_mut_bytes()[..1500].fill(1));
         let used = resident_bytes();

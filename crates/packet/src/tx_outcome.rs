@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_goes_to_the_pool_and_what_stays_keeps_its_order() {
+    fn sent_buffers_return_to_the_pool_and_the_others_keep_their_order() {
         let mut pool = Pool::new(4, 1500);
         let mut batch = Batch::new();
         for length in 1..=4 {

@@ -92,7 +92,7 @@ const fn short_paddings() -> [(u64, u64); 8] {
 mod tests {
     use super::*;
 
-    /// A payload of so many bytes, the default padding (RFC 4303 2.4), its length and the next header.
+    /// A payload of this many bytes, the default padding (RFC 4303 2.4), its length and the next header.
     fn text(payload: usize, padding: u8, next_header: u8) -> Vec<u8> {
         let trailer: Vec<u8> = (1..=padding).chain([padding, next_header]).collect();
         [vec![0xAA; payload], trailer].concat()

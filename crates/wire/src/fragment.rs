@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_of_a_fragment_keeps_its_place() {
+    fn a_fragment_of_a_fragment_keeps_its_offset() {
         let fragments = cut(&packet(&[], 800, 0x2000 | 100), 420);
         let places: Vec<_> =
             fragments.iter().map(|f| IpHeader::parse(f).unwrap().fragment.unwrap()).collect();

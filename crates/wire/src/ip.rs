@@ -508,7 +508,7 @@ mod tests {
             (&[OPTIONS, ATOMIC, ATOMIC], false),
             (&[FIRST], true),
             (&[HOPS, ROUTE, FIRST, OPTIONS], true),
-            // Nested: what one fragment header says, a second does not take back.
+            // Nested: a second fragment header does not undo the first one's effect.
             (&[FIRST, ATOMIC], true),
             (&[FIRST, OPTIONS, FIRST], true),
         ] {
@@ -523,14 +523,14 @@ mod tests {
     /// RFC 4301 4.4.1.1: "The Next Layer Protocol is whatever comes after any IP extension headers that are
     /// present", AH and ESP included.
     #[test]
-    fn a_chain_that_ends_in_what_is_not_known_shows_no_protocol() {
+    fn a_chain_that_ends_in_an_unknown_header_shows_no_protocol() {
         for number in 0..=u8::MAX {
             let next_layer = !matches!(number, 0 | 43 | 44 | 60 | 139 | 140 | 148..=254);
             for chain in [&[][..], &[OPTIONS], &[FIRST], &[ATOMIC, OPTIONS]] {
                 let header = IpHeader::parse(&chained(chain, number));
                 let shown = header.ok().and_then(|header| header.next_layer_protocol());
-                // The bytes after a header that is stepped over read as hop-by-hop options, of which there
-                // are then too many.
+                // The bytes after a skipped header read as hop-by-hop options, of which there are then too
+                // many.
                 assert_eq!(shown, next_layer.then_some(number), "{chain:?}, then {number}");
             }
         }
@@ -545,8 +545,8 @@ mod tests {
         }
     }
 
-    /// RFC 7112 5 wants the whole chain in the first fragment: one that ends inside is refused before any
-    /// policy lookup.
+    /// RFC 7112 5 requires the whole chain in the first fragment: one that ends inside it is refused before
+    /// any policy lookup.
     #[test]
     fn a_first_fragment_that_ends_inside_its_chain_is_refused() {
         let bytes = chained(&[HOPS, FIRST, OPTIONS, OPTIONS], protocol::TCP);

@@ -241,8 +241,8 @@ mod tests {
         fn the_full_parser_agrees_with_every_plain_header(bytes in packet()) {
             let whole = IpHeader::parse(&bytes);
             let Some(plain) = PlainHeader::parse(&bytes) else {
-                // All that it may leave: what is invalid, cut, has options or extensions, or is too short for
-                // ports.
+                // Everything that it may reject: packets that are invalid, truncated, have options or
+                // extensions, or are too short for ports.
                 if let Ok(h) = whole {
                     let fixed = h.version.header_bytes();
                     let is_plain = h.fragment.is_none() && h.header_bytes == fixed && h.total_bytes >= fixed + FIRST_BYTES

@@ -15,8 +15,8 @@ const COOKIE: u64 = 0xC00C_1E00_0000_0000;
 /// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are
 /// replaced.
 ///
-/// Each violation of the contract of [`Engine`]: it took more than it was given, touched what it did not
-/// take, ended a job twice or never, or reports jobs in flight when none is.
+/// Reports each violation of the contract of [`Engine`]: taking more than was submitted, touching a job that
+/// was not taken, ending a job twice or never, or counting jobs in flight when there are none.
 pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, String> {
     if engine.in_flight() != 0 {
         return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));

@@ -7,19 +7,17 @@
 //! report.assert_passed();
 //! ```
 //!
-//! Engines are judged against what they cannot have influenced: official vectors (NIST, the RFCs, Project
+//! Engines are compared with sources independent of them: official vectors (NIST, the RFCs, Project
 //! Wycheproof) and RustCrypto, which shares no code with AWS-LC (the portable engine) or intel-ipsec-mb.
-//! [`differential`] sets two engines against each other.
+//! [`differential`] compares two engines with each other.
 //!
-//! Every job goes through one [driver](drive), which holds the engine to the contract of [`Engine`]: a prefix
-//! is taken, what was not taken stays untouched, every job ends exactly once and carries its cookie,
-//! asynchronous engines finish in bounded time. All chance comes from a seed that failures name.
+//! Every job goes through one [driver](drive), which checks the contract of [`Engine`]: an engine takes a
+//! prefix and leaves the rest untouched, every job ends exactly once and carries its cookie, asynchronous
+//! engines finish in bounded time. All randomness comes from a seed, which failures print.
 //!
-//! A fault that the job did not deserve is a failure here. Engines that are meant to fail have tests of their
-//! own.
+//! A fault for a valid job is a failure here. Engines that fail on purpose have separate tests.
 //!
-//! Stricter than the contract in one point: a text whose ICV was wrong must not be left decrypted in the
-//! buffer.
+//! Stricter than the contract in one point: a text with a wrong ICV must not be left decrypted in the buffer.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +49,7 @@ pub type MakeEngine<'a> = &'a mut dyn FnMut() -> Box<dyn Engine>;
 ///
 /// # Panics
 /// If the engine is unavailable and `without` is not 1.
-pub fn unless_it_is_meant<E: Engine>(opened: Result<E, EngineError>, without: &str) -> Option<E> {
+pub fn unless_waived<E: Engine>(opened: Result<E, EngineError>, without: &str) -> Option<E> {
     let is_meant = std::env::var(without).is_ok_and(|value| value == "1");
     match opened {
         Ok(engine) => Some(engine),

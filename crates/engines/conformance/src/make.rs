@@ -6,7 +6,7 @@ use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial,
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// So many random bytes.
+/// `count` random bytes.
 pub fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);
@@ -158,7 +158,7 @@ impl Sample {
 /// The bytes around texts.
 const GUARD: u8 = 0x5A;
 
-/// The suites that `engine` does.
+/// The suites that `engine` supports.
 pub(crate) fn suites(engine: &dyn Engine) -> Vec<Suite> {
     Suite::ALL.iter().copied().filter(|s| engine.capability(*s).is_some()).collect()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Outcome {
     /// Name of the check.
     pub check: &'static str,
-    /// How many jobs it judged, or what was wrong.
+    /// How many jobs it checked, or what was wrong.
     pub result: Result<u64, String>,
     /// How long it took.
     pub elapsed: Duration,

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_and_both_lengths_of_aad_are_there() {
+    fn every_suite_and_both_lengths_of_aad_are_covered() {
         for suite in Suite::ALL {
             let aads: Vec<_> = VECTORS
                 .iter()

@@ -13,7 +13,7 @@ use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// Two fillings of the library's largest burst.
+/// Twice the library's largest burst.
 const MOST: usize = 256;
 /// Keys of each suite.
 const KEYS: usize = 3;
@@ -48,8 +48,7 @@ fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Rng)
     (0..suites.len() * KEYS).map(|n| pair(suites[n % suites.len()])).collect()
 }
 
-/// A packet to be sealed, of any length that the suite takes, short ones most of the time, with ESN or
-/// without.
+/// A packet to be sealed, of any length that the suite accepts, mostly short ones, with or without ESN.
 fn packet(suite: Suite, cookie: u64, random: &mut Rng) -> Job {
     let longest = [1, 80, 600, 1500][random.usize(..4)];
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
@@ -103,7 +102,7 @@ fn compare(suites: &[Suite], seed: u64) {
                 (pair, packet(pairs[pair].suite, cookie, &mut random))
             })
             .collect();
-        // Every second burst as the gateway arranges it: by suite, longest first.
+        // Every second burst in the gateway's order: by suite, longest first.
         if size % 2 == 0 {
             jobs.sort_by_key(|(pair, job)| (pairs[*pair].suite.name(), std::cmp::Reverse(job.text_bytes)));
         }
@@ -126,7 +125,7 @@ fn compare(suites: &[Suite], seed: u64) {
         let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Open);
         for ((ours, expected), (_, job)) in opened.iter().zip(&expected).zip(&jobs) {
             assert_eq!(ours.status, expected.status, "seed {seed}, burst of {size}, {ours:?}");
-            // What is not authentic is not decrypted, and its ICV is unchanged.
+            // Packets that are not authentic are not decrypted, and keep their ICV.
             let bytes = if ours.status == JobStatus::Done { expected } else { job }.buffer.bytes();
             assert_eq!(ours.buffer.bytes(), bytes, "seed {seed}, burst of {size}");
         }
@@ -135,7 +134,7 @@ fn compare(suites: &[Suite], seed: u64) {
 }
 
 #[test]
-fn bursts_of_every_size_of_one_suite_are_the_portable_engines() {
+fn bursts_of_every_size_of_one_suite_match_the_portable_engine() {
     for (suite, seed) in SUITES.into_iter().zip(1..) {
         println!("{suite}, seed {seed}");
         compare(&[suite], seed);
@@ -143,13 +142,13 @@ fn bursts_of_every_size_of_one_suite_are_the_portable_engines() {
 }
 
 #[test]
-fn bursts_of_every_size_of_all_suites_are_the_portable_engines() {
+fn bursts_of_every_size_of_all_suites_match_the_portable_engine() {
     println!("seed 9");
     compare(&SUITES, 9);
 }
 
 #[test]
-fn bursts_among_packets_of_aeads_are_the_portable_engines() {
+fn bursts_among_packets_of_aeads_match_the_portable_engine() {
     let (mut ours, mut portable) = (open(), PortableEngine::new());
     let mut random = Rng::with_seed(11);
     let pairs = pairs(&mut [&mut ours, &mut portable], Suite::ALL, &mut random);

@@ -1,4 +1,4 @@
-//! Tests the judge: engines that break the contract in one way each do not pass.
+//! Tests the conformance suite itself: engines that break the contract in one way each do not pass.
 
 use testudo_conformance::run_only;
 use testudo_crypto::{
@@ -7,11 +7,11 @@ use testudo_crypto::{
 
 /// What is wrong with an engine.
 #[derive(Debug, Clone, Copy)]
-enum Sin {
+enum Defect {
     BelievesEveryTag,
     LeavesPlaintext,
     SpoilsOneByteOfLongTexts,
-    WritesBehindTheIcv,
+    WritesAfterTheIcv,
     TouchesFaultedBuffers,
     LosesAJob,
     EndsAJobTwice,
@@ -22,18 +22,18 @@ enum Sin {
 }
 
 /// The portable engine with one defect.
-struct Sinner {
+struct Defective {
     inner: PortableEngine,
-    sin: Sin,
+    defect: Defect,
     kept: Vec<Job>,
 }
 
-impl Engine for Sinner {
+impl Engine for Defective {
     fn name(&self) -> &'static str {
         "sinner"
     }
     fn description(&self) -> String {
-        format!("{:?}", self.sin)
+        format!("{:?}", self.defect)
     }
     fn capability(&self, suite: Suite) -> Option<Capability> {
         self.inner.capability(suite)
@@ -42,7 +42,7 @@ impl Engine for Sinner {
         self.inner.install(key, direction)
     }
     fn remove(&mut self, key: KeyId) {
-        if !matches!(self.sin, Sin::ForgetsToForgetKeys) {
+        if !matches!(self.defect, Defect::ForgetsToForgetKeys) {
             self.inner.remove(key);
         }
     }
@@ -52,9 +52,9 @@ impl Engine for Sinner {
         for (job, before) in jobs.iter_mut().zip(before) {
             self.spoil(job, &before);
         }
-        match self.sin {
-            Sin::TakesMoreThanItWasGiven => taken + 1,
-            Sin::TouchesWhatItDidNotTake => taken.saturating_sub(1),
+        match self.defect {
+            Defect::TakesMoreThanItWasGiven => taken + 1,
+            Defect::TouchesWhatItDidNotTake => taken.saturating_sub(1),
             _ => taken,
         }
     }
@@ -67,12 +67,12 @@ impl Engine for Sinner {
     }
 }
 
-impl Sinner {
+impl Defective {
     fn spoil(&mut self, job: &mut Job, before: &[u8]) {
         let behind_text = (job.text_start as usize).saturating_add(job.text_bytes as usize);
-        match (self.sin, job.status) {
-            (Sin::BelievesEveryTag, JobStatus::AuthenticationFailed) => job.status = JobStatus::Done,
-            (Sin::LeavesPlaintext, JobStatus::AuthenticationFailed) => {
+        match (self.defect, job.status) {
+            (Defect::BelievesEveryTag, JobStatus::AuthenticationFailed) => job.status = JobStatus::Done,
+            (Defect::LeavesPlaintext, JobStatus::AuthenticationFailed) => {
                 // The key stream is what sealing zeros would give; here it is enough to undo the flipped bit
                 // and open again.
                 for bit in 0..before.len() * 8 {
@@ -84,47 +84,47 @@ impl Sinner {
                 }
                 job.status = JobStatus::AuthenticationFailed;
             }
-            (Sin::SpoilsOneByteOfLongTexts, JobStatus::Done) if job.text_bytes > 2000 => {
+            (Defect::SpoilsOneByteOfLongTexts, JobStatus::Done) if job.text_bytes > 2000 => {
                 job.buffer.bytes_mut()[behind_text - 1] ^= 1;
             }
-            (Sin::WritesBehindTheIcv, JobStatus::Done) => {
+            (Defect::WritesAfterTheIcv, JobStatus::Done) => {
                 if let Some(byte) = job.buffer.bytes_mut().get_mut(behind_text + 16) {
                     *byte = 0;
                 }
             }
-            (Sin::TouchesFaultedBuffers, JobStatus::Fault) => job.buffer.bytes_mut().fill(0),
-            (Sin::LosesAJob, _) if job.text_bytes == 50 => drop(job.take()),
-            (Sin::EndsAJobTwice, JobStatus::Done) => {
+            (Defect::TouchesFaultedBuffers, JobStatus::Fault) => job.buffer.bytes_mut().fill(0),
+            (Defect::LosesAJob, _) if job.text_bytes == 50 => drop(job.take()),
+            (Defect::EndsAJobTwice, JobStatus::Done) => {
                 let twin = Job { buffer: testudo_packet::Buffer::copied(before, 0, 0), ..*job };
                 self.kept.push(twin);
             }
-            (Sin::ChangesCookies, _) => job.cookie += 1,
+            (Defect::ChangesCookies, _) => job.cookie += 1,
             _ => {}
         }
     }
 }
 
 #[test]
-fn every_sin_is_found_by_the_check_that_is_for_it() {
+fn every_defect_is_found_by_the_check_for_it() {
     let cases = [
-        (Sin::BelievesEveryTag, "every bit of a forged packet"),
-        (Sin::LeavesPlaintext, "every bit of a forged packet"),
-        (Sin::SpoilsOneByteOfLongTexts, "every length"),
-        (Sin::WritesBehindTheIcv, "every alignment"),
-        (Sin::TouchesFaultedBuffers, "undeserved jobs fault"),
-        (Sin::EndsAJobTwice, "official vectors"),
-        (Sin::TouchesWhatItDidNotTake, "official vectors"),
-        (Sin::TakesMoreThanItWasGiven, "official vectors"),
-        (Sin::ForgetsToForgetKeys, "undeserved jobs fault"),
-        (Sin::ChangesCookies, "official vectors"),
-        (Sin::LosesAJob, "every length"),
+        (Defect::BelievesEveryTag, "every bit of a forged packet"),
+        (Defect::LeavesPlaintext, "every bit of a forged packet"),
+        (Defect::SpoilsOneByteOfLongTexts, "every length"),
+        (Defect::WritesAfterTheIcv, "every alignment"),
+        (Defect::TouchesFaultedBuffers, "undeserved jobs fault"),
+        (Defect::EndsAJobTwice, "official vectors"),
+        (Defect::TouchesWhatItDidNotTake, "official vectors"),
+        (Defect::TakesMoreThanItWasGiven, "official vectors"),
+        (Defect::ForgetsToForgetKeys, "undeserved jobs fault"),
+        (Defect::ChangesCookies, "official vectors"),
+        (Defect::LosesAJob, "every length"),
     ];
-    for (sin, check) in cases {
+    for (defect, check) in cases {
         let mut make = || -> Box<dyn Engine> {
-            Box::new(Sinner { inner: PortableEngine::new(), sin, kept: Vec::new() })
+            Box::new(Defective { inner: PortableEngine::new(), defect, kept: Vec::new() })
         };
         let report = run_only(&mut make, &[check]);
         println!("{report}");
-        assert!(!report.passed() && !report.outcomes.is_empty(), "{sin:?} passed \"{check}\"");
+        assert!(!report.passed() && !report.outcomes.is_empty(), "{defect:?} passed \"{check}\"");
     }
 }

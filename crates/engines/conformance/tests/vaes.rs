@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use fastrand::Rng;
-use testudo_conformance::{differential, drive, random_bytes, unless_it_is_meant};
+use testudo_conformance::{differential, drive, random_bytes, unless_waived};
 use testudo_crypto::{
     Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 /// The engine, or `None` where the CPU lacks something.
 fn open() -> Option<Box<dyn Engine>> {
-    unless_it_is_meant(VaesEngine::open(), "TESTUDO_WITHOUT_VAES").map(|engine| Box::new(engine) as _)
+    unless_waived(VaesEngine::open(), "TESTUDO_WITHOUT_VAES").map(|engine| Box::new(engine) as _)
 }
 
 #[test]
@@ -114,8 +114,7 @@ fn copy(job: &Job, key: KeyId) -> Job {
     Job { buffer: Buffer::copied(job.buffer.bytes(), 32, 0), key, ..*job }
 }
 
-/// The packet that `seal` under the other direction's key of the same pair makes, turned into one to be
-/// opened.
+/// The packet that `seal` produces under the key of the other direction of the same pair, as a job to open.
 fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
     let seal = Job { direction: Direction::Seal, ..copy(job, key) };
     let done = drive(engine, vec![seal]).unwrap().remove(0);
@@ -127,7 +126,7 @@ fn sealed(job: &Job, key: KeyId, engine: &mut dyn Engine) -> Job {
 /// from job to job, and in which some packets to be opened are forged: statuses, and every byte of every
 /// buffer.
 #[test]
-fn batches_of_everything_come_out_as_from_the_portable_engine() {
+fn batches_of_everything_match_the_portable_engine() {
     for seed in 1..=60 {
         let Some(mut ours) = open() else { return };
         let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x7E57_0000 + seed));
@@ -165,7 +164,7 @@ fn batches_of_everything_come_out_as_from_the_portable_engine() {
 
 /// With many keys the hash is reduced more often, to touch fewer powers of its key.
 #[test]
-fn where_keys_are_many_every_length_comes_out_as_from_the_portable_engine() {
+fn with_many_keys_every_length_matches_the_portable_engine() {
     let Some(mut ours) = open() else { return };
     let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x7E57_1000));
     let pairs = install(ours.as_mut(), &mut portable, &mut random);

@@ -6,13 +6,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use fastrand::Rng;
-use testudo_conformance::{random_bytes, unless_it_is_meant};
+use testudo_conformance::{random_bytes, unless_waived};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// Several fillings of sixteen lanes, and a remainder.
+/// Several times sixteen lanes, and a remainder.
 const MOST: usize = 70;
 const SUITES: [Suite; 2] = [Suite::Aes128Sha1, Suite::NullSha1];
 
@@ -24,7 +24,7 @@ struct Pair {
 }
 
 fn open() -> Option<VaesEngine> {
-    unless_it_is_meant(VaesEngine::open(), "TESTUDO_WITHOUT_VAES")
+    unless_waived(VaesEngine::open(), "TESTUDO_WITHOUT_VAES")
 }
 
 fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut Rng) -> Pair {
@@ -35,7 +35,7 @@ fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut Rng) -> P
     Pair { suite, seal, open: [install(0, Direction::Open), install(1, Direction::Open)] }
 }
 
-/// A packet to be sealed, of any length that the suite takes, with ESN or without.
+/// A packet to be sealed, of any length that the suite accepts, with or without ESN.
 fn packet(suite: Suite, longest: usize, random: &mut Rng) -> Job {
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
     let before = random.usize(..40);
@@ -58,7 +58,7 @@ fn copy(job: &Job, key: KeyId) -> Job {
     Job { buffer: Buffer::copied(job.buffer.bytes(), 64, 32), key, status: JobStatus::Pending, ..*job }
 }
 
-/// Makes a job one that no engine can do.
+/// Makes a job invalid for every engine.
 fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut Rng) {
     match random.usize(..4) {
         0 => job.text_bytes += 4_096,
@@ -69,7 +69,7 @@ fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut Rng) 
     }
 }
 
-/// The order in which the gateway arranges jobs; every second batch has it.
+/// The gateway's order of jobs, which every second batch has.
 fn longest_first(jobs: &[Job]) -> Vec<usize> {
     let mut order: Vec<_> = (0..jobs.len()).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(jobs[n].text_bytes));
@@ -88,11 +88,11 @@ fn compare(ours: &Job, portable: &Job, before: &[u8], what: &str) -> usize {
     if ours.status == JobStatus::Done { 1 } else { 2 }
 }
 
-/// Batches of every size, of both suites and directions, of few keys and of many, with ESN and without, some
-/// packets forged and some jobs that cannot be done. Statuses and all bytes equal the portable engine's,
-/// which leaves forgeries unchanged.
+/// Batches of every size, of both suites and directions, of few keys and of many, with and without ESN, some
+/// packets forged and some jobs invalid. Statuses and all bytes equal the portable engine's, which leaves
+/// forgeries unchanged.
 #[test]
-fn batches_of_every_size_come_out_as_from_the_portable_engine() {
+fn batches_of_every_size_match_the_portable_engine() {
     for seed in 0..4_u64 {
         let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };
         let mut random = Rng::with_seed(0x5A1_6000 + seed);
@@ -158,8 +158,8 @@ fn batches_of_every_size_come_out_as_from_the_portable_engine() {
     }
 }
 
-/// Forty keys in turn, each laid out in sixteen lanes and then removed: the packets of the next one come out
-/// right, and jobs of the removed one fault.
+/// Forty keys in turn, each laid out in sixteen lanes and then removed: packets of the next key are right,
+/// and jobs of the removed key fault.
 #[test]
 fn keys_that_were_laid_out_do_not_outlive_their_removal() {
     let (Some(mut ours), mut portable) = (open(), PortableEngine::new()) else { return };

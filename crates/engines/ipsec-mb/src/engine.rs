@@ -287,7 +287,7 @@ mod tests {
     use crate::raw::{ImbJob, ImbMgr};
 
     #[test]
-    fn a_library_that_is_not_there_is_an_answer_and_no_failure() {
+    fn a_library_that_is_not_there_is_an_error_and_no_panic() {
         let error = IpsecMbEngine::open_at(Path::new("/nowhere/libIPSec_MB.so.1")).err().unwrap();
         assert!(
             error.to_string().starts_with("engine ipsec-mb is not available: /nowhere/libIPSec_MB.so.1"),
@@ -325,7 +325,7 @@ mod tests {
         (engine, jobs.into())
     }
 
-    /// A library that gives up on its parameters, and says nothing.
+    /// A library that ignores its parameters and reports no error.
     struct Lazy;
 
     impl Pass for Lazy {

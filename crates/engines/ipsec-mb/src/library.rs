@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_another_one_is_refused() {
+    fn an_unrelated_library_is_refused() {
         let text = Library::open(OsStr::new("libc.so.6")).err().unwrap();
         assert_eq!(text, "the library has no symbol imb_get_version");
     }

@@ -284,7 +284,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    /// Prints, line by line, what [`expected`] lists.
+    /// Prints the values of [`expected`], one per line.
     const PROGRAM: &str = r#"
         #include <stdio.h>
         #include <stddef.h>
@@ -306,7 +306,7 @@ mod tests {
             return 0;
         }"#;
 
-    /// Prints what [`expected_of_jobs`] lists; only for a version whose jobs are used.
+    /// Prints the values of [`expected_of_jobs`]; only for a version whose jobs are used.
     const PROGRAM_FOR_JOBS: &str = r#"
         #include <stdio.h>
         #include <stddef.h>
@@ -367,7 +367,7 @@ mod tests {
         list
     }
 
-    /// What the compiler says of the header in `include`, with the flags of the library's own build; `None`
+    /// The compiler's values for the header in `include`, with the flags of the library's own build; `None`
     /// without a compiler.
     fn ask_the_compiler(include: &Path, program: &str) -> Option<Vec<usize>> {
         let number = program.len();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_nobody_checked_are_unknown() {
+    fn versions_whose_header_was_not_read_are_unknown() {
         for version in [0, 0x1_0200, 0x1_0400, 0x2_0100, 0x3_0000, u32::MAX] {
             assert!(layout_of(version).is_none(), "{version:x}");
         }

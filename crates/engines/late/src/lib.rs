@@ -1,5 +1,4 @@
-//! A test engine that answers late, out of order, and fails at will: the in-memory twin of a GPU on a bad
-//! day.
+//! A test engine that answers late, out of order, and fails as configured: an in-memory twin of a faulty GPU.
 //!
 //! It wraps another engine and hands jobs on to it when they are due:
 //!
@@ -9,13 +8,13 @@
 //! ```
 //!
 //! Its behaviour follows from a seed and from the calls made: the same calls give the same answers. Time is
-//! counted in polls. It promises the [`Engine`] contract and nothing more: a full queue refuses the tail of a
-//! burst, answers come in any order, a removed key still serves the jobs that were submitted under it, every
-//! job ends exactly once and [`Engine::in_flight`] is exact.
+//! counted in polls. It keeps the [`Engine`] contract and promises nothing more: a full queue refuses the
+//! tail of a burst, answers come in any order, a removed key still serves the jobs that were submitted under
+//! it, every job ends exactly once and [`Engine::in_flight`] is exact.
 //!
-//! It breaks the contract only where it is told to: it keeps jobs, single ones by chance
+//! It breaks the contract only on request: it keeps jobs, single ones by chance
 //! ([`LateConfig::kept_per_million`]) or all ([`LateEngine::keep_all`]), until it is told to [give them
-//! back](LateEngine::give_back_kept), if ever.
+//! back](LateEngine::give_back_kept).
 
 #![forbid(unsafe_code)]
 

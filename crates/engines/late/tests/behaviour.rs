@@ -1,4 +1,4 @@
-//! The late engine's time, order, faults, bounds and keys. The conformance suite covers correct answers.
+//! The late engine's timing, order, faults, bounds and keys. The conformance suite covers correct results.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -137,7 +137,7 @@ fn a_device_that_dies_faults_what_it_held_and_recovers() {
     assert!(drain(&mut engine).iter().all(|(_, job)| job.status == JobStatus::Done));
 }
 
-/// Polls so many times.
+/// Polls `times` times.
 fn poll(engine: &mut dyn Engine, times: u32) -> Vec<Job> {
     let mut done = Vec::new();
     (0..times).for_each(|_| engine.poll(&mut done, 64));
@@ -145,7 +145,7 @@ fn poll(engine: &mut dyn Engine, times: u32) -> Vec<Job> {
 }
 
 #[test]
-fn a_device_that_hangs_keeps_everything_until_it_goes_on() {
+fn a_device_that_hangs_keeps_everything_until_it_resumes() {
     let mut engine = late(LateConfig::reliable(SEED));
     let key = key(&mut engine);
     assert_eq!(engine.submit(&mut jobs(key, 0..40)), 40);
@@ -160,7 +160,7 @@ fn a_device_that_hangs_keeps_everything_until_it_goes_on() {
 }
 
 #[test]
-fn some_jobs_are_kept_until_they_are_asked_for_and_the_others_come() {
+fn some_jobs_are_kept_until_they_are_recalled_and_the_others_come() {
     for order in [Order::Any, Order::WithinKeys] {
         let config = LateConfig { kept_per_million: 200_000, order, ..LateConfig::reliable(SEED) };
         let mut engine = late(config);

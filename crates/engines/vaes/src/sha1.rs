@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_one_is_sha_1() {
+    fn the_plain_model_is_sha_1() {
         // FIPS 180-4's example "abc".
         let mut block = [0; 64];
         block[..4].copy_from_slice(b"abc\x80");

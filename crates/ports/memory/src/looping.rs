@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn on_demand_a_port_goes_on_where_it_stood() {
+    fn a_port_on_demand_continues_where_it_stopped() {
         let (mut port, demand) = LoopPort::on_demand("load", vec![vec![1], vec![2], vec![3]]);
         let (mut pool, mut batch) = (Pool::new(64, 100), Batch::new());
         assert!(port.exhausted());

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_several_is_kept_and_the_newest_of_those() {
+    fn the_newest_of_one_in_several_are_kept() {
         let (mut port, handle) = SinkPort::new("sink");
         handle.keep(100, 3);
         send(&mut port, 0..1000);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_kept_where_one_in_one_is() {
+    fn one_in_one_keeps_all() {
         let (mut port, handle) = SinkPort::new("sink");
         handle.keep(1, 1000);
         send(&mut port, 0..200);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_unless_asked_for() {
+    fn nothing_is_kept_by_default() {
         let (mut port, handle) = SinkPort::new("sink");
         send(&mut port, 0..200);
         handle.keep(1, 0);

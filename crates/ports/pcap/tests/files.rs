@@ -1,4 +1,4 @@
-//! Packet files, good and hostile: written and read back, and read byte by byte broken.
+//! Packet files, valid and hostile: written and read back, and read with every byte damaged.
 
 #![allow(
     clippy::unwrap_used,
@@ -222,7 +222,7 @@ fn a_cut_file_gives_the_packets_before_the_cut_and_says_where_it_was() {
 
 #[test]
 fn obsolete_packet_blocks_are_read() {
-    // Interface and count of drops, 16 bits each: the count is not part of the interface's number.
+    // Interface and drop count, 16 bits each: the count is not part of the interface's number.
     let obsolete = |interface: u16, frame: &[u8], original: u32| {
         let fields = [0, 0, frame.len() as u32, original].map(u32::to_le_bytes).concat();
         block(2, &[&interface.to_le_bytes()[..], &[7, 1], &fields, frame].concat())
@@ -244,7 +244,7 @@ fn obsolete_packet_blocks_are_read() {
 }
 
 #[test]
-fn blocks_that_are_not_known_and_foreign_link_types_are_named() {
+fn unknown_blocks_and_foreign_link_types_are_named() {
     let notes = |blocks: &[Vec<u8>]| {
         let mut reader = reader(
             [section(), interface(101, 0), interface(147, 0)]
@@ -265,7 +265,7 @@ fn blocks_that_are_not_known_and_foreign_link_types_are_named() {
         [""; 0],
         "names, statistics, journal, secrets and custom blocks are no packets"
     );
-    // Longer than any packet: passed over, not kept.
+    // Longer than any packet: skipped, not kept in memory.
     let long = block(77, &vec![0; 400_000]);
     assert_eq!(
         notes(&[ours.clone(), long, block(78, &[]), ours.clone()]),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn control_messages_of_the_kernel_are_read() {
         let mut control = Control::EMPTY;
         control.push(libc::IPPROTO_IP, libc::IP_TOS, &[0xB9]);
         control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_like_the_one_before_is_addressed_alike_and_any_other_anew() {
+    fn a_packet_like_the_previous_one_is_addressed_alike_and_any_other_is_parsed() {
         for source in ["192.0.2.1", "2001:db8::1"] {
             let first = packet(source, protocol::UDP);
             let known = Datagram::address(&first, endpoints().iter()).unwrap();

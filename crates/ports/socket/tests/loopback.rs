@@ -1,5 +1,5 @@
-//! UDP endpoints over the loopback interface: what one port sends, another receives, whatever way the kernel
-//! takes between them.
+//! UDP endpoints over the loopback interface: what one port sends, another receives, whichever path the
+//! kernel takes between them.
 
 #![allow(
     clippy::unwrap_used,
@@ -63,7 +63,7 @@ fn wait(port: &SocketPort) -> bool {
 /// The most payload of one UDP datagram.
 const MAX_UDP_BYTES: usize = 65_507;
 
-/// Sends the whole batch: a full one may leave a message that could still grow for the next call.
+/// Sends the whole batch: after a full one, a message that could still grow may wait for the next call.
 fn send_all(port: &mut SocketPort, pool: &mut Pool, batch: &mut Batch) -> usize {
     let mut taken = 0;
     while !batch.is_empty() {
@@ -74,7 +74,7 @@ fn send_all(port: &mut SocketPort, pool: &mut Pool, batch: &mut Batch) -> usize 
     taken
 }
 
-/// Sends `packets` and receives as many, in batches.
+/// Sends `packets` and receives the same number, in batches.
 fn exchange(a: &mut SocketPort, b: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut pool = Pool::new(200, PACKET_BYTES);
     let (mut received, mut batch) = (Vec::new(), Batch::new());
@@ -103,7 +103,7 @@ fn exchange(a: &mut SocketPort, b: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<
     received
 }
 
-/// What matters of a received datagram: the fields that a socket can know.
+/// The fields of a received datagram that a socket can know.
 fn essence(bytes: &[u8]) -> (IpAddr, IpAddr, u8, Option<(u16, u16)>, Vec<u8>) {
     let h = IpHeader::parse(bytes).unwrap();
     assert_eq!(h.total_bytes, bytes.len());
@@ -134,14 +134,14 @@ fn a_batch_of_equal_packets_takes_few_calls_each_way() {
         assert_eq!((sent.tx_packets, received.rx_packets), (640, 640));
         assert_eq!(sent.tx_bytes, received.rx_bytes);
         assert!(a.endpoints_without_segmentation().next().is_none());
-        // Ten full batches, each sent on its own: what could grow leaves in a second call.
+        // Ten full batches, each sent separately: the message that could grow leaves in a second call.
         assert!(sent.tx_calls <= 20, "{} calls to send", sent.tx_calls);
         assert!(received.rx_calls <= 60, "{} calls to receive", received.rx_calls);
     }
 }
 
-/// Packets that do not fit one message do not leave a small one behind for each batch: the rest of a full
-/// batch is joined by what follows.
+/// Packets that do not fit one message do not leave a small one at the end of each batch: the rest of a full
+/// batch is joined by the packets that follow.
 #[test]
 fn the_rest_of_a_full_batch_waits_for_more() {
     let mut a = open(V4);
@@ -277,7 +277,7 @@ fn jumbo_datagrams_pass_through_jumbo_buffers() {
     }
 }
 
-/// Sends one batch and returns what was dropped and how many packets went.
+/// Sends one batch and returns its drops and the number of packets sent.
 fn refused(port: &mut SocketPort, packets: &[Vec<u8>]) -> (Vec<(DropReason, u64)>, u64) {
     let mut pool = Pool::new(64, 65_536);
     let mut batch: Batch = packets.iter().map(|p| Buffer::copied(p, 0, 0)).collect();
@@ -286,7 +286,7 @@ fn refused(port: &mut SocketPort, packets: &[Vec<u8>]) -> (Vec<(DropReason, u64)
 }
 
 #[test]
-fn where_segmentation_is_refused_packets_go_one_by_one_and_it_is_said() {
+fn without_segmentation_packets_are_sent_one_by_one_and_this_is_reported() {
     let (mut a, mut b) = (open(V4), open(V4));
     let (from, to) = (address(&a), address(&b));
     let packets: Vec<_> = (0..200).map(|i| datagram(from, to, 0, &payload(i, 1000))).collect();
@@ -338,7 +338,7 @@ fn a_peer_that_is_not_there_is_no_error_of_the_port() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_a_way_to_its_owner() {
+fn a_port_in_use_is_named_with_the_command_to_find_its_owner() {
     let first = open(V4);
     let taken = SocketPort::open(&SocketConfig::new(vec![udp(V4, address(&first).port())])).err().unwrap();
     assert!(matches!(taken, OpenError::PortTaken(a) if a == address(&first)), "{taken}");

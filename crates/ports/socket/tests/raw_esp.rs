@@ -1,4 +1,4 @@
-//! Raw ESP, packets in clear and MTUs: what needs privileges, in private namespaces.
+//! Raw ESP, packets in clear and MTUs: the tests that need privileges, in private namespaces.
 //!
 //! ```text
 //!   namespace left  eth0 10.8.0.1 ═══ veth, MTU 1500 ═══ 10.8.0.2 eth0  namespace right
@@ -180,7 +180,7 @@ fn packets_in_clear_leave_by_the_interface(
     assert!(port.can_bypass());
     let receiver = right.within(|| UdpSocket::bind(SocketAddr::new(destination, 53)).unwrap()).unwrap();
     receiver.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-    // IPv6 wants a checksum from us: the kernel changes nothing in a packet in clear.
+    // IPv6 needs a checksum from us: the kernel changes nothing in a packet in clear.
     let mut packet = datagram(source, destination, protocol::UDP).udp((5353, 53), b"in clear");
     let at = packet.len() - 16;
     let sum = testudo_wire::checksum::Sum::default()

@@ -12,7 +12,7 @@ use testudo_port_socket::{Bypass, Encapsulation, Endpoint, Incoming, MessageSock
 use testudo_wire::ip::OuterHeader;
 use testudo_wire::protocol;
 
-/// Takes so many messages, one a call, and is unusable then.
+/// Takes this many messages, one per call, and is then unusable.
 struct Ending(AtomicUsize);
 
 impl MessageSocket for Ending {
@@ -44,7 +44,7 @@ impl MessageSocket for Ending {
 }
 
 #[test]
-fn what_was_sent_before_a_socket_became_unusable_is_counted() {
+fn packets_sent_before_a_socket_became_unusable_are_counted() {
     let local = "192.0.2.1".parse().unwrap();
     let header = OuterHeader {
         source: local,

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wide_vectors_give_the_sum_of_narrow_ones_at_every_length_and_place() {
+    fn wide_vectors_give_the_sum_of_narrow_ones_at_every_length_and_offset() {
         let bytes: Vec<u8> = (0..2200u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8).collect();
         for start in 0..33 {
             for length in 0..2100 {

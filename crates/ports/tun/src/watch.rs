@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_the_interface_itself_are_told_each_once() {
+    fn changes_of_the_interface_itself_are_reported_once_each() {
         let mut is_up = Some(true);
         let up = message(RTM_NEWLINK, 7, IFF_UP | 0x40);
         let down = message(RTM_NEWLINK, 7, 0x40);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_lies_about_its_length_says_nothing() {
+    fn truncated_messages_and_wrong_lengths_report_nothing() {
         let down = message(RTM_NEWLINK, 7, 0);
         for length in 0..down.len() {
             assert_eq!(note(&mut Some(true), &down[..length], 7), [], "{length} bytes");

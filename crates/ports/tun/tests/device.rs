@@ -1,5 +1,5 @@
-//! The port on real TUN devices, in private namespaces: two interfaces joined by a loop that hands packets
-//! from one to the other, and the kernel's TCP and UDP on both sides as judges.
+//! The port on real TUN devices, in private namespaces: two interfaces joined by a loop that passes packets
+//! between them, with the kernel's TCP and UDP on both sides as the judges.
 //!
 //! ```text
 //!   namespace left            this process             namespace right
@@ -139,7 +139,8 @@ fn join(left: &Site, right: &Site, done: &AtomicBool) {
     assert_eq!(pool.drops().total(), 0, "{:?}", pool.drops());
 }
 
-/// Runs `left_work` and `right_work` in their namespaces while packets flow; returns what moved by port.
+/// Runs `left_work` and `right_work` in their namespaces while packets flow; returns the counts moved per
+/// port.
 fn with_traffic(
     left: &Site,
     right: &Site,
@@ -166,7 +167,7 @@ fn with_traffic(
     })
 }
 
-/// A block of odd length, so that no packet of the stream begins as another does.
+/// A block of odd length, so that no two packets of the stream begin alike.
 fn block() -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     let mut next = || {

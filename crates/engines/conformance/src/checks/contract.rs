@@ -32,7 +32,7 @@ pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
     Ok(jobs)
 }
 
-/// Jobs that cannot be done end as faults, their buffers untouched, while those between them are done.
+/// Jobs that cannot be done end as faults with their buffers untouched, while the jobs between them are done.
 pub(super) fn faults(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut random = Rng::with_seed(SEED);
@@ -75,7 +75,7 @@ fn undeserved(
         ("the largest length", &|job| job.text_bytes = u32::MAX),
         ("start and length that overflow", &|job| (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX)),
         ("no buffer", &|job| job.buffer = testudo_packet::Buffer::default()),
-        // From here on, only what can be wrong with suites that are no AEAD.
+        // From here on, defects that only suites that are no AEAD can have.
         ("no room for the ESP header", &|job| job.text_start = no_header),
         ("a text that ends within a block", &|job| job.text_bytes -= 1),
     ];

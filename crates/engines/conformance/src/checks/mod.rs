@@ -8,10 +8,10 @@ mod shapes;
 
 use crate::MakeEngine;
 
-/// A check: the number of jobs that it judged, or what was wrong.
+/// A check: returns the number of jobs that it checked, or what was wrong.
 type Check = fn(MakeEngine<'_>) -> Result<u64, String>;
 
-/// All checks, cheap and telling ones first.
+/// All checks, cheap and informative ones first.
 pub(crate) const ALL: &[(&str, Check)] = &[
     ("self-test", known_answers::self_test),
     ("official vectors", known_answers::official),

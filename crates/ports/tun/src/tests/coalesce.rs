@@ -5,7 +5,7 @@ use fastrand::Rng;
 use std::collections::HashMap;
 use testudo_packet::BATCH_SIZE;
 
-/// What would be written for a group: a header and a frame.
+/// The header and frame that would be written for a group.
 fn joined(group: &Group, packets: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
     let member = |index: &u8| &packets[usize::from(*index)];
     let (first, last) = (member(&group.members[0]), member(group.members.last().unwrap()));
@@ -134,8 +134,8 @@ fn mixed_batch(random: &mut Rng) -> Vec<Vec<u8>> {
     batch
 }
 
-/// The packet without the identification that DF makes meaningless (RFC 6864 4.1): joining counts it up from
-/// the first packet's.
+/// The packet without the identification, which DF makes meaningless (RFC 6864 4.1): joining numbers packets
+/// upwards from the first one's.
 fn without_idle_id(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let is_intact = packet[0] == 0x45 && testudo_wire::checksum::of(&packet[..20]).is_intact();
@@ -168,7 +168,7 @@ fn interleaved_flows_are_joined_each() {
     assert_eq!(join_all(&batch, false).len(), 6);
 }
 
-/// How many frames two packets of one flow make after `change` to the second.
+/// The number of frames that two packets of one flow make after `change` to the second.
 fn frames_after(change: impl Fn(&mut Vec<u8>)) -> usize {
     let mut random = Rng::with_seed(8);
     let shape = Shape { dont_fragment: false, ..tcp(&mut random, 2) };
@@ -281,7 +281,7 @@ fn a_frame_stays_below_64_kib() {
 }
 
 #[test]
-fn no_bytes_make_it_panic() {
+fn no_bytes_make_joining_panic() {
     for seed in 0..2000 {
         println!("seed {seed}");
         let mut random = Rng::with_seed(seed);

@@ -6,7 +6,7 @@ use testudo_wire::checksum::{self, Sum};
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
 
-/// That many bytes from a generator.
+/// `count` bytes from a generator.
 pub(crate) fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);

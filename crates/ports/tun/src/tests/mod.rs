@@ -1,4 +1,4 @@
-//! Cutting and joining against each other, against slow models, and against a foreign implementation
+//! Splitting and joining, checked against each other, against slow models, and against another implementation
 //! (tun-rs).
 //!
 //! All data comes from seeds, which a failing test prints.

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use testudo_packet::{Batch, Buffer, Pool, Port};
 
-/// Gives these frames and takes so many, and is gone then.
+/// Delivers these frames, accepts this many, and is then gone.
 struct Ending {
     frames: Mutex<VecDeque<Vec<u8>>>,
     takes: Mutex<usize>,
@@ -43,7 +43,7 @@ impl FrameDevice for Ending {
 }
 
 #[test]
-fn what_a_device_did_before_it_was_gone_is_counted() {
+fn packets_moved_before_a_device_was_gone_are_counted() {
     let mut random = fastrand::Rng::with_seed(3);
     let shape = Shape { gso_size: 1000, payload_bytes: 5000, ..Shape::random(&mut random) };
     let (vnet, frame) = shape.frame(&mut random);
@@ -55,7 +55,7 @@ fn what_a_device_did_before_it_was_gone_is_counted() {
     assert!(batch.iter().map(|b| b.bytes()).eq(packets.iter().map(Vec::as_slice)), "what came is there");
     assert_eq!((port.counters().rx_packets, port.counters().rx_calls), (5, 1));
 
-    // The first goes; the device is gone when the second should.
+    // The first is sent; the device is gone at the second.
     let mut out: Batch = [[0x40; 40], [0x41; 40]].iter().map(|p| Buffer::copied(p, 0, 0)).collect();
     port.tx(&mut pool, &mut out).unwrap_err();
     assert_eq!((out.len(), port.counters().tx_packets, port.counters().tx_bytes), (1, 1, 40));

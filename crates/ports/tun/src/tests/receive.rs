@@ -43,7 +43,7 @@ fn receive(receiver: &mut Receiver, kernel: &mut Kernel, pool: &mut Pool, batch:
 }
 
 #[test]
-fn whatever_comes_is_cut_rightly_whatever_was_expected() {
+fn frames_are_split_correctly_whatever_was_predicted() {
     for seed in 0..300 {
         println!("seed {seed}");
         let mut random = Rng::with_seed(seed);
@@ -69,7 +69,7 @@ fn whatever_comes_is_cut_rightly_whatever_was_expected() {
             assert!(done.packets > 0, "stuck after {} of {} packets", received.len(), expected.len());
             assert_eq!(done.packets as usize, batch.len());
             totals.bytes += done.bytes;
-            // Not every packet is taken out each time: the next batch has less room.
+            // Some packets stay in the batch each time: the next batch has less room.
             let taken = batch.len() - random.usize(..batch.len());
             for buffer in batch.drain(..taken) {
                 received.push(buffer.bytes().to_vec());
@@ -160,7 +160,7 @@ fn an_error_of_the_device_loses_no_buffer() {
 }
 
 #[test]
-fn what_was_read_before_the_device_was_lost_is_counted() {
+fn packets_read_before_the_device_was_lost_are_counted() {
     let mut random = Rng::with_seed(9);
     let shape = Shape { payload_bytes: 10, ..Shape::random(&mut random) };
     let (wire, packets) = frame(&mut random, &shape, true);

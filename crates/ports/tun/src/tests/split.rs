@@ -4,7 +4,7 @@ use crate::vnet::{Gso, VnetHeader};
 use fastrand::Rng;
 use testudo_packet::DropReason;
 
-/// Cuts with the code under test.
+/// Splits with the code under test.
 fn cut(vnet: &VnetHeader, frame: &[u8]) -> Vec<Vec<u8>> {
     let parsed = SuperFrame::parse(vnet, frame, frame.len()).unwrap();
     let header_bytes = parsed.header_bytes();
@@ -90,7 +90,7 @@ fn contradictions_are_dropped_with_a_reason() {
 }
 
 #[test]
-fn no_bytes_make_it_panic() {
+fn no_bytes_make_splitting_panic() {
     for seed in 0..3000 {
         println!("seed {seed}");
         let mut random = Rng::with_seed(seed);

@@ -33,7 +33,7 @@ fn gso_type(slices: &[IoSlice<'_>]) -> u8 {
 }
 
 #[test]
-fn what_cannot_be_taken_now_stays_in_the_batch() {
+fn packets_that_cannot_be_written_now_stay_in_the_batch() {
     let (first, second) = (batch(1, 20), batch(2, 20));
     let mut out = buffers(&[&first[..], &second[..]].concat());
     let (mut pool, mut writes) = (Pool::new(64, 2048), 0);
@@ -88,7 +88,7 @@ fn a_lost_device_is_an_error_and_keeps_the_packets() {
 }
 
 #[test]
-fn what_was_sent_before_the_device_was_lost_is_counted() {
+fn packets_sent_before_the_device_was_lost_are_counted() {
     let mut out = buffers(&[batch(1, 20), batch(2, 20)].concat());
     let mut writes = 0;
     let (sent, outcome) = transmit(&mut Pool::new(64, 2048), &mut out, false, |_| {
