@@ -1,5 +1,5 @@
-//! Writes the seed corpora: `cargo run --package testudo-fuzz --example seeds`. What fuzzing found stays
-//! beside them, under names of its own.
+//! Writes the seed corpora: `cargo run --package testudo-fuzz --example seeds`. Fuzzing's own findings stay
+//! in the same folders under other names.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -19,7 +19,7 @@ fn write(target: &str, name: &str, bytes: &[u8]) {
     std::fs::write(folder.join(name), bytes).expect("a file");
 }
 
-/// A run of bytes with its length before it.
+/// A run of bytes, preceded by its length.
 fn run(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
@@ -81,7 +81,7 @@ fn data_path() {
         ];
         write("outbound", name, &steps.concat());
     }
-    // To the model of RFC 4301 any bytes are policies and datagrams.
+    // For the model of RFC 4301, any bytes are policies and datagrams.
     for seed in 1..=4 {
         write("inbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed), 700));
         write("outbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed << 32), 700));
@@ -94,8 +94,8 @@ fn data_path() {
 }
 
 fn engines() {
-    // A job of each of the twelve keys, a burst, a forged one and an impossible one, another key, a burst
-    // with what is left.
+    // A job for each of the twelve keys, a burst, a forged one and an impossible one, another key, a burst
+    // with the remaining bytes.
     for (name, choice, shape) in [("short", 0x10u8, 0x30u8), ("long", 0x7F, 0x31), ("late", 0xC1, 0x25)] {
         let job = |kind: u8, key: u8| vec![kind, key, shape, key * 7, 0, 90 + key];
         let mut steps = vec![choice, 0, 7];
@@ -226,7 +226,8 @@ fn message(length: u16, size: u16) -> Vec<u8> {
     [&[100][..], &length.to_be_bytes(), &[2 | 4], &size.to_be_bytes()].concat()
 }
 
-/// A frame for `tun_receive`: `length` bytes of payload, to be cut in `size`, by the kind of packet.
+/// A frame for `tun_receive`: `length` bytes of payload, to be split in parts of `size`, by the kind of
+/// packet.
 fn frame(kind: u8, length: u16, size: u16) -> Vec<u8> {
     [&[kind][..], &length.to_be_bytes(), &size.to_be_bytes()].concat()
 }

@@ -1,4 +1,4 @@
-//! What the control socket is asked.
+//! Requests to the control socket.
 
 use crate::input::Input;
 use crate::memory_file::MemoryFile;
@@ -15,7 +15,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report::Facts;
 
-/// The longest request, as the manual has it.
+/// The longest request, according to the manual.
 const MAX_REQUEST_BYTES: usize = 4096;
 
 const CONFIGURATION: &str = r#"
@@ -48,7 +48,7 @@ inbound = { spi = 0x1002, key_env = "IN" }
 "#;
 
 thread_local! {
-    /// A gateway that runs with one tunnel.
+    /// A running gateway with one tunnel.
     static SHARED: Shared = shared();
 }
 
@@ -84,7 +84,7 @@ impl Read for Client<'_> {
     }
 }
 
-/// Any bytes get one line of JSON: the answer if they are a request, else an error.
+/// Any bytes get one line of JSON: the answer if they are a request, otherwise an error.
 pub fn control_request(data: &[u8]) {
     let mut input = Input::new(data);
     let piece = 1 + usize::from(input.byte());
@@ -101,7 +101,7 @@ pub fn control_request(data: &[u8]) {
     assert!(said.is_none_or(|said| !said.is_empty() && said.len() < 300), "{said:?}");
 }
 
-/// Whether a request has all that its answer needs.
+/// Whether a request has everything that its answer needs.
 fn is_good(sent: &[u8]) -> bool {
     let line = sent.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default();
     let Ok(request) = serde_json::from_slice::<Value>(line) else { return false };

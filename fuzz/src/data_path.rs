@@ -1,4 +1,4 @@
-//! The data path as a whole: gateways that are given any bytes.
+//! The data path as a whole: gateways that receive arbitrary bytes.
 
 use crate::input::Input;
 use crate::support::datagrams::{datagram, mend};
@@ -13,7 +13,7 @@ use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
 
-/// The tunnel that the first byte asks for.
+/// The tunnel selected by the first byte.
 fn spec(input: &mut Input<'_>) -> TunnelSpec {
     let choice = usize::from(input.byte());
     let suite = Suite::ALL[choice % Suite::ALL.len()];
@@ -43,7 +43,7 @@ fn template(choice: u8) -> Vec<u8> {
     }
 }
 
-/// Changes bytes of a packet: pairs of place and value.
+/// Changes bytes of a packet: pairs of index and value.
 fn overwrite(bytes: &mut [u8], changes: &[u8]) {
     for change in changes.chunks_exact(3) {
         let place = usize::from(change[0]) << 8 | usize::from(change[1]);
@@ -53,8 +53,8 @@ fn overwrite(bytes: &mut [u8], changes: &[u8]) {
     }
 }
 
-/// Inbound processing as a whole. The input says how each datagram is made: raw, in the right outer headers,
-/// or validly sealed with anything inside, so that the code behind the ICV is reached.
+/// Inbound processing as a whole. The input selects how each datagram is made: raw, with valid outer headers,
+/// or validly sealed with arbitrary content, so that the code after the ICV check is reached.
 pub fn inbound(data: &[u8]) {
     inbound_as_the_model_says(data);
     let mut input = Input::new(data);
@@ -103,11 +103,11 @@ pub fn inbound(data: &[u8]) {
     b.assert_settled();
 }
 
-/// Datagrams for each set of policies, so that one input does not take long.
+/// Datagrams per set of policies, limited so that one input does not take long.
 const MODEL_DATAGRAMS: usize = 4;
 
-/// Any policies and any datagrams: what passes is what the model of RFC 4301 lets pass. The rest of the input
-/// is packets of any bytes.
+/// Any policies and any datagrams: exactly what the model of RFC 4301 lets pass passes. The rest of the input
+/// is packets of arbitrary bytes.
 fn inbound_as_the_model_says(data: &[u8]) {
     let mut input = Input::new(data);
     let mut site = policy_oracle::inbound(&mut || input.byte(), MODEL_DATAGRAMS, &mut Met::default());
@@ -123,7 +123,7 @@ fn inbound_as_the_model_says(data: &[u8]) {
     site.assert_settled();
 }
 
-/// Likewise for what leaves.
+/// Likewise for packets that leave.
 fn outbound_as_the_model_says(data: &[u8]) {
     let mut input = Input::new(data);
     let mut site = policy_oracle::outbound(&mut || input.byte(), MODEL_DATAGRAMS, &mut Met::default());
@@ -137,8 +137,7 @@ fn outbound_as_the_model_says(data: &[u8]) {
     site.assert_settled();
 }
 
-/// A packet of a datagram as hostile hosts make them, with some bytes changed and an IPv4 checksum that is
-/// right.
+/// A packet of a hostile datagram, with some bytes changed and a valid IPv4 checksum.
 fn damaged_datagram(input: &mut Input<'_>, leaves: bool) -> Vec<u8> {
     let datagram = datagram(&mut || input.byte(), leaves);
     let at = usize::from(input.byte()) % datagram.packets.len();
@@ -151,7 +150,7 @@ fn damaged_datagram(input: &mut Input<'_>, leaves: bool) -> Vec<u8> {
     packet
 }
 
-/// Plaintext for a datagram whose ICV will be right.
+/// Plaintext of a datagram whose ICV will be valid.
 fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
     match kind {
         // Any text of a legal length.
@@ -164,7 +163,7 @@ fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
             let next_header = input.byte();
             Handmade::with_payload(input.run().to_vec(), next_header).padded_for(suite).text()
         }
-        // A good packet, damaged before it was sealed.
+        // A valid packet, damaged before sealing.
         _ => {
             let choice = input.byte();
             let tfc_bytes = usize::from(input.byte());
@@ -175,7 +174,7 @@ fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Outbound processing as a whole: what leaves one gateway sealed, the other delivers; the books balance.
+/// Outbound processing as a whole: one gateway seals, the other delivers; the packet counts balance.
 pub fn outbound(data: &[u8]) {
     outbound_as_the_model_says(data);
     let mut input = Input::new(data);
@@ -238,7 +237,7 @@ pub fn outbound(data: &[u8]) {
     b.assert_settled();
 }
 
-/// A window that was restored from any bytes is a window: it takes what is above its top once, and saves what
+/// A window restored from any bytes is a valid window: it accepts numbers above its top once, and saves what
 /// it restored.
 pub fn replay_window_restore(data: &[u8]) {
     let mut input = Input::new(data);
@@ -248,7 +247,7 @@ pub fn replay_window_restore(data: &[u8]) {
     let size = sizes[usize::from(choice >> 1) % 4];
     let mut saved = input.run().to_vec();
     if choice & 0x80 != 0 {
-        // Of the right length, so that the words themselves are met.
+        // Of the valid length, so that the words themselves are read.
         let whole = ReplayWindow::new(sizes[usize::from(choice >> 4) % 4], esn).save();
         saved.resize(whole.len(), 0);
         saved[8..16].copy_from_slice(&whole[8..16]);

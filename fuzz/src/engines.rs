@@ -1,4 +1,4 @@
-//! Engines that are given any jobs, of keys in any order.
+//! Engines that receive arbitrary jobs, with keys in any order.
 
 use crate::input::Input;
 use crate::support::random_bytes;
@@ -11,26 +11,26 @@ use testudo_engine_late::{LateConfig, LateEngine, Order};
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 
-/// Jobs of one run, and the bytes of all their packets: a run stays short.
+/// Jobs of one run, and the bytes of all their packets, limited to keep a run short.
 const MAX_JOBS: usize = 160;
 const MAX_BYTES: usize = 1 << 20;
 /// Room around every packet, which no engine may touch.
 const HEADROOM: usize = 64;
 const TAILROOM: usize = 64;
-/// What stands where nothing was written.
+/// The value of bytes that nothing has written.
 const GUARD: u8 = 0x5A;
-/// Calls of `submit` and `poll` after which every engine here has taken and given back all jobs of a run.
+/// Calls of `submit` and `poll` within which every engine here takes and gives back all jobs of a run.
 const PATIENCE: usize = 4096;
 
-/// A key that was installed at some time.
+/// A key that was installed at some point.
 struct Key {
     material: KeyMaterial,
     direction: Direction,
 }
 
-/// A job before an engine's name for its key is known.
+/// A job before an engine's id for its key is known.
 struct Draft {
-    /// Which key; `None` for one that was never given out.
+    /// Index of the key; `None` for one that was never given out.
     key: Option<usize>,
     bytes: Vec<u8>,
     text_start: u32,
@@ -40,8 +40,8 @@ struct Draft {
     direction: Direction,
 }
 
-/// How a job must end: what is in the whole packet then. `None` where the ICV is wrong, which leaves more
-/// than one possibility.
+/// How a job must end, and the content of the whole packet afterwards. `None` if the ICV is wrong, since more
+/// than one content is then allowed.
 #[derive(Clone)]
 struct Verdict {
     status: JobStatus,
@@ -52,14 +52,15 @@ struct Verdict {
 struct Model {
     portable: PortableEngine,
     keys: Vec<Key>,
-    /// The portable engine's names for each key, for sealing and for opening.
+    /// The portable engine's ids of each key, for sealing and for opening.
     ids: Vec<[KeyId; 2]>,
 }
 
-/// An engine under test, and what it owes.
+/// An engine under test, and the jobs that it must give back.
 struct Rig<'e> {
     engine: &'e mut dyn Engine,
-    /// Its name for each key of the model, and whether it still holds it. `None` if it does not do the suite.
+    /// Its id for each key of the model, and whether it still holds the key. `None` if it does not support
+    /// the suite.
     ids: Vec<Option<(KeyId, bool)>>,
     /// Jobs in flight, by cookie: the packet before, where its text is, and how it must end.
     owed: HashMap<u64, (Vec<u8>, std::ops::Range<usize>, Verdict)>,
@@ -69,8 +70,8 @@ struct Rig<'e> {
 }
 
 thread_local! {
-    /// Opened once: opening computes known answers. Every run takes its keys away again. Those that this
-    /// machine cannot run are left away; the conformance suite is what insists on them.
+    /// Opened once, since opening computes known answers; every run removes its keys again. Engines that this
+    /// machine cannot run are left out; the conformance suite insists on them.
     static ENGINES: RefCell<Vec<Box<dyn Engine>>> = RefCell::new(available());
 }
 
@@ -82,7 +83,7 @@ fn available() -> Vec<Box<dyn Engine>> {
 }
 
 /// Keys come and go, and jobs of all of them are submitted in bursts: each ends once, as the portable engine
-/// ends it alone, and nothing but what it is about is touched.
+/// ends it alone, and touches nothing but its own packet.
 pub fn engines(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, seed) = (input.byte(), u64::from(input.word()));
@@ -159,7 +160,7 @@ impl Model {
         self.keys.push(Key { material, direction });
     }
 
-    /// A job as the input wants it: usually one that can be done, then spoilt.
+    /// A job as the input selects it: usually a valid one, then spoilt.
     fn draft(&mut self, kind: u8, input: &mut Input<'_>) -> Draft {
         let (key, shape, offset) = (usize::from(input.byte()), input.byte(), usize::from(input.byte() % 80));
         let index = key % self.keys.len();
@@ -194,7 +195,7 @@ impl Model {
         draft
     }
 
-    /// Makes of a draft's bytes a packet that opens under its key.
+    /// Turns a draft's bytes into a packet that opens under its key.
     fn seal(&mut self, index: usize, draft: &mut Draft) {
         let mut job = draft.job(self.ids[index][0], 0);
         job.direction = Direction::Seal;
@@ -203,7 +204,7 @@ impl Model {
         draft.bytes = job.buffer.bytes().to_vec();
     }
 
-    /// How a job of a key that is held must end.
+    /// How a job of an installed key must end.
     fn verdict(&mut self, index: usize, draft: &Draft, max_text_bytes: usize) -> Verdict {
         let key = &self.keys[index];
         if key.direction != draft.direction || !draft.is_possible(key.material.suite(), max_text_bytes) {
@@ -218,7 +219,7 @@ impl Model {
     }
 }
 
-/// Makes a draft one that cannot be done, or that is forged.
+/// Makes a draft invalid or forged.
 fn spoil(draft: &mut Draft, kind: u8, input: &mut Input<'_>) {
     match kind % 12 {
         0 => draft.key = None,
@@ -268,7 +269,7 @@ impl Draft {
         }
     }
 
-    /// Whether the contract lets an engine do it.
+    /// Whether the contract requires an engine to do it.
     fn is_possible(&self, suite: Suite, max_text_bytes: usize) -> bool {
         let (start, text_bytes) = (self.text_start as usize, self.text_bytes as usize);
         let front = if suite.is_aead() { 0 } else { 8 + suite.iv_bytes() };
@@ -302,7 +303,7 @@ impl<'e> Rig<'e> {
         }
     }
 
-    /// Submits all drafts, however many calls that takes.
+    /// Submits all drafts, in as many calls as needed.
     fn submit(&mut self, model: &mut Model, drafts: &[Draft]) {
         let mut jobs: Vec<Job> = drafts.iter().map(|draft| self.job(model, draft)).collect();
         let mut at = 0;
@@ -332,7 +333,7 @@ impl<'e> Rig<'e> {
         panic!("{} takes no jobs any more", self.engine.name());
     }
 
-    /// The job for this engine, owed from now on.
+    /// The job for this engine, expected back from now on.
     fn job(&mut self, model: &mut Model, draft: &Draft) -> Job {
         let known = draft.key.and_then(|key| Some((key, self.ids[key]?)));
         let (id, verdict) = match known {
@@ -363,7 +364,7 @@ impl<'e> Rig<'e> {
         }
     }
 
-    /// A job has ended: once, in the right way, with nothing else touched.
+    /// Checks a job that has ended: once, in the right way, with nothing else touched.
     fn judge(&mut self, mut job: Job) {
         let name = self.engine.name();
         let (before, text, verdict) = self.owed.remove(&job.cookie).expect("a job that ended once");
@@ -394,7 +395,7 @@ impl<'e> Rig<'e> {
         }
     }
 
-    /// Everything comes back, and the keys go.
+    /// Drains all jobs and removes the keys.
     fn finish(&mut self) {
         for _ in 0..PATIENCE {
             if self.engine.in_flight() == 0 {

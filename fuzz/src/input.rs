@@ -1,6 +1,6 @@
 //! Reading decisions out of a fuzzer's bytes.
 
-/// Bytes that are used up; what is missing reads as zero.
+/// Bytes that are consumed in order; missing ones read as zero.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -29,7 +29,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// A run of bytes that says its own length.
+    /// A run of bytes, preceded by its length.
     pub fn run(&mut self) -> &'a [u8] {
         let length = usize::from(self.word());
         self.take(length)

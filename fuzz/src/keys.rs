@@ -5,7 +5,7 @@ use crate::memory_file::MemoryFile;
 use testudo_control::keys::{self, KeyError, KeySource, MAX_KEY_TEXT_BYTES};
 use testudo_crypto::{KeyMaterial, Suite};
 
-/// What a text must give: the bytes of the key, or the error, as the manual has it.
+/// What a text must give: the key's bytes or the error, according to the manual.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Key(Vec<u8>),
@@ -14,7 +14,7 @@ enum Answer {
     Length { expected: usize, found: usize },
 }
 
-/// The rules of a key's text, followed character by character.
+/// The rules for a key's text, applied character by character.
 fn model(text: &[u8], suite: Suite) -> Answer {
     if text.len() > MAX_KEY_TEXT_BYTES {
         return Answer::TooLong;
@@ -58,8 +58,7 @@ pub fn key_in(text: &[u8], suite: Suite) -> Option<Vec<u8>> {
     }
 }
 
-/// A text is a key or an error, the same wherever it is kept, and a file that others may read is no place for
-/// one.
+/// A text is a key or an error, the same in every source, and a file that others may read is refused.
 pub fn keys(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, mode) = (usize::from(input.byte()), u32::from(input.word()) & 0o777);
@@ -71,7 +70,7 @@ pub fn keys(data: &[u8]) {
         let mode = mode | 0o400;
         let file = MemoryFile::new(text, mode);
         let loaded = keys::load(&KeySource::File(file.path()), suite, &|_| None);
-        // The file is of our own group, which may read what belongs to root.
+        // The file belongs to our own group, which may read what belongs to root.
         let others = if rustix::process::geteuid().is_root() { 0o037 } else { 0o077 };
         match loaded {
             Err(KeyError::Exposed { mode: found }) => {

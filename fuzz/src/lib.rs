@@ -1,13 +1,12 @@
-//! What is fuzzed: one plain function per target, which takes any bytes and panics only where a promise is
-//! broken.
+//! The fuzz targets: one plain function each, which takes any bytes and panics only if a promise is broken.
 //!
 //! ```text
 //!   libFuzzer ──► src/bin/TARGET.rs ──┐
 //!   corpus/TARGET/* ──► cargo test ───┴──► the function
 //! ```
 //!
-//! `run.sh SECONDS` builds the binaries and runs each target. What it finds goes to `corpus/TARGET/` when it
-//! is mended, and is then replayed by plain `cargo test`.
+//! `run.sh SECONDS` builds the binaries and runs each target. Its findings go to `corpus/TARGET/` once they
+//! are fixed, and are then replayed by plain `cargo test`.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -40,7 +39,7 @@ pub struct Target {
     /// The name of its binary and of its corpus.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// How often `cargo test` gives it each file of its corpus with a little damage.
+    /// How often `cargo test` runs each file of the corpus with a little damage.
     pub damaged: usize,
 }
 
@@ -48,7 +47,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
     Target { name, run, damaged: 2000 }
 }
 
-/// A target that takes about a millisecond or more a time.
+/// A target that takes about a millisecond or more per input.
 const fn slow(name: &'static str, run: fn(&[u8])) -> Target {
     Target { name, run, damaged: 100 }
 }

@@ -1,4 +1,4 @@
-//! Files that are on no disk: each caller gets a path, and nothing remains afterwards.
+//! Files that exist only in memory: each caller gets a path, and nothing remains afterwards.
 
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// A file in memory, gone when it is dropped.
+/// A file in memory, removed when it is dropped.
 pub struct MemoryFile(File);
 
 impl MemoryFile {
@@ -20,13 +20,13 @@ impl MemoryFile {
         Self(file)
     }
 
-    /// Where it can be opened.
+    /// The path to open it by.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// What is in it now.
+    /// Its current content.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What the operator writes.
+//! Input from the operator.
 
 use crate::input::Input;
 use crate::keys::key_in;
@@ -9,10 +9,10 @@ use testudo_control::keys::KeySource;
 use testudo_control::{ConfigErrors, Configuration};
 use testudo_crypto::KeyMaterial;
 
-/// Texts that a configuration may name as keys.
+/// Number of texts that a configuration may name as keys.
 const KEYS: usize = 6;
 
-/// Any text is a configuration or a list of errors, each within the text.
+/// Any text gives a configuration or a list of errors, each located within the text.
 pub fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Err(errors) = Configuration::parse(&text, "fuzz.toml") {
@@ -29,7 +29,8 @@ fn check_errors(errors: &ConfigErrors, text: &str) {
     }
 }
 
-/// The keys that a configuration can name: variables `K0` to `K5`, and files that `@0` to `@5` stand for.
+/// The keys that a configuration can name: the variables `K0` to `K5`, and the files that `@0` to `@5` stand
+/// for.
 struct Keys {
     texts: Vec<Vec<u8>>,
     files: Vec<MemoryFile>,
@@ -43,7 +44,7 @@ impl Keys {
         Self { texts, files }
     }
 
-    /// The text with the names of files put in.
+    /// The text with the files' names inserted.
     fn named_in(&self, text: &[u8]) -> Vec<u8> {
         let paths = self.files.iter().map(|file| file.path().to_string_lossy().into_owned());
         let places: BTreeMap<u8, String> = (b'0'..).zip(paths).collect();
@@ -61,7 +62,7 @@ impl Keys {
         named
     }
 
-    /// What a source holds; nothing if it is none of ours.
+    /// The content of a source; `None` if it is not one of ours.
     fn text_of(&self, source: &KeySource) -> Option<&[u8]> {
         let index = match source {
             KeySource::Environment(name) => name.strip_prefix('K')?.parse::<usize>().ok()?,
@@ -76,8 +77,8 @@ impl Keys {
     }
 }
 
-/// A configuration that loads is the one that parses, with the keys that it names, no two the same; one that
-/// does not is a list of errors that shows nothing of a key.
+/// A configuration that loads is the one that parses, with the keys that it names, no two the same; otherwise
+/// it gives a list of errors that shows nothing of a key.
 pub fn config_load(data: &[u8]) {
     let mut input = Input::new(data);
     let known = if input.byte() & 1 == 0 { KnownAnswers::Refuse } else { KnownAnswers::Allow };
@@ -121,7 +122,7 @@ fn all_of(key: &KeyMaterial) -> Vec<u8> {
     [key.key(), key.integrity_key(), key.salt()].concat()
 }
 
-/// No twelve characters of a key in a row, unless the configuration itself has them.
+/// No twelve consecutive characters of a key, unless the configuration itself contains them.
 fn check_hidden(key: &[u8], errors: &ConfigErrors, text: &str) {
     let said = errors.to_string() + &errors.to_json();
     for part in key.windows(12) {

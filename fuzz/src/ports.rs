@@ -1,4 +1,4 @@
-//! What ports read from files and devices.
+//! Input of ports from files and devices.
 
 use crate::input::Input;
 use std::io::Cursor;
@@ -18,7 +18,7 @@ pub fn pcap(data: &[u8]) {
     let mut port = PcapPort::new("fuzz", Some(reader), None);
     let mut pool = Pool::new(BATCH_SIZE, 2048);
     let mut batch = Batch::new();
-    // A record has at least eight bytes, so this is more than there can be.
+    // A record has at least eight bytes, so there cannot be more than this.
     for _ in 0..=data.len() {
         if port.rx(&mut pool, &mut batch).is_err() || port.exhausted() {
             break;
@@ -30,8 +30,7 @@ pub fn pcap(data: &[u8]) {
     assert_eq!(pool.available(), pool.size());
 }
 
-/// A super-frame that is taken is cut into packets that carry all of it; packets that are joined are those
-/// that came.
+/// An accepted super-frame is split into packets that carry all of it; joined packets are those that came.
 pub fn tun_split(data: &[u8]) {
     let mut input = Input::new(data);
     let mut vnet = [0; VNET_HEADER_BYTES];

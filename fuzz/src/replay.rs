@@ -1,11 +1,11 @@
-//! The corpora, replayed without libFuzzer.
+//! Replays the corpora without libFuzzer.
 
 use crate::Target;
 use crate::support::random_bytes;
 use fastrand::Rng;
 use std::path::PathBuf;
 
-/// The files of a target's corpus, in the order of their names.
+/// The files of a target's corpus, sorted by name.
 fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let entries = std::fs::read_dir(corpus.join(target)).expect("every target has a corpus");
@@ -14,7 +14,7 @@ fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read(&path).expect("a readable file"))).collect()
 }
 
-/// Gives a target each file of its corpus, and says which one it was giving when it fails.
+/// Runs a target on each file of its corpus, and names the file if it fails.
 pub fn corpus(Target { name, run, .. }: &Target) {
     let files = files(name);
     assert!(!files.is_empty(), "the corpus of {name} is empty");
@@ -24,7 +24,7 @@ pub fn corpus(Target { name, run, .. }: &Target) {
     }
 }
 
-/// Gives a target its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test
+/// Runs a target on its corpus with a few bytes changed, cut off or repeated: a little fuzzing in every test
 /// run, the same each time.
 pub fn damaged_corpus(Target { name, run, damaged }: &Target) {
     let mut random = Rng::with_seed(1);

@@ -1,4 +1,4 @@
-//! The store's bytes: leased from, closed, killed, damaged, made up.
+//! The store's file: leased from, closed, killed, damaged, made up.
 
 use crate::input::Input;
 use crate::memory_file::MemoryFile;
@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::Once;
 use testudo_control::{Fingerprint, LeaseStore, Store, StoreError};
 
-/// Keys that lease.
+/// Number of keys that lease.
 const KEYS: u8 = 4;
-/// What is done with one store: each step takes a millisecond or more.
+/// Steps with one store: each takes a millisecond or more.
 const MAX_STEPS: usize = 40;
 /// The unit in which a database lays out its file.
 const PAGE_BYTES: usize = 4096;
@@ -29,8 +29,7 @@ fn new_store() -> Vec<u8> {
     std::fs::read(path).expect("a readable store")
 }
 
-/// The library's own panics are an answer, which the store turns into an error: they are not to end the
-/// fuzzer.
+/// Panics of the library are expected, and the store turns them into errors: they must not end the fuzzer.
 fn let_the_database_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -43,16 +42,16 @@ fn let_the_database_panic() {
     });
 }
 
-/// A store, and what it owes.
+/// A store, and what it has promised.
 struct Run {
     file: MemoryFile,
     store: Store,
-    /// The first number of each key that nobody was promised.
+    /// The first number of each key that has not been promised.
     next: HashMap<u8, u64>,
     windows: HashMap<u8, Vec<u8>>,
 }
 
-/// However a store is treated, it never gives a number that it gave before: it says so, or goes on above it.
+/// However a store is treated, it never gives out a number twice: it returns an error, or continues above it.
 pub fn store(data: &[u8]) {
     let_the_database_panic();
     let mut input = Input::new(data);
@@ -76,7 +75,7 @@ pub fn store(data: &[u8]) {
     run.check_windows();
 }
 
-/// Bytes that no store wrote, with the start that one has or without.
+/// Bytes that no store wrote, with or without the header of one.
 fn made_up(input: &mut Input<'_>) {
     let has_start = input.byte() & 1 != 0;
     let mut bytes = if has_start { NEW.with(|new| new[..PAGE_BYTES].to_vec()) } else { Vec::new() };
@@ -92,14 +91,14 @@ fn made_up(input: &mut Input<'_>) {
     }
 }
 
-/// Changes bytes, copies pages over each other, and cuts: five bytes of input each.
+/// Changes bytes, copies pages over each other, and truncates: five bytes of input each.
 fn damage(bytes: &mut Vec<u8>, changes: &[u8]) {
     for change in changes.chunks_exact(5) {
         let [kind, a, b, c, value] = *change else { continue };
         let place = (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)) % bytes.len().max(1);
         let page = |n: u8| usize::from(n) * PAGE_BYTES..(usize::from(n) + 1) * PAGE_BYTES;
         match kind % 6 {
-            // The header, where a flipped bit does most.
+            // The header, where a flipped bit has the most effect.
             0 if bytes.len() > 512 => bytes[place % 512] ^= 1 << (value & 7),
             1 if page(a).end <= bytes.len() && page(b).end <= bytes.len() => {
                 bytes.copy_within(page(a), page(b).start);
@@ -148,17 +147,17 @@ impl Run {
         }
     }
 
-    /// Closed and opened.
+    /// Closes and reopens the store.
     fn reopen(&mut self) {
         let bytes = self.file.bytes();
         let other = MemoryFile::new(&bytes, 0o600);
-        // The store that is closed unlocks its file; the other one keeps the place until then.
+        // A store on a copy fills the field while the real one is dropped, which unlocks its file.
         drop(std::mem::replace(&mut self.store, Store::open(&other.path()).expect("all was durable")));
         self.store = Store::open(&self.file.path()).expect("it was closed");
         self.check_windows();
     }
 
-    /// What is in the file at this moment is all that is left.
+    /// Simulates a kill: only what the file contains at this moment remains.
     fn kill(&mut self) {
         let other = MemoryFile::new(&self.file.bytes(), 0o600);
         self.store = Store::open(&other.path()).expect("all was durable");
@@ -166,7 +165,7 @@ impl Run {
         self.check_windows();
     }
 
-    /// A damaged copy is refused, or knows all that was promised.
+    /// A damaged copy is refused, or knows everything that was promised.
     fn damage(&self, input: &mut Input<'_>) {
         let mut bytes = self.file.bytes();
         damage(&mut bytes, input.run());

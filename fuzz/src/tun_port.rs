@@ -1,4 +1,4 @@
-//! The TUN port over a device in memory, which gives and takes what it likes.
+//! The TUN port over a device in memory with arbitrary input and results.
 
 use crate::input::Input;
 use crate::support::Inner;
@@ -16,7 +16,7 @@ const MAX_FRAMES: usize = 200;
 const MAX_BYTES: usize = 1 << 20;
 /// Longer than any frame.
 const FRAME_BYTES: usize = 66_048;
-/// Errors that a device gives: first those after which it is gone, when it is written to.
+/// Errors that a device returns: first those after which it is gone, when it is written to.
 const ERRORS: [i32; 9] = [
     libc::EBADFD,
     libc::ENODEV,
@@ -34,9 +34,9 @@ const FATAL: usize = 2;
 struct Kernel {
     /// Frames with their vnet header, or errors.
     arriving: VecDeque<Result<Vec<u8>, i32>>,
-    /// Errors given that end a call of `rx`, or of `tx`, as one.
+    /// Errors returned that end a call of `rx` or of `tx` with an error.
     fatal: usize,
-    /// What becomes of the next writes: an error, or all is well.
+    /// Results of the next writes: an error, or success. After these, all succeed.
     answers: VecDeque<u8>,
     written: Vec<Vec<u8>>,
 }
@@ -100,7 +100,7 @@ fn sum(bytes: &mut [u8]) {
     bytes[10..12].copy_from_slice(&sum);
 }
 
-/// A packet of one of a few flows: of TCP (whose sequence number goes on at `sequence`) or UDP.
+/// A packet of one of a few flows, TCP (whose sequence number continues at `sequence`) or UDP.
 fn packet(kind: u8, payload: usize, sequence: u32) -> Vec<u8> {
     let v6 = kind & 1 != 0;
     let is_tcp = kind & 2 == 0;
@@ -122,7 +122,7 @@ fn packet(kind: u8, payload: usize, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Lets the IP header say how long the packet is.
+/// Sets the length in the IP header to that of the packet.
 fn set_length(bytes: &mut [u8]) {
     let length = bytes.len();
     if bytes[0] >> 4 == 6 {
@@ -133,8 +133,8 @@ fn set_length(bytes: &mut [u8]) {
     }
 }
 
-/// What the device gives is what comes out, cut as it says, in order; what makes no sense is dropped by name,
-/// and the pool's books balance.
+/// What the device gives is delivered, split as it says, in order; what is invalid is dropped with a reason,
+/// and the pool's buffers are accounted for.
 pub fn tun_receive(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -176,7 +176,7 @@ pub fn tun_receive(data: &[u8]) {
     assert_eq!((pool.available(), port.counters().rx_packets), (pool.size(), got as u64));
 }
 
-/// One call of `rx`; whether it brought a packet.
+/// One call of `rx`; `true` if it delivered a packet.
 fn receive(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batch) -> bool {
     let (before, fatal) = (batch.len(), twin.kernel().fatal);
     let outcome = port.rx(pool, batch);
@@ -196,7 +196,7 @@ fn deliver(batch: &mut Batch, count: usize, expected: &mut VecDeque<Vec<u8>>, po
     count
 }
 
-/// A frame: any bytes, or a packet that is one or wants to be cut, perhaps damaged.
+/// A frame: any bytes, a whole packet, or one to be split, perhaps damaged.
 fn frame(kind: u8, input: &mut Input<'_>) -> Vec<u8> {
     if kind < 72 {
         return input.run().to_vec();
@@ -242,7 +242,7 @@ fn frame(kind: u8, input: &mut Input<'_>) -> Vec<u8> {
     [&vnet.to_bytes()[..], &bytes].concat()
 }
 
-/// What must become of a frame.
+/// The expected result of a frame.
 fn foretell(
     frame: &[u8],
     packet_bytes: usize,
@@ -276,7 +276,7 @@ fn foretell(
     }
 }
 
-/// The packets of a super-frame, one after the other.
+/// The packets of a super-frame, in order.
 fn cut(whole: &SuperFrame, bytes: &[u8]) -> Vec<Vec<u8>> {
     let payload = &bytes[whole.header_bytes()..];
     let pieces = payload.chunks(whole.gso_size()).enumerate();
@@ -288,8 +288,8 @@ fn cut(whole: &SuperFrame, bytes: &[u8]) -> Vec<Vec<u8>> {
     pieces.map(packet).collect()
 }
 
-/// What is written, cut again as the kernel would, is what was sent: each packet once, those of a flow in
-/// their order; what is refused is dropped by name; the rest waits.
+/// What is written, split again as the kernel would, is what was sent: each packet once, those of a flow in
+/// order; refused packets are dropped with a reason; the rest waits.
 pub fn tun_transmit(data: &[u8]) {
     let mut input = Input::new(data);
     let twin = Twin { udp: input.byte() & 1 == 0, kernel: Arc::default() };
@@ -320,7 +320,7 @@ pub fn tun_transmit(data: &[u8]) {
     assert_eq!(pool.available(), pool.size());
 }
 
-/// A packet on its way out, mostly one that follows the last of its flow. At most 2,048 bytes.
+/// A packet to be sent, mostly one that continues a flow. At most 2,048 bytes.
 fn outgoing(input: &mut Input<'_>, next: &mut BTreeMap<u8, u32>) -> Vec<u8> {
     let (kind, size) = (input.byte(), input.byte());
     if kind > 240 {
@@ -351,7 +351,7 @@ fn outgoing(input: &mut Input<'_>, next: &mut BTreeMap<u8, u32>) -> Vec<u8> {
     bytes
 }
 
-/// One call of `tx`, and the check of what came of it.
+/// One call of `tx`, and the check of its result.
 fn send(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batch) {
     let mut before: Vec<Vec<u8>> = batch.iter().map(|buffer| buffer.bytes().to_vec()).collect();
     let (fatal, drops, counted) = (twin.kernel().fatal, pool.drops().total(), port.counters().tx_packets);
@@ -367,7 +367,7 @@ fn send(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batc
         let place = before.iter().rposition(|packet| packet == kept.bytes()).expect("it is of the batch");
         before.remove(place);
     }
-    // What left of a flow is some of it, in its order. Equal packets are told apart by nothing else.
+    // What left of a flow is part of it, in order. Equal packets cannot be told apart.
     let mut behind_last: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut taken = vec![false; before.len()];
     for packet in sent {
@@ -395,7 +395,7 @@ fn flow_key(packet: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What cutting and joining may change: identification and header checksum of IPv4.
+/// The packet without what splitting and joining may change: identification and header checksum of IPv4.
 fn comparable(packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if bytes.len() >= 20 && bytes[0] >> 4 == 4 {
@@ -405,7 +405,7 @@ fn comparable(packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The packets of a frame that was written.
+/// The packets of a written frame.
 fn arrived(frame: &[u8]) -> Vec<Vec<u8>> {
     let (vnet, bytes) = frame.split_first_chunk::<VNET_HEADER_BYTES>().expect("a header");
     let vnet = VnetHeader::from_bytes(vnet);

@@ -9,7 +9,7 @@ use testudo_wire::ip::{IpHeader, Version, set_ecn};
 use testudo_wire::tcp::TcpHeader;
 use testudo_wire::udp::UdpHeader;
 
-/// A header that parses describes its bytes, and all that is made of them holds together.
+/// A header that parses describes its bytes, and everything derived from it is consistent.
 pub fn wire_ip(data: &[u8]) {
     set_ecn(&mut data.to_vec(), 3);
     let _ = TcpHeader::parse(data);
@@ -18,14 +18,14 @@ pub fn wire_ip(data: &[u8]) {
     assert_eq!(header.payload(data).len(), header.total_bytes - header.header_bytes);
     assert!(Selector::ANY.matches(&Flow::outbound(&header, data)));
     assert!(Selector::ANY.matches(&Flow::inbound(&header, data)));
-    // Nothing behind the datagram matters.
+    // Bytes after the datagram do not matter.
     assert_eq!(IpHeader::parse(&data[..header.total_bytes]), Ok(header));
     mark(&header, data);
     [28, 68, 576, 1280, 1400].into_iter().for_each(|mtu| cut(&header, data, mtu));
     complain(&header, data);
 }
 
-/// Setting ECN changes ECN.
+/// Setting ECN changes only ECN.
 fn mark(header: &IpHeader, data: &[u8]) {
     for ecn in 0..4 {
         let mut bytes = data.to_vec();
@@ -35,7 +35,7 @@ fn mark(header: &IpHeader, data: &[u8]) {
     }
 }
 
-/// Fragments fit, parse, and carry exactly the packet's payload.
+/// Fragments fit, parse, and together carry exactly the packet's payload.
 fn cut(header: &IpHeader, data: &[u8], mtu: usize) {
     let payload = header.payload(data);
     let mut expected = 0;
@@ -56,7 +56,7 @@ fn cut(header: &IpHeader, data: &[u8], mtu: usize) {
     assert_eq!(expected, if can_be_cut { payload.len() } else { 0 });
 }
 
-/// A "too big" message is a packet to the sender.
+/// A "too big" message is a valid packet to the sender.
 fn complain(header: &IpHeader, data: &[u8]) {
     let mut out = [0; MAX_TOO_BIG_BYTES];
     let from: IpAddr = header.destination;
@@ -67,7 +67,7 @@ fn complain(header: &IpHeader, data: &[u8]) {
     }
 }
 
-/// A trailer parses exactly where padding is 1, 2, 3, … and not longer than the text (RFC 4303 2.4), byte by
+/// A trailer parses exactly if its padding is 1, 2, 3, … and not longer than the text (RFC 4303 2.4), byte by
 /// byte.
 pub fn esp_trailer(data: &[u8]) {
     let header = data.first_chunk::<8>().map(|h| u64::from_be_bytes(*h));
@@ -87,7 +87,7 @@ fn trailer_of(text: &[u8]) -> Option<EspTrailer> {
     is_default.then_some(EspTrailer { payload_bytes, next_header: *next_header })
 }
 
-/// A UDP header that parses is written the same, but for its checksum.
+/// A UDP header that parses is written back identically, except for its checksum.
 pub fn udp(data: &[u8]) {
     let Ok(header) = UdpHeader::parse(data) else { return };
     assert!(header.total_bytes <= data.len());

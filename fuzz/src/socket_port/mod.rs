@@ -1,4 +1,4 @@
-//! The socket port over sockets in memory, whose kernel says what it likes.
+//! The socket port over sockets in memory, whose kernel returns arbitrary data.
 
 mod receive;
 mod transmit;
@@ -11,9 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use testudo_port_socket::{Encapsulation, Endpoint};
 use testudo_wire::{checksum, protocol};
 
-/// The port that endpoints of UDP have.
+/// The port of the UDP endpoints.
 const PORT: u16 = 4500;
-/// ESP in UDP, as every endpoint here has it.
+/// ESP in UDP, as all UDP endpoints here use it.
 const UDP: Encapsulation = Encapsulation::Udp { port: PORT };
 
 fn endpoint(local: &str, encapsulation: Encapsulation) -> Endpoint {

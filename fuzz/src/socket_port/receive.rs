@@ -16,8 +16,9 @@ const CONTROL_BYTES: usize = 128;
 const MAX_MESSAGES: usize = 200;
 const MAX_BYTES: usize = 1 << 20;
 
-/// What the kernel gives is what comes out, datagram by datagram, in order, under headers that say what the
-/// kernel said; what is cut or makes no sense is dropped by name, and the pool's books balance.
+/// What the kernel gives is delivered, datagram by datagram and in order, under headers with the kernel's
+/// information; what is truncated or invalid is dropped with a reason, and the pool's buffers are accounted
+/// for.
 pub fn socket_receive(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -54,7 +55,7 @@ pub fn socket_receive(data: &[u8]) {
             }
         }
     }
-    // Each call takes something while there is anything, or shows an error.
+    // Each call takes something while there is anything, or returns an error.
     for _ in 0..4 * MAX_MESSAGES + 65_536 {
         let all = batch.len();
         got += deliver(&mut batch, all, &mut expected, &mut pool);
@@ -71,7 +72,7 @@ pub fn socket_receive(data: &[u8]) {
     assert_eq!(port.counters().rx_packets, got as u64);
 }
 
-/// One call of `rx`; whether it brought a packet.
+/// One call of `rx`; `true` if it delivered a packet.
 fn receive(port: &mut SocketPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batch) -> bool {
     let fatal = || twin.kernel.lock().expect("not poisoned").fatal;
     let (before, fatal_before) = (batch.len(), fatal());
@@ -121,7 +122,7 @@ fn message(kind: u8, input: &mut Input<'_>) -> Message {
         _ => Some("192.0.2.9:4501"),
     };
     let source = source.map(|text| text.parse().expect("an address"));
-    // A peer of the version that the socket is of, mostly: what else the kernel says is nonsense.
+    // Mostly a peer of the socket's IP version: anything else from the kernel is nonsense.
     let source =
         if shape & 64 != 0 { Some("[2001:db8::7]:4500".parse().expect("an address")) } else { source };
     Message { bytes, control, source, cut: kind > 250 }
@@ -135,7 +136,7 @@ fn cmsg(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What must become of a message.
+/// The expected result of a message.
 fn foretell(
     message: &Message,
     endpoint: &Endpoint,
@@ -158,7 +159,7 @@ fn foretell(
     let is_too_long = if is_udp { length > 65_536 || size > packet_bytes } else { length > packet_bytes };
     let is_cut = message.cut || is_too_long;
     match message.source {
-        // UDP looks for its sender first, raw ESP for the length.
+        // UDP checks for a sender first, raw ESP for the length.
         None if is_udp => return drop(DropReason::BadHeader, pieces.len()),
         _ if is_cut => return drop(DropReason::ReceiveTruncated, pieces.len()),
         None if !is_whole_v4 => return drop(DropReason::BadHeader, 1),

@@ -11,8 +11,8 @@ use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::udp::UdpHeader;
 use testudo_wire::{checksum, protocol};
 
-/// What is sent is a prefix of the batch, each packet as its outer header says; what was refused is dropped
-/// by name; the rest waits.
+/// A prefix of the batch is sent, each packet as its outer header says; refused packets are dropped with a
+/// reason; the rest waits.
 pub fn socket_transmit(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -57,7 +57,7 @@ pub fn socket_transmit(data: &[u8]) {
 const BYPASS_V4: usize = 100;
 const BYPASS_V6: usize = 101;
 
-/// A packet, mostly like the one before.
+/// A packet, mostly like the previous one.
 fn fill(buffer: &mut Buffer, input: &mut Input<'_>) {
     let (kind, length) = (input.byte(), input.byte());
     let bytes = match kind & 0x7 {
@@ -88,7 +88,7 @@ fn fill(buffer: &mut Buffer, input: &mut Input<'_>) {
     buffer.set_len(length);
 }
 
-/// One call of `tx`, and the check of what came of it.
+/// One call of `tx`, and the check of its result.
 fn send(
     port: &mut SocketPort<Twin>,
     kernel: &Mutex<Kernel>,
@@ -124,8 +124,8 @@ fn send(
     }
 }
 
-/// DF is the socket's: it is set by the first packet that wants it otherwise, and nobody sets it for IPv6 or
-/// in clear.
+/// DF is an option of the socket: it is set by the first packet that needs it changed, and is never set for
+/// IPv6 or in clear.
 fn agrees(expected: &Datagram, sent: &Datagram) -> bool {
     let dont_fragment = sent.dont_fragment.or(expected.dont_fragment.map(|_| true));
     *expected == Datagram { dont_fragment, ..sent.clone() }

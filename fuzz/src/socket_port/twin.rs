@@ -1,4 +1,4 @@
-//! Sockets in memory, and the kernel behind them, which says what it is told to say.
+//! Sockets in memory, and their kernel, which returns what it is told to return.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use testudo_port_socket::{About, Incoming, MessageSocket, Outgoing};
 
-/// Errors that a socket gives: those after which it is unusable first.
+/// Errors that a socket returns: the ones that make it unusable first.
 pub(super) const ERRORS: [i32; 14] = [
     libc::EBADF,
     libc::EOPNOTSUPP,
@@ -32,7 +32,7 @@ pub(super) enum Arrival {
     Error(i32),
 }
 
-/// A message, and what the kernel says of it.
+/// A message, and the kernel's information on it.
 pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<u8>,
@@ -51,13 +51,14 @@ pub(super) struct Datagram {
     pub(super) payload: Vec<u8>,
 }
 
-/// The kernel behind all sockets.
+/// The kernel of all sockets.
 #[derive(Default)]
 pub(super) struct Kernel {
     pub(super) arriving: VecDeque<Arrival>,
-    /// Errors given that mean that a socket is unusable.
+    /// Errors returned that mean that a socket is unusable.
     pub(super) fatal: usize,
-    /// What becomes of the next calls that send: an error, or so many messages taken. Then all are.
+    /// Results of the next calls that send: an error, or a number of messages taken. After these, all are
+    /// taken.
     pub(super) answers: VecDeque<u8>,
     pub(super) sent: Vec<Datagram>,
     pub(super) dont_fragment: BTreeMap<usize, bool>,
@@ -107,7 +108,7 @@ impl MessageSocket for Twin {
     ) -> io::Result<()> {
         received.clear();
         for slices in messages.iter_mut().take(N) {
-            // As recvmmsg(2): an error after the first message is for the next call.
+            // Like recvmmsg(2): an error after the first message is left for the next call.
             let next_is_error = {
                 let kernel = self.kernel.lock().expect("not poisoned");
                 matches!(kernel.arriving.front(), None | Some(Arrival::Error(_)))
@@ -147,7 +148,7 @@ impl MessageSocket for Twin {
     }
 }
 
-/// Control messages by their level and type, read with no more care than a plain loop has.
+/// Control messages by level and type, parsed by a plain loop.
 fn control_messages(bytes: &[u8]) -> Vec<(i32, i32, &[u8])> {
     let mut messages = Vec::new();
     let mut at = 0usize;
@@ -176,7 +177,7 @@ fn address(data: &[u8], at: usize, bytes: usize) -> Option<IpAddr> {
     }
 }
 
-/// What control data says of a datagram that came, the last word counting.
+/// What control data says of a received datagram; the last value counts.
 pub(super) fn about(bytes: &[u8]) -> About {
     let mut about = About::default();
     for (level, kind, data) in control_messages(bytes) {
@@ -196,7 +197,7 @@ pub(super) fn about(bytes: &[u8]) -> About {
     about
 }
 
-/// The datagrams that a message becomes: the kernel cuts where it is told to.
+/// The datagrams that a message becomes: the kernel splits it where it is told to.
 fn on_the_wire(socket: usize, message: &Outgoing<'_>, dont_fragment: Option<bool>) -> Vec<Datagram> {
     let (mut traffic_class, mut segment, mut source) = (0, None, None);
     for (level, kind, data) in control_messages(message.control()) {
