@@ -101,7 +101,7 @@ pub fn send(namespace: &Namespace, destination: IpAddr, packets: &[Recorded]) ->
     for packet in packets {
         socket
             .send_to(packet.packet(), portless(destination))
-            .map_err(io("send a packet in another's name"))?;
+            .map_err(io("send a packet with a forged source address"))?;
     }
     Ok(())
 }

@@ -204,7 +204,7 @@ impl Recording {
         let mut reader = FrameReader::open(&self.file).map_err(|e| damaged(e.to_string()))?;
         while let Some(frame) = reader.next_frame().map_err(|e| damaged(e.to_string()))? {
             let Frame { link: Some(Link::Ethernet), bytes, wire_bytes } = frame else {
-                return Err(damaged(format!("{}: no recording of Ethernet", self.file.display())));
+                return Err(damaged(format!("{}: not a recording of Ethernet", self.file.display())));
             };
             each(bytes, wire_bytes);
         }
@@ -239,7 +239,7 @@ mod tests {
         assert!(read(&whole[..whole.len() - 1]).unwrap_err().to_string().contains("the file ends within it"));
         assert!(read(&whole[..30]).is_err());
         assert!(read(b"not a recording at all").is_err());
-        assert!(read(&recorded(Link::Raw)).unwrap_err().to_string().contains("no recording of Ethernet"));
+        assert!(read(&recorded(Link::Raw)).unwrap_err().to_string().contains("not a recording of Ethernet"));
     }
 
     #[test]

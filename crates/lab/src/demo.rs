@@ -1,4 +1,4 @@
-//! `testudo demo`: the main job, on real traffic, without privileges, with a verdict.
+//! `testudo demo`: real traffic through two gateways, without privileges, with a verdict.
 //!
 //! ```text
 //!   site A ══ gateway A ─── unprotected link ─── gateway B ══ site B
@@ -6,12 +6,12 @@
 //!                    an eavesdropper and attacker sits here
 //! ```
 //!
-//! Four hosts in namespaces of their own; at the gateways, two processes of the program with configurations
-//! as a user would write them. Ping, TCP and UDP go through; the link is recorded; what was recorded is sent
-//! again as it was and changed. The report says what was measured, and whether every promise was kept.
+//! Four hosts, each in its own namespace; at the gateways, two processes of the program with configurations
+//! as a user would write them. Ping, TCP and UDP go through; the link is recorded; recorded packets are sent
+//! again, unchanged and altered. The report shows what was measured, and whether every promise was kept.
 //!
-//! Where namespaces or TUN devices are closed, both gateways are in this process (`memory`), and the report
-//! says so.
+//! Where namespaces or TUN devices are not available, both gateways are in this process (`memory`), and the
+//! report says so.
 
 mod attacker;
 mod memory;
@@ -35,13 +35,13 @@ use crate::render;
 use crate::workspace::{Workspace, enter_with_workspace};
 use report::Report;
 
-/// The suites under which cleartext on the link would be a failure.
+/// The suites that encrypt: only with these is cleartext on the link a failure.
 fn encrypting() -> PossibleValuesParser {
     let encrypts = |name: &&str| name.parse().is_ok_and(Suite::encrypts);
     PossibleValuesParser::new(SUITES.iter().map(|(name, _)| *name).filter(encrypts))
 }
 
-/// What `testudo demo` can be told.
+/// Options of `testudo demo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoOptions {
     /// Seconds of TCP in each direction
@@ -64,7 +64,7 @@ pub struct DemoOptions {
     #[arg(long, default_value = "aes128gcm16", value_parser = encrypting())]
     pub suite: String,
 
-    /// How ESP is carried
+    /// Encapsulation of ESP
     #[arg(long, default_value = "esp-in-udp", value_parser = ["esp-in-udp", "esp"])]
     pub encapsulation: String,
 
@@ -72,12 +72,12 @@ pub struct DemoOptions {
     #[arg(long)]
     pub engine: Option<String>,
 
-    /// Both gateways in this process, joined by memory ports: what is done anyway where namespaces or
-    /// /dev/net/tun are closed
+    /// Run both gateways in this process, joined by memory ports; the default where namespaces or
+    /// /dev/net/tun are not available
     #[arg(long, conflicts_with = "testudo")]
     pub memory: bool,
 
-    /// Build of the program that runs as gateways [default: this one]
+    /// Build of the program to run as gateways [default: this one]
     #[arg(long, hide = true)]
     pub testudo: Option<PathBuf>,
 
@@ -86,11 +86,11 @@ pub struct DemoOptions {
     pub svg: Option<PathBuf>,
 }
 
-/// Runs the demonstration and prints its report: success if everything in it is as it must be, failure (1)
-/// with the reasons on standard error otherwise. `candidates` are the engines that the program has besides
-/// the portable one.
+/// Runs the demonstration and prints its report: success if every expectation is met, otherwise failure (1)
+/// with the reasons on standard error. `candidates` are the engines that the program has besides the portable
+/// one.
 ///
-/// Call it on the main thread before others start: it runs the program anew inside private namespaces.
+/// Call it on the main thread before starting others: it re-executes the program inside private namespaces.
 #[must_use = "it says whether the demonstration has failed"]
 pub fn run(options: &DemoOptions, candidates: Vec<Candidate>) -> ExitCode {
     let outcome = attempt(options, candidates);
@@ -114,22 +114,22 @@ enum Direction {
 }
 
 /// Where the gateways are.
-enum Place {
+enum Environment {
     Namespaces(Entered),
-    /// In this process, and why.
+    /// In this process, for the given reason.
     Memory(String),
 }
 
-/// Finds out where it can be done, and makes the folder of the run there.
-fn place(options: &DemoOptions) -> Result<(Place, Workspace), LabError> {
+/// Chooses where to run, and makes the folder of the run there.
+fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace), LabError> {
     let in_memory = |why: &str| -> Result<_, LabError> {
-        Ok((Place::Memory(why.replace('\n', "; ")), Workspace::make("demo", options.keep)?))
+        Ok((Environment::Memory(why.replace('\n', "; ")), Workspace::make("demo", options.keep)?))
     };
     if options.memory {
         return in_memory("--memory was given");
     }
     require_programs()?;
-    // Another build of the program is shown as a process or not at all.
+    // Another build of the program cannot run inside this process.
     let may_fall_back = options.testudo.is_none();
     let (inside, workspace) = match enter_with_workspace("demo", options.keep) {
         Err(LabError::Namespace(error @ NamespaceError::Forbidden { .. })) if may_fall_back => {
@@ -138,29 +138,29 @@ fn place(options: &DemoOptions) -> Result<(Place, Workspace), LabError> {
         entered => entered?,
     };
     match require_tun() {
-        Err(error) if may_fall_back => Ok((Place::Memory(error.to_string()), workspace)),
-        found => found.map(|()| (Place::Namespaces(inside), workspace)).map_err(LabError::from),
+        Err(error) if may_fall_back => Ok((Environment::Memory(error.to_string()), workspace)),
+        found => found.map(|()| (Environment::Namespaces(inside), workspace)).map_err(LabError::from),
     }
 }
 
 fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, LabError> {
-    let (place, workspace) = place(options)?;
+    let (environment, workspace) = choose_environment(options)?;
     let program = program(options.testudo.as_deref())?;
     if !options.json {
-        introduce(options, &place, &program, &workspace);
+        introduce(options, &environment, &program, &workspace);
     }
     let silent = options.json || !std::io::stderr().is_terminal();
     let mut progress = Progress::new(Duration::from_secs(2 * options.seconds + 4), silent);
-    let report = match place {
-        Place::Namespaces(inside) => stages::run(inside, options, &program, &workspace, &mut progress)?,
-        Place::Memory(why) => memory::run(options, &why, candidates, &workspace, &mut progress)?,
+    let report = match environment {
+        Environment::Namespaces(inside) => stages::run(inside, options, &program, &workspace, &mut progress)?,
+        Environment::Memory(why) => memory::run(options, &why, candidates, &workspace, &mut progress)?,
     };
     drop(progress);
     show(options, &report)?;
     Ok(report)
 }
 
-/// Says so at once and all together if something is not installed.
+/// Fails early if a program is not installed.
 pub(crate) fn require_programs() -> Result<(), LabError> {
     const NEEDED: [(&str, &str); 3] =
         [("ip", "iproute2"), ("setpriv", "util-linux"), ("unshare", "util-linux")];
@@ -171,13 +171,13 @@ pub(crate) fn require_programs() -> Result<(), LabError> {
     }
 }
 
-/// Where a program is on the path.
+/// The file of a program on the path.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The build to be used: this program, unless another is named.
+/// The build to use: this program, unless another is named.
 pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf, LabError> {
     match named {
         Some(path) => path.canonicalize().map_err(io(format!("find {}", path.display()))),
@@ -185,12 +185,12 @@ pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf, LabError> {
     }
 }
 
-fn introduce(options: &DemoOptions, place: &Place, program: &Path, workspace: &Workspace) {
-    let fate = if options.keep { "they stay there" } else { "removed at the end; --keep keeps them" };
+fn introduce(options: &DemoOptions, environment: &Environment, program: &Path, workspace: &Workspace) {
+    let fate = if options.keep { "kept" } else { "removed at the end; --keep keeps them" };
     let folder = workspace.path().display();
     println!("site A ══ gateway A ─── unprotected link ─── gateway B ══ site B");
-    match place {
-        Place::Namespaces(_) => {
+    match environment {
+        Environment::Namespaces(_) => {
             let configuration = workspace.join("gateway-a").join(CONFIGURATION);
             println!("configurations, keys, logs: {folder} ({fate})");
             println!(
@@ -199,17 +199,17 @@ fn introduce(options: &DemoOptions, place: &Place, program: &Path, workspace: &W
                 configuration.display()
             );
         }
-        Place::Memory(why) => {
+        Environment::Memory(why) => {
             println!("IN MEMORY: {why}.");
             println!(
                 "Both gateways are workers in this process, joined by memory ports: real packets, policies and engines,"
             );
-            println!("but no network devices, no TCP of a kernel and no processes to watch.");
+            println!("but no network devices, no kernel TCP and no processes to watch.");
             println!("recordings: {folder} ({fate})");
         }
     }
     println!();
-    // The bar is drawn on standard error, and should come after this.
+    // The bar is drawn on standard error, and must come after this text.
     let _ = std::io::stdout().flush();
 }
 

@@ -1,4 +1,4 @@
-//! A gateway as a user has one: configuration and key files, a process, a control socket.
+//! A gateway as a user runs it: configuration and key files, a process, a control socket.
 
 mod files;
 mod status;
@@ -22,9 +22,9 @@ use crate::namespaces::Namespace;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
-/// How often a process that must not end is looked at.
+/// Interval of checks while waiting for a process.
 const POLL: Duration = Duration::from_millis(20);
-/// Lines of a log that are shown when its gateway has failed.
+/// Lines of a gateway's log that are shown when it has failed.
 const LOG_LINES: usize = 15;
 
 /// A running gateway. Dropping it kills it.
@@ -38,18 +38,18 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts `program` (a build of `testudo`) in `namespace` with the configuration in `folder`, which
-    /// [`Settings::write`] has put there, and returns when it says that it is ready (`man 3 sd_notify`). Its
-    /// log is `log` in the folder.
+    /// Starts `program` (a build of `testudo`) in `namespace` with the configuration that [`Settings::write`]
+    /// has put into `folder`, and returns when it reports that it is ready (`man 3 sd_notify`). Its log is
+    /// `log` in the folder.
     ///
     /// # Errors
-    /// It refuses, ends, or does not get ready in time; the error shows the end of its log.
+    /// It refuses to start, exits, or is not ready in time; the error shows the end of its log.
     pub fn start(namespace: &Namespace, program: &Path, name: &str, folder: &Path) -> Result<Self, LabError> {
         let configuration = folder.join(files::CONFIGURATION);
         run_to_end(Command::new(program).arg("init").arg(&configuration), &format!("{name}: testudo init"))?;
         let (ready, log) = (folder.join("ready.sock"), folder.join("log"));
         let socket = UnixDatagram::bind(&ready).map_err(io(format!("bind {}", ready.display())))?;
-        socket.set_read_timeout(Some(POLL)).map_err(io("limit the time of receiving"))?;
+        socket.set_read_timeout(Some(POLL)).map_err(io("set a receive timeout"))?;
         let log_file = File::create(&log).map_err(io(format!("write {}", log.display())))?;
         let child = namespace
             .command(program)
@@ -64,7 +64,7 @@ impl Gateway {
         let program = program.to_owned();
         let mut gateway = Self { name: name.to_owned(), program, configuration, log, child };
         gateway.wait_until_ready(&socket)?;
-        // Nobody listens any more; a gateway that says more hears that, and must not mind.
+        // From here on, nobody receives the gateway's notifications; it must tolerate the failing sends.
         let _ = fs::remove_file(&ready);
         Ok(gateway)
     }
@@ -82,28 +82,28 @@ impl Gateway {
         Err(LabError::TooLate { what, limit: READY_WITHIN })
     }
 
-    /// The name that it was started with.
+    /// The name given to [`start`](Self::start).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What `testudo status` says.
+    /// The status that `testudo status` reports.
     ///
     /// # Errors
-    /// It does not answer, or not with what we understand.
+    /// It does not answer, or the answer cannot be parsed.
     pub fn status(&self) -> Result<Status, LabError> {
         let mut command = Command::new(&self.program);
         command.arg("status").arg("--config").arg(&self.configuration).arg("--json");
         let answer = run_to_end(&mut command, &format!("{}: testudo status", self.name))?;
         serde_json::from_str(&answer).map_err(|error| {
-            self.complaint(format!("answers `testudo status --json` with something else: {error}"))
+            self.complaint(format!("has answered `testudo status --json` with an unexpected text: {error}"))
         })
     }
 
-    /// That the process still runs.
+    /// Checks that the process is still running.
     ///
     /// # Errors
-    /// It has ended; the error shows the end of its log.
+    /// It has exited; the error shows the end of its log.
     pub fn check_alive(&mut self) -> Result<(), LabError> {
         match self.child.try_wait().map_err(io(format!("look after {}", self.name)))? {
             None => Ok(()),
@@ -111,10 +111,10 @@ impl Gateway {
         }
     }
 
-    /// Ends it as systemd would, with SIGTERM.
+    /// Stops it as systemd would, with SIGTERM.
     ///
     /// # Errors
-    /// It had ended before, does not end in time, or ends with another status than 0.
+    /// It had exited before, does not exit in time, or exits with a status other than 0.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.check_alive()?;
         let failed = io(format!("end {}", self.name));
@@ -124,7 +124,7 @@ impl Gateway {
             match self.child.try_wait().map_err(io(format!("look after {}", self.name)))? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
-                    let how = format!("did not end well on SIGTERM ({status}){}", self.end_of_log());
+                    let how = format!("ended with an error on SIGTERM ({status}){}", self.end_of_log());
                     return Err(self.complaint(how));
                 }
                 None => thread::sleep(POLL),
@@ -142,7 +142,7 @@ impl Gateway {
         LabError::Program { program: self.name.clone(), complaint }
     }
 
-    /// The last lines of the log, as the end of a message.
+    /// The last lines of the log, as the end of an error message.
     pub(crate) fn end_of_log(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -161,7 +161,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Runs a short command and returns what it wrote; what it complained of becomes the error.
+/// Runs a short command and returns its output; on failure its standard error becomes the error.
 fn run_to_end(command: &mut Command, what: &str) -> Result<String, LabError> {
     let output = command.stdin(Stdio::null()).output().map_err(io(format!("run {what}")))?;
     if output.status.success() {

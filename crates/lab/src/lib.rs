@@ -1,4 +1,4 @@
-//! Traffic, measurement, reports: real packets through real gateways, in networks made for the purpose.
+//! Traffic, measurement, reports: real packets through real gateways, in networks built for the purpose.
 //!
 //! ```text
 //!   namespaces   private hosts and links, without privileges
@@ -13,11 +13,11 @@
 //!   bench_host   `testudo bench host`: host mode beside the bare link and wireguard-go
 //! ```
 //!
-//! The laboratory is no friend of the gateway: it reads packets with parsers of its own, so that a misreading
+//! The laboratory trusts nothing of the gateway: it reads packets with its own parsers, so that a misreading
 //! shared with the gateway cannot hide a leak. It knows the gateway only as a user does, by its command line,
-//! configuration file and control socket; any build of the program can be put to the test. Two hold workers
-//! of a gateway in their own hands: `bench`, to count cycles, where another engine is the judge; and `demo`
-//! where the system lets it build no network.
+//! configuration file and control socket; any build of the program can be tested. Two modules drive a
+//! gateway's workers directly: `bench`, to count cycles, where another engine is the judge; and `demo` where
+//! the system does not let it build a network.
 //!
 //! Deliberately absent: packet generators for links faster than a kernel's TCP (those come with their ports).
 

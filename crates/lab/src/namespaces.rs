@@ -8,10 +8,10 @@
 //!                                             └── children started with Namespace::command
 //! ```
 //!
-//! [`enter`] starts the current program once more inside; [`Namespace`] then builds the hosts. Interrupting
-//! or killing the caller, in whatever way, kills the inside too: the kernel ends `unshare` with its parent
-//! (`PR_SET_PDEATHSIG`), process 1 with `unshare`, and everything else with process 1. No file of the host
-//! is changed and nothing is left in its `/run/netns`.
+//! [`enter`] re-executes the current program inside; [`Namespace`] then builds the hosts. Interrupting or
+//! killing the caller, in whatever way, kills the inside too: the kernel ends `unshare` with its parent
+//! (`PR_SET_PDEATHSIG`), process 1 with `unshare`, and everything else with process 1. No file of the host is
+//! changed and nothing is left in its `/run/netns`.
 //!
 //! Deliberately absent: routing daemons, bandwidth and loss (`tc` through [`Namespace::run`] does those).
 
@@ -34,30 +34,30 @@ const OWN_NETWORK: &str = "/proc/self/ns/net";
 const PRIVATE_RUN: &str = "/run/testudo-private";
 const TUN_DEVICE: &str = "/dev/net/tun";
 
-/// Why a private network could not be built. The text says what the user can do about it.
+/// Why a private network could not be built. The text tells the user what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
     /// The kernel, a container or a security module forbids user namespaces, and we are not root.
     #[error("cannot create a private user and network namespace: {detail}\n{advice}")]
     Forbidden {
-        /// What `unshare` said.
+        /// The message of `unshare`.
         detail: String,
-        /// Which setting forbids it, and the way out.
+        /// The setting that forbids it, and how to change it.
         advice: String,
     },
     /// A program of the operating system is not installed.
     #[error("the program '{program}' is missing: install the package {package}")]
     MissingProgram {
-        /// What was looked for on the path.
+        /// Its name on the path.
         program: String,
-        /// The Debian package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// No TUN or TAP interface can be made.
+    /// TUN and TAP interfaces cannot be made.
     #[error("cannot open {TUN_DEVICE}: {source}; {advice}")]
     Tun {
-        /// What opening it gave.
+        /// The error of opening the device.
         source: io::Error,
         /// What to do about it.
         advice: &'static str,
@@ -67,20 +67,20 @@ pub enum NamespaceError {
     Command {
         /// The command as a shell would show it.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it wrote to standard error.
+        /// Its standard error.
         stderr: String,
     },
-    /// A name that is no good as a namespace's.
-    #[error("'{0}' is no namespace name: use 1 to 64 letters, digits and hyphens")]
+    /// Not a valid namespace name.
+    #[error("'{0}' is not a valid namespace name: use 1 to 64 letters, digits and hyphens")]
     Name(String),
-    /// Anything else that the operating system refused.
+    /// Any other call that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -90,26 +90,26 @@ fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> NamespaceErr
     move |source| NamespaceError::Io { action, source }
 }
 
-/// Proof that this process is inside private namespaces, where it may do what only root may outside.
+/// Proof that this process is inside private namespaces, where it has root's rights.
 #[derive(Debug, Clone, Copy)]
 pub struct Entered(());
 
-/// Whether an [`enter`] above this process has already put it inside: what must happen once and with the
-/// host's network (a download, say) happens while this is false.
+/// Whether an [`enter`] in a parent process has already put this one inside. Work to be done once and with
+/// the host's network (a download, say) is done while this is false.
 pub fn is_inside() -> bool {
     let Some(outer) = std::env::var_os(OUTER_NETWORK) else { return false };
     fs::read_link(OWN_NETWORK).is_ok_and(|own| own.as_os_str() != outer)
 }
 
-/// Goes into private user, network, mount and process namespaces.
+/// Enters private user, network, mount and process namespaces.
 ///
-/// The first call starts this very program again inside, with the same arguments and standard streams,
-/// waits, and ends the calling process with the inner one's exit status (128 + the signal when one killed
-/// it): only the inner process sees this function return. Call it first in `main`, on the main thread.
-/// Inside, it returns at once however often it is called.
+/// The first call re-executes the program inside, with the same arguments and standard streams, waits, and
+/// ends the calling process with the inner one's exit status (128 + the signal if one killed it): only in the
+/// inner process does this function return. Call it first in `main`, on the main thread. Inside, it returns
+/// at once however often it is called.
 ///
-/// The network there is empty but for a loopback that is up. Inside, the process is number 1: it is sent no
-/// SIGINT or SIGTERM by default action; interrupting the outer process kills everything inside.
+/// The network there has only a loopback, which is up. Inside, the process is number 1, so the default
+/// actions of SIGINT and SIGTERM do not apply to it; interrupting the outer process kills everything inside.
 ///
 /// # Errors
 /// User namespaces are forbidden and the caller is not root; `unshare` or `ip` is not installed.
@@ -117,8 +117,8 @@ pub fn enter() -> Result<Entered, NamespaceError> {
     enter_with(&[])
 }
 
-/// As [`enter`], and hands variables of the environment to the inner process: what the outer one has
-/// prepared, and the inner one must find.
+/// As [`enter`], and passes environment variables to the inner process: what the outer one has prepared for
+/// it.
 ///
 /// # Errors
 /// As [`enter`].
@@ -152,8 +152,7 @@ const ALL: &[&str] = &["--net", "--mount", "--pid", "--fork", "--kill-child"];
 
 /// The first of a few sets of flags with which `unshare` works here.
 fn permitted_flags() -> Result<Vec<&'static str>, NamespaceError> {
-    // Some containers forbid a /proc of one's own; ours then shows the host's process numbers, and still
-    // works.
+    // Some containers forbid mounting /proc; it then shows the host's process numbers, and still works.
     let proc: &[&str] = &["--mount-proc"];
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     let mut candidates = vec![[USER, ALL, proc].concat(), [USER, ALL].concat()];
@@ -164,7 +163,7 @@ fn permitted_flags() -> Result<Vec<&'static str>, NamespaceError> {
     for flags in candidates {
         match checked(Command::new("unshare").args(&flags).args(["--", "true"])) {
             Ok(_) => return Ok(flags),
-            // The refusal of the least demanding set is the one to report.
+            // The refusal of the least demanding set is reported.
             Err(NamespaceError::Command { stderr, .. }) => detail = stderr,
             Err(other) => return Err(other),
         }
@@ -172,7 +171,7 @@ fn permitted_flags() -> Result<Vec<&'static str>, NamespaceError> {
     Err(NamespaceError::Forbidden { detail, advice: advice(|path| fs::read_to_string(path).ok()) })
 }
 
-/// Names the settings that forbid user namespaces, from the values that `read` finds for them.
+/// Names the settings that forbid user namespaces, from their values as returned by `read`.
 fn advice(read: impl Fn(&str) -> Option<String>) -> String {
     const SETTINGS: [(&str, &str, &str, &str); 3] = [
         ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone", "1"),
@@ -199,10 +198,10 @@ fn advice(read: impl Fn(&str) -> Option<String>) -> String {
     lines.join("\n")
 }
 
-/// Puts a file system of our own on `/run`, so that `ip netns` may write there and the host never sees it.
+/// Mounts a new file system on `/run`, so that `ip netns` may write there and the host never sees it.
 ///
-/// The host's folders below stay reachable (a disk may be mounted there, or the user's runtime folder be in
-/// use). Its plain files, locks mostly, do not: they belong to root and would only be in the way.
+/// The host's folders in `/run` stay reachable (a disk may be mounted there, or the user's runtime folder be
+/// in use). Its plain files, mostly locks, do not: they belong to root and would only be in the way.
 fn make_run_private() -> io::Result<()> {
     let stage: PathBuf = std::env::temp_dir().join(format!("testudo-run-{}", std::process::id()));
     fs::create_dir_all(&stage)?;
@@ -214,7 +213,7 @@ fn make_run_private() -> io::Result<()> {
             symlink(fs::read_link(&from)?, &to)?;
         } else if kind.is_dir() && entry.file_name() != "netns" {
             fs::create_dir(&to)?;
-            // What cannot be carried over stays an empty folder: nothing of ours depends on it.
+            // A folder that cannot be mounted stays empty: nothing of ours depends on it.
             let _ = mount_bind_recursive(&from, &to);
         }
     }
@@ -224,11 +223,11 @@ fn make_run_private() -> io::Result<()> {
     fs::remove_dir(&stage)
 }
 
-/// Whether TUN and TAP interfaces can be made here; [`Namespace::tun`] and [`Namespace::tap`] ask by
+/// Checks that TUN and TAP interfaces can be made here; [`Namespace::tun`] and [`Namespace::tap`] check this
 /// themselves.
 ///
 /// # Errors
-/// `/dev/net/tun` is absent or may not be opened, with advice.
+/// `/dev/net/tun` is absent or may not be opened; the error carries advice.
 pub fn require_tun() -> Result<(), NamespaceError> {
     OpenOptions::new().read(true).write(true).open(TUN_DEVICE).map(drop).map_err(|source| {
         let advice = match source.kind() {
@@ -252,7 +251,7 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes an empty namespace with its loopback up, where IPv6 addresses are usable at once (no duplicate
-    /// address detection) and routers are not listened to.
+    /// address detection) and router advertisements are ignored.
     ///
     /// # Errors
     /// The name is taken or not made of letters, digits and hyphens.
@@ -278,29 +277,28 @@ impl Namespace {
 
     /// A command that will run in this namespace, under a `/sys` that shows its interfaces.
     ///
-    /// The process started is the program itself, not a wrapper: its number and its exit status are the
-    /// program's.
+    /// The process is the program itself, not a wrapper: process number and exit status are the program's.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs `words[0]` with the other words as its arguments to its end, and returns its standard output.
+    /// Runs `words[0]` with the other words as arguments to completion, and returns its standard output.
     ///
     /// # Errors
-    /// It could not be started or ended with another status than 0; the error carries its standard error.
+    /// It could not be started or exited with a status other than 0; the error carries its standard error.
     pub fn run(&self, words: &[&str]) -> Result<String, NamespaceError> {
         let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
         checked(self.command(program).args(arguments))
     }
 
-    /// Calls `work` on a thread that lives in this namespace: every socket and TUN device that it opens
-    /// belongs to the namespace for good, also when handed back to a thread outside. Threads that `work`
-    /// starts live there too.
+    /// Calls `work` on a thread in this namespace: every socket and TUN device that it opens belongs to the
+    /// namespace for good, even when passed to a thread outside. Threads that `work` starts are in the
+    /// namespace too.
     ///
     /// # Errors
-    /// The namespace could not be joined. A panic of `work` goes on in the caller.
+    /// The namespace could not be joined. A panic of `work` is resumed in the caller.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         let path = Path::new("/run/netns").join(&self.name);
         let file = File::open(&path).map_err(io_error(format!("open {}", path.display())))?;
@@ -321,7 +319,7 @@ impl Namespace {
     /// Gives `interface` an address with its prefix length: `10.0.0.1/24`, `fd00::1/64`.
     ///
     /// # Errors
-    /// What `ip` says, as from every method below.
+    /// The error of `ip`, as from every method below.
     pub fn address(&self, interface: &str, address: &str) -> Result<(), NamespaceError> {
         let mut words = vec!["address", "add", address, "dev", interface];
         if address.contains(':') {
@@ -333,53 +331,53 @@ impl Namespace {
     /// Routes `destination` (a prefix, or `default`) through the router `gateway`.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn route_via(&self, destination: &str, gateway: &str) -> Result<(), NamespaceError> {
         self.route(destination, ["via", gateway])
     }
 
-    /// Routes `destination` straight into `interface`, as one does with a TUN device.
+    /// Routes `destination` directly into `interface`, as for a TUN device.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn route_into(&self, destination: &str, interface: &str) -> Result<(), NamespaceError> {
         self.route(destination, ["dev", interface])
     }
 
     fn route(&self, destination: &str, [how, whither]: [&str; 2]) -> Result<(), NamespaceError> {
-        // "default" alone would mean IPv4's: the family follows from the other end where there is one.
+        // "default" alone would mean IPv4's; the family follows from the next hop if that is an address.
         let family = if destination.contains(':') || whither.contains(':') { "-6" } else { "-4" };
         self.ip(&[family, "route", "replace", destination, how, whither]).map(drop)
     }
 
-    /// Takes `interface` into operation.
+    /// Brings `interface` up.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn link_up(&self, interface: &str) -> Result<(), NamespaceError> {
         self.ip(&["link", "set", interface, "up"]).map(drop)
     }
 
-    /// Sets the largest IP packet of `interface`, in bytes.
+    /// Sets the MTU of `interface`: the largest IP packet, in bytes.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn mtu(&self, interface: &str, bytes: usize) -> Result<(), NamespaceError> {
         self.ip(&["link", "set", interface, "mtu", &bytes.to_string()]).map(drop)
     }
 
-    /// Sets a kernel variable of this namespace: `sysctl("net.ipv4.ip_forward", "1")`. Interfaces whose
-    /// names have dots cannot be named this way.
+    /// Sets a kernel variable of this namespace: `sysctl("net.ipv4.ip_forward", "1")`. Interfaces with dots
+    /// in their names cannot be named this way.
     ///
     /// # Errors
-    /// No such variable, or not this namespace's to set (the host's memory limits, for example).
+    /// There is no such variable, or this namespace may not set it (the host's memory limits, for example).
     pub fn sysctl(&self, name: &str, value: &str) -> Result<(), NamespaceError> {
         let path = Path::new("/proc/sys").join(name.replace('.', "/"));
         let set = || fs::write(&path, value).map_err(io_error(format!("set {name} to {value}")));
         self.within(set)?
     }
 
-    /// Lets this namespace route packets between its interfaces, IPv4 and IPv6.
+    /// Enables routing between this namespace's interfaces, IPv4 and IPv6.
     ///
     /// # Errors
     /// As [`sysctl`](Self::sysctl).
@@ -388,18 +386,18 @@ impl Namespace {
         self.sysctl("net.ipv6.conf.all.forwarding", "1")
     }
 
-    /// Makes a persistent TUN interface (IP packets) and takes it into operation.
+    /// Makes a persistent TUN interface (IP packets) and brings it up.
     ///
     /// # Errors
-    /// As [`require_tun`], or what `ip` says.
+    /// As [`require_tun`], or the error of `ip`.
     pub fn tun(&self, interface: &str) -> Result<(), NamespaceError> {
         self.tuntap(interface, "tun")
     }
 
-    /// Makes a persistent TAP interface (Ethernet frames) and takes it into operation.
+    /// Makes a persistent TAP interface (Ethernet frames) and brings it up.
     ///
     /// # Errors
-    /// As [`require_tun`], or what `ip` says.
+    /// As [`require_tun`], or the error of `ip`.
     pub fn tap(&self, interface: &str) -> Result<(), NamespaceError> {
         self.tuntap(interface, "tap")
     }
@@ -413,16 +411,16 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The kernel would remove it with the process; doing it now frees the name and the interfaces.
+        // The kernel would remove it with the process; deleting it now frees the name and the interfaces.
         let _ = checked(Command::new("ip").args(["netns", "delete", &self.name]));
     }
 }
 
-/// Joins two namespaces with a virtual Ethernet cable, `(namespace, interface)` at each end, both taken
-/// into operation.
+/// Joins two namespaces with a virtual Ethernet cable, `(namespace, interface)` at each end, and brings both
+/// ends up.
 ///
 /// # Errors
-/// What `ip` says, such as that a name is taken.
+/// The error of `ip`, such as that a name is taken.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), NamespaceError> {
     let peer = ["type", "veth", "peer", "name", b.1, "netns", b.0.name()];
     checked(Command::new("ip").args(["link", "add", a.1, "netns", a.0.name()]).args(peer))?;
@@ -430,7 +428,7 @@ pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), Namespac
     b.0.link_up(b.1)
 }
 
-/// Runs a command to its end without input, and returns its standard output.
+/// Runs a command to completion without input, and returns its standard output.
 fn checked(command: &mut Command) -> Result<String, NamespaceError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| not_started(&program, error))?;

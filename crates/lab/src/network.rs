@@ -12,7 +12,7 @@ use crate::error::{LabError, io};
 use crate::gateway::{Gateway, Keys, Settings};
 use crate::namespaces::{Entered, Namespace, veth};
 
-/// The interface of both gateways towards the link.
+/// The interface of both gateways on the link.
 pub(crate) const LINK: &str = "wan";
 
 /// A host behind a gateway, and the gateway.
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     gateway: &'static str,
     network: &'static str,
     outer: &'static str,
-    /// Lengths of the prefixes of the site and of the link.
+    /// Prefix lengths at the site and on the link.
     lengths: (u8, u8),
 }
 
@@ -65,7 +65,7 @@ impl Plan {
         parse(self.outer)
     }
 
-    /// The protected network, and the length of its prefix.
+    /// The protected network: address and prefix length.
     pub(crate) fn network(&self) -> Result<(IpAddr, u8), LabError> {
         Ok((parse(self.network)?, self.lengths.0))
     }
@@ -109,7 +109,7 @@ impl Network {
         Ok(network)
     }
 
-    /// The link and the sites behind it without a tunnel, as routers would join them.
+    /// Joins the sites over the link without a tunnel, as routers would.
     pub(crate) fn join_in_clear(&self) -> Result<(), LabError> {
         for (here, there) in [(&self.a, &self.b), (&self.b, &self.a)] {
             here.gateway.route_via(&there.network, &there.outer.to_string())?;
@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Starts a build of the program at each gateway, with a tunnel of fresh keys between them;
-    /// configurations and logs go into `folder`.
+    /// configurations and logs are in `folder`.
     pub(crate) fn start_gateways(
         &self,
         tunnel: &Tunnel,

@@ -1,13 +1,13 @@
-//! What the user sees while he waits: on standard error, and only if that is a terminal.
+//! The progress bar: on standard error, and only if that is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar in tenths of a second, with a word on what is going on.
+/// A bar in tenths of a second, with the current stage.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// What the stages before this one have filled.
+    /// The end of the current stage on the bar.
     filled: u64,
     stage: String,
 }
@@ -17,7 +17,7 @@ fn tenths(duration: Duration) -> u64 {
 }
 
 impl Progress {
-    /// For a run of about `expected`; `silent` shows nothing at all.
+    /// A bar for a run of about `expected`; nothing is shown if `silent`.
     pub(crate) fn new(expected: Duration, silent: bool) -> Self {
         let target = if silent { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(tenths(expected).max(1)), target);
@@ -36,7 +36,7 @@ impl Progress {
         self.bar.set_message(self.stage.clone());
     }
 
-    /// How far the stage is, of the time that it should take.
+    /// Shows how much of the stage's expected time has passed.
     pub(crate) fn at(&self, elapsed: Duration, expected: Duration, detail: &str) {
         let before = self.filled.saturating_sub(tenths(expected));
         self.bar.set_position((before + tenths(elapsed)).min(self.filled));

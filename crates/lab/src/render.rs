@@ -6,8 +6,8 @@ const CHARACTER_WIDTH: f64 = 8.4;
 const LINE_HEIGHT: usize = 20;
 const MARGIN: usize = 20;
 
-/// A picture (SVG 1.1) of a terminal that shows `text`. Lines beginning with `$ ` are what was typed; a `✓`
-/// or `✗` is coloured.
+/// A picture (SVG 1.1) of a terminal that shows `text`. Lines beginning with `$ ` are commands; they, `✓` and
+/// `✗` are coloured.
 pub(crate) fn svg(text: &str) -> String {
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     let width = (widest as f64).mul_add(CHARACTER_WIDTH, 2.0 * MARGIN as f64).ceil();

@@ -2,7 +2,7 @@
 
 use crate::traffic::median;
 
-/// What several measurements of one thing say together.
+/// Median and spread of several measurements of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -11,14 +11,14 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of `values`; zeros if there are none.
+    /// The spread of `values`; zeros if there are none.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         let fold = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick).unwrap_or(0.0);
         Self { median: median(&values).unwrap_or(0.0), lowest: fold(f64::min), highest: fold(f64::max) }
     }
 
-    /// Whether some value could belong to both.
+    /// Whether the two ranges overlap.
     pub(crate) fn overlaps(&self, other: &Spread) -> bool {
         self.lowest <= other.highest && other.lowest <= self.highest
     }

@@ -1,8 +1,8 @@
-//! Tables for people: columns as wide as their widest cell.
+//! Tables for the terminal: columns as wide as their widest cell.
 
 use std::fmt;
 
-/// Rows of cells. `Display` gives the lines.
+/// Rows of cells. `Display` prints them as lines.
 #[derive(Debug, Clone)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -11,20 +11,20 @@ pub struct Table {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// At the margin; columns of numbers to the right, under their heads.
+    /// Not indented; columns of numbers are right-aligned, with their heads.
     List,
-    /// Indented; all columns but the first to the right.
+    /// Indented; all columns but the first are right-aligned.
     Report,
 }
 
 impl Table {
-    /// A list with these column heads: columns of numbers stand to the right.
+    /// A list with these column heads: columns of numbers are right-aligned.
     #[must_use]
     pub fn new(heads: &[&str]) -> Self {
         Self { rows: vec![heads.iter().map(|&head| head.to_owned()).collect()], layout: Layout::List }
     }
 
-    /// The rows of a report, indented: every column but the first stands to the right.
+    /// The rows of a report, indented: every column but the first is right-aligned.
     #[must_use]
     pub fn report(rows: Vec<Vec<String>>) -> Self {
         Self { rows, layout: Layout::Report }
@@ -35,7 +35,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Width and alignment (whether to the right) of a column.
+    /// Width of a column, and whether it is right-aligned.
     fn column(&self, column: usize) -> (usize, bool) {
         let cells = || self.rows.iter().filter_map(|row| row.get(column));
         let width = cells().map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -77,7 +77,7 @@ pub fn grouped(n: u64) -> String {
     group(&n.to_string())
 }
 
-/// The same for a figure, rounded; it is not negative.
+/// The same for a fractional number, rounded; it must not be negative.
 #[must_use]
 pub fn grouped_figure(value: f64) -> String {
     group(&format!("{value:.0}"))

@@ -1,7 +1,8 @@
-//! What users send: TCP streams, ping, UDP. Each measures what it sends through, and checks that it arrives.
+//! Traffic as users send it: TCP streams, ping, UDP. Each generator measures, and checks that the data
+//! arrives.
 //!
-//! All of them take namespaces and addresses, and nothing else: a bare link, Testudo and any other gateway
-//! are measured alike.
+//! All of them take only namespaces and addresses, so a bare link, Testudo and any other gateway are measured
+//! alike.
 
 mod echo;
 mod pattern;
@@ -17,23 +18,23 @@ pub(crate) use tcp::{gbit_s, portless};
 
 use std::time::Duration;
 
-/// Round trips that came back, and how many did not.
+/// Times of the answered round trips, and the number of lost ones.
 #[derive(Debug, Clone, Default)]
 pub struct RoundTrips {
     /// Of each answer, in the order sent.
     pub times: Vec<Duration>,
-    /// Requests without an answer in time.
+    /// Requests not answered in time.
     pub lost: usize,
 }
 
 impl RoundTrips {
-    /// The median in milliseconds; `None` if nothing came back.
+    /// The median in milliseconds; `None` if nothing was answered.
     pub fn median_ms(&self) -> Option<f64> {
         median(&self.times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<_>>())
     }
 }
 
-/// The middle of `values`, or the mean of the two that are nearest to it; `None` if there are none.
+/// The middle of `values`, or the mean of the two middle ones; `None` if there are none.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
 //! The folder of a run: configurations, keys, logs, recordings. It is removed when the last process of the
-//! run has ended, however it ended.
+//! run has ended, in whatever way.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::error::{LabError, io};
 use crate::namespaces::{Entered, enter_with, is_inside};
 
-/// How the inner process learns the folder that the outer one has made.
+/// Tells the inner process which folder the outer one has made.
 const VARIABLE: &str = "TESTUDO_LAB_FOLDER";
 
 /// A private folder below the system's temporary one.
@@ -26,16 +26,16 @@ pub(crate) struct Workspace {
     keep: bool,
 }
 
-/// Makes a folder `testudo-PURPOSE-…` and goes into private namespaces with it (see
-/// [`crate::namespaces::enter`]: only the inner process sees this function return).
+/// Makes a folder `testudo-PURPOSE-…` and enters private namespaces with it (see
+/// [`crate::namespaces::enter`]: only in the inner process does this function return).
 pub(crate) fn enter_with_workspace(purpose: &str, keep: bool) -> Result<(Entered, Workspace), LabError> {
     if let (true, Some(path)) = (is_inside(), std::env::var_os(VARIABLE)) {
         return Ok((enter_with(&[])?, Workspace { path: path.into(), keep }));
     }
     let path = make(purpose)?;
-    // Held by every process of the run, and closed by the last one's end.
+    // Inherited by every process of the run; the kernel closes it when the last one ends.
     let _lifeline = if keep { None } else { Some(janitor(&path)?) };
-    // Until we are in, there is nothing worth keeping.
+    // If entering fails, there is nothing worth keeping.
     let mut workspace = Workspace { path: path.clone(), keep: false };
     let entered = enter_with(&[(VARIABLE, path.as_os_str())])?;
     workspace.keep = keep;
@@ -59,10 +59,11 @@ fn make(purpose: &str) -> Result<PathBuf, LabError> {
     made.map(TempDir::keep).map_err(failed)
 }
 
-/// Starts a process that waits until the returned end of a pipe is closed everywhere, then removes `folder`.
+/// Starts a process that waits until all copies of the returned end of a pipe are closed, then removes
+/// `folder`.
 ///
-/// Interrupting or killing the run gives us no chance to tidy up, but the kernel closes the pipe. The janitor
-/// is in a process group of its own, so that a Ctrl-C at the terminal does not reach it.
+/// If the run is interrupted or killed, it cannot clean up, but the kernel closes the pipe. The janitor is in
+/// its own process group, so that a Ctrl-C at the terminal does not reach it.
 fn janitor(folder: &Path) -> Result<OwnedFd, LabError> {
     const SCRIPT: &str = "trap '' HUP INT TERM; cat; rm -rf -- \"$1\"";
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
@@ -77,7 +78,7 @@ fn janitor(folder: &Path) -> Result<OwnedFd, LabError> {
         .process_group(0)
         .spawn()
         .map_err(io("start sh"))?;
-    // From here on children inherit it.
+    // From here on, child processes inherit it.
     fcntl_setfd(&lifeline, FdFlags::empty()).map_err(|errno| io("share a pipe")(errno.into()))?;
     Ok(lifeline)
 }
@@ -87,7 +88,7 @@ impl Workspace {
         &self.path
     }
 
-    /// A file or folder in it.
+    /// The path of a file or folder in it.
     pub(crate) fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(Path::new(name.as_ref()))
     }
@@ -96,7 +97,7 @@ impl Workspace {
 impl Drop for Workspace {
     fn drop(&mut self) {
         if !self.keep {
-            // The janitor would do it a moment later; so it is gone when the prompt returns.
+            // The janitor would do it a moment later; this way it is gone when the prompt returns.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

@@ -1,30 +1,30 @@
-//! What the attacker on the link sends to gateway B in the name of A, and by what B shows that it was
-//! refused.
+//! What the attacker on the link sends to gateway B in the name of A, and the drop reasons by which B shows
+//! that it refused it.
 
 use crate::attack::Recorded;
 use crate::capture::Eavesdropper;
 use crate::gateway::Status;
 
-/// Packets sent again from the beginning of the run, and as many from its end; and forged ones.
+/// Number of packets replayed from the beginning of the run, of those from its end, and of forged ones.
 const ATTACKS: usize = 8;
-/// How far ahead forged sequence numbers are: each one further, all beyond what was sent.
+/// How far ahead forged sequence numbers are: a multiple of this, all beyond what was sent.
 const AHEAD: u32 = 1000;
-/// Reasons to drop what was sent before. With extended sequence numbers, one that lies left of the window is
-/// taken for one of the next 2^32 (RFC 4303 A2.2), under which the integrity check fails.
+/// Drop reasons for replayed packets. With extended sequence numbers, a number left of the window is taken
+/// for one of the next 2^32 (RFC 4303 A2.2), with which the integrity check fails.
 pub(super) const REPLAYED: [&str; 3] = ["replay_duplicate", "replay_too_old", "authentication_failed"];
-/// The reason to drop what nobody of ours has sent.
+/// Drop reason for packets that neither gateway sent.
 pub(super) const FORGED: [&str; 1] = ["authentication_failed"];
 
-/// Packets to be sent, and refused.
+/// The packets that the attacker sends; all must be refused.
 pub(super) struct Attack {
-    /// As they were recorded.
+    /// Packets as they were recorded.
     pub(super) replayed: Vec<Recorded>,
-    /// With a sequence number that was not sent yet, and one bit of the ciphertext changed.
+    /// Packets with a sequence number not sent yet, and one bit of the ciphertext changed.
     pub(super) forged: Vec<Recorded>,
 }
 
 impl Attack {
-    /// From what was recorded at the beginning of the run, and at its end: these are still in B's replay
+    /// Uses packets recorded at the beginning of the run, and at its end: the latter are still in B's replay
     /// window.
     pub(super) fn plan(eavesdropper: &Eavesdropper, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Self {
         let last = |packets: &[Vec<u8>]| -> Vec<Recorded> {
@@ -40,7 +40,7 @@ impl Attack {
     }
 }
 
-/// Packets refused for any of `reasons`.
+/// Number of packets refused for any of `reasons`.
 pub(super) fn refused(status: &Status, reasons: &[&str]) -> u64 {
     reasons.iter().map(|reason| status.dropped(reason)).sum()
 }

@@ -1,13 +1,13 @@
-//! The demonstration where namespaces or TUN devices are closed: the same gateways' data path and engines, in
+//! The demonstration where namespaces or TUN devices are not available: the same data path and engines, in
 //! this process.
 //!
 //! ```text
 //!   host A ── queue ── worker A ── queue, eavesdropper, attacker ── queue ── worker B ── queue ── host B
 //! ```
 //!
-//! Pings, UDP both ways, replayed and forged packets go through as in the other mode, and the same is
-//! expected of them. What needs a kernel at the ends (TCP) or processes (their logs and control sockets) is
-//! not there, and the report says so.
+//! Pings, UDP both ways, replayed and forged packets go through as in the other mode, with the same
+//! expectations. Anything that needs a kernel at the ends (TCP) or processes (their logs and control sockets)
+//! is missing, and the report says so.
 
 mod host;
 mod pair;
@@ -32,13 +32,13 @@ use pair::{Pair, Tunnel, addresses};
 const SECOND: Duration = Duration::from_secs(1);
 /// Pings each way.
 const PINGS: u16 = 50;
-/// Bytes of UDP data that are sent there and back, and of one packet where they are sent as fast as it goes:
-/// what fits the link, since there is no kernel at the ends to put fragments together.
+/// Bytes of UDP data: of the datagrams that are echoed, and of each one of the stream. All fit the link,
+/// since there is no kernel at the ends to reassemble fragments.
 const UDP_SIZES: [usize; 4] = [1, 64, 512, 1350];
 const BULK_BYTES: usize = 1350;
 /// A datagram begins with its number in the stream.
 const NUMBER_BYTES: usize = 8;
-/// Packets that are sent before those that came out are looked at.
+/// Packets that are sent before the output is checked.
 const WINDOW: u64 = 256;
 
 struct Demo<'a> {
@@ -50,7 +50,7 @@ struct Demo<'a> {
     report: Report,
 }
 
-/// Builds both gateways, runs every stage, and judges. `why` is said in the report.
+/// Builds both gateways, runs every stage, and judges. The report states `why` it is not in namespaces.
 pub(super) fn run(
     options: &DemoOptions,
     why: &str,
@@ -89,7 +89,7 @@ impl Demo<'_> {
         self.record("link-3-udp.pcap", WHOLE)?;
         self.datagrams()?;
         let fresh = self.pair.tap().take_kept();
-        self.progress.stage("attack: packets sent again and forged ones", SECOND);
+        self.progress.stage("attack: replayed and forged packets", SECOND);
         self.record("link-4-attack.pcap", WHOLE)?;
         self.attack(&old, &fresh)?;
         self.report.set_seen(self.pair.tap().finish()?);
@@ -125,7 +125,7 @@ impl Demo<'_> {
         Ok(trips)
     }
 
-    /// UDP as fast as it goes: Gbit/s of user data.
+    /// UDP at full speed: Gbit/s of user data.
     fn stream(&mut self, direction: Direction, name: &str) -> Result<f64, LabError> {
         let duration = Duration::from_secs(self.options.seconds);
         self.progress.stage(name, duration);
@@ -171,7 +171,7 @@ impl Demo<'_> {
         self.ping(Direction::AToB).map(drop)
     }
 
-    /// Sends to gateway B in the name of A.
+    /// Sends packets to gateway B in the name of A.
     fn attack(&mut self, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Result<(), LabError> {
         let attack = Attack::plan(self.pair.tap().eavesdropper(), old, fresh);
         self.report.valid_refused = self.pair.ends.iter().map(|end| refused(&end.status(), &REPLAYED)).sum();
@@ -179,7 +179,7 @@ impl Demo<'_> {
             (count(&attack.replayed), count(&attack.forged));
         self.report.replayed_refused = self.strike(&attack.replayed, &REPLAYED)?;
         self.report.forged_refused = self.strike(&attack.forged, &FORGED)?;
-        // The forged numbers must not have moved B's window beyond what A sends next.
+        // The forged numbers must not have moved B's window beyond A's next packets.
         self.ping(Direction::AToB).map(drop)
     }
 
@@ -200,10 +200,10 @@ impl Demo<'_> {
     }
 }
 
-/// UDP datagrams that carry a known pattern, each with its place in it.
+/// UDP datagrams that carry a known pattern, each starting with its number.
 struct Stream<'a> {
     pattern: &'a Pattern,
-    /// The number that none so far has reached.
+    /// One more than the highest number received.
     next: u64,
     received: u64,
 }
@@ -219,17 +219,17 @@ impl Stream<'_> {
         data
     }
 
-    /// A datagram that came out: it must be one of those sent, and none twice or in another order.
+    /// Checks a received datagram: it must be one of those sent, in order and not a duplicate.
     fn take(&mut self, packet: &[u8]) -> Result<(), LabError> {
         let wrong = |what: &str| LabError::Corrupted(format!("wrong UDP data: {what}"));
         let data = udp_data(packet).ok_or_else(|| wrong("no UDP"))?;
         let number = data.first_chunk().map(|number| u64::from_be_bytes(*number));
-        let number = number.ok_or_else(|| wrong("cut short"))?;
+        let number = number.ok_or_else(|| wrong("truncated"))?;
         if number < self.next {
             return Err(wrong("out of order, or twice"));
         }
         if data != self.data(number) {
-            return Err(wrong("changed on the way"));
+            return Err(wrong("altered in transit"));
         }
         (self.next, self.received) = (number + 1, self.received + 1);
         Ok(())
@@ -280,7 +280,7 @@ mod tests {
         let fresh = || Stream { pattern: &pattern, next: 0, received: 0 };
         let packet = |number| route.udp(&fresh().data(number)).unwrap();
         let mut stream = fresh();
-        // Numbers whose data reaches over the end of the pattern are among these.
+        // Includes numbers whose data spans the end of the pattern.
         (0..400).for_each(|number| stream.take(&packet(number)).unwrap());
         assert!(stream.take(&packet(399)).is_err(), "twice");
         assert!(stream.take(&packet(7)).is_err(), "out of order");

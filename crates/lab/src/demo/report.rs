@@ -1,4 +1,4 @@
-//! What the demonstration has found: the figures, and what is wrong with them.
+//! The results of the demonstration: the figures, and the expectations they do not meet.
 
 use serde::Serialize;
 
@@ -41,22 +41,22 @@ pub(super) enum Mode {
     Memory,
 }
 
-/// Everything that is shown: the members of `--json`.
+/// Everything the report shows: the members of `--json`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     pub(super) mode: Mode,
-    /// Why it is not the mode with namespaces.
+    /// Why the mode is not `namespaces`.
     pub(super) mode_reason: Option<String>,
     /// The mean of both directions.
     pub(super) tcp_gbit_s: Option<f64>,
     pub(super) tcp_gbit_s_a_to_b: Option<f64>,
     pub(super) tcp_gbit_s_b_to_a: Option<f64>,
-    /// UDP data in memory, where there is no TCP.
+    /// Rate of UDP data in memory, where there is no TCP.
     pub(super) memory_gbit_s_a_to_b: Option<f64>,
     pub(super) memory_gbit_s_b_to_a: Option<f64>,
     pub(super) memory_packets_sent: u64,
     pub(super) memory_packets_lost: u64,
-    /// The median.
+    /// Median round trip.
     pub(super) ping_ms: Option<f64>,
     pub(super) pings_sent: usize,
     pub(super) pings_lost: usize,
@@ -65,7 +65,7 @@ pub(super) struct Report {
     pub(super) cleartext_packets_outside: u64,
     /// ESP packets in the recordings; a super-segment counts once.
     pub(super) packets_captured: u64,
-    /// Packets of the link that the recordings have missed.
+    /// Packets of the link that are missing from the recordings.
     pub(super) packets_not_captured: u64,
     pub(super) replayed_sent: u64,
     pub(super) replayed_refused: u64,
@@ -73,16 +73,16 @@ pub(super) struct Report {
     pub(super) forged_refused: u64,
     /// Packets that left gateway B for its site while only the attacker was sending.
     pub(super) attack_packets_forwarded: u64,
-    /// Packets refused as replayed or forged before any were.
+    /// Packets refused as replayed or forged before the attack.
     pub(super) valid_refused: u64,
     pub(super) engine: String,
     pub(super) suite: String,
     pub(super) encapsulation: String,
     pub(super) gateway_a: Packets,
     pub(super) gateway_b: Packets,
-    /// Of TCP in each direction.
+    /// Duration of TCP in each direction.
     pub(super) seconds: u64,
-    /// Where the files are, if they were kept.
+    /// Where the files are, if they are kept.
     pub(super) files: Option<String>,
     pub(super) passed: bool,
     /// One line for each expectation that was not met.
@@ -105,12 +105,12 @@ impl Report {
         Self::of(options, workspace, Mode::Namespaces)
     }
 
-    /// `why` says why it is not in namespaces.
+    /// `why` states the reason for not using namespaces.
     pub(super) fn in_memory(options: &DemoOptions, workspace: &Workspace, why: &str) -> Self {
         Self { mode_reason: Some(why.to_owned()), ..Self::of(options, workspace, Mode::Memory) }
     }
 
-    /// What both gateways say at the end.
+    /// Takes both gateways' final status.
     pub(super) fn set_gateways(&mut self, [a, b]: &[Status; 2]) {
         (self.gateway_a, self.gateway_b) = (Packets::of(a), Packets::of(b));
         self.engine = match (a.engine(), b.engine()) {
@@ -135,7 +135,7 @@ impl Report {
         self.packets_not_captured = seen.not_recorded;
     }
 
-    /// Checks every expectation. Failures that were noted before stay.
+    /// Checks every expectation. Failures that were noted before are kept.
     pub(super) fn conclude(&mut self) {
         let both = self.tcp_gbit_s_a_to_b.zip(self.tcp_gbit_s_b_to_a);
         self.tcp_gbit_s = both.map(|(there, back)| f64::midpoint(there, back));
@@ -187,7 +187,7 @@ impl Report {
         format!("{}\n{}\n{}\n  {verdict}\n{files}", self.speed(), self.sides(), self.security())
     }
 
-    /// A direction's row: what there is in this mode, and plainly what there is not.
+    /// The rate in this mode, or an explicit statement that there is none.
     fn rate(&self, tcp: Option<f64>, memory: Option<f64>) -> String {
         match (self.mode, tcp, memory) {
             (Mode::Memory, _, Some(rate)) => format!("not in this mode; UDP in memory: {rate:.2} Gbit/s"),
@@ -223,7 +223,7 @@ impl Report {
     fn security(&self) -> String {
         let mark = |good| if good { "✓" } else { "✗" };
         let refused = |refused: u64, sent: u64| format!("{} {refused} of {sent}", mark(refused == sent));
-        // What the kernel hands over in one piece is recorded in one piece.
+        // A super-segment, which the kernel delivers in one piece, is recorded as one packet.
         let joined = if self.mode == Mode::Namespaces { ", segments joined" } else { "" };
         let mut recorded = format!("{} ESP{joined}", grouped(self.packets_captured));
         if self.packets_not_captured > 0 {
@@ -239,7 +239,7 @@ impl Report {
     }
 }
 
-/// A label and what belongs to it, on a line each.
+/// A label and its value per line.
 fn pairs(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(label, value)| format!("  {label:<26} {value}\n")).collect()
 }

@@ -20,11 +20,11 @@ use crate::workspace::Workspace;
 const SECOND: Duration = Duration::from_secs(1);
 /// Pings each way.
 const PINGS: u16 = 50;
-/// Bytes of UDP data: small, nearly a whole packet, and what must be fragmented inside.
+/// Bytes of UDP data: small, nearly a whole packet, and large enough to be fragmented inside the tunnel.
 const UDP_SIZES: [usize; 6] = [1, 64, 512, 1350, 4000, 8000];
-/// How long the refusals may take to be counted.
+/// How long it may take until the refusals are counted.
 const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// All that the stages share.
+/// The state shared by the stages.
 struct Demo<'a> {
     options: &'a DemoOptions,
     workspace: &'a Workspace,
@@ -35,7 +35,7 @@ struct Demo<'a> {
     report: Report,
 }
 
-/// Builds everything, runs every stage, takes everything down.
+/// Builds everything, runs every stage, tears everything down.
 pub(super) fn run(
     inside: Entered,
     options: &DemoOptions,
@@ -57,7 +57,7 @@ pub(super) fn run(
     let mut demo = Demo { options, workspace, progress, network, eavesdropper, gateways, report };
     match demo.stages() {
         Ok(()) => demo.finish(),
-        // A gateway that has died explains whatever else went wrong.
+        // A gateway that has died explains any other failure.
         Err(error) => {
             demo.gateways.iter_mut().try_for_each(Gateway::check_alive)?;
             Err(error)
@@ -65,7 +65,7 @@ pub(super) fn run(
     }
 }
 
-/// What an eavesdropper on the link may expect.
+/// The addresses and port that the eavesdropper judges by.
 fn eavesdropper(network: &Network, options: &DemoOptions) -> Eavesdropper {
     Eavesdropper {
         gateways: [network.a.outer, network.b.outer],
@@ -84,13 +84,13 @@ impl Demo<'_> {
         self.progress.stage("UDP", SECOND);
         self.recorded("link-3-udp.pcap", WHOLE, &mut seen, Self::datagrams)?;
         let fresh = std::mem::take(&mut seen.to_send_again);
-        self.progress.stage("attack: packets sent again and forged ones", SECOND);
+        self.progress.stage("attack: replayed and forged packets", SECOND);
         self.recorded("link-4-attack.pcap", WHOLE, &mut seen, |demo| demo.attack(&old, &fresh))?;
         self.report.set_seen(&seen);
         Ok(())
     }
 
-    /// Does `work` while the link is recorded, and adds to `seen` what was there.
+    /// Does `work` while the link is recorded, and adds the recorded packets to `seen`.
     fn recorded(
         &mut self,
         file: &str,
@@ -142,7 +142,7 @@ impl Demo<'_> {
         Ok(result.gbit_s())
     }
 
-    /// After TCP, so that both hosts know the path's MTU and fragment what is larger.
+    /// After TCP, so that both hosts know the path's MTU and fragment larger packets.
     fn datagrams(&mut self) -> Result<(), LabError> {
         for direction in [Direction::AToB, Direction::BToA] {
             let (from, to) = self.ends(direction);
@@ -153,20 +153,20 @@ impl Demo<'_> {
         self.ping(Direction::AToB).map(drop)
     }
 
-    /// Sends to gateway B in the name of A: packets of the beginning and of the end of the run, and forged
-    /// ones.
+    /// Sends packets to gateway B in the name of A: recorded ones from the beginning and the end of the run,
+    /// and forged ones.
     fn attack(&mut self, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Result<(), LabError> {
         let Attack { replayed, forged } = Attack::plan(&self.eavesdropper, old, fresh);
         self.report.valid_refused = self.statuses()?.iter().map(|status| refused(status, &REPLAYED)).sum();
         (self.report.replayed_sent, self.report.forged_sent) = (count(&replayed), count(&forged));
         self.report.replayed_refused = self.strike(&replayed, &REPLAYED)?;
         self.report.forged_refused = self.strike(&forged, &FORGED)?;
-        // The forged numbers must not have moved B's window beyond what A sends next.
+        // The forged numbers must not have moved B's window beyond A's next packets.
         self.ping(Direction::AToB).map(drop)
     }
 
-    /// Sends `packets` to gateway B and waits until it has counted them as dropped for any of `reasons`: how
-    /// many.
+    /// Sends `packets` to gateway B, waits until it has counted them as dropped for any of `reasons`, and
+    /// returns that number.
     fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
         let before = self.gateways[1].status()?;
         attack::send(&self.network.a.gateway, self.network.b.outer, packets)?;
@@ -187,7 +187,7 @@ impl Demo<'_> {
         Ok([self.gateways[0].status()?, self.gateways[1].status()?])
     }
 
-    /// Asks the gateways for their counters, ends them, and judges.
+    /// Reads the gateways' counters, stops them, and judges.
     fn finish(mut self) -> Result<Report, LabError> {
         let statuses = self.statuses()?;
         self.report.set_gateways(&statuses);

@@ -11,10 +11,10 @@ use crate::workspace::write_private;
 
 /// The name of the configuration in a gateway's folder.
 pub(crate) const CONFIGURATION: &str = "testudo.toml";
-/// The UDP port of ESP at every gateway of ours (RFC 3948).
+/// The UDP port of ESP at both gateways (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
 
-/// The suites, each with the bytes of its keying material: the cipher's key, then the salt of 4 or the
+/// The suites, each with the bytes of its keying material: the cipher's key, then the 4-byte salt or the
 /// integrity key.
 pub const SUITES: [(&str, usize); 6] = [
     ("aes128gcm16", 20),
@@ -44,7 +44,7 @@ impl Keys {
     }
 }
 
-/// Bytes from the kernel's generator.
+/// Bytes from the kernel's random number generator.
 pub(crate) fn random_bytes(length: usize) -> Result<Vec<u8>, LabError> {
     let mut bytes = vec![0; length];
     let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
@@ -62,15 +62,15 @@ fn random_hex(length: usize) -> Result<String, LabError> {
 /// One end of a tunnel between the gateways A and B.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether this is A: says which key and SPI is for which direction.
+    /// Whether this is A: selects key and SPI for each direction.
     pub is_a: bool,
     /// Outer address.
     pub local: IpAddr,
     /// The peer's outer address.
     pub remote: IpAddr,
-    /// The protected network here.
+    /// The protected network at this end.
     pub local_network: String,
-    /// The protected network there.
+    /// The protected network at the other end.
     pub remote_network: String,
     /// The suite's name.
     pub suite: String,
@@ -81,7 +81,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Makes `folder` and puts the configuration and the key files into it.
+    /// Creates `folder` and writes the configuration and the key files into it.
     ///
     /// # Errors
     /// The folder exists or cannot be written.

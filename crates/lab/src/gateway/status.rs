@@ -1,15 +1,15 @@
-//! What `testudo status --json` says, as far as the laboratory asks.
+//! The output of `testudo status --json`, as far as the laboratory needs it.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The state of a gateway. Members that we do not ask for are left out, so that it may grow.
+/// The state of a gateway. Members not needed here are ignored, so that it may grow.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Status {
-    /// In the order of placement.
+    /// In order of placement.
     pub engines: Vec<EngineStatus>,
-    /// Both sides.
+    /// The ports of both sides.
     pub ports: Ports,
     /// Packets dropped, by the name of the reason.
     pub drops: BTreeMap<String, u64>,
@@ -20,20 +20,20 @@ pub struct Status {
 pub struct EngineStatus {
     /// Its name in the configuration.
     pub name: String,
-    /// Whether jobs go to it.
+    /// Whether jobs are submitted to it.
     pub in_use: bool,
 }
 
-/// The two sides of a gateway.
+/// The ports of a gateway's two sides.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Ports {
-    /// The private network's.
+    /// Towards the private network.
     pub protected: PortStatus,
-    /// The public network's.
+    /// Towards the public network.
     pub unprotected: PortStatus,
 }
 
-/// What has passed a port.
+/// Packet counts of a port.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct PortStatus {
     /// Received from the network, in packets.
@@ -43,12 +43,12 @@ pub struct PortStatus {
 }
 
 impl Status {
-    /// Packets dropped for `reason`; a reason that is not named has not occurred.
+    /// Packets dropped for `reason`; a reason that is not listed has not occurred.
     pub fn dropped(&self, reason: &str) -> u64 {
         self.drops.get(reason).copied().unwrap_or(0)
     }
 
-    /// The name of the engine in use: the first, where several are.
+    /// The name of the engine in use; the first if there are several.
     pub fn engine(&self) -> &str {
         self.engines.iter().find(|engine| engine.in_use).map_or("none", |engine| &engine.name)
     }

@@ -1,4 +1,4 @@
-//! UDP datagrams there and back, of any size: fragments and bursts included.
+//! Echoed UDP datagrams of any size, fragmented ones included.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -13,20 +13,20 @@ use super::pattern::Pattern;
 use crate::error::{LabError, io as io_error};
 use crate::namespaces::Namespace;
 
-/// How long a datagram may be away, and how often it is sent before it counts as lost.
+/// How long to wait for an answer, and how often a datagram is sent before it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(500);
 const ATTEMPTS: usize = 3;
-/// How often the echoing thread looks whether it should end.
+/// How often the echoing thread checks whether to stop.
 const POLL: Duration = Duration::from_millis(20);
 const LARGEST: usize = 65_535;
 
-/// Sends a datagram of each of `sizes` (bytes of user data) from `from` to `address`, which is in `to`, where
-/// it is sent back, and waits for each; sizes must differ from one another. One that is not answered is sent
-/// again, twice at most.
+/// Sends a datagram of each of `sizes` (bytes of user data) from `from` to `address`, which is in `to` and
+/// echoes it, and waits for each answer; the sizes must differ from one another. One that is not answered is
+/// sent again, twice at most.
 ///
 /// # Errors
-/// A socket cannot be opened or used, or [`LabError::Corrupted`] if a datagram comes back changed: one that
-/// does not come back is no error but counted.
+/// A socket cannot be opened or used, or [`LabError::Corrupted`] if a datagram comes back changed. A lost
+/// datagram is no error; it is counted.
 pub fn udp_echo(
     from: &Namespace,
     to: &Namespace,
@@ -34,12 +34,12 @@ pub fn udp_echo(
     sizes: &[usize],
 ) -> Result<RoundTrips, LabError> {
     let far = to.within(|| UdpSocket::bind((address, 0)))?.map_err(io_error(format!("bind to {address}")))?;
-    let port = far.local_addr().map_err(io_error("ask for the port of a UDP socket"))?.port();
+    let port = far.local_addr().map_err(io_error("read the port of a UDP socket"))?.port();
     let any = if address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let near = from
         .within(|| UdpSocket::bind(any).and_then(|near| near.connect((address, port)).map(|()| near)))?
         .map_err(io_error("open a UDP socket"))?;
-    far.set_read_timeout(Some(POLL)).map_err(io_error("limit the time of receiving"))?;
+    far.set_read_timeout(Some(POLL)).map_err(io_error("set a receive timeout"))?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| reflect(&far, &done));
@@ -49,12 +49,12 @@ pub fn udp_echo(
     })
 }
 
-/// Sends every datagram back to where it came from.
+/// Echoes every datagram to its sender.
 fn reflect(socket: &UdpSocket, done: &AtomicBool) {
     let mut buffer = vec![0; LARGEST];
     while !done.load(Ordering::Relaxed) {
         if let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            // What cannot be sent is missed at the other end, which counts it.
+            // The other end counts an answer that could not be sent as missing.
             let _ = socket.send_to(&buffer[..length], from);
         }
     }
@@ -66,7 +66,7 @@ fn exchange(socket: &UdpSocket, sizes: &[usize]) -> Result<RoundTrips, LabError>
         let position = u64::try_from(number * 4099).unwrap_or(0) % 65_536;
         let datagram = &pattern.from(position)[..size];
         let sent = || io_error(format!("send {size} bytes of UDP"));
-        // The first attempt may be what teaches a host the path's MTU (RFC 8201 3), and be lost for it.
+        // The first attempt may be lost in discovering the path's MTU (RFC 8201 3).
         let times =
             [(); ATTEMPTS].iter().find_map(|()| there_and_back(socket, datagram, &mut answer).transpose());
         match times.transpose().map_err(sent())? {
@@ -80,8 +80,8 @@ fn exchange(socket: &UdpSocket, sizes: &[usize]) -> Result<RoundTrips, LabError>
     Ok(trips)
 }
 
-/// Sends `datagram` and waits for one of its length; `None` if none comes. One of another length is late, the
-/// answer to an attempt that was given up.
+/// Sends `datagram` and waits for an answer of its length; `None` if there is none. An answer of another
+/// length is a late one, to an attempt that was given up.
 fn there_and_back(socket: &UdpSocket, datagram: &[u8], answer: &mut [u8]) -> io::Result<Option<Duration>> {
     let started = Instant::now();
     match socket.send(datagram) {

@@ -1,13 +1,13 @@
-//! Data that shows where in the stream it belongs.
+//! Data in which every position of the stream is recognisable.
 
-/// Bytes after which the pattern begins again. Not a multiple of any size that networks or pages have, so
-/// that data lost, doubled or exchanged in such sizes is out of step ever after.
+/// Period of the pattern. Not a multiple of any size that networks or pages have, so that data lost,
+/// duplicated or swapped in such sizes is out of step from then on.
 const PERIOD: usize = 262_139;
 
-/// How much of each piece received is compared: enough to notice, little enough not to be what is measured.
+/// How much of each read is compared: enough to notice a difference, too little to affect the measurement.
 const COMPARED: usize = 2048;
 
-/// An endless stream of bytes that looks random, the same every time.
+/// An endless stream of random-looking bytes, the same every time.
 pub(crate) struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -17,7 +17,7 @@ impl Pattern {
         Self(bytes)
     }
 
-    /// The stream from `position` to the end of the period: never empty.
+    /// The stream from `position` to the end of the period; never empty.
     pub(crate) fn from(&self, position: u64) -> &[u8] {
         &self.0[offset(position)..]
     }

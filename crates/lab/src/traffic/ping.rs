@@ -1,4 +1,4 @@
-//! ICMP echo, without the program `ping`: the kernel's own ICMP sockets (`man 7 icmp`, ping_group_range).
+//! ICMP echo without the program `ping`: uses the kernel's ICMP sockets (`man 7 icmp`, ping_group_range).
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -10,25 +10,27 @@ use super::tcp::portless;
 use crate::error::{LabError, io};
 use crate::namespaces::Namespace;
 
-/// Bytes of an ICMP header (RFC 792, RFC 4443 4.1); the data of `ping` makes 64 with it.
+/// Bytes of an ICMP header (RFC 792, RFC 4443 4.1), and of the whole message, which is as long as that of
+/// `ping`.
 const HEADER: usize = 8;
 const MESSAGE: usize = 64;
 
-/// Sends `count` echo requests from `from` to `address`, each when the one before it was answered or given up
-/// after `patience`.
+/// Sends `count` echo requests from `from` to `address`, each after the previous one was answered or timed
+/// out after `patience`.
 ///
 /// # Errors
-/// No ICMP socket can be had, or the request cannot be sent: an unanswered one is no error but counted.
+/// An ICMP socket cannot be opened, or a request cannot be sent. An unanswered request is no error; it is
+/// counted.
 pub fn ping(
     from: &Namespace,
     address: IpAddr,
     count: u16,
     patience: Duration,
 ) -> Result<RoundTrips, LabError> {
-    // Group 0 is all that a user namespace surely has, and the one that we are in.
+    // Group 0 is the only one sure to exist in a user namespace, and it is ours.
     from.sysctl("net.ipv4.ping_group_range", "0 0")?;
     let socket = from.within(|| open(address))?.map_err(io("open an ICMP socket"))?;
-    socket.connect(portless(address)).map_err(io(format!("find a way to {address}")))?;
+    socket.connect(portless(address)).map_err(io(format!("find a route to {address}")))?;
     let mut trips = RoundTrips::default();
     for number in 0..count {
         match echo(&socket, address, number, patience).map_err(io(format!("ping {address}")))? {
@@ -39,7 +41,7 @@ pub fn ping(
     Ok(trips)
 }
 
-/// An ICMP socket, in the type that std has for what sends and receives datagrams.
+/// An ICMP socket, as std's type for datagram sockets.
 fn open(address: IpAddr) -> std::io::Result<UdpSocket> {
     let (family, protocol) = match address {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -79,7 +81,7 @@ fn echo(
             return Ok(None);
         }
         socket.set_read_timeout(Some(left))?;
-        // Errors here are the network's answer (unreachable) or our patience: no echo in either case.
+        // Errors here are an unreachable destination or our timeout: no echo in either case.
         if let Ok(length) = socket.recv(&mut answer)
             && echo_answers(address, &request, &answer[..length])
         {
@@ -103,7 +105,7 @@ mod tests {
             answer[4] = 99; // the identifier, which the kernel chose
             assert!(echo_answers(address, &sent, &answer));
             assert!(!echo_answers(address, &echo_request(address, 8), &answer), "another number");
-            assert!(!echo_answers(address, &sent, &answer[..63]), "cut short");
+            assert!(!echo_answers(address, &sent, &answer[..63]), "truncated");
             answer[63] ^= 1;
             assert!(!echo_answers(address, &sent, &answer), "other data");
         }

@@ -1,4 +1,4 @@
-//! One TCP stream as fast as it goes.
+//! One TCP stream at full speed.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,14 +10,14 @@ use super::pattern::Pattern;
 use crate::error::{LabError, io};
 use crate::namespaces::Namespace;
 
-/// Nothing moves for this long: the path is broken.
+/// If nothing moves for this long, the path is broken.
 const STALLED: Duration = Duration::from_secs(5);
 /// How often the observer is called.
 const OBSERVED_EVERY: Duration = Duration::from_millis(100);
-/// What one read can take: more than a TCP super-segment, so that the system calls do not count.
+/// Buffer of one read: more than a TCP super-segment, so that the cost of system calls is negligible.
 const READ_BYTES: usize = 256 * 1024;
 
-/// What came out at the far end.
+/// The result at the receiving end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TcpStreamResult {
     /// Bytes of user data received.
@@ -40,12 +40,11 @@ pub(crate) fn gbit_s(bytes: u64, elapsed: Duration) -> f64 {
 
 /// Sends one TCP stream from the namespace `from` to `address`, which is in `to`, for `duration`.
 ///
-/// The stream is made of a known pattern, of which a part of every read is compared. `observe` hears about
-/// ten times a second how long it has been and how many bytes have arrived.
+/// The stream carries a known pattern, and part of every read is compared. `observe` is called about ten
+/// times a second with the time passed and the bytes received.
 ///
-/// # Errors
-/// No connection, five seconds without progress, or [`LabError::Corrupted`] if other data arrives than was
-/// sent.
+/// No connection, five seconds without progress, or [`LabError::Corrupted`] if the received data differs from
+/// the data sent.
 pub fn tcp_stream(
     from: &Namespace,
     to: &Namespace,
@@ -65,7 +64,7 @@ pub fn tcp_stream(
         }
         let sent = source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let result = sink.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // What the sink noticed explains why the source got stuck, not the other way round.
+        // An error noticed by the sink explains why the source got stuck, not the other way round.
         let (result, sent) = (result?, sent?);
         if result.bytes == sent {
             return Ok(result);
@@ -78,13 +77,13 @@ pub fn tcp_stream(
 fn connect(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<(TcpStream, TcpStream), LabError> {
     let listener =
         to.within(|| TcpListener::bind((address, 0)))?.map_err(io(format!("listen at {address}")))?;
-    let server = listener.local_addr().map_err(io("ask for the listener's port"))?;
+    let server = listener.local_addr().map_err(io("read the listener's port"))?;
     let near = from
         .within(|| TcpStream::connect_timeout(&server, STALLED))?
         .map_err(io(format!("connect from {} to {address}", from.name())))?;
     let (far, _) = listener.accept().map_err(io("accept a connection"))?;
-    near.set_write_timeout(Some(STALLED)).map_err(io("limit the time of writing"))?;
-    far.set_read_timeout(Some(STALLED)).map_err(io("limit the time of reading"))?;
+    near.set_write_timeout(Some(STALLED)).map_err(io("set a write timeout"))?;
+    far.set_read_timeout(Some(STALLED)).map_err(io("set a read timeout"))?;
     Ok((near, far))
 }
 
@@ -134,7 +133,7 @@ fn counted(result: io::Result<usize>, action: &str) -> Result<u64, LabError> {
     }
 }
 
-/// A socket address without a port that matters.
+/// A socket address whose port does not matter.
 pub(crate) fn portless(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, 0)
 }

@@ -1,4 +1,4 @@
-//! A host of a site where there is no kernel to be one: builds datagrams, and sends back what it is sent.
+//! A host of a site, without a kernel: builds datagrams, and echoes what it receives.
 
 use std::net::IpAddr;
 
@@ -9,9 +9,9 @@ use testudo_wire::protocol::{ICMP, ICMPV6, UDP};
 use crate::capture::Ip;
 use crate::error::{LabError, io};
 
-/// Bytes of a UDP header (RFC 768), and of an ICMP echo's (RFC 792).
+/// Bytes of a UDP header (RFC 768), and of an ICMP echo header (RFC 792).
 const HEADER_BYTES: usize = 8;
-/// The ports of both ends: the echo service (RFC 862), and any.
+/// Source and destination port: an arbitrary one, and the echo service (RFC 862).
 const PORTS: [u16; 2] = [40_000, 7];
 
 /// The addresses of a datagram.
@@ -30,7 +30,7 @@ impl Route {
         if self.source.is_ipv6() { ICMPV6 } else { ICMP }
     }
 
-    /// An ICMP echo request or reply, whose checksum is filled in.
+    /// An ICMP echo request or reply; its checksum is filled in here.
     pub(super) fn echo(self, message: &[u8]) -> Result<Vec<u8>, LabError> {
         self.datagram(self.icmp(), message, 2)
     }
@@ -42,7 +42,7 @@ impl Route {
         self.datagram(UDP, &[header.as_flattened(), data].concat(), 6)
     }
 
-    /// A datagram with `message`, whose checksum belongs at `checksum_at`.
+    /// A datagram with `message`, whose checksum field is at `checksum_at`.
     fn datagram(self, protocol: u8, message: &[u8], checksum_at: usize) -> Result<Vec<u8>, LabError> {
         let Self { source, destination } = self;
         let header = OuterHeader {
@@ -59,7 +59,8 @@ impl Route {
         let bytes = packet.len();
         let invalid = |_| io("build a datagram")(std::io::ErrorKind::InvalidInput.into());
         header.write(&mut packet, bytes, 0).map_err(invalid)?;
-        // RFC 792 sums the message alone; UDP and ICMPv6 sum addresses, protocol and length as well.
+        // In ICMP (RFC 792), the sum covers the message alone; in UDP and ICMPv6 also addresses, protocol and
+        // length.
         let sum = match (protocol, u32::try_from(message.len())) {
             (ICMP, _) | (_, Err(_)) => Sum::default(),
             (_, Ok(length)) => Sum::default().pseudo_header(source, destination, protocol, length),
@@ -77,7 +78,7 @@ impl Route {
     }
 }
 
-/// What comes behind the IP header of `packet`, if that is `protocol`; and where it went.
+/// The addresses of `packet`, its protocol, and the bytes after its IP header.
 fn message(packet: &[u8]) -> Option<(Route, u8, &[u8])> {
     let ip = Ip::parse(packet)?;
     Some((Route { source: ip.source, destination: ip.destination }, ip.protocol, ip.payload()))
@@ -94,7 +95,7 @@ pub(super) fn echo_message(packet: &[u8]) -> Option<&[u8]> {
     (protocol == route.icmp()).then_some(message)
 }
 
-/// What a host sends back for `packet`: the answer to a ping, and the data of a UDP datagram.
+/// The host's answer to `packet`: the reply to a ping, or the data of a UDP datagram echoed.
 pub(super) fn reflect(packet: &[u8]) -> Option<Vec<u8>> {
     const REQUESTS: [u8; 2] = [8, 128];
     let (route, protocol, message) = message(packet)?;

@@ -1,5 +1,5 @@
-//! Two gateways in this process: workers with a tunnel between them, and memory ports where the network would
-//! be.
+//! Two gateways in this process: workers with a tunnel between them, and memory ports in place of the
+//! network.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,30 +26,30 @@ use crate::error::{LabError, io as io_error};
 use crate::gateway::{EngineStatus, PortStatus, Ports, Status, UDP_PORT, random_bytes};
 use crate::network::Plan;
 
-/// Packets that each queue holds: more than are ever in flight.
+/// Capacity of each queue: more packets than are ever in flight.
 const QUEUE_PACKETS: usize = 4096;
-/// Buffers of each gateway, and their bytes: the MTU of the link, and what a tunnel adds.
+/// Buffers of each gateway, and their size: the MTU of the link and a tunnel's overhead.
 const BUFFERS: usize = 2048;
 const BUFFER_BYTES: usize = 2048;
 /// The MTU of the link, and the replay window, as in the configurations of the other mode.
 const LINK_MTU: usize = 1500;
 const REPLAY_WINDOW: u32 = 4096;
-/// More numbers than any demonstration uses. Their keys are forgotten with this process.
+/// More sequence numbers than any demonstration uses. No lease is stored: the keys die with this process.
 const NUMBERS: u64 = 1 << 40;
 /// SPIs of the SAs from A to B and back.
 const SPIS: [u32; 2] = [0x1001, 0x1002];
-/// How often a gateway looks at its clock for lifetimes and keepalives.
+/// How often a gateway checks lifetimes and keepalives.
 const TICK: Duration = Duration::from_secs(1);
-/// How long packets in flight may take to come out.
+/// How long to wait for packets in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Turns in a row without a packet after which none is in flight.
+/// After this many turns in a row without a packet, none is in flight.
 const QUIET_TURNS: u32 = 64;
 
 /// A gateway, its site, and its end of the link.
 pub(super) struct End {
     worker: Worker,
     engines: Vec<EngineReport>,
-    /// What is pushed here comes from the site's host; what the gateway delivers, comes here.
+    /// Its input takes packets from the site's host; its output has those that the gateway delivers.
     pub(super) site: MemoryHandle,
     link: MemoryHandle,
 }
@@ -62,7 +62,7 @@ pub(super) struct Pair {
     tap: Tap,
 }
 
-/// What both gateways are told.
+/// Settings of both gateways.
 pub(super) struct Tunnel<'a> {
     pub(super) suite: &'a str,
     /// `esp-in-udp` or `esp`.
@@ -128,7 +128,7 @@ impl Tunnel<'_> {
     fn selector(&self, is_a: bool) -> Result<Selector, LabError> {
         let prefix = |is_a| -> Result<Prefix, LabError> {
             let (network, length) = Plan::of(self.ipv6, is_a).network()?;
-            Prefix::new(network, length).map_err(failed("name a network"))
+            Prefix::new(network, length).map_err(failed("build a prefix"))
         };
         Ok(Selector::between(prefix(is_a)?, prefix(!is_a)?))
     }
@@ -158,7 +158,7 @@ impl Tunnel<'_> {
         let Some(wanted) = self.engine else { return Ok(candidates) };
         let names: Vec<_> = candidates.iter().map(|candidate| candidate.name).chain(["portable"]).collect();
         if !names.contains(&wanted) {
-            let words = format!("there is none of that name; the engines are {}", names.join(", "));
+            let words = format!("no such engine; the engines are {}", names.join(", "));
             return Err(io_error(format!("use the engine \"{wanted}\""))(io::Error::other(words)));
         }
         candidates.retain(|candidate| candidate.name == wanted);
@@ -167,7 +167,7 @@ impl Tunnel<'_> {
 }
 
 impl End {
-    /// As `testudo status --json` would say it.
+    /// The status as `testudo status --json` would report it.
     pub(super) fn status(&self) -> Status {
         let port = |port: &dyn Port| {
             let counters = port.counters();
@@ -185,7 +185,7 @@ impl End {
 }
 
 impl Pair {
-    /// Two gateways with a tunnel of fresh keys between them. All that crosses the link passes `tap`.
+    /// Two gateways with a tunnel of fresh keys between them. Every packet on the link passes `tap`.
     pub(super) fn build(tunnel: &Tunnel, candidates: Vec<Candidate>, tap: Tap) -> Result<Self, LabError> {
         let candidates = tunnel.candidates(candidates)?;
         let suite = tunnel.suite.parse().map_err(failed("use a suite"))?;
@@ -203,7 +203,7 @@ impl Pair {
         &mut self.tap
     }
 
-    /// The ends of a direction: where packets come from, and where they go.
+    /// The sites of a direction: source and destination.
     pub(super) fn sites(&self, direction: Direction) -> (&MemoryHandle, &MemoryHandle) {
         let [a, b] = &self.ends;
         match direction {
@@ -212,14 +212,14 @@ impl Pair {
         }
     }
 
-    /// Puts a packet on the link towards gateway B, as anybody there can.
+    /// Puts a packet on the link towards gateway B, as anybody on the link can.
     pub(super) fn inject(&mut self, packet: &[u8]) -> Result<(), LabError> {
         self.tap.packet(packet)?;
         self.ends[1].link.input.push(packet);
         Ok(())
     }
 
-    /// A turn of both gateways, and of the link: how many packets moved.
+    /// Runs one turn of both gateways and of the link; returns how many packets moved.
     fn turn(&mut self) -> Result<usize, LabError> {
         let now = self.clock.now();
         let is_due = now >= self.next_tick;
@@ -245,7 +245,7 @@ impl Pair {
         Ok(moved)
     }
 
-    /// Turns until nothing is in flight.
+    /// Runs turns until nothing is in flight.
     pub(super) fn settle(&mut self) -> Result<(), LabError> {
         let (deadline, mut quiet) = (Instant::now() + PATIENCE, 0);
         while quiet < QUIET_TURNS && Instant::now() < deadline {
@@ -255,7 +255,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends `packet` to the other site, whose host sends it back; returns the answer, and how long it took.
+    /// Sends `packet` to the other site, whose host echoes it; returns the answer and the round-trip time.
     pub(super) fn round_trip(
         &mut self,
         direction: Direction,
