@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_takes_a_configuration_as_it_is() {
+    fn every_verb_takes_a_configuration_as_a_positional_argument() {
         let explain = ["explain", "10.0.0.1", "10.0.0.2"];
         let files = ["replay", "--rx", "protected=in.pcap"];
         let asking = [&["status"][..], &["top"], &["sa", "list"], &["policy", "list"], &explain];

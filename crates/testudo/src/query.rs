@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_wins_over_the_environment_and_that_over_the_default() {
+    fn the_command_line_wins_over_the_environment_and_the_environment_over_the_default() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("t.toml");
         std::fs::write(&config, CONFIGURATION).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_nobody_named_is_told_from_one_that_somebody_did() {
+    fn only_the_default_gateway_gets_a_hint_how_to_name_another() {
         let words = |control| format!("{:?}", choose(None, control, None).unwrap().ask(&json!({})).err());
         assert!(!words(Some(Path::new("/nowhere.sock"))).contains("give its CONFIG"));
         let default = Asked { socket: "/nowhere.sock".into(), is_default: true };

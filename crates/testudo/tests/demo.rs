@@ -1,5 +1,5 @@
-//! `testudo demo` as a new user meets it: watched from another terminal, and where the system lets it make no
-//! network.
+//! `testudo demo` as a new user runs it: watched from another terminal, and on systems that do not let it
+//! create networks.
 
 use serde_json::Value;
 use std::error::Error;
@@ -17,25 +17,26 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs the demonstration in a user namespace that `prepare`, a shell command, has changed first.
+/// Runs the demo in a user namespace, after `prepare`, a shell command that changes the namespace.
 fn demo(prepare: &str, arguments: &[&str]) -> Outcome<Output> {
     let folder = tempfile::tempdir()?;
     let script = format!("{prepare} \"$@\"");
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh", PROGRAM, "demo"]);
     let output = command.args(["--seconds", "1"]).args(arguments).env("TMPDIR", folder.path()).output()?;
-    assert_eq!(fs::read_dir(folder.path())?.count(), 0, "it leaves something behind");
+    assert_eq!(fs::read_dir(folder.path())?.count(), 0, "the demo left files behind");
     Ok(output)
 }
 
-/// What `--json` says; the demonstration must have passed.
+/// The report of `--json`; the demo must have passed.
 fn report(output: &Output) -> Outcome<Value> {
     assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// That everything was done and found in order in memory, and what cannot be is not claimed.
-fn is_whole(report: &Value) {
+/// Checks that everything succeeded in memory, and that the report claims nothing that this mode cannot
+/// measure.
+fn passed_in_memory(report: &Value) {
     assert_eq!((&report["passed"], &report["mode"]), (&true.into(), &"memory".into()), "{report:#}");
     for direction in ["a_to_b", "b_to_a"] {
         assert!(report[format!("memory_gbit_s_{direction}")].as_f64() > Some(0.0), "{report:#}");
@@ -45,7 +46,7 @@ fn is_whole(report: &Value) {
     assert_eq!((&report["replayed_refused"], &report["forged_refused"]), (&16.into(), &8.into()));
     assert_eq!((&report["pings_lost"], &report["udp_lost"]), (&0.into(), &0.into()));
     assert_eq!(report["memory_packets_lost"], 0, "{report:#}");
-    // All pings, datagrams and bulk packets are on the link in both directions, and nothing in clear.
+    // All pings, datagrams and bulk packets are on the link in both directions, and none in clear.
     let count = |key: &str| report[key].as_u64();
     let others = 2 * (4 * 50 + 2 * 4) + 16 + 8;
     assert_eq!(
@@ -56,9 +57,9 @@ fn is_whole(report: &Value) {
     assert_eq!(report["cleartext_packets_outside"], 0);
 }
 
-/// The other terminal pastes the command that the demonstration prints.
+/// The other terminal runs the command that the demo prints.
 #[test]
-fn its_gateways_can_be_watched_from_another_terminal() {
+fn the_demos_gateways_can_be_watched_from_another_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["demo", "--seconds", "3"]).env("TMPDIR", folder.path());
@@ -72,7 +73,7 @@ fn its_gateways_can_be_watched_from_another_terminal() {
     let said = loop {
         let once = format!("{shown} --count 1 --interval 0.2 --json");
         let said = Command::new("sh").args(["-c", &once]).output().unwrap();
-        // Until the gateway has its socket, nobody answers.
+        // No answer until the gateway has created its socket.
         if said.status.success() || started.elapsed() > PATIENCE || child.try_wait().unwrap().is_some() {
             break said;
         }
@@ -85,7 +86,7 @@ fn its_gateways_can_be_watched_from_another_terminal() {
 }
 
 #[test]
-fn without_a_tun_device_it_goes_on_in_memory_and_says_so_first() {
+fn without_a_tun_device_the_demo_runs_in_memory_and_says_so_first() {
     let hide = "mount -t tmpfs none /dev/net && exec";
     let output = demo(hide, &[]).unwrap();
     let shown = text(&output.stdout);
@@ -103,29 +104,29 @@ fn without_a_tun_device_it_goes_on_in_memory_and_says_so_first() {
         &demo(hide, &["--json", "--ipv6", "--suite", "aes128-sha1", "--encapsulation", "esp"]).unwrap(),
     )
     .unwrap();
-    is_whole(&report);
+    passed_in_memory(&report);
     assert!(report["mode_reason"].as_str().unwrap().contains("/dev/net/tun"), "{report:#}");
 }
 
 #[test]
-fn without_namespaces_it_goes_on_in_memory() {
-    // Without capabilities, and with no further user namespace to get any in.
+fn without_namespaces_the_demo_runs_in_memory() {
+    // Without capabilities, and unable to create a user namespace to get any.
     let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && \
                   exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs";
     let report = report(&demo(forbid, &["--json"]).unwrap()).unwrap();
-    is_whole(&report);
+    passed_in_memory(&report);
     let why = report["mode_reason"].as_str().unwrap();
     assert!(why.contains("cannot create a private user and network namespace"), "{why}");
 }
 
 #[test]
-fn in_memory_every_engine_may_be_chosen_and_one_that_does_not_exist_is_refused() {
+fn in_memory_any_engine_can_be_chosen_and_an_unknown_one_is_refused() {
     let run = |engine| {
         let words = ["demo", "--memory", "--json", "--seconds", "1", "--engine", engine];
         Command::new(PROGRAM).args(words).output().unwrap()
     };
     let report = report(&run("portable")).unwrap();
-    is_whole(&report);
+    passed_in_memory(&report);
     assert_eq!(report["engine"], "portable");
     let refused = run("abacus");
     assert_eq!(refused.status.code(), Some(1));

@@ -68,7 +68,7 @@ fn scenario(link: &mut Link, moments: &mut Moments) -> Outcome<()> {
     let sites = build(link)?;
     let capture = Capture::start(&link.a, LINK, &folder("capture")?.join("wan.pcap"), HEADERS)?;
     let outcome = kill_and_restart(link, sites, moments);
-    // A number that came twice explains whatever else went wrong.
+    // A repeated number explains other failures, so it is checked first.
     let sent = no_number_twice(&capture.finish(&link.a)?)?;
     outcome?;
     every_restart_is_seen(sent)
@@ -84,7 +84,7 @@ fn kill_and_restart(link: &Link, mut sites: [Site; 2], moments: &mut Moments) ->
         let site = &mut sites[victim];
         site.gateway.take().map_or(Ok(()), Gateway::kill)?;
         if kill % 3 == 0 {
-            // Once more on its way up, maybe in the midst of leasing.
+            // Kill once more during the start, perhaps while numbers are being leased.
             let dying = Gateway::spawn(run_command(namespace, &site.folder), &site.folder)?;
             thread::sleep(Duration::from_micros(moments.below(60_000)));
             dying.kill()?;
@@ -98,7 +98,7 @@ fn kill_and_restart(link: &Link, mut sites: [Site; 2], moments: &mut Moments) ->
     sites.into_iter().try_for_each(|site| site.gateway.map_or(Ok(()), Gateway::stop))
 }
 
-/// Both gateways, with their hosts' inner addresses where no kill takes them away.
+/// Starts both gateways. The hosts' inner addresses are on `lo`, so that no kill removes them.
 fn build(link: &mut Link) -> Outcome<[Site; 2]> {
     link.a.address("lo", &format!("{}/32", ADDRESSES[0]))?;
     link.b.address("lo", &format!("{}/32", ADDRESSES[1]))?;
@@ -108,16 +108,16 @@ fn build(link: &mut Link) -> Outcome<[Site; 2]> {
     Ok([site(folder_a, gateway_a), site(folder_b, gateway_b)])
 }
 
-/// What one SA has sent so far.
+/// The packets that one SA has sent so far.
 #[derive(Default)]
 struct Sent {
     packets: u64,
     last_number: u32,
-    /// Blocks of numbers left behind: the restarts that can be seen.
+    /// Skipped blocks of numbers: the visible restarts.
     jumps: u32,
 }
 
-/// Reads the recording: no pair of SPI and IV twice, and numbers only ever rise.
+/// Reads the recording and checks that no pair of SPI and IV is repeated and that numbers only rise.
 fn no_number_twice(recording: &Recording) -> Outcome<HashMap<u32, Sent>> {
     ensure(recording.not_recorded == 0, || format!("{} packets were not recorded", recording.not_recorded))?;
     let (mut ivs, mut sent) = (HashMap::new(), HashMap::<u32, Sent>::new());
@@ -147,7 +147,7 @@ fn every_restart_is_seen(mut sent: HashMap<u32, Sent>) -> Outcome<()> {
     Ok(())
 }
 
-/// The sequence numbers of the ESP packets that A sends while `work` is done.
+/// The sequence numbers of the ESP packets that A sends while `work` runs.
 fn numbers_during(
     link: &mut Link,
     name: &str,
@@ -160,13 +160,13 @@ fn numbers_during(
     Ok(numbers)
 }
 
-/// Sends datagrams through the gateway on A, which nobody answers, until at least so many have left.
+/// Sends datagrams, which nobody answers, through the gateway on A until at least so many have left.
 fn send(link: &Link, gateway: &Gateway, packets: u64) -> Outcome<()> {
     let count = || Ok::<_, Box<dyn std::error::Error>>(gateway.sa("a-b", "outbound")?["packets"].as_u64());
     let goal = count()?.unwrap_or(0) + packets;
     let socket = link.a.within(|| UdpSocket::bind((ADDRESSES[0], 0)))??;
     until("for packets to leave", || {
-        // Few at a time: what the TUN device's queue does not hold is lost.
+        // A few at a time: packets that exceed the TUN device's queue are lost.
         let left = goal.saturating_sub(count()?.unwrap_or(0));
         for _ in 0..left.min(100) {
             socket.send_to(b"anything", (ADDRESSES[1], 9))?;
@@ -192,7 +192,7 @@ fn gives_back(link: &mut Link) -> TestResult {
     })
 }
 
-/// The metrics' port is taken: the gateway cannot start, however often somebody tries.
+/// The metrics' port is taken, so every start fails.
 fn fails_without_using_numbers(link: &mut Link) -> TestResult {
     let [mut config, _] = pair(false)?;
     config.gateway = "metrics = \"127.0.0.1:9468\"".to_owned();
@@ -210,7 +210,7 @@ fn fails_without_using_numbers(link: &mut Link) -> TestResult {
     ensure(numbers.first() == Some(&1), || format!("the first numbers after failed starts are {numbers:?}"))
 }
 
-/// A gateway, and the same with a store that was made anew: numbers come again, IVs do not.
+/// Runs the same gateway twice, the second time with a new store: numbers are repeated, IVs are not.
 fn tells_stores_apart(link: &mut Link) -> TestResult {
     const PACKETS: u64 = 5;
     let [config, _] = pair(false)?;

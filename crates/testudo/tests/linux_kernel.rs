@@ -1,8 +1,8 @@
-//! Testudo and the Linux kernel's own ESP understand each other: the real program on one end of a TAP, an
+//! Testudo interoperates with the Linux kernel's own ESP: the real program on one end of a TAP device, an
 //! unmodified kernel in a virtual machine on the other, real traffic between them.
 //!
-//! Each suite meets IPv4 and IPv6 outside, raw ESP and ESP in UDP, extended and plain sequence numbers, so
-//! that every pair of these occurs; IPv4 and IPv6 go through every tunnel.
+//! Each suite is tested with IPv4 and IPv6 outside, raw ESP and ESP in UDP, extended and plain sequence
+//! numbers, so that every pair of these occurs; IPv4 and IPv6 pass through every tunnel.
 
 mod support;
 
@@ -26,14 +26,14 @@ use testudo_lab::traffic::ping;
 
 const SUITES: [&str; 6] =
     ["aes128gcm16", "aes256gcm16", "chacha20poly1305", "aes128-sha1", "aes256-sha256", "null-sha1"];
-/// Outer addresses, ours and the guest's.
+/// Outer addresses: ours, the guest's.
 const OUTER: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
-/// Inner addresses, ours and the guest's.
+/// Inner addresses: ours, the guest's.
 const INNER: [[&str; 2]; 2] = [["10.1.0.1", "10.2.0.1"], ["fd00:1::1", "fd00:2::1"]];
 const ECHO_PORT: u16 = 7000;
 /// Bytes sent each way over each of three TCP connections.
 const TCP_BYTES: usize = 1 << 20;
-/// The first needs several fragments, the second nearly as many as there can be.
+/// The first needs several fragments, the second nearly the maximum.
 const UDP_BYTES: [usize; 2] = [8_000, 60_000];
 
 /// Dropped in this order.
@@ -43,7 +43,7 @@ struct Wire {
     cases: u32,
 }
 
-/// What is the same at both ends.
+/// The settings that both ends share.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     suite: &'static str,
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// An orthogonal array: any two columns show all four pairs.
+/// An orthogonal array: any two columns have all four pairs.
 const SHAPES: [[bool; 3]; 4] =
     [[false, false, true], [false, true, false], [true, false, false], [true, true, true]];
 
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         }
     }
     suite
-        .test("a_packet_of_linux_that_comes_again_is_refused", refuses_replays)
+        .test("replayed_packets_of_linux_are_refused", refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", refuses_wrong_keys)
         .test("linux_refuses_our_packets_under_a_wrong_key", linux_refuses_wrong_keys)
         .run(boot)
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 fn boot() -> Result<Wire, Box<dyn Error>> {
     let cache = LinuxPeer::default_cache();
     if !is_inside() {
-        // While there still is a network.
+        // While there is still a network.
         LinuxPeer::prepare_image(&cache)?;
     }
     let host = Namespace::new(enter()?, "host")?;
@@ -104,7 +104,7 @@ fn boot() -> Result<Wire, Box<dyn Error>> {
         INNER[1][0],
         INNER[1][1]
     ))?;
-    // RFC 3948: a UDP socket that takes ESP (level UDP, option UDP_ENCAP, value UDP_ENCAP_ESPINUDP).
+    // RFC 3948: a UDP socket that accepts ESP (level UDP, option UDP_ENCAP, value UDP_ENCAP_ESPINUDP).
     for version in ["UDP4-RECV:4500", "UDP6-RECV:4500,ipv6only=1"] {
         let _ = peer.background(&format!("exec socat -u {version},setsockopt-listen=17:100:i2 /dev/null"))?;
     }
@@ -122,17 +122,17 @@ fn boot() -> Result<Wire, Box<dyn Error>> {
 /// Both ends of a tunnel, configured.
 struct Ends {
     gateway: Gateway,
-    /// `/proc/net/xfrm_stat` as it was before.
+    /// `/proc/net/xfrm_stat` before the test.
     statistics: String,
 }
 
 impl Wire {
-    /// Configures both ends alike, but for what `spoil` changes at ours.
+    /// Configures both ends alike, except for what `spoil` changes at ours.
     fn connect(&mut self, case: Case, spoil: impl FnOnce(&mut Tunnel)) -> Outcome<Ends> {
         self.cases += 1;
         let folder = folder(&format!("case-{}", self.cases))?;
         let [local, remote] = OUTER[usize::from(case.ipv6)].map(str::to_owned);
-        // SPIs and keys of its own for each case, so that nothing left over can be mistaken.
+        // Each case has its own SPIs and keys, so that leftovers of another cannot be mistaken for it.
         let spi = 0x1000 + 16 * self.cases;
         let mut tunnel = Tunnel {
             name: "linux".to_owned(),
@@ -154,7 +154,7 @@ impl Wire {
         Ok(Ends { gateway: Gateway::init_and_start(&self.host, &folder)?, statistics })
     }
 
-    /// Ends a good case: nothing was counted as wrong at either end.
+    /// Ends a successful case: neither end counted an error.
     fn part(&mut self, ends: Ends) -> Outcome<()> {
         let now = self.peer.run("cat /proc/net/xfrm_stat")?;
         ensure(now == ends.statistics, || {
@@ -167,8 +167,8 @@ impl Wire {
 }
 
 impl Ends {
-    /// What Testudo dropped, but for what the host itself says on a new interface (router solicitations and
-    /// the like).
+    /// Packets that Testudo dropped, except those that the host itself sends on a new interface (router
+    /// solicitations and the like).
     fn drops(&self) -> Outcome<Vec<(String, u64)>> {
         let status = self.gateway.ask_json(&["status"])?;
         let drops = status["drops"].as_object().into_iter().flatten();
@@ -177,7 +177,7 @@ impl Ends {
     }
 }
 
-/// What `ip xfrm state` calls the algorithms of a suite, with their keys.
+/// The algorithms and keys of a suite in the syntax of `ip xfrm state`.
 fn algorithms(suite: &str, key: &str) -> String {
     let two = |cipher: &str, cipher_digits: usize, integrity: &str, icv_bits: u32| {
         let (cipher_key, integrity_key) = key.split_at(cipher_digits);
@@ -193,10 +193,10 @@ fn algorithms(suite: &str, key: &str) -> String {
     }
 }
 
-/// What configures the guest's end of `tunnel`, which is as the host has it.
+/// The script that configures the guest's end of `tunnel`, which is given from the host's point of view.
 fn guest_script(case: Case, tunnel: &Tunnel) -> String {
-    // A wide one: where AES instructions are busy, Linux puts single packets off and takes them hundreds
-    // later.
+    // A large window: while AES instructions are busy, Linux defers single packets and handles them hundreds
+    // of packets later.
     let window =
         if case.esn { "replay-window 4096 flag esn af-unspec" } else { "replay-window 4096 flag af-unspec" };
     let any = if case.ipv6 { "::" } else { "0.0.0.0" };
@@ -237,7 +237,7 @@ fn exchange(wire: &mut Wire, case: Case) -> Outcome<()> {
         tcp_from_here(&wire.host, theirs.parse()?)?;
         udp_from_here(&wire.host, theirs.parse()?)?;
     }
-    // IPv4 inside through IPv6 outside, and the other way round.
+    // IPv4 inside IPv6, and the reverse.
     tcp_from_the_guest(wire, INNER[usize::from(!case.ipv6)][0])
 }
 
@@ -248,7 +248,7 @@ fn pings_both_ways(wire: &mut Wire, ours: &str, theirs: &str) -> Outcome<()> {
     ensure(printed.contains("3 packets received"), || printed)
 }
 
-/// Bytes that show where in a stream they belong: no two windows of them are alike.
+/// Bytes that show their position in a stream: no two windows of them are equal.
 fn pattern(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let next = || {
@@ -284,7 +284,7 @@ fn tcp_from_the_guest(wire: &mut Wire, ours: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends a few megabytes to an echo and expects the very same back.
+/// Sends [`TCP_BYTES`] to an echo service and expects the same bytes back.
 fn comes_back(stream: TcpStream) -> Outcome<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -357,7 +357,7 @@ fn refuses_wrong_keys(wire: &mut Wire) -> TestResult {
     ends.gateway.stop()
 }
 
-/// The other way round: what Linux says of a packet of ours under another key.
+/// The reverse: how Linux reports a packet of ours under another key.
 fn linux_refuses_wrong_keys(wire: &mut Wire) -> TestResult {
     let other = Sa::random(0, PLAIN.suite)?.key;
     let ends = wire.connect(PLAIN, |tunnel| tunnel.outbound.key = other)?;

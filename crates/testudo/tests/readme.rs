@@ -1,10 +1,10 @@
-//! README.md works as it is written: every command block of it is run, in its order, by one shell, on a host
-//! that a reader could have, and the gateway that comes of it carries packets and keeps others out.
+//! README.md works as written: one shell runs every command block in order, on a host that a reader could
+//! have, and the resulting gateway carries packets and keeps others out.
 //!
-//! Four things are put in the place of what a namespace does not have, and nothing else: `make install`
-//! installs the program that is tested instead of building one, and makes no user; `systemctl enable --now`
-//! runs what the installed unit says, without systemd; and `~you/testudo` is this repository. The host's
-//! `/etc`, `/usr/local` and `/var/lib` are copies, or empty.
+//! Only four things are replaced, because a namespace lacks them: `make install` installs the program under
+//! test instead of building one, and creates no user; `systemctl enable --now` runs the commands of the
+//! installed unit without systemd; and `~you/testudo` is this repository. The host's `/etc`, `/usr/local` and
+//! `/var/lib` are copies, or empty.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -22,14 +22,14 @@ use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::{Namespace, enter};
 use testudo_lab::traffic::ping;
 
-/// Blocks with these are not run: they build for minutes and run everything there is, this test among it. The
-/// demonstration has tests of its own.
+/// Blocks with these commands are not run: they build for minutes and run all tests, including this one. The
+/// demo has its own tests.
 const NOT_RUN: [&str; 2] = ["make demo", "make test"];
 
 fn main() -> ExitCode {
     Suite::new()
         .test("every_command_of_the_readme_works_and_keeps_clear_packets_out", runs_every_block)
-        .test("blocks_of_commands_are_found_wherever_they_stand", |_| finds_blocks())
+        .test("command_blocks_are_found_at_any_indentation", |_| finds_blocks())
         .run(|| -> Outcome<Link> {
             enter()?;
             make_private()?;
@@ -41,8 +41,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The fenced blocks of a document: language and text, without the indentation of the list that they stand
-/// in.
+/// The fenced blocks of a document: language and text, without the indentation of a surrounding list.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks: Vec<(String, String)> = Vec::new();
     let mut indent = None;
@@ -79,17 +78,17 @@ fn run(program: &str, words: &[&str]) -> Outcome<()> {
     })
 }
 
-/// Folders that the commands write to, for us alone.
+/// Mounts private copies of the folders that the commands write to.
 fn make_private() -> Outcome<()> {
     let etc = folder("etc")?;
     run("mount", &["-t", "tmpfs", "none", &etc.to_string_lossy()])?;
-    // What only root may read stays behind, where we are not root: nothing here needs it.
+    // Files that only root may read are not copied if we are not root; nothing here needs them.
     let _ = wait::output(Command::new("cp").args(["-a", "/etc/."]).arg(&etc))?;
     run("mount", &["--move", &etc.to_string_lossy(), "/etc"])?;
     ["/usr/local", "/var/lib"].iter().try_for_each(|path| run("mount", &["-t", "tmpfs", "none", path]))
 }
 
-/// What is put in the place of programs that a namespace lacks.
+/// Replaces programs that a namespace lacks.
 const PREAMBLE: &str = r#"
 export PATH=/usr/local/bin:/usr/local/sbin:$PATH PREFIX=/usr/local
 make() {
@@ -144,9 +143,8 @@ fn runs_every_block(link: &mut Link) -> TestResult {
     reaches_the_other_site(link)
 }
 
-/// The rules are those that are printed, and nft takes these as they are; a clear packet in the name of the
-/// other site, sent on the outer link to the gateway's inner address, arrives without them and does not with
-/// them.
+/// nft accepts the printed rules. A clear packet with a source address of the other site, sent on the outer
+/// link to the gateway's inner address, arrives without the rules and does not arrive with them.
 fn keeps_clear_packets_out(link: &Link) -> Outcome<()> {
     let script =
         "cd /etc/testudo && /usr/local/bin/testudo firewall site.toml >rules.nft && nft -c -f rules.nft";
@@ -172,8 +170,8 @@ fn bound(namespace: &Namespace, address: &str) -> Outcome<UdpSocket> {
     Ok(socket)
 }
 
-/// Whether a packet "from" 10.2.0.1 arrives before one from 192.0.2.2 that is sent after it; waits for it if
-/// it is `expected`.
+/// Whether a packet "from" 10.2.0.1 arrives before one from 192.0.2.2 that is sent after it. If it is
+/// `expected`, waits for it.
 fn hears_spoofed(link: &Link, receiver: &UdpSocket, expected: bool) -> Outcome<bool> {
     for source in ["10.2.0.1:0", "192.0.2.2:0"] {
         bound(&link.b, source)?.send_to(b"clear", receiver.local_addr()?)?;
@@ -188,7 +186,8 @@ fn hears_spoofed(link: &Link, receiver: &UdpSocket, expected: bool) -> Outcome<b
     Ok(heard[0])
 }
 
-/// The second gateway, as step 2 says: what differs is exchanged, and it has an address of its own network.
+/// Starts the second gateway as step 2 says: addresses and keys are exchanged, and it has an address of its
+/// own network.
 fn reaches_the_other_site(link: &Link) -> Outcome<()> {
     let folder = folder("second")?;
     let text = fs::read_to_string("/etc/testudo/site.toml")?;
@@ -201,7 +200,7 @@ fn reaches_the_other_site(link: &Link) -> Outcome<()> {
     let text = text.replace("/var/lib/testudo/", "").replace("/run/testudo/", "");
     fs::write(folder.join(support::config::CONFIGURATION), text)?;
     for key in ["a-to-b.key", "b-to-a.key"] {
-        // With its mode.
+        // `copy` keeps the mode.
         fs::copy(Path::new("/etc/testudo").join(key), folder.join(key))?;
     }
     let gateway = Gateway::init_and_start(&link.b, &folder)?;

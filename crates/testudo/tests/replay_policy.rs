@@ -1,5 +1,4 @@
-//! Policy as `testudo replay` keeps it, on files made by hand: IPv6 fragments whose headers say too little or
-//! lie.
+//! How `testudo replay` applies policy to handmade files: IPv6 fragments whose headers say too little or lie.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 
@@ -17,7 +16,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 /// What follows in the file is an IP packet (`LINKTYPE_RAW`).
 const RAW: u32 = 101;
 
-/// TCP between two networks is protected, the rest between them passes in clear.
+/// TCP between two networks is protected; everything else between them is bypassed.
 const CONFIGURATION: &str = r#"
 [gateway]
 state = "state.redb"
@@ -59,8 +58,8 @@ fn ipv6(source: &str, destination: &str, next_header: u8, payload: &[u8]) -> Vec
 }
 
 fn fragment_header(next_header: u8, offset: usize, more: bool) -> [u8; 8] {
-    let place = (u16::try_from(offset).unwrap() | u16::from(more)).to_be_bytes();
-    [next_header, 0, place[0], place[1], 0, 0, 0, 77]
+    let offset_and_flag = (u16::try_from(offset).unwrap() | u16::from(more)).to_be_bytes();
+    [next_header, 0, offset_and_flag[0], offset_and_flag[1], 0, 0, 0, 77]
 }
 
 fn write_pcap(path: &Path, packets: &[Vec<u8>]) {
@@ -76,7 +75,7 @@ fn write_pcap(path: &Path, packets: &[Vec<u8>]) {
     fs::write(path, file).unwrap();
 }
 
-/// The packets of a file that `replay` wrote, whichever byte order it has.
+/// The packets of a file that `replay` wrote, in either byte order.
 fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     let file = fs::read(path).unwrap();
     let is_little = file[..4] == 0xA1B2_C3D4_u32.to_le_bytes() || file[..4] == 0xA1B2_3C4D_u32.to_le_bytes();
@@ -85,14 +84,14 @@ fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     while !rest.is_empty() {
         let field = rest[8..12].try_into().unwrap();
         let length = if is_little { u32::from_le_bytes(field) } else { u32::from_be_bytes(field) };
-        let (packet, behind) = rest[16..].split_at(usize::try_from(length).unwrap());
+        let (packet, after) = rest[16..].split_at(usize::try_from(length).unwrap());
         packets.push(packet.to_vec());
-        rest = behind;
+        rest = after;
     }
     packets
 }
 
-/// What leaves on side `to` of the gateway when these packets come on side `from`.
+/// The packets that leave on side `to` of the gateway when these packets arrive on side `from`.
 fn replayed(purpose: &str, from: &str, to: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-policy-{purpose}"));
     fs::create_dir_all(&folder).unwrap();

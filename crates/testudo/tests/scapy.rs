@@ -1,9 +1,9 @@
 //! Testudo against Scapy, both ways, through `testudo replay`: every suite, IPv4 and IPv6 inside and outside
 //! in every mix, sequence numbers of 32 and 64 bits from the first and to the last, ESP raw and in UDP.
 //!
-//! Each test is one gateway with a tunnel for every case of its suite, and one Python process that plays
-//! their peers (`tests/scapy`). What it makes up comes from [`SEED`] alone. Its files stay in the folder that
-//! a failure names.
+//! Each test runs one gateway with a tunnel for every case of its suite, and one Python process that plays
+//! the peers (`tests/scapy`). All random input comes from [`SEED`]. The files stay in a folder that a failure
+//! names.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 
@@ -20,12 +20,12 @@ const TESTUDO: &str = env!("CARGO_BIN_EXE_testudo");
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
 const SEED: &str = "4303";
 /// The second packet from here on has a sequence number whose high half is 1; without ESN there is only one
-/// more.
+/// more number.
 const LAST_BUT_ONE_OF_32_BITS: u64 = 0xFFFF_FFFE;
 /// Sizes of replay windows: the cases take them in turn.
 const WINDOWS: [u32; 4] = [64, 128, 4096, 65_536];
 
-/// One tunnel of the matrix; IPv4 and IPv6 inside are both in each.
+/// One tunnel of the matrix, which carries both IPv4 and IPv6.
 #[derive(Clone, Copy)]
 struct Case {
     ipv6_outside: bool,
@@ -58,7 +58,8 @@ impl Case {
         )
     }
 
-    /// Its `[[tunnel]]`. No two SPIs differ in one bit only, so that a flipped bit never leads to another SA.
+    /// The case's `[[tunnel]]`. Any two SPIs differ in more than one bit, so that a flipped bit never selects
+    /// another SA.
     fn table(self, index: usize, suite: &str) -> String {
         let (local, remote) =
             if self.ipv6_outside { ("2001:db8::1", "2001:db8::2") } else { ("192.0.2.1", "192.0.2.2") };
@@ -89,7 +90,7 @@ known_answer = {{ next_sequence_number = {first}, iv_seed = {iv_seed:#x} }}
     }
 }
 
-/// A folder with a gateway for all cases of a suite; the path of its configuration.
+/// Creates a folder with a gateway for all cases of a suite; returns the path of the configuration.
 fn gateway(purpose: &str, suite: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("scapy-{purpose}-{suite}"));
     fs::create_dir_all(&folder).unwrap();
@@ -118,14 +119,14 @@ mtu = 1500
     path
 }
 
-/// Keying material in hex; another one for every mark.
+/// Keying material in hex, different for every mark.
 fn key(suite: &str, mark: u8) -> String {
     let (_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).unwrap();
     let bytes = u8::try_from(*bytes).unwrap();
     (0..bytes).map(|at| format!("{:02x}", mark ^ at.wrapping_mul(7))).collect()
 }
 
-/// A key file that others may read would be refused.
+/// Key files that others may read are refused.
 fn write_private(path: &Path, text: &str) {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).unwrap();
@@ -212,8 +213,8 @@ fn testudo_opens_exactly_what_scapy_seals_with_null_sha1_and_counts_every_attack
     testudo_opens_what_scapy_seals("null-sha1");
 }
 
-/// RFC 7634 appendix A, the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
-/// have, and those of RFC 3602 section 4 in tunnel mode, which are opened only.
+/// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
+/// have; and those of RFC 3602 section 4 in tunnel mode, which are only opened.
 #[test]
 fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-official");

@@ -1,4 +1,4 @@
-//! The files that systemd gets from us, as systemd judges them.
+//! Our systemd files, checked by systemd.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -10,14 +10,15 @@ fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
 }
 
-/// What a program of systemd says, and whether it was content.
+/// The output of a systemd program, and whether it succeeded.
 fn said(command: &mut Command) -> (String, bool) {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}: install the package systemd"));
     let text = [output.stdout, output.stderr].concat();
     (String::from_utf8(text).unwrap(), output.status.success())
 }
 
-/// `systemd-analyze security` sums up what a service could do: 0 nothing, 10 everything. It was 6.2 as root.
+/// `systemd-analyze security` rates what a service could do, from 0 (nothing) to 10 (everything). It was 6.2
+/// as root.
 #[test]
 fn the_units_exposure_is_below_2() {
     let mut command = Command::new("systemd-analyze");
@@ -31,12 +32,12 @@ fn the_units_exposure_is_below_2() {
     assert!(exposure < 2.0, "{text}");
 }
 
-/// But for settings of newer versions, which older ones skip with a word.
+/// Except settings of newer versions, of which older ones only warn.
 #[test]
 fn systemd_understands_every_line_of_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let unit = std::fs::read_to_string(contrib("testudo@.service")).unwrap();
-    // The program as it will be installed, and the man page, are not here.
+    // Neither the installed program nor the man page exists here.
     let unit =
         unit.replace("/usr/local/bin/testudo", env!("CARGO_BIN_EXE_testudo")).replace("man:testudo(1)", "");
     let path = folder.path().join("testudo@.service");
@@ -50,7 +51,7 @@ fn systemd_understands_every_line_of_the_unit() {
     assert!(complaints.is_empty(), "{text}");
 }
 
-/// In a user namespace: it makes folders that belong to root.
+/// In a user namespace, because it creates folders that belong to root.
 #[test]
 fn systemd_makes_the_services_user() {
     let folder = tempfile::tempdir().unwrap();

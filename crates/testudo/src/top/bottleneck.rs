@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_worker_is_it_and_its_heaviest_stage_is_named() {
+    fn a_busy_worker_is_the_bottleneck_and_its_heaviest_stage_is_named() {
         let (found, words) = named(&load(300, 650));
         assert_eq!(found.kind(), "worker");
         assert_eq!(
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_engine_that_is_missing_is_told() {
+    fn a_missing_faster_engine_is_reported() {
         let mut readings = load(950, 0);
         readings.1.missed_engine = Some(("ipsec-mb".into(), "no library".into()));
         assert!(named(&readings).1.ends_with("; the engine ipsec-mb is not in use: no library"));
     }
 
     #[test]
-    fn a_worker_without_a_processor_is_told_before_what_it_does() {
+    fn a_worker_that_waits_for_a_processor_is_reported_first() {
         let mut readings = load(900, 0);
         (readings.0.worker, readings.1.worker) = (Some((0, 0)), Some((650_000_000, 300_000_000)));
         let (found, words) = named(&readings);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_never_sleeps_is_full_although_the_clock_does_not_see_all() {
+    fn a_worker_that_never_sleeps_is_the_bottleneck_even_if_the_stage_clock_misses_time() {
         let mut readings = load(600, 0);
         (readings.0.worker, readings.1.worker) = (Some((0, 0)), Some((900_000_000, 50_000_000)));
         assert_eq!(named(&readings).0.kind(), "worker");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_worker_is_not_it() {
+    fn an_idle_worker_is_not_the_bottleneck() {
         let (found, words) = named(&load(100, 20));
         assert_eq!(found, Bottleneck::Elsewhere { next: None });
         assert_eq!(words, "the worker is 12 % busy: the bottleneck is not this gateway");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_nothing_is_it_unless_the_worker_is_busy() {
+    fn a_port_that_accepts_nothing_is_the_bottleneck_unless_the_worker_is_busy() {
         let mut readings = load(200, 0);
         readings.1.unprotected.waited_ticks = 700_000_000;
         let (found, words) = named(&readings);
@@ -252,14 +252,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_stuck_for_good_is_told_although_nothing_comes() {
+    fn a_stuck_port_is_the_bottleneck_even_if_no_packets_arrive() {
         let mut readings = load(0, 0);
         readings.1.unprotected.waited_ticks = 1_000_000_000;
         assert_eq!(named(&readings).0.kind(), "port");
     }
 
     #[test]
-    fn without_buffers_and_without_packets() {
+    fn an_empty_pool_is_the_bottleneck_and_without_packets_there_is_none() {
         let mut readings = load(200, 0);
         readings.1.free_buffers = 0;
         assert_eq!(named(&readings).0, Bottleneck::Buffers);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_which_no_batch_was_measured_name_no_stage() {
+    fn without_measured_batches_no_stage_is_named() {
         let (a, mut b) = (reading(1), reading(2));
         b.protected.counters.rx_packets = 3;
         assert_eq!(named(&(a, b)).0, Bottleneck::Elsewhere { next: None });

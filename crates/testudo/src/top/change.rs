@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_shares_of_what_was_measured_and_the_worker_is_busy_with_all() {
+    fn stage_shares_are_of_measured_batches_and_busy_time_is_extrapolated() {
         let (a, mut b) = (reading(1), reading(2));
         b.outbound.ticks[Stage::Cryptography as usize] = 60_000_000;
         b.outbound.ticks[Stage::Receive as usize] = 20_000_000;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_went_back_are_another_gateways() {
+    fn counters_that_decrease_are_another_gateways() {
         let mut before = reading(100);
         before.protected.counters.rx_packets = 1000;
         assert!(Change::between(&before, &reading(1)).is_none(), "its time began anew");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_all_is_all() {
+    fn shares_above_1_are_capped() {
         let (a, mut b) = (reading(1), reading(2));
         b.outbound.ticks[0] = 900_000_000;
         b.protected.waited_ticks = 2_000_000_000;

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_happens_80_columns_are_enough() {
+    fn no_snapshot_is_wider_than_80_columns() {
         let (change, reading) = crowded();
         let shown = Picture::of(&change, &reading).lines();
         let wide: Vec<_> = shown.iter().filter(|line| line.chars().count() > COLUMNS).collect();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_the_same_figures() {
+    fn json_has_the_same_figures() {
         let (change, reading) = crowded();
         let value = json(&change, &reading);
         assert_eq!(value["bottleneck"]["kind"], "worker");

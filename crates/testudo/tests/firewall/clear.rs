@@ -1,4 +1,4 @@
-//! Clear packets that policy wants protected: from outside, to outside, and while there is no gateway.
+//! Clear packets that policy wants protected: inbound, outbound, and while no gateway runs.
 
 use crate::site::{GATEWAY, HOST, OUR_OUTER, OUTER, REMOTE, Rules, Site, expect, hears, socket};
 use crate::support::gateway::Gateway;
@@ -12,16 +12,20 @@ use testudo_lab::traffic::ping;
 
 pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
     suite
-        .test("clear_packets_in_the_name_of_the_remote_network_reach_nobody", refuses_spoofed_packets)
+        .test("clear_packets_with_remote_source_addresses_reach_nobody", refuses_spoofed_packets)
         .test("nothing_leaves_in_clear_when_the_gateway_is_killed", leaks_nothing_when_killed)
-        .test("what_a_policy_bypasses_passes_in_clear_both_ways", lets_bypassed_traffic_pass)
-        .test("nobody_gets_into_the_tunnel_with_an_address_of_its_other_end", refuses_spoofs_into_the_tunnel)
+        .test("bypassed_traffic_passes_in_clear_both_ways", lets_bypassed_traffic_pass)
+        .test(
+            "clear_packets_with_source_addresses_of_the_far_end_do_not_enter_the_tunnel",
+            refuses_spoofs_into_the_tunnel,
+        )
 }
 
 const PORT: u16 = 7007;
 
-/// Sends a word in clear from the outer host, in the name of the remote network, to `to`; says whether it
-/// arrives. A word in the outer host's own name, which nothing forbids, is sent after it on the same way.
+/// Sends a clear packet from the outer host to `to`, with a source address of the remote network, and checks
+/// whether it arrives as `expected`. A packet with the outer host's own address, which nothing forbids,
+/// follows it on the same path.
 fn arrives(site: &Site, version: usize, to: &str, receiver: &UdpSocket, expected: bool) -> Outcome<()> {
     let spoofed = socket(&site.link.b, REMOTE[version], 0)?;
     let honest = socket(&site.link.b, OUTER[version], 0)?;
@@ -35,8 +39,8 @@ fn arrives(site: &Site, version: usize, to: &str, receiver: &UdpSocket, expected
     ensure(others.is_empty() != expected, || format!("to {to}: heard {others:?}, expected any: {expected}"))
 }
 
-/// Every place that a clear packet from outside could reach: the gateway itself by any of its addresses, and
-/// a host.
+/// Tries every destination that a clear packet from outside could reach: each address of the gateway, and a
+/// host.
 fn all_arrive(site: &Site, expected: bool) -> Outcome<()> {
     for version in [0, 1] {
         let any = ["0.0.0.0", "::"][version];
@@ -56,7 +60,7 @@ fn all_arrive(site: &Site, expected: bool) -> Outcome<()> {
 fn refuses_spoofed_packets(site: &mut Site) -> TestResult {
     let config = site.config()?;
     let (gateway, folder) = site.link.start_a(&config)?;
-    // As before there were rules, so that the test is known to see what it is about.
+    // Without rules, so that the test is known to detect what it is for.
     all_arrive(site, true)?;
     let rules = Rules::apply(&site.link.a, folder)?;
     all_arrive(site, false)?;
@@ -64,26 +68,27 @@ fn refuses_spoofed_packets(site: &mut Site) -> TestResult {
     all_arrive(site, true)?;
     expect(&site.link.a, &rules.folder, &["--apply"])?;
     gateway.kill()?;
-    all_arrive_at_what_is_left(site)
+    none_arrive_after_the_kill(site)
 }
 
-/// With the gateway gone its address is gone too; the other ones stay shut.
-fn all_arrive_at_what_is_left(site: &Site) -> Outcome<()> {
+/// After the kill, the gateway's inner address is gone; the other addresses stay closed.
+fn none_arrive_after_the_kill(site: &Site) -> Outcome<()> {
     let on_host = socket(&site.host, "0.0.0.0", PORT)?;
     arrives(site, 0, HOST[0], &on_host, false)?;
     let on_gateway = socket(&site.link.a, "0.0.0.0", PORT)?;
     arrives(site, 0, OUR_OUTER[0], &on_gateway, false)
 }
 
-/// Sends a word from `from` to the remote network, and one to the outer host itself; says whether the first
-/// arrives in clear.
+/// Sends one packet from `from` to the remote network and one to the outer host itself, and checks whether
+/// the first arrives in clear as `expected`.
 fn leaves(site: &Site, from: &Namespace, version: usize, expected: bool) -> Outcome<()> {
     let remote = socket(&site.link.b, REMOTE[version], PORT)?;
     let outer = socket(&site.link.b, OUTER[version], PORT)?;
     let sender = socket(from, ["0.0.0.0", "::"][version], 0)?;
     let sent = sender.send_to(b"secret", SocketAddr::new(REMOTE[version].parse()?, PORT));
     ensure(expected != sent.is_err() || from.name() == "host", || format!("{sent:?}"))?;
-    // The first answer may be the router's that there is no way, which the socket tells of at the next call.
+    // The router may have answered the first packet with "unreachable", which the socket reports at the next
+    // call.
     let to_outer = SocketAddr::new(OUTER[version].parse()?, PORT);
     until("to send", || Ok(sender.send_to(b"open", to_outer).ok()))?;
     until("for an open word", || {
@@ -117,7 +122,7 @@ fn passes(from: &Namespace, to: &str) -> Outcome<()> {
 
 fn leaks_nothing_when_killed(site: &mut Site) -> TestResult {
     let [a, b] = Site::pair()?;
-    // Before there is a gateway, or rules: everything leaves by the default route.
+    // Without a gateway or rules, everything leaves by the default route.
     all_leave(site, true)?;
     let rules = site.protected(&a)?;
     all_leave(site, false)?;
@@ -132,7 +137,7 @@ fn leaks_nothing_when_killed(site: &mut Site) -> TestResult {
     ensure(route.as_ref().is_err_and(|e| e.to_string().contains("No route to host")), || {
         format!("{route:?}")
     })?;
-    // The rules alone do it, too: a route of the operator's may be there.
+    // The rules alone suffice, even if the operator has added a route.
     site.link.a.run(&["ip", "route", "add", REMOTE[0], "via", OUTER[0]])?;
     let remote = socket(&site.link.b, REMOTE[0], PORT)?;
     let sender = socket(&site.host, "0.0.0.0", 0)?;
@@ -142,7 +147,7 @@ fn leaks_nothing_when_killed(site: &mut Site) -> TestResult {
     hears(&outer, b"open", HOST[0].parse()?)?;
     ensure(remote.recv_from(&mut [0; 16]).is_err(), || "it left in clear by another route".to_owned())?;
     site.link.a.run(&["ip", "route", "del", REMOTE[0]])?;
-    // It comes back as if nothing had been, once the peer's numbers are above all that may have come before
+    // The restarted gateway works as before, once the peer's numbers exceed all that may have arrived before
     // the kill.
     let gateway = Gateway::start(&site.link.a, &rules.folder)?;
     for _ in 0..256 {
@@ -174,7 +179,7 @@ fn lets_bypassed_traffic_pass(site: &mut Site) -> TestResult {
         let theirs = socket(&site.link.b, REMOTE[version], PORT)?;
         ours.send_to(b"there", SocketAddr::new(remote, PORT))?;
         hears(&theirs, b"there", host)?;
-        // Another port of theirs is not bypassed, in either direction.
+        // The remote network's other ports are not bypassed, in either direction.
         let other = socket(&site.link.b, REMOTE[version], PORT + 1)?;
         ours.send_to(b"protected", SocketAddr::new(remote, PORT + 1))?;
         other.send_to(b"spoofed", ours.local_addr()?)?;
@@ -188,9 +193,9 @@ fn lets_bypassed_traffic_pass(site: &mut Site) -> TestResult {
     gateway.stop()
 }
 
-/// A tunnel between two remote networks by way of this gateway: what is inside of the tunnel is local there,
-/// too, so that the policies alone would seal a clear packet in the name of one network and send it to the
-/// other.
+/// A tunnel that connects two remote networks through this gateway: addresses of one are local selectors
+/// towards the other, so the policies alone would encrypt a clear packet with a source address of one network
+/// and send it to the other.
 fn refuses_spoofs_into_the_tunnel(site: &mut Site) -> TestResult {
     let mut config = site.config()?;
     let transit = ("10.2.0.0/16".to_owned(), "10.3.0.0/16".to_owned());
@@ -205,7 +210,7 @@ fn refuses_spoofs_into_the_tunnel(site: &mut Site) -> TestResult {
     let before = sealed()?;
     let spoofed = socket(&site.link.b, REMOTE[0], 0)?;
     spoofed.send_to(b"spoofed", "10.3.0.1:7".parse::<SocketAddr>()?)?;
-    // A host of this site may, on the same way into the tunnel.
+    // A host of this site may send into the tunnel on the same path.
     let honest = socket(&site.host, HOST[0], 0)?;
     until("for a packet to be sealed", || {
         honest.send_to(b"honest", SocketAddr::new(REMOTE[0].parse()?, 7))?;

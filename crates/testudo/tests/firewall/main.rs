@@ -1,5 +1,5 @@
-//! `testudo firewall` on a real kernel: what passes a gateway in clear without its rules, and what does with
-//! them.
+//! `testudo firewall` on a real kernel: which packets pass a gateway in clear without its rules, and which
+//! with them.
 
 #[path = "../support/mod.rs"]
 mod support;

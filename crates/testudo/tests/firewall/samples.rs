@@ -1,5 +1,4 @@
-//! What Linux makes of the rules: single packets of every kind, made by hand, on their way through the
-//! gateway's host.
+//! How Linux applies the rules: single handmade packets of every kind, forwarded by the gateway's host.
 
 use crate::site::{HOST, OUTER, REMOTE, Site, expect, hears, socket};
 use crate::support::{Outcome, ensure, wait};
@@ -10,7 +9,7 @@ use testudo_lab::attack::{self, Recorded};
 pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
     suite
         .test("the_kernel_drops_what_the_policies_protect_and_nothing_else", judges_packets_by_policy)
-        .test("many_policies_become_one_lookup_that_the_kernel_does_right", looks_up_many_policies)
+        .test("many_policies_become_one_lookup_with_correct_results", looks_up_many_policies)
 }
 
 const TCP: u8 = 6;
@@ -19,7 +18,7 @@ const FRAGMENT: u8 = 44;
 const AH: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// The first bytes of a segment or datagram to this port, and more than enough of them.
+/// The first bytes of a segment or datagram to this port, more than enough.
 fn transport(port: u16) -> Vec<u8> {
     let mut bytes = vec![0x9c, 0x40];
     bytes.extend(port.to_be_bytes());
@@ -45,13 +44,13 @@ fn v6(destination: &str, next: u8, payload: &[u8]) -> Outcome<Vec<u8>> {
     Ok([&header[..], &from.octets(), &to.octets(), payload].concat())
 }
 
-/// A later fragment that says `claimed` follows.
+/// A later fragment whose header claims that `claimed` follows.
 fn v6_later_fragment(claimed: u8) -> Outcome<Vec<u8>> {
     let header = [claimed, 0, 0, 25 << 3 | 1, 0, 0, 0, 9];
     v6(REMOTE[1], FRAGMENT, &[&header[..], &transport(54)].concat())
 }
 
-fn v6_behind(header: u8, protocol: u8, port: u16) -> Outcome<Vec<u8>> {
+fn v6_after(header: u8, protocol: u8, port: u16) -> Outcome<Vec<u8>> {
     // Eight bytes of padding; 24 of AH.
     let mut bytes = match header {
         AH => vec![protocol, 4, 0, 0, 0, 0, 1, 0],
@@ -71,7 +70,7 @@ fn dropped(site: &Site) -> Outcome<u64> {
     counters.map(|count| Ok(count.parse::<u64>()?)).sum()
 }
 
-/// Sends one packet from the host, and something that may pass after it; says whether it was dropped.
+/// Sends one packet from the host, and then one that may pass; returns whether the first was dropped.
 fn is_dropped(site: &Site, packet: &[u8]) -> Outcome<bool> {
     let before = dropped(site)?;
     let destination: IpAddr = match packet[0] >> 4 {
@@ -83,14 +82,14 @@ fn is_dropped(site: &Site, packet: &[u8]) -> Outcome<bool> {
     let version = usize::from(destination.is_ipv6());
     let receiver = socket(&site.link.b, OUTER[version], 9)?;
     let honest = socket(&site.host, HOST[version], 0)?;
-    // A router that has complained of the first packet makes the first call fail.
+    // The first call fails if a router has complained about the first packet.
     let to = SocketAddr::new(OUTER[version].parse()?, 9);
     wait::until("to send", || Ok(honest.send_to(b"honest", to).ok()))?;
     hears(&receiver, b"honest", HOST[version].parse()?)?;
     Ok(dropped(site)? > before)
 }
 
-/// Leaves the packets to the rules alone.
+/// Removes the routes, so that only the rules decide.
 fn remove_routes(site: &Site) -> TestResult {
     for version in ["-4", "-6"] {
         site.link.a.run(&["ip", version, "route", "flush", "proto", "84"])?;
@@ -142,9 +141,9 @@ fn judges_packets_by_policy(site: &mut Site) -> TestResult {
             ("IPv6, DNS", v6_to(UDP, 53)?, false),
             ("IPv6, a protected port", v6_to(TCP, 85)?, true),
             ("IPv6, another port", v6_to(TCP, 443)?, false),
-            ("IPv6, TCP after options", v6_behind(DESTINATION_OPTIONS, TCP, 85)?, true),
-            ("IPv6, UDP after options", v6_behind(DESTINATION_OPTIONS, UDP, 85)?, false),
-            ("IPv6, TCP after AH, which is the protocol", v6_behind(AH, TCP, 85)?, false),
+            ("IPv6, TCP after options", v6_after(DESTINATION_OPTIONS, TCP, 85)?, true),
+            ("IPv6, UDP after options", v6_after(DESTINATION_OPTIONS, UDP, 85)?, false),
+            ("IPv6, TCP after AH, which is the protocol", v6_after(AH, TCP, 85)?, false),
             ("IPv6, a later fragment, of TCP as it says", v6_later_fragment(TCP)?, true),
             ("IPv6, a later fragment, of UDP as it says", v6_later_fragment(UDP)?, true),
             ("IPv6, a later fragment of options", v6_later_fragment(DESTINATION_OPTIONS)?, true),

@@ -8,12 +8,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use testudo_lab::namespaces::{Namespace, enter, veth};
 
-/// A host of the site, and the site's gateway on its side.
+/// A host of the site, and the site's gateway on the inner side.
 pub const HOST: [&str; 2] = ["10.1.9.9", "fd01::9"];
 pub const GATEWAY: [&str; 2] = ["10.1.9.254", "fd01::254"];
 /// A host of the other site; here, an address of the other gateway.
 pub const REMOTE: [&str; 2] = ["10.2.0.1", "fd02::1"];
-/// The outer host's own addresses, and the gateway's.
+/// The outer addresses of the outer host and of the gateway.
 pub const OUTER: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 pub const OUR_OUTER: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
@@ -39,24 +39,25 @@ impl Site {
         a.address(LINK, "2001:db8::1/64")?;
         b.address(LINK, "2001:db8::2/64")?;
         a.forward()?;
-        // What no other route takes goes to the outer host: as on a gateway with a provider.
+        // The default route leads to the outer host, as on a gateway with a provider.
         for (version, local) in ["10.1.0.0/16", "fd01::/64"].into_iter().enumerate() {
             let everything = ["0.0.0.0/0", "::/0"][version];
             site.host.route_via(everything, GATEWAY[version])?;
             a.route_via(everything, OUTER[version])?;
-            // Worse than the route into a tunnel, which is for the gateway to make.
+            // With a worse metric than the route into a tunnel, which the gateway adds.
             let route = ["ip", ["-4", "-6"][version], "route", "add", local, "via", OUR_OUTER[version]];
             b.run(&[&route[..], &["metric", "2048"]].concat())?;
         }
         Ok(site)
     }
 
-    /// The gateway's configuration: everything of the site to everything of the other one, IPv4 and IPv6.
+    /// The gateway's configuration: all traffic between the two sites, IPv4 and IPv6.
     pub fn config(&self) -> Outcome<Config> {
         Ok(Self::pair()?[0].clone())
     }
 
-    /// The same for both gateways; the other one has no address inside, but those of its loopback.
+    /// Configurations for both gateways. The other gateway has no inner addresses except those of its
+    /// loopback.
     pub fn pair() -> Outcome<[Config; 2]> {
         let networks = [("10.1.0.0/16", "10.2.0.0/16"), ("fd01::/64", "fd02::/64")];
         let mut pair = pair(true)?;
@@ -67,7 +68,7 @@ impl Site {
         Ok(pair)
     }
 
-    /// A folder with a configuration and its rules in force on A, until the end of the test.
+    /// Creates a folder with a configuration and applies its rules on A until the end of the test.
     pub fn protected(&mut self, config: &Config) -> Outcome<Rules> {
         let folder = self.link.prepare(config)?;
         Rules::apply(&self.link.a, folder)
@@ -88,7 +89,7 @@ pub fn expect(namespace: &Namespace, folder: &Path, options: &[&str]) -> Outcome
     Ok(said.stdout)
 }
 
-/// Rules that are in force. Dropping them takes them away.
+/// Rules in force; dropping them removes them.
 pub struct Rules {
     namespace: String,
     pub folder: PathBuf,
@@ -118,7 +119,7 @@ pub fn socket(namespace: &Namespace, address: &str, port: u16) -> Outcome<UdpSoc
     Ok(socket)
 }
 
-/// What `receiver` has been sent.
+/// The packets that `receiver` has received.
 pub fn heard(receiver: &UdpSocket) -> Vec<(Vec<u8>, SocketAddr)> {
     let mut buffer = [0; 2048];
     let mut heard = Vec::new();
@@ -128,7 +129,7 @@ pub fn heard(receiver: &UdpSocket) -> Vec<(Vec<u8>, SocketAddr)> {
     heard
 }
 
-/// Waits until `receiver` hears `word` from `from`, and returns what else it heard.
+/// Waits until `receiver` gets `word` from `from`, and returns what else it received.
 pub fn hears(receiver: &UdpSocket, word: &[u8], from: IpAddr) -> Outcome<Vec<(Vec<u8>, SocketAddr)>> {
     let mut others = Vec::new();
     wait::until(&format!("for {:?} from {from}", String::from_utf8_lossy(word)), || {

@@ -1,4 +1,4 @@
-//! The verb itself: what it leaves on the host, and what it says where it cannot work.
+//! The verb itself: what it changes on the host, and what it says if it cannot work.
 
 use crate::site::{Site, expect, firewall};
 use crate::support::config::Config;
@@ -12,10 +12,10 @@ use testudo_lab::namespaces::Namespace;
 
 pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
     suite
-        .test("rules_and_routes_applied_twice_are_there_once_and_removed_twice_are_gone", applies_and_removes)
+        .test("applying_or_removing_rules_and_routes_twice_is_the_same_as_once", applies_and_removes)
         .test("rules_follow_a_changed_configuration_and_leave_other_gateways_alone", follows_changes)
-        .test("printed_rules_are_what_nft_takes_and_json_has_the_same", prints_what_nft_takes)
-        .test("without_nft_or_privileges_it_says_what_it_needs", says_what_it_needs)
+        .test("nft_accepts_the_printed_rules_and_json_has_the_same", prints_what_nft_takes)
+        .test("missing_nft_and_missing_privileges_are_named", says_what_it_needs)
         .test("a_wrong_configuration_changes_no_rule", changes_nothing_when_wrong)
 }
 

@@ -1,4 +1,4 @@
-//! Clients of the control socket and of the metrics: bounded, answered in time, and told why where they are
+//! Clients of the control socket and of the metrics: bounded, answered in time, and told why if they are
 //! refused.
 
 use super::inspection::{METRICS, scrape};
@@ -29,7 +29,8 @@ fn descriptors(gateway: &Gateway) -> Outcome<usize> {
     Ok(fs::read_dir(format!("/proc/{}/fd", gateway.process()))?.count())
 }
 
-/// Many times the clients that descriptors are left for: clients that are not served wait in the kernel.
+/// Connects many more clients than there are descriptors left; clients that are not served wait in the
+/// kernel.
 fn reloads_beside_idle_clients(link: &mut Link) -> TestResult {
     const LEFT: usize = 30;
     const IDLE: usize = 100;
@@ -45,7 +46,7 @@ fn reloads_beside_idle_clients(link: &mut Link) -> TestResult {
     let log = gateway.log();
     ensure(log.contains("reloaded: 1 tunnels go on untouched") && !log.contains("reload failed"), || log)?;
     drop((connections, asking));
-    // Now it is the turn of others again.
+    // Others are served again.
     wait::until("for the metrics", || Ok(scrape(&link.a).ok()))?;
     wait::until("for the status", || Ok((gateway.ask(&["status"])?.code == Some(0)).then_some(())))?;
     gateway.stop()

@@ -1,5 +1,5 @@
-//! A disk that is full: nothing starts on it, what runs goes on as long as its numbers last, and no number
-//! comes twice.
+//! A full disk: nothing starts on it, a running gateway continues until its leased numbers are used up, and
+//! no number is repeated.
 
 use crate::support::config::{CONFIGURATION, Config, pair};
 use crate::support::gateway::{Gateway, PROGRAM, Said, init, run_to_end};
@@ -18,13 +18,13 @@ use std::thread;
 use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 
-/// What systemd starts again after.
+/// systemd restarts after this exit code.
 const FAILED: i32 = 1;
-/// What it does not.
+/// systemd does not restart after this one.
 const STATE_IS_WRONG: i32 = 3;
-/// What an SA begins with.
+/// The numbers that an SA first leases.
 const BLOCK: u64 = 1 << 10;
-/// A thousand packets, on a machine that is busy.
+/// Time for a thousand packets on a busy machine.
 const FLOODED_WITHIN: Duration = Duration::from_secs(60);
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
@@ -37,7 +37,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         )
 }
 
-/// A small file system of its own for durable state.
+/// A small file system for durable state alone.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -48,7 +48,7 @@ impl Disk {
         Ok(Self(path))
     }
 
-    /// Fills it to the last byte.
+    /// Fills the file system to the last byte.
     fn fill(&self) -> Outcome<()> {
         let mut file = File::create(self.0.join("ballast"))?;
         for piece in [4096, 1] {
@@ -74,7 +74,7 @@ impl Drop for Disk {
     }
 }
 
-/// A configuration of A whose state is on a disk of its own.
+/// A's configuration, with its state on a separate disk.
 fn on_disk(link: &mut Link) -> Outcome<(PathBuf, Disk, Config)> {
     let [mut config, _] = pair(true)?;
     config.state = "disk/state.redb".to_owned();
@@ -103,7 +103,7 @@ fn does_not_start(link: &mut Link) -> TestResult {
     Gateway::start(&link.a, &folder)?.stop()
 }
 
-/// Sends small datagrams through the tunnel, as many as it takes, until told to end.
+/// Sends small datagrams through the tunnel until told to stop.
 fn flood(link: &Link, done: &AtomicBool) -> Outcome<()> {
     let socket = link.a.within(|| UdpSocket::bind("10.1.0.1:0"))??;
     socket.connect("10.2.0.1:9")?;
@@ -115,10 +115,10 @@ fn flood(link: &Link, done: &AtomicBool) -> Outcome<()> {
     Ok(())
 }
 
-/// A store that has its blocks on a disk may go on for long when that is full. So here each write is refused
-/// instead, by a limit on the size of the gateway's files, and the error is another one of the same kind.
+/// A store whose blocks are already allocated may continue for long on a full disk. So every write is refused
+/// instead, by a limit on the size of the gateway's files; the error is another one of the same kind.
 fn set_writable(gateway: &Gateway, writable: bool) -> Outcome<()> {
-    // The log is shorter.
+    // The log is shorter than that.
     let current = (!writable).then_some(16 << 10);
     let process = Pid::from_raw(i32::try_from(gateway.process())?);
     prlimit(process, Resource::Fsize, Rlimit { current, maximum: None })?;
@@ -128,13 +128,13 @@ fn set_writable(gateway: &Gateway, writable: bool) -> Outcome<()> {
 fn stops_at_the_last_number(link: &mut Link) -> TestResult {
     let [config, _] = pair(true)?;
     let folder = link.prepare(&config)?;
-    // The signal that comes with a refused write would end a process that does not ignore it.
+    // SIGXFSZ, which comes with a refused write, would end a process that does not ignore it.
     let mut command = link.a.command("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", PROGRAM, "run"]).arg(folder.join(CONFIGURATION));
     let mut gateway = Gateway::spawn(command, &folder)?;
     gateway.hears("READY=1")?;
     set_writable(&gateway, false)?;
-    // Takes what comes and looks at none of it.
+    // Receives everything and reads none of it.
     let sink = link.b.within(|| UdpSocket::bind("192.0.2.2:4500"))??;
     let (done, link) = (AtomicBool::new(false), &*link);
     let result = thread::scope(|scope| {
@@ -163,6 +163,6 @@ fn starve_and_feed(gateway: &Gateway) -> Outcome<()> {
     set_writable(gateway, true)?;
     let fed =
         until("for numbers beyond the first block", || Ok(Some(outbound()?).filter(|fed| fed.1 > BLOCK)))?;
-    // One number a packet: none was used twice, none skipped.
+    // One number per packet: none was used twice, none skipped.
     ensure(fed.0 == fed.1, || format!("{} packets, but the last number is {}", fed.0, fed.1))
 }

@@ -1,4 +1,4 @@
-//! What a gateway tells about itself: tables for people, JSON and metrics for programs.
+//! What a gateway reports about itself: tables for people, JSON and metrics for programs.
 
 use crate::support::config::{CONFIGURATION, Config, pair};
 use crate::support::gateway::{Gateway, PROGRAM, Said};
@@ -17,19 +17,19 @@ use testudo_lab::traffic::ping;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
-        .test("status_tells_engines_ports_and_drops", tells_status)
-        .test("status_tells_the_cycles_of_each_stage_and_the_clock_they_are_of", tells_stages)
-        .test("top_tells_rates_stages_and_the_bottleneck", watches)
-        .test("sa_list_tells_what_each_sa_has_done", lists_associations)
-        .test("policy_list_tells_the_spd_in_its_order", lists_policies)
-        .test("explain_tells_policy_and_sa_and_why_not_the_others", explains)
+        .test("status_shows_engines_ports_and_drops", tells_status)
+        .test("status_shows_the_cycles_of_each_stage_and_the_clock", tells_stages)
+        .test("top_shows_rates_stages_and_the_bottleneck", watches)
+        .test("sa_list_shows_the_counters_of_each_sa", lists_associations)
+        .test("policy_list_shows_the_spd_in_order", lists_policies)
+        .test("explain_shows_policy_and_sa_and_why_others_do_not_match", explains)
         .test("every_verb_finds_the_gateway_by_its_configuration", asks_by_configuration)
         .test("metrics_are_openmetrics_with_help_for_every_family", serves_metrics)
 }
 
 pub const METRICS: &str = "127.0.0.1:9468";
 
-/// What Prometheus would get.
+/// The page that Prometheus would scrape.
 pub fn scrape(namespace: &Namespace) -> Outcome<String> {
     let mut stream = namespace.within(|| TcpStream::connect(METRICS))??;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -42,7 +42,7 @@ pub fn scrape(namespace: &Namespace) -> Outcome<String> {
     Ok(body.to_owned())
 }
 
-/// A running pair that has carried five pings; policies in A's configuration.
+/// A running pair that has carried five pings; A's configuration has policies.
 fn busy_pair(link: &mut Link) -> Outcome<[Gateway; 2]> {
     let [mut a, b] = pair(true)?;
     a.gateway = format!("metrics = \"{METRICS}\"");
@@ -62,7 +62,7 @@ fn stop([gateway, peer]: [Gateway; 2]) -> Outcome<()> {
     peer.stop()
 }
 
-/// The table that a verb prints holds all of `words`.
+/// Checks that the table that a verb prints contains all of `words`.
 fn prints(gateway: &Gateway, verb: &[&str], words: &[&str]) -> Outcome<()> {
     let said = gateway.ask(verb)?;
     let missing: Vec<_> = words.iter().filter(|word| !said.stdout.contains(**word)).collect();
@@ -78,7 +78,7 @@ fn asks_by_configuration(link: &mut Link) -> TestResult {
     let explain = ["explain", "10.1.0.1", "10.2.0.1"];
     for words in [&["status"][..], &["top", "--count=1", "--interval=0.1"], &["sa", "list"], &explain] {
         let mut command = Command::new(PROGRAM);
-        // What is typed wins.
+        // The command line wins.
         command.args(words).arg(&config).env("TESTUDO_CONTROL", "/nowhere.sock");
         let said = Said::from(wait::output(&mut command)?);
         ensure(said.code == Some(0), || format!("{words:?}: {said:#?}"))?;
@@ -108,7 +108,7 @@ fn tells_status(link: &mut Link) -> TestResult {
     stop(pair)
 }
 
-/// Pings until batches of both directions were measured.
+/// Pings until batches of both directions have been measured.
 fn measured(link: &Link, gateway: &Gateway) -> Outcome<Value> {
     wait::until("for a batch of each direction to be measured", || {
         ping(&link.a, "10.2.0.1".parse()?, 10, PATIENCE)?;
@@ -128,7 +128,7 @@ fn tells_stages(link: &mut Link) -> TestResult {
             told["ticks"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let expected = ["receive", "parse", "policy", "sa", "framing", "cryptography", "finish", "transmit"];
         ensure(names == expected.into_iter().collect(), || format!("{told:#}"))?;
-        // A system call and a whole packet's cryptography are no matter of no time.
+        // A system call and a whole packet's cryptography take more than zero cycles.
         for stage in ["receive", "cryptography", "transmit"] {
             ensure(told["ticks"][stage].as_u64() > Some(0), || format!("{stage} of {told:#}"))?;
         }
@@ -235,7 +235,7 @@ struct Family {
     samples: Vec<(String, f64)>,
 }
 
-/// Reads OpenMetrics text strictly enough for what we write.
+/// Parses OpenMetrics text strictly enough for our output.
 fn parse(text: &str) -> Outcome<BTreeMap<String, Family>> {
     let (lines, end) = text.strip_suffix("# EOF\n").map(|lines| (lines, true)).unwrap_or((text, false));
     ensure(end, || format!("it does not end with EOF:\n{text}"))?;

@@ -1,4 +1,4 @@
-//! Beginning and end of a gateway, and what it holds on to in between.
+//! Start and end of a gateway, and what it keeps in between.
 
 use crate::support::config::{CONFIGURATION, Config, pair};
 use crate::support::gateway::{Gateway, PROGRAM, proc_file};
@@ -14,16 +14,16 @@ use testudo_lab::traffic::ping;
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("systemd_hears_ready_reloading_and_stopping", tells_systemd)
-        .test("sigterm_and_sigint_end_it_well_and_remove_its_socket", ends_well)
-        .test("lifetimes_go_on_over_a_restart_and_a_reload", goes_on_with_lifetimes)
+        .test("sigterm_and_sigint_end_the_gateway_cleanly_and_remove_its_socket", ends_well)
+        .test("lifetimes_continue_across_restarts_and_reloads", goes_on_with_lifetimes)
         .test("a_kill_forgets_no_more_of_a_lifetime_than_came_since_the_last_save", forgets_little)
-        .test("the_highest_number_received_is_shown_over_a_restart", shows_the_restored_window)
+        .test("the_highest_received_number_is_shown_after_a_restart", shows_the_restored_window)
         .test("a_stale_control_socket_is_replaced", replaces_a_stale_socket)
         .test("the_control_socket_is_the_owners_alone", keeps_others_out)
-        .test("its_owner_may_ask_from_outside_of_its_namespaces", answers_outside)
+        .test("the_owner_may_query_from_outside_the_gateways_namespaces", answers_outside)
         .test("an_interface_that_comes_up_again_has_its_addresses_and_routes", restores_the_interface)
-        .test("it_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
-        .test("without_a_filter_of_system_calls_it_says_so", says_that_nothing_is_filtered)
+        .test("the_gateway_keeps_one_capability_and_leaves_no_core", gives_up_privileges)
+        .test("a_missing_system_call_filter_is_logged", says_that_nothing_is_filtered)
         .test("keys_appear_nowhere", keeps_secrets)
 }
 
@@ -34,7 +34,7 @@ fn tells_systemd(link: &mut Link) -> TestResult {
     gateway.hears("RELOADING=1")?;
     gateway.hears("MONOTONIC_USEC=")?;
     gateway.hears("READY=1")?;
-    // Waits for STOPPING=1.
+    // `stop` waits for STOPPING=1.
     gateway.stop()
 }
 
@@ -52,14 +52,14 @@ fn ends_well(link: &mut Link) -> TestResult {
     Ok(())
 }
 
-/// A configuration whose keys are good for 20 packets, and its peer's.
+/// A configuration whose keys last for 20 packets, and the peer's.
 fn short_lived() -> Outcome<[Config; 2]> {
     let mut configs = pair(true)?;
     configs[0].tunnels[0].more = "lifetime = { hard_packets = 20 }".to_owned();
     Ok(configs)
 }
 
-/// That so many pings from A are answered.
+/// Checks that so many pings from A are answered.
 fn passes(link: &Link, count: u16) -> Outcome<()> {
     let trips = ping(&link.a, "10.2.0.1".parse()?, count, wait::PATIENCE)?;
     ensure(trips.lost == 0, || format!("{} of {count} were lost", trips.lost))
@@ -81,7 +81,7 @@ fn goes_on_with_lifetimes(link: &mut Link) -> TestResult {
     gateway.stop()?;
     let mut gateway = Gateway::start(&link.a, &folder)?;
     pass(7)?;
-    // Another window: another SA under the same key.
+    // Another window size makes another SA under the same key.
     a.tunnels[0].more += "\nreplay_window = 128";
     a.write(&folder)?;
     gateway.reload()?;
@@ -103,7 +103,7 @@ fn forgets_little(link: &mut Link) -> TestResult {
     let gateway = Gateway::start(&link.a, &folder)?;
     passes(link, 7)?;
     gateway.kill()?;
-    // The stop has saved 8; of the 7 behind them, any number may have been saved or not.
+    // The stop saved 8; of the 7 packets after it, any number may have been saved.
     let gateway = Gateway::start(&link.a, &folder)?;
     let passed = wait::until("for an end", || {
         ping(&link.a, "10.2.0.1".parse()?, 1, Duration::from_millis(200))?;
@@ -140,8 +140,8 @@ fn replaces_a_stale_socket(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// That another user is refused can be shown only where there is another user; the private namespaces have
-/// one.
+/// Whether another user is refused can only be tested if there is one, and the private namespaces have one
+/// user.
 fn keeps_others_out(link: &mut Link) -> TestResult {
     let [mut config, _] = pair(true)?;
     config.control = "made/for/it/control.sock".to_owned();
@@ -153,7 +153,7 @@ fn keeps_others_out(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// A client outside of the gateway's PID namespace has no process number there.
+/// A client outside the gateway's PID namespace has no process ID in it.
 fn answers_outside(link: &mut Link) -> TestResult {
     let [config, _] = pair(true)?;
     let folder = link.prepare(&config)?;
@@ -163,7 +163,7 @@ fn answers_outside(link: &mut Link) -> TestResult {
     gateway.hears("READY=1")?;
     let status = gateway.ask_json(&["status"])?;
     ensure(status["tunnels"] == 1, || format!("{status:#}"))?;
-    // The process started is `unshare`, which ends with the gateway.
+    // The child process is `unshare`, which ends with the gateway.
     let parent = gateway.process();
     let child = proc_file(parent, &format!("task/{parent}/children"))?.trim().parse()?;
     kill_process(Pid::from_raw(child).ok_or("no child")?, Signal::TERM)?;
@@ -218,7 +218,7 @@ fn gives_up_privileges(link: &mut Link) -> TestResult {
         ensure(field("CapEff:") == NET_ADMIN && field("CapPrm:") == NET_ADMIN, || status.clone())?;
         ensure(field("CapInh:") == "0000000000000000" && field("NoNewPrivs:") == "1", || status.clone())?;
         ensure(field("CapBnd:") == NET_ADMIN && field("CapAmb:") == "0000000000000000", || status.clone())?;
-        // Filtered, by three filters.
+        // A filter is installed; three of them.
         ensure(field("Seccomp:") == "2" && field("Seccomp_filters:") == "3", || status.clone())?;
         threads += 1;
     }
@@ -226,7 +226,8 @@ fn gives_up_privileges(link: &mut Link) -> TestResult {
     let limits = proc_file(process, "limits")?;
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or("?");
     ensure(core.split_whitespace().skip(4).take(2).eq(["0", "0"]), || core.to_owned())?;
-    // Nobody of the same user reads its memory: what is not dumpable belongs to root, outside.
+    // No process of the same user can read its memory: files of a process that is not dumpable belong to
+    // root, outside.
     let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(format!("/proc/{process}/mem"))?);
     let own = rustix::process::geteuid().as_raw();
     ensure(owner != own || own == 0, || format!("/proc/{process}/mem belongs to {owner}"))?;
@@ -260,7 +261,7 @@ fn keeps_secrets(link: &mut Link) -> TestResult {
     }
     said += &super::inspection::scrape(&link.a)?;
     said += &proc_file(gateway.process(), "cmdline")?;
-    // A key that is wrong is not quoted either.
+    // A malformed key is not quoted either.
     let mut spoiled = config.clone();
     spoiled.tunnels[0].outbound.key.replace_range(10..11, "x");
     spoiled.write(&folder)?;
@@ -273,7 +274,7 @@ fn keeps_secrets(link: &mut Link) -> TestResult {
     peer.stop()?;
     let lower = said.to_lowercase();
     for key in config.keys() {
-        // Any eight bytes in a row would be too much.
+        // Even eight consecutive bytes would be too many.
         let shown = (0..=key.len() - 16).find(|&at| lower.contains(&key[at..at + 16]));
         ensure(shown.is_none(), || format!("a part of the key {key} is in:\n{said}"))?;
     }

@@ -1,5 +1,5 @@
-//! The running program, as its operator meets it: what it says when something is wrong, what it keeps going
-//! through, and what it tells about itself.
+//! The running program as its operator sees it: its error messages, the failures that it survives, and what
+//! it reports about itself.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Keys in the memory of a gateway: what has been replaced or removed is not found there any more.
+//! Keys in a gateway's memory: replaced and removed keys can no longer be found.
 
 use crate::support::config::{Config, Sa, pair};
 use crate::support::gateway::{Gateway, proc_file};
@@ -16,11 +16,11 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_key_pasted_into_the_configuration_is_erased_from_memory", erases_pasted_keys)
 }
 
-/// Bytes that are read at a time, and what two neighbours share: more than the longest pattern.
+/// Bytes read at a time, and the overlap of two pieces: more than the longest pattern.
 const PIECE: u64 = 1 << 20;
 const OVERLAP: u64 = 256;
 
-/// All that a process has written to memory, in pieces; those without any byte but 0 are left out.
+/// All memory that a process has written, in pieces; pieces of zeros are left out.
 fn memory_of(process: u32) -> Outcome<Vec<Vec<u8>>> {
     let memory = File::open(format!("/proc/{process}/mem"))?;
     let maps = proc_file(process, "maps")?;
@@ -50,7 +50,7 @@ fn bytes_of(hex: &str) -> Outcome<Vec<u8>> {
     (0..hex.len()).step_by(2).map(|at| Ok(u8::from_str_radix(&hex[at..at + 2], 16)?)).collect()
 }
 
-/// That nothing of these SAs' keys is found: neither hex text, nor key and salt, nor the key alone.
+/// Checks that nothing of these SAs' keys is found: neither hex text, nor key and salt, nor the key alone.
 fn are_erased(gateway: &Gateway, sas: &[Sa], folder: &Path) -> Outcome<()> {
     const KEY_BYTES: usize = 16;
     let memory = memory_of(gateway.process())?;
@@ -79,7 +79,7 @@ fn erases_keys(link: &mut Link) -> TestResult {
     ensure(trips.lost == 0, || "the keys were never used".to_owned())?;
     let mut retired = sas(&config);
     let mut next = config.clone();
-    // The second reload tells whether a reload erases the keys of the one before.
+    // The second reload shows whether a reload erases the keys of the previous one.
     for _ in 0..2 {
         next.tunnels = pair(true)?[0].tunnels.clone();
         next.write(&folder)?;

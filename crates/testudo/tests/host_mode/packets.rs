@@ -17,20 +17,20 @@ use testudo_lab::traffic::ping;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
-        .test("a_peer_that_is_not_there_stops_nothing_and_may_come_later", waits_for_its_peer)
-        .test("packets_sent_again_or_forged_are_refused_and_counted", |link| refuses_attacks(link, false))
-        .test("packets_sent_again_or_forged_in_udp_are_refused_and_counted", |link| {
+        .test("an_absent_peer_stops_nothing_and_may_appear_later", waits_for_its_peer)
+        .test("replayed_and_forged_packets_are_refused_and_counted", |link| refuses_attacks(link, false))
+        .test("replayed_and_forged_packets_in_udp_are_refused_and_counted", |link| {
             refuses_attacks(link, true)
         })
         .test("packets_recorded_before_a_kill_are_refused_after_it", refuses_replays_after_a_kill)
         .test("a_silent_tunnel_sends_nat_keepalives", sends_keepalives)
-        .test("a_peer_that_moves_is_followed_and_only_if_authentic", follows_its_peer)
+        .test("a_moving_peer_is_followed_only_if_its_packets_are_authentic", follows_its_peer)
 }
 
 const A: &str = "10.1.0.1";
 const B: &str = "10.2.0.1";
 
-/// That all of five pings are answered.
+/// Checks that five pings are answered.
 fn passes(from: &Namespace, to: &str) -> Outcome<()> {
     let trips = ping(from, to.parse()?, 5, PATIENCE)?;
     ensure(trips.lost == 0, || format!("{} of 5 pings to {to} were lost", trips.lost))
@@ -49,15 +49,15 @@ fn waits_for_its_peer(link: &mut Link) -> TestResult {
         a.tunnels[0].remote = ELSEWHERE.to_owned();
         b.tunnels[0].local = ELSEWHERE.to_owned();
         let (mut gateway, _) = link.start_a(&a)?;
-        // Not even a route to it.
+        // There is not even a route to the peer.
         ping_in_vain(&link.a, B)?;
         gateway.counts("send_refused", 1)?;
-        // A route, and nobody there.
+        // There is a route, but no host.
         link.a.route_via(&format!("{ELSEWHERE}/32"), "192.0.2.2")?;
         ping_in_vain(&link.a, B)?;
         gateway.is_alive()?;
         link.b.address("lo", &format!("{ELSEWHERE}/32"))?;
-        // The host, and no gateway on it: it complains by ICMP.
+        // There is a host without a gateway, which answers with ICMP errors.
         ping_in_vain(&link.a, B)?;
         ping_in_vain(&link.a, B)?;
         gateway.is_alive()?;
@@ -71,7 +71,7 @@ fn waits_for_its_peer(link: &mut Link) -> TestResult {
     Ok(())
 }
 
-/// Records the ESP packets of five pings, those from `source` only.
+/// Records the ESP packets of five pings that come from `source`.
 fn record(link: &Link, source: &str, udp: bool) -> Outcome<Vec<Recorded>> {
     let capture = Capture::start(&link.a, LINK, &folder("captures")?.join("wan.pcap"), WHOLE)?;
     passes(&link.a, B)?;
@@ -106,14 +106,14 @@ fn refuses_attacks(link: &mut Link, udp: bool) -> TestResult {
         sa["drops"]["replay_duplicate"] == count && sa["drops"]["authentication_failed"] == count,
         || format!("the SA does not count them: {sa:#}"),
     )?;
-    // A forged packet far ahead moves no window.
+    // A forged packet with a high number does not move the window.
     passes(&link.a, B)?;
     peer.stop()?;
     gateway.stop()
 }
 
-/// A hundred packets, a kill at once, and the same packets again: none of them passes. The peer goes on after
-/// that.
+/// A hundred packets, an immediate kill, and the same packets again: none of them passes. The peer's later
+/// packets do.
 fn refuses_replays_after_a_kill(link: &mut Link) -> TestResult {
     const PACKETS: u64 = 100;
     let [a, b] = pair(false)?;
@@ -167,8 +167,8 @@ fn sends_keepalives(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// Where B's gateway is, written over its configuration.
-fn place(config: &mut Config, address: &str, port: u16) {
+/// Moves B's gateway to this address and port, in its configuration.
+fn move_to(config: &mut Config, address: &str, port: u16) {
     config.tunnels[0].local = address.to_owned();
     config.tunnels[0].more = format!("local_port = {port}");
 }
@@ -185,23 +185,23 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
     for (address, port) in
         [("192.0.2.2", 4500), ("192.0.2.2", 4777), ("192.0.2.3", 4777), ("192.0.2.3", 1024)]
     {
-        place(&mut b, address, port);
+        move_to(&mut b, address, port);
         b.write(&home)?;
         let peer = Gateway::start(&link.b, &home)?;
-        // It speaks first; from then on, it is reached: as soon as it was silent for a second where it was
-        // before.
+        // The peer sends first. From then on it is reached there, once it has been silent for a second at its
+        // old address.
         until("for the peer to be followed", || {
             Ok(ping(&link.b, A.parse()?, 1, Duration::from_millis(200))?.times.pop())
         })?;
         passes(&link.b, A)?;
         let place = format!("{address}:{port}");
         until("for the peer to be shown where it is", || Ok((peer_of(&gateway)? == *place).then_some(())))?;
-        // What has moved is told when it stays.
+        // A move is logged once the peer has stayed.
         gateway.logs(&format!("the peer is at {place}"))?;
         recorded = record(link, address, true)?;
         peer.stop()?;
     }
-    // Nobody who sends old packets, or forged ones, from another address draws the tunnel there.
+    // Old or forged packets from another address do not draw the tunnel there.
     let before = peer_of(&gateway)?;
     let elsewhere: IpAddr = "192.0.2.1".parse()?;
     let forged = recorded.iter().map(|packet| packet.forged(1000));
@@ -211,9 +211,7 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
     gateway.counts("replay_duplicate", u64::try_from(recorded.len())?)?;
     gateway.counts("authentication_failed", u64::try_from(recorded.len())?)?;
     let peer = Gateway::start(&link.b, &home)?;
-    until("for the tunnel to stand where it stood", || {
-        Ok(ping(&link.a, B.parse()?, 1, PATIENCE)?.times.pop())
-    })?;
+    until("for the tunnel to be where it was", || Ok(ping(&link.a, B.parse()?, 1, PATIENCE)?.times.pop()))?;
     let after = peer_of(&gateway)?;
     ensure(after == before, || format!("the tunnel moved from {before} to {after}:\n{}", gateway.log()))?;
     peer.stop()?;
@@ -221,7 +219,7 @@ fn follows_its_peer(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// Where the peer of A's tunnel is.
+/// The address of A's peer.
 fn peer_of(gateway: &Gateway) -> Outcome<Value> {
     Ok(gateway.sa("a-b", "outbound")?["peer"].clone())
 }

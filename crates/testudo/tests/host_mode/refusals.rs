@@ -1,4 +1,4 @@
-//! What keeps a gateway from starting: one clear line, and an exit code that tells what kind of thing it was.
+//! What keeps a gateway from starting: a one-line message, and an exit code for the kind of failure.
 
 use crate::support::config::{CONFIGURATION, Config, Sa, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, Said, run_to_end};
@@ -19,16 +19,19 @@ const NOBODY_ANSWERS: i32 = 6;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
-        .test("every_configuration_error_is_told_at_once", tells_all_errors)
+        .test("all_configuration_errors_are_reported_at_once", tells_all_errors)
         .test("a_key_that_others_may_read_is_refused", refuses_exposed_keys)
         .test("known_answers_are_for_replay_only", refuses_known_answers)
-        .test("keys_that_nothing_ends_are_warned_of", warns_of_keys_without_end)
+        .test("keys_without_a_hard_lifetime_are_warned_of", warns_of_keys_without_end)
         .test("init_names_the_keys_of_the_store_and_shows_none", names_keys_at_init)
-        .test("a_counter_nonce_is_allowed_only_where_there_is_one", refuses_a_needless_counter_nonce)
-        .test("who_configures_no_encryption_is_warned", warns_of_no_encryption)
-        .test("metrics_for_the_whole_world_are_refused", refuses_open_metrics)
-        .test("without_a_tun_device_it_says_so", needs_a_tun_device)
-        .test("without_capabilities_it_says_which_it_needs", needs_capabilities)
+        .test(
+            "allowing_counter_nonces_is_refused_for_suites_with_explicit_ivs",
+            refuses_a_needless_counter_nonce,
+        )
+        .test("a_suite_without_encryption_is_warned_of", warns_of_no_encryption)
+        .test("metrics_on_a_public_address_are_refused", refuses_open_metrics)
+        .test("a_missing_tun_device_is_reported", needs_a_tun_device)
+        .test("missing_capabilities_are_named", needs_capabilities)
         .test("a_udp_port_that_is_taken_is_named", names_the_taken_port)
         .test("an_address_of_another_host_is_named", names_the_foreign_address)
         .test("a_metrics_port_that_is_taken_is_named", names_the_taken_metrics_port)
@@ -37,7 +40,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_store_in_use_is_left_to_its_gateway", leaves_the_store_to_its_owner)
         .test("a_missing_store_is_no_fresh_start", refuses_a_missing_store)
         .test("a_damaged_store_is_no_fresh_start", refuses_a_damaged_store)
-        .test("asking_where_no_gateway_runs_says_so", finds_nobody)
+        .test("a_query_without_a_gateway_says_so", finds_nobody)
 }
 
 fn a(udp: bool) -> Outcome<Config> {
@@ -113,7 +116,7 @@ fn warns_of_keys_without_end(link: &mut Link) -> TestResult {
     Ok(())
 }
 
-/// What `init` says of keys is not the keys.
+/// `init` prints fingerprints of the keys, not the keys.
 fn names_keys_at_init(link: &mut Link) -> TestResult {
     let config = a(true)?;
     let folder = link.write(&config)?;
@@ -127,7 +130,7 @@ fn names_keys_at_init(link: &mut Link) -> TestResult {
     let shown =
         keys.iter().find(|key| (0..=key.len() - 16).any(|at| said.stdout.contains(&key[at..at + 16])));
     ensure(shown.is_none(), || format!("a part of a key is in {}", said.stdout))?;
-    // The same keys have the same names, and an existing store may be told that they are fresh.
+    // Equal keys have equal fingerprints, and an existing store accepts that they are fresh.
     let again = verb(&["init", "--fresh-keys"], &folder)?;
     let named =
         |said: &Said| said.stdout.lines().find(|line| line.starts_with("tunnel a-b")).map(str::to_owned);
@@ -219,7 +222,7 @@ fn names_the_taken_metrics_port(link: &mut Link) -> TestResult {
     refusal(link, &config)?.refused(PORT_IS_WRONG, &format!("metrics on {address}"))
 }
 
-/// A second gateway beside the first, which shares nothing with it but what `shared` makes it share.
+/// A second gateway on the first one's host, which shares nothing with it except what `shared` sets.
 fn beside(first: &Path, shared: impl FnOnce(&mut Config, &Path)) -> Outcome<Config> {
     let mut second = a(true)?;
     second.interface = "testudo1".to_owned();
@@ -264,7 +267,7 @@ fn refuses_a_missing_store(link: &mut Link) -> TestResult {
 
 fn refuses_a_damaged_store(link: &mut Link) -> TestResult {
     let folder = link.prepare(&a(true)?)?;
-    // Numbers are leased, so that there is something to lose.
+    // Start once, so that the store has leased numbers to lose.
     Gateway::start(&link.a, &folder)?.stop()?;
     let path = folder.join("state.redb");
     let whole = fs::read(&path)?;

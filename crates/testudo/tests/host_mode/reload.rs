@@ -1,4 +1,4 @@
-//! SIGHUP: what changed changes, what did not goes on without losing a packet.
+//! SIGHUP: changes take effect, and unchanged tunnels lose no packet.
 
 use crate::support::config::{Config, Sa, Tunnel, pair, write_private};
 use crate::support::gateway::Gateway;
@@ -12,11 +12,11 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("a_reload_loses_no_packet_of_unchanged_tunnels", loses_nothing)
         .test("a_broken_configuration_on_reload_changes_nothing", survives_a_broken_configuration)
-        .test("what_needs_a_restart_is_said_and_not_done", says_what_needs_a_restart)
-        .test("a_tunnel_that_a_reload_brings_carries_packets", brings_a_tunnel)
+        .test("changes_that_need_a_restart_are_reported_and_not_made", says_what_needs_a_restart)
+        .test("a_tunnel_added_by_a_reload_carries_packets", brings_a_tunnel)
 }
 
-/// A second tunnel beside that of [`pair`].
+/// A second tunnel besides that of [`pair`].
 fn second() -> Outcome<Tunnel> {
     let suite = "chacha20poly1305";
     let mut tunnel = pair(true)?[0].tunnels.remove(0);
@@ -27,7 +27,7 @@ fn second() -> Outcome<Tunnel> {
     Ok(tunnel)
 }
 
-/// Reloads with another configuration while a stream flows, and lets it flow a while after.
+/// Reloads with another configuration while a stream flows, and lets the stream continue for a while.
 fn reload(gateway: &mut Gateway, stream: &Stream, config: &Config, folder: &std::path::Path) -> Outcome<()> {
     config.write(folder)?;
     gateway.reload()?;
@@ -48,7 +48,7 @@ fn loses_nothing(link: &mut Link) -> TestResult {
     stream.flows(50)?;
     let mut last = 0;
     for _ in 0..3 {
-        // Added, given another key, other selectors only, put first, removed.
+        // In turn: added, rekeyed, with other selectors only, moved to the front, removed.
         let mut with_second = a.clone();
         with_second.tunnels.push(second()?);
         reload(&mut gateway, &stream, &with_second, &folder)?;
@@ -65,7 +65,7 @@ fn loses_nothing(link: &mut Link) -> TestResult {
         ensure(names(&gateway)? == ["a-b"], || "the second tunnel is still there".to_owned())?;
         let sa = gateway.sa("a-b", "outbound")?;
         let sequence = sa["sequence"].as_u64().ok_or("no sequence number")?;
-        // One number a packet: it never started anew.
+        // One number per packet: the SA never started again.
         ensure(sa["packets"] == sequence && sequence > last, || format!("{last}, then {sa:#}"))?;
         last = sequence;
     }
@@ -133,7 +133,7 @@ fn says_what_needs_a_restart(link: &mut Link) -> TestResult {
 fn brings_a_tunnel(link: &mut Link) -> TestResult {
     let [a, b] = pair(true)?;
     let empty = |full: &Config, tunnel: Tunnel| Config { tunnels: vec![tunnel], ..full.clone() };
-    // Both start with the second tunnel only; what a stream needs comes with the reload.
+    // Both start with the second tunnel only; the reload adds the one that the stream needs.
     let other = second()?;
     let (mut gateway, folder_a) = link.start_a(&empty(&a, other.clone()))?;
     let (mut peer, folder_b) = link.start_b(&empty(&b, other.mirrored()))?;

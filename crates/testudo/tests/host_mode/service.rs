@@ -1,4 +1,4 @@
-//! The gateway as its unit file runs it: a user other than root, with two ambient capabilities.
+//! The gateway as its unit file runs it: as a user other than root, with two ambient capabilities.
 
 use crate::support::config::{CONFIGURATION, Sa, Tunnel, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, init, proc_file};
@@ -12,20 +12,18 @@ use testudo_judge::harness::{Suite, TestResult};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
-        .test("as_a_user_with_two_capabilities_it_runs_and_reloads_keys", runs_as_a_user)
+        .test("a_user_with_two_capabilities_can_run_a_gateway_and_reload_keys", runs_as_a_user)
         .test("systemds_watchdog_hears_that_the_worker_answers", feeds_the_watchdog)
-        .test("a_key_that_the_services_user_may_not_read_is_told_with_the_way_out", tells_of_closed_keys)
+        .test("a_key_that_the_services_user_may_not_read_is_reported_with_the_fix", tells_of_closed_keys)
 }
 
 /// The capabilities of the unit file.
 const TWO: &str = "+net_admin,+net_raw";
-/// What the user is called in the namespace of its own. There it is the only one, which needs no privileges
-/// outside.
+/// The user's ID in its namespace. It is the only user there, which needs no privileges outside.
 const USER: &str = "1000";
 
-/// A command that runs the gateway of `folder` as the service: user and network namespace of its own, where
-/// that user has nothing but the two capabilities. Root of the namespace around has given it an address
-/// first.
+/// A command that runs the gateway of `folder` as the service: in its own user and network namespaces, where
+/// its user has only the two capabilities. Root of the outer namespace has added an address first.
 fn as_service(folder: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-user", USER, "--map-group", USER, "--keep-caps", "--net"]);
@@ -38,7 +36,7 @@ fn as_service(folder: &Path) -> Command {
     command
 }
 
-/// Routes as the gateway's own network namespace has them.
+/// The routes in the gateway's own network namespace.
 fn routes_of(process: u32) -> Outcome<String> {
     let mut command = Command::new("nsenter");
     command.args([
@@ -107,7 +105,7 @@ fn feeds_the_watchdog(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
-/// Root's own file in the folder of the service: as after `umask 077`.
+/// A file of root's in the service's folder, as created under `umask 077`.
 fn tells_of_closed_keys(link: &mut Link) -> TestResult {
     let [config, _] = pair(true)?;
     let folder = link.write(&config)?;

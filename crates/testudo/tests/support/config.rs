@@ -51,7 +51,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// The same tunnel as its other end has it.
+    /// The same tunnel from the other end.
     #[must_use]
     pub fn mirrored(&self) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Config {
         )
     }
 
-    /// Writes configuration and key files into `folder`, over what is there.
+    /// Writes configuration and key files into `folder`, replacing those there.
     pub fn write(&self, folder: &Path) -> Outcome<()> {
         for sa in self.tunnels.iter().flat_map(|tunnel| [&tunnel.outbound, &tunnel.inbound]) {
             write_private(&folder.join(format!("{:x}.key", sa.spi)), &sa.key)?;

@@ -1,4 +1,4 @@
-//! A process of the program: started, asked, signalled, ended.
+//! A process of the program: start, query, signal, stop.
 
 use super::config::CONFIGURATION;
 use super::{Outcome, ensure, wait};
@@ -13,7 +13,7 @@ use testudo_lab::namespaces::Namespace;
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_testudo");
 
-/// A gateway that runs. Dropping it kills it.
+/// A running gateway. Dropping it kills it.
 #[derive(Debug)]
 pub struct Gateway {
     child: Child,
@@ -28,7 +28,7 @@ pub fn init(folder: &Path) -> Outcome<()> {
     ensure(output.status.success(), || format!("init: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// How a command of the program ended: its exit code and what it said.
+/// How a command of the program ended: exit code and output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Said {
     pub code: Option<i32>,
@@ -44,7 +44,7 @@ impl From<Output> for Said {
 }
 
 impl Said {
-    /// Fails unless it ended with `code` and complained of `complaint` in one line.
+    /// Fails unless the command ended with `code` and a one-line message that contains `complaint`.
     pub fn refused(&self, code: i32, complaint: &str) -> Outcome<()> {
         let is_clear = self.stderr.lines().last().is_some_and(|line| line.contains(complaint));
         ensure(self.code == Some(code) && is_clear, || {
@@ -60,7 +60,7 @@ pub fn run_command(namespace: &Namespace, folder: &Path) -> Command {
     command
 }
 
-/// Runs a gateway that is expected to refuse.
+/// Runs a gateway that is expected to refuse to start.
 pub fn run_to_end(namespace: &Namespace, folder: &Path) -> Outcome<Said> {
     Ok(wait::output(&mut run_command(namespace, folder))?.into())
 }
@@ -73,7 +73,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// As [`start`](Self::start), with a store made first.
+    /// As [`start`](Self::start), after creating a store.
     pub fn init_and_start(namespace: &Namespace, folder: &Path) -> Outcome<Self> {
         init(folder)?;
         Self::start(namespace, folder)
@@ -95,10 +95,10 @@ impl Gateway {
         Ok(Self { child, folder: folder.to_owned(), notices, heard: Vec::new() })
     }
 
-    /// Waits until the gateway has told systemd `notice`, and forgets everything up to it.
+    /// Waits until the gateway has sent systemd `notice`, and forgets all notices up to it.
     pub fn hears(&mut self, notice: &str) -> Outcome<()> {
         let said = wait::until(&format!("for {notice}"), || {
-            // Looked at before its last words are read.
+            // Checked before its last notices are read, so that none is missed.
             let ended = self.child.try_wait()?;
             self.listen();
             if let Some(at) = self.heard.iter().position(|line| line.starts_with(notice)) {
@@ -120,12 +120,12 @@ impl Gateway {
         }
     }
 
-    /// What it has written so far, in this and in earlier runs.
+    /// The log so far, of this and earlier runs.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Waits until the log holds `text`, and returns the whole of it.
+    /// Waits until the log contains `text`, and returns the whole log.
     pub fn logs(&self, text: &str) -> Outcome<String> {
         let waited = wait::until(&format!("for \"{text}\" in the log"), || {
             let log = self.log();
@@ -134,7 +134,7 @@ impl Gateway {
         waited.map_err(|e| format!("{e}\n{}", self.log()).into())
     }
 
-    /// Its number among processes.
+    /// The process ID.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
@@ -143,14 +143,14 @@ impl Gateway {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Reloads the configuration, and waits until that is done.
+    /// Reloads the configuration and waits until the reload is done.
     pub fn reload(&mut self) -> Outcome<()> {
         self.signal(Signal::HUP)?;
         self.hears("RELOADING=1")?;
         self.hears("READY=1")
     }
 
-    /// Runs a verb of the program that asks this gateway.
+    /// Runs a verb that queries this gateway.
     pub fn ask(&self, words: &[&str]) -> Outcome<Said> {
         let mut command = Command::new(PROGRAM);
         command.args(words).arg("--control").arg(self.folder.join("control.sock"));
@@ -164,7 +164,7 @@ impl Gateway {
         Ok(serde_json::from_str(&said.stdout)?)
     }
 
-    /// How many packets were dropped for `reason` so far.
+    /// How many packets have been dropped for `reason` so far.
     pub fn dropped(&self, reason: &str) -> Outcome<u64> {
         let status = self.ask_json(&["status"])?;
         status["drops"][reason]
@@ -180,25 +180,25 @@ impl Gateway {
         found.ok_or_else(|| format!("no {direction} SA of {tunnel} in {list:#}").into())
     }
 
-    /// Waits until `reason` was counted at least `count` times.
+    /// Waits until at least `count` packets have been dropped for `reason`.
     pub fn counts(&self, reason: &str, count: u64) -> Outcome<()> {
         wait::until(&format!("for {reason} to be counted {count} times"), || {
             Ok((self.dropped(reason)? >= count).then_some(()))
         })
     }
 
-    /// That it still runs.
+    /// Checks that the gateway still runs.
     pub fn is_alive(&mut self) -> Outcome<()> {
         let status = self.child.try_wait()?;
         ensure(status.is_none(), || format!("the gateway has ended: {status:?}\n{}", self.log()))
     }
 
-    /// Ends it as systemd does, and expects it to end well.
+    /// Stops the gateway as systemd does, and expects a clean exit.
     pub fn stop(self) -> Outcome<()> {
         self.ended_by(Signal::TERM)
     }
 
-    /// Ends it with a signal, and expects it to end well.
+    /// Stops the gateway with a signal, and expects a clean exit.
     pub fn ended_by(mut self, signal: Signal) -> Outcome<()> {
         self.is_alive()?;
         self.signal(signal)?;
@@ -207,7 +207,7 @@ impl Gateway {
         ensure(status.success(), || format!("ended with {status}\n{}", self.log()))
     }
 
-    /// Ends it as a power failure does.
+    /// Kills the gateway, as a power failure would.
     pub fn kill(mut self) -> Outcome<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -217,7 +217,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

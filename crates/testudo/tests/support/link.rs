@@ -9,7 +9,7 @@ use testudo_lab::namespaces::{Namespace, enter, veth};
 /// The interface of both hosts towards the cable.
 pub const LINK: &str = "wan";
 
-/// Hosts A (192.0.2.1) and B (192.0.2.2), and a number for each folder that a test asks for.
+/// Hosts A (192.0.2.1) and B (192.0.2.2), and the number of the last folder that a test created.
 pub struct Link {
     pub a: Namespace,
     pub b: Namespace,
@@ -26,7 +26,7 @@ impl Link {
         link.b.address(LINK, "192.0.2.2/24")?;
         for host in [&link.a, &link.b] {
             for interface in ["all", "default", LINK] {
-                // Packets in another's name are part of the tests.
+                // The tests send packets with others' source addresses.
                 host.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0")?;
             }
         }

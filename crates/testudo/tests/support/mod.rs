@@ -1,4 +1,4 @@
-//! What the tests of the running program share: a gateway as a user has one, and waiting with deadlines.
+//! Shared by the tests of the running program: a gateway as a user runs it, and waiting with deadlines.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -12,10 +12,10 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// What a step of a test returns: an error fails the test, and says how.
+/// The result of a test's step: an error fails the test and is its message.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Makes a new folder. It lies in the private `/run` of the test's namespaces, so that it is gone with them.
+/// Makes a new folder. It is in the private `/run` of the test's namespaces, so it disappears with them.
 pub fn folder(name: &str) -> Outcome<PathBuf> {
     let path = PathBuf::from("/run/testudo-tests").join(name);
     fs::create_dir_all(&path)?;

@@ -1,4 +1,4 @@
-//! A steady stream of numbered datagrams, and what became of each.
+//! A steady stream of numbered datagrams, and the fate of each.
 
 use super::Outcome;
 use super::wait::PATIENCE;
@@ -11,14 +11,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use testudo_lab::namespaces::Namespace;
 
-/// Not so many that a busy machine has to drop some, and enough that no gap stays unseen.
+/// Long enough that a busy machine need not drop datagrams, short enough that every gap is noticed.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Room at a receiver that does not get to run; the kernel gives what it may.
+/// Receive buffer for when the receiver does not get to run; the kernel may grant less.
 const BUFFER_BYTES: usize = 8 << 20;
-/// How often the receiver looks whether it is over.
+/// How often the receiver checks whether the stream has ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What was shared by the two ends.
+/// State shared by the two ends.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -26,7 +26,7 @@ struct Shared {
     received: AtomicU64,
 }
 
-/// A stream that flows until it is ended.
+/// A stream that flows until `end` is called.
 pub struct Stream {
     shared: Arc<Shared>,
     sender: JoinHandle<()>,
@@ -34,7 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts to send from one host and address (without port) to another.
+    /// Starts sending from one host and address (without port) to another.
     pub fn start(from: (&Namespace, &str), to: (&Namespace, &str)) -> Outcome<Self> {
         let far = to.0.within(|| UdpSocket::bind(format!("{}:0", to.1)))??;
         rustix::net::sockopt::set_socket_recv_buffer_size(&far, BUFFER_BYTES)?;
@@ -53,13 +53,13 @@ impl Stream {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until `count` more have arrived.
+    /// Waits until `count` more datagrams have arrived.
     pub fn flows(&self, count: u64) -> Outcome<()> {
         let goal = self.received() + count;
         super::wait::until("for the stream to flow", || Ok((self.received() >= goal).then_some(())))
     }
 
-    /// Ends it; returns how many datagrams were sent and which of them never arrived.
+    /// Ends the stream; returns how many datagrams were sent and which of them never arrived.
     pub fn end(self) -> Outcome<(u64, Vec<u64>)> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -71,14 +71,14 @@ impl Stream {
 
 fn send(socket: &UdpSocket, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
-        // What cannot be sent (the route is gone with a gateway, say) is as lost as what does not arrive.
+        // A datagram that cannot be sent (say, because a gateway's route is gone) counts as lost.
         let _ = socket.send(&shared.sent.load(Ordering::Relaxed).to_be_bytes());
         shared.sent.fetch_add(1, Ordering::Relaxed);
         thread::sleep(PAUSE);
     }
 }
 
-/// Receives until all has arrived, or nothing comes any more.
+/// Receives until all datagrams have arrived, or none has come for a while.
 fn receive(socket: &UdpSocket, shared: &Shared) -> io::Result<HashSet<u64>> {
     let (mut arrived, mut number) = (HashSet::new(), [0; 8]);
     let mut last = Instant::now();

@@ -1,4 +1,4 @@
-//! Waiting for something to become true, never for time to pass.
+//! Waits for conditions, never for fixed times.
 
 use super::Outcome;
 use std::io::Read;
@@ -6,16 +6,16 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy with other things.
+/// A deadline for anything on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Asks over and over until there is an answer. `what` says, for the failure, what was waited for.
+/// Polls until there is a value. `what` says, in the failure, what was waited for.
 pub fn until<T>(what: &str, ask: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
     until_within(PATIENCE, what, ask)
 }
 
-/// As [`until`], for what takes its time.
+/// As [`until`], with another limit.
 pub fn until_within<T>(
     limit: Duration,
     what: &str,
@@ -38,7 +38,7 @@ pub fn ended(child: &mut Child) -> Outcome<ExitStatus> {
     until("for a process to end", || Ok(child.try_wait()?))
 }
 
-/// Runs a command to its end, which must come in time, and collects what it writes.
+/// Runs a command to its end, within the deadline, and collects its output.
 pub fn output(command: &mut Command) -> Outcome<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
@@ -56,7 +56,7 @@ pub fn output(command: &mut Command) -> Outcome<Output> {
 fn collect(source: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What a dying process did not manage to write is no concern of ours.
+        // Output that a dying process could not write does not matter.
         let _ = source.map(|mut source| source.read_to_end(&mut bytes));
         bytes
     })
