@@ -5,12 +5,12 @@
 //!   network      two sites, two gateways, a link
 //!   workspace    the folder of configurations, keys and logs, gone when the last process is
 //!   traffic      TCP streams, ping, UDP echo: what users send
-//!   capture      what an eavesdropper on the link sees, and how he judges it
+//!   capture      what an eavesdropper on the link sees, and its verdict
 //!   attack       what an attacker on the link sends
-//!   gateway      a process of the program: started, asked, stopped
+//!   gateway      a process of the program: start, status, stop
 //!   demo         `testudo demo`: all of that, once, with a verdict
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
-//!   bench_host   `testudo bench host`: host mode beside the bare link and wireguard-go
+//!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
 //! ```
 //!
 //! The laboratory trusts nothing of the gateway: it reads packets with its own parsers, so that a misreading

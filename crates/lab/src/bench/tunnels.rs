@@ -25,7 +25,7 @@ fn prefix(address: IpAddr, length: u8) -> Result<Prefix, Wrong> {
     Prefix::new(address, length).map_err(|e| e.to_string())
 }
 
-/// Tunnel `number` carries traffic from 10.0.0.0/8 to a host of its own.
+/// Tunnel `number` carries traffic from 10.0.0.0/8 to its own host.
 fn selector(number: u32, side: Way) -> Result<Selector, Wrong> {
     between(prefix(destination(number), 32)?, side)
 }
