@@ -1,4 +1,4 @@
-//! Configurations as files: the examples, the way errors look, keys that cannot be had.
+//! Configurations as files: the examples, the form of errors, keys that cannot be loaded.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -56,7 +56,7 @@ impl Folder {
         Configuration::load(&self.path("testudo.toml"), known_answers, &environment)
     }
 
-    /// The only error, which shows nothing of a key.
+    /// Asserts that there is one error, with these parts, and that it shows nothing of a key.
     #[track_caller]
     fn expect(&self, parts: &[&str]) {
         let errors = self.load(KnownAnswers::Refuse).unwrap_err();
@@ -89,7 +89,7 @@ fn the_examples_are_clean() {
     assert!(count >= 3, "{count} examples");
 }
 
-/// Ten errors at once, word for word. `TESTUDO_BLESS=1` writes the file anew.
+/// Ten errors at once, word for word. `TESTUDO_BLESS=1` writes the golden file anew.
 #[test]
 fn ten_errors_are_shown_at_once_as_in_the_golden_file() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -129,8 +129,7 @@ fn keys_are_loaded_from_the_environment() {
 
 #[test]
 fn a_key_file_that_others_may_read_is_refused() {
-    // What root's own group may read is another matter: see
-    // `a_key_of_root_may_be_read_by_the_services_group`.
+    // Root's own group is allowed to read: `a_key_of_root_may_be_read_by_the_services_group`.
     let group = if rustix::process::geteuid().is_root() { 0o660 } else { 0o640 };
     for mode in [group, 0o604, 0o620, 0o601] {
         let folder = Folder::new(TUNNEL);
@@ -143,7 +142,8 @@ fn a_key_file_that_others_may_read_is_refused() {
     }
 }
 
-/// As root it is accepted, with the group of this process; anybody else owns the file, and is refused.
+/// As root the file is accepted, with the group of this process; any other user owns the file, and it is
+/// refused.
 #[test]
 fn a_key_of_root_may_be_read_by_the_services_group() {
     let folder = Folder::new(TUNNEL);
@@ -248,7 +248,7 @@ fn neither_key_of_a_suite_with_two_may_be_another_sas() {
 }
 
 #[test]
-fn errors_of_keys_stand_beside_errors_of_the_file() {
+fn key_errors_are_reported_with_file_errors() {
     let folder = Folder::new(&TUNNEL.replace("remote = \"192.0.2.2\"", "remote = \"192.0.2.2\"\nesn = 1"));
     folder.write("out.key", OUT, 0o644);
     let errors = folder.load(KnownAnswers::Refuse).unwrap_err();
@@ -276,7 +276,7 @@ fn known_answers_are_for_replay_only() {
 }
 
 #[test]
-fn a_configuration_that_is_not_there_or_not_text_is_one_clear_line() {
+fn a_configuration_that_is_missing_or_not_text_is_one_clear_line() {
     let folder = Folder::new(TUNNEL);
     fs::write(folder.path("testudo.toml"), b"[gateway]\n# \xff\n").unwrap();
     folder.expect(&["expected UTF-8, found other bytes on line 2"]);
@@ -284,8 +284,7 @@ fn a_configuration_that_is_not_there_or_not_text_is_one_clear_line() {
     folder.expect(&["testudo.toml: expected a readable file, found No such file"]);
 }
 
-/// A key that was pasted where its place belongs, in the forms that people paste: no eight characters of it
-/// come out.
+/// A key that was pasted where its source belongs, in the usual forms: no eight characters of it are shown.
 #[test]
 fn a_key_in_place_of_its_file_or_variable_is_not_shown() {
     const HEX: &str = "4c80cdefbb5d10da906ac73c3613a6342e443b68";

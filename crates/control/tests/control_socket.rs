@@ -1,4 +1,4 @@
-//! What a client of the control socket is told when its request is none.
+//! The answers of the control socket to malformed requests.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -41,13 +41,13 @@ fn error(sent: &[u8]) -> String {
 }
 
 #[test]
-fn a_request_that_is_no_text_is_told_so() {
+fn a_request_that_is_not_text_gets_an_error() {
     let said = error(b"{\"verb\":\"status\xff\"}\n");
     assert!(said.starts_with("the request is no JSON: "), "{said}");
 }
 
 #[test]
-fn a_request_that_is_too_long_is_told_so_and_one_that_just_fits_is_answered() {
+fn a_request_that_is_too_long_gets_an_error_and_one_that_just_fits_is_answered() {
     let padded = |bytes: usize| {
         let mut sent = b"{\"verb\":\"status\"}".to_vec();
         sent.resize(bytes - 1, b' ');
@@ -60,7 +60,7 @@ fn a_request_that_is_too_long_is_told_so_and_one_that_just_fits_is_answered() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_told_that_this_is_no_request() {
+fn an_empty_request_gets_an_error() {
     assert!(error(b"").starts_with("the request is no JSON: "));
     assert_eq!(error(b"{}"), "unknown verb");
 }

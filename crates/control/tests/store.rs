@@ -25,7 +25,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Runs a test again, in a process of its own, where it finds the path and plays its other part.
+/// Runs this test again in a child process, which finds the path and plays the other part.
 fn child(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -37,7 +37,7 @@ fn path_of_child() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// Leases until it is killed, and prints what it got.
+/// Leases until it is killed, and prints its leases.
 fn lease_and_print(path: &Path) {
     let store = Store::open(path).unwrap();
     let mut out = std::io::stdout();
@@ -46,11 +46,11 @@ fn lease_and_print(path: &Path) {
             (0..3).map(|number| (key(number), 1 + (round * 7 + u64::from(number)) % 13)).collect();
         let leases = store.lease_many(&requests).unwrap();
         for (number, lease) in leases.iter().enumerate() {
-            // One write, so that a line is whole or not there.
+            // One write, so that a line is complete or absent.
             out.write_all(format!("\nLEASE {number} {} {}\n", lease.first, lease.end).as_bytes()).unwrap();
         }
-        // Of one, what it has not used goes back: it is said before that, so that a kill finds the one or the
-        // other.
+        // Gives back the unused part of one lease. The shorter lease is printed first, so that a kill finds
+        // either state.
         let (number, lease) = (key(2), &leases[2]);
         let used = lease.first.midpoint(lease.end);
         out.write_all(format!("\nLEASE 2 {} {used}\n", lease.first).as_bytes()).unwrap();
@@ -60,7 +60,7 @@ fn lease_and_print(path: &Path) {
 }
 
 /// Kills the child `delay` after its start, or after its first lease, and checks its leases against all
-/// before.
+/// earlier ones.
 fn kill_and_check(
     mut child: Child,
     early: bool,
@@ -79,7 +79,7 @@ fn kill_and_check(
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (first, end) = (fields[2].parse::<u64>().unwrap(), fields[3].parse::<u64>().unwrap());
         let (used, last) = ends.entry(fields[1].to_owned()).or_insert((1, 0));
-        // A lease that is said once more was shortened.
+        // A lease that is printed again was shortened.
         assert!(
             first >= *used || first == *last,
             "numbers from {first} came twice: up to {used} were printed"
@@ -90,7 +90,7 @@ fn kill_and_check(
     leases
 }
 
-/// The nonce contract: 60 kills at seeded moments, and no number is printed twice.
+/// The nonce contract: after 60 kills at seeded moments, no number was printed twice.
 #[test]
 fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
     if let Some(path) = path_of_child() {
@@ -106,7 +106,7 @@ fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
         seed ^= seed << 17;
         let child =
             child("numbers_never_come_twice_however_often_the_gateway_is_killed", &path).spawn().unwrap();
-        // One in four while it starts and recovers, the others while it leases.
+        // One in four is killed while it starts and recovers, the others while they lease.
         let (early, delay) = (seed.is_multiple_of(4), Duration::from_micros((seed >> 8) % 40_000));
         leases += kill_and_check(child, early, delay, &mut ends);
     }
@@ -118,7 +118,7 @@ fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
 }
 
 #[test]
-fn a_store_is_created_private_and_only_where_nothing_is() {
+fn a_store_is_created_private_and_only_where_nothing_exists() {
     let (folder, path) = folder();
     let store = Store::create(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
@@ -162,7 +162,7 @@ fn a_second_gateway_is_kept_out() {
     let error = Store::open(&path).unwrap_err();
     assert!(matches!(error, StoreError::InUse(_)));
     assert!(error.to_string().ends_with("in use by another gateway"), "{error}");
-    // In a process of its own, too, and for as long as the first one lives.
+    // In another process, too, and as long as the first one lives.
     let output = child("a_second_gateway_is_kept_out", &path).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("in use by another gateway"));
     drop(store);
@@ -199,7 +199,8 @@ fn an_empty_file_a_text_and_a_cut_store_are_damaged() {
     Store::open(&path).unwrap();
 }
 
-/// A disk that is really full: a small tmpfs in a user namespace. Says so where there are none.
+/// A disk that is really full: a small tmpfs in a user namespace. Prints that it is skipped where there are
+/// none.
 #[test]
 fn a_disk_that_is_full_is_an_error_and_leasing_goes_on_when_there_is_space() {
     if let Some(folder) = path_of_child() {
@@ -227,12 +228,12 @@ fn a_disk_that_is_full_is_an_error_and_leasing_goes_on_when_there_is_space() {
     assert!(status.success() && lines.iter().any(|line| line.contains("RECOVERED")), "{lines:?}");
 }
 
-/// Fills the disk below `folder`, and goes on when there is space again.
+/// Fills the disk below `folder`, and continues when there is space again.
 fn fill_the_disk(folder: &Path) {
     println!("\nSTARTED");
     let store = Store::create(&folder.join("state.redb")).unwrap();
     let end = store.lease(key(1), 10).unwrap().end;
-    // Eat what is left to the last byte, then ask for more than the file has room for.
+    // Use up the remaining space, then save more than the file has room for.
     let mut filler = fs::File::create(folder.join("filler")).unwrap();
     while filler.write_all(&[1; 4096]).is_ok() {}
     let window = [5; 60_000];

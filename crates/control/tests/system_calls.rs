@@ -1,5 +1,5 @@
-//! What a filtered process may do no more. Filters are for good: each case runs in a process of its own,
-//! which is this program once more.
+//! What a filtered process may no longer do. Filters are permanent, so each case runs in its own process,
+//! which is this test program again.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -14,12 +14,12 @@ use testudo_control::service::system_calls::filter;
 /// Names the case that a child is to run.
 const CASE: &str = "TESTUDO_FILTERED_CASE";
 
-/// Runs `case` in a process of its own, which filters its system calls first.
+/// Runs `case` in a child process, which filters its system calls first.
 fn in_child(test: &str, case: fn()) -> ExitStatus {
     if std::env::var(CASE).is_ok_and(|name| name == test) {
         filter().unwrap();
         case();
-        // Not by a panic of the harness, and not by its good end.
+        // An exit status of neither a panic nor a success of the harness.
         std::process::exit(42);
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -67,9 +67,9 @@ fn threads_that_were_started_later_are_filtered() {
 }
 
 #[test]
-fn what_is_on_no_list_is_not_permitted() {
-    goes_on("what_is_on_no_list_is_not_permitted", || {
-        // To oneself, which would do nothing.
+fn calls_on_no_list_are_not_permitted() {
+    goes_on("calls_on_no_list_are_not_permitted", || {
+        // A signal to itself, which would do nothing.
         assert_eq!(kill_process(getpid(), Signal::CONT), Err(Errno::PERM));
         assert_eq!(rustix::process::setpriority_process(None, 0), Err(Errno::PERM));
         assert_eq!(std::os::unix::fs::symlink("a", "b").unwrap_err().raw_os_error(), Some(libc::EPERM));
@@ -107,6 +107,6 @@ fn an_abort_is_an_abort() {
 }
 
 #[test]
-fn a_filter_over_a_filter_is_refused() {
-    goes_on("a_filter_over_a_filter_is_refused", || assert!(filter().is_err()));
+fn a_second_filter_is_refused() {
+    goes_on("a_second_filter_is_refused", || assert!(filter().is_err()));
 }

@@ -1,5 +1,5 @@
-//! The control socket: one JSON request a line, one JSON answer a line, for the gateway's own user and root,
-//! and for nobody else.
+//! The control socket: one JSON request and one JSON answer per line, only for the gateway's own user and
+//! root.
 //!
 //! A client that is refused gets the reason in a normal answer.
 
@@ -102,7 +102,7 @@ impl ControlSocket {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Serves clients until the process ends, each on a thread of its own.
+    /// Serves clients until the process ends, each on its own thread.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -298,7 +298,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const STRANGER: u32 = 4711;
 
-    /// A socket in a folder of its own that echoes requests.
+    /// A socket in its own folder that echoes requests.
     struct Echo {
         folder: tempfile::TempDir,
         socket: ControlSocket,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_user_is_answered_and_the_file_is_for_that_user_alone() {
+    fn the_gateways_user_is_answered_and_the_file_is_for_that_user_alone() {
         let echo = Echo::to(user_of, LONG);
         let request = json!({ "verb": "status" });
         assert_eq!(ask(&echo.socket.path, &request).unwrap(), request);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_none_are_told_why() {
+    fn malformed_requests_get_a_reason() {
         let echo = Echo::to(user_of, LONG);
         assert!(echo.answer(b"rubbish\n").contains("expected value"));
         assert!(echo.answer(b"\xFF\n").contains("error"));
@@ -385,11 +385,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_said_before_it_closed_is_told_and_never_a_bare_reset() {
+    fn an_answer_before_a_reset_is_reported_and_never_a_bare_reset() {
         let refused = told_by(|mut stream| stream.write_all(b"{\"error\":\"no\"}\n").unwrap());
         assert_eq!(refused, "the gateway says: no");
         let silent = told_by(|mut stream| {
-            // The request is there but unread, so closing resets the connection.
+            // The request is unread, so closing resets the connection.
             stream.read_exact(&mut [0]).unwrap();
         });
         assert!(silent.ends_with("closed the connection without an answer: has it just ended?"), "{silent}");

@@ -1,15 +1,15 @@
-//! Accepts clients of a local service: a limited number at a time, each on a thread of its own and for a
-//! limited time.
+//! Accepts clients of a local service: a limited number at a time, each on its own thread and for a limited
+//! time.
 //!
 //! ```text
-//!   accept ──► a place to be served is free   ──► Admission::Serve     (its answer)
-//!          └─► a place to be refused is free  ──► Admission::Refuse    (a short answer that says so)
+//!   accept ──► a slot for service is free     ──► Admission::Serve     (its answer)
+//!          └─► a slot for a refusal is free   ──► Admission::Refuse    (a short answer that says so)
 //!          └─► neither: the next one waits in the kernel's queue until one of those above has ended
 //!          └─► an error (no descriptor left)  ──► a pause, then again
 //! ```
 //!
-//! Clients cannot take more descriptors or threads than there are places, and a client that is refused gets
-//! an answer that says so.
+//! Clients cannot use more descriptors or threads than there are slots, and a client that is refused gets an
+//! answer that says so.
 
 use super::fault::Fault;
 use super::timed::Stream;
@@ -21,11 +21,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long nothing is accepted after an error: descriptors come back when clients end, and until then every
-/// call fails at once.
+/// How long nothing is accepted after an error: descriptors become free when clients end, and until then
+/// every call fails at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What clients come to.
+/// The source of clients.
 pub(super) trait Listener: Send + 'static {
     type Stream: Stream;
     fn next(&self) -> io::Result<Self::Stream>;
@@ -65,8 +65,8 @@ pub(super) struct Limits {
     pub(super) refused: usize,
 }
 
-/// Serves clients until the process ends. The accepting thread is called `name`; each client has one of its
-/// own.
+/// Serves clients until the process ends. The accepting thread is called `name`; each client has its own
+/// thread.
 ///
 /// # Errors
 /// The system has no thread left.
@@ -76,19 +76,19 @@ pub(super) fn serve<L: Listener>(
     limits: Limits,
     serve: impl Fn(L::Stream, Admission) + Send + Sync + 'static,
 ) -> io::Result<()> {
-    let places = Arc::new(Places::new(limits));
+    let slots = Arc::new(Slots::new(limits));
     let serve = Arc::new(serve);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let start = |stream, place: Place| {
+        let start = |stream, slot: Slot| {
             let serve = Arc::clone(&serve);
             let client = move || {
-                serve(stream, place.admission);
-                drop(place);
+                serve(stream, slot.admission);
+                drop(slot);
             };
             thread::Builder::new().name(format!("{name}-client")).spawn(client).map(drop)
         };
         let mut fault = Fault::default();
-        accept_all(&listener, &places, start, |error| {
+        accept_all(&listener, &slots, start, |error| {
             if let Some(untold) = fault.occurs(Instant::now()) {
                 tracing::warn!("{name}: a client could not be accepted: {error}{untold}");
             }
@@ -99,18 +99,18 @@ pub(super) fn serve<L: Listener>(
     Ok(())
 }
 
-/// Accepts until `failed` breaks, which is called with each error that will not go away by itself.
+/// Accepts until `failed` breaks; it is called with each error that will not go away by itself.
 fn accept_all<L: Listener>(
     listener: &L,
-    places: &Arc<Places>,
-    mut start: impl FnMut(L::Stream, Place) -> io::Result<()>,
+    slots: &Arc<Slots>,
+    mut start: impl FnMut(L::Stream, Slot) -> io::Result<()>,
     mut failed: impl FnMut(io::Error) -> ControlFlow<()>,
 ) {
     loop {
-        // A place is chosen only when the client is there: others may end in the meantime.
-        match listener.next().and_then(|stream| start(stream, places.wait())) {
+        // A slot is chosen only when the client is there: others may become free in the meantime.
+        match listener.next().and_then(|stream| start(stream, slots.wait())) {
             Ok(()) => {}
-            // These errors concern one client that has gone, and cost it as much as us.
+            // These errors concern one client that has gone; each costs it as much as us.
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
             Err(error) => {
                 if failed(error).is_break() {
@@ -121,21 +121,21 @@ fn accept_all<L: Listener>(
     }
 }
 
-/// Free places.
+/// The free slots.
 #[derive(Debug)]
-struct Places {
+struct Slots {
     free: Mutex<Limits>,
     changed: Condvar,
 }
 
-/// A place, held by a client until this is dropped.
+/// A slot, held by a client until this is dropped.
 #[derive(Debug)]
-struct Place {
+struct Slot {
     admission: Admission,
-    places: Arc<Places>,
+    slots: Arc<Slots>,
 }
 
-impl Places {
+impl Slots {
     fn new(limits: Limits) -> Self {
         Self { free: Mutex::new(limits), changed: Condvar::new() }
     }
@@ -144,8 +144,8 @@ impl Places {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a place is free, and takes it.
-    fn wait(self: &Arc<Self>) -> Place {
+    /// Waits for a free slot and takes it.
+    fn wait(self: &Arc<Self>) -> Slot {
         let mut free = self.free();
         while free.served == 0 && free.refused == 0 {
             free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ impl Places {
         let admission = if free.served > 0 { Admission::Serve } else { Admission::Refuse };
         *free.of(admission) -= 1;
         drop(free);
-        Place { admission, places: Arc::clone(self) }
+        Slot { admission, slots: Arc::clone(self) }
     }
 }
 
@@ -166,10 +166,10 @@ impl Limits {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        *self.places.free().of(self.admission) += 1;
-        self.places.changed.notify_one();
+        *self.slots.free().of(self.admission) += 1;
+        self.slots.changed.notify_one();
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { served: 2, refused: 1 };
 
-    /// Has a descriptor for each of so many clients, and none after that.
+    /// Has descriptors for this many clients and none for further ones.
     struct Exhausted {
         descriptors: Cell<usize>,
         asked: Cell<usize>,
@@ -210,7 +210,7 @@ mod tests {
             started += 1;
             Ok(())
         };
-        accept_all(&listener, &Arc::new(Places::new(LIMITS)), start, |error| {
+        accept_all(&listener, &Arc::new(Slots::new(LIMITS)), start, |error| {
             assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::MFILE.raw_os_error()));
             pauses += 1;
             if pauses == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -219,31 +219,31 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_be_had_is_followed_by_a_pause_and_gives_its_place_back() {
+    fn a_thread_that_fails_to_start_is_followed_by_a_pause_and_frees_its_slot() {
         let listener = Exhausted { descriptors: Cell::new(9), asked: Cell::new(0) };
-        let places = Arc::new(Places::new(LIMITS));
+        let slots = Arc::new(Slots::new(LIMITS));
         let mut pauses = 0;
         accept_all(
             &listener,
-            &places,
+            &slots,
             |_, _| Err(ErrorKind::WouldBlock.into()),
             |_| {
                 pauses += 1;
                 if pauses == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             },
         );
-        let free = places.free();
+        let free = slots.free();
         assert_eq!((free.served, free.refused), (LIMITS.served, LIMITS.refused));
     }
 
     #[test]
-    fn beyond_its_places_clients_are_refused_and_beyond_those_they_wait() {
-        let places = Arc::new(Places::new(LIMITS));
-        let mut taken: Vec<Place> = (0..3).map(|_| places.wait()).collect();
-        let admissions: Vec<_> = taken.iter().map(|place| place.admission).collect();
+    fn clients_beyond_the_slots_are_refused_and_beyond_those_they_wait() {
+        let slots = Arc::new(Slots::new(LIMITS));
+        let mut taken: Vec<Slot> = (0..3).map(|_| slots.wait()).collect();
+        let admissions: Vec<_> = taken.iter().map(|slot| slot.admission).collect();
         assert_eq!(admissions, [Admission::Serve, Admission::Serve, Admission::Refuse]);
         let (got, admission) = channel();
-        let waiting = Arc::clone(&places);
+        let waiting = Arc::clone(&slots);
         let next = thread::spawn(move || got.send(waiting.wait().admission));
         assert!(admission.try_recv().is_err());
         taken.remove(0);

@@ -314,7 +314,7 @@ impl Daemon {
             .map_err(|e| format!("\n{e}"))?;
         let old = self.shared.installed();
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
-        // A key that leaves and comes back later starts from the ceiling that is saved now.
+        // A key that is removed and returns later starts from the ceiling that is saved now.
         self.save_all(&old)?;
         let numbers = Numbers::Leased { store: self.store.as_ref(), leases: &self.leases, unix_s: unix_s() };
         let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;

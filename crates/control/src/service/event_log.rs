@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use testudo_ipsec::{Event, EventKind, TunnelIndex};
 
-/// Lines of one kind, of all tunnels together, in each [`WINDOW`].
+/// Lines of one kind per [`WINDOW`], over all tunnels.
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 /// How long a peer must stay at an address before its move is logged.
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// Kinds with a limit of their own, so that many of one do not hide the others.
+/// Kinds with separate limits, so that many of one do not hide the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     SoftLifetime,
@@ -187,8 +187,8 @@ impl EventLog {
         self.limit(Kind::Lost).admits(now).then(|| Line::new(tracing::Level::WARN, text))
     }
 
-    /// Lines that are due without a new event: peers that have come to rest, or keep moving, and what was
-    /// left out.
+    /// Lines that are due without a new event: about peers that have come to rest or keep moving, and about
+    /// lines that were left out.
     pub(super) fn due<'n>(
         &mut self,
         now: Instant,

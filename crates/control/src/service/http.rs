@@ -7,7 +7,7 @@
 use super::timed::{Stream, Timed};
 use std::io::{self, ErrorKind, Read, Write};
 
-/// The longest head of a request, in bytes.
+/// Longest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
 /// Responses other than the page.
@@ -15,15 +15,15 @@ const MAX_HEAD_BYTES: usize = 8 << 10;
 pub(super) enum Refusal {
     /// It is not HTTP.
     BadRequest,
-    /// Not the one page there is.
+    /// A path other than the page's.
     NotFound,
-    /// A method other than those that read.
+    /// A method other than GET and HEAD.
     MethodNotAllowed,
     /// The request took too long.
     RequestTimeout,
     /// Its head is too long.
     HeadTooLong,
-    /// The page could not be made.
+    /// The page could not be rendered.
     Failed,
     /// There are too many clients.
     TooManyClients,
@@ -88,7 +88,7 @@ pub(super) fn read_request(stream: &mut impl Read, path: &str) -> Result<Method,
     }
 }
 
-/// Where the empty line after the head begins. A lone LF ends a line, too (RFC 9112 2.2).
+/// Where the empty line after the head begins. A bare LF ends a line, too (RFC 9112 2.2).
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let mut at = skip_empty_lines(bytes);
     while let Some(newline) = bytes[at..].iter().position(|byte| *byte == b'\n') {
@@ -100,7 +100,7 @@ fn end_of_head(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Empty lines in front of a request are to be ignored (RFC 9112 2.2).
+/// Empty lines before a request are to be ignored (RFC 9112 2.2).
 fn skip_empty_lines(bytes: &[u8]) -> usize {
     bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len())
 }
@@ -167,7 +167,7 @@ pub(super) fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Refusal) {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n{header}\
          Connection: close\r\n\r\n{why}\n"
     );
-    // A client that went away need not be told.
+    // A client that has gone need not be told.
     if stream.write_all(answer.as_bytes()).is_ok() {
         stream.finish();
     }

@@ -87,7 +87,7 @@ impl InstalledTunnels {
         let configuration = &loaded.configuration;
         let mut old: HashMap<&str, &Running> =
             self.tunnels.iter().map(|r| (r.tunnel.name.as_str(), r)).collect();
-        let mut free = self.free_places();
+        let mut free = self.free_indices();
         let mut next = Vec::with_capacity(configuration.tunnels.len());
         let mut fresh = Vec::new();
         for (position, (tunnel, keys)) in configuration.tunnels.iter().zip(&loaded.keys).enumerate() {
@@ -130,19 +130,19 @@ impl InstalledTunnels {
         for (tunnel, (position, _)) in install.iter_mut().zip(&fresh) {
             tunnel.inherits = by_key.get(&next[*position].inbound_key).copied();
         }
-        let places: Vec<_> = next.iter().map(|r| r.index).collect();
-        let spd = Arc::new(assemble::policies(configuration, &places));
+        let indices: Vec<_> = next.iter().map(|r| r.index).collect();
+        let spd = Arc::new(assemble::policies(configuration, &indices));
         let selectors =
-            places.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
+            indices.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
         let update =
             Update { remove, install, selectors: selectors.collect(), policies: Some(Arc::clone(&spd)) };
         Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
     }
 
     /// Free indices, lowest first, without end.
-    fn free_places(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
+    fn free_indices(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
         let taken: std::collections::HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
-        (0..u32::MAX).filter(move |place| !taken.contains(place)).map(TunnelIndex)
+        (0..u32::MAX).filter(move |index| !taken.contains(index)).map(TunnelIndex)
     }
 
     /// Records the outcome of an update. Returns what could not be installed, as text.

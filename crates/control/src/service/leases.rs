@@ -32,7 +32,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// As the suite wants it: where the number itself is the nonce, there is no mask.
+    /// Without a mask, if the suite uses the number itself as the nonce.
     #[must_use]
     pub fn under(self, rule: NonceRule) -> Self {
         match rule {
@@ -63,18 +63,18 @@ pub fn check_known(
 #[derive(Debug)]
 struct Supply {
     key: Fingerprint,
-    /// Its first number.
+    /// Its first sequence number.
     first: u64,
     lease: Arc<Lease>,
     demand: Demand,
-    /// Length of a block that it has asked for and that the store could not yet provide.
+    /// Length of a block that it has requested and that the store could not yet provide.
     owed: Option<u64>,
 }
 
 impl Supply {
-    /// The numbers that are unused and will stay so; `None` while an SA may still use them.
+    /// The unused numbers, if no SA can use them any more; `None` while one may.
     fn rest(&mut self) -> Option<Range<u64>> {
-        // A user of the numbers holds a reference. If no SA was ever made, all of them are left.
+        // Whoever uses the numbers holds a reference. If no SA was ever created, all are left.
         let lease = Arc::get_mut(&mut self.lease)?;
         Some(lease.unused().unwrap_or(self.first)..lease.end())
     }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sas_that_have_ended_did_not_use_comes_next() {
+    fn numbers_left_by_ended_sas_come_next() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let mut started = leases.begin(&store, &[key(1), key(2), key(3)]).unwrap();
         let mut used = numbers(&started[0]);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_sa_left_that_another_one_followed_under_its_key_is_not_given_back() {
+    fn numbers_left_by_an_sa_with_a_successor_under_its_key_are_not_given_back() {
         let (store, leases) = (MemoryStore::new(), Leases::default());
         let old = begin(&leases, &store);
         let mut new = begin(&leases, &store);

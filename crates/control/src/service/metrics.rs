@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, over HTTP on a loopback address.
 //!
-//! Everyone on the machine may ask, so the cost of answering is bounded: in clients, in time for each, and in
-//! memory, since all clients within a second share one rendering (`Bodies`).
+//! Everyone on the machine may request them, so the cost of answering is bounded: in clients, in time for
+//! each, and in memory, since all clients within a second share one rendering (`Bodies`).
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
@@ -24,7 +24,7 @@ use testudo_gateway::PortSnapshot;
 use testudo_ipsec::SaCounters;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
-/// The most clients that are served, and that are refused, at the same time.
+/// Clients that are served, and that are refused, at the same time at most.
 const LIMITS: Limits = Limits { served: 4, refused: 4 };
 /// How long a client may take to send its request and read the answer, in total.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ impl MetricsSocket {
         self.address
     }
 
-    /// Serves `http://ADDRESS/metrics` on threads of its own until the process ends.
+    /// Serves `http://ADDRESS/metrics` on its own threads until the process ends.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -83,7 +83,7 @@ impl MetricsSocket {
     }
 }
 
-/// What is served.
+/// The rendered page.
 type Body = Result<Arc<String>, fmt::Error>;
 
 fn serve(
@@ -110,7 +110,7 @@ fn serve_client<S: Stream>(mut stream: Timed<S>, body: &impl Fn() -> Body) {
     }
 }
 
-/// The request is read all the same: the client would not read an answer before it has sent it.
+/// The request is read nevertheless: the client would not read an answer before it has sent it.
 fn refuse_client<S: Stream>(mut stream: Timed<S>) {
     let refusal = http::read_request(&mut stream, PATH).err().unwrap_or(Some(Refusal::TooManyClients));
     refuse(stream, refusal);

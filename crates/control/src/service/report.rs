@@ -171,9 +171,9 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
 }
 
 /// The origin of a policy of the SPD, in words of the configuration.
-fn origin(configuration: &config::Configuration, place: usize) -> String {
-    match place.checked_sub(configuration.policies.len()) {
-        None => format!("policy {}", place + 1),
+fn origin(configuration: &config::Configuration, index: usize) -> String {
+    match index.checked_sub(configuration.policies.len()) {
+        None => format!("policy {}", index + 1),
         Some(mut own) => {
             for tunnel in &configuration.tunnels {
                 match own.checked_sub(tunnel.selectors.len()) {
@@ -204,11 +204,11 @@ fn action_name(action: Action) -> &'static str {
 /// The SPD, in order.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
-    let rows = installed.spd.policies().iter().enumerate().map(|(place, policy)| {
+    let rows = installed.spd.policies().iter().enumerate().map(|(index, policy)| {
         let selector = &policy.selector;
         json!({
-            "place": place + 1,
-            "origin": origin(&installed.configuration, place),
+            "place": index + 1,
+            "origin": origin(&installed.configuration, index),
             "action": action_name(policy.action),
             "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
             "local": selector.local.to_string(),
@@ -243,7 +243,7 @@ pub struct Question {
     pub protocol: u8,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
-    /// Whether it is a fragment but the first. Then `ports` mean nothing.
+    /// Whether it is a fragment other than the first. Then `ports` mean nothing.
     pub is_later_fragment: bool,
 }
 
@@ -263,29 +263,29 @@ impl Question {
     }
 }
 
-/// How many policies are explained one by one as not matching.
+/// Policies that are explained individually as not matching, at most.
 const TOLD: usize = 20;
 
-/// Which policy and which SA a packet meets, and why.
+/// Which policy and which SA a packet matches, and why.
 #[must_use]
 pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
     let flow = question.flow();
     let found = installed.spd.lookup(&flow);
     let fields_hidden = installed.spd.verdict(&flow) == Verdict::FieldsHidden;
-    let passed_over = found.map_or(installed.spd.policies().len(), |(place, _)| place);
+    let passed_over = found.map_or(installed.spd.policies().len(), |(index, _)| index);
     let why_not: Vec<_> = (0..passed_over.min(TOLD))
-        .filter_map(|place| {
-            let selector = installed.spd.policies()[place].selector;
+        .filter_map(|index| {
+            let selector = installed.spd.policies()[index].selector;
             let mismatch = selector.mismatch(&flow)?;
-            let origin = origin(&installed.configuration, place);
-            Some(json!({ "place": place + 1, "origin": origin, "why": why(&selector, mismatch) }))
+            let origin = origin(&installed.configuration, index);
+            Some(json!({ "place": index + 1, "origin": origin, "why": why(&selector, mismatch) }))
         })
         .collect();
     let tunnel = found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
     json!({
-        "policy": found.map(|(place, policy)| json!({
-            "place": place + 1,
-            "origin": origin(&installed.configuration, place),
+        "policy": found.map(|(index, policy)| json!({
+            "place": index + 1,
+            "origin": origin(&installed.configuration, index),
             "action": action_name(policy.action),
             "selector": policy.selector.to_string(),
         })),

@@ -1,6 +1,6 @@
 //! The thread that grants sequence numbers. It sleeps until an SA needs some.
 //!
-//! It waits for nothing but the store: not for a reload of thousands of tunnels, nor for their replay
+//! It waits for nothing but the store: not for a reload of thousands of tunnels, nor for saving their replay
 //! windows, of which at most one transaction goes first. So half a block suffices for an SA while more is
 //! fetched.
 
@@ -17,7 +17,8 @@ use testudo_gateway::{Clock, SystemClock};
 /// Name of the thread.
 pub(super) const SUPPLIER_THREAD: &str = "leases";
 
-/// How long it sleeps if no SA wakes it. (An SA that needs numbers does; nothing depends on this.)
+/// How long it sleeps if no SA wakes it. (An SA that needs numbers does; correctness does not depend on
+/// this.)
 const IDLE: Duration = Duration::from_secs(1);
 /// Delay before it retries a store that failed, so that a full disk does not fill the log.
 const RETRY: Duration = Duration::from_secs(1);
@@ -97,7 +98,7 @@ fn supply(leases: &Leases, store: &dyn LeaseStore, is_over: &AtomicBool, retry: 
     }
 }
 
-/// Waits, even if SAs ask meanwhile, unless the thread is to end.
+/// Waits, even if SAs request numbers meanwhile, unless the thread is to end.
 fn sleep(time: Duration, is_over: &AtomicBool) {
     let started = Instant::now();
     while let Some(left) = time.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) {
@@ -189,7 +190,8 @@ mod tests {
         }
     }
 
-    /// What has begun one SA with a block of `store`, and that SA, which asks for more.
+    /// Leases that have started one SA with a block of `store`, and the numbers of that SA, which has
+    /// requested more.
     fn asking(store: &MemoryStore) -> (Arc<Leases>, SequenceNumbers) {
         let leases = Arc::new(Leases::default());
         let start = leases.begin(store, &[KEY]).unwrap().remove(0);
@@ -211,7 +213,7 @@ mod tests {
             let (leases, mut numbers) = asking(&store.inner);
             let supplier = Supplier::start(leases, Arc::clone(&store) as _).unwrap();
             assert!(watcher.leased.recv_timeout(PATIENCE).unwrap());
-            // What is leased has been granted when it ends.
+            // Leased numbers have been granted when it ends.
             supplier.end().unwrap();
             assert_eq!(left(&mut numbers), FIRST_BLOCK - 1 + SECOND_BLOCK);
             assert!(!saver.is_finished());
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lets_go_of_the_store_when_it_ends() {
+    fn the_supplier_releases_the_store_when_it_ends() {
         let (store, _watcher) = watched(false);
         let (leases, _) = asking(&store.inner);
         let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&store) as _).unwrap();
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_in_a_panic_is_told() {
+    fn a_panic_of_the_supplier_is_reported() {
         let (store, watcher) = watched(true);
         let (leases, _numbers) = asking(&store.inner);
         let supplier = Supplier::start(leases, Arc::clone(&store) as _).unwrap();
@@ -254,7 +256,7 @@ mod tests {
         assert!(supplier.end().is_err());
     }
 
-    /// A worker that takes from one SA until it is handed the next under the same key, as when a reload
+    /// A worker that uses one SA's numbers until it gets the next SA under the same key, as when a reload
     /// changes a tunnel.
     fn take_from(sas: &Receiver<Start>) -> u64 {
         const RUN: u64 = 32;
@@ -266,7 +268,7 @@ mod tests {
             assert!(Instant::now() < deadline, "the SA starves at {last}");
             match sas.try_recv() {
                 Ok(sa) => numbers = begin(sa),
-                // The last SA is to be supplied for a few more blocks.
+                // The last SA is to be supplied with a few more blocks.
                 Err(TryRecvError::Disconnected) if end == u64::MAX => end = last + (1 << 22),
                 Err(_) => {}
             }

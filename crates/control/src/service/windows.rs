@@ -37,7 +37,7 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// rate; packets lost in the network count towards its rate.
 const MOST_NUMBERS_PER_PACKET: u64 = 4;
 
-/// How a window is turned into what is saved of it.
+/// How a window is converted into its saved form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// The window unchanged: no more packets come.
@@ -81,14 +81,14 @@ pub(crate) struct Entry<'w> {
 struct Pace {
     packets: u64,
     top: u64,
-    /// Increase per second, or per four looks if those take longer.
+    /// Increase per second, or per four checks if those take longer.
     rise: u64,
     /// The durable ceiling.
     ceiling: u64,
 }
 
 impl Pace {
-    /// Records what was received by now, `elapsed` after the last look. After the rate falls, the higher one
+    /// Records what was received by now, `elapsed` after the last check. After the rate falls, the higher one
     /// is remembered for some seconds.
     fn look(&mut self, packets: u64, top: u64, elapsed: Duration) {
         if packets < self.packets {
@@ -163,7 +163,7 @@ impl Windows {
     }
 }
 
-/// What is saved of a window that the worker returned as these bytes.
+/// The saved form of a window that the worker returned as these bytes.
 fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
     match (keep, ReplayWindow::top_of(window)) {
         (Keep::Ahead { reach, most }, Some(top)) => {
@@ -207,7 +207,7 @@ pub(crate) fn transactions<'e, 'w>(mut entries: &'e [Entry<'w>]) -> impl Iterato
             bytes += entry.window.len();
             bytes <= TRANSACTION_BYTES
         });
-        // An entry that is too long by itself gets a transaction of its own.
+        // An entry that is too long gets its own transaction.
         let length = fitting.count().max(1);
         let (part, rest) = entries.split_at_checked(length)?;
         entries = rest;
@@ -228,8 +228,8 @@ mod tests {
         assert!(transactions(&[entry.clone(), entry]).map(<[_]>::len).eq([1, 1]));
     }
 
-    /// Looks ten times a second at a peer that sends `per_look` packets between two looks; returns how often
-    /// a ceiling was saved, and checks that none was passed.
+    /// Checks a peer ten times a second that sends `per_look` packets between two checks. Returns how often a
+    /// ceiling was saved, and asserts that none was passed.
     fn follow(pace: &mut Pace, per_look: u64, looks: u32) -> u32 {
         (0..looks)
             .map(|_| {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_a_ceiling_while_packets_come_and_the_window_itself_at_the_end() {
+    fn a_ceiling_is_saved_while_packets_come_and_the_window_itself_at_the_end() {
         let mut window = ReplayWindow::new(64, false);
         window.commit(1000).unwrap();
         let bytes = window.save();

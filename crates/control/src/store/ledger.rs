@@ -21,15 +21,15 @@ use std::sync::MutexGuard;
 type Key = &'static [u8; Fingerprint::BYTES];
 const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
 const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows");
-/// Missing in a store that was made before there was anything to put into it.
+/// Missing in a store that was created before this table existed.
 const USAGE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("usage");
 const SEAL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seal");
 const SEAL_KEY: &str = "seal";
 /// Cache size for the database's pages.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The medium that holds the database's bytes: a file, or a twin in tests. May be opened again after an
-/// error.
+/// The medium that holds the database's bytes: a file, or a simulated disk in tests. May be opened again
+/// after an error.
 pub(super) trait Medium: fmt::Debug + Send + Sync {
     type Backend: StorageBackend;
 
@@ -416,7 +416,7 @@ fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreErro
 
 #[cfg(test)]
 impl<M: Medium> Ledger<M> {
-    /// Makes of a new store what an older program made: one without the table of usages.
+    /// Turns a new store into one of an older program: without the table of usages.
     pub(super) fn forget_usages(medium: &M) -> Result<(), StoreError> {
         let database = open_checked(medium, &HashMap::new())?;
         commit(medium, &database, |transaction, _| {
@@ -426,7 +426,7 @@ impl<M: Medium> Ledger<M> {
         })
     }
 
-    /// Makes of a new store what a program made that had no masks, with these keys and their next numbers.
+    /// Turns a new store into one of a program that had no masks, with these keys and their next numbers.
     pub(super) fn make_format_1(medium: &M, keys: &[(Fingerprint, u64)]) -> Result<(), StoreError> {
         let database = open_checked(medium, &HashMap::new())?;
         let transaction = database.begin_write().map_err(|e| translated(medium, e))?;

@@ -20,7 +20,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first number that is never used: 2^48, 108 days at 30 million packets a second.
+/// The first number that is never used: 2^48, reached after 108 days at 30 million packets a second.
 pub const NUMBERS_END: u64 = 1 << 48;
 /// The bits of a mask that belong to the key.
 const OF_KEY: u64 = NUMBERS_END - 1;
@@ -78,7 +78,7 @@ impl Default for Masks {
     }
 }
 
-/// Masks are not secret, but the random source has nothing to show.
+/// Masks are not secret, but the random source has nothing to print.
 impl fmt::Debug for Masks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Masks").field("of_start", &self.of_start).finish_non_exhaustive()

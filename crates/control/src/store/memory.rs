@@ -1,4 +1,4 @@
-//! A store in memory with the same contract as the durable one.
+//! A store in memory for tests, with the same contract as the durable one except for durability.
 
 use super::masks::Masks;
 use super::record::Noted;

@@ -30,8 +30,8 @@
 //! the file again, checks that nothing it handed out was forgotten, and continues once the disk works.
 //!
 //! Threads: any. Calls are serialised, and two callers alternate, so that neither waits for more than one
-//! call of the other. A lock keeps other processes out. [`MemoryStore`] is the twin for tests and for
-//! `replay`; it has the same contract except for durability.
+//! call of the other. A lock keeps other processes out. [`MemoryStore`] is a store for tests, with the same
+//! contract except for durability.
 
 mod disk;
 mod error;
@@ -72,7 +72,7 @@ pub struct Lease {
     pub iv_mask: u64,
 }
 
-/// Leases sequence numbers, and keeps replay windows and usages.
+/// Leases sequence numbers and keeps replay windows and usages.
 ///
 /// A call waits for the one before it. A caller with much to save splits it into several calls, so that a
 /// lease can come in between.

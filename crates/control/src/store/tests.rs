@@ -1,4 +1,4 @@
-//! The nonce contract against every accident that can be simulated.
+//! Tests the nonce contract under every simulated accident.
 
 use super::ledger::Ledger;
 use super::masks::Masks;
@@ -22,7 +22,7 @@ fn opened(disk: &Disk) -> Result<Ledger<Disk>, StoreError> {
     opened_with(disk, 0)
 }
 
-/// As a start does whose masks come from this seed.
+/// As a start does that draws its masks from this seed.
 fn opened_with(disk: &Disk, seed: u64) -> Result<Ledger<Disk>, StoreError> {
     Ledger::open(disk.clone(), Masks::seeded(seed))
 }
@@ -33,7 +33,7 @@ fn numbers(lease: Result<Lease, StoreError>) -> (u64, u64) {
     (lease.first, lease.end)
 }
 
-/// Every contract holds for both kinds of store.
+/// Both kinds of store fulfil every contract.
 fn for_each_store(check: impl Fn(&dyn LeaseStore)) {
     check(&MemoryStore::new());
     check(&opened(&created()).unwrap());
@@ -84,14 +84,14 @@ fn what_was_given_back_is_leased_in_the_next_start_and_keeps_its_mask() {
     drop(store);
     let again = opened(&disk).unwrap().lease(key(1), 1).unwrap();
     assert_eq!((again.first, again.iv_mask), (500, lease.iv_mask));
-    // Of an earlier start's lease nothing can be given back.
+    // Numbers of an earlier start's lease cannot be given back.
     let store = opened(&disk).unwrap();
     store.give_back(&[(key(1), 400..501)]).unwrap();
     assert_eq!(store.lease(key(1), 1).unwrap().first, 501);
 }
 
 #[test]
-fn what_a_full_disk_did_not_take_back_is_leased_again_all_the_same() {
+fn numbers_that_a_full_disk_did_not_take_back_are_leased_again_anyway() {
     let disk = created();
     let store = opened(&disk).unwrap();
     let _ = store.lease(key(1), 1000).unwrap();
@@ -105,7 +105,7 @@ fn what_a_full_disk_did_not_take_back_is_leased_again_all_the_same() {
 }
 
 #[test]
-fn a_lease_of_nothing_is_refused() {
+fn an_empty_lease_is_refused() {
     for_each_store(|store| assert!(matches!(store.lease(key(1), 0), Err(StoreError::EmptyBlock))));
 }
 
@@ -135,7 +135,7 @@ fn usages_come_back_as_they_were_saved_with_windows_or_without() {
     });
 }
 
-/// A store as it was made before there were usages.
+/// A store created before usages existed.
 #[test]
 fn a_store_without_usages_opens_and_takes_them() {
     let disk = created();
@@ -174,7 +174,7 @@ fn ivs(lease: &Lease) -> impl Iterator<Item = u64> {
     (lease.first..lease.end).map(|number| number ^ lease.iv_mask)
 }
 
-/// What a backup, a clone or a new store would repeat.
+/// Covers a clone or a new store under the same key.
 #[test]
 fn two_stores_under_one_key_do_not_repeat_ivs() {
     let mut seen = std::collections::HashSet::new();
@@ -191,7 +191,7 @@ fn two_stores_under_one_key_do_not_repeat_ivs() {
     assert_eq!(seen.len(), 2 * 3 * 3 * 1000);
 }
 
-/// The copy has the key's mask, and the numbers come again: their IVs do not, because the start is another.
+/// The copy has the key's mask, and numbers repeat. Their IVs do not, because it is another start.
 #[test]
 fn an_older_copy_of_a_store_does_not_repeat_ivs() {
     let disk = created();
@@ -204,7 +204,8 @@ fn an_older_copy_of_a_store_does_not_repeat_ivs() {
     assert!(ivs(&again).all(|iv| !seen.contains(&iv)));
 }
 
-/// IVs under a key of an old store were its numbers: what is free of them goes on, and no other.
+/// IVs under a key of an old store were its numbers: the key continues with those that are unused, and no
+/// others.
 #[test]
 fn keys_of_a_store_without_masks_go_on_with_ivs_that_they_never_used() {
     let disk = created();
@@ -245,7 +246,8 @@ fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
     assert!(leases.iter().all(|lease| lease.first == 1 + (1 << 20)));
 }
 
-/// Leases from `disk` until the power fails after `writes` writes; returns the ends that were promised.
+/// Leases from `disk` until the power fails after `writes` writes. Records in `promised` the ends that were
+/// promised.
 fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u64>, random: &mut Rng) {
     disk.full_after(Some(writes));
     let Ok(store) = opened(disk) else { return };
@@ -256,7 +258,7 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
         assert!(lease.first >= *end, "a number came twice");
         *end = lease.end;
         if random.u64(..3) == 0 {
-            // Whether this succeeds or not, what was used ends here.
+            // Whether this succeeds or not, the used numbers end here.
             *end = lease.first + random.u64(..lease.end - lease.first);
             if store.give_back(&[(key(number), *end..lease.end)]).is_err() {
                 break;
@@ -267,8 +269,7 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
     std::mem::forget(store);
 }
 
-/// Power fails at every write of a run in turn, torn sectors and all: the store opens, and no number comes
-/// twice.
+/// Power fails at each write of a run in turn, with torn sectors: the store opens, and no number repeats.
 #[test]
 fn a_power_cut_at_any_write_loses_no_promise() {
     let mut random = Rng::with_seed(0x7e57_0d0a);
@@ -287,7 +288,8 @@ fn a_power_cut_at_any_write_loses_no_promise() {
     }
 }
 
-/// The disk is full at every write in turn, and then is not: the call fails, and the next one succeeds.
+/// The disk is full at each write in turn, and later has space again: the call fails, and the next one
+/// succeeds.
 #[test]
 fn a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_space() {
     let disk = created();
@@ -326,7 +328,7 @@ fn a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_space() {
 /// The leases of a damaged store, if it opens at all.
 fn survivors(bytes: Vec<u8>, keys: u64) -> Option<Vec<u64>> {
     let store = opened(&Disk::holding(bytes)).ok()?;
-    // Reading may fail as well as opening, but may not lie.
+    // Reading may fail like opening, but may not return wrong data.
     (0..keys).map(|number| store.lease(key(number), 1).ok().map(|lease| lease.first)).collect()
 }
 
@@ -337,7 +339,7 @@ fn with_history(closed: bool) -> (Vec<u8>, u64) {
     for round in 0..3 {
         let requests: Vec<_> = (0..keys).map(|number| (key(number), 100 + round)).collect();
         store.save_windows(&[(key(0), &[1; 900])]).unwrap();
-        // A lease comes last, since its loss would be the worst.
+        // The lease comes last, since losing it would be worst.
         store.lease_many(&requests).unwrap();
     }
     if closed {
@@ -358,7 +360,7 @@ fn check_damage(bytes: Vec<u8>, keys: u64, what: &str) -> bool {
     survivors.is_none()
 }
 
-/// Panics of the database library are fenced; their messages would drown the test's own.
+/// Panics of the database library are caught; their messages would drown the test's own.
 fn quietly(test: impl FnOnce()) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|info| {
@@ -383,7 +385,8 @@ fn a_flipped_byte_anywhere_is_an_error_or_changes_nothing() {
             let mut random = Rng::with_seed(99);
             let mut found = 0;
             for at in used.iter().copied() {
-                // Of the flags, every bit; of the other header bytes, one; and one in forty of the rest.
+                // Every bit of the flags; one bit of each other header byte, and of one in forty of the other
+                // bytes.
                 let bits = match at {
                     9 => 0..8,
                     _ if at < 400 || random.u64(..40) == 0 => one(random.u64(..8)),
@@ -410,7 +413,7 @@ fn a_file_cut_to_any_length_is_an_error() {
             let lengths = (0..340).chain((1..40).flat_map(|page| near(page * 4096)));
             let lengths = lengths.chain((0..50).map(|n| bytes.len() * n / 50)).chain(near(bytes.len() - 2));
             for length in lengths.filter(|length| *length < bytes.len()) {
-                // The database makes an empty file a new one: the file's own check refuses that before.
+                // The database takes an empty file for a new one; the file's own check refuses that before.
                 if length > 0 {
                     check_damage(
                         bytes[..length].to_vec(),
@@ -456,7 +459,7 @@ fn random_bytes_are_no_store() {
 
 /// A store that is replaced by an older copy under a running gateway is detected after the next error.
 #[test]
-fn a_store_that_went_back_under_a_running_gateway_is_refused() {
+fn a_store_replaced_by_an_older_copy_under_a_running_gateway_is_refused() {
     let disk = created();
     let old = disk.bytes();
     let store = opened(&disk).unwrap();
@@ -469,7 +472,7 @@ fn a_store_that_went_back_under_a_running_gateway_is_refused() {
 }
 
 #[test]
-fn the_twin_in_memory_fails_and_starts_as_it_is_told() {
+fn the_memory_store_fails_and_starts_as_it_is_told() {
     let store = MemoryStore::new();
     store.start_at(key(1), 77);
     store.set_full(true);

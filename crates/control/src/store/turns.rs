@@ -37,7 +37,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn whoever_waits_is_served_before_one_who_comes_again() {
+    fn a_waiter_is_served_before_a_caller_that_re_acquires() {
         for round in 0..100 {
             let turns = Turns::new(Vec::new());
             thread::scope(|scope| {
