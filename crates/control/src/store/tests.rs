@@ -174,7 +174,7 @@ fn ivs(lease: &Lease) -> impl Iterator<Item = u64> {
     (lease.first..lease.end).map(|number| number ^ lease.iv_mask)
 }
 
-/// Covers a clone or a new store under the same key.
+/// What a backup, a clone or a new store would otherwise repeat.
 #[test]
 fn two_stores_under_one_key_do_not_repeat_ivs() {
     let mut seen = std::collections::HashSet::new();
