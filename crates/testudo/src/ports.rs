@@ -10,9 +10,9 @@ use testudo_packet::Pool;
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
 use testudo_port_tun::{TunConfig, TunPort};
 
-/// The longest packet, in bytes, that a buffer of the pool must hold. Whatever the link's MTU, a peer may
-/// fragment after encryption (RFC 4303 3.3.4), as Linux does with long datagrams, and our kernel reassembles
-/// the fragments before we receive them. Buffer space that no packet ever fills takes no memory.
+/// The longest packet, in bytes, that a buffer of the pool must hold, independent of the link's MTU: a peer
+/// may fragment after encryption (RFC 4303 3.3.4), as Linux does with long datagrams, and our kernel
+/// reassembles the fragments before we receive them. Buffer space that no packet ever fills takes no memory.
 pub fn packet_bytes(configuration: &Configuration) -> usize {
     const LONGEST: usize = 65_535;
     usize::from(configuration.unprotected.mtu.max(configuration.protected.mtu)).max(LONGEST)

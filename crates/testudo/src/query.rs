@@ -218,10 +218,10 @@ fn show_explanation(answer: &Value) {
     }
     let policy = &answer["policy"];
     if !policy.is_null() {
-        let (place, origin) = (cell(&policy["place"]), cell(&policy["origin"]));
+        let (entry, origin) = (cell(&policy["place"]), cell(&policy["origin"]));
         let answer = if answer["fields_hidden"] == true { "perhaps" } else { "yes" };
         outln!(
-            "SPD entry {place} ({origin}): {answer}, {} {}",
+            "SPD entry {entry} ({origin}): {answer}, {} {}",
             cell(&policy["action"]),
             cell(&policy["selector"])
         );

@@ -95,7 +95,7 @@ make() {
     [[ $* == install ]] || { echo "make $*: not this test's" >&2; return 64; }
     "$REPOSITORY/scripts/install.sh"
 }
-# The namespace has one user, and nobody else to give files to.
+# The namespace has only one user, so no files can be given to another.
 systemd-sysusers() { :; }
 systemd-tmpfiles() { :; }
 export -f systemd-sysusers systemd-tmpfiles

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 use testudo_port_pcap::{PcapError, PcapWriter};
 
-/// Identifies a file, whatever links or spelling name it.
+/// Identifies a file, independent of links and spelling.
 #[derive(Debug, PartialEq, Eq)]
 enum Identity {
     /// Device and inode of a file that is there.
@@ -26,13 +26,13 @@ enum Identity {
     Absent(PathBuf),
 }
 
-/// A file that the replay reads or writes, as it is named in messages.
+/// A file that the replay reads or writes, with its name for messages.
 struct Named {
     what: String,
     identity: Identity,
 }
 
-/// An output that does not exist yet, as far as others can see.
+/// An output that others cannot see until it is complete.
 pub struct Output {
     path: PathBuf,
     target: Target,
@@ -41,16 +41,16 @@ pub struct Output {
 enum Target {
     /// The device or pipe itself.
     Direct(File),
-    /// The temporary file, and the name that it is to have.
+    /// The temporary file, and its final name.
     Beside { file: File, temporary: TempPath, path: PathBuf },
 }
 
-/// Opens an output for each path, where none of them is another or one of `inputs`, which are named by what
-/// they are for.
+/// Opens an output for each path. Fails if two outputs are the same file, or if one is an input; `inputs`
+/// gives the role and path of each.
 ///
 /// # Errors
-/// [`Kind::Configuration`] for outputs that collide, [`Kind::Port`] for what cannot be written. No file has
-/// been touched then.
+/// [`Kind::Configuration`] for outputs that collide, [`Kind::Port`] for those that cannot be written. No file
+/// has been touched then.
 pub fn open(paths: &[&Path], inputs: &[(&str, &Path)]) -> Result<Vec<Output>, Failure> {
     let mut others: Vec<Named> = inputs.iter().filter_map(|(what, path)| input(what, path)).collect();
     for path in paths {
@@ -65,7 +65,8 @@ pub fn open(paths: &[&Path], inputs: &[(&str, &Path)]) -> Result<Vec<Output>, Fa
         }
         others.push(Named { what: format!("output {}", path.display()), identity });
     }
-    // Opening a pipe waits for its reader: before there is anything that would be left lying about.
+    // Opening a pipe waits for its reader, so do it before there are temporary files that could be left
+    // behind.
     let special: Vec<Option<File>> =
         paths.iter().map(|p| open_special(p).map_err(refused(p))).collect::<Result<_, _>>()?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(refused(Path::new("signals")))?;
@@ -83,7 +84,7 @@ pub fn open(paths: &[&Path], inputs: &[(&str, &Path)]) -> Result<Vec<Output>, Fa
 /// # Errors
 /// [`Kind::Port`] if a file could not be written to the disk or be renamed.
 pub fn keep(outputs: Vec<Output>) -> Result<(), Failure> {
-    // All data first: a disk that is full must not leave one output new and the other old.
+    // Sync all data first: a full disk must not leave one output new and the other old.
     for output in &outputs {
         if let Target::Beside { file, .. } = &output.target {
             file.sync_data().map_err(refused(&output.path))?;
@@ -109,7 +110,7 @@ impl Output {
         Ok(Self { path: path.to_owned(), target })
     }
 
-    /// A port that writes to it.
+    /// A writer for this output.
     ///
     /// # Errors
     /// [`PcapError::Io`]
@@ -122,7 +123,7 @@ impl Output {
         }
     }
 
-    /// Whether it is where the program prints to.
+    /// Whether the output is the program's standard output.
     pub fn is_standard_output(&self) -> bool {
         let Target::Direct(file) = &self.target else { return false };
         let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
@@ -131,13 +132,13 @@ impl Output {
     }
 }
 
-/// An input's identity; none if it is not there, so that nothing can be written over.
+/// An input's identity; `None` if it does not exist, so that it cannot be overwritten either.
 fn input(what: &str, path: &Path) -> Option<Named> {
     let identity = identity(path).ok().flatten()?;
     Some(Named { what: format!("{what} {}", path.display()), identity })
 }
 
-/// `None` for a character device, of which there may be many users at once: a terminal, /dev/null.
+/// `None` for a character device, which several outputs may share: a terminal, /dev/null.
 fn identity(path: &Path) -> io::Result<Option<Identity>> {
     match fs::metadata(path) {
         Ok(found) if found.file_type().is_char_device() => Ok(None),
@@ -150,7 +151,7 @@ fn identity(path: &Path) -> io::Result<Option<Identity>> {
     }
 }
 
-/// The one name of a file that is not there yet.
+/// The canonical path of a file that does not exist yet.
 fn future_path(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| other("not a file name"))?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -161,9 +162,9 @@ fn other(what: impl Display) -> io::Error {
     io::Error::other(what.to_string())
 }
 
-/// A file that cannot be renamed over; `None` for a regular one, or where there is none.
+/// Opens a file that cannot be replaced by renaming; `None` for a regular file, or if there is none.
 fn open_special(path: &Path) -> io::Result<Option<File>> {
-    // These lead to what the shell has opened, maybe to append to it.
+    // These refer to what the shell has opened, perhaps for appending.
     let names_descriptor =
         ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|p| path.starts_with(p));
     match fs::metadata(path) {
@@ -175,14 +176,14 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// A temporary file in the folder of the file that `path` leads to, with the same permissions.
+/// A temporary file in the folder of `path`'s target, with the target's permissions.
 fn beside(path: &Path) -> io::Result<Target> {
     let old: Option<Metadata> = match File::options().write(true).open(path) {
         Ok(file) => Some(file.metadata()?),
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
-    // What links lead to is replaced, not the links.
+    // The links' target is replaced, not the links.
     let path = if old.is_some() { fs::canonicalize(path)? } else { future_path(path)? };
     let folder = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default();
@@ -194,7 +195,7 @@ fn beside(path: &Path) -> io::Result<Target> {
     Ok(Target::Beside { file, temporary, path })
 }
 
-/// Has temporary files removed when a signal ends the program.
+/// Removes temporary files when a signal ends the program.
 fn remove_when_interrupted(mut signals: Signals, outputs: &[Output]) {
     let temporary = outputs.iter().filter_map(|output| match &output.target {
         Target::Beside { temporary, .. } => Some(temporary.to_path_buf()),
@@ -204,7 +205,7 @@ fn remove_when_interrupted(mut signals: Signals, outputs: &[Output]) {
     std::thread::spawn(move || {
         for signal in signals.forever() {
             for path in &temporary {
-                // It may have its name by now, or be gone.
+                // The file may have been renamed or removed by now.
                 let _ = fs::remove_file(path);
             }
             let _ = emulate_default_handler(signal);

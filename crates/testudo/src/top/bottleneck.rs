@@ -66,8 +66,8 @@ fn is_worker_full(change: &Change) -> bool {
     change.busy() >= BUSY || (is_awake && change.busy() >= HALF)
 }
 
-/// Names the bottleneck. A worker without a processor comes first, because it seems slow in whatever it does;
-/// a busy one comes next, because everything else waits for it.
+/// Names the bottleneck. A worker without a processor comes first, because all of its stages seem slow; a
+/// busy one comes next, because everything else waits for it.
 pub fn bottleneck(change: &Change) -> Bottleneck {
     if change.directions().iter().all(|(_, direction)| direction.packets_per_second == 0.0)
         && change.ports().iter().all(|(_, port)| port.waiting < WAITING)

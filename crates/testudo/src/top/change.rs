@@ -15,8 +15,8 @@ pub struct Change {
     pub unprotected: PortRates,
     /// Packets a second, for each reason that occurred.
     pub drops: Vec<(String, f64)>,
-    /// Shares of the time, 0 to 1, in which the worker was on a processor and in which it waited for one;
-    /// where the kernel tells.
+    /// Shares of the time, 0 to 1, in which the worker was on a processor and in which it waited for one, if
+    /// the kernel reports them.
     pub worker: Option<(f64, f64)>,
     /// Whether the pool was empty at either end.
     pub is_out_of_buffers: bool,
@@ -53,7 +53,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// As [`ratio`], at most 1, and 0 of nothing. Two readings beside a running worker can be a batch apart, so a
+/// As [`ratio`], at most 1, and 0 if `whole` is zero. Two readings of a running worker can be a batch apart, so a
 /// share may come out above 1.
 fn share(part: u64, whole: u64) -> f64 {
     ratio(part, whole).unwrap_or(0.0).min(1.0)
@@ -81,7 +81,7 @@ impl Direction {
         (ratio(total, self.times.packets), ratio(total, self.times.batches))
     }
 
-    /// Share of one stage in these, 0 to 1.
+    /// One stage's share of all stages, 0 to 1.
     pub fn share(&self, stage: Stage) -> Option<f64> {
         ratio(self.times.of(stage), self.times.total())
     }
@@ -117,12 +117,13 @@ impl Interval {
             rx_gbit_s: self.gbit_s(now.rx_bytes - then.rx_bytes),
             tx_packets_per_second: self.rate(now.tx_packets - then.tx_packets),
             tx_gbit_s: self.gbit_s(now.tx_bytes - then.tx_bytes),
-            // A wait that goes on is counted up to the moment at which another thread has read a clock.
+            // A wait in progress is counted up to a clock reading of another thread, so the count can go back
+            // slightly.
             waiting: share(later.waited_ticks.saturating_sub(earlier.waited_ticks), self.ticks),
         }
     }
 
-    /// What came in at a port, of which `inner_bytes` are those of inner packets.
+    /// The packets that came in at a port; `inner_bytes` counts their inner packets.
     fn direction(&self, from: (&Port, &Port), times: StageTimes, inner_bytes: u64) -> Direction {
         let (then, now) = (&from.0.counters, &from.1.counters);
         let packets = now.rx_packets - then.rx_packets;
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(change.inbound.packets_per_call, None);
         assert!(close(change.unprotected.waiting, 0.25) && close(change.protected.waiting, 0.0));
         assert_eq!(change.drops, [("y".to_owned(), 2.0)]);
-        assert!(change.worker.is_none(), "the kernel did not tell");
+        assert!(change.worker.is_none(), "the kernel reported none");
         (a.worker, b.worker) = (Some((0, 7)), Some((500_000_000, 200_000_007)));
         assert_eq!(Change::between(&a, &b).unwrap().worker, Some((0.25, 0.1)));
     }
@@ -268,8 +269,8 @@ mod tests {
     fn counters_that_decrease_are_another_gateways() {
         let mut before = reading(100);
         before.protected.counters.rx_packets = 1000;
-        assert!(Change::between(&before, &reading(1)).is_none(), "its time began anew");
-        assert!(Change::between(&before, &reading(101)).is_none(), "its counters began anew");
+        assert!(Change::between(&before, &reading(1)).is_none(), "its time started again");
+        assert!(Change::between(&before, &reading(101)).is_none(), "its counters started again");
         assert!(Change::between(&before, &before).is_none(), "no time has passed");
     }
 

@@ -1,32 +1,33 @@
-//! One reading of a gateway: what its status says, as numbers.
+//! One reading of a gateway: its status as numbers.
 
 use serde_json::Value;
 use testudo_packet::{PortCounters, Stage, StageTimes};
 
-/// What a gateway said of itself at one moment.
+/// What a gateway reported about itself at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     pub version: String,
     pub uptime_seconds: u64,
     pub tunnels: u64,
     pub tunnels_down: u64,
-    /// The engine that is asked first.
+    /// The first engine in use.
     pub engine: String,
-    /// An engine that would be asked before it, and why it is not in use.
+    /// An engine that would come before it, and why it is not in use.
     pub missed_engine: Option<(String, String)>,
     /// The processor's clock.
     pub clock_ticks: u64,
     /// The same moment in the gateway's own time.
     pub elapsed_ns: u64,
-    /// Nanoseconds that the worker was on a processor, and that it waited for one, where the kernel tells.
+    /// Nanoseconds that the worker was on a processor, and that it waited for one, if the kernel reports
+    /// them.
     pub worker: Option<(u64, u64)>,
-    /// One batch in so many is measured.
+    /// One batch in this many is measured.
     pub measured_of: u64,
     pub outbound: StageTimes,
     pub inbound: StageTimes,
     pub protected: Port,
     pub unprotected: Port,
-    /// By reason, all reasons.
+    /// Every reason with its count.
     pub drops: Vec<(String, u64)>,
     pub free_buffers: u64,
 }
@@ -40,7 +41,7 @@ pub struct Port {
     pub waited_ticks: u64,
 }
 
-/// The status of a gateway lacks this: it is of another version than this program.
+/// A field that the gateway's status lacks: its version differs from this program's.
 #[derive(Debug)]
 pub struct Missing(&'static str);
 
@@ -84,8 +85,7 @@ impl Reading {
         })
     }
 
-    /// Whether every counter is at least what it was in an `earlier` reading: otherwise another gateway
-    /// answers now.
+    /// Whether no counter is lower than in an `earlier` reading. Otherwise another gateway answers now.
     pub fn continues(&self, earlier: &Reading) -> bool {
         let counts = |r: &Reading| {
             let ports = [&r.protected.counters, &r.unprotected.counters];

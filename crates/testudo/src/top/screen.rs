@@ -1,4 +1,4 @@
-//! A terminal that is drawn upon and given back as it was.
+//! A terminal that the program draws on and then restores.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The alternate screen, so that the terminal's content comes back; no cursor.
+/// The alternate screen, so that the terminal's content can be restored; no cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Lines overwrite the previous ones, and the rest of each is cleared: clearing the screen first would
@@ -31,9 +31,9 @@ pub enum Wake {
     Quit,
 }
 
-/// A terminal that is drawn upon. Dropping it gives it back.
+/// A terminal that the program draws on. Dropping it restores the terminal.
 pub struct Screen {
-    /// How keys were treated before; `None` if standard input is no terminal.
+    /// The terminal's modes before; `None` if standard input is no terminal.
     keys: Option<Termios>,
     has_input: bool,
     is_over: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal that standard output is.
+    /// Takes over the terminal of standard output.
     pub fn open() -> io::Result<Self> {
         let (signals, sender) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
@@ -73,14 +73,14 @@ impl Screen {
         }
     }
 
-    /// Shows lines that fit.
+    /// Shows lines, which must fit.
     pub fn draw(&self, lines: &[String]) -> io::Result<()> {
         // One write, and no line feed after the last line, which would scroll a full screen.
         let text: Vec<String> = lines.iter().map(|line| format!("{line}{CLEAR_TO_END_OF_LINE}")).collect();
         write(&format!("{HOME}{}{CLEAR_BELOW}", text.join("\r\n")))
     }
 
-    /// Waits for time to pass, or something to happen.
+    /// Waits for a timeout, a key or a signal.
     pub fn wait(&mut self, duration: Duration) -> io::Result<Wake> {
         let (stdin, signals) = (io::stdin(), &self.signals);
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
@@ -97,7 +97,7 @@ impl Screen {
             Err(error) => return Err(error.into()),
         }
         let has_key = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        // A signal's byte only wakes; the flag tells which signal it was.
+        // A signal's byte only wakes the thread; the flag says whether to quit.
         let _ = (&self.signals).read(&mut [0; 64]);
         if self.is_over.load(Ordering::Relaxed) || (has_key && self.is_told_to_leave()?) {
             return Ok(Wake::Quit);
@@ -107,7 +107,7 @@ impl Screen {
 
     fn is_told_to_leave(&mut self) -> io::Result<bool> {
         let mut keys = [0; 64];
-        // Not through `io::stdin`, which would keep what it read for later.
+        // `io::stdin` would buffer what it read, so it is not used.
         match rustix::io::read(io::stdin(), &mut keys) {
             Ok(0) | Err(rustix::io::Errno::IO) => self.has_input = false,
             Ok(n) => return Ok(keys[..n].iter().any(|key| [b'q', b'Q', CTRL_C, CTRL_D].contains(key))),
@@ -126,7 +126,7 @@ fn write(text: &str) -> io::Result<()> {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
+        // If the terminal is gone, there is nothing to restore.
         let _ = write(LEAVE);
         if let Some(saved) = &self.keys {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, saved);

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use testudo_lab::table::grouped_figure;
 use testudo_packet::Stage;
 
-/// Columns of all that is shown.
+/// The width of the output.
 pub const COLUMNS: usize = 80;
 /// Columns of a bar for a share of 1.
 const BAR_COLUMNS: usize = 6;
-/// An eighth of a column more each.
+/// Blocks for eighths of a column.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-/// What a port's name may take; the rest of the line is figures.
+/// Columns for a port's name; the rest of the line is figures.
 const NAME_COLUMNS: usize = 33;
 
 /// A bar for a share of 1.
@@ -27,7 +27,7 @@ fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), grouped_figure)
 }
 
-/// With one decimal if the number is small.
+/// With one decimal if the value is small.
 fn fine(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { grouped_figure(v) })
 }
@@ -85,12 +85,12 @@ fn worker(change: &Change) -> String {
     format!("worker {:.0} % busy with packets{time}", change.busy() * 100.0)
 }
 
-/// With more digits where two would say nothing.
+/// With more digits if two would show nothing.
 fn gbit_s(value: f64) -> String {
     if value > 0.0 && value < 0.1 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
-/// A row of one figure for each direction.
+/// A row with one figure per direction.
 fn rate_row(name: &str, change: &Change, show: impl Fn(&Direction) -> String) -> String {
     format!("{name:<14}{:>18}{:15}{:>18}", show(&change.outbound), "", show(&change.inbound))
 }
@@ -182,7 +182,7 @@ fn drops(change: &Change) -> Vec<String> {
 /// What is shown of a snapshot, in lines of at most 80 columns.
 pub struct Picture {
     figures: Vec<String>,
-    /// Names the bottleneck, and is shown last, whatever there is no room for.
+    /// Names the bottleneck; shown last, even if nothing else fits.
     verdict: Vec<String>,
 }
 
@@ -204,7 +204,7 @@ impl Picture {
         Self { figures, verdict: wrapped(&bottleneck(change).tell(change, reading)) }
     }
 
-    /// Of a message, while there is nothing else.
+    /// A message, while there are no figures.
     pub fn message(words: &str) -> Self {
         Self { figures: Vec::new(), verdict: wrapped(words) }
     }

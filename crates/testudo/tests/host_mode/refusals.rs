@@ -68,7 +68,7 @@ fn tells_all_errors(link: &mut Link) -> TestResult {
         ensure(said.code == Some(CONFIGURATION_IS_WRONG), || format!("{said:#?}"))?;
         for wrong in ["suite", "local", "replay_window", "reply_window", "aes128gcm16", "a multiple of 64"] {
             ensure(said.stderr.contains(wrong), || {
-                format!("{words:?} does not tell of {wrong}: {}", said.stderr)
+                format!("{words:?} does not mention {wrong}: {}", said.stderr)
             })?;
         }
     }
