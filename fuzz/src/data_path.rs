@@ -46,8 +46,8 @@ fn template(choice: u8) -> Vec<u8> {
 /// Changes bytes of a packet: pairs of index and value.
 fn overwrite(bytes: &mut [u8], changes: &[u8]) {
     for change in changes.chunks_exact(3) {
-        let place = usize::from(change[0]) << 8 | usize::from(change[1]);
-        if let Some(byte) = bytes.get_mut(place) {
+        let index = usize::from(change[0]) << 8 | usize::from(change[1]);
+        if let Some(byte) = bytes.get_mut(index) {
             *byte = change[2];
         }
     }

@@ -47,11 +47,11 @@ impl Keys {
     /// The text with the files' names inserted.
     fn named_in(&self, text: &[u8]) -> Vec<u8> {
         let paths = self.files.iter().map(|file| file.path().to_string_lossy().into_owned());
-        let places: BTreeMap<u8, String> = (b'0'..).zip(paths).collect();
+        let by_digit: BTreeMap<u8, String> = (b'0'..).zip(paths).collect();
         let mut named = Vec::with_capacity(text.len());
         let mut rest = text.iter().peekable();
         while let Some(&byte) = rest.next() {
-            match rest.peek().and_then(|digit| places.get(digit)).filter(|_| byte == b'@') {
+            match rest.peek().and_then(|digit| by_digit.get(digit)).filter(|_| byte == b'@') {
                 Some(path) => {
                     named.extend_from_slice(path.as_bytes());
                     rest.next();

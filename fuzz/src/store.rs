@@ -35,7 +35,7 @@ fn let_the_database_panic() {
     ONCE.call_once(|| {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.location().is_some_and(|place| place.file().contains("/redb-")) {
+            if !info.location().is_some_and(|location| location.file().contains("/redb-")) {
                 hook(info);
             }
         }));
@@ -95,18 +95,18 @@ fn made_up(input: &mut Input<'_>) {
 fn damage(bytes: &mut Vec<u8>, changes: &[u8]) {
     for change in changes.chunks_exact(5) {
         let [kind, a, b, c, value] = *change else { continue };
-        let place = (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)) % bytes.len().max(1);
+        let index = (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)) % bytes.len().max(1);
         let page = |n: u8| usize::from(n) * PAGE_BYTES..(usize::from(n) + 1) * PAGE_BYTES;
         match kind % 6 {
             // The header, where a flipped bit has the most effect.
-            0 if bytes.len() > 512 => bytes[place % 512] ^= 1 << (value & 7),
+            0 if bytes.len() > 512 => bytes[index % 512] ^= 1 << (value & 7),
             1 if page(a).end <= bytes.len() && page(b).end <= bytes.len() => {
                 bytes.copy_within(page(a), page(b).start);
             }
             2 if page(a).end <= bytes.len() => bytes[page(a)].fill(value),
-            3 => bytes.truncate(place),
+            3 => bytes.truncate(index),
             _ => {
-                if let Some(byte) = bytes.get_mut(place) {
+                if let Some(byte) = bytes.get_mut(index) {
                     *byte = value;
                 }
             }

@@ -204,8 +204,8 @@ fn frame(kind: u8, input: &mut Input<'_>) -> Vec<u8> {
     let (payload, gso_size) = (usize::from(input.word()), input.word());
     let payload = if kind & 0x10 != 0 { payload % 3000 } else { payload.min(65_000) };
     let mut bytes = packet(kind, payload, 1);
-    for (place, byte) in bytes.iter_mut().enumerate().skip(60) {
-        *byte = (place % 251) as u8;
+    for (index, byte) in bytes.iter_mut().enumerate().skip(60) {
+        *byte = (index % 251) as u8;
     }
     let is_v6 = kind & 1 != 0;
     let gso_type = match (kind & 0x20 != 0, kind & 2 == 0) {
@@ -345,8 +345,8 @@ fn outgoing(input: &mut Input<'_>, next: &mut BTreeMap<u8, u32>) -> Vec<u8> {
     let sum = if sum == [0, 0] && protocol == 17 { [0xFF; 2] } else { sum };
     bytes[start + field..start + field + 2].copy_from_slice(&sum);
     if kind & 0x60 == 0x60 {
-        let place = usize::from(input.byte()) % bytes.len();
-        bytes[place] ^= 1 << (kind & 7);
+        let index = usize::from(input.byte()) % bytes.len();
+        bytes[index] ^= 1 << (kind & 7);
     }
     bytes
 }
@@ -364,8 +364,8 @@ fn send(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batc
     assert_eq!(sent.len() + dropped + batch.len(), before.len(), "each is sent, refused or kept");
     assert_eq!(port.counters().tx_packets - counted, sent.len() as u64);
     for kept in batch.iter() {
-        let place = before.iter().rposition(|packet| packet == kept.bytes()).expect("it is of the batch");
-        before.remove(place);
+        let index = before.iter().rposition(|packet| packet == kept.bytes()).expect("it is of the batch");
+        before.remove(index);
     }
     // What left of a flow is part of it, in order. Equal packets cannot be told apart.
     let mut behind_last: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
@@ -374,15 +374,15 @@ fn send(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut Batc
         let flow = flow_key(&packet);
         let from = flow.as_ref().and_then(|flow| behind_last.get(flow)).copied().unwrap_or(0);
         let is_it = |n: &usize| !taken[*n] && comparable(&before[*n]) == comparable(&packet);
-        let place = (from..before.len()).find(is_it);
-        let place = place.unwrap_or_else(|| {
+        let index = (from..before.len()).find(is_it);
+        let index = index.unwrap_or_else(|| {
             panic!(
                 "not of the batch, or before another of its flow: {:02x?}",
                 &packet[..packet.len().min(60)]
             )
         });
-        taken[place] = true;
-        flow.map(|flow| behind_last.insert(flow, place + 1));
+        taken[index] = true;
+        flow.map(|flow| behind_last.insert(flow, index + 1));
     }
 }
 

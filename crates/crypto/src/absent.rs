@@ -13,9 +13,7 @@ pub trait Reason {
     const REASON: &'static str;
 }
 
-/// An engine that can be named but never opened: in its place, a crate whose engine needs another processor
-/// has this.
-/// place.
+/// An engine that can be named but never opened, for crates whose engine needs another processor.
 pub struct Absent<R>(Infallible, PhantomData<R>);
 
 impl<R: Reason> Absent<R> {

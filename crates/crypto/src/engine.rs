@@ -43,7 +43,7 @@ pub enum EngineError {
     KeyRefused {
         /// Name of the engine.
         engine: &'static str,
-        /// What it said, without any of the key's bytes.
+        /// Its reason, without any of the key's bytes.
         reason: String,
     },
     /// The engine holds as many keys as it can.

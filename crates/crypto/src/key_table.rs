@@ -17,9 +17,9 @@ struct Slot<K> {
 /// A [`KeyId`] holds a slot's index and how often that slot was emptied, so that the id of a removed key
 /// stays unknown when its slot holds another SA's key. (The count wraps after 4,096 uses of one slot.)
 ///
-/// Not `ipsec`'s `Slots`, which looks alike: that one keeps SAs in blocks that never move, each on cache
-/// lines of its own, for the worker to prefetch, and its references have 24 and 8 bits. This one bounds what
-/// an engine holds, and its ids have 20 and 12 bits, so that a removed key stays unknown through 4,096
+/// Not `ipsec`'s `Slots`, which looks similar: that one keeps SAs in blocks that never move, each on its own
+/// cache lines, for the worker to prefetch, and its references have 24 and 8 bits. This one bounds what an
+/// engine holds, and its ids have 20 and 12 bits, so that a removed key stays unknown through 4,096
 /// successors. They would share thirty lines.
 ///
 /// Keys move when the table grows, and the memory they leave is not zeroed: `K` must keep its secrets behind

@@ -140,7 +140,7 @@ const KNOWN_ANSWERS: &[KnownAnswer] = &[
 /// The engine must be idle; afterwards it holds no more keys than before. Takes microseconds on a CPU.
 ///
 /// # Errors
-/// [`EngineError::SelfTest`] naming the first wrong answer, or what [`Engine::install`] said.
+/// [`EngineError::SelfTest`] naming the first wrong answer, or the error of [`Engine::install`].
 pub fn self_test(engine: &mut dyn Engine) -> Result<(), EngineError> {
     for answer in KNOWN_ANSWERS {
         if engine.capability(answer.suite).is_some() {

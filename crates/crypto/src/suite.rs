@@ -39,8 +39,8 @@ pub enum NonceRule {
     /// From the IV that the packet carries, which may be any value that no other packet under the key has
     /// (RFC 4106 3.1, RFC 7634 2, RFC 3602 3); or there is none.
     Explicit,
-    /// From the sequence number itself, as with an implicit IV (RFC 8750): counting anew under the same key
-    /// repeats nonces.
+    /// From the sequence number itself, as with an implicit IV (RFC 8750): restarting the count under the
+    /// same key repeats nonces.
     Counter,
 }
 

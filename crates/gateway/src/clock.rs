@@ -12,8 +12,8 @@ pub trait Clock: Send {
     fn now(&self) -> Moment;
 }
 
-/// The system's clock since its boot. It goes on while the machine is asleep, as lifetimes do: `Instant` does
-/// not.
+/// The system's clock since its boot. It advances while the machine is asleep, as lifetimes do; `Instant`
+/// does not.
 #[derive(Debug)]
 pub struct SystemClock {
     /// Since the boot.
@@ -37,7 +37,7 @@ fn since_boot() -> Duration {
     clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
-/// A clock that stands still until it is set. Clones show the same time.
+/// A clock that changes only when it is set. Clones show the same time.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 

@@ -57,7 +57,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher for a pool of so many buffers.
+    /// A dispatcher for a pool of `buffers` buffers.
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
@@ -375,8 +375,8 @@ impl Dispatcher {
         self.settle(engine, taken, jobs, released);
     }
 
-    /// Submits jobs to an engine and returns how many it took. The last engine has no successor, so it is
-    /// asked again as long as it takes any.
+    /// Submits jobs to an engine and returns how many it took. The last engine has no successor, so the rest
+    /// is submitted to it again as long as it takes any.
     fn offer(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         let is_last = engine + 1 == self.placement.len();
         let mut taken = self.placement.submit(engine, jobs);

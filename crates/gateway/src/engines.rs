@@ -17,7 +17,7 @@ pub struct Candidate {
     pub open: Opener,
 }
 
-/// In what order engines are asked.
+/// The order in which jobs are submitted to engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineOrder {
     /// In the order of the candidates.

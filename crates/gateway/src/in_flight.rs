@@ -70,8 +70,8 @@ impl InFlight {
         self.began = now;
     }
 
-    /// Notes the time; `true` when a period has ended. At most one ends with each call: time in which nobody
-    /// polled is not held against an engine, which had no chance to give anything back.
+    /// Notes the time; `true` when a period has ended. At most one ends with each call: time without polls is
+    /// not held against an engine, which had no chance to give anything back.
     pub(crate) fn advance(&mut self, now: Moment) -> bool {
         let has_ended = now.since(self.began) >= PERIOD;
         if has_ended {
@@ -101,7 +101,7 @@ impl InFlight {
         true
     }
 
-    /// Whether an engine holds a job beyond the limit. To be asked whenever a period has ended.
+    /// Whether an engine holds a job beyond the limit. To be called whenever a period has ended.
     pub(crate) fn is_overdue(&self, engine: usize) -> bool {
         // The count after the current period's is the oldest one's.
         let oldest = (self.period + 1) % COUNTS;

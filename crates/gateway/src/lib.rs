@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A [`Worker`] owns its ports, its pool, its protocol state and its engines. [`Worker::turn`] does what
-//! there is to do and never waits, so that a simulation can drive it with a clock of its own. [`serve`] is
-//! the loop around it in a running gateway: it waits for file descriptors and takes [`Command`]s from the
-//! control plane between turns. [`WorkerCounters`] is what other threads may read.
+//! there is to do and never waits, so that a simulation can drive it with its own clock. [`serve`] is the
+//! loop around it in a running gateway: it waits for file descriptors and takes [`Command`]s from the control
+//! plane between turns. [`WorkerCounters`] is what other threads may read.
 //!
 //! Threads: one worker, run to completion. Not implemented: several workers, pipelines. Both are meant to
 //! reuse `Worker`.

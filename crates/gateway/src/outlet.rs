@@ -18,7 +18,7 @@ pub(crate) struct Outlet<Side> {
     batch: Batch,
     waiting: VecDeque<Buffer>,
     wait: Wait,
-    /// A failure of the port that nobody has heard of yet. It is reported when the turn is over, because what
+    /// A failure of the port that has not been reported. It is reported when the turn is over, because what
     /// was taken before must be finished and counted first.
     failure: Option<PortError>,
     side: PhantomData<Side>,
@@ -29,7 +29,7 @@ pub(crate) struct Outlet<Side> {
 pub(crate) struct Wait {
     /// Sum of the waits that have ended.
     pub(crate) ended_ticks: u64,
-    /// When the wait that goes on began.
+    /// When the current wait began.
     pub(crate) since: Option<u64>,
 }
 

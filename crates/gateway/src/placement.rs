@@ -17,7 +17,7 @@ pub struct KeyPair {
 /// An SA's key could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// No engine of the placement took the key; this is what the last one said.
+    /// No engine of the placement took the key; this is the last one's error.
     #[error("no engine takes the key: {0}")]
     NoEngine(EngineError),
     /// There are no engines at all.

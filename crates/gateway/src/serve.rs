@@ -19,7 +19,7 @@ const TUNNELS_AT_A_TIME: usize = 16;
 /// How long packets in flight may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Why a worker ended although nobody asked it to.
+/// Why a worker ended without a command to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A port failed for good.
@@ -39,11 +39,10 @@ pub enum Notice {
     Engine(Withdrawal),
 }
 
-/// Runs a worker until it is told to stop. What the operator should hear of goes to `tell`, which must not
-/// wait.
+/// Runs a worker until it is told to stop. Notices for the operator go to `tell`, which must not wait.
 ///
 /// # Errors
-/// [`ServeError`] if it cannot go on.
+/// [`ServeError`] if it cannot continue.
 pub fn serve(
     worker: &mut Worker,
     inbox: &Inbox,
@@ -133,7 +132,7 @@ impl Task {
     }
 }
 
-/// Waits until a port can go on, a command comes, or `timeout` has passed.
+/// Waits until a port is ready, a command comes, or `timeout` has passed.
 fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeError> {
     let (protected_waits, unprotected_waits) = worker.is_waiting();
     let mut fds = Vec::with_capacity(8);

@@ -15,11 +15,11 @@ use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage
 
 /// Packets of one direction after which a turn takes no more: enough to spread what every turn costs.
 const PACKETS: usize = 4 * BATCH_SIZE;
-/// How often a port is asked in a turn if the other one joins packets. What it joins into one call may be
-/// spread over several batches; more than a few would only delay the first of them.
+/// How often a turn calls a port's `rx` if the other port joins packets. What that one joins into one call
+/// may be spread over several batches; more than a few would only delay the first of them.
 const ROUNDS: usize = 4;
 
-/// How often a port is asked, at most, in a turn for packets that leave by `outlet`.
+/// How often, at most, a turn calls `rx` for packets that leave by `outlet`.
 fn rounds<Side>(outlet: &Outlet<Side>) -> usize {
     if outlet.port.joins() { ROUNDS } else { PACKETS }
 }

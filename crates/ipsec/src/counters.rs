@@ -62,7 +62,7 @@ impl SaCounters {
         self.sequence.store(sequence, Ordering::Relaxed);
     }
 
-    /// Counts an authentic packet that did not pass, with so many decrypted bytes: it has used the key.
+    /// Counts an authentic packet that did not pass, with its number of decrypted bytes: it has used the key.
     pub(crate) fn count_refused(&self, bytes: u64) {
         add(&self.refused_packets, 1);
         add(&self.refused_bytes, bytes);

@@ -4,8 +4,8 @@
 //! If a block is too short, it is used up before the next one is durable, and packets are dropped; if it is
 //! too long, a crash loses all of it, which a 32-bit sequence cannot bear often. So an SA begins with
 //! [`FIRST_BLOCK`] numbers and requests more with its first packet. From then on a block has as many numbers
-//! as the SA would have used in a second at the rate of the one before, within bounds, and up to 16 times as
-//! many as that one.
+//! as the SA would have used in a second at the rate of the previous block, within bounds, and at most 16
+//! times as many as that block.
 
 use crate::lifetime::Moment;
 use std::time::Duration;

@@ -29,8 +29,8 @@ pub enum EventKind {
     SequenceExhausted,
     /// The durable store did not grant numbers in time: packets are dropped until it does.
     SequenceNotLeased,
-    /// The peer was heard from a new address, and is sent to there from now on: at most once a second for a
-    /// tunnel.
+    /// A packet of the peer came from a new address, and packets are sent there from now on: at most once a
+    /// second for a tunnel.
     PeerMoved {
         /// Its address.
         address: IpAddr,

@@ -3,7 +3,7 @@
 //! A batch passes through phases, each a loop over all packets: parse headers ([`crate::parsed`]), look up
 //! policy, find SAs, then number and write ([`crate::framing`]). Adjacent packets of one SA ([`crate::runs`])
 //! are numbered and counted together. Uncommon ones (options, fragments, a limit or the end of a lease near,
-//! a packet too long) take the slow path ([`crate::slow_path`]) one by one, at their place in the order.
+//! a packet too long) take the slow path ([`crate::slow_path`]) one by one, in their turn.
 
 use crate::Ipsec;
 use crate::framing::Framing;

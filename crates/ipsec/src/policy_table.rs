@@ -17,7 +17,7 @@ const BYPASS: u32 = u32::MAX - 1;
 const DISCARD: u32 = u32::MAX - 2;
 const NO_POLICY: u32 = u32::MAX - 3;
 
-/// What becomes of every packet between some addresses, if nothing else in it matters; otherwise that the
+/// The verdict on every packet between some addresses, if nothing else in it matters; otherwise, that the
 /// policy must be matched in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer(u32);
@@ -68,7 +68,7 @@ const _: () = assert!(size_of::<Slot>() == 16);
 const FREE: Slot = Slot { key: 0, policy: NONE, answer: Answer(ASK_THE_POLICY) };
 
 impl Slot {
-    /// What becomes of every packet that this slot is found for, if nothing but its addresses matters.
+    /// The verdict on every packet that this slot is found for, if nothing but its addresses matters.
     #[inline]
     pub(crate) fn answer(&self) -> Answer {
         self.answer

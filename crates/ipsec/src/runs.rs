@@ -4,7 +4,7 @@ use crate::slots::SaRef;
 use arrayvec::ArrayVec;
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool};
 
-/// What becomes of a packet, as far as its headers and policy tell.
+/// What to do with a packet, according to its headers and policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// Through an SA.

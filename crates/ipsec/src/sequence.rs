@@ -9,7 +9,7 @@
 //!
 //! A number reaches a packet only after the durable store has recorded it as taken. After a crash that record
 //! remains, so that the next start continues above it: numbers are skipped, never used twice. Numbers that an
-//! SA has not used when it ends may be given back, because nobody can reserve them any more.
+//! SA has not used when it ends may be given back, because they can no longer be reserved.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelIndex(pub u32);
 
-/// What becomes of a packet.
+/// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Send it through a tunnel.
@@ -26,7 +26,7 @@ pub enum Action {
 pub struct Policy {
     /// The packets that it applies to.
     pub selector: Selector,
-    /// What becomes of them.
+    /// What to do with them.
     pub action: Action,
 }
 
@@ -124,7 +124,7 @@ impl Spd {
         !self.tables.is_empty()
     }
 
-    /// What becomes of a plain IPv4 packet between two addresses, if they decide.
+    /// The verdict on a plain IPv4 packet between two addresses, if they decide.
     #[inline(always)]
     pub(crate) fn answer_v4(&self, pair: Pair) -> Answer {
         for (prefix, answer) in &self.pairs {
@@ -142,7 +142,7 @@ impl Spd {
         }
     }
 
-    /// What becomes of `flow`.
+    /// The verdict on `flow`.
     #[must_use]
     #[inline(always)]
     pub fn verdict(&self, flow: &Flow) -> Verdict {

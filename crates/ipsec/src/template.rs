@@ -56,8 +56,8 @@ pub(crate) enum Headers {
     V6Udp,
 }
 
-/// The bits of the outer traffic class that come from the inner one, and those of its own. ECN is always
-/// copied (RFC 6040 4.1, normal mode).
+/// The bits of the outer traffic class that are copied from the inner one, and those that are fixed. ECN is
+/// always copied (RFC 6040 4.1, normal mode).
 #[derive(Debug, Clone, Copy)]
 struct Class {
     copied: u8,

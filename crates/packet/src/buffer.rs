@@ -193,8 +193,8 @@ pub struct Around<'a, const FRONT: usize, const BACK: usize> {
 }
 
 impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
-    /// Extends the packet by so many bytes on either side, at most by all of this room. The caller has
-    /// written them, or an engine will (the ICV), before the packet leaves.
+    /// Extends the packet by `front` and `back` bytes, at most by all of this room. The caller has written
+    /// them, or an engine will (the ICV), before the packet leaves.
     #[inline(always)]
     pub fn grow(self, front: u32, back: u32) {
         *self.start -= front.min(offset(FRONT));

@@ -30,9 +30,9 @@ pub(crate) fn last_to_batch(from: &mut Vec<Buffer>, count: usize, to: &mut Batch
 pub(crate) fn all_to_list(from: &mut Batch, to: &mut Vec<Buffer>) {
     let (count, had) = (from.len(), to.len());
     to.reserve(count);
-    // SAFETY: the first `count` elements of `from` are initialised, and `to` has room for so many after its
-    // own, reserved above; both are borrowed exclusively, so they do not overlap. `from` is emptied before
-    // `to` grows.
+    // SAFETY: the first `count` elements of `from` are initialised, and `to` has room for `count` more after
+    // its own, reserved above; both are borrowed exclusively, so they do not overlap. `from` is emptied
+    // before `to` grows.
     unsafe {
         from.set_len(0);
         std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().add(had), count);

@@ -14,10 +14,10 @@ pub const TAILROOM_BYTES: usize = 320;
 /// Buffers that are allocated at the start: a few batches.
 const PREPARED: usize = 256;
 
-/// The buffers of one worker, up to a fixed number, and the counts of what became of them.
+/// The buffers of one worker, up to a fixed number, and its drops by reason.
 ///
 /// A few exist from the start. The others are allocated when that many are first in use at once, and are
-/// kept: allocated in advance, long buffers would take memory that nobody needs.
+/// kept: allocated in advance, long buffers would take memory without need.
 ///
 /// When the pool is empty, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's queues
 /// (backpressure).
@@ -110,7 +110,7 @@ impl Pool {
         self.made = self.made.saturating_sub(buffers).max(self.free.len());
     }
 
-    /// Counts packets that were lost before they had a buffer of their own.
+    /// Counts packets that were lost before they had a buffer.
     pub fn count(&mut self, reason: DropReason, packets: u64) {
         self.drops.add(reason, packets);
     }

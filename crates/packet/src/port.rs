@@ -12,7 +12,7 @@ pub struct PortError {
     pub port: String,
     /// What it was doing.
     pub what: String,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub source: Option<std::io::Error>,
 }
@@ -64,7 +64,7 @@ pub trait Port: Send {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError>;
 
     /// File descriptors that become readable when [`rx`](Self::rx) has work and writable when
-    /// [`tx`](Self::tx) can go on. Empty for ports that are always ready.
+    /// [`tx`](Self::tx) can continue. Empty for ports that are always ready.
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

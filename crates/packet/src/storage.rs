@@ -109,7 +109,7 @@ impl Drop for Storage {
 }
 
 /// Frees the memory. It has C's calling convention because such a function does not unwind: otherwise every
-/// place that may drop a buffer would keep what unwinding needs, ten instructions a packet.
+/// caller that may drop a buffer would keep what unwinding needs, ten instructions a packet.
 ///
 /// # Safety
 /// The memory must be that of a [`Storage`] with at least one line, and nothing may use it afterwards.

@@ -8,7 +8,7 @@
 use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Version};
 use crate::{checksum, protocol};
 
-/// Bytes that must follow the header: the ports, or the first four bytes of whatever else follows.
+/// Bytes that must follow the header: the ports, or the first four bytes of another payload.
 const FIRST_BYTES: usize = 4;
 const V4_BYTES: usize = IPV4_HEADER_BYTES + FIRST_BYTES;
 const V6_BYTES: usize = IPV6_HEADER_BYTES + FIRST_BYTES;
@@ -82,7 +82,8 @@ impl PlainV4 {
 
 impl PlainHeader {
     /// Reads the header at the start of `bytes`; bytes after the datagram are allowed. `None` for a packet
-    /// that is not plain or not valid: only [`IpHeader::parse`](crate::ip::IpHeader::parse) tells which.
+    /// that is not plain or not valid: only [`IpHeader::parse`](crate::ip::IpHeader::parse) distinguishes
+    /// these.
     #[must_use]
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! Super-frames cut and joined: any bytes.
+//! Super-frames split and joined: any bytes.
 
 #![no_main]
 #![allow(missing_docs, reason = "the macro makes a function without")]

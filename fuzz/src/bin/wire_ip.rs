@@ -1,4 +1,4 @@
-//! IP headers, and what is made of them: any bytes.
+//! IP headers, and everything derived from them: any bytes.
 
 #![no_main]
 #![allow(missing_docs, reason = "the macro makes a function without")]

@@ -363,9 +363,9 @@ impl Line {
             return false;
         };
         // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them.
-        // Each reads its packet from the start to the text's end, 4 bytes more where the high half is in the
-        // ICV's place, and the key's states, as long as the algorithm's; it writes an ICV of the suite's
-        // length, 12 bytes or 16, to the packet's own place for it (after what was hashed, or over the high
+        // Each reads its packet from the start to the text's end, 4 bytes more if the high half is at the
+        // ICV's offset, and the key's states, as long as the algorithm's; it writes an ICV of the suite's
+        // length, 12 bytes or 16, at the ICV's offset in the packet (after what was hashed, or over the high
         // half, which has been read then) or to its digest of 16 bytes. Packets and keys are alive (our
         // precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called
         // again. No safe binding exists.
@@ -387,7 +387,7 @@ impl Line {
             return true;
         }
         // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them.
-        // Each reads and writes whole blocks of its own packet in place, one at least: from the IV's place
+        // Each reads and writes whole blocks of its own packet in place, one at least: from the IV's offset
         // (seal) or the text's start (open, what has no text was left out) to the text's end, a multiple of
         // 16 bytes (`Job::esp`). It reads 16 bytes of IV, of `ZEROS` or before the text, and the round keys
         // of the direction, of the size that the line's suite has. Packets and keys are alive (our

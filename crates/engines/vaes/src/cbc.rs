@@ -2,7 +2,7 @@
 //!
 //! Encryption is a chain, in which each block waits for the previous one. A vector takes a block of each of
 //! four packets, and four vectors are as many AES instructions as the CPU can have in flight. Each lane has
-//! round keys of its own, laid out beforehand.
+//! its own round keys, laid out beforehand.
 
 use crate::memory::{
     gather_blocks, load, load_number, load_numbers, load_prefix, scatter_blocks, store, store_numbers,

@@ -224,7 +224,7 @@ type Lots<'a> = [[Lot<'a>; CLASSES]; KINDS];
 /// Classes of packets: of one vector, of two, of three, and longer ones.
 const CLASSES: usize = MAX_SHORT_VECTORS + 1;
 
-/// Does all jobs, grouped by kind and class, whatever their keys.
+/// Does all jobs, grouped by kind and class across keys.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run<'a>(
     keys: &'a KeyTable<VaesKey>,
@@ -299,7 +299,7 @@ fn run_lot(kind: Kind, class: usize, all_many: bool, lot: &mut Lot<'_>) {
     lot.clear();
 }
 
-/// Does short packets in fours; the remaining ones, and all longer packets, one after the other.
+/// Does short packets in fours, then the remaining ones and all longer packets one by one.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run_class<const ROUNDS: usize, const OPEN: bool>(class: usize, reach: Reach, lot: &mut Lot<'_>) {

@@ -49,7 +49,7 @@ impl ExpandedKey {
         let mut lanes = [0; 4];
         store_numbers(&mut lanes, reflect(hash_key));
         let first = times_x(lanes[0]);
-        // Powers 4 to 1, one after the other; then four at a time.
+        // Powers 4 to 1, one by one; then four at a time.
         lanes = [0, 0, 0, first];
         for lane in (0..3).rev() {
             let last = load_numbers(&[lanes[lane + 1], 0, 0, 0]);

@@ -29,12 +29,12 @@
 //! other than the packet. Four packets share each load of a round key and the reduction at the end. And the
 //! hash of one chunk, or of four packets, is computed between the AES rounds of the next, whichever packet
 //! that belongs to: the CPU's schedulers hold fewer instructions than either takes, so that the two would not
-//! overlap if they were issued one after the other.
+//! overlap if they were issued sequentially.
 //!
-//! **Why CBC with SHA-1 is faster than a library that does one after the other**: both are chains, so that
-//! only a burst fills the vectors, and the CPU has two ports for vectors of 512 bits, of which AES can use
-//! one. SHA-1 of a block and AES of the chunk after it are interleaved, one AES round after every two of
-//! SHA-1. Sixteen packets go from encryption to the ICV in one pass, while they are in the L1 cache.
+//! **Why CBC with SHA-1 is faster than a library that does them sequentially**: both are chains, so that only
+//! a burst fills the vectors, and the CPU has two ports for vectors of 512 bits, of which AES can use one.
+//! SHA-1 of a block and AES of the chunk after it are interleaved, one AES round after every two of SHA-1.
+//! Sixteen packets go from encryption to the ICV in one pass, while they are in the L1 cache.
 //!
 //! What the CPU must have: AVX-512 (F, BW, DQ, VL), VAES, VPCLMULQDQ, BMI2 (Intel since Ice Lake, AMD since
 //! Zen 4). Elsewhere [`VaesEngine::open`] says what is missing.

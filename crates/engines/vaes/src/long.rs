@@ -1,4 +1,4 @@
-//! Packets of any length, one after the other.
+//! Packets of any length, one by one.
 
 use crate::aes::{in_step, round_key};
 use crate::ghash::{Product, reflect};

@@ -1,7 +1,7 @@
 //! SHA-1 (FIPS 180-4) of sixteen messages, one in each 32-bit lane.
 //!
-//! The instructions are the same whatever the messages' lengths: a message that has ended keeps its state,
-//! because the sum at the end of a block is masked.
+//! The instructions do not depend on the messages' lengths: a message that has ended keeps its state, because
+//! the sum at the end of a block is masked.
 //!
 //! A round takes seven vector instructions and the schedule three, for which the CPU has two ports of 512
 //! bits. AES occupies one of them: during encryption, a round of AES is placed between every two of SHA-1.

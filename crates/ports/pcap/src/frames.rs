@@ -43,7 +43,7 @@ pub struct FrameReader {
     buffer: Vec<u8>,
 }
 
-/// A file's format, with what its headers said.
+/// A file's format, with the content of its headers.
 #[derive(Debug)]
 enum Format {
     Pcap(Pcap),

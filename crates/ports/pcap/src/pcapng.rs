@@ -21,7 +21,7 @@ const ENHANCED_PACKET: u32 = 6;
 const NO_PACKETS: [u32; 6] = [4, 5, 9, 10, 0x0BAD, 0x4000_0BAD];
 const BYTE_ORDER: u32 = 0x1A2B_3C4D;
 
-/// What the section and interface headers have said so far.
+/// The content of the section and interface headers so far.
 #[derive(Debug)]
 pub(crate) struct PcapNg {
     order: Order,

@@ -52,7 +52,7 @@ impl Source {
         Ok(true)
     }
 
-    /// Reads `bytes` bytes to `buffer`, in place of its content. The caller has checked that so much may be
+    /// Reads `bytes` bytes into `buffer`, replacing its content. The caller has checked that this many may be
     /// kept.
     pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, bytes: usize) -> Result<(), Broken> {
         buffer.resize(bytes, 0);

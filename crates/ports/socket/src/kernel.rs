@@ -43,7 +43,7 @@ pub trait MessageSocket: Send {
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// A message to be sent: one datagram, or several if its control data asks for segmentation.
+/// A message to be sent: one datagram, or several if its control data requests segmentation.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     pub(crate) destination: RawAddress,

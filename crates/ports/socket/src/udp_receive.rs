@@ -1,5 +1,5 @@
-//! Receiving from UDP sockets: predictive scatter, so that each datagram of a GRO super-packet lands in a
-//! buffer of its own.
+//! Receiving from UDP sockets: predictive scatter, so that each datagram of a GRO super-packet lands in its
+//! own buffer.
 //!
 //! ```text
 //!   while super-packets come, one recvmsg:      buffer 0    buffer 1   …  buffer n-1   tail
@@ -215,7 +215,7 @@ impl UdpReceiver {
     ) -> Result<(), (DropReason, u64)> {
         let packet_bytes = pool.packet_bytes();
         let accepted = self.accept(message, endpoint, packet_bytes);
-        // After a super-packet in the same call, later messages queue behind it.
+        // After a super-packet in the same call, later messages queue after it.
         let goes_on =
             accepted.as_ref().is_ok_and(|(_, size)| message.bytes <= *size) && self.pending.is_empty();
         if goes_on && let Ok((outer, _)) = accepted {

@@ -111,7 +111,7 @@ pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<
     let mut failures: Vec<_> =
         addresses.iter().filter_map(|&address| session.add_address(address).err()).collect();
     for &route in routes {
-        // A route of ours that somebody has restored already is no error; one through another interface is.
+        // A route of ours that was restored already is no error; one through another interface is.
         let _ = session.remove_route(route);
         failures.extend(session.add_route(route).err());
     }
@@ -121,7 +121,7 @@ pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<
 /// Adds an address; one that exists already stays.
 ///
 /// # Errors
-/// [`ConfigureError`] with what the kernel said.
+/// [`ConfigureError`] with the kernel's error.
 pub fn add_address(interface: &str, address: Prefix) -> Result<(), ConfigureError> {
     Session::open(interface)?.add_address(address)
 }
@@ -129,7 +129,7 @@ pub fn add_address(interface: &str, address: Prefix) -> Result<(), ConfigureErro
 /// Removes an address.
 ///
 /// # Errors
-/// [`ConfigureError`] with what the kernel said, also if there is no such address.
+/// [`ConfigureError`] with the kernel's error, also if there is no such address.
 pub fn remove_address(interface: &str, address: Prefix) -> Result<(), ConfigureError> {
     Session::open(interface)?.remove_address(address)
 }
@@ -138,7 +138,7 @@ pub fn remove_address(interface: &str, address: Prefix) -> Result<(), ConfigureE
 /// replaced.
 ///
 /// # Errors
-/// [`ConfigureError`] with what the kernel said.
+/// [`ConfigureError`] with the kernel's error.
 pub fn add_route(interface: &str, destination: Prefix) -> Result<(), ConfigureError> {
     Session::open(interface)?.add_route(destination)
 }
@@ -146,7 +146,7 @@ pub fn add_route(interface: &str, destination: Prefix) -> Result<(), ConfigureEr
 /// Removes the route for `destination` into `interface`.
 ///
 /// # Errors
-/// [`ConfigureError`] with what the kernel said, also if there is no such route.
+/// [`ConfigureError`] with the kernel's error, also if there is no such route.
 pub fn remove_route(interface: &str, destination: Prefix) -> Result<(), ConfigureError> {
     Session::open(interface)?.remove_route(destination)
 }
@@ -154,7 +154,7 @@ pub fn remove_route(interface: &str, destination: Prefix) -> Result<(), Configur
 /// Sets the MTU of `interface`, in bytes.
 ///
 /// # Errors
-/// [`ConfigureError`] with what the kernel said.
+/// [`ConfigureError`] with the kernel's error.
 pub fn set_mtu(interface: &str, mtu: u32) -> Result<(), ConfigureError> {
     Session::open(interface)?.set_mtu(mtu)
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Cutting needs no copy: the port predicts from the last super-frame how the next one will be cut, and gives
-//! `readv` one slice per segment, each after room for its headers in a buffer of its own. A wrong prediction
+//! `readv` one slice per segment, each after room for its headers in a separate buffer. A wrong prediction
 //! costs one copy, never a packet. Building needs no copy either: `writev` gathers the payloads from where
 //! they are.
 //!

@@ -14,8 +14,8 @@ use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 pub struct TunConfig {
     /// Name of the interface, at most 15 bytes.
     pub name: String,
-    /// Whether several ports may be opened under the same name, each with a queue of its own for its own
-    /// worker. All of them must set this.
+    /// Whether several ports may be opened under the same name, each with its own queue for its own worker.
+    /// All of them must set this.
     pub multi_queue: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reading: predictive scatter, so that a super-frame's payloads land in their final place.
+//! Reading: predictive scatter, so that a super-frame's payloads land in their final buffers.
 //!
 //! A frame of `n` segments with `h` bytes of headers, read with the layout predicted from the last
 //! super-frame:

@@ -214,7 +214,7 @@ fn within(head: &[u8], at: usize) -> Result<(), DropReason> {
     if at < head.len() { Ok(()) } else { Err(DropReason::Truncated) }
 }
 
-/// The sum of pseudo-header, transport header and payload; the addresses are at their place in the fixed IP
+/// The sum of pseudo-header, transport header and payload; the addresses are at their offset in the fixed IP
 /// header.
 pub(crate) fn transport_sum(packet: &[u8], transport_at: usize, protocol: u8) -> Sum {
     let transport = &packet[transport_at..];

@@ -1,7 +1,7 @@
 //! Whether an interface is up, from the kernel's change messages (rtnetlink(7), RTNLGRP_LINK).
 //!
 //! When an administrator takes an interface down, it loses its routes and its IPv6 addresses; bringing it up
-//! again restores none of them. The program that configured the interface has to be told.
+//! again restores none of them. The program that configured the interface has to restore them.
 
 use crate::configure::RTM_NEWLINK;
 use crate::error::ConfigureError;
@@ -32,7 +32,7 @@ impl LinkWatch {
     /// Watches `interface`, which is up.
     ///
     /// # Errors
-    /// [`ConfigureError`] with what the kernel said.
+    /// [`ConfigureError`] with the kernel's error.
     pub fn open(interface: &str) -> Result<Self, ConfigureError> {
         let failed = |source| ConfigureError::new(format!("watch the interface {interface}"), source);
         let netlink = Netlink::of_links().map_err(failed)?;
