@@ -1,4 +1,4 @@
-//! What the control plane asks of a running worker.
+//! Commands of the control plane to a running worker.
 
 use crate::placement::{KeyPair, PlacementError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -65,10 +65,10 @@ pub enum UpdateError {
     },
 }
 
-/// What became of each tunnel of an update.
+/// The result for each tunnel of an update.
 pub type UpdateOutcome = Vec<(TunnelIndex, Result<Installed, UpdateError>)>;
 
-/// What the control plane asks of a running worker. Answers go through the sender in it.
+/// A command of the control plane to a running worker. Answers go through the sender in it.
 #[derive(Debug)]
 pub enum Command {
     /// Change tunnels and policies.
@@ -164,7 +164,7 @@ impl Inbox {
         self.wake.as_fd()
     }
 
-    /// Takes note of the wake-up.
+    /// Clears the wake-up.
     pub(crate) fn acknowledge(&self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }

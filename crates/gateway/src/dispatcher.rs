@@ -195,8 +195,8 @@ impl Dispatcher {
                 // It broke its promise to be synchronous. A job without a ticket cannot come back, but it
                 // holds a buffer.
                 JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
-                // What the engine did not take is still pending. That, and what it failed at, goes to the
-                // next engine.
+                // Jobs that the engine did not take are still pending. They, and those that it failed, go to
+                // the next engine.
                 _ => self.ended(job, engine, released),
             }
         }
@@ -314,8 +314,8 @@ impl Dispatcher {
         given_up
     }
 
-    /// Whether an engine has exceeded its time. It has less time when others suffer: jobs that wait for those
-    /// it keeps hold buffers too, and one busy SA fills the pool with them within milliseconds.
+    /// Whether an engine has exceeded its time. It has less time when other SAs suffer: jobs that wait for
+    /// those it keeps hold buffers too, and one busy SA fills the pool with them within milliseconds.
     fn is_out_of_patience(&self, engine: usize) -> bool {
         self.in_flight.is_overdue(engine) || self.under_way() >= self.crowd && self.in_flight.is_slow(engine)
     }
@@ -423,7 +423,7 @@ fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
     (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
 }
 
-/// What represents a job that was given up: a fault without the buffer, which the engine still has.
+/// A stand-in for a job that was given up: a fault without the buffer, which the engine still has.
 fn lost_job((direction, cookie): JobId) -> Job {
     Job {
         buffer: Buffer::default(),

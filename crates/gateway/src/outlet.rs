@@ -94,7 +94,7 @@ impl<Side> Outlet<Side> {
         })
     }
 
-    /// What the port has failed with since this was last called.
+    /// Takes the port's failure, if it has failed since the last call.
     pub(crate) fn take_failure(&mut self) -> Option<PortError> {
         self.failure.take()
     }

@@ -1,7 +1,7 @@
 //! Which engine is the fastest here.
 //!
-//! Measured once, at start-up, where the configuration names no engines: processors differ in what they make
-//! of the same code, and a library may have been replaced since this was written.
+//! Measured once, at start-up, if the configuration names no engines: processors run the same code at
+//! different relative speeds, and a library may have been replaced since this was written.
 
 use std::time::{Duration, Instant};
 use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
@@ -22,7 +22,7 @@ const TEXT_BYTES: [usize; 32] = {
 };
 /// Batches that are timed; the fastest counts, because nothing makes a batch faster than it can be.
 const BATCHES: usize = 24;
-/// How long one batch may take; an engine with more latency is not what comes first.
+/// How long one batch may take; an engine with more latency does not come first.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// An engine overtakes one that was named before it if it needs less than this many hundredths of its time:
 /// noise does not.
@@ -50,7 +50,7 @@ fn overtakes(time: u64, other: u64) -> bool {
     time < other / 100 * OVERTAKES_PERCENT
 }
 
-/// What the fastest batch took; `None` if the engine cannot be timed.
+/// The time of the fastest batch; `None` if the engine cannot be timed.
 fn time(engine: &mut dyn Engine) -> Option<u64> {
     engine.capability(SUITE)?;
     let material = KeyMaterial::new(SUITE, Zeroizing::new(vec![0x5A; SUITE.keying_material_bytes()])).ok()?;

@@ -173,7 +173,7 @@ impl Worker {
         self.ipsec.save_window(index)
     }
 
-    /// What the operator should hear about tunnels since this was last called.
+    /// Events of tunnels for the operator since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.ipsec.take_events()
     }
@@ -395,7 +395,7 @@ impl Worker {
     /// Tells both ports that no more packets will be sent.
     ///
     /// # Errors
-    /// [`PortError`] if what was sent did not get to where it belongs.
+    /// [`PortError`] if sent packets did not reach their destination (a file, for one).
     pub fn finish_ports(&mut self) -> Result<(), PortError> {
         self.protected.port.finish()?;
         self.unprotected.port.finish()

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 /// Replies in any one second, for all senders together. Enough for thousands of hosts to learn a path's MTU,
 /// too few for an attack.
 pub(crate) const REPLIES_PER_SECOND: u16 = 1000;
-/// To one address: more than a host needs that opens many connections at once.
+/// To one address: more than a host with many new connections needs.
 const TO_ONE_ADDRESS: u16 = 50;
 /// To the addresses of one network, a /64 of IPv6 or a /24 of IPv4: a host can have as many addresses there
 /// as it likes.
 const TO_ONE_NETWORK: u16 = REPLIES_PER_SECOND / 2;
-/// Counts of addresses, and as many of networks. Those that share a count share its limit.
+/// Counts of addresses, and the number of counts of networks. Those that share a count share its limit.
 const COUNTS: usize = 1024;
 
 /// The replies used up in this second.

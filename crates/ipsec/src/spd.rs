@@ -182,8 +182,8 @@ impl Spd {
     }
 
     /// The first policy that selects `flow`, and its index in the order. For a flow that hides its protocol
-    /// or ports, this may be a policy that only might select it: to skip that one could send in clear what it
-    /// protects in the rest of the datagram (RFC 4301 7.4).
+    /// or ports, this may be a policy that only might select it: skipping that one could send in clear what
+    /// it protects in the rest of the datagram (RFC 4301 7.4).
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<(usize, &Policy)> {
         if self.is_indexed() {
@@ -209,7 +209,7 @@ impl Spd {
         best
     }
 
-    /// Of the policies that share a slot's prefixes, the first that concerns the flow.
+    /// The first of the policies with a slot's prefixes that concerns the flow.
     #[inline]
     fn settle(&self, mut slot: Slot, flow: &Flow) -> Option<Slot> {
         if slot.answer() != Answer::ASK {

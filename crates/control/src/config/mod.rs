@@ -13,7 +13,6 @@
 //! Unknown keys are errors: in a security gateway, a misspelled option that is silently ignored is a hole. So
 //! is a selector that an earlier one covers, since no packet ever reaches it. All sizes are bounded, and no
 //! text makes the parser panic.
-//! bounded, and no text makes the parser panic.
 
 mod checks;
 mod error;
