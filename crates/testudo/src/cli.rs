@@ -84,8 +84,8 @@ pub struct ConfigArgs {
 pub struct InitArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
-    /// Record in the store, new or existing, that no gateway ever ran with these keys: needed before the first
-    /// start with suites whose nonces are their sequence numbers
+    /// Record in the store, new or existing, that no gateway ever ran with these keys: needed before the
+    /// first start with suites whose nonces are their sequence numbers
     #[arg(long)]
     pub fresh_keys: bool,
 }
