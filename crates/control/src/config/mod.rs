@@ -1,7 +1,7 @@
 //! The configuration: one TOML file, checked as a whole, as plain data.
 //!
 //! ```text
-//!   text ──► TOML with places ──► sections, key by key ──► checks across sections ──► Configuration
+//!   text ──► TOML with spans  ──► sections, key by key ──► checks across sections ──► Configuration
 //!                 │                        │                        │
 //!                 └────────────────────────┴────────────────────────┴──► ConfigErrors: line, column, expected, help
 //! ```

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_told_at_once_and_its_moves_when_it_stays() {
+    fn a_peer_is_logged_at_once_and_its_moves_when_it_stays() {
         let mut log = Log::new();
         log.moves_to(1, 1000);
         assert_eq!(log.said(), ["tunnel site-b: the peer is at 192.0.2.7:1000"]);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_moves_with_each_packet_makes_a_line_when_it_stays_and_one_a_minute_until_then() {
+    fn a_peer_that_keeps_moving_makes_a_line_a_minute_and_one_when_it_stays() {
         let mut log = Log::new();
         log.moves_to(1, 1);
         log.said();

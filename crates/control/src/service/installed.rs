@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_on_with_what_they_have_spent_and_new_ones_begin_with_nothing() {
+    fn keys_continue_with_their_usage_and_new_ones_start_with_none() {
         let store = MemoryStore::new();
         assert_eq!(spent_at(1000, &store), [Spent::default(); 2]);
         let key = fingerprint(&loaded().keys[0].outbound);

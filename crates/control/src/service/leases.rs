@@ -139,7 +139,7 @@ impl Leases {
         Arc::new(move || granter.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Grants more numbers to the SAs that have asked for some by `now`. Returns how many SAs were granted a
+    /// Grants more numbers to the SAs that have requested some by `now`. Returns how many SAs were granted a
     /// block.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The records of the store, each with a checksum of its own.
+//! The records of the store, each with its own checksum.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
