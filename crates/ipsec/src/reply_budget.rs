@@ -13,7 +13,7 @@ const TO_ONE_ADDRESS: u16 = 50;
 /// To the addresses of one network, a /64 of IPv6 or a /24 of IPv4: a host can have as many addresses there
 /// as it likes.
 const TO_ONE_NETWORK: u16 = REPLIES_PER_SECOND / 2;
-/// Counts of addresses, and the number of counts of networks. Those that share a count share its limit.
+/// Number of counts for addresses, and of counts for networks. Those that share a count share its limit.
 const COUNTS: usize = 1024;
 
 /// The replies used up in this second.

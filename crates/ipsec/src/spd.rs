@@ -209,7 +209,7 @@ impl Spd {
         best
     }
 
-    /// The first of the policies with a slot's prefixes that concerns the flow.
+    /// Among the policies with a slot's prefixes, finds the first that concerns the flow.
     #[inline]
     fn settle(&self, mut slot: Slot, flow: &Flow) -> Option<Slot> {
         if slot.answer() != Answer::ASK {

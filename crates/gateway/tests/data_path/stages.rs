@@ -117,7 +117,7 @@ fn engine_progress(subject: &Subject) -> Progress {
 }
 
 #[test]
-fn what_outbound_packets_cost_is_booked_to_the_stage_that_did_it() {
+fn the_cost_of_outbound_packets_is_booked_to_the_stage_that_caused_it() {
     let received = outbound(|s| {
         let port = s.gateway.protected.clone();
         Box::new(move || u64::MAX - port.arriving() as u64)
@@ -137,7 +137,7 @@ fn what_outbound_packets_cost_is_booked_to_the_stage_that_did_it() {
 }
 
 #[test]
-fn what_inbound_packets_cost_is_booked_to_the_stage_that_did_it() {
+fn the_cost_of_inbound_packets_is_booked_to_the_stage_that_caused_it() {
     let received = inbound(sealed(), |s| {
         let port = s.gateway.unprotected.clone();
         Box::new(move || u64::MAX - port.arriving() as u64)
