@@ -53,8 +53,8 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// As [`ratio`], at most 1, and 0 if `whole` is zero. Two readings of a running worker can be a batch apart, so
-/// a share may come out above 1.
+/// As [`ratio`], at most 1, and 0 if `whole` is zero. Two readings of a running worker can be a batch apart,
+/// so a share may come out above 1.
 fn share(part: u64, whole: u64) -> f64 {
     ratio(part, whole).unwrap_or(0.0).min(1.0)
 }
