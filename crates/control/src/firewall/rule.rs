@@ -114,6 +114,11 @@ pub(super) enum Match {
         /// IP version: whether it is 6.
         ipv6: bool,
     },
+    /// IPv6: another extension header follows the fragment header. nftables reads the first fragment header
+    /// alone, and a later fragment's may be among those that follow.
+    HeadersInFragment,
+    /// IPv6: the extension headers end in one after which anything may follow.
+    UnknownHeader,
     /// Neighbour discovery from this link itself (RFC 4861 7.1: hop limit 255), without which no packet
     /// leaves, and multicast listener reports, without which a switch may not deliver it.
     NeighbourDiscovery,

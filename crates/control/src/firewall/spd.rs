@@ -1,10 +1,10 @@
 //! The policies as rules of the chains `outbound` and `inbound`.
 //!
 //! Packets that these chains see travel in clear. The first policy that matches decides: "bypass" lets them
-//! pass, "protect" and "discard" drop them. A later fragment hides fields that some policies test. It passes
-//! a "bypass" policy only if none of the hidden fields matter to it, and is dropped if a "protect" or
-//! "discard" policy could match with suitable hidden fields. So no fragment passes of a datagram that is
-//! dropped (RFC 4301 7.4).
+//! pass, "protect" and "discard" drop them. A later fragment hides fields that some policies test, and so
+//! does an IPv6 packet with an unknown header. It passes a "bypass" policy only if none of the hidden fields
+//! matter to it, and is dropped if a "protect" or "discard" policy could match with suitable hidden fields. So
+//! no fragment passes of a datagram that is dropped (RFC 4301 7.4).
 
 use super::entry::Entry;
 use super::rule::{End, Match, Pairs, Rule, Verdict};
@@ -12,6 +12,7 @@ use crate::config::{Network, Networks};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use testudo_ipsec::PortRange;
+use testudo_wire::protocol;
 
 /// From this many similar rules on, a hash table is better; fewer are easier to read as rules.
 const WORTH_A_SET: usize = 9;
@@ -23,7 +24,8 @@ pub(super) fn rules(entries: &[Entry], local: End, routed: bool) -> Vec<Rule> {
     for entry in entries {
         if entry.bypass {
             rules.extend(dropped(&std::mem::take(&mut drops), local));
-            rules.extend(entry.versions().map(|ipv6| passed(entry, local, ipv6)));
+            let versions = entry.versions().filter(|ipv6| !(*ipv6 && names_an_unknown_header(entry)));
+            rules.extend(versions.map(|ipv6| passed(entry, local, ipv6)));
         } else if entry.names_a_network() {
             drops.push(entry);
         }
@@ -50,6 +52,11 @@ fn ports(entry: &Entry, local: End) -> impl Iterator<Item = Match> + use<> {
     ends.into_iter()
         .filter(|(_, ports)| *ports != PortRange::ANY)
         .map(|(end, ports)| Match::Ports(end, ports))
+}
+
+/// Whether its protocol is one that IPv6 packets never show: another header may follow it.
+fn names_an_unknown_header(entry: &Entry) -> bool {
+    entry.selector.protocol.is_some_and(protocol::hides_what_follows)
 }
 
 /// A "bypass" policy.
@@ -94,14 +101,17 @@ fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
     let drop = |more: Vec<Match>, comment: String| {
         Rule::new([matches.clone(), more].concat(), Verdict::Drop, comment)
     };
-    let fragments = |more: Vec<Match>| drop(more, format!("{}: later fragments", entry.name));
+    let hidden = |more: Vec<Match>, what: &str| drop(more, format!("{}: {what}", entry.name));
     let mut ports: Vec<_> = ports(entry, local).collect();
     let mut rules = Vec::new();
     if let Some(number) = entry.selector.protocol {
         if ipv6 {
-            rules.push(fragments(vec![Match::LaterFragment { ipv6 }]));
+            rules.push(hidden(vec![Match::LaterFragment { ipv6 }], "later fragments"));
+            rules.push(hidden(vec![Match::HeadersInFragment], "headers within fragments"));
+            rules.push(hidden(vec![Match::UnknownHeader], "unknown headers"));
         } else if !ports.is_empty() {
-            rules.push(fragments(vec![Match::Protocol(number), Match::LaterFragment { ipv6 }]));
+            let later = vec![Match::Protocol(number), Match::LaterFragment { ipv6 }];
+            rules.push(hidden(later, "later fragments"));
         }
         ports.insert(0, Match::Protocol(number));
     }

@@ -8,10 +8,12 @@ use crate::config::{Action, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use testudo_ipsec::{Encapsulation, PortRange, Prefix, Selector};
+use testudo_wire::protocol::hides_what_follows;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const AH: u8 = 51;
+const HIP: u8 = 139;
 const ICMPV6: u8 = 58;
 
 /// What is between the IP header and the transport header.
@@ -23,6 +25,14 @@ enum Kind {
     FirstFragment,
     /// In IPv6 it may claim any protocol.
     LaterFragment,
+    /// IPv6 only: after the header of an atomic fragment (RFC 6946).
+    LaterFragmentInFragment,
+}
+
+impl Kind {
+    fn is_later(self) -> bool {
+        matches!(self, Kind::LaterFragment | Kind::LaterFragmentInFragment)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +49,11 @@ struct Packet {
 impl Packet {
     fn ipv6(&self) -> bool {
         self.source.is_ipv6()
+    }
+
+    /// Whether it could have any protocol.
+    fn hides_protocol(&self) -> bool {
+        self.ipv6() && (self.kind.is_later() || hides_what_follows(self.protocol))
     }
 
     fn address(&self, end: End) -> IpAddr {
@@ -93,13 +108,15 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
         Match::Networks(end, networks) => networks.iter().any(|network| in_network(*end, network)),
         Match::Protocol(number) => packet.protocol == *number,
         Match::NoFragmentHeader => {
-            !packet.ipv6() || !matches!(packet.kind, Kind::FirstFragment | Kind::LaterFragment)
+            !packet.ipv6() || packet.kind != Kind::FirstFragment && !packet.kind.is_later()
         }
         Match::Ports(end, ports) => {
             let port = if *end == End::Source { packet.ports.0 } else { packet.ports.1 };
-            packet.kind != Kind::LaterFragment && ports.first <= port && port <= ports.last
+            !packet.kind.is_later() && ports.first <= port && port <= ports.last
         }
         Match::LaterFragment { ipv6 } => packet.ipv6() == *ipv6 && packet.kind == Kind::LaterFragment,
+        Match::HeadersInFragment => packet.kind == Kind::LaterFragmentInFragment,
+        Match::UnknownHeader => packet.ipv6() && hides_what_follows(packet.protocol),
         Match::NeighbourDiscovery => {
             let (kind, hops) = packet.icmp;
             let is_icmp = packet.ipv6() && packet.protocol == 58;
@@ -197,17 +214,13 @@ fn completions(packet: &Packet, local: End) -> Vec<Flow> {
         protocol,
         ports,
     };
-    match packet.kind {
-        Kind::LaterFragment => {
-            let protocols = if packet.ipv6() { vec![TCP, UDP, AH, 58] } else { vec![packet.protocol] };
-            let ports = (0..6_u16).flat_map(|a| (0..6_u16).map(move |b| (a, b)));
-            ports
-                .flat_map(|ports| protocols.iter().map(move |p| (*p, ports)))
-                .map(|(p, ports)| flow(p, ports))
-                .collect()
-        }
-        _ => vec![flow(packet.protocol, (local_port, remote_port))],
+    if !packet.kind.is_later() && !packet.hides_protocol() {
+        return vec![flow(packet.protocol, (local_port, remote_port))];
     }
+    let protocols = if packet.hides_protocol() { vec![TCP, UDP, AH, ICMPV6] } else { vec![packet.protocol] };
+    let ports = (0..6_u16).flat_map(|a| (0..6_u16).map(move |b| (a, b)));
+    let all = ports.flat_map(|ports| protocols.iter().map(move |p| (*p, ports)));
+    all.map(|(p, ports)| flow(p, ports)).collect()
 }
 
 fn v4(a: u32, b: u32) -> IpAddr {
@@ -240,7 +253,8 @@ fn selector() -> impl Strategy<Value = Selector> {
         1 => Just(Some(TCP)),
         1 => Just(Some(UDP)),
         1 => Just(Some(ICMPV6)),
-        1 => Just(Some(AH))
+        1 => Just(Some(AH)),
+        1 => Just(Some(HIP))
     ];
     (networks, protocol, ports(), ports()).prop_map(
         |((local, remote), protocol, local_ports, remote_ports)| {
@@ -279,14 +293,16 @@ fn packet() -> impl Strategy<Value = Packet> {
         4 => Just(Kind::Plain),
         1 => Just(Kind::AfterOptions),
         1 => Just(Kind::FirstFragment),
-        2 => Just(Kind::LaterFragment)
+        2 => Just(Kind::LaterFragment),
+        1 => Just(Kind::LaterFragmentInFragment)
     ];
-    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(58_u8), Just(1)];
+    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(ICMPV6), Just(1), Just(HIP)];
     (any::<bool>(), address.clone(), address, kind, protocol, (0..6_u16, 0..6_u16)).prop_map(
         |(ipv6, from, to, kind, protocol, ports)| {
             let address = |(a, b)| if ipv6 { v6(a, b) } else { v4(a, b) };
             let kind = match kind {
                 Kind::AfterOptions if !ipv6 => Kind::Plain,
+                Kind::LaterFragmentInFragment if !ipv6 => Kind::LaterFragment,
                 kind => kind,
             };
             let (source, destination) = (address(from), address(to));
@@ -328,7 +344,7 @@ proptest! {
                 let passed = !drops(&firewall, &packet, passage);
                 prop_assert!(expected || !passed, "{packet:?} leaks through {passage:?}\n{firewall}");
                 // A packet that hides nothing must pass; fragments may be refused as a precaution.
-                if matches!(packet.kind, Kind::Plain | Kind::AfterOptions) {
+                if matches!(packet.kind, Kind::Plain | Kind::AfterOptions) && !packet.hides_protocol() {
                     prop_assert!(passed || !expected, "{packet:?} is stopped in {passage:?}\n{firewall}");
                 }
             }

@@ -69,6 +69,9 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
         }
         Match::LaterFragment { ipv6: false } => f.write_str("ip frag-off & 0x1fff != 0"),
         Match::LaterFragment { ipv6: true } => f.write_str("frag frag-off != 0"),
+        Match::HeadersInFragment => f.write_str("frag nexthdr { 0, 43, 44, 60 }"),
+        // The same numbers as in `protocol::hides_what_follows`.
+        Match::UnknownHeader => f.write_str("meta l4proto { 139-140, 148-254 }"),
         // 133 to 137 are neighbour discovery, the rest listener reports (RFC 2710, RFC 3810): hop limit 1.
         Match::NeighbourDiscovery => {
             f.write_str("icmpv6 type . ip6 hoplimit { 130 . 1, 131 . 1, 132 . 1, 143 . 1, 133-137 . 255 }")
@@ -138,6 +141,13 @@ fn write_networks(f: &mut Formatter<'_>, end: End, networks: &[Network]) -> fmt:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_headers_are_those_of_the_gateway() {
+        let numbers = [139..=140_u8, 148..=254].into_iter().flatten();
+        let hiding = (0..=u8::MAX).filter(|number| testudo_wire::protocol::hides_what_follows(*number));
+        assert!(hiding.eq(numbers));
+    }
 
     #[test]
     fn masks_are_written_as_addresses() {

@@ -16,6 +16,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FRAGMENT: u8 = 44;
 const AH: u8 = 51;
+const HIP: u8 = 139;
 const DESTINATION_OPTIONS: u8 = 60;
 
 /// The first bytes of a segment or datagram to this port, more than enough.
@@ -48,6 +49,12 @@ fn v6(destination: &str, next: u8, payload: &[u8]) -> Outcome<Vec<u8>> {
 fn v6_later_fragment(claimed: u8) -> Outcome<Vec<u8>> {
     let header = [claimed, 0, 0, 25 << 3 | 1, 0, 0, 0, 9];
     v6(REMOTE[1], FRAGMENT, &[&header[..], &transport(54)].concat())
+}
+
+/// The same after the header of an atomic fragment, which receivers skip (RFC 6946).
+fn v6_later_fragment_in_a_fragment() -> Outcome<Vec<u8>> {
+    let headers = [FRAGMENT, 0, 0, 0, 0, 0, 0, 8, UDP, 0, 0, 25 << 3 | 1, 0, 0, 0, 9];
+    v6(REMOTE[1], FRAGMENT, &[&headers[..], &transport(54)].concat())
 }
 
 fn v6_after(header: u8, protocol: u8, port: u16) -> Outcome<Vec<u8>> {
@@ -147,6 +154,8 @@ fn judges_packets_by_policy(site: &mut Site) -> TestResult {
             ("IPv6, a later fragment, of TCP as it says", v6_later_fragment(TCP)?, true),
             ("IPv6, a later fragment, of UDP as it says", v6_later_fragment(UDP)?, true),
             ("IPv6, a later fragment of options", v6_later_fragment(DESTINATION_OPTIONS)?, true),
+            ("IPv6, a later fragment in a fragment", v6_later_fragment_in_a_fragment()?, true),
+            ("IPv6, HIP, after which TCP may follow", v6_after(HIP, TCP, 85)?, true),
         ],
     )
 }
