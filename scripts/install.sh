@@ -18,7 +18,9 @@ trap 'rm -rf "$pages"' EXIT
 
 "$program" man "$pages"
 for shell in bash zsh fish; do "$program" completions "$shell" >"$pages/$shell"; done
-sed "s|/usr/local/bin|$prefix/bin|" contrib/testudo@.service >"$pages/unit"
+for unit in testudo@ testudo-firewall@; do
+  sed "s|/usr/local/bin|$prefix/bin|" "contrib/$unit.service" >"$pages/$unit.service"
+done
 
 as_root=()
 existing=$root
@@ -35,7 +37,7 @@ for page in "$pages"/*.1; do put 644 "$page" "$root/share/man/man1/$(basename "$
 put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"
 put 644 "$pages/fish" "$root/share/fish/vendor_completions.d/testudo.fish"
-put 644 "$pages/unit" "$units/testudo@.service"
+for unit in testudo@ testudo-firewall@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
 put 644 contrib/testudo.sysusers.conf "$users"
 put 644 contrib/testudo.tmpfiles.conf "$folders"
 

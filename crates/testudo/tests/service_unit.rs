@@ -32,23 +32,55 @@ fn the_units_exposure_is_below_2() {
     assert!(exposure < 2.0, "{text}");
 }
 
+const UNITS: [&str; 2] = ["testudo@.service", "testudo-firewall@.service"];
+
 /// Except settings of newer versions, of which older ones only warn.
 #[test]
-fn systemd_understands_every_line_of_the_unit() {
+fn systemd_understands_every_line_of_the_units() {
     let folder = tempfile::tempdir().unwrap();
-    let unit = std::fs::read_to_string(contrib("testudo@.service")).unwrap();
-    // Neither the installed program nor the man page exists here.
-    let unit =
-        unit.replace("/usr/local/bin/testudo", env!("CARGO_BIN_EXE_testudo")).replace("man:testudo(1)", "");
-    let path = folder.path().join("testudo@.service");
-    std::fs::write(&path, unit).unwrap();
-    let (text, _) = said(Command::new("systemd-analyze").args(["verify", "--man=false"]).arg(&path));
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=false"]);
+    for name in UNITS {
+        let unit = std::fs::read_to_string(contrib(name)).unwrap();
+        // Neither the installed program nor the man pages exist here.
+        let unit = unit.replace("/usr/local/bin/testudo", env!("CARGO_BIN_EXE_testudo"));
+        let unit: String =
+            unit.lines().filter(|line| !line.starts_with("Documentation=")).collect::<Vec<_>>().join("\n");
+        let path = folder.path().join(name);
+        std::fs::write(&path, unit).unwrap();
+        command.arg(path);
+    }
+    let (text, _) = said(&mut command);
     let newer = ["RestartSteps", "RestartMaxDelaySec"];
     let complaints: Vec<_> = text
         .lines()
-        .filter(|line| line.contains("testudo@") && !newer.iter().any(|key| line.contains(key)))
+        .filter(|line| line.contains("testudo") && !newer.iter().any(|key| line.contains(key)))
         .collect();
     assert!(complaints.is_empty(), "{text}");
+}
+
+/// The values of a setting.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(contrib(unit)).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// Between the network and a gateway that waits for it, a host that forwards would forward in clear.
+#[test]
+fn the_rules_are_in_force_before_there_is_a_network_and_after_what_flushes_them() {
+    let has = |unit, key, value: &str| assert!(values(unit, key).iter().any(|v| v == value), "{unit}: {key}");
+    let [gateway, rules] = UNITS;
+    for key in ["Wants", "After"] {
+        has(gateway, key, "testudo-firewall@%i.service");
+    }
+    has(rules, "Wants", "network-pre.target");
+    has(rules, "Before", "network-pre.target");
+    has(rules, "DefaultDependencies", "no");
+    for key in ["After", "PartOf", "ReloadPropagatedFrom"] {
+        has(rules, key, "nftables.service");
+    }
+    assert!(values(rules, "ExecStop").is_empty(), "they stay");
 }
 
 /// In a user namespace, because it creates folders that belong to root.

@@ -3,8 +3,8 @@
 //! Packets that these chains see travel in clear. The first policy that matches decides: "bypass" lets them
 //! pass, "protect" and "discard" drop them. A later fragment hides fields that some policies test, and so
 //! does an IPv6 packet with an unknown header. It passes a "bypass" policy only if none of the hidden fields
-//! matter to it, and is dropped if a "protect" or "discard" policy could match with suitable hidden fields. So
-//! no fragment passes of a datagram that is dropped (RFC 4301 7.4).
+//! matter to it, and is dropped if a "protect" or "discard" policy could match with suitable hidden fields.
+//! So no fragment passes of a datagram that is dropped (RFC 4301 7.4).
 
 use super::entry::Entry;
 use super::rule::{End, Match, Pairs, Rule, Verdict};
