@@ -270,7 +270,8 @@ mod tests {
             Some(3),
             "what was granted meanwhile goes on where the lease ended"
         );
-        // 98 are left; low water is 57, halfway between 3 and 111, where the grant was noticed and where it ends.
+        // 98 are left; low water is 57, halfway between 3, where the grant was noticed, and 111, where it
+        // ends.
         assert_eq!((numbers.reserve_run(50), lease.take_request()), (Some(13), true));
         assert_eq!((numbers.reserve_run(48), lease.take_request()), (Some(63), false), "once for each block");
         assert_eq!(numbers.reserve_run(1), None);

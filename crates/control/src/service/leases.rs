@@ -74,7 +74,7 @@ struct Supply {
 impl Supply {
     /// The unused numbers, if no SA can use them any more; `None` while one may.
     fn rest(&mut self) -> Option<Range<u64>> {
-        // Whoever uses the numbers holds a reference. If no SA was ever created, all are left.
+        // An SA that uses the numbers holds a reference. If no SA was ever created, all are left.
         let lease = Arc::get_mut(&mut self.lease)?;
         Some(lease.unused().unwrap_or(self.first)..lease.end())
     }

@@ -47,7 +47,7 @@ impl Medium for ExistingFile {
     }
 }
 
-/// The file must be regular, owned by our user or root, and writable by nobody else: whoever can write it can
+/// The file must be regular, owned by our user or root, and writable by nobody else: who can write it can
 /// make sequence numbers repeat. Root also accepts one owned by the service's user.
 fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     let metadata = file.metadata().map_err(|error| io_error(path, error))?;
