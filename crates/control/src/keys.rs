@@ -15,8 +15,8 @@
 //! One exception: a file of root may be readable by the service's group (`root:testudo`, mode 0640), so that
 //! a gateway with its own user can read keys, including new ones at a reload, and change none. All of this is
 //! checked on the opened file, not on its name, so that the file cannot be exchanged between check and use.
-//! An environment variable is convenient for containers, but any process of the same user can read it: prefer
-//! files.
+//! An environment variable is convenient for containers, but stays in the process's environment, which root
+//! can read: prefer files.
 //!
 //! No error of this module contains a byte of a key.
 

@@ -27,10 +27,10 @@ use clap::Parser;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
 
-/// Disables core dumps for verbs that load keys.
+/// Disables core dumps for verbs that read a configuration, and keys with it.
 fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
     match verb {
-        Verb::Run(_) | Verb::Check(_) | Verb::Replay(_) => {
+        Verb::Run(_) | Verb::Check(_) | Verb::Init(_) | Verb::Firewall(_) | Verb::Replay(_) => {
             testudo_control::service::privileges::hide_memory().map_err(exit::failure(exit::Kind::Port))
         }
         _ => Ok(()),
