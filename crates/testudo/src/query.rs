@@ -113,13 +113,14 @@ fn rows(value: &Value) -> &[Value] {
 
 fn show_status(status: &Value) {
     let uptime = status["uptime_seconds"].as_u64().unwrap_or(0);
+    let tunnels = cell(&status["tunnels"]);
     outln!(
-        "testudo {}, up {}:{:02}:{:02}, {} tunnels ({} down)",
+        "testudo {}, up {}:{:02}:{:02}, {} ({} down)",
         cell(&status["version"]),
         uptime / 3600,
         uptime / 60 % 60,
         uptime % 60,
-        cell(&status["tunnels"]),
+        if tunnels == "1" { "1 tunnel".to_owned() } else { format!("{tunnels} tunnels") },
         cell(&status["tunnels_down"])
     );
     let mut engines = Table::new(&["engine", "in use", "detail"]);

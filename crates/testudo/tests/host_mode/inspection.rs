@@ -103,7 +103,7 @@ fn tells_status(link: &mut Link) -> TestResult {
     prints(
         &pair[0],
         &["status"],
-        &["testudo", version, "1 tunnels (0 down)", "portable", "testudo0", "packets in"],
+        &["testudo", version, "1 tunnel (0 down)", "portable", "testudo0", "packets in"],
     )?;
     stop(pair)
 }
