@@ -22,8 +22,27 @@ docs() {
   RUSTDOCFLAGS='-D warnings' $cargo doc --locked --workspace --no-deps
 }
 
+# Programs whose tests take longest, wait for an emulated machine most of the time, and measure nothing.
+guests='linux_kernel linux_peer'
+
+# These run beside all others, whose output comes first.
 tests() {
-  $cargo test --locked --workspace --no-fail-fast
+  local pid status=0
+  $cargo test --locked --workspace --no-run || return
+  run_guests >"$target/test-guests.log" 2>&1 &
+  pid=$!
+  TESTUDO_TESTS_APART=$guests $cargo test --locked --workspace --no-fail-fast || status=$?
+  wait "$pid" || status=$?
+  cat "$target/test-guests.log"
+  return "$status"
+}
+
+run_guests() {
+  local guest status=0
+  for guest in $guests; do
+    $cargo test --locked --workspace --test "$guest" || status=$?
+  done
+  return "$status"
 }
 
 # Instruction counts and stage times: on the release build, because the checks of a debug build would be

@@ -11,6 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// The environment variable that names the test programs, separated by spaces, whose tests another process
+/// runs: `make test` runs the slow ones that measure nothing beside all others.
+const APART: &str = "TESTUDO_TESTS_APART";
+
 /// What a test returns: any error is a failure, and so is a panic.
 pub type TestResult = Result<(), Box<dyn Error>>;
 
@@ -47,6 +51,10 @@ impl<'a, C> Suite<'a, C> {
     #[must_use = "main must return it, or the failures go unnoticed"]
     pub fn run<E: Display>(self, fixture: impl FnOnce() -> Result<C, E>) -> ExitCode {
         let selection = Selection::parse(std::env::args().skip(1));
+        if runs_apart() {
+            println!("\nrunning 0 tests: {APART} names this program");
+            return ExitCode::SUCCESS;
+        }
         if selection.list {
             self.tests.iter().for_each(|(name, _)| println!("{name}: test"));
             return ExitCode::SUCCESS;
@@ -82,6 +90,14 @@ impl<'a, C> Suite<'a, C> {
         report.print(started.elapsed().as_secs_f64(), print);
         report
     }
+}
+
+/// Whether another process runs the tests of this program, whose file is `NAME-HASH`.
+fn runs_apart() -> bool {
+    let program = std::env::current_exe().ok();
+    let name = program.as_deref().and_then(|p| p.file_stem()?.to_str()?.rsplit_once('-'));
+    let apart = std::env::var(APART).unwrap_or_default();
+    name.is_some_and(|(name, _)| apart.split_whitespace().any(|other| other == name))
 }
 
 fn outcome_of<C>(body: Body<'_, C>, context: &mut C) -> Result<(), String> {
