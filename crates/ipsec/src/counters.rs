@@ -63,9 +63,11 @@ impl SaCounters {
     }
 
     /// Counts an authentic packet that did not pass, with its number of decrypted bytes: it has used the key.
-    pub(crate) fn count_refused(&self, bytes: u64) {
+    /// The highest number received includes those of such packets.
+    pub(crate) fn count_refused(&self, bytes: u64, sequence: u64) {
         add(&self.refused_packets, 1);
         add(&self.refused_bytes, bytes);
+        self.set_sequence(sequence);
     }
 
     pub(crate) fn count_drop(&self, reason: DropReason) {

@@ -222,7 +222,7 @@ impl InboundSa {
         }
         match outcome {
             Ok(bytes) => self.counters.count(1, bytes, self.window.top()),
-            Err(bytes) => self.counters.count_refused(bytes),
+            Err(bytes) => self.counters.count_refused(bytes, self.window.top()),
         }
     }
 
@@ -231,7 +231,7 @@ impl InboundSa {
     #[cold]
     pub(crate) fn count_refused(&mut self, text_bytes: u32) {
         self.lifetime.count_far(1, text_bytes.into());
-        self.counters.count_refused(text_bytes.into());
+        self.counters.count_refused(text_bytes.into(), self.window.top());
     }
 }
 

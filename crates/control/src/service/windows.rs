@@ -137,7 +137,8 @@ impl Windows {
         let asked = installed.tunnels.iter().filter_map(|running| {
             let counters = &running.installed.as_ref()?.inbound_counters;
             let pace = self.paces.entry(running.inbound_key).or_default();
-            pace.look(counters.packets(), counters.sequence(), elapsed);
+            // Refused packets move the window, too.
+            pace.look(counters.used_packets(), counters.sequence(), elapsed);
             let most = if running.tunnel.esn { u64::MAX - 1 } else { u32::MAX.into() };
             let keep = Keep::Ahead { reach: pace.reach(), most };
             is_asked(pace).then_some((running.index, (running.inbound_key, keep)))

@@ -212,7 +212,7 @@ fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
         let spec = with(Lifetime { hard: limits, ..Lifetime::default() });
         let mut sealer = Sealer::new(&spec, Side::A);
         let mut b = Gateway::new(spec.policies(Side::B), PoolSize(512, 2048), portable());
-        b.install(spec.install(Side::B, &mut LeaseTwin::new(1 << 40), None));
+        let seen = b.install_seen(spec.install(Side::B, &mut LeaseTwin::new(1 << 40), None));
         let mut sequence = 0;
         for round in 0..hard / 6 {
             for refused in [&dummy, &stray, &badly_padded] {
@@ -227,6 +227,8 @@ fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
             }
             b.settle();
             assert!(b.protected.take().is_empty(), "round {round}");
+            // What is saved of the replay window follows this number.
+            assert_eq!(seen.inbound_counters.sequence(), sequence, "round {round}");
         }
         let passed: usize = (0..hard).map(|n| b.open(sealer.seal(sequence + 1 + n, &good)).len()).sum();
         assert_eq!(passed as u64, hard - hard / 6 * 3, "of {hard}");
