@@ -2,7 +2,7 @@
 
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Kind};
-use crate::out::outln;
+use crate::out::{errln, outln};
 use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers};
 
@@ -32,7 +32,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             Err(Failure::silent(Kind::Configuration))
         }
         Err(errors) => {
-            eprintln!("{errors}");
+            errln!("{errors}");
             Err(Failure::silent(Kind::Configuration))
         }
     }

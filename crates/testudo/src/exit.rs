@@ -1,5 +1,6 @@
 //! How the program ends: a one-line message, and an exit code that scripts can distinguish.
 
+use crate::out::errln;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -42,7 +43,7 @@ impl Failure {
     /// Prints the message and returns the exit code.
     pub fn report(self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("testudo: {}", self.message);
+            errln!("testudo: {}", self.message);
         }
         ExitCode::from(self.kind as u8)
     }

@@ -3,7 +3,7 @@
 use crate::cli::FirewallArgs;
 use crate::exit::{Failure, Kind};
 use crate::init;
-use crate::out::outln;
+use crate::out::{errln, outln};
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
         return remove(&firewall);
     }
     if args.apply {
-        firewall.notes().iter().for_each(|note| eprintln!("testudo: warning: {note}"));
+        firewall.notes().iter().for_each(|note| errln!("testudo: warning: {note}"));
         return apply(&firewall);
     }
     if args.json {

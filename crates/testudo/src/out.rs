@@ -10,7 +10,7 @@ pub fn write(text: &str) {
         if e.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
-        eprintln!("testudo: standard output: {e}");
+        write_error(&format!("testudo: standard output: {e}\n"));
         std::process::exit(1);
     }
 }
@@ -21,3 +21,15 @@ macro_rules! outln {
     ($($arg:tt)*) => { $crate::out::write(&format!("{}\n", format_args!($($arg)*))) };
 }
 pub(crate) use outln;
+
+/// Writes text to standard error. What cannot be written is lost, and nothing else: no verb may fail because
+/// the disk with its log is full, or change its exit code.
+pub fn write_error(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// `eprintln!` without its panic, through [`write_error()`].
+macro_rules! errln {
+    ($($arg:tt)*) => { $crate::out::write_error(&format!("{}\n", format_args!($($arg)*))) };
+}
+pub(crate) use errln;

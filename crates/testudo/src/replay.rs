@@ -10,7 +10,7 @@ mod outputs;
 
 use crate::cli::{PortFile, ReplayArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
-use crate::out::outln;
+use crate::out::{errln, outln};
 use crate::table::{cell, print};
 use crate::{engines, ports as devices};
 use outputs::Output;
@@ -62,7 +62,7 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
 fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     let seals = args.rx.iter().any(|f| f.side == SideArg::Protected);
     if seals && loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_none()) {
-        eprintln!(
+        errln!(
             "testudo: warning: packets are encrypted with sequence numbers from 1, which a gateway with these keys has used: \
              keep the output as secret as the keys"
         );
@@ -158,7 +158,7 @@ fn ports(
 fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
     let endings: Vec<&Ending> = endings.iter().filter_map(|ending| ending.get()).collect();
     for note in endings.iter().flat_map(|ending| &ending.notes) {
-        eprintln!("testudo: warning: {note}");
+        errln!("testudo: warning: {note}");
     }
     let errors = endings.iter().filter_map(|ending| ending.error.as_ref());
     let errors: Vec<String> = errors.map(|e| format!("{e}; the packets before it were replayed")).collect();

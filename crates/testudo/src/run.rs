@@ -94,6 +94,9 @@ fn start_log(level: LogLevel) {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
+        .with_target(false)
+        // It would tell standard error, the one place that has just failed, and panic there: a full disk or a
+        // reader that is gone must not end the gateway.
+        .log_internal_errors(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() { builder.without_time().init() } else { builder.init() }
 }

@@ -11,7 +11,7 @@ mod view;
 
 use crate::cli::TopArgs;
 use crate::exit::{Failure, Kind, failure};
-use crate::out::outln;
+use crate::out::{errln, outln};
 use crate::query::Asked;
 use change::Change;
 use reading::Reading;
@@ -73,7 +73,7 @@ fn print(watch: &mut Watch, args: &TopArgs) -> Result<(), Failure> {
     while left != Some(0) {
         std::thread::sleep(watch.remaining());
         let Some((change, reading)) = watch.read()? else {
-            eprintln!("testudo: the gateway was restarted");
+            errln!("testudo: the gateway was restarted");
             continue;
         };
         if args.gateway.json {

@@ -20,7 +20,8 @@ use testudo_judge::harness::{Suite, TestResult};
 
 /// systemd restarts after this exit code.
 const FAILED: i32 = 1;
-/// systemd does not restart after this one.
+/// systemd does not restart after these.
+const CONFIGURATION_IS_WRONG: i32 = 2;
 const STATE_IS_WRONG: i32 = 3;
 /// The numbers that an SA first leases.
 const BLOCK: u64 = 1 << 10;
@@ -31,6 +32,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("on_a_full_disk_no_store_is_made", makes_no_store)
         .test("on_a_full_disk_no_gateway_starts_and_systemd_tries_again", does_not_start)
+        .test("a_log_that_cannot_be_written_ends_no_gateway_and_changes_no_exit_code", goes_on_without_a_log)
         .test(
             "a_store_that_cannot_write_stops_an_sa_at_its_last_number_and_no_earlier",
             stops_at_the_last_number,
@@ -165,4 +167,26 @@ fn starve_and_feed(gateway: &Gateway) -> Outcome<()> {
         until("for numbers beyond the first block", || Ok(Some(outbound()?).filter(|fed| fed.1 > BLOCK)))?;
     // One number per packet: none was used twice, none skipped.
     ensure(fed.0 == fed.1, || format!("{} packets, but the last number is {}", fed.0, fed.1))
+}
+
+/// Runs the program in A's namespace, with all that it says to a disk that is full.
+fn without_a_log(link: &Link, words: &[&str], config: &Path) -> Command {
+    let mut command = link.a.command("sh");
+    command.args(["-c", "exec \"$@\" 2>/dev/full", "sh", PROGRAM]).args(words).arg(config);
+    command
+}
+
+fn goes_on_without_a_log(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let folder = link.prepare(&config)?;
+    let path = folder.join(CONFIGURATION);
+    let mut gateway = Gateway::spawn(without_a_log(link, &["run"], &path), &folder)?;
+    gateway.hears("READY=1")?;
+    gateway.reload()?;
+    gateway.stop()?;
+    for verb in ["run", "check"] {
+        let said = wait::output(&mut without_a_log(link, &[verb], &folder.join("missing.toml")))?;
+        ensure(said.status.code() == Some(CONFIGURATION_IS_WRONG), || format!("{verb}: {}", said.status))?;
+    }
+    Ok(())
 }
