@@ -6,7 +6,7 @@ use crate::{engines, host_routes, interface, ports};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
-use testudo_control::service::daemon::{self, DaemonError, Parts};
+use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
 use testudo_control::service::{privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_gateway::choose_engines;
@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 
 /// Runs a gateway until it is stopped.
 pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
+    let early_reloads = EarlyReloads::catch().map_err(failure(Kind::Other))?;
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = Configuration::load(&args.config, KnownAnswers::Refuse, &environment)
         .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
@@ -34,6 +35,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         filter_system_calls();
     }
     let parts = Parts {
+        early_reloads,
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
         pool: ports::pool(configuration),

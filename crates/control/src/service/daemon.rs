@@ -76,8 +76,25 @@ pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<
 /// not block.
 pub type InterfaceKeeper = Box<dyn FnMut(&Configuration)>;
 
+/// Reloads that are requested while a gateway starts: they take place once it runs, where SIGHUP would
+/// otherwise end the process, which systemd takes for an intended end.
+#[derive(Debug)]
+pub struct EarlyReloads(Signals);
+
+impl EarlyReloads {
+    /// Catches SIGHUP from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn catch() -> io::Result<Self> {
+        Signals::new([SIGHUP]).map(Self)
+    }
+}
+
 /// Everything a gateway starts with, opened and checked by the program.
 pub struct Parts {
+    /// Reloads since the program started.
+    pub early_reloads: EarlyReloads,
     /// Version of the program.
     pub version: &'static str,
     /// The configuration file, which is read again on SIGHUP.
@@ -114,7 +131,7 @@ enum News {
 /// [`DaemonError`] if it cannot start or cannot continue.
 pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (sender, news) = sync_channel(MAX_NEWS);
-    watch_signals(sender.clone())?;
+    watch_signals(parts.early_reloads, sender.clone())?;
     let leases = Arc::new(Leases::default());
     let clock = SystemClock::default();
     let configuration = parts.loaded.configuration.clone();
@@ -182,8 +199,10 @@ fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), Metric
     socket.serve(Arc::clone(shared))
 }
 
-fn watch_signals(sender: SyncSender<News>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+fn watch_signals(EarlyReloads(mut signals): EarlyReloads, sender: SyncSender<News>) -> io::Result<()> {
+    for signal in [SIGTERM, SIGINT] {
+        signals.add_signal(signal)?;
+    }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             if sender.send(News::Signal(signal)).is_err() {

@@ -1,11 +1,14 @@
 //! SIGHUP: changes take effect, and unchanged tunnels lose no packet.
 
-use crate::support::config::{Config, Sa, Tunnel, pair, write_private};
-use crate::support::gateway::Gateway;
+use crate::support::config::{CONFIGURATION, Config, Sa, Tunnel, pair, write_private};
+use crate::support::gateway::{Gateway, PROGRAM, proc_file};
 use crate::support::link::Link;
 use crate::support::stream::Stream;
-use crate::support::{Outcome, ensure};
+use crate::support::{Outcome, ensure, wait};
+use rustix::process::Signal;
 use serde_json::Value;
+use std::fs;
+use std::process::Command;
 use testudo_judge::harness::{Suite, TestResult};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
@@ -13,6 +16,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("a_reload_loses_no_packet_of_unchanged_tunnels", loses_nothing)
         .test("a_broken_configuration_on_reload_changes_nothing", survives_a_broken_configuration)
         .test("changes_that_need_a_restart_are_reported_and_not_made", says_what_needs_a_restart)
+        .test("a_reload_during_the_start_takes_place_after_it", reloads_after_the_start)
         .test("a_tunnel_added_by_a_reload_carries_packets", brings_a_tunnel)
 }
 
@@ -147,4 +151,27 @@ fn brings_a_tunnel(link: &mut Link) -> TestResult {
     ensure(lost.is_empty(), || format!("of {sent} datagrams these were lost: {lost:?}"))?;
     gateway.stop()?;
     peer.stop()
+}
+
+/// The configuration is a pipe: the gateway starts, and reloads, when the test writes to it.
+fn reloads_after_the_start(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let folder = link.prepare(&config)?;
+    let (text, pipe) = (fs::read(folder.join(CONFIGURATION))?, folder.join("pipe"));
+    ensure(Command::new("mkfifo").arg(&pipe).status()?.success(), || "no pipe".to_owned())?;
+    let mut command = link.a.command(PROGRAM);
+    command.arg("run").arg(&pipe);
+    let mut gateway = Gateway::spawn(command, &folder)?;
+    wait::until("for SIGHUP to be caught", || {
+        let status = proc_file(gateway.process(), "status")?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).ok_or("no SigCgt")?;
+        Ok((u64::from_str_radix(caught, 16)? & 1 == 1).then_some(()))
+    })?;
+    gateway.signal(Signal::HUP)?;
+    fs::write(&pipe, &text)?;
+    gateway.hears("READY=1")?;
+    gateway.hears("RELOADING=1")?;
+    fs::write(&pipe, &text)?;
+    gateway.hears("READY=1")?;
+    gateway.stop()
 }
