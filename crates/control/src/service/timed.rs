@@ -8,6 +8,9 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+/// Bytes of one call that writes, at most. A Unix socket takes more than that in parts, and may wait the
+/// whole limit for each.
+const MAX_PIECE_BYTES: usize = 32 << 10;
 /// Bytes that are still read from a client after its answer, at most.
 const MAX_DRAINED_BYTES: usize = 64 << 10;
 
@@ -104,7 +107,8 @@ impl<S: Stream> Read for Timed<S> {
 impl<S: Stream> Write for Timed<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.limit_write(self.left()?)?;
-        self.stream.write(bytes).map_err(timed_out)
+        let piece = &bytes[..bytes.len().min(MAX_PIECE_BYTES)];
+        self.stream.write(piece).map_err(timed_out)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -158,6 +162,22 @@ mod tests {
         let answer = io::copy(&mut io::repeat(b'x'), &mut trickle());
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::TimedOut);
         trickle().finish();
+    }
+
+    #[test]
+    fn a_client_that_reads_a_long_answer_slowly_is_cut_off_at_the_deadline() {
+        const PATIENCE: Duration = Duration::from_millis(200);
+        let (client, server) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            let (mut client, mut part) = (client, vec![0; 64 << 10]);
+            // No single wait lasts as long as the deadline.
+            while client.read(&mut part).is_ok_and(|count| count > 0) {
+                std::thread::sleep(PATIENCE / 4);
+            }
+        });
+        let written = Timed::new(server, PATIENCE).write_all(&vec![b'x'; 4 << 20]);
+        assert_eq!(written.map_err(|error| error.kind()), Err(ErrorKind::TimedOut));
+        reader.join().unwrap();
     }
 
     #[test]
