@@ -1,12 +1,13 @@
 //! Keys in a gateway's memory: replaced and removed keys can no longer be found.
 
 use crate::support::config::{Config, Sa, pair};
-use crate::support::gateway::{Gateway, proc_file};
+use crate::support::gateway::{Gateway, PROGRAM, proc_file};
 use crate::support::link::Link;
 use crate::support::{Outcome, ensure, wait};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::ping;
 
@@ -14,6 +15,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("replaced_and_removed_keys_are_erased_from_memory", erases_keys)
         .test("a_key_pasted_into_the_configuration_is_erased_from_memory", erases_pasted_keys)
+        .test("no_verb_that_reads_keys_may_leave_a_core", forbids_cores)
 }
 
 /// Bytes read at a time, and the overlap of two pieces: more than the longest pattern.
@@ -108,4 +110,28 @@ fn erases_pasted_keys(link: &mut Link) -> TestResult {
     gateway.logs("reload failed")?;
     are_erased(&gateway, &[pasted], &folder)?;
     gateway.stop()
+}
+
+/// Each verb waits for its configuration, a pipe that nobody writes to: the limit must be in force by then.
+fn forbids_cores(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let pipe = link.write(&config)?.join("pipe");
+    ensure(Command::new("mkfifo").arg(&pipe).status()?.success(), || "no pipe".to_owned())?;
+    for verb in [&["run"][..], &["check"], &["init"], &["firewall"], &["replay", "--rx", "protected=none"]] {
+        let mut command = Command::new(PROGRAM);
+        command.args(verb).arg(&pipe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        let process = child.id();
+        let is_limited = wait::until(&format!("for {verb:?} to forbid core dumps"), || {
+            let limits = proc_file(process, "limits")?;
+            let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+            // Neither a dump now, nor a limit that it could raise again.
+            let is_zero = core.is_some_and(|core| core.split_whitespace().eq(["0", "0", "bytes"]));
+            Ok(is_zero.then_some(()))
+        });
+        child.kill()?;
+        child.wait()?;
+        is_limited?;
+    }
+    Ok(())
 }
