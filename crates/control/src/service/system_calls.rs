@@ -142,13 +142,7 @@ const PACKETS: &[c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     libc::SYS_ppoll,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
     libc::SYS_eventfd2,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
     libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_listen,
@@ -255,7 +249,6 @@ const OLD_NAMES: &[c_long] = &[
     libc::SYS_unlink,
     libc::SYS_rename,
     libc::SYS_poll,
-    libc::SYS_epoll_wait,
     libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
