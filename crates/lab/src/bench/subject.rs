@@ -11,7 +11,8 @@ use testudo_port_memory::{LoopPort, SinkHandle, SinkPort};
 
 use super::case::{Case, Way};
 use super::error::Wrong;
-use super::tunnels::{self, OVERHEAD_BYTES, Supply};
+use super::tunnels::{self, OVERHEAD_BYTES};
+use crate::supply::Supply;
 
 /// Buffers of the pool: more than are ever in flight, unless an engine is asynchronous.
 const BUFFERS: usize = 4096;

@@ -2,19 +2,19 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Demand, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd,
-    Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent,
+    TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
 
 use super::case::{Case, Way};
 use super::error::Wrong;
 use super::load::{bytes, destination};
+use crate::supply::Supply;
 
 /// The default replay window of `testudo run`.
 const REPLAY_WINDOW: u32 = 4096;
@@ -48,36 +48,6 @@ fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
     // A suite without a salt leaves it zero.
     let salt = key.salt().try_into().unwrap_or_default();
     SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
-}
-
-/// Leases sequence numbers as a gateway's control plane does, in blocks that follow the rate, from a store in
-/// memory that answers between two turns.
-#[derive(Debug, Default)]
-pub(super) struct Supply {
-    sas: Vec<(Arc<Lease>, Demand)>,
-    is_asked: Arc<AtomicBool>,
-}
-
-impl Supply {
-    /// The first lease of another SA.
-    fn lease(&mut self) -> Arc<Lease> {
-        let (is_asked, demand) = (Arc::clone(&self.is_asked), Demand::default());
-        let ask = Arc::new(move || is_asked.store(true, Ordering::Relaxed));
-        let lease = Arc::new(Lease::with_waker(1 + demand.block(), ask));
-        self.sas.push((Arc::clone(&lease), demand));
-        lease
-    }
-
-    /// Grants another block to each SA that has requested one.
-    #[inline]
-    pub(super) fn serve(&mut self, now: Moment) {
-        if self.is_asked.load(Ordering::Relaxed) {
-            self.is_asked.store(false, Ordering::Relaxed);
-            for (lease, demand) in self.sas.iter_mut().filter(|(lease, _)| lease.take_request()) {
-                lease.grant(lease.end() + demand.next_block(now));
-            }
-        }
-    }
 }
 
 /// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.

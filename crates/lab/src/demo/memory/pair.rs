@@ -25,6 +25,7 @@ use crate::demo::Direction;
 use crate::error::{LabError, io as io_error};
 use crate::gateway::{EngineStatus, PortStatus, Ports, Status, UDP_PORT, random_bytes};
 use crate::network::Plan;
+use crate::supply::Supply;
 
 /// Capacity of each queue: more packets than are ever in flight.
 const QUEUE_PACKETS: usize = 4096;
@@ -34,8 +35,6 @@ const BUFFER_BYTES: usize = 2048;
 /// The MTU of the link, and the replay window, as in the configurations of the other mode.
 const LINK_MTU: usize = 1500;
 const REPLAY_WINDOW: u32 = 4096;
-/// More sequence numbers than any demonstration uses. No lease is stored: the keys die with this process.
-const NUMBERS: u64 = 1 << 40;
 /// SPIs of the SAs from A to B and back.
 const SPIS: [u32; 2] = [0x1001, 0x1002];
 /// How often a gateway checks lifetimes and keepalives.
@@ -48,6 +47,7 @@ const QUIET_TURNS: u32 = 64;
 /// A gateway, its site, and its end of the link.
 pub(super) struct End {
     worker: Worker,
+    supply: Supply,
     engines: Vec<EngineReport>,
     /// Its input takes packets from the site's host; its output has those that the gateway delivers.
     pub(super) site: MemoryHandle,
@@ -91,6 +91,7 @@ impl Tunnel<'_> {
         suite: Suite,
         selector: Selector,
         keys: &KeyPair,
+        lease: Arc<Lease>,
     ) -> Result<TunnelParameters, LabError> {
         let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
         let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
@@ -120,7 +121,7 @@ impl Tunnel<'_> {
             outbound: sa(spis[0], &keys.outbound),
             inbound: sa(spis[1], &keys.inbound),
             first_sequence: 1,
-            lease: Arc::new(Lease::until(NUMBERS)),
+            lease,
             iv_mask: 0,
         })
     }
@@ -141,7 +142,8 @@ impl Tunnel<'_> {
             ["site", "link"].map(|name| MemoryPort::with_handle(name, QUEUE_PACKETS));
         let ports = PortPair { protected: Box::new(inner), unprotected: Box::new(outer) };
         let (suite, selector) = (keys.outbound.suite(), self.selector(is_a)?);
-        let parameters = self.parameters(is_a, suite, selector, &keys)?;
+        let mut supply = Supply::default();
+        let parameters = self.parameters(is_a, suite, selector, &keys, supply.lease())?;
         let index = TunnelIndex(0);
         let policies = Arc::new(Spd::new(vec![Policy { selector, action: Action::Protect(index) }]));
         let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Arc::default());
@@ -150,7 +152,7 @@ impl Tunnel<'_> {
         for (_, outcome) in worker.update(update, Moment::default()) {
             outcome.map_err(failed("install a tunnel"))?;
         }
-        Ok(End { worker, engines: reports, site, link })
+        Ok(End { worker, supply, engines: reports, site, link })
     }
 
     /// The engines that the gateways may use.
@@ -229,6 +231,7 @@ impl Pair {
                 end.worker.tick(now);
             }
             moved += end.worker.turn(now).map_err(failed("move packets in memory"))?;
+            end.supply.serve(now);
         }
         if is_due {
             self.next_tick = Moment(now.0 + TICK);
