@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -215,15 +215,19 @@ fn an_unwritable_output_is_named_and_leaves_no_file_behind() {
 }
 
 #[test]
-fn a_replaced_output_keeps_its_permissions_and_the_links_to_it() {
+fn a_replaced_output_keeps_its_owner_its_permissions_and_the_links_to_it() {
     let fixture = Fixture::new();
     fs::write(fixture.path("old.pcap"), OLD).unwrap();
     fs::set_permissions(fixture.path("old.pcap"), fs::Permissions::from_mode(0o640)).unwrap();
+    // Only root may give a file away, and only root replaces one of another user.
+    let owner = if rustix::process::geteuid().is_root() { 4711 } else { rustix::process::geteuid().as_raw() };
+    chown(fixture.path("old.pcap"), Some(owner), None).unwrap();
     symlink("old.pcap", fixture.path("link.pcap")).unwrap();
     let said = fixture.replay(&["--rx", IN, "--tx", "unprotected=link.pcap", "--tx", "protected=new.pcap"]);
     assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{said:#?}");
     assert!(fs::symlink_metadata(fixture.path("link.pcap")).unwrap().is_symlink());
-    assert_eq!(fs::metadata(fixture.path("old.pcap")).unwrap().mode() & 0o777, 0o640);
+    let replaced = fs::metadata(fixture.path("old.pcap")).unwrap();
+    assert_eq!((replaced.uid(), replaced.mode() & 0o777), (owner, 0o640));
     assert_eq!(fs::metadata(fixture.path("new.pcap")).unwrap().mode() & 0o777, 0o600);
     assert_eq!([count(&fixture.path("old.pcap")), count(&fixture.path("new.pcap"))], [3, 0]);
     assert_eq!(

@@ -12,7 +12,7 @@ use signal_hook::low_level::emulate_default_handler;
 use std::fmt::Display;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 use testudo_port_pcap::{PcapError, PcapWriter};
@@ -190,6 +190,9 @@ fn beside(path: &Path) -> io::Result<Target> {
     let (file, temporary) =
         tempfile::Builder::new().prefix(name).suffix(".tmp").tempfile_in(folder)?.into_parts();
     if let Some(old) = old {
+        // Root may replace the files of others, who are to keep them; nobody else can give a file away. Giving
+        // it away may take permissions, so these come last.
+        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         file.set_permissions(old.permissions())?;
     }
     Ok(Target::Beside { file, temporary, path })
