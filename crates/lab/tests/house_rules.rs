@@ -313,6 +313,19 @@ fn every_promise_of_the_specification_names_an_existing_test() {
     assert_none(problems);
 }
 
+/// The answers to reviews name tests in the same way, and each is one that exists.
+#[test]
+fn every_test_that_answers_a_review_exists() {
+    let text = read(&repository().join("docs/REVIEWS.md"));
+    let (names, mut answers, mut problems) = (names_of_tests(), 0, Vec::new());
+    for name in rows(&text).into_iter().flat_map(evidence).filter(|name| name.matches('_').count() > 1) {
+        answers += 1;
+        problems.extend((!names.contains(name)).then(|| format!("no test {name}")));
+    }
+    assert!(answers > 40, "only {answers} tests were found");
+    assert_none(problems);
+}
+
 #[test]
 fn evidence_is_read_from_the_last_cell_of_each_row() {
     let text = "| promise | shown by |\n| --- | --- |\n| `a` is 1 | `crate::a_is_1`, `make demo` |\n| b | pending |\n";
