@@ -179,7 +179,7 @@ fn begin(
     // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
     let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
-    numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| tunnels[*p].inbound_key).zip(&windows))?;
+    numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| &tunnels[*p]).zip(&windows))?;
     let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
     let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
     let started = match numbers {
@@ -214,10 +214,12 @@ impl Numbers<'_> {
     /// Makes durable where the windows that are about to be used start after a crash.
     fn keep_first_ceilings<'w>(
         &self,
-        windows: impl Iterator<Item = (Fingerprint, &'w Option<Vec<u8>>)>,
+        windows: impl Iterator<Item = (&'w Running, &'w Option<Vec<u8>>)>,
     ) -> Result<(), StoreError> {
         let Numbers::Leased { store, .. } = self else { return Ok(()) };
-        let ceilings = windows.filter_map(|(key, window)| Some((key, first_ceiling(window.as_deref())?)));
+        let ceilings = windows.filter_map(|(running, window)| {
+            Some((running.inbound_key, first_ceiling(window.as_deref(), running.tunnel.esn)?))
+        });
         let ceilings: Vec<_> = ceilings.collect();
         for part in ceilings.chunks(TRANSACTION_WINDOWS) {
             let part: Vec<_> = part.iter().map(|(key, ceiling)| (*key, &ceiling[..])).collect();

@@ -139,8 +139,7 @@ impl Windows {
             let pace = self.paces.entry(running.inbound_key).or_default();
             // Refused packets move the window, too.
             pace.look(counters.used_packets(), counters.sequence(), elapsed);
-            let most = if running.tunnel.esn { u64::MAX - 1 } else { u32::MAX.into() };
-            let keep = Keep::Ahead { reach: pace.reach(), most };
+            let keep = Keep::Ahead { reach: pace.reach(), most: last_number(running.tunnel.esn) };
             is_asked(pace).then_some((running.index, (running.inbound_key, keep)))
         });
         Asked(asked.collect())
@@ -177,13 +176,19 @@ fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
 /// What must be durable of a window saved as `saved` before its SA accepts its first packet; `None` if it is
 /// durable already. A window that a crash has closed is not closed further: a gateway that crashes again and
 /// again must not lock its peer out.
-pub(crate) fn first_ceiling(saved: Option<&[u8]>) -> Option<[u8; 16]> {
+pub(crate) fn first_ceiling(saved: Option<&[u8]>, esn: bool) -> Option<[u8; 16]> {
     let top = match saved {
         Some(saved) if ReplayWindow::is_closed(saved) => return None,
         Some(saved) => ReplayWindow::top_of(saved)?,
         None => 0,
     };
-    Some(ReplayWindow::closed_up_to(top.saturating_add(FIRST_REACH)))
+    let ceiling = top.saturating_add(FIRST_REACH).min(last_number(esn)).max(top);
+    Some(ReplayWindow::closed_up_to(ceiling))
+}
+
+/// The highest number that a peer can send. A window closed beyond it could not be restored.
+fn last_number(esn: bool) -> u64 {
+    if esn { u64::MAX - 1 } else { u32::MAX.into() }
 }
 
 /// The requested windows, in the order of their keys.
@@ -281,9 +286,24 @@ mod tests {
             window.commit(5).unwrap();
             window.save()
         };
-        assert_eq!(first_ceiling(None), Some(ReplayWindow::closed_up_to(FIRST_REACH)));
-        assert_eq!(first_ceiling(Some(&exact)), Some(ReplayWindow::closed_up_to(5 + FIRST_REACH)));
-        assert_eq!(first_ceiling(Some(&ReplayWindow::closed_up_to(700))), None);
+        assert_eq!(first_ceiling(None, true), Some(ReplayWindow::closed_up_to(FIRST_REACH)));
+        assert_eq!(first_ceiling(Some(&exact), true), Some(ReplayWindow::closed_up_to(5 + FIRST_REACH)));
+        assert_eq!(first_ceiling(Some(&ReplayWindow::closed_up_to(700)), true), None);
+    }
+
+    /// Otherwise the gateway would not start again.
+    #[test]
+    fn a_window_that_a_crash_closes_near_its_last_numbers_can_be_restored() {
+        for (esn, last) in [(false, u64::from(u32::MAX)), (true, u64::MAX - 1)] {
+            for back in [0, 1, 5, FIRST_REACH, FIRST_REACH + 1] {
+                let mut window = ReplayWindow::new(64, esn);
+                assert!(window.restore(&ReplayWindow::closed_up_to(last - back - 1)));
+                window.commit(last - back).unwrap();
+                let closed = first_ceiling(Some(&window.save()), esn).unwrap();
+                assert!(window.restore(&closed), "{back} before {last}");
+                assert_eq!(window.top(), (last - back).saturating_add(FIRST_REACH).min(last));
+            }
+        }
     }
 
     #[test]
