@@ -22,12 +22,12 @@ for unit in testudo@ testudo-firewall@; do
   sed "s|/usr/local/bin|$prefix/bin|" "contrib/$unit.service" >"$pages/$unit.service"
 done
 
-as_root=()
-existing=$root
-while [[ ! -e $existing ]]; do existing=$(dirname "$existing"); done
-[[ -w $existing ]] || as_root=(sudo)
-
+# Each place for itself: a user may write to a prefix in the own home, and not to /etc.
 put() { # MODE FROM TO
+  local existing as_root=()
+  existing=$(dirname "$3")
+  while [[ ! -e $existing ]]; do existing=$(dirname "$existing"); done
+  [[ -w $existing ]] || as_root=(sudo)
   ${as_root[@]+"${as_root[@]}"} install -D -m "$1" "$2" "$3"
   echo "installed $3"
 }
@@ -43,6 +43,8 @@ put 644 contrib/testudo.tmpfiles.conf "$folders"
 
 # For a package, its own scripts create the user at installation.
 [[ -z ${DESTDIR:-} ]] || exit 0
+as_root=()
+((EUID == 0)) || as_root=(sudo)
 if command -v systemd-sysusers >/dev/null && command -v systemd-tmpfiles >/dev/null; then
   ${as_root[@]+"${as_root[@]}"} systemd-sysusers "$users"
   ${as_root[@]+"${as_root[@]}"} systemd-tmpfiles --create "$folders"
