@@ -190,8 +190,8 @@ fn beside(path: &Path) -> io::Result<Target> {
     let (file, temporary) =
         tempfile::Builder::new().prefix(name).suffix(".tmp").tempfile_in(folder)?.into_parts();
     if let Some(old) = old {
-        // Root may replace the files of others, who are to keep them; nobody else can give a file away. Giving
-        // it away may take permissions, so these come last.
+        // Root may replace the files of others, who are to keep them; nobody else can give a file away. That
+        // may take permissions, so these come last.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         file.set_permissions(old.permissions())?;
     }
