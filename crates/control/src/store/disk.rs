@@ -37,7 +37,7 @@ impl Store {
     /// [`StoreError::Unsafe`], [`StoreError::Io`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let masks = Masks::random().map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
-        Ledger::open(ExistingFile(path.to_owned()), masks).map(|ledger| Self { ledger })
+        Ledger::open(ExistingFile::at(path), masks).map(|ledger| Self { ledger })
     }
 }
 

@@ -3,25 +3,36 @@
 use super::StoreError;
 use super::ledger::Medium;
 use crate::account;
-use redb::backends::FileBackend;
+use redb::StorageBackend;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The first bytes of a database file.
 const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
 
-/// A file that exists.
+/// A file that exists. It is locked from the first time it is opened until this is dropped: were it unlocked
+/// while an error keeps the database closed, another process could lease numbers that this one leases again.
 #[derive(Debug)]
-pub(super) struct ExistingFile(pub(super) PathBuf);
+pub(super) struct ExistingFile {
+    path: PathBuf,
+    locked: Mutex<Option<LockedFile>>,
+}
+
+impl ExistingFile {
+    pub(super) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), locked: Mutex::new(None) }
+    }
+}
 
 impl Medium for ExistingFile {
-    type Backend = FileBackend;
+    type Backend = LockedFile;
 
-    fn open(&self) -> Result<FileBackend, StoreError> {
-        let path = &self.0;
+    fn open(&self) -> Result<LockedFile, StoreError> {
+        let path = &self.path;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
             rustix::io::Errno::NOENT => StoreError::Missing(path.clone()),
@@ -29,11 +40,11 @@ impl Medium for ExistingFile {
         })?;
         let file = File::from(file);
         check(path, &file)?;
-        lock(path, &file)?;
+        let file = self.under_lock(file)?;
         // The database would take an empty file for a new store.
         let mut magic = [0; MAGIC.len()];
-        match file.read_exact_at(&mut magic, 0) {
-            Ok(()) if magic == MAGIC => backend(path, file),
+        match file.0.read_exact_at(&mut magic, 0) {
+            Ok(()) if magic == MAGIC => Ok(file),
             Ok(()) => Err(damaged(path, "it does not start as a store does")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(damaged(path, "it is cut short"))
@@ -43,7 +54,52 @@ impl Medium for ExistingFile {
     }
 
     fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+}
+
+impl ExistingFile {
+    /// Locks `file`, or finds that it is the one that is locked already.
+    fn under_lock(&self, file: File) -> Result<LockedFile, StoreError> {
+        let path = &self.path;
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(locked) = &*locked {
+            let [now, before] = [file.metadata(), locked.0.metadata()];
+            let (now, before) = (now.map_err(|e| io_error(path, e))?, before.map_err(|e| io_error(path, e))?);
+            if (now.dev(), now.ino()) != (before.dev(), before.ino()) {
+                let reason = "another file than the one in use: restart the gateway".to_owned();
+                return Err(StoreError::Unsafe { path: path.clone(), reason });
+            }
+            return Ok(locked.clone());
+        }
+        lock(path, &file)?;
+        Ok(locked.insert(LockedFile(Arc::new(file))).clone())
+    }
+}
+
+/// A file whose lock the database leaves alone; its own backend would release it when it is closed.
+#[derive(Debug, Clone)]
+pub(super) struct LockedFile(Arc<File>);
+
+impl StorageBackend for LockedFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
     }
 }
 
@@ -66,16 +122,12 @@ fn check(path: &Path, file: &File) -> Result<(), StoreError> {
     Err(StoreError::Unsafe { path: path.to_owned(), reason })
 }
 
-/// The database locks as well, but continues on file systems without locks.
+/// The database itself would continue on file systems without locks.
 fn lock(path: &Path, file: &File) -> Result<(), StoreError> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => StoreError::InUse(path.to_owned()),
         TryLockError::Error(error) => io_error(path, error),
     })
-}
-
-fn backend(path: &Path, file: File) -> Result<FileBackend, StoreError> {
-    FileBackend::new(file).map_err(|error| io_error(path, io::Error::other(error.to_string())))
 }
 
 /// A file under a temporary name, renamed when it is complete and on disk.
@@ -117,9 +169,9 @@ impl NewFile {
 }
 
 impl Medium for NewFile {
-    type Backend = FileBackend;
+    type Backend = LockedFile;
 
-    fn open(&self) -> Result<FileBackend, StoreError> {
+    fn open(&self) -> Result<LockedFile, StoreError> {
         // A leftover of a process that had our process id and died.
         self.discard();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -127,7 +179,7 @@ impl Medium for NewFile {
         let file = File::from(file.map_err(|errno| io_error(&self.path, errno.into()))?);
         give_to_service(&self.path, &file).map_err(|error| io_error(&self.path, error))?;
         lock(&self.path, &file)?;
-        backend(&self.path, file)
+        Ok(LockedFile(Arc::new(file)))
     }
 
     fn path(&self) -> &Path {
