@@ -33,7 +33,7 @@ fn v6(bytes: usize) -> Vec<u8> {
 }
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, testudo_crypto::Suite::Aes128Gcm16)
+    TunnelSpec::new(0, testudo_crypto::Suite::AES128GCM16)
 }
 
 fn wire() {

@@ -171,7 +171,7 @@ impl Model {
             _ => usize::from(input.word()) % 4096,
         };
         let text_bytes = length - length % suite.block_bytes();
-        let front = if suite.is_aead() { 0 } else { 8 + suite.iv_bytes() };
+        let front = if suite.is_combined() { 0 } else { 8 + suite.iv_bytes() };
         let mut random = Rng::with_seed(u64::from(shape) << 16 | length as u64);
         let bytes = random_bytes(
             &mut random,
@@ -272,7 +272,7 @@ impl Draft {
     /// Whether the contract requires an engine to do it.
     fn is_possible(&self, suite: Suite, max_text_bytes: usize) -> bool {
         let (start, text_bytes) = (self.text_start as usize, self.text_bytes as usize);
-        let front = if suite.is_aead() { 0 } else { 8 + suite.iv_bytes() };
+        let front = if suite.is_combined() { 0 } else { 8 + suite.iv_bytes() };
         text_bytes <= max_text_bytes
             && start >= front
             && text_bytes.is_multiple_of(suite.block_bytes())

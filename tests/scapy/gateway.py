@@ -22,8 +22,11 @@ SUITES = {
     "aes256gcm16": Suite("AES-GCM", "NULL", 36, 0, 8, 16, 4),
     "chacha20poly1305": Suite("CHACHA20-POLY1305", "NULL", 36, 0, 8, 16, 4),
     "aes128-sha1": Suite("AES-CBC", "HMAC-SHA1-96", 16, 20, 16, 12, 16),
+    "aes128-sha256": Suite("AES-CBC", "SHA2-256-128", 16, 32, 16, 16, 16),
+    "aes256-sha1": Suite("AES-CBC", "HMAC-SHA1-96", 32, 20, 16, 12, 16),
     "aes256-sha256": Suite("AES-CBC", "SHA2-256-128", 32, 32, 16, 16, 16),
     "null-sha1": Suite("NULL", "HMAC-SHA1-96", 0, 20, 0, 12, 4),
+    "null-sha256": Suite("NULL", "SHA2-256-128", 0, 32, 0, 16, 4),
 }
 HEADER_BYTES = {4: 20, 6: 40}
 RAW_IP = 101  # LINKTYPE_RAW

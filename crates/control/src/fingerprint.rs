@@ -47,8 +47,8 @@ impl fmt::Debug for Fingerprint {
 /// The fingerprint of `keys`.
 #[must_use]
 pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
-    let suite = keys.suite().name().as_bytes();
-    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key(), keys.integrity_key(), keys.salt()])
+    let suite = keys.suite().to_string();
+    digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.integrity_key(), keys.salt()])
 }
 
 /// The fingerprint under which an SA's sequence numbers are stored: as [`fingerprint`], but without the
@@ -59,8 +59,8 @@ pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
     if keys.key().is_empty() || keys.integrity_key().is_empty() {
         return fingerprint(keys);
     }
-    let suite = keys.suite().name().as_bytes();
-    digest_of(&[DOMAIN, &[0], suite, &[0], keys.key()])
+    let suite = keys.suite().to_string();
+    digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key()])
 }
 
 /// SHA-256 over the concatenation of `parts`.
@@ -84,22 +84,22 @@ mod tests {
 
     #[test]
     fn the_same_bytes_under_another_suite_have_another_fingerprint() {
-        let gcm = fingerprint(&material(Suite::Aes256Gcm16, 7));
-        assert_ne!(gcm, fingerprint(&material(Suite::ChaCha20Poly1305, 7)));
-        assert_ne!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 8)));
-        assert_eq!(gcm, fingerprint(&material(Suite::Aes256Gcm16, 7)));
+        let gcm = fingerprint(&material(Suite::AES256GCM16, 7));
+        assert_ne!(gcm, fingerprint(&material(Suite::CHACHA20POLY1305, 7)));
+        assert_ne!(gcm, fingerprint(&material(Suite::AES256GCM16, 8)));
+        assert_eq!(gcm, fingerprint(&material(Suite::AES256GCM16, 7)));
     }
 
     #[test]
     fn numbers_belong_to_the_cipher_key_and_windows_to_all_keys() {
-        let suite = Suite::Aes128Sha1;
+        let suite = Suite::AES128_SHA1;
         let mut bytes = Zeroizing::new(vec![7; suite.keying_material_bytes()]);
         bytes[16] ^= 1;
         let (one, other) = (material(suite, 7), KeyMaterial::new(suite, bytes).unwrap());
         assert_ne!(fingerprint(&one), fingerprint(&other));
         assert_eq!(numbers_of(&one), numbers_of(&other));
         assert_ne!(numbers_of(&one), numbers_of(&material(suite, 8)));
-        for suite in [Suite::Aes128Gcm16, Suite::NullSha1] {
+        for suite in [Suite::AES128GCM16, Suite::NULL_SHA1] {
             assert_eq!(numbers_of(&material(suite, 7)), fingerprint(&material(suite, 7)));
         }
     }
@@ -108,7 +108,7 @@ mod tests {
     /// change.
     #[test]
     fn the_fingerprint_is_stable_across_versions() {
-        let found = fingerprint(&material(Suite::Aes128Gcm16, 0x11));
+        let found = fingerprint(&material(Suite::AES128GCM16, 0x11));
         assert_eq!(found.to_string(), "01a6604e7c09feaa");
     }
 }

@@ -108,7 +108,7 @@ fn ten_errors_are_shown_at_once_as_in_the_golden_file() {
 fn keys_are_loaded_from_files_beside_the_configuration() {
     let loaded = Folder::new(TUNNEL).load(KnownAnswers::Refuse).unwrap();
     let keys = &loaded.keys[0];
-    assert_eq!(keys.outbound.suite(), Suite::Aes128Gcm16);
+    assert_eq!(keys.outbound.suite(), Suite::AES128GCM16);
     assert_eq!(keys.outbound.key()[..4], [0x4c, 0x80, 0xcd, 0xef]);
     assert_eq!(keys.outbound.salt(), [0x2e, 0x44, 0x3b, 0x68]);
     assert_ne!(fingerprint(&keys.outbound), fingerprint(&keys.inbound));

@@ -33,4 +33,6 @@ pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;
 pub use self_test::self_test;
-pub use suite::{Direction, NonceRule, Suite, UnknownSuite};
+pub use suite::{
+    AesKey, Cipher, CipherInfo, Direction, Integrity, IntegrityInfo, NonceRule, ProposalError, Suite,
+};

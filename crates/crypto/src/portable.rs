@@ -2,7 +2,8 @@
 
 use crate::portable_chained::ChainedKey;
 use crate::{
-    Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial,
+    KeyTable, Suite,
 };
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
@@ -16,12 +17,13 @@ const MAX_TEXT_BYTES: usize = 1 << 31;
 
 /// One key and what it may be used for.
 struct PortableKey {
-    cipher: Cipher,
+    form: Form,
     suite: Suite,
     direction: Direction,
 }
 
-enum Cipher {
+/// The expanded key.
+enum Form {
     /// Behind a pointer; AWS-LC zeroes that memory when it frees it (`OPENSSL_free`).
     Aead(LessSafeKey),
     Chained(Box<ChainedKey>),
@@ -66,15 +68,15 @@ impl Engine for PortableEngine {
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
         let suite = key.suite();
-        let cipher = match aead(suite) {
+        let form = match aead(suite.cipher()) {
             Some(algorithm) => {
-                UnboundKey::new(algorithm, key.key()).ok().map(|key| Cipher::Aead(LessSafeKey::new(key)))
+                UnboundKey::new(algorithm, key.key()).ok().map(|key| Form::Aead(LessSafeKey::new(key)))
             }
-            None => ChainedKey::new(key, direction).map(|key| Cipher::Chained(Box::new(key))),
+            None => ChainedKey::new(key, direction).map(|key| Form::Chained(Box::new(key))),
         };
         // `KeyMaterial` has the length of its suite, so that only memory can run out here.
         let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
-        self.keys.insert(NAME, PortableKey { cipher: cipher.ok_or_else(lacking)?, suite, direction })
+        self.keys.insert(NAME, PortableKey { form: form.ok_or_else(lacking)?, suite, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -102,9 +104,9 @@ fn run(key: &PortableKey, job: &mut Job) -> JobStatus {
     if job.text_bytes as usize > MAX_TEXT_BYTES {
         return JobStatus::Fault;
     }
-    match &key.cipher {
-        Cipher::Aead(cipher) => run_aead(cipher, key.direction, job, key.suite.icv_bytes()),
-        Cipher::Chained(cipher) => match job.esp(key.suite) {
+    match &key.form {
+        Form::Aead(cipher) => run_aead(cipher, key.direction, job, key.suite.icv_bytes()),
+        Form::Chained(cipher) => match job.esp(key.suite) {
             Some(esp) => cipher.run(esp),
             None => JobStatus::Fault,
         },
@@ -132,12 +134,12 @@ fn run_aead(key: &LessSafeKey, direction: Direction, job: &mut Job, icv_bytes: u
     }
 }
 
-/// AWS-LC's algorithm for a suite that is an AEAD.
-fn aead(suite: Suite) -> Option<&'static Algorithm> {
-    match suite {
-        Suite::Aes128Gcm16 => Some(&AES_128_GCM),
-        Suite::Aes256Gcm16 => Some(&AES_256_GCM),
-        Suite::ChaCha20Poly1305 => Some(&CHACHA20_POLY1305),
-        Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => None,
+/// AWS-LC's algorithm for a combined mode; `None` for any other cipher.
+fn aead(cipher: Cipher) -> Option<&'static Algorithm> {
+    match cipher {
+        Cipher::AesGcm(AesKey::Aes128) => Some(&AES_128_GCM),
+        Cipher::AesGcm(AesKey::Aes256) => Some(&AES_256_GCM),
+        Cipher::ChaCha20Poly1305 => Some(&CHACHA20_POLY1305),
+        Cipher::AesCbc(_) | Cipher::Null => None,
     }
 }

@@ -1,7 +1,7 @@
-//! The portable engine's suites that combine a cipher and an integrity algorithm: encrypt, then authenticate
-//! (RFC 4303 3.3.2.1).
+//! The portable engine's pairs of a cipher and an integrity algorithm: encrypt, then authenticate (RFC 4303
+//! 3.3.2.1).
 
-use crate::{Direction, EspParts, JobStatus, KeyMaterial, Suite};
+use crate::{AesKey, Cipher, Direction, EspParts, Integrity, JobStatus, KeyMaterial};
 use aws_lc_rs::cipher::{
     AES_128, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
@@ -11,12 +11,12 @@ use aws_lc_rs::iv::FixedLength;
 
 /// Both keys of an SA. AWS-LC and its binding zero them when they are dropped.
 pub(crate) struct ChainedKey {
-    cipher: Cipher,
+    cipher: Form,
     integrity: hmac::Key,
 }
 
-/// The cipher; CBC is AES-CBC of whole blocks, without padding of its own.
-enum Cipher {
+/// The cipher and its direction; CBC is AES-CBC of whole blocks, without padding of its own.
+enum Form {
     SealCbc(EncryptingKey),
     OpenCbc(DecryptingKey),
     SealNull,
@@ -24,20 +24,25 @@ enum Cipher {
 }
 
 impl ChainedKey {
-    /// The keys of an SA; `None` if its suite is an AEAD, or memory runs out.
+    /// The keys of an SA; `None` for a combined mode, or if memory runs out.
     pub(crate) fn new(material: &KeyMaterial, direction: Direction) -> Option<Self> {
-        let (aes, digest) = match material.suite() {
-            Suite::Aes128Sha1 => (Some(&AES_128), hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-            Suite::Aes256Sha256 => (Some(&AES_256), hmac::HMAC_SHA256),
-            Suite::NullSha1 => (None, hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => return None,
+        let aes = match material.suite().cipher() {
+            Cipher::AesCbc(AesKey::Aes128) => Some(&AES_128),
+            Cipher::AesCbc(AesKey::Aes256) => Some(&AES_256),
+            Cipher::Null => None,
+            Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305 => return None,
+        };
+        let digest = match material.suite().integrity() {
+            Integrity::HmacSha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            Integrity::HmacSha256 => hmac::HMAC_SHA256,
+            Integrity::Combined => return None,
         };
         let unbound = |aes| UnboundCipherKey::new(aes, material.key());
         let cipher = match (aes, direction) {
-            (Some(aes), Direction::Seal) => Cipher::SealCbc(EncryptingKey::cbc(unbound(aes).ok()?).ok()?),
-            (Some(aes), Direction::Open) => Cipher::OpenCbc(DecryptingKey::cbc(unbound(aes).ok()?).ok()?),
-            (None, Direction::Seal) => Cipher::SealNull,
-            (None, Direction::Open) => Cipher::OpenNull,
+            (Some(aes), Direction::Seal) => Form::SealCbc(EncryptingKey::cbc(unbound(aes).ok()?).ok()?),
+            (Some(aes), Direction::Open) => Form::OpenCbc(DecryptingKey::cbc(unbound(aes).ok()?).ok()?),
+            (None, Direction::Seal) => Form::SealNull,
+            (None, Direction::Open) => Form::OpenNull,
         };
         Some(Self { cipher, integrity: hmac::Key::new(digest, material.integrity_key()) })
     }
@@ -47,7 +52,7 @@ impl ChainedKey {
         let EspParts { packet, iv_at, text_at, icv_at, high_half } = esp;
         let (packet, icv) = packet.split_at_mut(icv_at);
         match &self.cipher {
-            Cipher::SealCbc(key) => {
+            Form::SealCbc(key) => {
                 // The unique block in the IV's field is the first of the chain: encrypted, it is the IV (see
                 // `Job`).
                 let zeros = EncryptionContext::Iv128(FixedLength::from([0; 16]));
@@ -57,11 +62,11 @@ impl ChainedKey {
                     Err(_) => JobStatus::Fault,
                 }
             }
-            Cipher::SealNull => self.authenticate(packet, high_half, icv),
-            Cipher::OpenCbc(_) | Cipher::OpenNull if !self.is_authentic(packet, high_half, icv) => {
+            Form::SealNull => self.authenticate(packet, high_half, icv),
+            Form::OpenCbc(_) | Form::OpenNull if !self.is_authentic(packet, high_half, icv) => {
                 JobStatus::AuthenticationFailed
             }
-            Cipher::OpenCbc(key) => {
+            Form::OpenCbc(key) => {
                 let (head, text) = packet.split_at_mut(text_at);
                 let Some(&iv) = head.last_chunk() else { return JobStatus::Fault };
                 match key.decrypt(text, DecryptionContext::Iv128(FixedLength::from(iv))) {
@@ -69,7 +74,7 @@ impl ChainedKey {
                     Err(_) => JobStatus::Fault,
                 }
             }
-            Cipher::OpenNull => JobStatus::Done,
+            Form::OpenNull => JobStatus::Done,
         }
     }
 

@@ -4,7 +4,7 @@
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
 //! without them.
 
-use crate::formation::{Arranger, Formation, suite_rank};
+use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{JobId, Lane, Lanes, job_id};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
@@ -52,6 +52,7 @@ pub(crate) struct Dispatcher {
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
     arranger: Arranger,
+    suites: SuiteRanks,
     /// Whether the first engine of any SA prefers bursts for its suite.
     prefers_bursts: bool,
 }
@@ -70,6 +71,7 @@ impl Dispatcher {
             queues,
             polled: Vec::new(),
             arranger: Arranger::default(),
+            suites: SuiteRanks::default(),
             prefers_bursts: false,
         }
     }
@@ -128,7 +130,7 @@ impl Dispatcher {
 
     pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
         let first = first_of(&self.placement, &keys);
-        self.lanes.insert(direction, Lane::new(sa, first, keys, suite_rank(suite)));
+        self.lanes.insert(direction, Lane::new(sa, first, keys, self.suites.rank(suite)));
         self.prefers_bursts |= self.placement.prefers_bursts(first.0 as usize, suite);
     }
 
@@ -327,9 +329,9 @@ impl Dispatcher {
         for lane in self.lanes.iter_mut() {
             if lane.first.0 as usize == engine {
                 lane.first = first_of(&self.placement, &lane.keys);
-                let suite = Suite::ALL.get(usize::from(lane.suite_rank));
+                let suite = self.suites.suite(lane.suite_rank);
                 self.prefers_bursts |=
-                    suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, *s));
+                    suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, s));
             }
         }
         let ids = self.in_flight.give_up(engine);

@@ -28,10 +28,10 @@ pub enum Formation {
 /// Classes of length: 128 bytes each, and one for all that is longer.
 const CLASSES: usize = 16;
 const CLASS_SHIFT: u32 = 7;
-/// More suites than exist, and a rank for jobs whose suite is unknown.
-const SUITES: usize = 8;
+/// Suites that are told apart. The last rank is for all others, and for jobs whose suite is unknown.
+const SUITES: usize = 16;
 const RANKS: usize = SUITES * CLASSES;
-const _: () = assert!(Suite::ALL.len() < SUITES);
+const _: () = assert!(RANKS <= 1 << u8::BITS && Suite::ALL.len() <= u8::MAX as usize);
 
 /// Arranges jobs, and puts them back.
 #[derive(Debug, Default)]
@@ -45,9 +45,26 @@ pub(crate) struct Arranger {
     to: Vec<u32>,
 }
 
-/// The rank of a suite among suites.
-pub(crate) fn suite_rank(suite: Suite) -> u8 {
-    Suite::ALL.iter().zip(0..).find_map(|(s, rank)| (*s == suite).then_some(rank)).unwrap_or(0)
+/// The suites of a dispatcher's SAs, ranked as they came: a gateway uses few of those that there are.
+#[derive(Debug, Default)]
+pub(crate) struct SuiteRanks(Vec<Suite>);
+
+impl SuiteRanks {
+    /// The rank of a suite, from now on.
+    pub(crate) fn rank(&mut self, suite: Suite) -> u8 {
+        let known = self.0.iter().position(|s| *s == suite);
+        let rank = known.unwrap_or_else(|| {
+            self.0.push(suite);
+            self.0.len() - 1
+        });
+        // There are at most 255 suites.
+        u8::try_from(rank).unwrap_or(u8::MAX)
+    }
+
+    /// The suite of a rank.
+    pub(crate) fn suite(&self, rank: u8) -> Option<Suite> {
+        self.0.get(usize::from(rank)).copied()
+    }
 }
 
 impl Arranger {

@@ -9,7 +9,7 @@ use testudo_packet::{Buffer, ticks};
 use zeroize::Zeroizing;
 
 /// The suite that is timed: what most tunnels use.
-const SUITE: Suite = Suite::Aes128Gcm16;
+const SUITE: Suite = Suite::AES128GCM16;
 /// Lengths of text in the batch that is timed. Small packets outnumber large ones: with equal bytes in both,
 /// what a small packet costs would not show.
 const TEXT_BYTES: [usize; 32] = {

@@ -96,7 +96,7 @@ fn silent() -> Writer {
 }
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 fn worker(spec: &TunnelSpec, side: Side, protected: Writer, unprotected: Writer) -> Worker {

@@ -19,9 +19,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
+use testudo_crypto::Suite;
+
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
-use crate::gateway::SUITES;
 use crate::namespaces::{Entered, require_tun};
 use crate::progress::Progress;
 use crate::traffic::gbit_s;
@@ -29,6 +31,11 @@ use crate::workspace::{Workspace, enter_with_workspace};
 use report::{Report, Series};
 use subject::{Setting, Subject};
 use wireguard::WireguardGo;
+
+/// All suites.
+fn suites() -> PossibleValuesParser {
+    PossibleValuesParser::new(Suite::ALL.iter().map(Suite::to_string))
+}
 
 /// Options of `testudo bench host`.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,7 +57,7 @@ pub struct BenchHostOptions {
     pub ipv6: bool,
 
     /// Suite of the tunnel
-    #[arg(long, default_value = "aes128gcm16", value_parser = SUITES.map(|(name, _)| name))]
+    #[arg(long, default_value = "aes128gcm16", value_parser = suites())]
     pub suite: String,
 
     /// Engine that does the cryptography [default: the best that works here]

@@ -28,7 +28,7 @@ use testudo_crypto::Suite;
 use testudo_gateway::Candidate;
 
 use crate::error::{LabError, io};
-use crate::gateway::{CONFIGURATION, SUITES};
+use crate::gateway::CONFIGURATION;
 use crate::namespaces::{Entered, NamespaceError, require_tun};
 use crate::progress::Progress;
 use crate::render;
@@ -37,8 +37,7 @@ use report::Report;
 
 /// The suites that encrypt: only with these is cleartext on the link a failure.
 fn encrypting() -> PossibleValuesParser {
-    let encrypts = |name: &&str| name.parse().is_ok_and(Suite::encrypts);
-    PossibleValuesParser::new(SUITES.iter().map(|(name, _)| *name).filter(encrypts))
+    PossibleValuesParser::new(Suite::ALL.iter().filter(|suite| suite.encrypts()).map(Suite::to_string))
 }
 
 /// Options of `testudo demo`.

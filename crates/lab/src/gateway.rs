@@ -4,7 +4,7 @@ mod files;
 mod status;
 
 pub(crate) use files::{CONFIGURATION, UDP_PORT, random_bytes};
-pub use files::{Keys, SUITES, Settings};
+pub use files::{Keys, Settings};
 pub(crate) use status::{EngineStatus, Ports};
 pub use status::{PortStatus, Status};
 

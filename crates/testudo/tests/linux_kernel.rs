@@ -17,15 +17,14 @@ use support::config::{Config, Sa, Tunnel};
 use support::gateway::Gateway;
 use support::wait::PATIENCE;
 use support::{Outcome, ensure, folder, wait};
-use testudo_judge::harness::{Suite, TestResult};
+use testudo_crypto::Suite;
+use testudo_judge::harness::{self, TestResult};
 use testudo_judge::linux_peer::LinuxPeer;
 use testudo_lab::attack::{self, Recorded};
 use testudo_lab::capture::{Capture, WHOLE};
 use testudo_lab::namespaces::{Namespace, enter, is_inside};
 use testudo_lab::traffic::ping;
 
-const SUITES: [&str; 6] =
-    ["aes128gcm16", "aes256gcm16", "chacha20poly1305", "aes128-sha1", "aes256-sha256", "null-sha1"];
 /// Outer addresses: ours, the guest's.
 const OUTER: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
 /// Inner addresses: ours, the guest's.
@@ -46,7 +45,7 @@ struct Wire {
 /// The settings that both ends share.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    suite: &'static str,
+    suite: Suite,
     ipv6: bool,
     udp: bool,
     esn: bool,
@@ -57,7 +56,10 @@ impl Case {
         let outside = if self.ipv6 { "ipv6" } else { "ipv4" };
         let encapsulation = if self.udp { "udp" } else { "raw" };
         let esn = if self.esn { "esn" } else { "no_esn" };
-        format!("linux_speaks_{}_over_{outside}_{encapsulation}_{esn}", self.suite.replace('-', "_"))
+        format!(
+            "linux_speaks_{}_over_{outside}_{encapsulation}_{esn}",
+            self.suite.to_string().replace('-', "_")
+        )
     }
 }
 
@@ -65,15 +67,26 @@ impl Case {
 const SHAPES: [[bool; 3]; 4] =
     [[false, false, true], [false, true, false], [true, false, false], [true, true, true]];
 
+const EVERY_SHAPE: [Suite; 6] = [
+    Suite::AES128GCM16,
+    Suite::AES256GCM16,
+    Suite::CHACHA20POLY1305,
+    Suite::AES128_SHA1,
+    Suite::AES256_SHA256,
+    Suite::NULL_SHA1,
+];
+
 fn main() -> ExitCode {
-    let mut suite = Suite::new();
-    for name in SUITES {
-        for [ipv6, udp, esn] in SHAPES {
-            let case = Case { suite: name, ipv6, udp, esn };
-            suite = suite.test(case.name(), move |wire| understands(wire, case));
+    let mut tests = harness::Suite::new();
+    for (index, suite) in Suite::ALL.iter().copied().enumerate() {
+        // The suites that gateways use most in every shape, any other pair of the same primitives in one.
+        let shapes = if EVERY_SHAPE.contains(&suite) { &SHAPES[..] } else { &SHAPES[index % 4..][..1] };
+        for &[ipv6, udp, esn] in shapes {
+            let case = Case { suite, ipv6, udp, esn };
+            tests = tests.test(case.name(), move |wire| understands(wire, case));
         }
     }
-    suite
+    tests
         .test("replayed_packets_of_linux_are_refused", refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", refuses_wrong_keys)
         .test("linux_refuses_our_packets_under_a_wrong_key", linux_refuses_wrong_keys)
@@ -138,12 +151,12 @@ impl Wire {
             name: "linux".to_owned(),
             local,
             remote,
-            suite: case.suite.to_owned(),
+            suite: case.suite.to_string(),
             udp: case.udp,
             esn: case.esn,
             selectors: INNER.map(|[ours, theirs]| (ours.to_owned(), theirs.to_owned())).to_vec(),
-            outbound: Sa::random(spi, case.suite)?,
-            inbound: Sa::random(spi + 1, case.suite)?,
+            outbound: Sa::random(spi, &case.suite.to_string())?,
+            inbound: Sa::random(spi + 1, &case.suite.to_string())?,
             more: String::new(),
         };
         self.peer.run(&guest_script(case, &tunnel))?;
@@ -178,19 +191,15 @@ impl Ends {
 }
 
 /// The algorithms and keys of a suite in the syntax of `ip xfrm state`.
-fn algorithms(suite: &str, key: &str) -> String {
-    let two = |cipher: &str, cipher_digits: usize, integrity: &str, icv_bits: u32| {
-        let (cipher_key, integrity_key) = key.split_at(cipher_digits);
-        let cipher_key = if cipher_key.is_empty() { "''".to_owned() } else { format!("0x{cipher_key}") };
-        format!("enc '{cipher}' {cipher_key} auth-trunc '{integrity}' 0x{integrity_key} {icv_bits}")
-    };
-    match suite {
-        "aes128-sha1" => two("cbc(aes)", 32, "hmac(sha1)", 96),
-        "aes256-sha256" => two("cbc(aes)", 64, "hmac(sha256)", 128),
-        "null-sha1" => two("cipher_null", 0, "hmac(sha1)", 96),
-        "chacha20poly1305" => format!("aead 'rfc7539esp(chacha20,poly1305)' 0x{key} 128"),
-        _ => format!("aead 'rfc4106(gcm(aes))' 0x{key} 128"),
+fn algorithms(suite: Suite, key: &str) -> String {
+    let (cipher, integrity) = (suite.cipher().info().linux, suite.integrity().info().linux);
+    let icv_bits = 8 * suite.icv_bytes();
+    if suite.is_combined() {
+        return format!("aead '{cipher}' 0x{key} {icv_bits}");
     }
+    let (cipher_key, integrity_key) = key.split_at(2 * suite.key_bytes());
+    let cipher_key = if cipher_key.is_empty() { "''".to_owned() } else { format!("0x{cipher_key}") };
+    format!("enc '{cipher}' {cipher_key} auth-trunc '{integrity}' 0x{integrity_key} {icv_bits}")
 }
 
 /// The script that configures the guest's end of `tunnel`, which is given from the host's point of view.
@@ -318,7 +327,7 @@ fn udp_from_here(host: &Namespace, theirs: IpAddr) -> Outcome<()> {
     Ok(())
 }
 
-const PLAIN: Case = Case { suite: SUITES[0], ipv6: false, udp: false, esn: true };
+const PLAIN: Case = Case { suite: Suite::AES128GCM16, ipv6: false, udp: false, esn: true };
 
 fn refuses_replays(wire: &mut Wire) -> TestResult {
     let ends = wire.connect(PLAIN, |_| {})?;
@@ -346,7 +355,7 @@ fn refuses_replays(wire: &mut Wire) -> TestResult {
 }
 
 fn refuses_wrong_keys(wire: &mut Wire) -> TestResult {
-    let other = Sa::random(0, PLAIN.suite)?.key;
+    let other = Sa::random(0, &PLAIN.suite.to_string())?.key;
     let ends = wire.connect(PLAIN, |tunnel| tunnel.inbound.key = other)?;
     let [ours, theirs] = INNER[0];
     let printed = wire.peer.sh(&format!("ping -c 2 -i 0.1 -W 1 -I {theirs} {ours}"), PATIENCE)?.stdout;
@@ -359,7 +368,7 @@ fn refuses_wrong_keys(wire: &mut Wire) -> TestResult {
 
 /// The reverse: how Linux reports a packet of ours under another key.
 fn linux_refuses_wrong_keys(wire: &mut Wire) -> TestResult {
-    let other = Sa::random(0, PLAIN.suite)?.key;
+    let other = Sa::random(0, &PLAIN.suite.to_string())?.key;
     let ends = wire.connect(PLAIN, |tunnel| tunnel.outbound.key = other)?;
     let trips = ping(&wire.host, INNER[0][1].parse()?, 2, Duration::from_secs(1))?;
     ensure(trips.times.is_empty(), || "a ping under a wrong key was answered".to_owned())?;

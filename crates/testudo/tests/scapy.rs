@@ -13,8 +13,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use testudo_crypto::Suite;
 use testudo_judge::scapy::{Scapy, ScapyError};
-use testudo_lab::gateway::SUITES;
 
 const TESTUDO: &str = env!("CARGO_BIN_EXE_testudo");
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
@@ -121,8 +121,7 @@ mtu = 1500
 
 /// Keying material in hex, different for every mark.
 fn key(suite: &str, mark: u8) -> String {
-    let (_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).unwrap();
-    let bytes = u8::try_from(*bytes).unwrap();
+    let bytes = u8::try_from(suite.parse::<Suite>().unwrap().keying_material_bytes()).unwrap();
     (0..bytes).map(|at| format!("{:02x}", mark ^ at.wrapping_mul(7))).collect()
 }
 
@@ -211,6 +210,36 @@ fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha256_and_counts_every_at
 #[test]
 fn testudo_opens_exactly_what_scapy_seals_with_null_sha1_and_counts_every_attack() {
     testudo_opens_what_scapy_seals("null-sha1");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes128_sha256() {
+    scapy_opens_what_testudo_seals("aes128-sha256");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes128_sha256_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes128-sha256");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes256_sha1() {
+    scapy_opens_what_testudo_seals("aes256-sha1");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha1_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes256-sha1");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_null_sha256() {
+    scapy_opens_what_testudo_seals("null-sha256");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_null_sha256_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("null-sha256");
 }
 
 /// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can

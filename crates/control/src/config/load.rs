@@ -198,7 +198,7 @@ fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite
 /// Says which digits of a key are for what.
 fn help_on_length(suite: Suite) -> String {
     let (cipher, integrity) = (suite.key_bytes() * 2, suite.integrity_key_bytes() * 2);
-    if suite.is_aead() {
+    if suite.salt_bytes() > 0 {
         "the last 8 digits are the salt (RFC 4106 8.1, RFC 7634 2)".to_owned()
     } else if suite.encrypts() {
         format!(

@@ -291,11 +291,11 @@ mod tests {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
         let tunnel = configuration.tunnels[0].clone();
         for (suite, inner) in
-            [(Suite::Aes128Sha1, 1440 - 2), (Suite::Aes256Sha256, 1440 - 2), (Suite::NullSha1, 1460 - 2)]
+            [(Suite::AES128_SHA1, 1440 - 2), (Suite::AES256_SHA256, 1440 - 2), (Suite::NULL_SHA1, 1460 - 2)]
         {
             assert_eq!(Tunnel { suite, ..tunnel.clone() }.inner_mtu(1500), inner, "{suite}");
         }
-        assert_eq!(Tunnel { suite: Suite::Aes256Sha256, ..tunnel }.inner_mtu(1499), 1424 - 2);
+        assert_eq!(Tunnel { suite: Suite::AES256_SHA256, ..tunnel }.inner_mtu(1499), 1424 - 2);
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
         configuration.tunnels[0].lifetime.hard.packets = Some(1 << 40);
         assert!(configuration.warnings().is_empty());
-        configuration.tunnels[0].suite = Suite::NullSha1;
+        configuration.tunnels[0].suite = Suite::NULL_SHA1;
         let name = configuration.tunnels[0].name.clone();
         let expected = "null-sha1 does not encrypt, anybody on the way can read what it carries";
         assert_eq!(configuration.warnings(), [format!("tunnel {name}: {expected}")]);

@@ -254,7 +254,10 @@ fn a_number_out_of_range_is_an_error_with_the_range() {
 
 #[test]
 fn an_unknown_word_is_an_error_with_a_suggestion() {
-    expect(&with("aes128gcm16", "aes128gmc16"), &["one of \"aes128gcm16\"", "did you mean `aes128gcm16`?"]);
+    expect(
+        &with("aes128gcm16", "aes128gmc16"),
+        &["a suite, such as \"aes128gcm16\"", "did you mean `aes128gcm16`?"],
+    );
     expect(&in_tunnel("encapsulation = \"esp-udp\""), &["did you mean `esp-in-udp`?"]);
     expect(&in_gateway("log = \"inof\""), &["did you mean `info`?"]);
     expect(&in_gateway("engines = [\"ipsec_mb\"]"), &["engines[0]", "did you mean `ipsec-mb`?"]);

@@ -33,8 +33,7 @@ pub(super) fn read_tunnel(
         section.rename(format!("tunnel[{}]", name.value));
     }
     facts.names.push(name.clone());
-    let suites: Vec<_> = Suite::ALL.iter().map(|suite| (suite.name(), *suite)).collect();
-    let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::choice(&suites));
+    let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::suite);
     let suite = suite.map(|suite| suite.value);
     let (encapsulation, keepalive) = read_encapsulation(&mut section, walker);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);

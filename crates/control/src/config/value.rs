@@ -4,6 +4,7 @@ use super::model::InterfaceAddress;
 use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use testudo_crypto::{ProposalError, Suite};
 use testudo_ipsec::{PortRange, Prefix};
 use testudo_wire::protocol as numbers;
 use toml::de::DeValue;
@@ -97,6 +98,17 @@ pub(super) fn choice<T: Clone>(words: &[(&'static str, T)]) -> impl Fn(&DeValue<
             ..Problem::expected(expected)
         })
     }
+}
+
+/// A suite, as a proposal.
+pub(super) fn suite(value: &DeValue<'_>) -> Parsed<Suite> {
+    let expected = "a suite, such as \"aes128gcm16\" or \"aes256-sha256\"";
+    let text = string(value, expected)?;
+    text.parse().map_err(|error: ProposalError| {
+        let names: Vec<String> = Suite::ALL.iter().map(Suite::to_string).collect();
+        let meant = did_you_mean(text, names.iter().map(String::as_str));
+        Problem::expected(expected).help(meant.unwrap_or_else(|| error.to_string()))
+    })
 }
 
 /// `"a", "b", "c"`

@@ -270,7 +270,7 @@ mod tests {
 
     fn loaded() -> Loaded {
         let key = |byte| {
-            let suite = Suite::Aes128Gcm16;
+            let suite = Suite::AES128GCM16;
             KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
         };
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();

@@ -154,7 +154,7 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
         "tunnel": tunnel.name,
         "direction": if outbound { "outbound" } else { "inbound" },
         "spi": settings.spi,
-        "suite": tunnel.suite.name(),
+        "suite": tunnel.suite.to_string(),
         "esn": tunnel.esn,
         "replay_window": if outbound { Value::Null } else { json!(tunnel.replay_window) },
         "local": tunnel.local,

@@ -39,7 +39,7 @@ fn main() -> Result<(), String> {
     println!("cycles per packet, batches of {BATCH}, best and median of {ROUNDS} rounds\n");
     println!("{:18} {:>6} {:>5}  {:10} {:>14} {:>14}", "suite", "bytes", "keys", "engine", "seal", "open");
     let wanted = std::env::args().nth(1);
-    for suite in Suite::ALL.iter().filter(|s| wanted.as_ref().is_none_or(|name| s.name() == name)) {
+    for suite in Suite::ALL.iter().filter(|s| wanted.as_ref().is_none_or(|name| s.to_string() == *name)) {
         let block = u32::try_from(suite.block_bytes()).map_err(|e| e.to_string())?;
         for keys in [1, 4] {
             for text_bytes in TEXT_BYTES.map(|bytes| bytes.next_multiple_of(block)) {
@@ -74,7 +74,7 @@ fn compare(engines: &mut [Box<dyn Engine>], suite: Suite, keys: u8, text_bytes: 
     for mut runner in runners {
         let (seal, open) = (figures(&mut runner.sealing), figures(&mut runner.opening));
         let name = runner.engine.name();
-        println!("{:18} {text_bytes:>6} {keys:>5}  {name:10} {seal:>14} {open:>14}", suite.name());
+        println!("{:18} {text_bytes:>6} {keys:>5}  {name:10} {seal:>14} {open:>14}", suite);
         runner.seal.iter().chain(&runner.open).for_each(|key| runner.engine.remove(*key));
     }
     Ok(())

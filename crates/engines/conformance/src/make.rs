@@ -55,7 +55,7 @@ impl Sample {
     /// reference. Every second one has the AAD of ESN, 12 bytes.
     pub fn random(key: &TestKey, text_bytes: usize, random: &mut Rng) -> Result<Self, String> {
         let text_bytes = text_bytes - text_bytes % key.suite.block_bytes();
-        let nonce_bytes = if key.suite.is_aead() { 12 } else { key.suite.iv_bytes() };
+        let nonce_bytes = if key.suite.is_combined() { 12 } else { key.suite.iv_bytes() };
         let (nonce, text) = (random_bytes(random, nonce_bytes), random_bytes(random, text_bytes));
         let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
         let aad = random_bytes(random, aad_bytes);
@@ -74,7 +74,7 @@ impl Sample {
         sealed: Vec<u8>,
     ) -> Result<Self, String> {
         let suite = key.suite;
-        if suite.is_aead() {
+        if suite.is_combined() {
             let nonce = nonce.try_into().map_err(|_| format!("a nonce of {} bytes", nonce.len()))?;
             return Ok(Self { suite, nonce, aad, front: vec![], unsealed_front: vec![], text, sealed });
         }

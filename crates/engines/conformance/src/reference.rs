@@ -9,7 +9,7 @@ use chacha20poly1305::ChaCha20Poly1305;
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
 use sha2::Sha256;
-use testudo_crypto::Suite;
+use testudo_crypto::{AesKey, Cipher, Integrity, Suite};
 
 /// Encrypts `text` in place and returns its ICV.
 ///
@@ -34,17 +34,14 @@ pub fn seal(suite: Suite, key: &[u8], nonce: &[u8], aad: &[u8], text: &mut [u8])
         let tag = cipher.encrypt_in_place_detached(nonce, aad, text).map_err(|e| e.to_string())?;
         Ok(tag.to_vec())
     }
-    match suite {
-        Suite::Aes128Gcm16 => return with::<Aes128Gcm>(key, nonce, aad, text),
-        Suite::Aes256Gcm16 => return with::<Aes256Gcm>(key, nonce, aad, text),
-        Suite::ChaCha20Poly1305 => return with::<ChaCha20Poly1305>(key, nonce, aad, text),
-        Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => {}
-    }
     let (cipher_key, integrity_key) = key.split_at_checked(suite.key_bytes()).ok_or("the key is short")?;
-    match suite {
-        Suite::Aes128Sha1 => encrypt_cbc::<cbc::Encryptor<Aes128>>(cipher_key, nonce, text)?,
-        Suite::Aes256Sha256 => encrypt_cbc::<cbc::Encryptor<Aes256>>(cipher_key, nonce, text)?,
-        _ => {}
+    match suite.cipher() {
+        Cipher::AesGcm(AesKey::Aes128) => return with::<Aes128Gcm>(key, nonce, aad, text),
+        Cipher::AesGcm(AesKey::Aes256) => return with::<Aes256Gcm>(key, nonce, aad, text),
+        Cipher::ChaCha20Poly1305 => return with::<ChaCha20Poly1305>(key, nonce, aad, text),
+        Cipher::AesCbc(AesKey::Aes128) => encrypt_cbc::<cbc::Encryptor<Aes128>>(cipher_key, nonce, text)?,
+        Cipher::AesCbc(AesKey::Aes256) => encrypt_cbc::<cbc::Encryptor<Aes256>>(cipher_key, nonce, text)?,
+        Cipher::Null => {}
     }
     integrity_check_value(suite, integrity_key, &authenticated(nonce, aad, text)?)
 }
@@ -72,10 +69,10 @@ pub(crate) fn integrity_check_value(suite: Suite, key: &[u8], message: &[u8]) ->
         mac.update(message);
         Ok(mac.finalize().into_bytes().to_vec())
     }
-    let mut digest = match suite {
-        Suite::Aes128Sha1 | Suite::NullSha1 => with::<Hmac<Sha1>>(key, message)?,
-        Suite::Aes256Sha256 => with::<Hmac<Sha256>>(key, message)?,
-        _ => return Err(format!("{suite} has no HMAC")),
+    let mut digest = match suite.integrity() {
+        Integrity::HmacSha1 => with::<Hmac<Sha1>>(key, message)?,
+        Integrity::HmacSha256 => with::<Hmac<Sha256>>(key, message)?,
+        Integrity::Combined => return Err(format!("{suite} has no HMAC")),
     };
     digest.truncate(suite.icv_bytes());
     Ok(digest)
@@ -93,10 +90,10 @@ pub(crate) fn unique_block(suite: Suite, key: &[u8], iv: &[u8]) -> Result<Vec<u8
         Ok(block)
     }
     let key = key.get(..suite.key_bytes()).ok_or("the key is short")?;
-    match suite {
-        Suite::Aes128Sha1 => with::<cbc::Decryptor<Aes128>>(key, iv),
-        Suite::Aes256Sha256 => with::<cbc::Decryptor<Aes256>>(key, iv),
-        _ => Ok(Vec::new()),
+    match suite.cipher() {
+        Cipher::AesCbc(AesKey::Aes128) => with::<cbc::Decryptor<Aes128>>(key, iv),
+        Cipher::AesCbc(AesKey::Aes256) => with::<cbc::Decryptor<Aes256>>(key, iv),
+        Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305 | Cipher::Null => Ok(Vec::new()),
     }
 }
 
@@ -113,25 +110,30 @@ mod tests {
         let what = "7768617420646f2079612077616e7420666f72206e6f7468696e673f";
         let counting: String = (1..=32).map(|n| format!("{n:02x}")).collect();
         let cases = [
-            (Suite::NullSha1, ff("0b", 20), "4869205468657265".to_owned(), "b617318655057264e28bc0b6"),
-            (Suite::NullSha1, "4a656665".to_owned(), what.to_owned(), "effcdf6ae5eb2fa2d27416d5"),
-            (Suite::NullSha1, ff("aa", 20), ff("dd", 50), "125d7342b9ac11cd91a39af4"),
+            (Suite::NULL_SHA1, ff("0b", 20), "4869205468657265".to_owned(), "b617318655057264e28bc0b6"),
+            (Suite::NULL_SHA1, "4a656665".to_owned(), what.to_owned(), "effcdf6ae5eb2fa2d27416d5"),
+            (Suite::NULL_SHA1, ff("aa", 20), ff("dd", 50), "125d7342b9ac11cd91a39af4"),
             (
-                Suite::NullSha1,
+                Suite::NULL_SHA1,
                 ff("0c", 20),
                 "546573742057697468205472756e636174696f6e".to_owned(),
                 "4c1a03424b55e07fe7f27be1",
             ),
             (
-                Suite::Aes256Sha256,
+                Suite::AES256_SHA256,
                 ff("0b", 32),
                 "4869205468657265".to_owned(),
                 "198a607eb44bfbc69903a0f1cf2bbdc5",
             ),
-            (Suite::Aes256Sha256, ff("4a656665", 8), what.to_owned(), "167f928588c5cc2eef8e3093caa0e87c"),
-            (Suite::Aes256Sha256, ff("aa", 32), ff("dd", 50), "cdcb1220d1ecccea91e53aba3092f962"),
-            (Suite::Aes256Sha256, counting, ff("cd", 50), "372efcf9b40b35c2115b1346903d2ef4"),
-            (Suite::Aes256Sha256, "4a656665".to_owned(), what.to_owned(), "5bdcc146bf60754e6a042426089575c7"),
+            (Suite::AES256_SHA256, ff("4a656665", 8), what.to_owned(), "167f928588c5cc2eef8e3093caa0e87c"),
+            (Suite::AES256_SHA256, ff("aa", 32), ff("dd", 50), "cdcb1220d1ecccea91e53aba3092f962"),
+            (Suite::AES256_SHA256, counting, ff("cd", 50), "372efcf9b40b35c2115b1346903d2ef4"),
+            (
+                Suite::AES256_SHA256,
+                "4a656665".to_owned(),
+                what.to_owned(),
+                "5bdcc146bf60754e6a042426089575c7",
+            ),
         ];
         for (suite, key, message, icv) in cases {
             let found = integrity_check_value(suite, &hex(&key).unwrap(), &hex(&message).unwrap());

@@ -34,7 +34,7 @@ pub struct Vector {
 pub const VECTORS: &[Vector] = &[
     Vector {
         source: "McGrew and Viega, GCM, test case 1",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "00000000000000000000000000000000",
         nonce: "000000000000000000000000",
         aad: "",
@@ -43,7 +43,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "McGrew and Viega, GCM, test case 2",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "00000000000000000000000000000000",
         nonce: "000000000000000000000000",
         aad: "",
@@ -52,7 +52,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "McGrew and Viega, GCM, test case 3",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "feffe9928665731c6d6a8f9467308308",
         nonce: "cafebabefacedbaddecaf888",
         aad: "",
@@ -64,7 +64,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "McGrew and Viega, GCM, test case 13",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "0000000000000000000000000000000000000000000000000000000000000000",
         nonce: "000000000000000000000000",
         aad: "",
@@ -73,7 +73,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "McGrew and Viega, GCM, test case 14",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "0000000000000000000000000000000000000000000000000000000000000000",
         nonce: "000000000000000000000000",
         aad: "",
@@ -82,7 +82,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "McGrew and Viega, GCM, test case 15",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308",
         nonce: "cafebabefacedbaddecaf888",
         aad: "",
@@ -94,7 +94,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "NIST CAVP, gcmEncryptExtIV128.rsp, PTlen 0, AADlen 0, count 0",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "11754cd72aec309bf52f7687212e8957",
         nonce: "3c819d9a9bed087615030b65",
         aad: "",
@@ -103,7 +103,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 1",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "4c80cdefbb5d10da906ac73c3613a634",
         nonce: "2e443b684956ed7e3b244cfe",
         aad: "000043218765432100000000",
@@ -116,7 +116,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 2",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "feffe9928665731c6d6a8f9467308308",
         nonce: "cafebabefacedbaddecaf888",
         aad: "0000a5f80000000a",
@@ -128,7 +128,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 3",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
         nonce: "112233440102030405060708",
         aad: "4a2cbfe300000002",
@@ -140,7 +140,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 4",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "00000000000000000000000000000000",
         nonce: "000000000000000000000000",
         aad: "0000000000000001",
@@ -152,7 +152,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 5",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "3de09874b388e6491988d0c3607eae1f",
         nonce: "57690e434e280000a2fca1a3",
         aad: "42f67e3f1010101010101010",
@@ -164,7 +164,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 6",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "3de09874b388e6491988d0c3607eae1f",
         nonce: "57690e434e280000a2fca1a3",
         aad: "42f67e3f1010101010101010",
@@ -174,7 +174,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 8",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "abbccddef00112233445566778899aab",
         nonce: "decaf888cafedebaceface74",
         aad: "000001000000000000000001",
@@ -187,7 +187,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 9",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
         nonce: "73616c74616e640169766563",
         aad: "17405e67156f3126dd0db99b",
@@ -198,7 +198,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 10",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "3de09874b388e6491988d0c3607eae1f",
         nonce: "57690e434e280000a2fca1a3",
         aad: "42f67e3f1010101010101010",
@@ -211,7 +211,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 11",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
         nonce: "73616c74616e640169766563",
         aad: "17405e67156f3126dd0db99b",
@@ -224,7 +224,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 12",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "7d773d00c144c525ac619d18c84a3f47",
         nonce: "d966426743457e9182443bc6",
         aad: "335467aeffffffff",
@@ -233,7 +233,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 13",
-        suite: Suite::Aes128Gcm16,
+        suite: Suite::AES128GCM16,
         key: "abbccddef00112233445566778899aab",
         nonce: "decaf888cafedebaceface74",
         aad: "000001000000000000000001",
@@ -243,7 +243,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 14",
-        suite: Suite::Aes256Gcm16,
+        suite: Suite::AES256GCM16,
         key: "6c6567616c697a656d6172696a75616e61616e64646f69746265666f72656961",
         nonce: "7475726e333021696765746d",
         aad: "796b6963ffffffffffffffff",
@@ -255,7 +255,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "RFC 7634, appendix A",
-        suite: Suite::ChaCha20Poly1305,
+        suite: Suite::CHACHA20POLY1305,
         key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
         nonce: "a0a1a2a31011121314151617",
         aad: "0102030400000005",
@@ -269,7 +269,7 @@ pub const VECTORS: &[Vector] = &[
     },
     Vector {
         source: "RFC 8439, 2.8.2",
-        suite: Suite::ChaCha20Poly1305,
+        suite: Suite::CHACHA20POLY1305,
         key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
         nonce: "070000004041424344454647",
         aad: "50515253c0c1c2c3c4c5c6c7",
@@ -297,6 +297,7 @@ mod tests {
     use super::*;
     use crate::reference;
     use crate::vectors_chained::CHAINED;
+    use testudo_crypto::{Cipher, Integrity};
 
     /// AWS-LC also confirms that the vectors were typed correctly, in `tests/portable.rs`.
     #[test]
@@ -311,15 +312,18 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_and_both_lengths_of_aad_are_covered() {
-        for suite in Suite::ALL {
-            let aads: Vec<_> = VECTORS
-                .iter()
-                .chain(CHAINED)
-                .filter(|v| v.suite == *suite)
-                .map(|v| v.aad.len() / 2)
-                .collect();
-            assert!(aads.contains(&8) && aads.contains(&12), "{suite}");
+    fn every_primitive_and_both_lengths_of_aad_are_covered() {
+        let aads = |is_it: &dyn Fn(Suite) -> bool| {
+            let found = VECTORS.iter().chain(CHAINED).filter(|v| is_it(v.suite));
+            found.map(|v| v.aad.len() / 2).collect::<Vec<_>>()
+        };
+        for cipher in Cipher::ALL {
+            let aads = aads(&|suite| suite.cipher() == *cipher);
+            assert!(aads.contains(&8) && aads.contains(&12), "{cipher:?}");
+        }
+        for integrity in Integrity::ALL {
+            let aads = aads(&|suite| suite.integrity() == *integrity);
+            assert!(aads.contains(&8) && aads.contains(&12), "{integrity:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ use testudo_crypto::Suite;
 pub const CHAINED: &[Vector] = &[
     Vector {
         source: "RFC 3602, 4, case 1, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "06a9214036b8a15b512e03d5341200064142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "3dafba429d9eb430b422da802c9fac41",
@@ -25,7 +25,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 2, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "c286696d887c9aa0611bbb3e2025a45a4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "562e17996d093d28ddb3ba695a2e6f58",
@@ -36,7 +36,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 3, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "6c3ea0477630ce21a2ce334aa746c2cd4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "c782dc4c098c66cbd9cd27d825682c81",
@@ -48,7 +48,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 4, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "56e47a38c5598974bc46903dba2903494142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "8ce82eefbea0da3c44699ed7db51b7d9",
@@ -61,7 +61,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 5, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "90d382b410eeba7ad938c46cec1a82bf4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "e96e8c08ab465763fd098d45dd3ff893",
@@ -75,7 +75,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 6, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "90d382b410eeba7ad938c46cec1a82bf4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "69d08df7d203329db093fc4924e5bd80",
@@ -86,7 +86,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 7, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "0123456789abcdef0123456789abcdef4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "f4e765244f6407adf13dc1380f673f37",
@@ -101,7 +101,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 3602, 4, case 8, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "0123456789abcdef0123456789abcdef4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "85d47224b5f3dd5d2101d4ea8dffab22",
@@ -115,7 +115,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "SP 800-38A, F.2.1, ICV by OpenSSL",
-        suite: Suite::Aes128Sha1,
+        suite: Suite::AES128_SHA1,
         key: "2b7e151628aed2a6abf7158809cf4f3c4142434445464748494a4b4c4d4e4f50\
                51525354",
         nonce: "000102030405060708090a0b0c0d0e0f",
@@ -128,7 +128,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "SP 800-38A, F.2.5, ICV by OpenSSL",
-        suite: Suite::Aes256Sha256,
+        suite: Suite::AES256_SHA256,
         key: "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4\
                6162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80",
         nonce: "000102030405060708090a0b0c0d0e0f",
@@ -141,7 +141,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 2202, 3, test case 1",
-        suite: Suite::NullSha1,
+        suite: Suite::NULL_SHA1,
         key: "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b",
         nonce: "",
         aad: "4869205468657265",
@@ -150,7 +150,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 2202, 3, test case 2, its key filled up with zeros",
-        suite: Suite::NullSha1,
+        suite: Suite::NULL_SHA1,
         key: "4a65666500000000000000000000000000000000",
         nonce: "",
         aad: "7768617420646f20",
@@ -159,7 +159,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 2202, 3, test case 2, its last bytes taken for the high half",
-        suite: Suite::NullSha1,
+        suite: Suite::NULL_SHA1,
         key: "4a65666500000000000000000000000000000000",
         nonce: "",
         aad: "77686174696e673f20646f20",
@@ -168,7 +168,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 2202, 3, test case 3",
-        suite: Suite::NullSha1,
+        suite: Suite::NULL_SHA1,
         key: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         nonce: "",
         aad: "dddddddddddddddd",
@@ -179,7 +179,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 2202, 3, test case 5",
-        suite: Suite::NullSha1,
+        suite: Suite::NULL_SHA1,
         key: "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c",
         nonce: "",
         aad: "5465737420576974",
@@ -188,7 +188,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 4868, 2.7.2.1, AUTH256-2, as header, IV and high half of an empty text",
-        suite: Suite::Aes256Sha256,
+        suite: Suite::AES256_SHA256,
         key: "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4\
                4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
         nonce: "79612077616e7420666f72206e6f7468",
@@ -198,7 +198,7 @@ pub const CHAINED: &[Vector] = &[
     },
     Vector {
         source: "RFC 4231, 4.3, test case 2, likewise, its key filled up with zeros",
-        suite: Suite::Aes256Sha256,
+        suite: Suite::AES256_SHA256,
         key: "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4\
                4a65666500000000000000000000000000000000000000000000000000000000",
         nonce: "79612077616e7420666f72206e6f7468",

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 const MOST: usize = 256;
 /// Keys of each suite.
 const KEYS: usize = 3;
-const SUITES: [Suite; 3] = [Suite::Aes128Sha1, Suite::Aes256Sha256, Suite::NullSha1];
+const SUITES: [Suite; 3] = [Suite::AES128_SHA1, Suite::AES256_SHA256, Suite::NULL_SHA1];
 
 /// One SA's keys, by the ids of the engine and of the portable one.
 struct Pair {
@@ -104,7 +104,7 @@ fn compare(suites: &[Suite], seed: u64) {
             .collect();
         // Every second burst in the gateway's order: by suite, longest first.
         if size % 2 == 0 {
-            jobs.sort_by_key(|(pair, job)| (pairs[*pair].suite.name(), std::cmp::Reverse(job.text_bytes)));
+            jobs.sort_by_key(|(pair, job)| (pairs[*pair].suite, std::cmp::Reverse(job.text_bytes)));
         }
         let sealed = submit(&mut ours, 0, &jobs, &pairs, Direction::Seal);
         let expected = submit(&mut portable, 1, &jobs, &pairs, Direction::Seal);
@@ -151,7 +151,8 @@ fn bursts_of_every_size_of_all_suites_match_the_portable_engine() {
 fn bursts_among_packets_of_aeads_match_the_portable_engine() {
     let (mut ours, mut portable) = (open(), PortableEngine::new());
     let mut random = Rng::with_seed(11);
-    let pairs = pairs(&mut [&mut ours, &mut portable], Suite::ALL, &mut random);
+    let suites: Vec<_> = Suite::ALL.iter().copied().filter(|s| ours.capability(*s).is_some()).collect();
+    let pairs = pairs(&mut [&mut ours, &mut portable], &suites, &mut random);
     for size in (1..=MOST).step_by(5) {
         let jobs: Vec<(usize, Job)> = (0..size as u64)
             .map(|cookie| {

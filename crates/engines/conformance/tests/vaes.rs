@@ -50,7 +50,7 @@ fn engines_on_several_threads_do_not_disturb_each_other() {
 #[test]
 fn a_suite_without_a_kernel_is_refused_by_name() {
     let Some(mut engine) = open() else { return };
-    let suite = Suite::ChaCha20Poly1305;
+    let suite = Suite::CHACHA20POLY1305;
     let material = KeyMaterial::new(suite, Zeroizing::new(vec![1; suite.keying_material_bytes()])).unwrap();
     assert_eq!(engine.capability(suite), None);
     let refused = engine.install(&material, Direction::Seal);
@@ -66,7 +66,7 @@ struct Pair {
 
 fn install(ours: &mut dyn Engine, portable: &mut dyn Engine, random: &mut Rng) -> Vec<Pair> {
     let mut pairs = Vec::new();
-    for suite in [Suite::Aes128Gcm16, Suite::Aes256Gcm16] {
+    for suite in [Suite::AES128GCM16, Suite::AES256GCM16] {
         for _ in 0..5 {
             let bytes = random_bytes(random, suite.keying_material_bytes());
             let material = KeyMaterial::new(suite, Zeroizing::new(bytes)).unwrap();
@@ -168,7 +168,7 @@ fn with_many_keys_every_length_matches_the_portable_engine() {
     let Some(mut ours) = open() else { return };
     let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x7E57_1000));
     let pairs = install(ours.as_mut(), &mut portable, &mut random);
-    let spare = KeyMaterial::new(Suite::Aes256Gcm16, Zeroizing::new(vec![3; 36])).unwrap();
+    let spare = KeyMaterial::new(Suite::AES256GCM16, Zeroizing::new(vec![3; 36])).unwrap();
     for _ in 0..400 {
         ours.install(&spare, Direction::Open).unwrap();
     }

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 /// Several times sixteen lanes, and a remainder.
 const MOST: usize = 70;
-const SUITES: [Suite; 2] = [Suite::Aes128Sha1, Suite::NullSha1];
+const SUITES: [Suite; 2] = [Suite::AES128_SHA1, Suite::NULL_SHA1];
 
 /// One SA's keys, by the ids of the VAES engine and of the portable one.
 struct Pair {
@@ -166,7 +166,7 @@ fn keys_that_were_laid_out_do_not_outlive_their_removal() {
     let mut random = Rng::with_seed(0xB0B);
     for _ in 0..40 {
         let engines = &mut [&mut ours as &mut dyn Engine, &mut portable];
-        let pair = pair(engines, Suite::Aes128Sha1, &mut random);
+        let pair = pair(engines, Suite::AES128_SHA1, &mut random);
         let job = packet(pair.suite, 200, &mut random);
         let mut a: Vec<_> = (0..20).map(|_| copy(&job, pair.seal[0])).collect();
         let mut b = [copy(&job, pair.seal[1])];

@@ -32,7 +32,7 @@ use crate::raw::{
 use arrayvec::ArrayVec;
 use std::ffi::c_uint;
 use subtle::ConstantTimeEq;
-use testudo_crypto::{Direction, EspParts, Job, JobStatus, Suite};
+use testudo_crypto::{Direction, EspParts, Integrity, Job, JobStatus, Suite};
 use zeroize::Zeroize;
 
 /// Most packets in a burst.
@@ -47,13 +47,18 @@ const HIGH_HALF_BYTES: usize = 4;
 
 /// Suite and direction of each line.
 pub(crate) const LINES: [(Suite, Direction); 6] = [
-    (Suite::Aes128Sha1, Direction::Seal),
-    (Suite::Aes128Sha1, Direction::Open),
-    (Suite::Aes256Sha256, Direction::Seal),
-    (Suite::Aes256Sha256, Direction::Open),
-    (Suite::NullSha1, Direction::Seal),
-    (Suite::NullSha1, Direction::Open),
+    (Suite::AES128_SHA1, Direction::Seal),
+    (Suite::AES128_SHA1, Direction::Open),
+    (Suite::AES256_SHA256, Direction::Seal),
+    (Suite::AES256_SHA256, Direction::Open),
+    (Suite::NULL_SHA1, Direction::Seal),
+    (Suite::NULL_SHA1, Direction::Open),
 ];
+
+/// Whether there are lines for `suite`.
+pub(crate) fn does(suite: Suite) -> bool {
+    LINES.iter().any(|line| line.0 == suite)
+}
 
 const fn suite<const LINE: usize>() -> Suite {
     const { LINES[LINE].0 }
@@ -213,7 +218,10 @@ impl Line {
             16 => (CIPHER_CBC, 16),
             _ => (CIPHER_CBC, 32),
         };
-        let hash = if suite == Suite::Aes256Sha256 { AUTH_HMAC_SHA_256 } else { AUTH_HMAC_SHA_1 };
+        let hash = match suite.integrity() {
+            Integrity::HmacSha256 => AUTH_HMAC_SHA_256,
+            Integrity::HmacSha1 | Integrity::Combined => AUTH_HMAC_SHA_1,
+        };
         let job = ImbJob {
             key_len_in_bytes: key_bytes.into(),
             iv,

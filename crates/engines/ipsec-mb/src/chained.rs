@@ -4,7 +4,7 @@ use crate::burst::{LINES, Line};
 use crate::manager::Manager;
 use crate::raw::{CipherBurst, HashBurst, HashOneBlock, KeyExp};
 use subtle::ConstantTimeEq;
-use testudo_crypto::{Direction, Suite};
+use testudo_crypto::{Direction, Integrity, Suite};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a block of SHA-1 and SHA-256.
@@ -77,7 +77,7 @@ impl Chained {
 }
 
 impl Manager {
-    /// Expands both keys of a suite that is no AEAD.
+    /// Expands both keys of a pair.
     ///
     /// # Errors
     /// The library does not do it, refused a key, or did not do what it should.
@@ -91,12 +91,10 @@ impl Manager {
         let Chained { functions, .. } = self.chained.as_ref().ok_or("this version's jobs are not known")?;
         let line = LINES.iter().position(|line| *line == (suite, direction));
         let line = line.ok_or_else(|| format!("{suite} does not go in bursts"))?;
-        let (hash, state_bytes) = match suite {
-            Suite::Aes128Sha1 | Suite::NullSha1 => (functions.sha1_block, 20),
-            Suite::Aes256Sha256 => (functions.sha256_block, 32),
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => {
-                return Err(format!("{suite} has no integrity key"));
-            }
+        let (hash, state_bytes) = match suite.integrity() {
+            Integrity::HmacSha1 => (functions.sha1_block, 20),
+            Integrity::HmacSha256 => (functions.sha256_block, 32),
+            Integrity::Combined => return Err(format!("{suite} has no integrity key")),
         };
         let expand = match cipher.len() {
             0 => None,

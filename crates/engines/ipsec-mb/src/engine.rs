@@ -9,7 +9,8 @@ use crate::raw::SONAMES;
 use std::ffi::OsStr;
 use std::path::Path;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial,
+    KeyTable, Suite,
 };
 
 /// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
@@ -19,7 +20,7 @@ const MAX_TEXT_BYTES: usize = 65_535;
 const BATCH_SIZE: usize = 64;
 
 /// A key in the form that the library wants for its suite.
-enum Cipher {
+enum Form {
     Gcm128(GcmKey),
     Gcm256(GcmKey),
     ChaCha(ChaChaKey),
@@ -28,7 +29,7 @@ enum Cipher {
 
 /// One key and the direction that it may be used for.
 struct MbKey {
-    cipher: Cipher,
+    form: Form,
     direction: Direction,
 }
 
@@ -87,33 +88,35 @@ impl Engine for IpsecMbEngine {
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        match suite {
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => {
-                Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
-            }
-            Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => {
-                self.manager.chained.as_ref()?;
-                Some(Capability { max_text_bytes: burst::MAX_TEXT_BYTES, max_keys: self.keys.limit() })
-            }
-        }
+        let max_text_bytes = match (suite.cipher(), suite.icv_bytes()) {
+            (Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305, ICV_BYTES) => MAX_TEXT_BYTES,
+            _ if burst::does(suite) && self.manager.chained.is_some() => burst::MAX_TEXT_BYTES,
+            _ => return None,
+        };
+        Some(Capability { max_text_bytes, max_keys: self.keys.limit() })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
         let refused = |why: String| EngineError::KeyRefused { engine: NAME, reason: why };
-        let cipher = match key.suite() {
-            Suite::Aes128Gcm16 => Cipher::Gcm128(self.manager.expand_gcm(key.key()).map_err(refused)?),
-            Suite::Aes256Gcm16 => Cipher::Gcm256(self.manager.expand_gcm(key.key()).map_err(refused)?),
-            Suite::ChaCha20Poly1305 => {
-                Cipher::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
+        let suite = key.suite();
+        self.capability(suite).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
+        let form = match suite.cipher() {
+            Cipher::AesGcm(AesKey::Aes128) => {
+                Form::Gcm128(self.manager.expand_gcm(key.key()).map_err(refused)?)
             }
-            suite @ (Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1) => {
-                self.capability(suite).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
+            Cipher::AesGcm(AesKey::Aes256) => {
+                Form::Gcm256(self.manager.expand_gcm(key.key()).map_err(refused)?)
+            }
+            Cipher::ChaCha20Poly1305 => {
+                Form::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
+            }
+            Cipher::AesCbc(_) | Cipher::Null => {
                 let expanded = self.manager.expand_chained(suite, direction, key.key(), key.integrity_key());
-                Cipher::Chained(expanded.map_err(refused)?)
+                Form::Chained(expanded.map_err(refused)?)
             }
         };
-        self.keys.insert(NAME, MbKey { cipher, direction })
+        self.keys.insert(NAME, MbKey { form, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -122,11 +125,8 @@ impl Engine for IpsecMbEngine {
     }
 
     fn preferred_burst(&self, suite: Suite) -> usize {
-        match suite {
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::ChaCha20Poly1305 => 1,
-            // Lanes of HMAC-SHA-1 with AVX-512; the other cases have as many or half.
-            Suite::Aes128Sha1 | Suite::Aes256Sha256 | Suite::NullSha1 => 16,
-        }
+        // Lanes of HMAC-SHA-1 with AVX-512; the other cases have as many or half.
+        if burst::does(suite) { 16 } else { 1 }
     }
 
     fn is_synchronous(&self) -> bool {
@@ -140,7 +140,7 @@ impl Engine for IpsecMbEngine {
         let mut bursts = scratch.map(|scratch| Bursts { scratch, waiting: &mut waiting });
         let mut rest = jobs;
         while let Some(id) = rest.first().map(|job| job.key) {
-            if let Some(MbKey { cipher: Cipher::Chained(key), .. }) = self.keys.get(id) {
+            if let Some(MbKey { form: Form::Chained(key), .. }) = self.keys.get(id) {
                 let (run, behind) = rest.split_at_mut(run_length(rest, id));
                 match &mut bursts {
                     // Keys may differ within a burst, so that these jobs are collected by kind.
@@ -186,11 +186,11 @@ fn batch(
         let same = run_length(&batch[at..], id);
         let (run, computed) = (&mut batch[at..at + same], &mut computed[at..]);
         match keys.get(id) {
-            Some(MbKey { cipher, direction }) => match cipher {
-                Cipher::Gcm128(key) => each(&mut aeads.gcm(false), key, *direction, run, computed),
-                Cipher::Gcm256(key) => each(&mut aeads.gcm(true), key, *direction, run, computed),
-                Cipher::ChaCha(key) => each(&mut aeads.chacha(), key, *direction, run, computed),
-                Cipher::Chained(_) => break,
+            Some(MbKey { form, direction }) => match form {
+                Form::Gcm128(key) => each(&mut aeads.gcm(false), key, *direction, run, computed),
+                Form::Gcm256(key) => each(&mut aeads.gcm(true), key, *direction, run, computed),
+                Form::ChaCha(key) => each(&mut aeads.chacha(), key, *direction, run, computed),
+                Form::Chained(_) => break,
             },
             None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
         }
@@ -307,7 +307,7 @@ mod tests {
     /// An engine, and jobs for both directions of one SA of aes128-sha1, with ESN.
     fn engine_and_jobs() -> (IpsecMbEngine, Vec<Job>) {
         let mut engine = IpsecMbEngine::open().expect("install the package libipsec-mb1");
-        let suite = Suite::Aes128Sha1;
+        let suite = Suite::AES128_SHA1;
         let material = KeyMaterial::new(suite, vec![7; suite.keying_material_bytes()].into()).unwrap();
         let job = |direction, key| Job {
             buffer: testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0),

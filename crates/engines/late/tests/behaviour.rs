@@ -16,8 +16,8 @@ fn late(config: LateConfig) -> LateEngine {
 }
 
 fn key(engine: &mut dyn Engine) -> KeyId {
-    let bytes = Zeroizing::new(vec![7; Suite::Aes128Gcm16.keying_material_bytes()]);
-    engine.install(&KeyMaterial::new(Suite::Aes128Gcm16, bytes).unwrap(), Direction::Seal).unwrap()
+    let bytes = Zeroizing::new(vec![7; Suite::AES128GCM16.keying_material_bytes()]);
+    engine.install(&KeyMaterial::new(Suite::AES128GCM16, bytes).unwrap(), Direction::Seal).unwrap()
 }
 
 fn jobs(key: KeyId, cookies: std::ops::Range<u64>) -> Vec<Job> {

@@ -15,7 +15,7 @@ use crate::sha1::{self, BLOCK_BYTES, STATE_WORDS, States};
 use crate::{aes, aes::MAX_ROUND_KEYS};
 use arrayvec::ArrayVec;
 use core::arch::x86_64::*;
-use testudo_crypto::{Direction, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{AesKey, Cipher, Direction, Integrity, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of every ICV here.
@@ -59,19 +59,19 @@ impl Kind {
 
     /// The kind of jobs in `suite`; `None` for a suite that is not done here.
     pub(crate) const fn new(suite: Suite, direction: Direction) -> Option<Self> {
-        match (suite, direction) {
-            (Suite::Aes128Sha1, Direction::Seal) => Some(Self::SealCbc),
-            (Suite::Aes128Sha1, Direction::Open) => Some(Self::OpenCbc),
-            (Suite::NullSha1, Direction::Seal) => Some(Self::SealNull),
-            (Suite::NullSha1, Direction::Open) => Some(Self::OpenNull),
+        match (suite.cipher(), suite.integrity(), direction) {
+            (Cipher::AesCbc(AesKey::Aes128), Integrity::HmacSha1, Direction::Seal) => Some(Self::SealCbc),
+            (Cipher::AesCbc(AesKey::Aes128), Integrity::HmacSha1, Direction::Open) => Some(Self::OpenCbc),
+            (Cipher::Null, Integrity::HmacSha1, Direction::Seal) => Some(Self::SealNull),
+            (Cipher::Null, Integrity::HmacSha1, Direction::Open) => Some(Self::OpenNull),
             _ => None,
         }
     }
 
     const fn suite(self) -> Suite {
         match self {
-            Self::SealCbc | Self::OpenCbc => Suite::Aes128Sha1,
-            Self::SealNull | Self::OpenNull => Suite::NullSha1,
+            Self::SealCbc | Self::OpenCbc => Suite::AES128_SHA1,
+            Self::SealNull | Self::OpenNull => Suite::NULL_SHA1,
         }
     }
 }

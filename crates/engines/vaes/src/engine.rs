@@ -10,7 +10,8 @@ use crate::short::{MAX_SHORT_VECTORS, SIDE_BY_SIDE};
 use crate::{NAME, long, short};
 use arrayvec::ArrayVec;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable,
+    Suite,
 };
 
 /// The longest text: more than an IP datagram can carry.
@@ -50,11 +51,11 @@ impl Kind {
 
     /// The kind of jobs in `suite`; `None` for a suite that this engine does not do.
     const fn new(suite: Suite, direction: Direction) -> Option<Self> {
-        match (suite, direction) {
-            (Suite::Aes128Gcm16, Direction::Seal) => Some(Self::Seal128),
-            (Suite::Aes128Gcm16, Direction::Open) => Some(Self::Open128),
-            (Suite::Aes256Gcm16, Direction::Seal) => Some(Self::Seal256),
-            (Suite::Aes256Gcm16, Direction::Open) => Some(Self::Open256),
+        match (suite.cipher(), suite.icv_bytes(), direction) {
+            (Cipher::AesGcm(AesKey::Aes128), 16, Direction::Seal) => Some(Self::Seal128),
+            (Cipher::AesGcm(AesKey::Aes128), 16, Direction::Open) => Some(Self::Open128),
+            (Cipher::AesGcm(AesKey::Aes256), 16, Direction::Seal) => Some(Self::Seal256),
+            (Cipher::AesGcm(AesKey::Aes256), 16, Direction::Open) => Some(Self::Open256),
             _ => None,
         }
     }
@@ -127,12 +128,9 @@ impl Engine for VaesEngine {
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        match suite {
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 | Suite::Aes128Sha1 | Suite::NullSha1 => {
-                Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
-            }
-            _ => None,
-        }
+        let is_done = Kind::new(suite, Direction::Seal).is_some()
+            || chained::Kind::new(suite, Direction::Seal).is_some();
+        is_done.then(|| Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -152,10 +150,7 @@ impl Engine for VaesEngine {
     }
 
     fn preferred_burst(&self, suite: Suite) -> usize {
-        match suite {
-            Suite::Aes128Sha1 | Suite::NullSha1 => LANES,
-            _ => 1,
-        }
+        if chained::Kind::new(suite, Direction::Seal).is_some() { LANES } else { 1 }
     }
 
     fn is_synchronous(&self) -> bool {

@@ -13,7 +13,7 @@ use testudo_ipsec::{Action, Lifetime, Limits, Policy, PortRange, Selector};
 use testudo_packet::{DropReason, Pool};
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 fn in_udp() -> TunnelSpec {

@@ -15,7 +15,7 @@ use testudo_packet::DropReason;
 const PACKETS: usize = 200;
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 fn packets() -> Vec<Vec<u8>> {

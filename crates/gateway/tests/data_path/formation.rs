@@ -73,7 +73,7 @@ fn gateway(side: Side, fails_at: fn(u32) -> bool) -> (Gateway, Arc<Mutex<Vec<Sub
     };
     // The first supports some suites only, the second all.
     let engines =
-        vec![ranks(|suite| suite >= Suite::Aes128Sha1), ranks(|_| true), Box::new(PortableEngine::new())];
+        vec![ranks(|suite| suite >= Suite::AES128_SHA1), ranks(|_| true), Box::new(PortableEngine::new())];
     let specs = specs();
     let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
     let mut gateway = Gateway::new(policies, PoolSize(1024, 2048), engines);
@@ -140,7 +140,7 @@ fn engines_that_prefer_bursts_are_given_ranks_of_several_batches() {
         let ranks: Vec<_> =
             submission.iter().map(|(suite, bytes)| (*suite, 15 - (bytes / 128).min(15))).collect();
         assert!(ranks.is_sorted(), "{submission:?}");
-        let is_first = |suite: &Suite| *suite >= Suite::Aes128Sha1;
+        let is_first = |suite: &Suite| *suite >= Suite::AES128_SHA1;
         assert!(ranks.iter().all(|(suite, _)| is_first(suite) == is_first(&ranks[0].0)), "{ranks:?}");
     }
 }

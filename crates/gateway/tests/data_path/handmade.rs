@@ -68,7 +68,7 @@ fn every_legal_pad_length_is_taken_off() {
 
 #[test]
 fn each_wrong_padding_byte_is_refused() {
-    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));
+    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::AES128GCM16));
     let packet = &packets()[0];
     let good: Vec<u8> = (1..=254).collect();
     for wrong in 0..good.len() {
@@ -83,7 +83,7 @@ fn each_wrong_padding_byte_is_refused() {
 
 #[test]
 fn a_pad_length_beyond_the_text_is_refused() {
-    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));
+    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::AES128GCM16));
     for text in [&[0, 0, 3, 4][..], &[1, 2, 255, 4], &[1, 2, 3, 4, 5, 6, 7, 4]] {
         assert!(fixture.receive_text(text).is_empty());
     }
@@ -93,7 +93,7 @@ fn a_pad_length_beyond_the_text_is_refused() {
 #[test]
 fn each_next_header_but_the_inner_version_is_refused() {
     for packet in packets() {
-        let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::ChaCha20Poly1305));
+        let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::CHACHA20POLY1305));
         let right = Handmade::carrying(&packet).next_header;
         for next_header in 0..=255 {
             let made = Handmade { next_header, ..Handmade::carrying(&packet) };
@@ -109,7 +109,7 @@ fn each_next_header_but_the_inner_version_is_refused() {
 
 #[test]
 fn a_dummy_packet_needs_no_packet_inside_and_cannot_be_replayed() {
-    let spec = TunnelSpec::new(0, Suite::Aes256Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES256GCM16);
     let mut fixture = Fixture::new(&spec);
     for payload in [vec![], vec![0xA5; 1000]] {
         assert!(fixture.receive(&Handmade::with_payload(payload, 59)).is_empty());
@@ -138,7 +138,7 @@ fn tfc_padding_of_any_length_is_cut_off() {
 
 #[test]
 fn inner_packets_that_break_their_own_format_are_refused() {
-    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));
+    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::AES128GCM16));
     let mut refused = 0;
     for packet in packets() {
         for len in 0..packet.len() {
@@ -158,7 +158,7 @@ fn inner_packets_that_break_their_own_format_are_refused() {
 /// else.
 #[test]
 fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
-    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::Aes128Gcm16));
+    let mut fixture = Fixture::new(&TunnelSpec::new(0, Suite::AES128GCM16));
     for len in [0, 1, 2, 3, 5, 6, 7, 101] {
         assert!(fixture.receive_text(&vec![4; len]).is_empty());
     }
@@ -168,7 +168,7 @@ fn text_of_a_crooked_length_is_refused_before_it_is_decrypted() {
 /// RFC 3602 3: AES-CBC encrypts whole blocks only.
 #[test]
 fn ciphertext_of_cbc_that_ends_within_a_block_is_refused_before_it_is_decrypted() {
-    for suite in [Suite::Aes128Sha1, Suite::Aes256Sha256] {
+    for suite in [Suite::AES128_SHA1, Suite::AES256_SHA256] {
         let mut fixture = Fixture::new(&TunnelSpec::new(0, suite));
         let crooked: Vec<usize> = (0..80).filter(|len| len % 16 != 0).chain([0]).collect();
         for len in &crooked {

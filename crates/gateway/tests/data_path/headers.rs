@@ -11,7 +11,7 @@ fn specs() -> Vec<TunnelSpec> {
     let mut specs = Vec::new();
     for outer in [Version::V4, Version::V6] {
         for udp in [false, true] {
-            specs.push(TunnelSpec { outer, udp, ..TunnelSpec::new(0, Suite::Aes128Gcm16) });
+            specs.push(TunnelSpec { outer, udp, ..TunnelSpec::new(0, Suite::AES128GCM16) });
         }
     }
     specs
@@ -116,7 +116,7 @@ fn long_ipv4_packets_are_cut_before_encryption_and_come_out_as_fragments() {
 /// fragments would be useless. Each buffer is accounted for.
 #[test]
 fn a_packet_is_dropped_whole_where_buffers_for_its_fragments_lack() {
-    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     for buffers in 1..8 {
         let mut a = Gateway::new(spec.policies(Side::A), PoolSize(buffers, 9000), portable());
         a.install(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
@@ -150,7 +150,7 @@ fn senders_of_packets_that_must_not_be_fragmented_are_told_the_mtu() {
 /// RFC 1122 3.2.2, RFC 4443 2.4 (e): no error may have a group as its source.
 #[test]
 fn no_reply_comes_from_a_group() {
-    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
     let policy = testudo_ipsec::Policy {
         selector: testudo_ipsec::Selector::ANY,
@@ -173,7 +173,7 @@ fn no_reply_comes_from_a_group() {
 /// around to the start of the datagram.
 #[test]
 fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
-    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
     let mut packet = inner(false, 1600).bytes();
     packet[6..8].copy_from_slice(&0x1FFFu16.to_be_bytes());
@@ -189,7 +189,7 @@ fn a_fragment_beyond_the_end_of_all_datagrams_is_refused() {
 /// packet damages it.
 #[test]
 fn the_udp_length_bounds_the_esp_packet() {
-    let spec = TunnelSpec { udp: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };
+    let spec = TunnelSpec { udp: true, ..TunnelSpec::new(0, Suite::AES128GCM16) };
     let mut sealer = Sealer::new(&spec, Side::A);
     let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
     let packet = inner(false, 100).bytes();

@@ -16,7 +16,7 @@ const THERE: &str = "fd02::1";
 const CUT: usize = 256;
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 fn networks() -> Selector {

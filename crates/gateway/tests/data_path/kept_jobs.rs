@@ -23,7 +23,7 @@ const NOTICED_IN_NEED: Duration = Duration::from_millis(150);
 
 /// Tunnel 0 uses the engine; tunnel 1 has a suite that the engine does not support.
 fn specs() -> [TunnelSpec; 2] {
-    [TunnelSpec::new(0, Suite::Aes128Gcm16), TunnelSpec::new(1, Suite::ChaCha20Poly1305)]
+    [TunnelSpec::new(0, Suite::AES128GCM16), TunnelSpec::new(1, Suite::CHACHA20POLY1305)]
 }
 
 fn gateway(side: Side, engines: Vec<Box<dyn Engine>>) -> Gateway {
@@ -43,7 +43,7 @@ struct Ends {
 
 impl Ends {
     fn new(config: LateConfig) -> Self {
-        let engine = SharedEngine::only_for(Suite::Aes128Gcm16, config);
+        let engine = SharedEngine::only_for(Suite::AES128GCM16, config);
         let a = gateway(Side::A, engine.before_portable());
         let b = gateway(Side::B, vec![Box::new(PortableEngine::new())]);
         Self { a, b, engine }

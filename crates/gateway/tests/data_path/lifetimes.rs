@@ -12,7 +12,7 @@ use testudo_packet::DropReason;
 const BYTES: usize = 100;
 
 fn with(lifetime: Lifetime) -> TunnelSpec {
-    TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
+    TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::AES128GCM16) }
 }
 
 /// Soft after 5 packets, hard after 8, expressed in each of the three ways.
@@ -121,7 +121,7 @@ fn forged_and_replayed_packets_do_not_age_an_sa() {
 
 #[test]
 fn numbers_that_run_out_are_reported_once() {
-    let spec = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };
+    let spec = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::AES128GCM16) };
     let mut store = LeaseTwin::new(1 << 40);
     store.begin_at(spec.spi_from(Side::A), (1 << 32) - 3);
     let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
@@ -138,7 +138,7 @@ fn numbers_that_run_out_are_reported_once() {
 /// skipped or repeated.
 #[test]
 fn a_store_that_does_not_answer_is_reported_once_per_outage() {
-    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut store = LeaseTwin::new(4);
     let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
     a.install(spec.install(Side::A, &mut store, None));
@@ -187,7 +187,7 @@ fn an_sa_that_has_stopped_reports_its_state() {
     a.worker.tick(a.now());
     assert_eq!(states(), (SaState::Expired, SaState::Expired));
 
-    let short = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::Aes128Gcm16) };
+    let short = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::AES128GCM16) };
     let mut a = Gateway::new(short.policies(Side::A), PoolSize(8, 2048), portable());
     store.begin_at(short.spi_from(Side::A), u64::from(u32::MAX));
     let install = vec![short.install(Side::A, &mut store, None)];

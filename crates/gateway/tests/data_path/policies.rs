@@ -15,7 +15,7 @@ fn prefix(address: &str, length: u8) -> Prefix {
 }
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 /// Discards SMTP, lets DNS pass in clear, protects the rest of the two networks: in this order.

@@ -11,7 +11,7 @@ use testudo_wire::checksum;
 const SILENCE: Duration = Duration::from_secs(1);
 
 fn spec() -> TunnelSpec {
-    TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::Aes128Gcm16) }
+    TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) }
 }
 
 /// The same datagram, as if it came from elsewhere.

@@ -13,7 +13,7 @@ fn specs() -> Vec<TunnelSpec> {
     let mut specs = Vec::new();
     for outer in [Version::V4, Version::V6] {
         for udp in [false, true] {
-            specs.push(TunnelSpec { outer, udp, ..TunnelSpec::new(0, Suite::Aes128Gcm16) });
+            specs.push(TunnelSpec { outer, udp, ..TunnelSpec::new(0, Suite::AES128GCM16) });
         }
     }
     specs
@@ -180,7 +180,7 @@ fn jumbo_packets_go_through() {
 /// Adjacent packets of one SA are prepared together: invalid ones among them do not affect the others.
 #[test]
 fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
-    let spec = TunnelSpec::new(0, Suite::Aes128Gcm16);
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut sealer = Sealer::new(&spec, Side::A);
     let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
     let inner = |n: u64| Inner { seed: n, ..Inner::udp("10.0.0.1", "172.16.0.2", 100) }.bytes();
@@ -216,7 +216,7 @@ fn wrong_packets_in_a_run_leave_the_right_ones_in_order() {
 /// refused alone.
 #[test]
 fn packets_that_turn_out_wrong_are_refused_from_the_middle_of_a_batch() {
-    let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::Aes128Gcm16));
+    let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::AES128GCM16));
     let mut sealers = specs.clone().map(|spec| Sealer::new(&spec, Side::A));
     let mut b = Gateway::with_tunnels(Side::B, &specs);
     let inner = |network: u8, n: u64| {

@@ -52,7 +52,7 @@ const OUT: ([&str; 2], [&str; 2]) = (["10.0.0.1", "172.16.0.2"], ["fd0a::1", "fd
 const BACK: ([&str; 2], [&str; 2]) = (["172.16.0.2", "10.0.0.1"], ["fd16::2", "fd0a::1"]);
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 fn gateway(policies: Vec<Policy>) -> Gateway {

@@ -60,7 +60,7 @@ impl Engine for Counting {
 }
 
 fn spec() -> TunnelSpec {
-    TunnelSpec::new(0, Suite::Aes128Gcm16)
+    TunnelSpec::new(0, Suite::AES128GCM16)
 }
 
 struct Subject {

@@ -179,7 +179,7 @@ impl Load {
     }
 
     fn tunnel(&self, number: u32, lease: Arc<Lease>) -> TunnelInstall {
-        let suite = Suite::Aes128Gcm16;
+        let suite = Suite::AES128GCM16;
         let ends = match self.version {
             Version::V4 => ["192.0.2.1", "198.51.100.2"],
             Version::V6 => ["2001:db8:a::1", "2001:db8:b::2"],

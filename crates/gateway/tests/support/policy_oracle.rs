@@ -98,7 +98,7 @@ fn policy(rule: &Rule) -> Policy {
 }
 
 fn spec(tunnel: u8) -> TunnelSpec {
-    TunnelSpec::new(tunnel, Suite::Aes128Gcm16)
+    TunnelSpec::new(tunnel, Suite::AES128GCM16)
 }
 
 impl Site {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use testudo_crypto::{Suite, UnknownSuite};
+use testudo_crypto::{ProposalError, Suite};
 use testudo_gateway::Formation;
 use testudo_ipsec::Encapsulation;
 
@@ -34,13 +34,14 @@ impl Suites {
             Suites::Mixed => Suite::ALL[tunnel as usize % Suite::ALL.len()],
         }
     }
+}
 
+impl fmt::Display for Suites {
     /// Name on the command line, in tables and JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Suites::One(suite) => suite.name(),
-            Suites::Mixed => "mixed",
+            Suites::One(suite) => suite.fmt(f),
+            Suites::Mixed => f.pad("mixed"),
         }
     }
 }
@@ -52,10 +53,7 @@ impl FromStr for Suites {
         if name == "mixed" {
             return Ok(Suites::Mixed);
         }
-        name.parse().map(Suites::One).map_err(|error: UnknownSuite| {
-            let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
-            format!("{error}; the suites are {}, and mixed", names.join(", "))
-        })
+        name.parse().map(Suites::One).map_err(|error: ProposalError| format!("{error}; or mixed"))
     }
 }
 
@@ -208,7 +206,7 @@ impl fmt::Display for Case {
     /// Everything but the engine and default settings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { suites, way, size, carrier, order, .. } = self;
-        let (suites, bytes, sas) = (suites.name(), size.unit(), self.scale());
+        let (bytes, sas) = (size.unit(), self.scale());
         write!(f, "{suites} {}, {size}{bytes}, {sas}, {}", way.name(), carrier.name())?;
         if *order == Order::default() { Ok(()) } else { write!(f, ", formation {}", order.name()) }
     }
@@ -236,12 +234,13 @@ mod tests {
     #[test]
     fn mixed_tunnels_take_turns_over_all_suites() {
         assert_eq!("mixed".parse(), Ok(Suites::Mixed));
-        let turns: Vec<Suite> = (0..12).map(|tunnel| Suites::Mixed.of(tunnel)).collect();
+        let turns: Vec<Suite> =
+            (0..).take(2 * Suite::ALL.len()).map(|tunnel| Suites::Mixed.of(tunnel)).collect();
         assert_eq!(turns, [Suite::ALL, Suite::ALL].concat());
         for &suite in Suite::ALL {
-            assert_eq!(suite.name().parse(), Ok(Suites::One(suite)));
+            assert_eq!(suite.to_string().parse(), Ok(Suites::One(suite)));
             assert_eq!((Suites::One(suite).of(5), Suites::One(suite).all()), (suite, &[suite][..]));
         }
-        assert!("MIXED".parse::<Suites>().unwrap_err().ends_with("null-sha1, and mixed"));
+        assert!("MIXED".parse::<Suites>().unwrap_err().ends_with("null; or mixed"));
     }
 }

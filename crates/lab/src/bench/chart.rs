@@ -59,7 +59,7 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
         let Case { suites, way, size, order, .. } = series.case;
         let sas = if many_sas { format!(", {}", series.case.scale()) } else { String::new() };
         let order = if many_orders { format!(", formation {}", order.name()) } else { String::new() };
-        let variant = format!("{}, {}{sas}{order}", suites.name(), series.engine);
+        let variant = format!("{suites}, {}{sas}{order}", series.engine);
         let colour = variants.iter().position(|known| *known == variant).unwrap_or_else(|| {
             variants.push(variant.clone());
             variants.len() - 1

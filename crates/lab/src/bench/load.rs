@@ -137,7 +137,7 @@ mod tests {
     use testudo_crypto::Suite;
     use testudo_wire::ip::IpHeader;
 
-    const ONE: Suites = Suites::One(Suite::Aes128Gcm16);
+    const ONE: Suites = Suites::One(Suite::AES128GCM16);
 
     fn whole(suites: Suites, size: Size, sas: u32) -> Vec<Vec<u8>> {
         packets(suites, size, sas).unwrap().iter().map(|(head, tail)| [head, tail].concat()).collect()

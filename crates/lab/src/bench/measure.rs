@@ -190,7 +190,7 @@ mod tests {
 
     /// The number of originals for `size` and `sas`, and of packets in their ring.
     fn ring(size: Size, sas: u32) -> (usize, usize) {
-        let suites = Suites::One(Suite::Aes128Gcm16);
+        let suites = Suites::One(Suite::AES128GCM16);
         let originals = packets(suites, size, sas).unwrap();
         (originals.len(), ring_packets(sas, size, &originals))
     }

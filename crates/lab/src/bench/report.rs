@@ -72,7 +72,7 @@ impl Series {
         };
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-        put("suite", json!(suites.name()));
+        put("suite", json!(suites.to_string()));
         put("direction", json!(way.name()));
         put("inner_bytes", inner_bytes);
         put("sas", json!(sas));
@@ -110,7 +110,7 @@ impl Series {
     /// The heading of a group: what its rows have in common.
     fn group(&self, has_orders: bool) -> String {
         let Case { suites, way, carrier, order, .. } = self.case;
-        let (suites, way, sas, carrier) = (suites.name(), way.name(), self.case.scale(), carrier.name());
+        let (way, sas, carrier) = (way.name(), self.case.scale(), carrier.name());
         let group = format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine);
         if has_orders { format!("{group}, formation {}", order.name()) } else { group }
     }

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn policies_before_the_tunnels_own_do_not_catch_their_traffic() {
         let (sas, all) = (3000, 100_000);
-        let (suites, size) = (Suites::One(Suite::Aes128Gcm16), Size::Bytes(64));
+        let (suites, size) = (Suites::One(Suite::AES128GCM16), Size::Bytes(64));
         let (carrier, order, engine) = (Carrier::Esp, Order::Length, 0);
         let case = Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, engine };
         let policies = policies(&case, Way::Outbound).unwrap();

@@ -6,6 +6,8 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
+use testudo_crypto::{ProposalError, Suite};
+
 use crate::error::{LabError, io};
 use crate::workspace::write_private;
 
@@ -13,17 +15,6 @@ use crate::workspace::write_private;
 pub(crate) const CONFIGURATION: &str = "testudo.toml";
 /// The UDP port of ESP at both gateways (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
-
-/// The suites, each with the bytes of its keying material: the cipher's key, then the 4-byte salt or the
-/// integrity key.
-pub const SUITES: [(&str, usize); 6] = [
-    ("aes128gcm16", 20),
-    ("aes256gcm16", 36),
-    ("chacha20poly1305", 36),
-    ("aes128-sha1", 36),
-    ("aes256-sha256", 64),
-    ("null-sha1", 20),
-];
 
 /// Fresh keying material for both directions of a tunnel.
 #[derive(Debug)]
@@ -38,8 +29,9 @@ impl Keys {
     /// # Errors
     /// There is no such suite, or no `/dev/urandom`.
     pub fn random(suite: &str) -> Result<Self, LabError> {
-        let unknown = || io(format!("use the suite '{suite}'"))(std::io::ErrorKind::Unsupported.into());
-        let &(_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).ok_or_else(unknown)?;
+        let unknown =
+            |e: ProposalError| io(format!("use the suite: {e}"))(std::io::ErrorKind::Unsupported.into());
+        let bytes = suite.parse::<Suite>().map_err(unknown)?.keying_material_bytes();
         Ok(Self { a_to_b: random_hex(bytes)?, b_to_a: random_hex(bytes)? })
     }
 }
@@ -164,7 +156,7 @@ mod tests {
 
     #[test]
     fn keys_have_the_suites_length_and_differ() {
-        for (suite, bytes) in SUITES {
+        for (suite, bytes) in [("aes128gcm16", 20), ("aes256-sha256", 64), ("null-sha1", 20)] {
             let keys = Keys::random(suite).unwrap();
             assert_eq!((keys.a_to_b.len(), keys.b_to_a.len()), (2 * bytes, 2 * bytes));
             assert_ne!(keys.a_to_b, keys.b_to_a);

@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use testudo_lab::gateway::SUITES;
+use testudo_crypto::Suite;
 
 /// The name of the configuration in a gateway's folder.
 pub const CONFIGURATION: &str = "testudo.toml";
@@ -21,8 +21,7 @@ pub struct Sa {
 impl Sa {
     /// With a random key for `suite`.
     pub fn random(spi: u32, suite: &str) -> Outcome<Self> {
-        let (_, bytes) = SUITES.iter().find(|(name, _)| *name == suite).ok_or("no such suite")?;
-        let mut bytes = vec![0; *bytes];
+        let mut bytes = vec![0; suite.parse::<Suite>()?.keying_material_bytes()];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         let key = bytes.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");

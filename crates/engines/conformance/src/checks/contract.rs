@@ -79,7 +79,7 @@ fn undeserved(
         ("no room for the ESP header", &|job| job.text_start = no_header),
         ("a text that ends within a block", &|job| job.text_bytes -= 1),
     ];
-    let applicable = match (sample.suite.is_aead(), sample.suite.block_bytes()) {
+    let applicable = match (sample.suite.is_combined(), sample.suite.block_bytes()) {
         (true, _) => 11,
         (false, 1) => 12,
         _ => 13,

