@@ -32,7 +32,7 @@ use crate::raw::{
 use arrayvec::ArrayVec;
 use std::ffi::c_uint;
 use subtle::ConstantTimeEq;
-use testudo_crypto::{Direction, EspParts, Integrity, Job, JobStatus, Suite};
+use testudo_crypto::{Cipher, Direction, EspParts, Integrity, Job, JobStatus, Suite};
 use zeroize::Zeroize;
 
 /// Most packets in a burst.
@@ -45,27 +45,43 @@ pub(crate) const MAX_TEXT_BYTES: usize = 65_500;
 /// Bytes of the high half of an extended sequence number.
 const HIGH_HALF_BYTES: usize = 4;
 
-/// Suite and direction of each line.
-pub(crate) const LINES: [(Suite, Direction); 6] = [
-    (Suite::AES128_SHA1, Direction::Seal),
-    (Suite::AES128_SHA1, Direction::Open),
-    (Suite::AES256_SHA256, Direction::Seal),
-    (Suite::AES256_SHA256, Direction::Open),
-    (Suite::NULL_SHA1, Direction::Seal),
-    (Suite::NULL_SHA1, Direction::Open),
-];
+/// The suites that go in bursts: AES-CBC and NULL with HMAC.
+const SUITES: [Suite; 6] = {
+    let mut suites = [Suite::NULL_SHA1; 6];
+    let (mut filled, mut at) = (0, 0);
+    while at < Suite::ALL.len() {
+        if let (Cipher::AesCbc(_) | Cipher::Null, Integrity::HmacSha1 | Integrity::HmacSha256) =
+            (Suite::ALL[at].cipher(), Suite::ALL[at].integrity())
+        {
+            suites[filled] = Suite::ALL[at];
+            filled += 1;
+        }
+        at += 1;
+    }
+    assert!(filled == suites.len());
+    suites
+};
 
-/// Whether there are lines for `suite`.
+/// Number of lines: one for each suite and direction.
+pub(crate) const LINES: usize = 2 * SUITES.len();
+
+/// The line of a suite and direction; `None` if the suite does not go in bursts.
+pub(crate) fn line(suite: Suite, direction: Direction) -> Option<usize> {
+    let index = SUITES.iter().position(|s| *s == suite)?;
+    Some(2 * index + usize::from(direction == Direction::Open))
+}
+
+/// Whether `suite` goes in bursts.
 pub(crate) fn does(suite: Suite) -> bool {
-    LINES.iter().any(|line| line.0 == suite)
+    SUITES.contains(&suite)
 }
 
 const fn suite<const LINE: usize>() -> Suite {
-    const { LINES[LINE].0 }
+    const { SUITES[LINE / 2] }
 }
 
 const fn direction<const LINE: usize>() -> Direction {
-    const { LINES[LINE].1 }
+    const { if LINE.is_multiple_of(2) { Direction::Seal } else { Direction::Open } }
 }
 
 /// Fills the end of the ICV's field until the library has written it. One in 2^64 packets has it there, and
@@ -98,8 +114,8 @@ pub(crate) struct Bursts<'w, 'a> {
     pub(crate) waiting: &'w mut Waiting<'a>,
 }
 
-/// The jobs that wait in each line. It is 6 KiB, and should not be moved.
-pub(crate) struct Waiting<'a>([ArrayVec<&'a mut Job, BURST_PACKETS>; LINES.len()]);
+/// The jobs that wait in each line. It is 12 KiB, and should not be moved.
+pub(crate) struct Waiting<'a>([ArrayVec<&'a mut Job, BURST_PACKETS>; LINES]);
 
 impl Waiting<'_> {
     #[inline]
@@ -118,7 +134,13 @@ impl<'a> Bursts<'_, 'a> {
             2 => self.push_to::<2>(key, jobs),
             3 => self.push_to::<3>(key, jobs),
             4 => self.push_to::<4>(key, jobs),
-            _ => self.push_to::<5>(key, jobs),
+            5 => self.push_to::<5>(key, jobs),
+            6 => self.push_to::<6>(key, jobs),
+            7 => self.push_to::<7>(key, jobs),
+            8 => self.push_to::<8>(key, jobs),
+            9 => self.push_to::<9>(key, jobs),
+            10 => self.push_to::<10>(key, jobs),
+            _ => self.push_to::<11>(key, jobs),
         }
     }
 
@@ -148,6 +170,12 @@ impl<'a> Bursts<'_, 'a> {
         self.run::<3>();
         self.run::<4>();
         self.run::<5>();
+        self.run::<6>();
+        self.run::<7>();
+        self.run::<8>();
+        self.run::<9>();
+        self.run::<10>();
+        self.run::<11>();
     }
 
     /// Does the jobs that wait in a line.
@@ -204,8 +232,10 @@ struct Calls<'a> {
 
 impl Line {
     /// One for each suite and direction.
-    pub(crate) fn all() -> Box<[Self; LINES.len()]> {
-        Box::new(LINES.map(|(suite, direction)| Self::new(suite, direction)))
+    pub(crate) fn all() -> Box<[Self; LINES]> {
+        let direction =
+            |index: usize| if index.is_multiple_of(2) { Direction::Seal } else { Direction::Open };
+        Box::new(std::array::from_fn(|index| Self::new(SUITES[index / 2], direction(index))))
     }
 
     fn new(suite: Suite, direction: Direction) -> Self {

@@ -1,6 +1,6 @@
 //! Keys of AES-CBC and HMAC in the library's form, and memory for their bursts. All methods are safe.
 
-use crate::burst::{LINES, Line};
+use crate::burst::{self, LINES, Line};
 use crate::manager::Manager;
 use crate::raw::{CipherBurst, HashBurst, HashOneBlock, KeyExp};
 use subtle::ConstantTimeEq;
@@ -59,7 +59,7 @@ pub(crate) struct ChainedFunctions {
 /// The functions, and the memory for bursts.
 pub(crate) struct Chained {
     pub(crate) functions: ChainedFunctions,
-    pub(crate) lines: Box<[Line; LINES.len()]>,
+    pub(crate) lines: Box<[Line; LINES]>,
     /// The library left a burst unfinished, which it never should. Its manager may hold addresses of packets
     /// that are gone: it gets no further burst.
     pub(crate) is_broken: bool,
@@ -89,8 +89,7 @@ impl Manager {
         integrity: &[u8],
     ) -> Result<ChainedKey, String> {
         let Chained { functions, .. } = self.chained.as_ref().ok_or("this version's jobs are not known")?;
-        let line = LINES.iter().position(|line| *line == (suite, direction));
-        let line = line.ok_or_else(|| format!("{suite} does not go in bursts"))?;
+        let line = burst::line(suite, direction).ok_or_else(|| format!("{suite} does not go in bursts"))?;
         let (hash, state_bytes) = match suite.integrity() {
             Integrity::HmacSha1 => (functions.sha1_block, 20),
             Integrity::HmacSha256 => (functions.sha256_block, 32),
