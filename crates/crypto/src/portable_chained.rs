@@ -35,6 +35,8 @@ impl ChainedKey {
         let digest = match material.suite().integrity() {
             Integrity::HmacSha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
             Integrity::HmacSha256 => hmac::HMAC_SHA256,
+            Integrity::HmacSha384 => hmac::HMAC_SHA384,
+            Integrity::HmacSha512 => hmac::HMAC_SHA512,
             Integrity::Combined => return None,
         };
         let unbound = |aes| UnboundCipherKey::new(aes, material.key());

@@ -134,6 +134,50 @@ const KNOWN_ANSWERS: &[KnownAnswer] = &[
         text: "79612077616e7420666f72206e6f7468",
         sealed: "79612077616e7420666f72206e6f7468effcdf6ae5eb2fa2d27416d5",
     },
+    KnownAnswer {
+        source: "RFC 4868, 2.7.2.2, AUTH384-2",
+        suite: Suite::NULL_SHA384,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "7768617420646f20",
+        text: "79612077616e7420666f72206e6f7468696e673f",
+        sealed: "79612077616e7420666f72206e6f7468696e673f\
+                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
+    },
+    KnownAnswer {
+        source: "RFC 4868, 2.7.2.2, AUTH384-2, its last bytes taken for the high half",
+        suite: Suite::NULL_SHA384,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "77686174696e673f20646f20",
+        text: "79612077616e7420666f72206e6f7468",
+        sealed: "79612077616e7420666f72206e6f7468\
+                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
+    },
+    KnownAnswer {
+        source: "RFC 4868, 2.7.2.3, AUTH512-2",
+        suite: Suite::NULL_SHA512,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "7768617420646f20",
+        text: "79612077616e7420666f72206e6f7468696e673f",
+        sealed: "79612077616e7420666f72206e6f7468696e673f\
+                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
+    },
+    KnownAnswer {
+        source: "RFC 4868, 2.7.2.3, AUTH512-2, its last bytes taken for the high half",
+        suite: Suite::NULL_SHA512,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "77686174696e673f20646f20",
+        text: "79612077616e7420666f72206e6f7468",
+        sealed: "79612077616e7420666f72206e6f7468\
+                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
+    },
 ];
 
 /// A packet before and after sealing, as an engine gets it and gives it back: the text, with what precedes it

@@ -117,7 +117,11 @@ impl Engine for Noting {
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.extend(jobs.iter().map(|job| (self.suites[&job.key], job.direction == Direction::Seal)));
+        // The self-test submits single jobs, of every suite.
+        let jobs_of_bursts = if jobs.len() > 1 { &*jobs } else { &[] };
+        seen.extend(
+            jobs_of_bursts.iter().map(|job| (self.suites[&job.key], job.direction == Direction::Seal)),
+        );
         self.inner.submit(jobs)
     }
 }
@@ -142,7 +146,8 @@ fn mixed_suites_are_all_there_and_every_packet_is_judged() {
         let expected = if index % 2 == 0 { 700.0..770.0 } else { 355.0..359.0 };
         assert!(expected.contains(&mean), "{mean} bytes a packet in {case}");
     }
-    assert_eq!(seen.lock().expect("nobody panicked").len(), 2 * Suite::ALL.len());
+    // Both directions of nine suites.
+    assert_eq!(seen.lock().expect("nobody panicked").len(), 2 * 9);
 }
 
 #[test]
@@ -329,11 +334,7 @@ fn impossible_measurements_are_refused_in_one_line() {
     let error = |words: &str| bench(words, Vec::new()).expect_err(words).to_string();
     assert_eq!(error("--engines gpu"), "there is no engine \"gpu\"; the engines are portable");
     let few = error("--suites mixed --sas 60,5");
-    let all = Suite::ALL.len();
-    assert_eq!(
-        few,
-        format!("--suites mixed needs --sas {all} or more: there are {all} suites, and 5 is too few")
-    );
+    assert_eq!(few, "--suites mixed needs --sas 9 or more: it has 9 suites, and 5 is too few");
     assert!(error("--sas 65536 --sizes 16000").contains("at most 33321 SAs"));
     let missing = Candidate {
         name: "missing",

@@ -242,6 +242,26 @@ fn testudo_opens_exactly_what_scapy_seals_with_null_sha256_and_counts_every_atta
     testudo_opens_what_scapy_seals("null-sha256");
 }
 
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes256_sha384() {
+    scapy_opens_what_testudo_seals("aes256-sha384");
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_aes256_sha512() {
+    scapy_opens_what_testudo_seals("aes256-sha512");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha384_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes256-sha384");
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha512_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals("aes256-sha512");
+}
+
 /// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
 /// have; and those of RFC 3602 section 4 in tunnel mode, which are only opened.
 #[test]

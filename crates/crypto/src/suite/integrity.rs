@@ -9,6 +9,10 @@ pub enum Integrity {
     HmacSha1,
     /// HMAC-SHA-256-128 (RFC 4868).
     HmacSha256,
+    /// HMAC-SHA-384-192 (RFC 4868).
+    HmacSha384,
+    /// HMAC-SHA-512-256 (RFC 4868).
+    HmacSha512,
 }
 
 /// What is to be known of an [`Integrity`].
@@ -29,10 +33,15 @@ const HMAC_SHA1: IntegrityInfo =
     IntegrityInfo { keyword: "sha1", linux: "hmac(sha1)", key_bytes: 20, icv_bytes: 12 };
 const HMAC_SHA256: IntegrityInfo =
     IntegrityInfo { keyword: "sha256", linux: "hmac(sha256)", key_bytes: 32, icv_bytes: 16 };
+const HMAC_SHA384: IntegrityInfo =
+    IntegrityInfo { keyword: "sha384", linux: "hmac(sha384)", key_bytes: 48, icv_bytes: 24 };
+const HMAC_SHA512: IntegrityInfo =
+    IntegrityInfo { keyword: "sha512", linux: "hmac(sha512)", key_bytes: 64, icv_bytes: 32 };
 
 impl Integrity {
     /// All algorithms of their own, [`Combined`](Self::Combined) not counted.
-    pub const ALL: &'static [Integrity] = &[Integrity::HmacSha1, Integrity::HmacSha256];
+    pub const ALL: &'static [Integrity] =
+        &[Integrity::HmacSha1, Integrity::HmacSha256, Integrity::HmacSha384, Integrity::HmacSha512];
 
     /// Its description.
     #[must_use]
@@ -41,6 +50,8 @@ impl Integrity {
             Integrity::Combined => &COMBINED,
             Integrity::HmacSha1 => &HMAC_SHA1,
             Integrity::HmacSha256 => &HMAC_SHA256,
+            Integrity::HmacSha384 => &HMAC_SHA384,
+            Integrity::HmacSha512 => &HMAC_SHA512,
         }
     }
 }

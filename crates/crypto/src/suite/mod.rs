@@ -51,6 +51,10 @@ impl Suite {
     pub const AES256_SHA256: Suite = Suite::pair(Cipher::AesCbc(AesKey::Aes256), Integrity::HmacSha256);
     /// No encryption (RFC 2410) and HMAC-SHA-1-96 (RFC 2404).
     pub const NULL_SHA1: Suite = Suite::pair(Cipher::Null, Integrity::HmacSha1);
+    /// No encryption (RFC 2410) and HMAC-SHA-384-192 (RFC 4868).
+    pub const NULL_SHA384: Suite = Suite::pair(Cipher::Null, Integrity::HmacSha384);
+    /// No encryption (RFC 2410) and HMAC-SHA-512-256 (RFC 4868).
+    pub const NULL_SHA512: Suite = Suite::pair(Cipher::Null, Integrity::HmacSha512);
 
     /// Every combined mode with every length of its ICV, then every other cipher with every integrity
     /// algorithm.

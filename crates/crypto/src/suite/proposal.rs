@@ -143,7 +143,10 @@ mod tests {
         );
         let ciphers = "aes128gcm16, aes256gcm16, chacha20poly1305, aes128, aes256, null";
         assert_eq!(error("aes128gcm7"), format!("unknown cipher \"aes128gcm7\"; ciphers are {ciphers}"));
-        assert_eq!(error("aes128-crc"), "unknown integrity algorithm \"crc\"; these are sha1, sha256");
+        assert_eq!(
+            error("aes128-crc"),
+            "unknown integrity algorithm \"crc\"; these are sha1, sha256, sha384, sha512"
+        );
         for unknown in ["", "-", "-sha1", "chacha20poly130516", "aes128gcm", "aes128gcm+16", "AES128-sha1"] {
             assert!(error(unknown).starts_with("unknown cipher"), "{unknown}");
         }

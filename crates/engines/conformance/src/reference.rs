@@ -8,7 +8,7 @@ use aes_gcm::{Aes128Gcm, Aes256Gcm};
 use chacha20poly1305::ChaCha20Poly1305;
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
-use sha2::Sha256;
+use sha2::{Sha256, Sha384, Sha512};
 use testudo_crypto::{AesKey, Cipher, Integrity, Suite};
 
 /// Encrypts `text` in place and returns its ICV.
@@ -72,6 +72,8 @@ pub(crate) fn integrity_check_value(suite: Suite, key: &[u8], message: &[u8]) ->
     let mut digest = match suite.integrity() {
         Integrity::HmacSha1 => with::<Hmac<Sha1>>(key, message)?,
         Integrity::HmacSha256 => with::<Hmac<Sha256>>(key, message)?,
+        Integrity::HmacSha384 => with::<Hmac<Sha384>>(key, message)?,
+        Integrity::HmacSha512 => with::<Hmac<Sha512>>(key, message)?,
         Integrity::Combined => return Err(format!("{suite} has no HMAC")),
     };
     digest.truncate(suite.icv_bytes());

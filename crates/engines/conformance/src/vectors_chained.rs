@@ -206,4 +206,48 @@ pub const CHAINED: &[Vector] = &[
         text: "",
         sealed: "5bdcc146bf60754e6a042426089575c7",
     },
+    Vector {
+        source: "RFC 4868, 2.7.2.2, AUTH384-2",
+        suite: Suite::NULL_SHA384,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "7768617420646f20",
+        text: "79612077616e7420666f72206e6f7468696e673f",
+        sealed: "79612077616e7420666f72206e6f7468696e673f\
+                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
+    },
+    Vector {
+        source: "RFC 4868, 2.7.2.2, AUTH384-2, its last bytes taken for the high half",
+        suite: Suite::NULL_SHA384,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "77686174696e673f20646f20",
+        text: "79612077616e7420666f72206e6f7468",
+        sealed: "79612077616e7420666f72206e6f7468\
+                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
+    },
+    Vector {
+        source: "RFC 4868, 2.7.2.3, AUTH512-2",
+        suite: Suite::NULL_SHA512,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "7768617420646f20",
+        text: "79612077616e7420666f72206e6f7468696e673f",
+        sealed: "79612077616e7420666f72206e6f7468696e673f\
+                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
+    },
+    Vector {
+        source: "RFC 4868, 2.7.2.3, AUTH512-2, its last bytes taken for the high half",
+        suite: Suite::NULL_SHA512,
+        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
+               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
+        nonce: "",
+        aad: "77686174696e673f20646f20",
+        text: "79612077616e7420666f72206e6f7468",
+        sealed: "79612077616e7420666f72206e6f7468\
+                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
+    },
 ];

@@ -250,7 +250,8 @@ impl Line {
         };
         let hash = match suite.integrity() {
             Integrity::HmacSha256 => AUTH_HMAC_SHA_256,
-            Integrity::HmacSha1 | Integrity::Combined => AUTH_HMAC_SHA_1,
+            // Of the suites here, all others have this one.
+            _ => AUTH_HMAC_SHA_1,
         };
         let job = ImbJob {
             key_len_in_bytes: key_bytes.into(),

@@ -93,7 +93,7 @@ impl Manager {
         let (hash, state_bytes) = match suite.integrity() {
             Integrity::HmacSha1 => (functions.sha1_block, 20),
             Integrity::HmacSha256 => (functions.sha256_block, 32),
-            Integrity::Combined => return Err(format!("{suite} has no integrity key")),
+            _ => return Err(format!("{suite} does not go in bursts")),
         };
         let expand = match cipher.len() {
             0 => None,

@@ -68,10 +68,12 @@ impl Kind {
         }
     }
 
-    const fn suite(self) -> Suite {
+    /// Bytes of the IV, which are also those of the cipher's block, if there is a cipher.
+    const fn iv_bytes(self) -> usize {
+        const _: () = assert!(Suite::AES128_SHA1.block_bytes() == Suite::AES128_SHA1.iv_bytes());
         match self {
-            Self::SealCbc | Self::OpenCbc => Suite::AES128_SHA1,
-            Self::SealNull | Self::OpenNull => Suite::NULL_SHA1,
+            Self::SealCbc | Self::OpenCbc => const { Suite::AES128_SHA1.iv_bytes() },
+            Self::SealNull | Self::OpenNull => 0,
         }
     }
 }
@@ -139,13 +141,14 @@ impl<'a> Lane<'a> {
     #[inline]
     pub(crate) fn new(key: &'a ChainedKey, kind: Kind, job: &'a mut Job) -> Option<Self> {
         let Job { buffer, text_start, text_bytes, key: id, aad, status, .. } = job;
-        let suite = kind.suite();
-        let (text_at, len) = (HEADER_BYTES + suite.iv_bytes(), *text_bytes as usize);
+        let iv_bytes = kind.iv_bytes();
+        let (text_at, len) = (HEADER_BYTES + iv_bytes, *text_bytes as usize);
         let start = (*text_start as usize).checked_sub(text_at);
         let packet =
             start.and_then(|start| buffer.bytes_mut().get_mut(start..)?.get_mut(..text_at + len + ICV_BYTES));
         match packet {
-            Some(packet) if len.is_multiple_of(suite.block_bytes()) => {
+            // Whole blocks: 16 bytes or 0 as a mask, where a remainder would be a division.
+            Some(packet) if len & iv_bytes.saturating_sub(1) == 0 => {
                 Some(Self { key, id: *id, packet, icv_at: text_at + len, high_half: aad.high_half(), status })
             }
             _ => {

@@ -76,6 +76,8 @@ fn each_suite_adds_what_its_iv_its_alignment_and_its_icv_take() {
         let icv = match suite.integrity() {
             Integrity::Combined | Integrity::HmacSha256 => 16,
             Integrity::HmacSha1 => 12,
+            Integrity::HmacSha384 => 24,
+            Integrity::HmacSha512 => 32,
         };
         (iv, alignment, icv)
     };

