@@ -5,9 +5,7 @@ use crate::support::random_bytes;
 use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use testudo_crypto::{
-    Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_late::{LateConfig, LateEngine, Order};
 use testudo_engine_vaes::VaesEngine;
@@ -64,9 +62,9 @@ struct Rig<'e> {
     /// Its id for each key of the model, and whether it still holds the key. `None` if it does not support
     /// the suite.
     ids: Vec<Option<(KeyId, bool)>>,
-    /// Jobs in flight, by id: the packet before, where its text is, and how it must end.
+    /// Jobs in flight, by cookie: the packet before, where its text is, and how it must end.
     owed: HashMap<u64, (Vec<u8>, std::ops::Range<usize>, Verdict)>,
-    next_id: u64,
+    next_cookie: u64,
     /// Whether it may end any job as a fault.
     may_fault: bool,
 }
@@ -252,19 +250,22 @@ fn other(direction: Direction) -> Direction {
 }
 
 impl Draft {
-    fn job(&self, key: KeyId, number: u64) -> Job {
+    fn job(&self, key: KeyId, cookie: u64) -> Job {
         let mut buffer = Buffer::with_capacity(HEADROOM + self.bytes.len() + TAILROOM);
         buffer.receive_area().fill(GUARD);
         buffer.reset(HEADROOM);
         buffer.receive_area()[..self.bytes.len()].copy_from_slice(&self.bytes);
         buffer.set_len(self.bytes.len());
         Job {
+            buffer,
+            cookie,
             text_start: self.text_start,
             text_bytes: self.text_bytes,
             key,
             nonce: self.nonce,
             aad: self.aad,
-            ..Job::new(self.direction, JobId::from_bits(number), buffer)
+            direction: self.direction,
+            status: JobStatus::Pending,
         }
     }
 
@@ -285,7 +286,7 @@ impl Draft {
 
 impl<'e> Rig<'e> {
     fn new(engine: &'e mut dyn Engine, may_fault: bool) -> Self {
-        Self { engine, ids: Vec::new(), owed: HashMap::new(), next_id: 0xC00C_1E00, may_fault }
+        Self { engine, ids: Vec::new(), owed: HashMap::new(), next_cookie: 0xC00C_1E00, may_fault }
     }
 
     fn install(&mut self, material: &KeyMaterial, direction: Direction) {
@@ -322,7 +323,7 @@ impl<'e> Rig<'e> {
             at += taken;
             for job in &jobs[at..] {
                 assert_eq!(job.status, JobStatus::Pending, "not taken, but touched");
-                assert_eq!(job.buffer.bytes(), self.owed[&job.id.bits()].0, "not taken, but touched");
+                assert_eq!(job.buffer.bytes(), self.owed[&job.cookie].0, "not taken, but touched");
             }
             if at == jobs.len() {
                 return;
@@ -344,11 +345,11 @@ impl<'e> Rig<'e> {
             Some((_, (removed, false))) => (removed, draft.fault()),
             None => (KeyId(u32::MAX), draft.fault()),
         };
-        self.next_id += 1;
+        self.next_cookie += 1;
         let start = (draft.text_start as usize).min(draft.bytes.len());
         let text = start..start.saturating_add(draft.text_bytes as usize).min(draft.bytes.len());
-        self.owed.insert(self.next_id, (draft.bytes.clone(), text, verdict));
-        draft.job(id, self.next_id)
+        self.owed.insert(self.next_cookie, (draft.bytes.clone(), text, verdict));
+        draft.job(id, self.next_cookie)
     }
 
     fn poll(&mut self, max: usize) {
@@ -366,7 +367,7 @@ impl<'e> Rig<'e> {
     /// Checks a job that has ended: once, in the right way, with nothing else touched.
     fn judge(&mut self, mut job: Job) {
         let name = self.engine.name();
-        let (before, text, verdict) = self.owed.remove(&job.id.bits()).expect("a job that ended once");
+        let (before, text, verdict) = self.owed.remove(&job.cookie).expect("a job that ended once");
         let bytes = job.buffer.bytes().to_vec();
         job.buffer.reset(0);
         let around = job.buffer.receive_area();

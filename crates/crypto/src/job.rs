@@ -19,32 +19,8 @@ pub enum JobStatus {
     Taken,
 }
 
-/// Which job of its direction a job is. Engines pass it through.
-///
-/// Aligned to 8 bytes, so that it is loaded and compared as one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-#[repr(C, align(8))]
-pub struct JobId {
-    /// The SA, as the protocol names it.
-    pub sa: u32,
-    /// Its turn among the jobs of the SA, for the gateway, which restores their order.
-    pub ticket: u32,
-}
-
-impl JobId {
-    /// The id with these bits: the SA in the upper half, the ticket in the lower.
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
-        Self { sa: u32::from_be_bytes([a, b, c, d]), ticket: u32::from_be_bytes([e, f, g, h]) }
-    }
-
-    /// The id as bits.
-    #[must_use]
-    pub const fn bits(self) -> u64 {
-        (self.sa as u64) << 32 | self.ticket as u64
-    }
-}
+/// Bytes of SPI and sequence number, at the start of every ESP packet (RFC 4303 2).
+const ESP_HEADER_BYTES: usize = 8;
 
 /// Additional authenticated data: SPI and sequence number, 8 bytes, or 12 with ESN (RFC 4106 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,7 +58,7 @@ impl Aad {
     }
 
     /// The sequence number, extended or not; 0 for other data. After an engine, the protocol takes the number
-    /// of a received packet from here: a field of its own would make jobs 80 bytes long instead of 72.
+    /// of a received packet from here.
     #[must_use]
     #[inline]
     pub fn sequence(&self) -> u64 {
@@ -122,17 +98,14 @@ impl Aad {
     }
 }
 
-/// Bytes of SPI and sequence number, at the start of every ESP packet (RFC 4303 2).
-const ESP_HEADER_BYTES: usize = 8;
-
 /// One packet's worth of cryptography over a part of a buffer, in place.
 ///
 /// `text_start..text_start + text_bytes`, counted from the packet's start ([`Buffer::bytes`]), is encrypted
 /// or decrypted; the ICV follows the text directly and is written when sealing, compared in constant time
 /// when opening.
 ///
-/// A pair uses more of the packet, because its integrity algorithm covers one run of bytes: the ESP header
-/// and the IV directly precede the text, and are authenticated from there; of `aad` only the
+/// A suite that is no AEAD uses more of the packet, because its integrity algorithm covers one run of bytes:
+/// the ESP header and the IV directly precede the text, and are authenticated from there; of `aad` only the
 /// [high half](Aad::high_half) is used, and `nonce` is not.
 ///
 /// **CBC and its IV.** When sealing, the IV's field holds a block that is unique under the key (by the
@@ -145,18 +118,17 @@ const ESP_HEADER_BYTES: usize = 8;
 pub struct Job {
     /// The packet; it travels with the job.
     pub buffer: Buffer,
-    /// Which job it is.
-    pub id: JobId,
+    /// The caller's tag; engines pass it through.
+    pub cookie: u64,
     /// Start of the text in the packet, in bytes.
     pub text_start: u32,
     /// Length of the text in bytes, ICV not counted.
     pub text_bytes: u32,
     /// The key, by the id of the engine that gets this job.
     pub key: KeyId,
-    /// Salt and IV of a combined mode (RFC 4106 4, RFC 7634 2).
+    /// Salt and IV of an AEAD (RFC 4106 4, RFC 7634 2).
     pub nonce: [u8; 12],
-    /// What is authenticated besides the packet's bytes: all of it by a combined mode, the high half by a
-    /// pair.
+    /// What is authenticated besides the text: all of it by an AEAD, the high half by other suites.
     pub aad: Aad,
     /// Seal or open; it must be the direction for which the key was installed.
     pub direction: Direction,
@@ -165,23 +137,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job of which only direction, id and packet are known.
-    #[must_use]
-    #[inline(always)]
-    pub fn new(direction: Direction, id: JobId, buffer: Buffer) -> Self {
-        Self {
-            buffer,
-            id,
-            text_start: 0,
-            text_bytes: 0,
-            key: KeyId(u32::MAX),
-            nonce: [0; 12],
-            aad: Aad { bytes: [0; 12], len: 0 },
-            direction,
-            status: JobStatus::Pending,
-        }
-    }
-
     /// Moves the job out of its slot, as an asynchronous engine does: the slot becomes [`JobStatus::Taken`],
     /// without a buffer.
     #[must_use]
@@ -203,7 +158,7 @@ impl Job {
         Some(JobParts { text, icv, nonce: &self.nonce, aad: self.aad.as_bytes() })
     }
 
-    /// The whole ESP packet of a job of a pair: `None` if the buffer does not hold it, or
+    /// The whole ESP packet of a job of a `suite` that is no AEAD: `None` if the buffer does not hold it, or
     /// if the text is no multiple of the cipher's block.
     #[must_use]
     pub fn esp(&mut self, suite: Suite) -> Option<EspParts<'_>> {
@@ -219,7 +174,7 @@ impl Job {
     }
 }
 
-/// What an engine reads and writes of a [`Job`] of a combined mode.
+/// What an engine reads and writes of a [`Job`] of an AEAD.
 #[derive(Debug)]
 pub struct JobParts<'a> {
     /// To be encrypted or decrypted in place.
@@ -232,7 +187,7 @@ pub struct JobParts<'a> {
     pub aad: &'a [u8],
 }
 
-/// What an engine reads and writes of a [`Job`] of a pair.
+/// What an engine reads and writes of a [`Job`] of any other suite.
 #[derive(Debug)]
 pub struct EspParts<'a> {
     /// ESP header, IV, text and ICV. All but the ICV is authenticated.

@@ -28,7 +28,7 @@ mod suite;
 
 pub use absent::{Absent, Reason};
 pub use engine::{Capability, Engine, EngineError};
-pub use job::{Aad, EspParts, Job, JobId, JobParts, JobStatus};
+pub use job::{Aad, EspParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;

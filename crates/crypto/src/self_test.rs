@@ -1,8 +1,6 @@
 //! The known-answer test that every engine must pass before it gets a packet.
 
-use crate::{
-    Aad, Direction, Engine, EngineError, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use crate::{Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use testudo_packet::Buffer;
@@ -311,12 +309,15 @@ impl Answer {
             Direction::Open => &self.sealed,
         };
         Some(Job {
+            buffer: Buffer::copied(input, 0, 0),
+            cookie: 0,
             text_start: u32::try_from(self.text.start).ok()?,
             text_bytes: u32::try_from(self.text.len()).ok()?,
             key,
             nonce: self.nonce,
             aad: self.aad,
-            ..Job::new(direction, JobId::default(), Buffer::copied(input, 0, 0))
+            direction,
+            status: JobStatus::Pending,
         })
     }
 }

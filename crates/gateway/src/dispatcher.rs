@@ -6,9 +6,9 @@
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
-use crate::lanes::{FlightId, Lane, Lanes, flight_id};
+use crate::lanes::{JobId, Lane, Lanes, job_id};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, Prepared, SaRef};
 use testudo_packet::Buffer;
 
@@ -196,7 +196,7 @@ impl Dispatcher {
             match job.status {
                 // It broke its promise to be synchronous. A job without a ticket cannot come back, but it
                 // holds a buffer.
-                JobStatus::Taken => self.in_flight.take(engine, flight_id(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
                 // Jobs that the engine did not take are still pending. They, and those that it failed, go to
                 // the next engine.
                 _ => self.ended(job, engine, released),
@@ -303,7 +303,7 @@ impl Dispatcher {
             }
             for job in polled.drain(..) {
                 // An engine may only give back what it holds: a job comes back once, under its own id.
-                if self.in_flight.give_back(engine, flight_id(&job)) {
+                if self.in_flight.give_back(engine, job_id(&job)) {
                     self.ended(job, engine, released);
                 }
             }
@@ -396,7 +396,7 @@ impl Dispatcher {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
                 // At any index: the buffer is gone, and will come back or be given up.
-                JobStatus::Taken => self.in_flight.take(engine, flight_id(&job)),
+                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
             }
@@ -426,6 +426,16 @@ fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
 }
 
 /// A stand-in for a job that was given up: a fault without the buffer, which the engine still has.
-fn lost_job((direction, id): FlightId) -> Job {
-    Job { status: JobStatus::Fault, ..Job::new(direction, id, Buffer::default()) }
+fn lost_job((direction, cookie): JobId) -> Job {
+    Job {
+        buffer: Buffer::default(),
+        cookie,
+        text_start: 0,
+        text_bytes: 0,
+        key: KeyId(u32::MAX),
+        nonce: [0; 12],
+        aad: Aad::default(),
+        direction,
+        status: JobStatus::Fault,
+    }
 }

@@ -11,7 +11,7 @@
 //!   engine 2      1    0   ...    0    0    0     overdue: sixteen whole periods have passed since
 //! ```
 
-use crate::lanes::FlightId;
+use crate::lanes::JobId;
 use crate::placement::MAX_ENGINES;
 use hashbrown::HashMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ struct Taken {
 /// What engines hold. Bounded by the pool, since every job has a buffer.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    jobs: HashMap<FlightId, Taken, foldhash::fast::RandomState>,
+    jobs: HashMap<JobId, Taken, foldhash::fast::RandomState>,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Index of the current period's count.
     period: usize,
@@ -82,7 +82,7 @@ impl InFlight {
     }
 
     /// An engine took a job.
-    pub(crate) fn take(&mut self, engine: usize, id: FlightId) {
+    pub(crate) fn take(&mut self, engine: usize, id: JobId) {
         let taken = Taken { engine, period: self.period };
         if let Some(counts) = self.counts.get_mut(engine) {
             counts[taken.period] += 1;
@@ -91,7 +91,7 @@ impl InFlight {
     }
 
     /// An engine gives a job back; `false` if it does not hold it, or no longer.
-    pub(crate) fn give_back(&mut self, engine: usize, id: FlightId) -> bool {
+    pub(crate) fn give_back(&mut self, engine: usize, id: JobId) -> bool {
         let Some(taken) = self.jobs.get(&id).copied().filter(|taken| taken.engine == engine) else {
             return false;
         };
@@ -116,8 +116,8 @@ impl InFlight {
     }
 
     /// Gives up what an engine holds, and returns their ids.
-    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<FlightId> {
-        let ids: Vec<FlightId> =
+    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<JobId> {
+        let ids: Vec<JobId> =
             self.jobs.extract_if(|_, taken| taken.engine == engine).map(|(id, _)| id).collect();
         if let (Some(counts), Some(given_up)) = (self.counts.get_mut(engine), self.given_up.get_mut(engine)) {
             *counts = [0; COUNTS];
@@ -138,11 +138,6 @@ impl InFlight {
 mod tests {
     use super::*;
     use testudo_crypto::Direction::{Open, Seal};
-    use testudo_crypto::JobId;
-
-    const fn id(bits: u64) -> JobId {
-        JobId::from_bits(bits)
-    }
 
     fn at(ms: u64) -> Moment {
         Moment(Duration::from_millis(ms))
@@ -160,7 +155,7 @@ mod tests {
             for ms in 0..=taken_at {
                 in_flight.advance(at(ms));
             }
-            in_flight.take(1, (Seal, id(7)));
+            in_flight.take(1, (Seal, 7));
             let noticed = overdue_at(&mut in_flight, 1, taken_at).expect("it is noticed");
             assert!(
                 (1000..=1080).contains(&(noticed - taken_at)),
@@ -178,9 +173,9 @@ mod tests {
                 periods += 1;
                 assert!(!in_flight.is_overdue(0), "at {ms} ms");
             }
-            in_flight.take(0, (Open, id(ms)));
+            in_flight.take(0, (Open, ms));
             if let Some(earlier) = ms.checked_sub(999) {
-                assert!(in_flight.give_back(0, (Open, id(earlier))));
+                assert!(in_flight.give_back(0, (Open, earlier)));
             }
         }
         assert_eq!((periods, in_flight.len()), (317, 999));
@@ -189,7 +184,7 @@ mod tests {
     #[test]
     fn time_without_polls_does_not_count() {
         let mut in_flight = InFlight::default();
-        in_flight.take(0, (Seal, id(1)));
+        in_flight.take(0, (Seal, 1));
         for call in 1..=17 {
             assert!(in_flight.advance(at(call * 3_600_000)));
             assert_eq!(
@@ -200,34 +195,34 @@ mod tests {
         }
         let mut rested = InFlight::default();
         rested.rest(at(3_600_000));
-        rested.take(0, (Seal, id(1)));
+        rested.take(0, (Seal, 1));
         assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
     }
 
     #[test]
     fn a_job_comes_back_once_with_its_id_from_the_engine_that_holds_it() {
         let mut in_flight = InFlight::default();
-        in_flight.take(0, (Seal, id(1)));
+        in_flight.take(0, (Seal, 1));
         assert!(
-            !in_flight.give_back(1, (Seal, id(1)))
-                && !in_flight.give_back(0, (Open, id(1)))
-                && !in_flight.give_back(0, (Seal, id(2)))
+            !in_flight.give_back(1, (Seal, 1))
+                && !in_flight.give_back(0, (Open, 1))
+                && !in_flight.give_back(0, (Seal, 2))
         );
-        assert!(in_flight.give_back(0, (Seal, id(1))) && in_flight.is_empty());
-        assert!(!in_flight.give_back(0, (Seal, id(1))));
+        assert!(in_flight.give_back(0, (Seal, 1)) && in_flight.is_empty());
+        assert!(!in_flight.give_back(0, (Seal, 1)));
     }
 
     #[test]
     fn jobs_given_up_are_of_one_engine_and_count_until_they_come_back() {
         let mut in_flight = InFlight::default();
-        (0..10).for_each(|n| in_flight.take(0, (Seal, id(n))));
-        (10..13).for_each(|n| in_flight.take(1, (Open, id(n))));
+        (0..10).for_each(|n| in_flight.take(0, (Seal, n)));
+        (10..13).for_each(|n| in_flight.take(1, (Open, n)));
         let mut ids = in_flight.give_up(0);
         ids.sort_unstable_by_key(|id| id.1);
-        assert!(ids.into_iter().eq((0..10).map(|n| (Seal, id(n)))));
+        assert!(ids.into_iter().eq((0..10).map(|n| (Seal, n))));
         assert_eq!(in_flight.len(), 3);
-        assert!(!in_flight.give_back(0, (Seal, id(3))), "it is not taken back");
-        (10..13).for_each(|n| assert!(in_flight.give_back(1, (Open, id(n)))));
+        assert!(!in_flight.give_back(0, (Seal, 3)), "it is not taken back");
+        (10..13).for_each(|n| assert!(in_flight.give_back(1, (Open, n))));
         assert!(!in_flight.is_empty());
         in_flight.came_late(0, 4);
         in_flight.came_late(0, 6);

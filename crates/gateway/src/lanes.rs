@@ -11,15 +11,15 @@
 
 use crate::placement::SaKeys;
 use hashbrown::{HashMap, HashSet};
-use testudo_crypto::{Direction, Job, JobId, KeyId};
+use testudo_crypto::{Direction, Job, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
 use testudo_packet::prefetch;
 
 /// Up to this many lanes fit in the first-level cache, 16 KiB of it; prefetch only beyond.
 const NEAR: usize = 256;
 
-/// Identifies a job in flight among all jobs.
-pub(crate) type FlightId = (Direction, JobId);
+/// Identifies a job in flight: direction and cookie, which is SA and ticket.
+pub(crate) type JobId = (Direction, u64);
 
 /// The dispatcher's view of one SA.
 #[derive(Debug, Clone, Copy)]
@@ -48,15 +48,19 @@ pub(crate) struct Lanes {
     inbound: Vec<Option<Lane>>,
     /// Ended jobs that wait for earlier ones of their SA. Bounded by the pool, since every job holds a
     /// buffer.
-    waiting: HashMap<FlightId, Job, foldhash::fast::RandomState>,
+    waiting: HashMap<JobId, Job, foldhash::fast::RandomState>,
     /// Tickets to skip that come after one which is still expected. Bounded by what engines held when they
     /// were taken out of service.
-    missing: HashSet<FlightId, foldhash::fast::RandomState>,
+    missing: HashSet<JobId, foldhash::fast::RandomState>,
 }
 
 /// The id of a job.
-pub(crate) fn flight_id(job: &Job) -> FlightId {
-    (job.direction, job.id)
+pub(crate) fn job_id(job: &Job) -> JobId {
+    (job.direction, job.cookie)
+}
+
+fn ticket_of(id: JobId) -> u32 {
+    u32::try_from(id.1 & 0xFFFF_FFFF).unwrap_or(0)
 }
 
 impl Lanes {
@@ -75,7 +79,7 @@ impl Lanes {
         sa: SaRef,
         released: &mut Vec<Job>,
     ) -> Option<Lane> {
-        let stale = |id: &FlightId| id.0 == direction && id.1.sa == sa.bits();
+        let stale = |id: &JobId| id.0 == direction && id.1 >> 32 == u64::from(sa.bits());
         released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| job));
         self.missing.retain(|id| !stale(id));
         self.of_direction(direction).get_mut(sa.slot()).and_then(|l| l.take_if(|l| l.sa == sa))
@@ -131,7 +135,7 @@ impl Lanes {
     pub(crate) fn ticket(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             if let Some(lane) = self.lane(job.direction, Prepared::sa_of(job)) {
-                job.id.ticket = lane.next_ticket;
+                job.cookie |= u64::from(lane.next_ticket);
                 lane.next_ticket = lane.next_ticket.wrapping_add(1);
             }
         }
@@ -139,10 +143,10 @@ impl Lanes {
 
     /// Releases an ended job in its turn, and then those that waited for it.
     pub(crate) fn release_in_order(&mut self, job: Job, released: &mut Vec<Job>) {
-        let (id, sa) = (flight_id(&job), Prepared::sa_of(&job));
+        let (id, sa) = (job_id(&job), Prepared::sa_of(&job));
         match self.lane(id.0, sa) {
             None => released.push(job),
-            Some(lane) if id.1.ticket == lane.next_release => {
+            Some(lane) if ticket_of(id) == lane.next_release => {
                 released.push(job);
                 self.advance(id.0, sa, released);
             }
@@ -151,11 +155,11 @@ impl Lanes {
     }
 
     /// Lets an SA continue without a job that will not come back.
-    pub(crate) fn go_on_without(&mut self, id: FlightId, released: &mut Vec<Job>) {
-        let sa = SaRef::from_bits(id.1.sa);
+    pub(crate) fn go_on_without(&mut self, id: JobId, released: &mut Vec<Job>) {
+        let sa = SaRef::from_bits(u32::try_from(id.1 >> 32).unwrap_or(u32::MAX));
         match self.lane(id.0, sa) {
             None => {}
-            Some(lane) if id.1.ticket == lane.next_release => self.advance(id.0, sa, released),
+            Some(lane) if ticket_of(id) == lane.next_release => self.advance(id.0, sa, released),
             Some(_) => drop(self.missing.insert(id)),
         }
     }
@@ -170,7 +174,7 @@ impl Lanes {
             return;
         }
         loop {
-            let id = (direction, JobId { sa: sa.bits(), ticket: next });
+            let id = (direction, u64::from(sa.bits()) << 32 | u64::from(next));
             match self.waiting.remove(&id) {
                 Some(job) => released.push(job),
                 None if self.missing.remove(&id) => {}

@@ -4,7 +4,7 @@
 use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low_32, nonce};
 use crate::slots::SaRef;
 use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
-use testudo_crypto::{Aad, Direction, Job, JobId};
+use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::Buffer;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 
@@ -70,8 +70,7 @@ pub(crate) struct Framing<'a> {
     salt: [u8; 4],
     spi: u32,
     esn: bool,
-    /// The SA as jobs name it.
-    id: JobId,
+    cookie: u64,
 }
 
 impl<'a> Framing<'a> {
@@ -90,7 +89,7 @@ impl<'a> Framing<'a> {
             salt: sa.salt,
             spi: sa.spi,
             esn: sa.esn,
-            id: JobId { sa: sa_ref.bits(), ticket: 0 },
+            cookie: u64::from(sa_ref.bits()) << 32,
         })
     }
 
@@ -99,10 +98,15 @@ impl<'a> Framing<'a> {
     #[inline(always)]
     pub(crate) fn job(&self, buffer: Buffer, sequence: u64) -> Job {
         Job {
+            buffer,
+            cookie: self.cookie,
             text_start: self.front,
+            text_bytes: 0,
+            key: KeyId(u32::MAX),
             nonce: nonce(self.salt, iv(sequence ^ self.iv_mask).0),
             aad: Aad::new(self.spi, sequence, self.esn),
-            ..Job::new(Direction::Seal, self.id, buffer)
+            direction: Direction::Seal,
+            status: JobStatus::Pending,
         }
     }
 

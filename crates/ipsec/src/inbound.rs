@@ -16,7 +16,7 @@ use crate::selector::Flow;
 use crate::slots::SaRef;
 use crate::spd::{Action, Verdict};
 use arrayvec::ArrayVec;
-use testudo_crypto::{Aad, Direction, Job, JobId};
+use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
@@ -343,7 +343,17 @@ impl InboundSa {
 /// A job of which only the packet and its SA are known.
 #[inline(always)]
 fn blank_job(sa_ref: SaRef, buffer: Buffer) -> Job {
-    Job::new(Direction::Open, JobId { sa: sa_ref.bits(), ticket: 0 }, buffer)
+    Job {
+        buffer,
+        cookie: u64::from(sa_ref.bits()) << 32,
+        text_start: 0,
+        text_bytes: 0,
+        key: KeyId(u32::MAX),
+        nonce: [0; 12],
+        aad: Aad::default(),
+        direction: Direction::Open,
+        status: JobStatus::Pending,
+    }
 }
 
 pub(crate) fn reason_of_replay(error: ReplayError) -> DropReason {

@@ -7,9 +7,7 @@
 //! them. The figures are the best round, which shows what the machine can do without its neighbours'
 //! interference, and the median. Cycles are those of the time stamp counter. Compare columns of one run only.
 
-use testudo_crypto::{
-    Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::{Buffer, ticks};
@@ -135,15 +133,14 @@ fn job(n: usize, text_bytes: u32) -> Job {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&(n as u64).to_be_bytes());
     Job {
+        buffer: Buffer::copied(&vec![0xA5; 36 + text_bytes as usize + 16], 128, 64),
+        cookie: n as u64,
         text_start: 36,
         text_bytes,
         key: KeyId(0),
         nonce,
         aad: Aad::short(0x1234, 1),
-        ..Job::new(
-            Direction::Seal,
-            JobId::from_bits(n as u64),
-            Buffer::copied(&vec![0xA5; 36 + text_bytes as usize + 16], 128, 64),
-        )
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
     }
 }

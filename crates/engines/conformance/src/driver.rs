@@ -1,7 +1,7 @@
 //! Runs jobs through an engine and checks that it keeps its contract.
 
 use std::time::{Duration, Instant};
-use testudo_crypto::{Engine, Job, JobId, JobStatus};
+use testudo_crypto::{Engine, Job, JobStatus};
 
 /// How long an engine may hold jobs without any of them ending.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -9,10 +9,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Most jobs in one `submit`.
 const BURST_JOBS: usize = 256;
 
-/// The bits of ids above the index: they expose an engine that invents ids.
-const FIRST_ID: u64 = 0xC00C_1E00_0000_0000;
+/// The bits of cookies above the index: they expose an engine that invents cookies.
+const COOKIE: u64 = 0xC00C_1E00_0000_0000;
 
-/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their ids are
+/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are
 /// replaced.
 ///
 /// Reports each violation of the contract of [`Engine`]: taking more than was submitted, touching a job that
@@ -21,8 +21,8 @@ pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, St
     if engine.in_flight() != 0 {
         return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));
     }
-    for (id, job) in (FIRST_ID..).zip(&mut jobs) {
-        (job.id, job.status) = (JobId::from_bits(id), JobStatus::Pending);
+    for (cookie, job) in (COOKIE..).zip(&mut jobs) {
+        (job.cookie, job.status) = (cookie, JobStatus::Pending);
     }
     let mut ended: Vec<Option<Job>> = jobs.iter().map(|_| None).collect();
     let (mut next, mut in_flight, mut last_progress) = (0, 0, Instant::now());
@@ -49,7 +49,7 @@ fn submit(
     ended: &mut [Option<Job>],
     in_flight: &mut usize,
 ) -> Result<usize, String> {
-    let ids: Vec<u64> = burst.iter().map(|job| job.id.bits()).collect();
+    let cookies: Vec<u64> = burst.iter().map(|job| job.cookie).collect();
     let before: Vec<Vec<u8>> = burst.iter().map(|job| job.buffer.bytes().to_vec()).collect();
     let taken = engine.submit(burst);
     if taken > burst.len() {
@@ -61,14 +61,14 @@ fn submit(
             return Err("a job that was not taken was touched".to_owned());
         }
     }
-    for (job, id) in done.iter_mut().zip(ids) {
+    for (job, cookie) in done.iter_mut().zip(cookies) {
         match job.status {
             JobStatus::Pending => return Err("a job was taken and left pending".to_owned()),
             JobStatus::Taken => *in_flight += 1,
             status => {
                 let job = Job { status, ..job.take() };
-                if job.id.bits() != id {
-                    return Err("an id was changed".to_owned());
+                if job.cookie != cookie {
+                    return Err("a cookie was changed".to_owned());
                 }
                 file(job, ended)?;
             }
@@ -101,13 +101,13 @@ fn poll(engine: &mut dyn Engine, ended: &mut [Option<Job>], in_flight: &mut usiz
 
 /// Stores an ended job at its index, which must be empty.
 fn file(job: Job, ended: &mut [Option<Job>]) -> Result<(), String> {
-    let index = job.id.bits().checked_sub(FIRST_ID).and_then(|i| usize::try_from(i).ok());
+    let index = job.cookie.checked_sub(COOKIE).and_then(|i| usize::try_from(i).ok());
     match index.and_then(|i| ended.get_mut(i)) {
         Some(place @ None) => {
             *place = Some(job);
             Ok(())
         }
         Some(Some(_)) => Err("a job ended twice".to_owned()),
-        None => Err(format!("a job came back with the id {:#x}, which was never given", job.id.bits())),
+        None => Err(format!("a job came back with the cookie {:#x}, which was never given", job.cookie)),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::reference;
 use fastrand::Rng;
-use testudo_crypto::{Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
@@ -105,12 +105,15 @@ impl Sample {
         }
         bytes.resize(bytes.len() + guard, GUARD);
         Ok(Job {
+            buffer: Buffer::copied(&bytes, 0, 0),
+            cookie: 0,
             text_start: u32::try_from(offset + self.front.len()).map_err(|e| e.to_string())?,
             text_bytes: u32::try_from(self.text.len()).map_err(|e| e.to_string())?,
             key,
             nonce: self.nonce,
             aad: Aad::from_slice(&self.aad).ok_or("the AAD is too long")?,
-            ..Job::new(direction, JobId::default(), Buffer::copied(&bytes, 0, 0))
+            direction,
+            status: JobStatus::Pending,
         })
     }
 

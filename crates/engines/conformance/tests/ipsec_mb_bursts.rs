@@ -8,9 +8,7 @@
 
 use fastrand::Rng;
 use testudo_conformance::random_bytes;
-use testudo_crypto::{
-    Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -51,7 +49,7 @@ fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Rng)
 }
 
 /// A packet to be sealed, of any length that the suite accepts, mostly short ones, with or without ESN.
-fn packet(suite: Suite, number: u64, random: &mut Rng) -> Job {
+fn packet(suite: Suite, cookie: u64, random: &mut Rng) -> Job {
     let longest = [1, 80, 600, 1500][random.usize(..4)];
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
     let before = random.usize(..40);
@@ -59,15 +57,15 @@ fn packet(suite: Suite, number: u64, random: &mut Rng) -> Job {
     let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
     let aad = Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap();
     Job {
+        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
+        cookie,
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
         key: KeyId(0),
+        nonce: [0; 12],
         aad,
-        ..Job::new(
-            Direction::Seal,
-            JobId::from_bits(number),
-            Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
-        )
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
     }
 }
 
@@ -99,9 +97,9 @@ fn compare(suites: &[Suite], seed: u64) {
     let mut forged = 0;
     for size in 1..=MOST {
         let mut jobs: Vec<(usize, Job)> = (0..size as u64)
-            .map(|number| {
+            .map(|cookie| {
                 let pair = random.usize(..pairs.len());
-                (pair, packet(pairs[pair].suite, number, &mut random))
+                (pair, packet(pairs[pair].suite, cookie, &mut random))
             })
             .collect();
         // Every second burst in the gateway's order: by suite, longest first.
@@ -157,9 +155,9 @@ fn bursts_among_packets_of_aeads_match_the_portable_engine() {
     let pairs = pairs(&mut [&mut ours, &mut portable], &suites, &mut random);
     for size in (1..=MOST).step_by(5) {
         let jobs: Vec<(usize, Job)> = (0..size as u64)
-            .map(|number| {
+            .map(|cookie| {
                 let pair = random.usize(..pairs.len());
-                (pair, packet(pairs[pair].suite, number, &mut random))
+                (pair, packet(pairs[pair].suite, cookie, &mut random))
             })
             .collect();
         for direction in [Direction::Seal, Direction::Open] {

@@ -18,7 +18,7 @@ enum Defect {
     TouchesWhatItDidNotTake,
     TakesMoreThanItWasGiven,
     ForgetsToForgetKeys,
-    ChangesIds,
+    ChangesCookies,
 }
 
 /// The portable engine with one defect.
@@ -98,7 +98,7 @@ impl Defective {
                 let twin = Job { buffer: testudo_packet::Buffer::copied(before, 0, 0), ..*job };
                 self.kept.push(twin);
             }
-            (Defect::ChangesIds, _) => job.id.ticket += 1,
+            (Defect::ChangesCookies, _) => job.cookie += 1,
             _ => {}
         }
     }
@@ -116,7 +116,7 @@ fn every_defect_is_found_by_the_check_for_it() {
         (Defect::TouchesWhatItDidNotTake, "official vectors"),
         (Defect::TakesMoreThanItWasGiven, "official vectors"),
         (Defect::ForgetsToForgetKeys, "undeserved jobs fault"),
-        (Defect::ChangesIds, "official vectors"),
+        (Defect::ChangesCookies, "official vectors"),
         (Defect::LosesAJob, "every length"),
     ];
     for (defect, check) in cases {

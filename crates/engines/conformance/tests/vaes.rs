@@ -8,7 +8,7 @@
 use fastrand::Rng;
 use testudo_conformance::{differential, drive, random_bytes, unless_waived};
 use testudo_crypto::{
-    Aad, Direction, Engine, EngineError, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+    Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
@@ -98,16 +98,15 @@ fn job_of(direction: Direction, length: usize, random: &mut Rng) -> Job {
     let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
     let (headroom, behind) = (random.usize(..64), random.usize(..80));
     Job {
+        buffer: Buffer::copied(&random_bytes(random, start + length + 16 + behind), headroom, 0),
+        cookie: 0,
         text_start: u32::try_from(start).unwrap(),
         text_bytes: u32::try_from(length).unwrap(),
         key: KeyId(0),
         nonce: std::array::from_fn(|_| random.u8(..)),
         aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
-        ..Job::new(
-            direction,
-            JobId::default(),
-            Buffer::copied(&random_bytes(random, start + length + 16 + behind), headroom, 0),
-        )
+        direction,
+        status: JobStatus::Pending,
     }
 }
 

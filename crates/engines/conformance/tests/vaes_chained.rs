@@ -7,9 +7,7 @@
 
 use fastrand::Rng;
 use testudo_conformance::{random_bytes, unless_waived};
-use testudo_crypto::{
-    Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -44,15 +42,15 @@ fn packet(suite: Suite, longest: usize, random: &mut Rng) -> Job {
     let text_start = before + 8 + suite.iv_bytes();
     let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
     Job {
+        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
+        cookie: 0,
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
         key: KeyId(0),
+        nonce: [0; 12],
         aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
-        ..Job::new(
-            Direction::Seal,
-            JobId::default(),
-            Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
-        )
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
     }
 }
 

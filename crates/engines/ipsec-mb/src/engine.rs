@@ -311,7 +311,6 @@ fn split(job: &mut Job, direction: Direction) -> Option<Work<'_>> {
 mod tests {
     use super::*;
     use crate::raw::{ImbJob, ImbMgr};
-    use testudo_crypto::JobId;
 
     #[test]
     fn a_library_that_is_not_there_is_an_error_and_no_panic() {
@@ -337,15 +336,15 @@ mod tests {
         let suite = Suite::AES128_SHA1;
         let material = KeyMaterial::new(suite, vec![7; suite.keying_material_bytes()].into()).unwrap();
         let job = |direction, key| Job {
+            buffer: testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0),
+            cookie: 0,
             text_start: 24,
             text_bytes: 48,
             key,
+            nonce: [0; 12],
             aad: testudo_crypto::Aad::new(1, 1 << 32, true),
-            ..Job::new(
-                direction,
-                JobId::default(),
-                testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0),
-            )
+            direction,
+            status: JobStatus::Pending,
         };
         let directions = [Direction::Seal, Direction::Open];
         let jobs = directions.map(|d| job(d, engine.install(&material, d).unwrap()));

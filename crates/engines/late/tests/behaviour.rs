@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::collections::BTreeMap;
-use testudo_crypto::{
-    Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
-};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine, Order};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -22,15 +20,19 @@ fn key(engine: &mut dyn Engine) -> KeyId {
     engine.install(&KeyMaterial::new(Suite::AES128GCM16, bytes).unwrap(), Direction::Seal).unwrap()
 }
 
-fn jobs(key: KeyId, ids: std::ops::Range<u64>) -> Vec<Job> {
-    let job = |number| Job {
+fn jobs(key: KeyId, cookies: std::ops::Range<u64>) -> Vec<Job> {
+    let job = |cookie| Job {
+        buffer: Buffer::copied(&[0xA5; 80], 0, 0),
+        cookie,
+        text_start: 0,
         text_bytes: 64,
         key,
         nonce: [3; 12],
         aad: Aad::short(1, 2),
-        ..Job::new(Direction::Seal, JobId::from_bits(number), Buffer::copied(&[0xA5; 80], 0, 0))
+        direction: Direction::Seal,
+        status: JobStatus::Pending,
     };
-    ids.map(job).collect()
+    cookies.map(job).collect()
 }
 
 /// Polls until nothing is in flight; returns each job with the number of polls after which it came.
@@ -49,8 +51,8 @@ fn drain(engine: &mut dyn Engine) -> Vec<(u32, Job)> {
     panic!("jobs were lost");
 }
 
-fn ids(done: &[(u32, Job)]) -> Vec<u64> {
-    done.iter().map(|(_, job)| job.id.bits()).collect()
+fn cookies(done: &[(u32, Job)]) -> Vec<u64> {
+    done.iter().map(|(_, job)| job.cookie).collect()
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn jobs_end_between_the_fewest_and_the_most_polls_and_out_of_order() {
     assert!(batch.iter().all(|job| job.status == JobStatus::Taken && job.buffer.capacity() == 0));
     let done = drain(&mut engine);
     assert!(done.iter().all(|(poll, job)| (3..=6).contains(poll) && job.status == JobStatus::Done));
-    let mut order = ids(&done);
+    let mut order = cookies(&done);
     assert_ne!(order, (0..50).collect::<Vec<_>>());
     order.sort_unstable();
     assert_eq!(order, (0..50).collect::<Vec<_>>());
@@ -72,10 +74,10 @@ fn jobs_end_between_the_fewest_and_the_most_polls_and_out_of_order() {
 fn within_keys_order_is_kept_while_keys_overtake_each_other() {
     let mut engine = late(LateConfig { order: Order::WithinKeys, ..LateConfig::reliable(SEED) });
     let keys = [key(&mut engine), key(&mut engine)];
-    for number in 0..200 {
-        assert_eq!(engine.submit(&mut jobs(keys[(number % 2) as usize], number..number + 1)), 1);
+    for cookie in 0..200 {
+        assert_eq!(engine.submit(&mut jobs(keys[(cookie % 2) as usize], cookie..cookie + 1)), 1);
     }
-    let order = ids(&drain(&mut engine));
+    let order = cookies(&drain(&mut engine));
     let of_key = |k: u64| order.iter().copied().filter(|c| c % 2 == k).collect::<Vec<_>>();
     assert!(of_key(0).is_sorted() && of_key(1).is_sorted());
     assert!(!order.is_sorted());
@@ -117,8 +119,8 @@ fn a_burst_of_failure_ends_that_many_jobs() {
     assert_eq!(engine.submit(&mut jobs(key, 0..100)), 100);
     let mut faulted: Vec<_> =
         drain(&mut engine).into_iter().filter(|d| d.1.status == JobStatus::Fault).collect();
-    faulted.sort_by_key(|(_, job)| job.id.bits());
-    assert_eq!(ids(&faulted), (0..30).collect::<Vec<_>>());
+    faulted.sort_by_key(|(_, job)| job.cookie);
+    assert_eq!(cookies(&faulted), (0..30).collect::<Vec<_>>());
 }
 
 #[test]
@@ -152,7 +154,7 @@ fn a_device_that_hangs_keeps_everything_until_it_resumes() {
     assert!(poll(&mut engine, 10_000).is_empty());
     assert_eq!(engine.in_flight(), 50);
     engine.keep_all(false);
-    let mut order = ids(&drain(&mut engine));
+    let mut order = cookies(&drain(&mut engine));
     order.sort_unstable();
     assert!(order.into_iter().eq(0..50));
 }
@@ -171,7 +173,7 @@ fn some_jobs_are_kept_until_they_are_recalled_and_the_others_come() {
         engine.give_back_kept();
         let late = drain(&mut engine);
         assert!(late.len() == kept && late.iter().all(|(_, job)| job.status == JobStatus::Done));
-        let mut all: Vec<_> = came.iter().map(|job| job.id.bits()).chain(ids(&late)).collect();
+        let mut all: Vec<_> = came.iter().map(|job| job.cookie).chain(cookies(&late)).collect();
         all.sort_unstable();
         assert!(all.into_iter().eq(0..500), "every job came once");
     }
@@ -197,10 +199,7 @@ fn the_same_seed_gives_the_same_history_and_another_one_does_not() {
         let mut engine = late(LateConfig::unreliable(seed));
         let key = key(&mut engine);
         assert_eq!(engine.submit(&mut jobs(key, 0..500)), 500);
-        drain(&mut engine)
-            .into_iter()
-            .map(|(poll, job)| (poll, job.id.bits(), job.status))
-            .collect::<Vec<_>>()
+        drain(&mut engine).into_iter().map(|(poll, job)| (poll, job.cookie, job.status)).collect::<Vec<_>>()
     };
     assert_eq!(history(1), history(1));
     assert_ne!(history(1), history(2));
@@ -218,7 +217,7 @@ fn late_engines_stack_and_lose_nothing() {
         let taken = engine.submit(&mut batch);
         for (_, job) in drain(&mut engine) {
             assert!(matches!(job.status, JobStatus::Done | JobStatus::Fault));
-            assert!(seen.insert(job.id.bits(), ()).is_none(), "a job ended twice");
+            assert!(seen.insert(job.cookie, ()).is_none(), "a job ended twice");
         }
         assert!((0..taken as u64).all(|n| seen.contains_key(&(round * 64 + n))));
     }

@@ -8,7 +8,7 @@ use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSp
 use std::ops::Range;
 use std::time::Duration;
 use testudo_crypto::{Capability, EngineError, PortableEngine};
-use testudo_crypto::{Direction, Engine, Job, JobId, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_engine_late::LateConfig;
 use testudo_gateway::{Clock, Command, Commander, Notice, Update, Withdrawal, serve};
 use testudo_ipsec::Moment;
@@ -440,12 +440,7 @@ impl Engine for Liar {
     fn poll(&mut self, done: &mut Vec<Job>, _: usize) {
         for job in self.taken.drain(..) {
             let buffer = testudo_packet::Buffer::copied(job.buffer.bytes(), 64, 64);
-            done.push(Job {
-                buffer,
-                id: JobId { sa: job.id.sa ^ 1 << 8, ..job.id },
-                status: JobStatus::Done,
-                ..job
-            });
+            done.push(Job { buffer, cookie: job.cookie ^ 1 << 40, status: JobStatus::Done, ..job });
         }
     }
 }

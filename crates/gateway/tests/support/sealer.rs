@@ -1,7 +1,7 @@
 //! ESP packets made by hand: valid under their key, whatever their content.
 
 use super::{Side, TunnelSpec};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobId, JobStatus, KeyId, PortableEngine, Suite};
+use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
 use testudo_packet::Buffer;
 use testudo_wire::ip::{OuterHeader, Version};
 use testudo_wire::protocol;
@@ -88,12 +88,15 @@ impl Sealer {
         nonce[4..].copy_from_slice(&iv);
         let aad = Aad::new(spi, sequence, self.spec.esn);
         let mut jobs = [Job {
+            buffer: Buffer::copied(&esp, 0, 0),
+            cookie: 0,
             text_start: front.len() as u32,
             text_bytes: text.len() as u32,
             key: self.key,
             nonce,
             aad,
-            ..Job::new(Direction::Seal, JobId::default(), Buffer::copied(&esp, 0, 0))
+            direction: Direction::Seal,
+            status: JobStatus::Pending,
         }];
         self.engine.submit(&mut jobs);
         assert_eq!(jobs[0].status, JobStatus::Done);
