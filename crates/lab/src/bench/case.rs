@@ -15,8 +15,8 @@ use super::load::{LARGEST_BYTES, SMALLEST_BYTES};
 pub enum Suites {
     /// One suite for all tunnels.
     One(Suite),
-    /// Tunnels are assigned the suites of [`MIXED`] in turn, and the packets are spread over the tunnels at
-    /// random.
+    /// Tunnels are assigned in turn all AEADs, and AES-CBC and NULL with HMAC of SHA-1 and SHA-256; the
+    /// packets are spread over the tunnels at random.
     Mixed,
 }
 
