@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest;
 use std::fmt;
-use testudo_crypto::KeyMaterial;
+use testudo_crypto::{AesKey, Cipher, KeyMaterial};
 
 /// Separates this use of SHA-256 from every other, and its versions from each other.
 const DOMAIN: &[u8] = b"testudo key fingerprint v1";
@@ -53,14 +53,20 @@ pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
 
 /// The fingerprint under which an SA's sequence numbers are stored: as [`fingerprint`], but without the
 /// integrity key of a suite that also has a cipher key. The cipher derives IVs from the numbers, so they
-/// belong to its key, even if only the integrity key is renewed.
+/// belong to its key, even if only the integrity key or the integrity algorithm changes.
 #[must_use]
 pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
     if keys.key().is_empty() || keys.integrity_key().is_empty() {
         return fingerprint(keys);
     }
-    let suite = keys.suite().to_string();
-    digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key()])
+    // The same name for a cipher beside any integrity algorithm, so that the numbers also continue where a
+    // tunnel changes only that algorithm. They are the names under which stores have AES-CBC keys already.
+    let name = match keys.suite().cipher() {
+        Cipher::AesCbc(AesKey::Aes128) => "aes128-sha1",
+        Cipher::AesCbc(AesKey::Aes256) => "aes256-sha256",
+        other => other.info().keyword,
+    };
+    digest_of(&[DOMAIN, &[0], name.as_bytes(), &[0], keys.key()])
 }
 
 /// SHA-256 over the concatenation of `parts`.
@@ -101,6 +107,18 @@ mod tests {
         assert_ne!(numbers_of(&one), numbers_of(&material(suite, 8)));
         for suite in [Suite::AES128GCM16, Suite::NULL_SHA1] {
             assert_eq!(numbers_of(&material(suite, 7)), fingerprint(&material(suite, 7)));
+        }
+    }
+
+    /// The IVs of CBC come from the numbers, in every suite that has the cipher key. The values are Python's, as
+    /// below.
+    #[test]
+    fn numbers_continue_where_a_tunnel_changes_only_its_integrity_algorithm() {
+        for (cipher, stored) in [("aes128", "eef0326acffb049a"), ("aes256", "162f68bfa92a9ace")] {
+            for integrity in ["sha1", "sha256", "sha384", "sha512"] {
+                let suite = format!("{cipher}-{integrity}").parse().unwrap();
+                assert_eq!(numbers_of(&material(suite, 0x11)).to_string(), stored, "{suite}");
+            }
         }
     }
 
