@@ -29,8 +29,12 @@ guests='linux_kernel linux_peer'
 tests() {
   local pid status=0
   $cargo test --locked --workspace --no-run || return
+  # In a process group of their own, which ends with this stage: a background job ignores Ctrl-C.
+  set -m
   run_guests >"$target/test-guests.log" 2>&1 &
   pid=$!
+  set +m
+  trap 'kill -- "-$pid" 2>/dev/null; exit 130' INT TERM
   TESTUDO_TESTS_APART=$guests $cargo test --locked --workspace --no-fail-fast || status=$?
   wait "$pid" || status=$?
   cat "$target/test-guests.log"
