@@ -167,7 +167,7 @@ fn exists(source: &KeySource, error: &KeyError) -> bool {
 fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite) -> Problem {
     let name = match source {
         _ if !is_shown => "something that may be a key (not shown)".to_owned(),
-        // On one line, whatever the path contains.
+        // On one line, also if the path contains control characters.
         KeySource::File(path) => {
             format!("\"{}\"", path.display().to_string().replace(char::is_control, "\u{fffd}"))
         }

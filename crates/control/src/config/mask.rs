@@ -2,7 +2,7 @@
 //!
 //! A message quotes the line that it is about, and an operator may have pasted a key there: as the value of
 //! `key`, or instead of a file name. Both are masked wherever they occur, also in text that is not valid
-//! TOML, and also as grouped hex, hex over several lines, or base64. Whatever may be a key is masked.
+//! TOML, and also as grouped hex, hex over several lines, or base64. Anything that may be a key is masked.
 
 use crate::keys::MAX_KEY_TEXT_BYTES;
 use std::net::Ipv6Addr;

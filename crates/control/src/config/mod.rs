@@ -1,9 +1,9 @@
 //! The configuration: one TOML file, checked as a whole, as plain data.
 //!
 //! ```text
-//!   text ──► TOML with spans  ──► sections, key by key ──► checks across sections ──► Configuration
-//!                 │                        │                        │
-//!                 └────────────────────────┴────────────────────────┴──► ConfigErrors: line, column, expected, help
+//!   text ──► TOML with spans ──► sections, key by key ──► checks across sections ──► Configuration
+//!                  │                      │                       │
+//!                  └──────────────────────┴───────────────────────┴──► ConfigErrors: where, expected, help
 //! ```
 //!
 //! A [`Configuration`] needs no further check: values are in range, names are unique, references resolve, the

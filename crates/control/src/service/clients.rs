@@ -2,10 +2,10 @@
 //! time.
 //!
 //! ```text
-//!   accept ──► a slot for service is free     ──► Admission::Serve     (its answer)
-//!          └─► a slot for a refusal is free   ──► Admission::Refuse    (a short answer that says so)
+//!   accept ──► a slot for service is free    ──► Admission::Serve   (its answer)
+//!          └─► a slot for a refusal is free  ──► Admission::Refuse  (a short answer)
 //!          └─► neither: the next one waits in the kernel's queue until one of those above has ended
-//!          └─► an error (no descriptor left)  ──► a pause, then again
+//!          └─► an error (no descriptor left) ──► a pause, then again
 //! ```
 //!
 //! Clients cannot use more descriptors or threads than there are slots, and a client that is refused gets an

@@ -1,4 +1,5 @@
-//! Decides which events of tunnels become log lines. Each kind has a limited rate, whatever peers send.
+//! Decides which events of tunnels become log lines. Each kind has a limited rate, which no peer
+//! can raise.
 //!
 //! A peer's move is logged once the peer has stayed for a while ([`STABLE`]); a peer that keeps moving is
 //! logged once a minute.

@@ -1,13 +1,14 @@
 //! The system calls that a running gateway may make: seccomp filters (seccomp(2)) that limit what an attacker
 //! who has taken over the process can do.
 //!
-//! | call | result | why |
-//! | --- | --- | --- |
-//! | another program, another process's memory, the kernel's configuration | the process is killed | a gateway never does this, so it is an attack |
-//! | any call on no list, or with arguments that a gateway does not use | `EPERM` | may be a library's new behaviour: the gateway continues without that function |
-//! | `clone3` | `ENOSYS` | its flags are in memory, where a filter cannot see them; the C library falls back to `clone` |
+//! - Another program, another process's memory, the kernel's configuration: the process is killed. A gateway
+//!   never does this, so it is an attack.
+//! - Any call on no list, or with arguments that a gateway does not use: `EPERM`. It may be a library's new
+//!   behaviour: the gateway continues without that function.
+//! - `clone3`: `ENOSYS`. Its flags are in memory, where a filter cannot see them; the C library falls back to
+//!   `clone`.
 //!
-//! Three filters are in force at once; the most severe answer counts. Calls that are allowed whatever their
+//! Three filters are in force at once; the most severe answer counts. Calls that are allowed with any
 //! arguments (all of the packet path) are answered from the kernel's bitmap (since Linux 5.11) and cost next
 //! to nothing.
 //!
