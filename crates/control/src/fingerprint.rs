@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    /// The IVs of CBC come from the numbers, in every suite that has the cipher key. The values are Python's, as
-    /// below.
+    /// The IVs of CBC come from the numbers, in every suite that has the cipher key. The values are Python's,
+    /// as below.
     #[test]
     fn numbers_continue_where_a_tunnel_changes_only_its_integrity_algorithm() {
         for (cipher, stored) in [("aes128", "eef0326acffb049a"), ("aes256", "162f68bfa92a9ace")] {

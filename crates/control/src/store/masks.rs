@@ -7,7 +7,7 @@
 //!   IV  =  mask XOR number                  (a key's numbers end below 2^48)
 //! ```
 //!
-//! **Within one store no IV repeats**, for any masks drawn: numbers are below 2^48, so the low 48 bits of an IV
+//! **Within one store no IV repeats**, for any mask: numbers are below 2^48, so the low 48 bits of an IV
 //! are the number XOR the constant part of the mask, and different numbers give different IVs. The upper bits
 //! may differ from start to start: the IVs of two starts never overlap.
 //!
