@@ -22,6 +22,7 @@ pub mod support;
 
 pub mod control_socket;
 pub mod data_path;
+mod delivered;
 pub mod engines;
 pub mod input;
 pub mod keys;

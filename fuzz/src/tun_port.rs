@@ -1,5 +1,6 @@
 //! The TUN port over a device in memory with arbitrary input and results.
 
+use crate::delivered::deliver;
 use crate::input::Input;
 use crate::support::Inner;
 use std::collections::{BTreeMap, VecDeque};
@@ -184,16 +185,6 @@ fn receive(port: &mut TunPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mut B
     assert!(outcome.is_err() || outcome.is_ok_and(|received| received == batch.len() - before));
     assert_eq!(pool.available() + batch.len(), pool.size(), "a buffer is lost");
     batch.len() > before
-}
-
-/// Compares the first packets of a batch with what is expected; returns their number.
-fn deliver(batch: &mut Batch, count: usize, expected: &mut VecDeque<Vec<u8>>, pool: &mut Pool) -> usize {
-    for buffer in batch.drain(..count) {
-        let packet = expected.pop_front().expect("a packet that nobody sent");
-        assert!(buffer.bytes() == packet, "another packet than the one that was sent");
-        pool.recycle(buffer);
-    }
-    count
 }
 
 /// A frame: any bytes, a whole packet, or one to be split, perhaps damaged.

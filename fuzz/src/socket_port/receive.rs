@@ -2,6 +2,7 @@
 
 use super::twin::{Arrival, ERRORS, Message, Twin, about};
 use super::{UDP, endpoint, packet};
+use crate::delivered::deliver;
 use crate::input::Input;
 use crate::support::random_bytes;
 use fastrand::Rng;
@@ -81,16 +82,6 @@ fn receive(port: &mut SocketPort<Twin>, twin: &Twin, pool: &mut Pool, batch: &mu
     assert!(outcome.is_err() || outcome.is_ok_and(|received| received == batch.len() - before));
     assert_eq!(pool.available() + batch.len(), pool.size(), "a buffer is lost");
     batch.len() > before
-}
-
-/// Compares the first packets of a batch with what is expected; returns their number.
-fn deliver(batch: &mut Batch, count: usize, expected: &mut VecDeque<Vec<u8>>, pool: &mut Pool) -> usize {
-    for buffer in batch.drain(..count) {
-        let packet = expected.pop_front().expect("a packet that nobody sent");
-        assert!(buffer.bytes() == packet, "another packet than the one that was sent");
-        pool.recycle(buffer);
-    }
-    count
 }
 
 fn message(kind: u8, input: &mut Input<'_>) -> Message {
