@@ -35,15 +35,12 @@ mod lifetime;
 mod opened;
 mod outbound;
 mod outcome;
-mod pair;
 mod parsed;
-mod policy_table;
 mod replay;
 mod reply_budget;
 mod roaming;
 mod runs;
 mod sa;
-mod selector;
 mod sequence;
 mod slots;
 mod slow_path;
@@ -63,10 +60,11 @@ pub use outcome::{
     Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, SealedOr, Unprotected,
 };
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
-pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
 pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
-pub use spd::{Action, Policy, Spd, TunnelIndex, Verdict};
+pub use spd::{
+    Action, BadPrefix, Flow, Mismatch, Policy, PortRange, Prefix, Selector, Spd, TunnelIndex, Verdict,
+};
 pub use tables::{InstallError, Installed, Ipsec, inner_mtu};
 pub use template::Dscp;
 pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};

@@ -4,13 +4,10 @@
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
-use crate::pair::Pair;
-use crate::policy_table::Answer;
 use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
-use crate::selector::Flow;
 use crate::slots::SaRef;
-use crate::spd::{Action, Spd, Verdict};
+use crate::spd::{Action, Answer, Flow, Pair, Spd, Verdict};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Job, JobStatus};

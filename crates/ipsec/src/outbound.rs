@@ -10,12 +10,11 @@ use crate::framing::Framing;
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed, SealedOr};
 use crate::parsed::{PacketMeta, ParsedBatch};
-use crate::policy_table::Answer;
 use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
-use crate::spd::{Action, Verdict};
+use crate::spd::{Action, Answer, Verdict};
 use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 

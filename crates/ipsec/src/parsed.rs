@@ -1,10 +1,7 @@
 //! Metadata of outbound packets while their batch passes through the phases.
 
 use crate::framing::{Content, has_room};
-use crate::pair::Pair;
-use crate::policy_table::Answer;
-use crate::selector::Flow;
-use crate::spd::{Spd, Verdict};
+use crate::spd::{Answer, Flow, Pair, Spd, Verdict};
 use arrayvec::ArrayVec;
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason};
 use testudo_wire::ip::IpHeader;

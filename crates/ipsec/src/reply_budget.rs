@@ -2,7 +2,7 @@
 //! 4443 2.4 (f)), and no host may use up what the others need to learn their paths' MTU.
 
 use crate::lifetime::Moment;
-use crate::selector::address_bits;
+use crate::spd::address_bits;
 use std::net::IpAddr;
 
 /// Replies in any one second, for all senders together. Enough for thousands of hosts to learn a path's MTU,

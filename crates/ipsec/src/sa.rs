@@ -3,11 +3,10 @@
 use crate::counters::{SaCounters, SaState};
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
-use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
-use crate::spd::TunnelIndex;
+use crate::spd::{InboundSelectors, TunnelIndex};
 use crate::template::OuterTemplate;
 use crate::tunnel::TunnelParameters;
 use std::sync::Arc;

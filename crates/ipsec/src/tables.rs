@@ -3,14 +3,12 @@
 use crate::counters::SaCounters;
 use crate::event::Event;
 use crate::lifetime::{LifetimeUse, Moment};
-use crate::pair::InboundSelectors;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
-use crate::selector::address_bits;
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
-use crate::spd::{Spd, TunnelIndex};
+use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::template::OuterTemplate;
 use crate::tunnel::{Encapsulation, TunnelParameters};

@@ -1,8 +1,8 @@
 //! The parameters of a tunnel: one SA each way, and what both share.
 
 use crate::lifetime::{Lifetime, Spent};
-use crate::selector::Selector;
 use crate::sequence::Lease;
+use crate::spd::Selector;
 use crate::template::Dscp;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The policies whose prefixes have the same lengths, keyed by these prefixes: one hash table of the SPD's
 //! index.
 
-use crate::pair::Pair;
-use crate::selector::{Flow, PrefixLengths};
-use crate::spd::{Action, Policy, TunnelIndex, Verdict};
+use super::pair::Pair;
+use super::policy::{Action, Policy, TunnelIndex, Verdict};
+use super::selector::{Flow, PrefixLengths};
 use testudo_packet::prefetch;
 use testudo_wire::ip::Version;
 

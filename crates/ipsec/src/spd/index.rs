@@ -1,45 +1,10 @@
-//! The security policy database (RFC 4301 4.4.1): an ordered list of policies; the first that matches
-//! decides.
+//! The ordered policies, and an index that finds the first one that matches.
 
-use crate::pair::{Pair, PairPrefix};
-use crate::policy_table::{Answer, NONE, Slot, Table};
-use crate::selector::{Flow, PrefixLengths, Selector};
+use super::pair::{Pair, PairPrefix};
+use super::policy::{Policy, Verdict};
+use super::selector::{Flow, PrefixLengths};
+use super::table::{Answer, NONE, Slot, Table};
 use hashbrown::HashMap;
-
-/// A tunnel's index in the worker's table of tunnels; it does not change while the tunnel is unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TunnelIndex(pub u32);
-
-/// What to do with a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Send it through a tunnel.
-    Protect(TunnelIndex),
-    /// Let it pass in clear.
-    Bypass,
-    /// Drop it.
-    Discard,
-}
-
-/// One entry of the SPD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Policy {
-    /// The packets that it applies to.
-    pub selector: Selector,
-    /// What to do with them.
-    pub action: Action,
-}
-
-/// The SPD's verdict on a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// This policy decides.
-    Policy(Action),
-    /// No policy matches it.
-    NoPolicy,
-    /// It hides its protocol or its ports, and the first policy that concerns it depends on them.
-    FieldsHidden,
-}
 
 /// Up to this many policies a scan is faster than hashing.
 const SCANNED: usize = 8;
@@ -242,20 +207,10 @@ fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
     first.map_or(Answer::NONE, |slot| slot.answer())
 }
 
-impl Policy {
-    #[inline]
-    fn verdict(&self, flow: &Flow) -> Verdict {
-        if flow.hides_fields() && !self.selector.matches(flow) {
-            return Verdict::FieldsHidden;
-        }
-        Verdict::Policy(self.action)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::selector::{PortRange, Prefix};
+    use crate::spd::{Action, PortRange, Prefix, Selector, TunnelIndex};
     use proptest::prelude::*;
     use std::net::IpAddr;
     use testudo_wire::ip::Version;

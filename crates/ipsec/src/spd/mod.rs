@@ -1,0 +1,28 @@
+//! The security policy database (RFC 4301 4.4.1): an ordered list of policies; the first that matches a
+//! packet decides what happens to it.
+//!
+//! ```text
+//!   packet ─► Pair (two IPv4 addresses) ─► Spd::answer_v4 ─► Answer: where addresses alone decide
+//!          └► Flow (all that selectors see) ─► Spd::verdict ─► Verdict: the action, or why there is none
+//! ```
+//!
+//! - [`selector`]: what a policy or an SA applies to, and what a packet shows of itself.
+//! - [`policy`]: a selector with its action, and the verdict on a packet.
+//! - [`index`]: the SPD, which finds the first policy that matches; [`table`] is one hash table of it.
+//! - [`pair`]: IPv4 packets by their two addresses alone, which decide most of them.
+//! - [`inbound_selectors`]: the check of decrypted packets against the selectors of their SA.
+
+mod inbound_selectors;
+mod index;
+mod pair;
+mod policy;
+mod selector;
+mod table;
+
+pub(crate) use inbound_selectors::InboundSelectors;
+pub use index::Spd;
+pub(crate) use pair::Pair;
+pub use policy::{Action, Policy, TunnelIndex, Verdict};
+pub(crate) use selector::address_bits;
+pub use selector::{BadPrefix, Flow, Mismatch, PortRange, Prefix, Selector};
+pub(crate) use table::Answer;
