@@ -100,7 +100,7 @@ impl Ipsec {
         };
         buffer.truncate(header.total_bytes.into());
         let came_to = (header.version, header.destination);
-        self.parse_plain(buffer, came_to, header.protocol, || header.ports, parsed);
+        self.parse_plain(buffer, came_to, header.protocol, || header.ports(), parsed);
     }
 
     /// [`parse`](Self::parse) for a plain datagram that is cut to its length.

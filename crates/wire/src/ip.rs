@@ -1,5 +1,6 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
 
+use crate::next_layer::{NextLayerFields, SELECTOR_BYTES};
 use crate::{ParseError, checksum, protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -117,16 +118,19 @@ impl IpHeader {
     #[must_use]
     #[inline]
     pub fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
+        self.next_layer_fields(bytes)?.ports()
+    }
+
+    /// The selector fields of the next layer protocol (RFC 4301 4.4.1.1). `None` where it has none, and where
+    /// the packet does not show them: in a later fragment, or if it ends within four bytes after the header.
+    /// [`protocol::has_selector_fields`] distinguishes these.
+    #[must_use]
+    #[inline]
+    pub fn next_layer_fields(&self, bytes: &[u8]) -> Option<NextLayerFields> {
         if self.fragment.is_some_and(|f| f.offset_bytes != 0) {
             return None;
         }
-        match self.protocol {
-            protocol::TCP | protocol::UDP | protocol::SCTP => {
-                let p = self.payload(bytes).first_chunk::<4>()?;
-                Some((u16::from_be_bytes([p[0], p[1]]), u16::from_be_bytes([p[2], p[3]])))
-            }
-            _ => None,
-        }
+        NextLayerFields::read(self.protocol, *self.payload(bytes).first_chunk::<SELECTOR_BYTES>()?)
     }
 
     /// The bytes after the header, of the packet that this header was parsed from; empty for another, shorter

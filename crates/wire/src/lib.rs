@@ -7,6 +7,7 @@
 //! | module | format | source |
 //! | --- | --- | --- |
 //! | [`ip`] | IPv4 with options, IPv6 with extension headers | RFC 791, RFC 8200 |
+//! | [`next_layer`] | ports, ICMP type and code, mobility header type | RFC 4301 4.4.1.1 |
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
@@ -25,6 +26,7 @@ pub mod esp;
 pub mod fragment;
 pub mod icmp;
 pub mod ip;
+pub mod next_layer;
 pub mod plain;
 pub mod protocol;
 pub mod tcp;

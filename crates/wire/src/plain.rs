@@ -6,10 +6,9 @@
 //! not, to it.
 
 use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Version};
+use crate::next_layer::{NextLayerFields, SELECTOR_BYTES as FIRST_BYTES};
 use crate::{checksum, protocol};
 
-/// Bytes that must follow the header: the ports, or the first four bytes of another payload.
-const FIRST_BYTES: usize = 4;
 const V4_BYTES: usize = IPV4_HEADER_BYTES + FIRST_BYTES;
 const V6_BYTES: usize = IPV6_HEADER_BYTES + FIRST_BYTES;
 
@@ -21,8 +20,8 @@ pub struct PlainHeader {
     pub source: u128,
     /// Destination address.
     pub destination: u128,
-    /// Source and destination port, where the protocol has them.
-    pub ports: Option<(u16, u16)>,
+    /// The first bytes after the header: the selector fields of the next layer protocol, where it has any.
+    pub first: [u8; FIRST_BYTES],
     /// Bytes of the whole datagram; never more than there are.
     pub total_bytes: u16,
     /// IP version.
@@ -39,7 +38,7 @@ pub struct PlainHeader {
 pub struct PlainV4 {
     /// Source address in the upper half, destination address in the lower.
     pub addresses: u64,
-    /// The first bytes after the header: the ports, where the protocol has them.
+    /// The first bytes after the header: the selector fields of the next layer protocol, where it has any.
     pub first: [u8; FIRST_BYTES],
     /// Bytes of the whole datagram; never more than there are.
     pub total_bytes: u16,
@@ -76,11 +75,25 @@ impl PlainV4 {
     #[must_use]
     #[inline]
     pub fn ports(&self) -> Option<(u16, u16)> {
-        ports(self.protocol, self.first)
+        NextLayerFields::read(self.protocol, self.first)?.ports()
     }
 }
 
 impl PlainHeader {
+    /// Source and destination port, where the protocol has them.
+    #[must_use]
+    #[inline(always)]
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        self.next_layer_fields()?.ports()
+    }
+
+    /// The selector fields of the next layer protocol, where it has any (RFC 4301 4.4.1.1).
+    #[must_use]
+    #[inline(always)]
+    pub fn next_layer_fields(&self) -> Option<NextLayerFields> {
+        NextLayerFields::read(self.protocol, self.first)
+    }
+
     /// Reads the header at the start of `bytes`; bytes after the datagram are allowed. `None` for a packet
     /// that is not plain or not valid: only [`IpHeader::parse`](crate::ip::IpHeader::parse) distinguishes
     /// these.
@@ -112,7 +125,7 @@ impl PlainHeader {
         Some(Self {
             source: number(8),
             destination: number(24),
-            ports: ports(protocol, [h[40], h[41], h[42], h[43]]),
+            first: [h[40], h[41], h[42], h[43]],
             total_bytes,
             version: Version::V6,
             protocol,
@@ -127,7 +140,7 @@ impl From<PlainV4> for PlainHeader {
         Self {
             source: (plain.addresses >> 32).into(),
             destination: (plain.addresses & 0xFFFF_FFFF).into(),
-            ports: plain.ports(),
+            first: plain.first,
             total_bytes: plain.total_bytes,
             version: Version::V4,
             protocol: plain.protocol,
@@ -154,12 +167,6 @@ pub fn unchecked_v6(bytes: &[u8]) -> Option<(u128, u128)> {
     let number = |half: Option<&[u8; 16]>| half.map(|octets| u128::from_be_bytes(*octets));
     let both = (number(addresses.first_chunk())?, number(addresses.last_chunk())?);
     (front[0] >> 4 == 6).then_some(both)
-}
-
-#[inline(always)]
-fn ports(protocol: u8, first: [u8; FIRST_BYTES]) -> Option<(u16, u16)> {
-    let pair = (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]));
-    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP).then_some(pair)
 }
 
 /// Extension headers that [`IpHeader`](crate::ip::IpHeader) steps over, and protocols after which it cannot
@@ -211,7 +218,7 @@ mod tests {
                 } else {
                     ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
                 };
-                let protocol = [6, 17, 132, 1, 50, 44, 0, 60, 139, 200][usize::from(four[0]) % 10];
+                let protocol = [6, 17, 132, 1, 50, 44, 0, 60, 139, 200, 58, 135][usize::from(four[0]) % 12];
                 let header = OuterHeader {
                     source,
                     destination,
@@ -255,7 +262,8 @@ mod tests {
             let whole = whole.unwrap();
             prop_assert_eq!(plain.version, whole.version);
             prop_assert_eq!((plain.source, plain.destination), (number(whole.source), number(whole.destination)));
-            prop_assert_eq!(plain.ports, whole.ports(&bytes));
+            prop_assert_eq!(plain.next_layer_fields(), whole.next_layer_fields(&bytes));
+            prop_assert_eq!(plain.ports(), whole.ports(&bytes));
             prop_assert_eq!(usize::from(plain.total_bytes), whole.total_bytes);
             prop_assert_eq!((plain.protocol, plain.traffic_class), (whole.protocol, whole.traffic_class));
             prop_assert_eq!(whole.next_layer_protocol(), Some(plain.protocol));

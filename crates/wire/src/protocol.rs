@@ -18,6 +18,8 @@ pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 /// ESP. As a packet's content it is a next layer protocol (RFC 4301 4.4.1.1), as AH is.
 pub const ESP: u8 = 50;
+/// AH.
+pub const AH: u8 = 51;
 /// ICMP for IPv6.
 pub const ICMPV6: u8 = 58;
 /// No next header; in ESP, a dummy packet (RFC 4303 2.6).
@@ -26,6 +28,16 @@ pub const NO_NEXT_HEADER: u8 = 59;
 pub const DESTINATION_OPTIONS: u8 = 60;
 /// SCTP.
 pub const SCTP: u8 = 132;
+/// IPv6 Mobility Header (RFC 6275 6.1): a next layer protocol to policy (RFC 4301 4.4.1.1).
+pub const MOBILITY: u8 = 135;
+
+/// Whether a next layer protocol has selector fields of its own (RFC 4301 4.4.1.1): ports, type and code of a
+/// message, or its type. A packet of such a protocol that shows none of them hides them: they are OPAQUE.
+#[must_use]
+#[inline]
+pub const fn has_selector_fields(number: u8) -> bool {
+    matches!(number, TCP | UDP | SCTP | ICMP | ICMPV6 | MOBILITY)
+}
 
 /// Whether it is unknown what follows a header of this number in IPv6, so that a next layer protocol may
 /// still come: extension headers that are not stepped over here (of IANA's list, RFC 7045 4: HIP, Shim6, and

@@ -162,14 +162,14 @@ impl Flow {
     #[must_use]
     #[inline(always)]
     pub fn plain_outbound(header: &PlainHeader) -> Self {
-        Self::plain(header, header.source, header.destination, header.ports)
+        Self::plain(header, header.source, header.destination, header.ports())
     }
 
     /// The flow of a plain inbound packet.
     #[must_use]
     #[inline(always)]
     pub fn plain_inbound(header: &PlainHeader) -> Self {
-        let ports = header.ports.map(|(source, destination)| (destination, source));
+        let ports = header.ports().map(|(source, destination)| (destination, source));
         Self::plain(header, header.destination, header.source, ports)
     }
 
