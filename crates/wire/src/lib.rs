@@ -10,6 +10,7 @@
 //! | [`next_layer`] | ports, ICMP type and code, mobility header type | RFC 4301 4.4.1.1 |
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
+//! | [`ah`] | Authentication Header | RFC 4302 |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+pub mod ah;
 pub mod checksum;
 pub mod esp;
 pub mod fragment;
@@ -30,6 +32,8 @@ pub mod next_layer;
 pub mod plain;
 pub mod protocol;
 pub mod tcp;
+#[cfg(test)]
+mod test_packets;
 pub mod udp;
 
 /// Why bytes could not be read as the expected header.
