@@ -9,7 +9,7 @@ pub const IPV4_HEADER_BYTES: usize = 20;
 /// Bytes of an IPv6 header without extensions.
 pub const IPV6_HEADER_BYTES: usize = 40;
 /// More extension headers than this are refused: no sane sender needs them, and the walk must be bounded.
-const MAX_EXTENSION_HEADERS: usize = 8;
+pub(crate) const MAX_EXTENSION_HEADERS: usize = 8;
 
 /// IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -245,31 +245,42 @@ fn check_end(fragment: Fragment, payload_bytes: usize) -> Result<(), ParseError>
     }
 }
 
+/// Bytes of the IPv6 extension header of this number at `at` (RFC 8200 4), all of them there; `None` for the
+/// number of a header that is not stepped over.
+///
+/// # Errors
+/// [`ParseError::Truncated`] if the header ends beyond `bytes`.
+pub(crate) fn extension_bytes(number: u8, bytes: &[u8], at: usize) -> Result<Option<usize>, ParseError> {
+    let length = match number {
+        protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+            8 * (1 + usize::from(be16(bytes, at)? & 0xFF))
+        }
+        protocol::FRAGMENT => 8,
+        _ => return Ok(None),
+    };
+    if at + length > bytes.len() { Err(ParseError::Truncated) } else { Ok(Some(length)) }
+}
+
+/// What the fragment header at `at` says (RFC 8200 4.5).
+pub(crate) fn fragment_at(bytes: &[u8], at: usize) -> Result<Fragment, ParseError> {
+    let offset_and_flags = be16(bytes, at + 2)?;
+    Ok(Fragment { offset_bytes: offset_and_flags & 0xFFF8, more: offset_and_flags & 1 != 0 })
+}
+
 /// Steps over extension headers (RFC 8200 4) until the transport header, or until a later fragment hides it.
 fn walk_extensions(bytes: &[u8], header: &mut IpHeader) -> Result<(), ParseError> {
     // One round more than headers: the last finds the transport header.
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let at = header.header_bytes;
-        let length = match header.protocol {
-            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
-                8 * (1 + usize::from(be16(bytes, at)? & 0xFF))
+        let Some(length) = extension_bytes(header.protocol, bytes, at)? else { return Ok(()) };
+        if header.protocol == protocol::FRAGMENT {
+            let fragment = fragment_at(bytes, at)?;
+            check_end(fragment, bytes.len() - at - length)?;
+            // An atomic fragment (RFC 6946) is a whole packet, unless a fragment header before it says
+            // otherwise.
+            if fragment.offset_bytes != 0 || fragment.more {
+                header.fragment = Some(fragment);
             }
-            protocol::FRAGMENT => {
-                let offset_and_flags = be16(bytes, at + 2)?;
-                let fragment =
-                    Fragment { offset_bytes: offset_and_flags & 0xFFF8, more: offset_and_flags & 1 != 0 };
-                // An atomic fragment (RFC 6946) is a whole packet, unless a fragment header before it says
-                // otherwise.
-                if fragment.offset_bytes != 0 || fragment.more {
-                    header.fragment = Some(fragment);
-                }
-                check_end(fragment, bytes.len().saturating_sub(at + 8))?;
-                8
-            }
-            _ => return Ok(()),
-        };
-        if at + length > bytes.len() {
-            return Err(ParseError::Truncated);
         }
         header.has_source_route |= header.protocol == protocol::ROUTING && bytes[at + 2] == 0;
         header.protocol = bytes[at];

@@ -11,6 +11,7 @@
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
 //! | [`ah`] | Authentication Header | RFC 4302 |
+//! | [`mutable`] | what the ICV of AH covers | RFC 4302 3.3.3.1, Appendix A |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
@@ -28,7 +29,9 @@ pub mod esp;
 pub mod fragment;
 pub mod icmp;
 pub mod ip;
+pub mod mutable;
 pub mod next_layer;
+mod options;
 pub mod plain;
 pub mod protocol;
 pub mod tcp;
