@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | [`ip`] | IPv4 with options, IPv6 with extension headers | RFC 791, RFC 8200 |
 //! | [`next_layer`] | ports, ICMP type and code, mobility header type | RFC 4301 4.4.1.1 |
+//! | [`transport`] | where ESP and AH are in transport mode | RFC 4303 3.1.1, RFC 4302 3.1.1 |
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
 //! | [`ah`] | Authentication Header | RFC 4302 |
@@ -15,7 +16,7 @@
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
-//! | [`checksum`] | the Internet checksum | RFC 1071 |
+//! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
 //! Deliberately missing: Ethernet (ports strip it) and reassembly (it has state; in host mode the kernel's
 //! sockets do it).
@@ -37,6 +38,7 @@ pub mod protocol;
 pub mod tcp;
 #[cfg(test)]
 mod test_packets;
+pub mod transport;
 pub mod udp;
 
 /// Why bytes could not be read as the expected header.
