@@ -9,6 +9,7 @@
 //! | [`ip`] | IPv4 with options, IPv6 with extension headers | RFC 791, RFC 8200 |
 //! | [`next_layer`] | ports, ICMP type and code, mobility header type | RFC 4301 4.4.1.1 |
 //! | [`transport`] | where ESP and AH are in transport mode | RFC 4303 3.1.1, RFC 4302 3.1.1 |
+//! | [`nat`] | checksums of TCP and UDP from behind a NAT | RFC 3948 3.1.2 |
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
 //! | [`ah`] | Authentication Header | RFC 4302 |
@@ -31,6 +32,7 @@ pub mod fragment;
 pub mod icmp;
 pub mod ip;
 pub mod mutable;
+pub mod nat;
 pub mod next_layer;
 mod options;
 pub mod plain;

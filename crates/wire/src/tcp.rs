@@ -4,6 +4,8 @@ use crate::ParseError;
 
 /// Bytes of a TCP header without options.
 pub const TCP_HEADER_BYTES: usize = 20;
+/// Offset of the checksum in the header.
+pub(crate) const CHECKSUM_AT: usize = 16;
 
 /// The flags byte of a TCP header, bit by bit.
 pub mod flags {

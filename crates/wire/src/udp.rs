@@ -1,11 +1,13 @@
 //! UDP headers (RFC 768).
 
-use crate::checksum::Sum;
+use crate::checksum::{Checksum, Sum};
 use crate::ip::{IpHeader, Version};
 use crate::{ParseError, protocol};
 
 /// Bytes of a UDP header.
 pub const UDP_HEADER_BYTES: usize = 8;
+/// Offset of the checksum in the header.
+pub(crate) const CHECKSUM_AT: usize = 6;
 
 /// A UDP header, checked against the bytes it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +72,17 @@ pub fn complete_ipv6_checksum(packet: &mut [u8]) {
     }
     let length = u32::try_from(datagram.len()).unwrap_or(0);
     let sum = Sum::default().pseudo_header(ip.source, ip.destination, protocol::UDP, length);
-    let checksum = match sum.bytes(datagram).finish().to_bytes() {
-        // RFC 768: zero means "none", so that a computed zero is sent as all ones.
+    let checksum = present(sum.bytes(datagram).finish());
+    datagram[CHECKSUM_AT..UDP_HEADER_BYTES].copy_from_slice(&checksum);
+}
+
+/// A computed checksum as UDP sends it: zero means that there is none, so that a computed zero is sent as all
+/// ones (RFC 768).
+pub(crate) fn present(checksum: Checksum) -> [u8; 2] {
+    match checksum.to_bytes() {
         [0, 0] => [0xFF, 0xFF],
         bytes => bytes,
-    };
-    datagram[6..8].copy_from_slice(&checksum);
+    }
 }
 
 #[cfg(test)]
