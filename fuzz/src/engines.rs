@@ -5,7 +5,7 @@ use crate::support::random_bytes;
 use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_late::{LateConfig, LateEngine, Order};
 use testudo_engine_vaes::VaesEngine;
@@ -33,10 +33,11 @@ struct Draft {
     /// Index of the key; `None` for one that was never given out.
     key: Option<usize>,
     bytes: Vec<u8>,
+    auth_start: u32,
     text_start: u32,
     text_bytes: u32,
-    nonce: [u8; 12],
-    aad: Aad,
+    sequence: u64,
+    esn: bool,
     direction: Direction,
 }
 
@@ -62,9 +63,9 @@ struct Rig<'e> {
     /// Its id for each key of the model, and whether it still holds the key. `None` if it does not support
     /// the suite.
     ids: Vec<Option<(KeyId, bool)>>,
-    /// Jobs in flight, by cookie: the packet before, where its text is, and how it must end.
-    owed: HashMap<u64, (Vec<u8>, std::ops::Range<usize>, Verdict)>,
-    next_cookie: u64,
+    /// Jobs in flight, by ticket: the packet before, where its text is, and how it must end.
+    owed: HashMap<u32, (Vec<u8>, std::ops::Range<usize>, Verdict)>,
+    next_ticket: u32,
     /// Whether it may end any job as a fault.
     may_fault: bool,
 }
@@ -171,21 +172,17 @@ impl Model {
             _ => usize::from(input.word()) % 4096,
         };
         let text_bytes = length - length % suite.block_bytes();
-        let front = if suite.is_combined() { 0 } else { 8 + suite.iv_bytes() };
+        let front = 8 + suite.iv_bytes();
         let mut random = Rng::with_seed(u64::from(shape) << 16 | length as u64);
         let bytes = random_bytes(
             &mut random,
             offset + front + text_bytes + suite.icv_bytes() + usize::from(shape >> 4),
         );
-        let nonce = std::array::from_fn(|_| random.u8(..));
-        let aad_bytes = match shape >> 2 & 3 {
-            0 => 8,
-            1 | 2 => 12,
-            _ => usize::from(input.byte()) % 13,
-        };
-        let aad = Aad::from_slice(&random_bytes(&mut random, aad_bytes)).expect("at most 12 bytes");
-        let (text_start, text_bytes) = ((offset + front) as u32, text_bytes as u32);
-        let mut draft = Draft { key: Some(index), bytes, text_start, text_bytes, nonce, aad, direction };
+        let (sequence, esn) = (random.u64(..), shape >> 2 & 3 != 0);
+        let (auth_start, text_start, text_bytes) =
+            (offset as u32, (offset + front) as u32, text_bytes as u32);
+        let key = Some(index);
+        let mut draft = Draft { key, bytes, auth_start, text_start, text_bytes, sequence, esn, direction };
         if direction == Direction::Open {
             self.seal(index, &mut draft);
         }
@@ -224,7 +221,13 @@ fn spoil(draft: &mut Draft, kind: u8, input: &mut Input<'_>) {
     match kind % 12 {
         0 => draft.key = None,
         1 => draft.direction = other(draft.direction),
+        2 if input.byte() & 1 == 0 => {
+            draft.auth_start = draft.auth_start.wrapping_add(u32::from(input.byte()))
+        }
         2 => draft.text_start = draft.text_start.wrapping_add(u32::from(input.byte())),
+        3 if input.byte() & 1 == 0 => {
+            draft.auth_start = draft.auth_start.wrapping_sub(u32::from(input.byte()))
+        }
         3 => draft.text_start = draft.text_start.wrapping_sub(u32::from(input.byte())),
         4 => draft.text_bytes = draft.text_bytes.wrapping_add(u32::from(input.byte())),
         5 => draft.text_bytes = draft.text_bytes.wrapping_sub(u32::from(input.byte())),
@@ -250,31 +253,30 @@ fn other(direction: Direction) -> Direction {
 }
 
 impl Draft {
-    fn job(&self, key: KeyId, cookie: u64) -> Job {
+    fn job(&self, key: KeyId, ticket: u32) -> Job {
         let mut buffer = Buffer::with_capacity(HEADROOM + self.bytes.len() + TAILROOM);
         buffer.receive_area().fill(GUARD);
         buffer.reset(HEADROOM);
         buffer.receive_area()[..self.bytes.len()].copy_from_slice(&self.bytes);
         buffer.set_len(self.bytes.len());
         Job {
-            buffer,
-            cookie,
+            sequence: self.sequence,
+            ticket,
+            key,
+            auth_start: self.auth_start,
             text_start: self.text_start,
             text_bytes: self.text_bytes,
-            key,
-            nonce: self.nonce,
-            aad: self.aad,
-            direction: self.direction,
-            status: JobStatus::Pending,
+            esn: self.esn,
+            ..Job::new(buffer, self.direction, 0)
         }
     }
 
     /// Whether the contract requires an engine to do it.
     fn is_possible(&self, suite: Suite, max_text_bytes: usize) -> bool {
         let (start, text_bytes) = (self.text_start as usize, self.text_bytes as usize);
-        let front = if suite.is_combined() { 0 } else { 8 + suite.iv_bytes() };
-        text_bytes <= max_text_bytes
-            && start >= front
+        let header = start.saturating_sub(self.auth_start as usize + suite.iv_bytes());
+        text_bytes + header.saturating_sub(8) <= max_text_bytes
+            && (header == 8 || header > 8 && !suite.encrypts())
             && text_bytes.is_multiple_of(suite.block_bytes())
             && start + text_bytes + suite.icv_bytes() <= self.bytes.len()
     }
@@ -286,7 +288,7 @@ impl Draft {
 
 impl<'e> Rig<'e> {
     fn new(engine: &'e mut dyn Engine, may_fault: bool) -> Self {
-        Self { engine, ids: Vec::new(), owed: HashMap::new(), next_cookie: 0xC00C_1E00, may_fault }
+        Self { engine, ids: Vec::new(), owed: HashMap::new(), next_ticket: 0xC00C_1E00, may_fault }
     }
 
     fn install(&mut self, material: &KeyMaterial, direction: Direction) {
@@ -323,7 +325,7 @@ impl<'e> Rig<'e> {
             at += taken;
             for job in &jobs[at..] {
                 assert_eq!(job.status, JobStatus::Pending, "not taken, but touched");
-                assert_eq!(job.buffer.bytes(), self.owed[&job.cookie].0, "not taken, but touched");
+                assert_eq!(job.buffer.bytes(), self.owed[&job.ticket].0, "not taken, but touched");
             }
             if at == jobs.len() {
                 return;
@@ -345,11 +347,11 @@ impl<'e> Rig<'e> {
             Some((_, (removed, false))) => (removed, draft.fault()),
             None => (KeyId(u32::MAX), draft.fault()),
         };
-        self.next_cookie += 1;
+        self.next_ticket += 1;
         let start = (draft.text_start as usize).min(draft.bytes.len());
         let text = start..start.saturating_add(draft.text_bytes as usize).min(draft.bytes.len());
-        self.owed.insert(self.next_cookie, (draft.bytes.clone(), text, verdict));
-        draft.job(id, self.next_cookie)
+        self.owed.insert(self.next_ticket, (draft.bytes.clone(), text, verdict));
+        draft.job(id, self.next_ticket)
     }
 
     fn poll(&mut self, max: usize) {
@@ -367,7 +369,7 @@ impl<'e> Rig<'e> {
     /// Checks a job that has ended: once, in the right way, with nothing else touched.
     fn judge(&mut self, mut job: Job) {
         let name = self.engine.name();
-        let (before, text, verdict) = self.owed.remove(&job.cookie).expect("a job that ended once");
+        let (before, text, verdict) = self.owed.remove(&job.ticket).expect("a job that ended once");
         let bytes = job.buffer.bytes().to_vec();
         job.buffer.reset(0);
         let around = job.buffer.receive_area();

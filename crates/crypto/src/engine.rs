@@ -5,7 +5,7 @@ use crate::{Direction, Job, KeyId, KeyMaterial, Suite};
 /// What an engine can do with one suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
-    /// The longest text it takes, in bytes.
+    /// The longest text it takes, in bytes; what a header has beyond ESP's 8 bytes counts as text.
     pub max_text_bytes: usize,
     /// How many keys it can hold at a time.
     pub max_keys: usize,

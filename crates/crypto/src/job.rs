@@ -22,53 +22,36 @@ pub enum JobStatus {
 /// Bytes of SPI and sequence number, at the start of every ESP packet (RFC 4303 2).
 const ESP_HEADER_BYTES: usize = 8;
 
-/// Additional authenticated data: SPI and sequence number, 8 bytes, or 12 with ESN (RFC 4106 5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Bytes of the IV of a combined mode or of counter mode, and of the part of a nonce that stands for it.
+const NONCE_IV_BYTES: usize = 8;
+
+/// Additional authenticated data of a combined mode: SPI and sequence number, 8 bytes, or 12 with ESN (RFC
+/// 4106 5, RFC 7634 2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aad {
     bytes: [u8; 12],
     len: u8,
 }
 
 impl Aad {
-    /// SPI and 32-bit sequence number.
-    #[must_use]
-    pub fn short(spi: u32, sequence: u32) -> Self {
-        Self::new(spi, sequence.into(), false)
-    }
+    /// No data.
+    pub const EMPTY: Self = Self { bytes: [0; 12], len: 0 };
 
-    /// SPI and sequence number as an SA authenticates them (RFC 4106 5, RFC 7634 2.1): with ESN 64 bits of
-    /// the number, otherwise the low 32.
-    #[must_use]
-    #[inline(always)]
-    pub fn new(spi: u32, sequence: u64, esn: bool) -> Self {
-        // Branch-free: without ESN the number is shifted up, so that bytes 4..8 hold the low half.
-        let (len, shift) = if esn { (12, 0) } else { (8, 32) };
-        let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        bytes[4..].copy_from_slice(&(sequence << shift).to_be_bytes());
-        Self { bytes, len }
-    }
-
-    /// Any data of up to 12 bytes, for test vectors; longer data gives `None`.
-    #[must_use]
-    pub fn from_slice(data: &[u8]) -> Option<Self> {
-        let mut bytes = [0; 12];
-        bytes.get_mut(..data.len())?.copy_from_slice(data);
-        Some(Self { bytes, len: u8::try_from(data.len()).ok()? })
-    }
-
-    /// The sequence number, extended or not; 0 for other data. After an engine, the protocol takes the number
-    /// of a received packet from here.
+    /// The ESP header, SPI and the number's low half; with ESN the high half between the two.
     #[must_use]
     #[inline]
-    pub fn sequence(&self) -> u64 {
-        let [_, _, _, _, number @ ..] = self.bytes;
-        let number = u64::from_be_bytes(number);
-        match self.len {
-            8 => number >> 32,
-            12 => number,
-            _ => 0,
-        }
+    pub fn new(header: &[u8; ESP_HEADER_BYTES], high_half: Option<[u8; 4]>) -> Self {
+        let mut bytes = [0; 12];
+        let len = if let Some(high_half) = high_half {
+            bytes[..4].copy_from_slice(&header[..4]);
+            bytes[4..8].copy_from_slice(&high_half);
+            bytes[8..].copy_from_slice(&header[4..]);
+            12
+        } else {
+            bytes[..8].copy_from_slice(header);
+            8
+        };
+        Self { bytes, len }
     }
 
     /// The bytes to authenticate.
@@ -76,37 +59,23 @@ impl Aad {
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
-
-    /// The high half of an extended sequence number, which is authenticated but not sent (RFC 4303 2.2.1);
-    /// `None` without ESN.
-    #[must_use]
-    pub fn high_half(&self) -> Option<[u8; 4]> {
-        let [_, _, _, _, high @ .., _, _, _, _] = self.bytes;
-        (usize::from(self.len) == self.bytes.len()).then_some(high)
-    }
-
-    /// Length of the data in bits, as GCM wants it.
-    #[must_use]
-    pub const fn bits(&self) -> u64 {
-        self.len as u64 * 8
-    }
-
-    /// The bytes to authenticate, padded with zeros.
-    #[must_use]
-    pub const fn padded(&self) -> &[u8; 12] {
-        &self.bytes
-    }
 }
 
-/// One packet's worth of cryptography over a part of a buffer, in place.
+/// One packet's worth of cryptography over parts of a buffer, in place.
 ///
-/// `text_start..text_start + text_bytes`, counted from the packet's start ([`Buffer::bytes`]), is encrypted
-/// or decrypted; the ICV follows the text directly and is written when sealing, compared in constant time
-/// when opening.
+/// ```text
+///   the packet        | outer headers | SPI, number | IV | text …           | ICV |
+///   ESP                               ▲ auth_start       ▲ text_start       ▲ text_start + text_bytes
+/// ```
 ///
-/// A suite that is no AEAD uses more of the packet, because its integrity algorithm covers one run of bytes:
-/// the ESP header and the IV directly precede the text, and are authenticated from there; of `aad` only the
-/// [high half](Aad::high_half) is used, and `nonce` is not.
+/// Offsets are counted from the packet's start ([`Buffer::bytes`]). From `auth_start` to the text's end
+/// everything is authenticated; the text is encrypted, too. The ICV follows the text directly and is written
+/// when sealing, compared in constant time when opening. The IV directly precedes the text.
+///
+/// The sequence number is a field of its own, since a packet carries only its low half. With ESN the high
+/// half is authenticated, too: a combined mode has it between SPI and low half (RFC 4106 5), other suites
+/// after the text (RFC 4303 2.2.1). A nonce is the key's salt and the packet's IV; where packets carry none,
+/// the sequence number (RFC 8750 4).
 ///
 /// **CBC and its IV.** When sealing, the IV's field holds a block that is unique under the key (by the
 /// caller, which has the sequence numbers). The engine encrypts it together with the text, as the first block
@@ -118,25 +87,51 @@ impl Aad {
 pub struct Job {
     /// The packet; it travels with the job.
     pub buffer: Buffer,
-    /// The caller's tag; engines pass it through.
-    pub cookie: u64,
-    /// Start of the text in the packet, in bytes.
+    /// The packet's sequence number, whole.
+    pub sequence: u64,
+    /// The SA, by the caller's number. Engines pass it through.
+    pub sa: u32,
+    /// Which of the SA's jobs this is, by the caller's number. Engines pass it through.
+    pub ticket: u32,
+    /// The key, by the id of the engine that gets this job.
+    pub key: KeyId,
+    /// Where authentication starts, in bytes.
+    pub auth_start: u32,
+    /// Where the text starts, in bytes.
     pub text_start: u32,
     /// Length of the text in bytes, ICV not counted.
     pub text_bytes: u32,
-    /// The key, by the id of the engine that gets this job.
-    pub key: KeyId,
-    /// Salt and IV of an AEAD (RFC 4106 4, RFC 7634 2).
-    pub nonce: [u8; 12],
-    /// What is authenticated besides the text: all of it by an AEAD, the high half by other suites.
-    pub aad: Aad,
+    /// Whether the number's high half is authenticated (RFC 4303 2.2.1).
+    pub esn: bool,
     /// Seal or open; it must be the direction for which the key was installed.
     pub direction: Direction,
     /// The state of the job.
     pub status: JobStatus,
 }
 
+/// One cache line, so that moving a job touches one.
+const _: () = assert!(size_of::<Job>() == 64);
+
 impl Job {
+    /// A job of which only packet, direction and SA are known; it names no key.
+    #[must_use]
+    #[inline(always)]
+    pub fn new(buffer: Buffer, direction: Direction, sa: u32) -> Self {
+        Self {
+            buffer,
+            sequence: 0,
+            sa,
+            ticket: 0,
+            key: KeyId::NONE,
+            auth_start: 0,
+            text_start: 0,
+            text_bytes: 0,
+            esn: false,
+            direction,
+            status: JobStatus::Pending,
+        }
+    }
+
     /// Moves the job out of its slot, as an asynchronous engine does: the slot becomes [`JobStatus::Taken`],
     /// without a buffer.
     #[must_use]
@@ -146,58 +141,80 @@ impl Job {
         taken
     }
 
-    /// All that an engine reads and writes: `None` if the packet is shorter than the job says.
-    ///
-    /// Nonce and AAD are borrowed from the job, not copied: SIMD code loads them whole, and a wide load over
-    /// recent narrow stores fails store-to-load forwarding (37 of 114 cycles on a 64-byte packet).
+    /// The number's high half, if it is authenticated (RFC 4303 2.2.1).
     #[must_use]
-    pub fn parts(&mut self, icv_bytes: usize) -> Option<JobParts<'_>> {
-        let (start, len) = (self.text_start as usize, self.text_bytes as usize);
-        let end = start.checked_add(len)?.checked_add(icv_bytes)?;
-        let (text, icv) = self.buffer.bytes_mut().get_mut(start..end)?.split_at_mut_checked(len)?;
-        Some(JobParts { text, icv, nonce: &self.nonce, aad: self.aad.as_bytes() })
+    #[inline]
+    pub fn high_half(&self) -> Option<[u8; 4]> {
+        let [high @ .., _, _, _, _] = self.sequence.to_be_bytes();
+        self.esn.then_some(high)
     }
 
-    /// The whole ESP packet of a job of a `suite` that is no AEAD: `None` if the buffer does not hold it, or
-    /// if the text is no multiple of the cipher's block.
+    /// All that an engine reads and writes of a job under `suite`: `None` if the buffer does not hold it, if
+    /// what precedes the text is not header and IV, or if the text is no multiple of the cipher's block. With
+    /// [`Cipher::Null`](crate::Cipher) the header may be longer, as AH's, which covers the whole packet (RFC
+    /// 4302 3.3.3).
     #[must_use]
-    pub fn esp(&mut self, suite: Suite) -> Option<EspParts<'_>> {
-        let text_at = ESP_HEADER_BYTES + suite.iv_bytes();
-        let (start, len) = (self.text_start as usize, self.text_bytes as usize);
-        let (from, icv_at) = (start.checked_sub(text_at)?, text_at.checked_add(len)?);
-        if !len.is_multiple_of(suite.block_bytes()) {
+    #[inline]
+    pub fn parts(&mut self, suite: Suite) -> Option<JobParts<'_>> {
+        let (start, len) = (self.auth_start as usize, self.text_bytes as usize);
+        let text_at = (self.text_start as usize).checked_sub(start)?;
+        let iv_at = text_at.checked_sub(suite.iv_bytes())?;
+        let is_header = iv_at == ESP_HEADER_BYTES || iv_at > ESP_HEADER_BYTES && !suite.encrypts();
+        if !is_header || !len.is_multiple_of(suite.block_bytes()) {
             return None;
         }
-        let end = from.checked_add(icv_at)?.checked_add(suite.icv_bytes())?;
-        let packet = self.buffer.bytes_mut().get_mut(from..end)?;
-        Some(EspParts { packet, iv_at: ESP_HEADER_BYTES, text_at, icv_at, high_half: self.aad.high_half() })
+        let icv_at = text_at.checked_add(len)?;
+        let end = start.checked_add(icv_at)?.checked_add(suite.icv_bytes())?;
+        let high_half = self.high_half();
+        let packet = self.buffer.bytes_mut().get_mut(start..end)?;
+        Some(JobParts { packet, iv_at, text_at, icv_at, sequence: self.sequence, high_half })
     }
 }
 
-/// What an engine reads and writes of a [`Job`] of an AEAD.
+/// What an engine reads and writes of a [`Job`].
 #[derive(Debug)]
 pub struct JobParts<'a> {
+    /// Header, IV, text and ICV. All but the ICV is authenticated.
+    pub packet: &'a mut [u8],
+    /// Where the IV starts in it, if there is one.
+    pub iv_at: usize,
+    /// Where the text starts in it.
+    pub text_at: usize,
+    /// Where the text ends and the ICV starts.
+    pub icv_at: usize,
+    /// The number's high half, if it is authenticated.
+    pub high_half: Option<[u8; 4]>,
+    sequence: u64,
+}
+
+/// What a combined mode takes.
+#[derive(Debug)]
+pub struct AeadParts<'a> {
+    /// Salt, then IV or number (RFC 4106 4, RFC 7634 2, RFC 8750 4).
+    pub nonce: [u8; 12],
+    /// Authenticated besides the text.
+    pub aad: Aad,
     /// To be encrypted or decrypted in place.
     pub text: &'a mut [u8],
     /// Written when sealing, compared when opening.
     pub icv: &'a mut [u8],
-    /// Salt and IV.
-    pub nonce: &'a [u8; 12],
-    /// Authenticated besides the text.
-    pub aad: &'a [u8],
 }
 
-/// What an engine reads and writes of a [`Job`] of any other suite.
-#[derive(Debug)]
-pub struct EspParts<'a> {
-    /// ESP header, IV, text and ICV. All but the ICV is authenticated.
-    pub packet: &'a mut [u8],
-    /// Where the IV starts in it, if there is one: encryption starts here.
-    pub iv_at: usize,
-    /// Where the text starts in it: decryption starts here.
-    pub text_at: usize,
-    /// Where the text ends and the ICV starts.
-    pub icv_at: usize,
-    /// Authenticated after the text.
-    pub high_half: Option<[u8; 4]>,
+impl<'a> JobParts<'a> {
+    /// The job of a combined mode whose nonce begins with `salt`.
+    #[must_use]
+    #[inline]
+    pub fn aead(self, salt: [u8; 4]) -> Option<AeadParts<'a>> {
+        let (front, rest) = self.packet.split_at_mut_checked(self.text_at)?;
+        let (text, icv) = rest.split_at_mut_checked(self.icv_at.checked_sub(self.text_at)?)?;
+        let iv: &[u8; NONCE_IV_BYTES] = match self.iv_at == self.text_at {
+            true => &self.sequence.to_be_bytes(),
+            false => front.last_chunk()?,
+        };
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&salt);
+        nonce[4..].copy_from_slice(iv);
+        let aad = Aad::new(front.first_chunk()?, self.high_half);
+        Some(AeadParts { nonce, aad, text, icv })
+    }
 }

@@ -55,10 +55,19 @@ impl KeyMaterial {
         &self.bytes[self.suite.key_bytes()..][..self.suite.integrity_key_bytes()]
     }
 
-    /// The salt, first part of every nonce; empty for a suite that is no AEAD.
+    /// The salt, first part of every nonce; empty for a suite without one.
     #[must_use]
     pub fn salt(&self) -> &[u8] {
         &self.bytes[self.suite.key_bytes() + self.suite.integrity_key_bytes()..]
+    }
+
+    /// The [`salt`](Self::salt) as the first 4 bytes of a nonce of 12, after a zero where it has 3; zeros for
+    /// a suite without one.
+    #[must_use]
+    pub fn nonce_salt(&self) -> Zeroizing<[u8; 4]> {
+        let mut salt = Zeroizing::new([0; 4]);
+        salt.iter_mut().rev().zip(self.salt().iter().rev()).for_each(|(to, from)| *to = *from);
+        salt
     }
 }
 
@@ -72,3 +81,8 @@ impl fmt::Debug for KeyMaterial {
 /// carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub u32);
+
+impl KeyId {
+    /// The id of no key: a job under it ends as a fault.
+    pub const NONE: Self = Self(u32::MAX);
+}

@@ -5,11 +5,10 @@
 //!                              └────────► taken, later by poll  (GPUs, NICs, other cores)
 //! ```
 //!
-//! An engine gets [`Job`]s: a packet's buffer, which part of it to encrypt or decrypt, nonce and additional
-//! data. It sees neither policies nor windows; for suites that are no AEADs it reads the ESP header and the
-//! IV in the buffer, since their integrity algorithm covers them ([`Job::esp`]). Every job ends exactly once,
-//! with a [`JobStatus`]; an engine that fails returns the packet unchanged, so that the next engine can do
-//! it. The portable engine does every suite and is always last.
+//! An engine gets [`Job`]s: a packet's buffer, which ranges of it to authenticate and to encrypt or decrypt,
+//! and the sequence number. It sees neither policies nor windows. Every job ends exactly once, with a
+//! [`JobStatus`]; an engine that fails returns the packet unchanged, so that the next engine can do it. The
+//! portable engine does every suite and is always last.
 //!
 //! Threads: an engine belongs to one worker. An engine with threads or devices of its own hides them behind
 //! `submit` and `poll`.
@@ -28,7 +27,7 @@ mod suite;
 
 pub use absent::{Absent, Reason};
 pub use engine::{Capability, Engine, EngineError};
-pub use job::{Aad, EspParts, Job, JobParts, JobStatus};
+pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;

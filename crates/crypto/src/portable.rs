@@ -2,12 +2,13 @@
 
 use crate::portable_chained::ChainedKey;
 use crate::{
-    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial,
-    KeyTable, Suite,
+    AeadParts, AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId,
+    KeyMaterial, KeyTable, Suite,
 };
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
+use zeroize::Zeroizing;
 
 const NAME: &str = "portable";
 
@@ -18,6 +19,7 @@ const MAX_TEXT_BYTES: usize = 1 << 31;
 /// One key and what it may be used for.
 struct PortableKey {
     form: Form,
+    salt: Zeroizing<[u8; 4]>,
     suite: Suite,
     direction: Direction,
 }
@@ -76,7 +78,8 @@ impl Engine for PortableEngine {
         };
         // `KeyMaterial` has the length of its suite, so that only memory can run out here.
         let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
-        self.keys.insert(NAME, PortableKey { form: form.ok_or_else(lacking)?, suite, direction })
+        let salt = key.nonce_salt();
+        self.keys.insert(NAME, PortableKey { form: form.ok_or_else(lacking)?, salt, suite, direction })
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -104,20 +107,19 @@ fn run(key: &PortableKey, job: &mut Job) -> JobStatus {
     if job.text_bytes as usize > MAX_TEXT_BYTES {
         return JobStatus::Fault;
     }
+    let Some(parts) = job.parts(key.suite) else { return JobStatus::Fault };
     match &key.form {
-        Form::Aead(cipher) => run_aead(cipher, key.direction, job, key.suite.icv_bytes()),
-        Form::Chained(cipher) => match job.esp(key.suite) {
-            Some(esp) => cipher.run(esp),
+        Form::Aead(cipher) => match parts.aead(*key.salt) {
+            Some(parts) => run_aead(cipher, key.direction, parts),
             None => JobStatus::Fault,
         },
+        Form::Chained(cipher) => cipher.run(parts),
     }
 }
 
-fn run_aead(key: &LessSafeKey, direction: Direction, job: &mut Job, icv_bytes: usize) -> JobStatus {
-    let Some(JobParts { text, icv, nonce, aad }) = job.parts(icv_bytes) else {
-        return JobStatus::Fault;
-    };
-    let (nonce, aad) = (Nonce::assume_unique_for_key(*nonce), Aad::from(aad));
+fn run_aead(key: &LessSafeKey, direction: Direction, parts: AeadParts<'_>) -> JobStatus {
+    let AeadParts { nonce, aad, text, icv } = parts;
+    let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(aad.as_bytes()));
     match direction {
         Direction::Seal => match key.seal_in_place_separate_tag(nonce, aad, text) {
             Ok(tag) => {

@@ -1,7 +1,7 @@
 //! The portable engine's pairs of a cipher and an integrity algorithm: encrypt, then authenticate (RFC 4303
 //! 3.3.2.1).
 
-use crate::{AesKey, Cipher, Direction, EspParts, Integrity, JobStatus, KeyMaterial};
+use crate::{AesKey, Cipher, Direction, Integrity, JobParts, JobStatus, KeyMaterial};
 use aws_lc_rs::cipher::{
     AES_128, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
@@ -50,8 +50,8 @@ impl ChainedKey {
     }
 
     /// Does one packet. Opening decrypts only what is authentic.
-    pub(crate) fn run(&self, esp: EspParts<'_>) -> JobStatus {
-        let EspParts { packet, iv_at, text_at, icv_at, high_half } = esp;
+    pub(crate) fn run(&self, parts: JobParts<'_>) -> JobStatus {
+        let JobParts { packet, iv_at, text_at, icv_at, high_half, .. } = parts;
         let (packet, icv) = packet.split_at_mut(icv_at);
         match &self.cipher {
             Form::SealCbc(key) => {

@@ -1,6 +1,6 @@
 //! The known-answer test that every engine must pass before it gets a packet.
 
-use crate::{Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use crate::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use testudo_packet::Buffer;
@@ -178,13 +178,13 @@ const KNOWN_ANSWERS: &[KnownAnswer] = &[
     },
 ];
 
-/// A packet before and after sealing, as an engine gets it and gives it back: the text, with what precedes it
-/// in a packet of a pair (ESP header, and the unique block that becomes the IV), and the ICV.
+/// A packet before and after sealing, as an engine gets it and gives it back: ESP header, IV (or the unique
+/// block that becomes it), text, ICV.
 struct Answer {
     source: String,
     material: KeyMaterial,
-    nonce: [u8; 12],
-    aad: Aad,
+    sequence: u64,
+    esn: bool,
     plain: Vec<u8>,
     sealed: Vec<u8>,
     text: Range<usize>,
@@ -229,25 +229,24 @@ impl KnownAnswer {
         let mut key = Zeroizing::new(hex(self.key));
         key.extend_from_slice(nonce.get(..suite.salt_bytes())?);
         // SPI and the low half of the sequence number, as a packet carries them.
-        let header = match suite.is_combined() {
-            true => Vec::new(),
-            false => [*aad.first_chunk::<4>()?, *aad.last_chunk::<4>()?].concat(),
-        };
-        let (mut plain, nonce) = match suite.is_combined() {
-            true => (Vec::new(), nonce.try_into().ok()?),
-            false => ([&header[..], &nonce].concat(), [0; 12]),
-        };
-        let start = plain.len();
-        plain.extend_from_slice(&text);
-        plain.resize(header.len() + sealed.len(), 0);
+        let (spi, number) = aad.split_first_chunk::<4>()?;
+        let header = [*spi, *number.last_chunk::<4>()?].concat();
+        let iv = nonce.get(suite.salt_bytes()..)?;
+        let mut plain = [&header, iv, &text].concat();
+        let start = header.len() + iv.len();
+        let end = start + text.len();
+        plain.resize(end + suite.icv_bytes(), 0);
+        // An IV that the engine does not make is no part of the answer.
+        let made = sealed.len().checked_sub(text.len() + suite.icv_bytes())?;
+        let sealed = [&header, iv.get(made..)?, &sealed].concat();
         Some(Answer {
             source: self.source.to_owned(),
             material: KeyMaterial::new(suite, key).ok()?,
-            nonce,
-            aad: Aad::from_slice(&aad)?,
+            sequence: number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            esn: number.len() == 8,
             plain,
-            sealed: [header, sealed].concat(),
-            text: start..start + text.len(),
+            sealed,
+            text: start..end,
         })
     }
 }
@@ -255,13 +254,13 @@ impl KnownAnswer {
 /// What the portable engine makes of a packet with ESN that counts up; `None` if it fails.
 fn portable_answer(suite: Suite) -> Option<Answer> {
     let counting = |count: usize| (0_u8..=u8::MAX).cycle().take(count).collect::<Vec<u8>>();
-    let start = if suite.is_combined() { 0 } else { 8 + suite.iv_bytes() };
+    let start = 8 + suite.iv_bytes();
     let text = start..start + 5 * suite.alignment_bytes();
     let mut answer = Answer {
         source: "the portable engine".to_owned(),
         material: KeyMaterial::new(suite, counting(suite.keying_material_bytes()).into()).ok()?,
-        nonce: *counting(12).first_chunk()?,
-        aad: Aad::from_slice(&counting(12))?,
+        sequence: 0x0001_0203_0405_0607,
+        esn: true,
         plain: counting(text.end + suite.icv_bytes()),
         sealed: Vec::new(),
         text,
@@ -309,15 +308,12 @@ impl Answer {
             Direction::Open => &self.sealed,
         };
         Some(Job {
-            buffer: Buffer::copied(input, 0, 0),
-            cookie: 0,
+            sequence: self.sequence,
+            key,
             text_start: u32::try_from(self.text.start).ok()?,
             text_bytes: u32::try_from(self.text.len()).ok()?,
-            key,
-            nonce: self.nonce,
-            aad: self.aad,
-            direction,
-            status: JobStatus::Pending,
+            esn: self.esn,
+            ..Job::new(Buffer::copied(input, 0, 0), direction, 0)
         })
     }
 }

@@ -8,8 +8,8 @@ use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{JobId, Lane, Lanes, job_id};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, Suite};
-use testudo_ipsec::{Moment, Prepared, SaRef};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_ipsec::{Moment, SaRef};
 use testudo_packet::Buffer;
 
 /// Completions taken from an engine at a time.
@@ -252,15 +252,14 @@ impl Dispatcher {
         self.lanes.prefetch(jobs);
         let mut common = None;
         let (mut is_common, mut all_known) = (true, true);
-        let (mut last, mut key) = (u64::MAX, KeyId(u32::MAX));
+        let (mut last, mut key) = (u64::MAX, KeyId::NONE);
         for job in jobs {
             // Consecutive packets tend to belong to one SA. SA and direction are compared as one number.
-            let id =
-                u64::from(Prepared::sa_of(job).bits()) << 1 | u64::from(job.direction == Direction::Open);
+            let id = u64::from(job.sa) << 1 | u64::from(job.direction == Direction::Open);
             if id != last {
                 last = id;
                 let lane = self.lanes.of(job).map(|lane| lane.first);
-                let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId(u32::MAX)));
+                let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId::NONE));
                 key = its_key;
                 all_known &= engine != NO_ENGINE;
                 is_common &= *common.get_or_insert(engine) == engine;
@@ -421,21 +420,11 @@ impl Dispatcher {
 /// The first engine in service that has an SA's key. If no engine holds the key, [`NO_ENGINE`] is returned
 /// and the SA's jobs complete as `Fault`.
 fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
-    let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId(u32::MAX)));
+    let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId::NONE));
     (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
 }
 
 /// A stand-in for a job that was given up: a fault without the buffer, which the engine still has.
-fn lost_job((direction, cookie): JobId) -> Job {
-    Job {
-        buffer: Buffer::default(),
-        cookie,
-        text_start: 0,
-        text_bytes: 0,
-        key: KeyId(u32::MAX),
-        nonce: [0; 12],
-        aad: Aad::default(),
-        direction,
-        status: JobStatus::Fault,
-    }
+fn lost_job(JobId { direction, sa, ticket }: JobId) -> Job {
+    Job { ticket, status: JobStatus::Fault, ..Job::new(Buffer::default(), direction, sa.bits()) }
 }

@@ -127,20 +127,15 @@ fn permute(jobs: &mut [Job], to: &mut [u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::{Aad, Direction, JobStatus, KeyId};
+    use testudo_crypto::{Direction, KeyId};
     use testudo_packet::Buffer;
 
     fn jobs(shapes: &[(u8, u32)]) -> Vec<Job> {
-        let job = |(cookie, &(suite, text_bytes)): (u64, &(u8, u32))| Job {
-            buffer: Buffer::default(),
-            cookie,
-            text_start: 0,
+        let job = |(ticket, &(suite, text_bytes)): (u32, &(u8, u32))| Job {
+            ticket,
             text_bytes,
             key: KeyId(suite.into()),
-            nonce: [0; 12],
-            aad: Aad::default(),
-            direction: Direction::Seal,
-            status: JobStatus::Pending,
+            ..Job::new(Buffer::default(), Direction::Seal, 0)
         };
         (0..).zip(shapes).map(job).collect()
     }
@@ -163,7 +158,7 @@ mod tests {
             [(0, 900), (0, 901), (0, 100), (0, 0), (1, 800), (1, 200), (2, 65_000), (2, 500), (9, 64)];
         assert_eq!(shapes(&all), expected);
         arranger.restore(&mut all);
-        assert!(all.iter().map(|job| job.cookie).eq(0..9));
+        assert!(all.iter().map(|job| job.ticket).eq(0..9));
     }
 
     #[test]
@@ -173,7 +168,7 @@ mod tests {
         arranger.arrange(&mut all, rank);
         assert_eq!(shapes(&all), [(0, 1000), (0, 20), (1, 10), (1, 2000)]);
         arranger.restore(&mut all);
-        assert!(all.iter().map(|job| job.cookie).eq(0..4));
+        assert!(all.iter().map(|job| job.ticket).eq(0..4));
     }
 
     #[test]
@@ -188,7 +183,7 @@ mod tests {
                 all.iter().map(|job| (job.key.0, 15 - (job.text_bytes >> 7).min(15))).collect();
             assert!(ranks.is_sorted(), "{ranks:?}");
             arranger.restore(&mut all);
-            assert!(all.iter().map(|job| job.cookie).eq(0..count));
+            assert!(all.iter().map(|job| job.ticket).eq(0..count));
         }
     }
 }

@@ -137,7 +137,12 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::Direction::{Open, Seal};
+    use testudo_crypto::Direction::{self, Open, Seal};
+    use testudo_ipsec::SaRef;
+
+    fn job(direction: Direction, ticket: u32) -> JobId {
+        JobId { direction, sa: SaRef::from_bits(1), ticket }
+    }
 
     fn at(ms: u64) -> Moment {
         Moment(Duration::from_millis(ms))
@@ -155,7 +160,7 @@ mod tests {
             for ms in 0..=taken_at {
                 in_flight.advance(at(ms));
             }
-            in_flight.take(1, (Seal, 7));
+            in_flight.take(1, job(Seal, 7));
             let noticed = overdue_at(&mut in_flight, 1, taken_at).expect("it is noticed");
             assert!(
                 (1000..=1080).contains(&(noticed - taken_at)),
@@ -168,14 +173,14 @@ mod tests {
     fn jobs_that_come_back_in_time_are_never_overdue() {
         let mut in_flight = InFlight::default();
         let mut periods = 0;
-        for ms in 0..20_000 {
-            if in_flight.advance(at(ms)) {
+        for ms in 0..20_000_u32 {
+            if in_flight.advance(at(ms.into())) {
                 periods += 1;
                 assert!(!in_flight.is_overdue(0), "at {ms} ms");
             }
-            in_flight.take(0, (Open, ms));
+            in_flight.take(0, job(Open, ms));
             if let Some(earlier) = ms.checked_sub(999) {
-                assert!(in_flight.give_back(0, (Open, earlier)));
+                assert!(in_flight.give_back(0, job(Open, earlier)));
             }
         }
         assert_eq!((periods, in_flight.len()), (317, 999));
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn time_without_polls_does_not_count() {
         let mut in_flight = InFlight::default();
-        in_flight.take(0, (Seal, 1));
+        in_flight.take(0, job(Seal, 1));
         for call in 1..=17 {
             assert!(in_flight.advance(at(call * 3_600_000)));
             assert_eq!(
@@ -195,34 +200,34 @@ mod tests {
         }
         let mut rested = InFlight::default();
         rested.rest(at(3_600_000));
-        rested.take(0, (Seal, 1));
+        rested.take(0, job(Seal, 1));
         assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
     }
 
     #[test]
     fn a_job_comes_back_once_with_its_id_from_the_engine_that_holds_it() {
         let mut in_flight = InFlight::default();
-        in_flight.take(0, (Seal, 1));
+        in_flight.take(0, job(Seal, 1));
         assert!(
-            !in_flight.give_back(1, (Seal, 1))
-                && !in_flight.give_back(0, (Open, 1))
-                && !in_flight.give_back(0, (Seal, 2))
+            !in_flight.give_back(1, job(Seal, 1))
+                && !in_flight.give_back(0, job(Open, 1))
+                && !in_flight.give_back(0, job(Seal, 2))
         );
-        assert!(in_flight.give_back(0, (Seal, 1)) && in_flight.is_empty());
-        assert!(!in_flight.give_back(0, (Seal, 1)));
+        assert!(in_flight.give_back(0, job(Seal, 1)) && in_flight.is_empty());
+        assert!(!in_flight.give_back(0, job(Seal, 1)));
     }
 
     #[test]
     fn jobs_given_up_are_of_one_engine_and_count_until_they_come_back() {
         let mut in_flight = InFlight::default();
-        (0..10).for_each(|n| in_flight.take(0, (Seal, n)));
-        (10..13).for_each(|n| in_flight.take(1, (Open, n)));
+        (0..10).for_each(|n| in_flight.take(0, job(Seal, n)));
+        (10..13).for_each(|n| in_flight.take(1, job(Open, n)));
         let mut ids = in_flight.give_up(0);
-        ids.sort_unstable_by_key(|id| id.1);
-        assert!(ids.into_iter().eq((0..10).map(|n| (Seal, n))));
+        ids.sort_unstable_by_key(|id| id.ticket);
+        assert!(ids.into_iter().eq((0..10).map(|n| job(Seal, n))));
         assert_eq!(in_flight.len(), 3);
-        assert!(!in_flight.give_back(0, (Seal, 3)), "it is not taken back");
-        (10..13).for_each(|n| assert!(in_flight.give_back(1, (Open, n))));
+        assert!(!in_flight.give_back(0, job(Seal, 3)), "it is not taken back");
+        (10..13).for_each(|n| assert!(in_flight.give_back(1, job(Open, n))));
         assert!(!in_flight.is_empty());
         in_flight.came_late(0, 4);
         in_flight.came_late(0, 6);

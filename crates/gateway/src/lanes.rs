@@ -18,8 +18,13 @@ use testudo_packet::prefetch;
 /// Up to this many lanes fit in the first-level cache, 16 KiB of it; prefetch only beyond.
 const NEAR: usize = 256;
 
-/// Identifies a job in flight: direction and cookie, which is SA and ticket.
-pub(crate) type JobId = (Direction, u64);
+/// Names a job in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct JobId {
+    pub(crate) direction: Direction,
+    pub(crate) sa: SaRef,
+    pub(crate) ticket: u32,
+}
 
 /// The dispatcher's view of one SA.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +61,7 @@ pub(crate) struct Lanes {
 
 /// The id of a job.
 pub(crate) fn job_id(job: &Job) -> JobId {
-    (job.direction, job.cookie)
-}
-
-fn ticket_of(id: JobId) -> u32 {
-    u32::try_from(id.1 & 0xFFFF_FFFF).unwrap_or(0)
+    JobId { direction: job.direction, sa: Prepared::sa_of(job), ticket: job.ticket }
 }
 
 impl Lanes {
@@ -79,7 +80,7 @@ impl Lanes {
         sa: SaRef,
         released: &mut Vec<Job>,
     ) -> Option<Lane> {
-        let stale = |id: &JobId| id.0 == direction && id.1 >> 32 == u64::from(sa.bits());
+        let stale = |id: &JobId| id.direction == direction && id.sa == sa;
         released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| job));
         self.missing.retain(|id| !stale(id));
         self.of_direction(direction).get_mut(sa.slot()).and_then(|l| l.take_if(|l| l.sa == sa))
@@ -135,7 +136,7 @@ impl Lanes {
     pub(crate) fn ticket(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             if let Some(lane) = self.lane(job.direction, Prepared::sa_of(job)) {
-                job.cookie |= u64::from(lane.next_ticket);
+                job.ticket = lane.next_ticket;
                 lane.next_ticket = lane.next_ticket.wrapping_add(1);
             }
         }
@@ -143,12 +144,12 @@ impl Lanes {
 
     /// Releases an ended job in its turn, and then those that waited for it.
     pub(crate) fn release_in_order(&mut self, job: Job, released: &mut Vec<Job>) {
-        let (id, sa) = (job_id(&job), Prepared::sa_of(&job));
-        match self.lane(id.0, sa) {
+        let id = job_id(&job);
+        match self.lane(id.direction, id.sa) {
             None => released.push(job),
-            Some(lane) if ticket_of(id) == lane.next_release => {
+            Some(lane) if id.ticket == lane.next_release => {
                 released.push(job);
-                self.advance(id.0, sa, released);
+                self.advance(id.direction, id.sa, released);
             }
             Some(_) => drop(self.waiting.insert(id, job)),
         }
@@ -156,10 +157,9 @@ impl Lanes {
 
     /// Lets an SA continue without a job that will not come back.
     pub(crate) fn go_on_without(&mut self, id: JobId, released: &mut Vec<Job>) {
-        let sa = SaRef::from_bits(u32::try_from(id.1 >> 32).unwrap_or(u32::MAX));
-        match self.lane(id.0, sa) {
+        match self.lane(id.direction, id.sa) {
             None => {}
-            Some(lane) if ticket_of(id) == lane.next_release => self.advance(id.0, sa, released),
+            Some(lane) if id.ticket == lane.next_release => self.advance(id.direction, id.sa, released),
             Some(_) => drop(self.missing.insert(id)),
         }
     }
@@ -174,7 +174,7 @@ impl Lanes {
             return;
         }
         loop {
-            let id = (direction, u64::from(sa.bits()) << 32 | u64::from(next));
+            let id = JobId { direction, sa, ticket: next };
             match self.waiting.remove(&id) {
                 Some(job) => released.push(job),
                 None if self.missing.remove(&id) => {}

@@ -4,7 +4,7 @@
 //! different relative speeds, and a library may have been replaced since this was written.
 
 use std::time::{Duration, Instant};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::{Buffer, ticks};
 use zeroize::Zeroizing;
 
@@ -95,18 +95,15 @@ fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
 
 /// A packet to be sealed, with room for headers before the text and for the ICV after it.
 fn job(text_bytes: usize, number: u32, key: KeyId) -> Job {
-    let mut nonce = [0; 12];
-    nonce[8..].copy_from_slice(&number.to_be_bytes());
+    let mut bytes = vec![0; 36 + text_bytes + SUITE.icv_bytes()];
+    bytes[32..36].copy_from_slice(&number.to_be_bytes());
     Job {
-        buffer: Buffer::copied(&vec![0; 36 + text_bytes + SUITE.icv_bytes()], 128, 64),
-        cookie: 0,
+        sequence: number.into(),
+        key,
+        auth_start: 20,
         text_start: 36,
         text_bytes: u32::try_from(text_bytes).unwrap_or(0),
-        key,
-        nonce,
-        aad: Aad::short(1, number),
-        direction: Direction::Seal,
-        status: JobStatus::Pending,
+        ..Job::new(Buffer::copied(&bytes, 128, 64), Direction::Seal, 0)
     }
 }
 

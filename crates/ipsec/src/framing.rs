@@ -1,10 +1,10 @@
 //! ESP around packets: headers and IV before, the trailer after, and the job that seals the text (RFC 4303 2,
 //! 3.3.2).
 
-use crate::sa::{MAX_IV_BYTES, OutboundSa, iv, low_32, nonce};
+use crate::sa::{MAX_IV_BYTES, OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
 use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
-use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
+use testudo_crypto::{Direction, Job};
 use testudo_packet::Buffer;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 
@@ -67,10 +67,10 @@ pub(crate) struct Framing<'a> {
     /// One less than the power of two that text lengths are multiples of.
     alignment_mask: u32,
     iv_mask: u64,
-    salt: [u8; 4],
-    spi: u32,
     esn: bool,
-    cookie: u64,
+    /// Where the ESP header starts in the packet.
+    auth_start: u32,
+    sa: u32,
 }
 
 impl<'a> Framing<'a> {
@@ -86,10 +86,9 @@ impl<'a> Framing<'a> {
             icv_bytes: sa.layout.icv_bytes.into(),
             alignment_mask: u32::from(sa.layout.alignment).wrapping_sub(1) & MAX_PADDING,
             iv_mask: sa.iv_mask,
-            salt: sa.salt,
-            spi: sa.spi,
             esn: sa.esn,
-            cookie: u64::from(sa_ref.bits()) << 32,
+            auth_start: packet_offset(template.bytes()),
+            sa: sa_ref.bits(),
         })
     }
 
@@ -98,15 +97,11 @@ impl<'a> Framing<'a> {
     #[inline(always)]
     pub(crate) fn job(&self, buffer: Buffer, sequence: u64) -> Job {
         Job {
-            buffer,
-            cookie: self.cookie,
+            sequence,
+            auth_start: self.auth_start,
             text_start: self.front,
-            text_bytes: 0,
-            key: KeyId(u32::MAX),
-            nonce: nonce(self.salt, iv(sequence ^ self.iv_mask).0),
-            aad: Aad::new(self.spi, sequence, self.esn),
-            direction: Direction::Seal,
-            status: JobStatus::Pending,
+            esn: self.esn,
+            ..Job::new(buffer, Direction::Seal, self.sa)
         }
     }
 
@@ -173,7 +168,7 @@ impl<'a> Framing<'a> {
         around.behind[padding as usize + 1] = content.next_header;
         // The longest IV first; the headers then overwrite the bytes of it that a shorter one does not need.
         if let Some(place) = around.before.last_chunk_mut() {
-            *place = iv(sequence ^ self.iv_mask).1;
+            *place = iv_block(sequence ^ self.iv_mask);
         }
         if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
             self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low_32(sequence));

@@ -11,11 +11,11 @@ use crate::outcome::{Bypassed, Prepared};
 use crate::parsed::reason_of;
 use crate::replay::ReplayError;
 use crate::runs::{Disposition, Runs, discard, drain};
-use crate::sa::{InboundSa, LocalEndpoint, nonce};
+use crate::sa::{InboundSa, LocalEndpoint};
 use crate::slots::SaRef;
 use crate::spd::{Action, Flow, Verdict};
 use arrayvec::ArrayVec;
-use testudo_crypto::{Aad, Direction, Job, JobStatus, KeyId};
+use testudo_crypto::{Direction, Job};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
@@ -237,11 +237,11 @@ impl Ipsec {
         let all_right = match (parsed, &mut *buffers) {
             // With many SAs in use most runs have one packet.
             ([parsed], [buffer]) => {
-                jobs.push(blank_job(sa_ref, std::mem::take(buffer)));
+                jobs.push(Job::new(std::mem::take(buffer), Direction::Open, sa_ref.bits()));
                 jobs.last_mut().is_some_and(|job| sa.prepare(job, parsed).is_ok())
             }
             _ => {
-                jobs.extend(drain(buffers).map(|buffer| blank_job(sa_ref, buffer)));
+                jobs.extend(drain(buffers).map(|buffer| Job::new(buffer, Direction::Open, sa_ref.bits())));
                 let jobs = jobs[from..].iter_mut().zip(parsed);
                 jobs.fold(true, |all_right, (job, parsed)| all_right & sa.prepare(job, parsed).is_ok())
             }
@@ -250,7 +250,7 @@ impl Ipsec {
             sa.refuse_wrong(parsed, jobs, from, pool);
         }
         if many_sas {
-            jobs[from..].iter().for_each(|job| sa.window.prefetch(job.aad.sequence()));
+            jobs[from..].iter().for_each(|job| sa.window.prefetch(job.sequence));
         }
     }
 }
@@ -311,11 +311,9 @@ impl InboundSa {
         }
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
         self.window.check(sequence).map_err(reason_of_replay)?;
-        // Only an AEAD's IV goes into a nonce; the engine reads the IVs of other suites from the packet.
-        let iv = job.buffer.bytes().get(..text_start).and_then(|front| front.last_chunk::<8>());
-        job.nonce = nonce(self.salt, *iv.ok_or(DropReason::EspMalformed)?);
-        job.aad = Aad::new(arrival.header.spi, sequence, self.esn);
-        (job.text_start, job.text_bytes) = (packet_offset(text_start), packet_offset(text_bytes));
+        (job.sequence, job.esn) = (sequence, self.esn);
+        (job.auth_start, job.text_start) = (arrival.at.into(), packet_offset(text_start));
+        job.text_bytes = packet_offset(text_bytes);
         Ok(())
     }
 
@@ -336,22 +334,6 @@ impl InboundSa {
             }
         }
         jobs.truncate(kept);
-    }
-}
-
-/// A job of which only the packet and its SA are known.
-#[inline(always)]
-fn blank_job(sa_ref: SaRef, buffer: Buffer) -> Job {
-    Job {
-        buffer,
-        cookie: u64::from(sa_ref.bits()) << 32,
-        text_start: 0,
-        text_bytes: 0,
-        key: KeyId(u32::MAX),
-        nonce: [0; 12],
-        aad: Aad::default(),
-        direction: Direction::Open,
-        status: JobStatus::Pending,
     }
 }
 

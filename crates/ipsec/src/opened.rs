@@ -177,7 +177,7 @@ impl Ipsec {
         verdict_of(job)?;
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
-        let is_newest = job.aad.sequence() > sa.window.top();
+        let is_newest = job.sequence > sa.window.top();
         sa.commit(job)?;
         let source = if sa.learns_remote { source_of(job.buffer.bytes(), is_newest) } else { None };
         let inner = sa.decapsulate(&self.spd, job);
@@ -205,7 +205,7 @@ impl InboundSa {
     #[inline(always)]
     fn commit(&mut self, job: &Job) -> Result<(), DropReason> {
         verdict_of(job)?;
-        self.window.commit(job.aad.sequence()).map_err(reason_of_replay)
+        self.window.commit(job.sequence).map_err(reason_of_replay)
     }
 
     /// [`commit`](Self::commit) for adjacent jobs of a batch, from index `at` on.
@@ -314,10 +314,10 @@ impl InboundSa {
 /// nothing is lost or reordered.
 #[inline]
 fn in_sequence(jobs: &[Job]) -> Option<u64> {
-    let first = jobs.first()?.aad.sequence();
+    let first = jobs.first()?.sequence;
     let mut all_right = true;
     for (ahead, job) in (0..).zip(jobs) {
-        all_right &= (job.status == JobStatus::Done) & (job.aad.sequence().wrapping_sub(first) == ahead);
+        all_right &= (job.status == JobStatus::Done) & (job.sequence.wrapping_sub(first) == ahead);
     }
     all_right.then_some(first)
 }

@@ -68,8 +68,7 @@ pub type SealedOr = Option<Sealed>;
 /// The result of preparing a batch.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// For the engines, in order. The upper half of a job's cookie names its SA ([`Prepared::sa_of`]); the
-    /// lower half is the gateway's.
+    /// For the engines, in order, each with its SA ([`Prepared::sa_of`]).
     pub jobs: Vec<Job>,
     /// Packets that policy lets pass in clear, to the other side.
     pub pass: Vec<Bypassed>,
@@ -81,6 +80,6 @@ impl Prepared {
     /// The SA of a job.
     #[must_use]
     pub fn sa_of(job: &Job) -> crate::SaRef {
-        crate::SaRef::from_bits(u32::try_from(job.cookie >> 32).unwrap_or(u32::MAX))
+        crate::SaRef::from_bits(job.sa)
     }
 }

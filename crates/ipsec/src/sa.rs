@@ -38,7 +38,6 @@ pub(crate) struct OutboundSa {
     pub(crate) inner_mtu: u16,
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
-    pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
     pub(crate) reported: Reported,
@@ -83,7 +82,6 @@ pub(crate) struct InboundSa {
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
     pub(crate) learns_remote: bool,
-    pub(crate) salt: [u8; 4],
     pub(crate) tunnel: TunnelIndex,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
@@ -134,19 +132,11 @@ pub(crate) fn low_32(sequence: u64) -> u32 {
 /// Bytes of the longest IV.
 pub(crate) const MAX_IV_BYTES: usize = 16;
 
-/// A packet's IV, from a number that is unique under the key: that of an AEAD (RFC 4106 3.1, RFC 7634 2), and
-/// the same padded with leading zeros to the block that the engine turns into the IV of CBC (see
-/// [`Job`](testudo_crypto::Job)). A suite's IV is the last bytes of the block.
-pub(crate) fn iv(unique: u64) -> ([u8; 8], [u8; MAX_IV_BYTES]) {
-    (unique.to_be_bytes(), u128::from(unique).to_be_bytes())
-}
-
-/// Salt, then IV (RFC 4106 4, RFC 7634 2).
-pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&salt);
-    nonce[4..].copy_from_slice(&iv);
-    nonce
+/// What a packet's IV is made from, a number that is unique under the key: its last 8 bytes are the IV of a
+/// combined mode (RFC 4106 3.1, RFC 7634 2); all of it is the block that the engine turns into the IV of CBC
+/// (see [`Job`](testudo_crypto::Job)).
+pub(crate) fn iv_block(unique: u64) -> [u8; MAX_IV_BYTES] {
+    u128::from(unique).to_be_bytes()
 }
 
 impl OutboundSa {

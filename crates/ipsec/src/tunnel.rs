@@ -39,8 +39,6 @@ pub struct Endpoints {
 pub struct SaParameters {
     /// Security parameters index.
     pub spi: u32,
-    /// First part of every nonce.
-    pub salt: [u8; 4],
     /// Its limits.
     pub lifetime: Lifetime,
     /// How much of them its key has used before.

@@ -3,7 +3,6 @@
 use super::leases::Start;
 use crate::config::{self, Configuration};
 use std::sync::Arc;
-use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{
     Action, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
@@ -41,7 +40,6 @@ pub fn parameters(
     tunnel: &config::Tunnel,
     selectors: Arc<[Selector]>,
     path_mtu: u16,
-    keys: &config::TunnelKeys,
     start: Start,
 ) -> TunnelParameters {
     let remote = match tunnel.remote {
@@ -59,16 +57,14 @@ pub fn parameters(
         path_mtu: path_mtu.into(),
         keepalive: tunnel.keepalive,
         selectors,
-        outbound: sa(&tunnel.outbound, &keys.outbound, tunnel.lifetime),
-        inbound: sa(&tunnel.inbound, &keys.inbound, tunnel.lifetime),
+        outbound: sa(&tunnel.outbound, tunnel.lifetime),
+        inbound: sa(&tunnel.inbound, tunnel.lifetime),
         first_sequence: start.first,
         lease: start.lease,
         iv_mask: start.iv_mask,
     }
 }
 
-fn sa(settings: &config::SaSettings, key: &KeyMaterial, lifetime: Lifetime) -> SaParameters {
-    let mut salt = [0; 4];
-    salt.iter_mut().zip(key.salt()).for_each(|(to, from)| *to = *from);
-    SaParameters { spi: settings.spi, salt, lifetime, spent: Spent::default() }
+fn sa(settings: &config::SaSettings, lifetime: Lifetime) -> SaParameters {
+    SaParameters { spi: settings.spi, lifetime, spent: Spent::default() }
 }

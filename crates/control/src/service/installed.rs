@@ -196,7 +196,7 @@ fn begin(
         let running = &tunnels[*position];
         let selectors = assemble::tunnel_selectors(configuration, *position);
         let mtu = configuration.unprotected.mtu;
-        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, keys, start);
+        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, start);
         parameters.outbound.spent = spent(running.before.outbound, numbers.unix_s());
         parameters.inbound.spent = spent(running.before.inbound, numbers.unix_s());
         installs.push(TunnelInstall {

@@ -7,7 +7,7 @@
 //! them. The figures are the best round, which shows what the machine can do without its neighbours'
 //! interference, and the median. Cycles are those of the time stamp counter. Compare columns of one run only.
 
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::{Buffer, ticks};
@@ -95,7 +95,7 @@ impl<'a> Runner<'a> {
             seal.push(engine.install(&material, Direction::Seal).map_err(|e| e.to_string())?);
             open.push(engine.install(&material, Direction::Open).map_err(|e| e.to_string())?);
         }
-        let jobs = (0..BATCH).map(|n| job(n, text_bytes)).collect();
+        let jobs = (0..BATCH).map(|n| job(suite, n, text_bytes)).collect();
         Ok(Self { engine, seal, open, sealing: Vec::new(), opening: Vec::new(), jobs })
     }
 
@@ -129,18 +129,15 @@ impl<'a> Runner<'a> {
 }
 
 /// A packet with headers before the text, as in a tunnel.
-fn job(n: usize, text_bytes: u32) -> Job {
-    let mut nonce = [0; 12];
-    nonce[4..].copy_from_slice(&(n as u64).to_be_bytes());
+fn job(suite: Suite, n: usize, text_bytes: u32) -> Job {
+    let front = 8 + suite.iv_bytes();
+    let mut bytes = vec![0xA5; 20 + front + text_bytes as usize + suite.icv_bytes()];
+    bytes[20 + front - 8..20 + front].copy_from_slice(&(n as u64).to_be_bytes());
     Job {
-        buffer: Buffer::copied(&vec![0xA5; 36 + text_bytes as usize + 16], 128, 64),
-        cookie: n as u64,
-        text_start: 36,
+        sequence: 1,
+        auth_start: 20,
+        text_start: u32::try_from(20 + front).unwrap_or(0),
         text_bytes,
-        key: KeyId(0),
-        nonce,
-        aad: Aad::short(0x1234, 1),
-        direction: Direction::Seal,
-        status: JobStatus::Pending,
+        ..Job::new(Buffer::copied(&bytes, 128, 64), Direction::Seal, 0)
     }
 }

@@ -9,11 +9,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Most jobs in one `submit`.
 const BURST_JOBS: usize = 256;
 
-/// The bits of cookies above the index: they expose an engine that invents cookies.
-const COOKIE: u64 = 0xC00C_1E00_0000_0000;
+/// The SA of all jobs: it exposes an engine that invents names.
+const SA: u32 = 0xC00C_1E00;
 
-/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their cookies are
-/// replaced.
+/// Submits `jobs`, waits until each has ended, and returns them in the order given. Their SA and
+/// tickets are replaced.
 ///
 /// Reports each violation of the contract of [`Engine`]: taking more than was submitted, touching a job that
 /// was not taken, ending a job twice or never, or counting jobs in flight when there are none.
@@ -21,8 +21,8 @@ pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, St
     if engine.in_flight() != 0 {
         return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));
     }
-    for (cookie, job) in (COOKIE..).zip(&mut jobs) {
-        (job.cookie, job.status) = (cookie, JobStatus::Pending);
+    for (ticket, job) in (0..).zip(&mut jobs) {
+        (job.sa, job.ticket, job.status) = (SA, ticket, JobStatus::Pending);
     }
     let mut ended: Vec<Option<Job>> = jobs.iter().map(|_| None).collect();
     let (mut next, mut in_flight, mut last_progress) = (0, 0, Instant::now());
@@ -49,7 +49,7 @@ fn submit(
     ended: &mut [Option<Job>],
     in_flight: &mut usize,
 ) -> Result<usize, String> {
-    let cookies: Vec<u64> = burst.iter().map(|job| job.cookie).collect();
+    let tickets: Vec<u32> = burst.iter().map(|job| job.ticket).collect();
     let before: Vec<Vec<u8>> = burst.iter().map(|job| job.buffer.bytes().to_vec()).collect();
     let taken = engine.submit(burst);
     if taken > burst.len() {
@@ -61,14 +61,14 @@ fn submit(
             return Err("a job that was not taken was touched".to_owned());
         }
     }
-    for (job, cookie) in done.iter_mut().zip(cookies) {
+    for (job, ticket) in done.iter_mut().zip(tickets) {
         match job.status {
             JobStatus::Pending => return Err("a job was taken and left pending".to_owned()),
             JobStatus::Taken => *in_flight += 1,
             status => {
                 let job = Job { status, ..job.take() };
-                if job.cookie != cookie {
-                    return Err("a cookie was changed".to_owned());
+                if job.ticket != ticket {
+                    return Err("a ticket was changed".to_owned());
                 }
                 file(job, ended)?;
             }
@@ -101,13 +101,15 @@ fn poll(engine: &mut dyn Engine, ended: &mut [Option<Job>], in_flight: &mut usiz
 
 /// Stores an ended job at its index, which must be empty.
 fn file(job: Job, ended: &mut [Option<Job>]) -> Result<(), String> {
-    let index = job.cookie.checked_sub(COOKIE).and_then(|i| usize::try_from(i).ok());
-    match index.and_then(|i| ended.get_mut(i)) {
+    let place = if job.sa == SA { ended.get_mut(job.ticket as usize) } else { None };
+    match place {
         Some(place @ None) => {
             *place = Some(job);
             Ok(())
         }
         Some(Some(_)) => Err("a job ended twice".to_owned()),
-        None => Err(format!("a job came back with the cookie {:#x}, which was never given", job.cookie)),
+        None => {
+            Err(format!("a job came back as {:#x} of SA {:#x}, which was never given", job.ticket, job.sa))
+        }
     }
 }

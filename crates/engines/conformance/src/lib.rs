@@ -12,7 +12,7 @@
 //! [`differential`] compares two engines with each other.
 //!
 //! Every job goes through one [driver](drive), which checks the contract of [`Engine`]: an engine takes a
-//! prefix and leaves the rest untouched, every job ends exactly once and carries its cookie, asynchronous
+//! prefix and leaves the rest untouched, every job ends exactly once and under its own name, asynchronous
 //! engines finish in bounded time. All randomness comes from a seed, which failures print.
 //!
 //! A fault for a valid job is a failure here. Engines that fail on purpose have separate tests.

@@ -2,7 +2,7 @@
 
 use crate::reference;
 use fastrand::Rng;
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
@@ -13,23 +13,24 @@ pub fn random_bytes(random: &mut Rng, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// A key in the form for checks: cipher key, then integrity key.
+/// A key in the form for checks.
 #[derive(Clone)]
 pub(crate) struct TestKey {
     pub suite: Suite,
+    /// Cipher key, then integrity key.
     pub key: Vec<u8>,
+    pub salt: Vec<u8>,
 }
 
 impl TestKey {
     pub fn random(suite: Suite, random: &mut Rng) -> Self {
-        Self { suite, key: random_bytes(random, suite.key_bytes() + suite.integrity_key_bytes()) }
+        let key = random_bytes(random, suite.key_bytes() + suite.integrity_key_bytes());
+        Self { suite, key, salt: random_bytes(random, suite.salt_bytes()) }
     }
 
     /// Installs it for one direction.
     pub fn install(&self, engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
-        let mut bytes = Zeroizing::new(self.key.clone());
-        // The salt, which engines learn from the nonce.
-        bytes.resize(self.suite.keying_material_bytes(), 0);
+        let bytes = Zeroizing::new([&self.key[..], &self.salt].concat());
         let material = KeyMaterial::new(self.suite, bytes).map_err(|e| e.to_string())?;
         engine.install(&material, direction).map_err(|e| e.to_string())
     }
@@ -39,11 +40,11 @@ impl TestKey {
 #[derive(Clone)]
 pub(crate) struct Sample {
     pub suite: Suite,
-    pub nonce: [u8; 12],
-    pub aad: Vec<u8>,
-    /// The bytes before the text in the packet of a suite that is no AEAD: ESP header and IV.
+    pub sequence: u64,
+    pub esn: bool,
+    /// The bytes before the text: ESP header and IV.
     pub front: Vec<u8>,
-    /// The same before sealing: ESP header, and the block that becomes the IV.
+    /// The same before sealing: ESP header, and the IV or the block that becomes it.
     pub unsealed_front: Vec<u8>,
     pub text: Vec<u8>,
     /// Ciphertext, then ICV.
@@ -55,37 +56,36 @@ impl Sample {
     /// reference. Every second one has the AAD of ESN, 12 bytes.
     pub fn random(key: &TestKey, text_bytes: usize, random: &mut Rng) -> Result<Self, String> {
         let text_bytes = text_bytes - text_bytes % key.suite.block_bytes();
-        let nonce_bytes = if key.suite.is_combined() { 12 } else { key.suite.iv_bytes() };
-        let (nonce, text) = (random_bytes(random, nonce_bytes), random_bytes(random, text_bytes));
+        let (iv, text) = (random_bytes(random, key.suite.iv_bytes()), random_bytes(random, text_bytes));
         let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
         let aad = random_bytes(random, aad_bytes);
         let mut sealed = text.clone();
+        let nonce = [&key.salt[..], &iv].concat();
         let icv = reference::seal(key.suite, &key.key, &nonce, &aad, &mut sealed)?;
         sealed.extend_from_slice(&icv);
-        Self::new(key, &nonce, aad, text, sealed)
+        Self::new(key, &iv, &aad, text, sealed)
     }
 
-    /// A packet with a known answer. `nonce` is salt and IV of an AEAD, and the IV of another suite.
-    pub fn new(
-        key: &TestKey,
-        nonce: &[u8],
-        aad: Vec<u8>,
-        text: Vec<u8>,
-        sealed: Vec<u8>,
-    ) -> Result<Self, String> {
+    /// A packet with a known answer: its IV, SPI and sequence number as they are authenticated (8 bytes, or
+    /// 12 with ESN), text, and ciphertext with ICV.
+    pub fn new(key: &TestKey, iv: &[u8], aad: &[u8], text: Vec<u8>, sealed: Vec<u8>) -> Result<Self, String> {
         let suite = key.suite;
-        if suite.is_combined() {
-            let nonce = nonce.try_into().map_err(|_| format!("a nonce of {} bytes", nonce.len()))?;
-            return Ok(Self { suite, nonce, aad, front: vec![], unsealed_front: vec![], text, sealed });
-        }
-        let header = match (aad.first_chunk::<4>(), aad.last_chunk::<4>()) {
-            (Some(spi), Some(low)) if aad.len() >= 8 => [*spi, *low].concat(),
-            _ => return Err("the AAD has no room for an ESP header".to_owned()),
+        let (header, number) = match aad {
+            [a, b, c, d, number @ ..] => match number.last_chunk::<4>() {
+                Some(low) if [4, 8].contains(&number.len()) => ([[*a, *b, *c, *d], *low].concat(), number),
+                _ => return Err(format!("{} bytes are no SPI and number", aad.len())),
+            },
+            _ => return Err("the AAD has no SPI".to_owned()),
         };
-        let block = reference::unique_block(suite, &key.key, nonce)?;
-        let (front, unsealed_front) = ([&header[..], nonce].concat(), [header, block].concat());
-        // Exposes an engine that takes this for an AEAD's nonce.
-        Ok(Self { suite, nonce: [0xA7; 12], aad, front, unsealed_front, text, sealed })
+        Ok(Self {
+            suite,
+            sequence: number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            esn: number.len() == 8,
+            unsealed_front: [&header[..], &reference::unique_block(suite, &key.key, iv)?].concat(),
+            front: [&header[..], iv].concat(),
+            text,
+            sealed,
+        })
     }
 
     /// A job on this packet, which starts `offset` bytes into the buffer's packet and has `guard` bytes after
@@ -105,15 +105,13 @@ impl Sample {
         }
         bytes.resize(bytes.len() + guard, GUARD);
         Ok(Job {
-            buffer: Buffer::copied(&bytes, 0, 0),
-            cookie: 0,
+            sequence: self.sequence,
+            key,
+            auth_start: u32::try_from(offset).map_err(|e| e.to_string())?,
             text_start: u32::try_from(offset + self.front.len()).map_err(|e| e.to_string())?,
             text_bytes: u32::try_from(self.text.len()).map_err(|e| e.to_string())?,
-            key,
-            nonce: self.nonce,
-            aad: Aad::from_slice(&self.aad).ok_or("the AAD is too long")?,
-            direction,
-            status: JobStatus::Pending,
+            esn: self.esn,
+            ..Job::new(Buffer::copied(&bytes, 0, 0), direction, 0)
         })
     }
 
@@ -124,7 +122,7 @@ impl Sample {
         if job.status != JobStatus::Done {
             return Err(format!("{} ended as {:?}", what(), job.status));
         }
-        let start = (job.text_start as usize).saturating_sub(self.front.len());
+        let start = job.auth_start as usize;
         let bytes = job.buffer.bytes();
         let expected = match job.direction {
             Direction::Seal => [&self.front[..], &self.sealed].concat(),

@@ -80,7 +80,8 @@ pub(crate) fn integrity_check_value(suite: Suite, key: &[u8], message: &[u8]) ->
     Ok(digest)
 }
 
-/// The block that becomes `iv` when the engine encrypts it: the IV decrypted. Empty where there is no IV.
+/// What is in the IV's field before sealing: with CBC the block that becomes `iv` when the engine encrypts
+/// it, the IV decrypted; otherwise the IV itself.
 ///
 /// # Errors
 /// If a length is not one of the suite's.
@@ -95,7 +96,7 @@ pub(crate) fn unique_block(suite: Suite, key: &[u8], iv: &[u8]) -> Result<Vec<u8
     match suite.cipher() {
         Cipher::AesCbc(AesKey::Aes128) => with::<cbc::Decryptor<Aes128>>(key, iv),
         Cipher::AesCbc(AesKey::Aes256) => with::<cbc::Decryptor<Aes256>>(key, iv),
-        Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305 | Cipher::Null => Ok(Vec::new()),
+        Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305 | Cipher::Null => Ok(iv.to_vec()),
     }
 }
 

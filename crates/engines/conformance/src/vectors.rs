@@ -24,7 +24,8 @@ pub struct Vector {
 /// Answers of AEADs that fit ESP: a 12-byte nonce, AAD of at most 12 bytes, a 16-byte ICV.
 ///
 /// - McGrew and Viega, "The Galois/Counter Mode of Operation (GCM)", appendix B, the test cases without AAD
-///   (the others have 20 bytes of it; they are also those of SP 800-38D's validation suite).
+///   (the others have 20 bytes of it; they are also those of SP 800-38D's validation suite): no packets, but
+///   answers that the reference is compared with.
 /// - D. McGrew, draft-mcgrew-gcm-test-01, section 4: whole ESP packets, with and without ESN (case 7 has a
 ///   192-bit key).
 /// - RFC 7634 appendix A: an ESP packet; RFC 8439 2.8.2: the AEAD itself.

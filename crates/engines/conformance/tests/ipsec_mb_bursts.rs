@@ -8,7 +8,7 @@
 
 use fastrand::Rng;
 use testudo_conformance::random_bytes;
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -49,23 +49,20 @@ fn pairs(engines: &mut [&mut dyn Engine; 2], suites: &[Suite], random: &mut Rng)
 }
 
 /// A packet to be sealed, of any length that the suite accepts, mostly short ones, with or without ESN.
-fn packet(suite: Suite, cookie: u64, random: &mut Rng) -> Job {
+fn packet(suite: Suite, ticket: u32, random: &mut Rng) -> Job {
     let longest = [1, 80, 600, 1500][random.usize(..4)];
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
-    let before = random.usize(..40);
+    let (before, behind) = (random.usize(..40), random.usize(..3));
     let text_start = before + 8 + suite.iv_bytes();
-    let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
-    let aad = Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap();
+    let bytes = random_bytes(random, text_start + text + suite.icv_bytes() + behind);
     Job {
-        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
-        cookie,
+        sequence: random.u64(..),
+        ticket,
+        auth_start: u32::try_from(before).unwrap(),
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
-        key: KeyId(0),
-        nonce: [0; 12],
-        aad,
-        direction: Direction::Seal,
-        status: JobStatus::Pending,
+        esn: random.bool(),
+        ..Job::new(Buffer::copied(&bytes, 64, 32), Direction::Seal, 0)
     }
 }
 
@@ -96,10 +93,10 @@ fn compare(suites: &[Suite], seed: u64) {
     let pairs = pairs(&mut [&mut ours, &mut portable], suites, &mut random);
     let mut forged = 0;
     for size in 1..=MOST {
-        let mut jobs: Vec<(usize, Job)> = (0..size as u64)
-            .map(|cookie| {
+        let mut jobs: Vec<(usize, Job)> = (0..u32::try_from(size).unwrap())
+            .map(|ticket| {
                 let pair = random.usize(..pairs.len());
-                (pair, packet(pairs[pair].suite, cookie, &mut random))
+                (pair, packet(pairs[pair].suite, ticket, &mut random))
             })
             .collect();
         // Every second burst in the gateway's order: by suite, longest first.
@@ -154,10 +151,10 @@ fn bursts_among_packets_of_aeads_match_the_portable_engine() {
     let suites: Vec<_> = Suite::ALL.iter().copied().filter(|s| ours.capability(*s).is_some()).collect();
     let pairs = pairs(&mut [&mut ours, &mut portable], &suites, &mut random);
     for size in (1..=MOST).step_by(5) {
-        let jobs: Vec<(usize, Job)> = (0..size as u64)
-            .map(|cookie| {
+        let jobs: Vec<(usize, Job)> = (0..u32::try_from(size).unwrap())
+            .map(|ticket| {
                 let pair = random.usize(..pairs.len());
-                (pair, packet(pairs[pair].suite, cookie, &mut random))
+                (pair, packet(pairs[pair].suite, ticket, &mut random))
             })
             .collect();
         for direction in [Direction::Seal, Direction::Open] {
@@ -182,13 +179,15 @@ fn jobs_that_a_key_may_not_do_are_faults_and_leave_the_others_of_the_burst_alone
     let mut random = Rng::with_seed(12);
     let pairs = pairs(&mut [&mut ours, &mut portable], &SUITES, &mut random);
     let mut jobs: Vec<(usize, Job)> = (0..200)
-        .map(|n| (n % pairs.len(), packet(pairs[n % pairs.len()].suite, n as u64, &mut random)))
+        .map(|n| {
+            (n % pairs.len(), packet(pairs[n % pairs.len()].suite, u32::try_from(n).unwrap(), &mut random))
+        })
         .collect();
     let mut bad = Vec::new();
     for (n, (_, job)) in jobs.iter_mut().enumerate().filter(|(n, _)| n % 7 == 3) {
         match n % 3 {
             0 => job.text_bytes += 2000,
-            1 => job.text_start = 7,
+            1 => job.text_start = job.auth_start + 7,
             _ => job.text_bytes = u32::MAX - 15,
         }
         bad.push(n);

@@ -18,7 +18,7 @@ enum Defect {
     TouchesWhatItDidNotTake,
     TakesMoreThanItWasGiven,
     ForgetsToForgetKeys,
-    ChangesCookies,
+    ChangesTickets,
 }
 
 /// The portable engine with one defect.
@@ -98,7 +98,7 @@ impl Defective {
                 let twin = Job { buffer: testudo_packet::Buffer::copied(before, 0, 0), ..*job };
                 self.kept.push(twin);
             }
-            (Defect::ChangesCookies, _) => job.cookie += 1,
+            (Defect::ChangesTickets, _) => job.ticket += 1,
             _ => {}
         }
     }
@@ -116,7 +116,7 @@ fn every_defect_is_found_by_the_check_for_it() {
         (Defect::TouchesWhatItDidNotTake, "official vectors"),
         (Defect::TakesMoreThanItWasGiven, "official vectors"),
         (Defect::ForgetsToForgetKeys, "undeserved jobs fault"),
-        (Defect::ChangesCookies, "official vectors"),
+        (Defect::ChangesTickets, "official vectors"),
         (Defect::LosesAJob, "every length"),
     ];
     for (defect, check) in cases {

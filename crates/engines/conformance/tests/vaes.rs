@@ -8,7 +8,7 @@
 use fastrand::Rng;
 use testudo_conformance::{differential, drive, random_bytes, unless_waived};
 use testudo_crypto::{
-    Aad, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+    Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
 };
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
@@ -94,19 +94,15 @@ fn job(direction: Direction, random: &mut Rng) -> Job {
 }
 
 fn job_of(direction: Direction, length: usize, random: &mut Rng) -> Job {
-    let start = random.usize(..80);
-    let aad_bytes = if random.usize(..2) == 0 { 8 } else { 12 };
-    let (headroom, behind) = (random.usize(..64), random.usize(..80));
+    let (start, headroom, behind) = (random.usize(..80), random.usize(..64), random.usize(..80));
+    let bytes = random_bytes(random, start + 16 + length + 16 + behind);
     Job {
-        buffer: Buffer::copied(&random_bytes(random, start + length + 16 + behind), headroom, 0),
-        cookie: 0,
-        text_start: u32::try_from(start).unwrap(),
+        sequence: random.u64(..),
+        auth_start: u32::try_from(start).unwrap(),
+        text_start: u32::try_from(start + 16).unwrap(),
         text_bytes: u32::try_from(length).unwrap(),
-        key: KeyId(0),
-        nonce: std::array::from_fn(|_| random.u8(..)),
-        aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
-        direction,
-        status: JobStatus::Pending,
+        esn: random.bool(),
+        ..Job::new(Buffer::copied(&bytes, headroom, 0), direction, 0)
     }
 }
 
@@ -144,8 +140,8 @@ fn batches_of_everything_match_the_portable_engine() {
                 made = sealed(&made, seal.portable, &mut portable);
             }
             if is_forged {
-                let start = made.text_start as usize;
-                let at = start + random.usize(..made.text_bytes as usize + 16);
+                let start = made.auth_start as usize;
+                let at = start + random.usize(..16 + made.text_bytes as usize + 16);
                 made.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);
             }
             left.push(copy(&made, chosen.ours));

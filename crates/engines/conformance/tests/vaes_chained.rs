@@ -7,7 +7,7 @@
 
 use fastrand::Rng;
 use testudo_conformance::{random_bytes, unless_waived};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -38,19 +38,16 @@ fn pair(engines: &mut [&mut dyn Engine; 2], suite: Suite, random: &mut Rng) -> P
 /// A packet to be sealed, of any length that the suite accepts, with or without ESN.
 fn packet(suite: Suite, longest: usize, random: &mut Rng) -> Job {
     let text = random.usize(..longest + 1) / suite.block_bytes() * suite.block_bytes();
-    let before = random.usize(..40);
+    let (before, behind) = (random.usize(..40), random.usize(..3));
     let text_start = before + 8 + suite.iv_bytes();
-    let (aad_bytes, behind) = ([8, 12][random.usize(..2)], random.usize(..3));
+    let bytes = random_bytes(random, text_start + text + suite.icv_bytes() + behind);
     Job {
-        buffer: Buffer::copied(&random_bytes(random, text_start + text + suite.icv_bytes() + behind), 64, 32),
-        cookie: 0,
+        sequence: random.u64(..),
+        auth_start: u32::try_from(before).unwrap(),
         text_start: u32::try_from(text_start).unwrap(),
         text_bytes: u32::try_from(text).unwrap(),
-        key: KeyId(0),
-        nonce: [0; 12],
-        aad: Aad::from_slice(&random_bytes(random, aad_bytes)).unwrap(),
-        direction: Direction::Seal,
-        status: JobStatus::Pending,
+        esn: random.bool(),
+        ..Job::new(Buffer::copied(&bytes, 64, 32), Direction::Seal, 0)
     }
 }
 
@@ -62,7 +59,7 @@ fn copy(job: &Job, key: KeyId) -> Job {
 fn spoil(job: &mut Job, suite: Suite, other_direction: KeyId, random: &mut Rng) {
     match random.usize(..4) {
         0 => job.text_bytes += 4_096,
-        1 => job.text_start = u32::try_from(random.usize(..8 + suite.iv_bytes())).unwrap(),
+        1 => job.text_start = job.auth_start + u32::try_from(random.usize(..8 + suite.iv_bytes())).unwrap(),
         2 if suite.block_bytes() > 1 && job.text_bytes > 0 => job.text_bytes -= 1,
         2 => job.text_start = u32::MAX,
         _ => job.key = other_direction,
@@ -118,7 +115,7 @@ fn batches_of_every_size_match_the_portable_engine() {
                     job.direction = Direction::Open;
                     (key, other) = (other, key);
                     if random.usize(..6) == 0 {
-                        let start = job.text_start as usize - 8 - pair.suite.iv_bytes();
+                        let start = job.auth_start as usize;
                         let end = (job.text_start + job.text_bytes) as usize + pair.suite.icv_bytes();
                         let at = start + random.usize(..end - start);
                         job.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);

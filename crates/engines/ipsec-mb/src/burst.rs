@@ -19,7 +19,7 @@
 //!
 //! **Why no checks by the library.** Its checking bursts look at every job for null pointers, lengths of
 //! zero, beyond 16 bits or of no whole blocks, and numbers that the algorithm does not have. Here `fill`
-//! excludes all of these: pointers are those of slices, [`Job::esp`] ensures lengths and blocks,
+//! excludes all of these: pointers are those of slices, [`Job::parts`] ensures lengths and blocks,
 //! [`MAX_TEXT_BYTES`] the 16 bits, `judge` leaves out empty texts, and everything else is a constant of the
 //! line. What would be an error there is a [`JobStatus::Fault`] before the library is called.
 
@@ -32,7 +32,7 @@ use crate::raw::{
 use arrayvec::ArrayVec;
 use std::ffi::c_uint;
 use subtle::ConstantTimeEq;
-use testudo_crypto::{Cipher, Direction, EspParts, Integrity, Job, JobStatus, Suite};
+use testudo_crypto::{Cipher, Direction, Integrity, Job, JobParts, JobStatus, Suite};
 use zeroize::Zeroize;
 
 /// Most packets in a burst.
@@ -41,6 +41,12 @@ const BURST_PACKETS: usize = MAX_BURST as usize;
 /// The longest text: the library counts bytes in 16 bits, including header, IV and high half. The text of
 /// every IP datagram fits.
 pub(crate) const MAX_TEXT_BYTES: usize = 65_500;
+
+/// The most before the ICV: ESP header, IV, text.
+const fn max_icv_at(suite: Suite) -> usize {
+    8 + suite.iv_bytes() + MAX_TEXT_BYTES
+}
+const _: () = assert!(max_icv_at(Suite::AES128_SHA1) + HIGH_HALF_BYTES <= u16::MAX as usize);
 
 /// Bytes of the high half of an extended sequence number.
 const HIGH_HALF_BYTES: usize = 4;
@@ -289,12 +295,15 @@ impl Line {
     /// gone.
     #[inline]
     fn fill<const LINE: usize>(&mut self, at: usize, key: &ChainedKey, job: &mut Job) -> Option<()> {
-        if job.direction != direction::<LINE>() || job.text_bytes as usize > MAX_TEXT_BYTES {
+        if job.direction != direction::<LINE>() {
             return None;
         }
         let (slot, digest) = (self.jobs.get_mut(at)?, self.digests.get_mut(at)?);
         let under_high_half = self.under_high_halves.get_mut(at)?;
-        let EspParts { packet, iv_at, icv_at, high_half, .. } = job.esp(suite::<LINE>())?;
+        let JobParts { packet, iv_at, icv_at, high_half, .. } = job.parts(suite::<LINE>())?;
+        if icv_at > const { max_icv_at(suite::<LINE>()) } {
+            return None;
+        }
         let icv = packet.get_mut(icv_at..)?;
         if direction::<LINE>() == Direction::Open {
             // Should the library ever return without computing, this differs from whatever was received.
@@ -337,7 +346,7 @@ impl Line {
     /// for one in 2^128), and there is an ICV. `None` is unreachable: the job was split before.
     #[inline]
     fn is_sealed<const LINE: usize>(&self, at: usize, job: &mut Job) -> Option<bool> {
-        let EspParts { packet, iv_at, icv_at, .. } = job.esp(suite::<LINE>())?;
+        let JobParts { packet, iv_at, icv_at, .. } = job.parts(suite::<LINE>())?;
         let is_hashed = *packet.get(icv_at..)?.last_chunk()? != NOT_WRITTEN;
         let is_encrypted =
             !suite::<LINE>().encrypts() || packet.get(iv_at..)?.first_chunk()? != self.digests.get(at)?;
@@ -363,7 +372,7 @@ impl Line {
         job: &mut Job,
         authentic: &mut usize,
     ) -> Option<bool> {
-        let EspParts { packet, iv_at, text_at, icv_at, high_half } = job.esp(suite::<LINE>())?;
+        let JobParts { packet, iv_at, text_at, icv_at, high_half, .. } = job.parts(suite::<LINE>())?;
         let icv = packet.get_mut(icv_at..)?;
         if high_half.is_some() {
             *icv.first_chunk_mut()? = *self.under_high_halves.get(at)?;
@@ -428,7 +437,7 @@ impl Line {
         // SAFETY: the manager is alive and its version has jobs of this layout; there are `count` of them.
         // Each reads and writes whole blocks of its own packet in place, one at least: from the IV's offset
         // (seal) or the text's start (open, what has no text was left out) to the text's end, a multiple of
-        // 16 bytes (`Job::esp`). It reads 16 bytes of IV, of `ZEROS` or before the text, and the round keys
+        // 16 bytes (`Job::parts`). It reads 16 bytes of IV, of `ZEROS` or before the text, and the round keys
         // of the direction, of the size that the line's suite has. Packets and keys are alive (our
         // precondition). The call ends all jobs, so that the manager keeps none; if not, it is never called
         // again. No safe binding exists.
@@ -450,7 +459,7 @@ impl Line {
     #[cold]
     fn spoil(&self, job: &mut Job) {
         job.status = JobStatus::AuthenticationFailed;
-        if let Some(EspParts { packet, iv_at, .. }) = job.esp(self.suite) {
+        if let Some(JobParts { packet, iv_at, .. }) = job.parts(self.suite) {
             packet.iter_mut().skip(iv_at).for_each(|byte| *byte = 0);
         }
     }

@@ -6,12 +6,14 @@ use crate::chained::ChainedKey;
 use crate::library::Library;
 use crate::manager::{Aeads, ChaChaKey, GcmKey, ICV_BYTES, Icv, Manager, Pass, same_icv};
 use crate::raw::SONAMES;
+use arrayvec::ArrayVec;
 use std::ffi::OsStr;
 use std::path::Path;
 use testudo_crypto::{
-    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId, KeyMaterial,
+    Aad, AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial,
     KeyTable, Suite,
 };
+use zeroize::Zeroizing;
 
 /// The longest text: more than an IP datagram can carry, and far below the ciphers' limits.
 const MAX_TEXT_BYTES: usize = 65_535;
@@ -30,6 +32,7 @@ enum Form {
 /// One key and the direction that it may be used for.
 struct MbKey {
     form: Form,
+    salt: Zeroizing<[u8; 4]>,
     direction: Direction,
 }
 
@@ -37,8 +40,8 @@ struct MbKey {
 pub struct IpsecMbEngine {
     keys: KeyTable<MbKey>,
     manager: Manager,
-    /// The computed ICVs of the packets of a batch, until they are compared.
-    computed: Box<[Icv; BATCH_SIZE]>,
+    /// What the library needs beside the packets of a batch.
+    scratch: Box<[Scratch; BATCH_SIZE]>,
 }
 
 impl IpsecMbEngine {
@@ -73,8 +76,7 @@ impl IpsecMbEngine {
             .and_then(Manager::new)
             .map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
         let keys = KeyTable::new(KeyTable::<MbKey>::MAX_KEYS);
-        let computed = Box::new([[0; _]; _]);
-        Ok(Self { keys, manager, computed })
+        Ok(Self { keys, manager, scratch: Box::new([Scratch::EMPTY; _]) })
     }
 }
 
@@ -116,7 +118,7 @@ impl Engine for IpsecMbEngine {
                 Form::Chained(expanded.map_err(refused)?)
             }
         };
-        self.keys.insert(NAME, MbKey { form, direction })
+        self.keys.insert(NAME, MbKey { form, salt: key.nonce_salt(), direction })
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -150,7 +152,7 @@ impl Engine for IpsecMbEngine {
                 }
                 rest = behind;
             } else {
-                let done = batch(&mut aeads, &self.keys, &mut self.computed, rest);
+                let done = batch(&mut aeads, &self.keys, &mut self.scratch, rest);
                 rest = &mut rest[done..];
             }
         }
@@ -170,141 +172,151 @@ fn run_length(jobs: &[Job], key: KeyId) -> usize {
 /// Does up to [`BATCH_SIZE`] jobs, only as far as the next one for bursts, and judges them when all are
 /// done. The first job is not for bursts, so that at least one is done. Returns their number.
 ///
-/// In two loops, and without writing to a job before its turn: a vector load that overlaps a recent narrower
-/// or masked store fails store-to-load forwarding and waits until the store has reached the cache. Such
-/// stores are ours of the computed ICV, and the library's of AAD and nonce.
-fn batch(
+/// In loops, and without writing to a packet or its scratch space just before its turn: a vector load that
+/// overlaps a recent narrower or masked store fails store-to-load forwarding and waits until the store has
+/// reached the cache. Such stores are ours of nonce, AAD and the computed ICV.
+fn batch<'a>(
     aeads: &mut Aeads<'_>,
     keys: &KeyTable<MbKey>,
-    computed: &mut [Icv; BATCH_SIZE],
-    jobs: &mut [Job],
+    scratch: &'a mut [Scratch; BATCH_SIZE],
+    jobs: &'a mut [Job],
 ) -> usize {
     let longest = jobs.len().min(BATCH_SIZE);
-    let batch = &mut jobs[..longest];
-    let mut at = 0;
-    while let Some(id) = batch.get(at).map(|job| job.key) {
-        let same = run_length(&batch[at..], id);
-        let (run, computed) = (&mut batch[at..at + same], &mut computed[at..]);
-        match keys.get(id) {
-            Some(MbKey { form, direction }) => match form {
-                Form::Gcm128(key) => each(&mut aeads.gcm(false), key, *direction, run, computed),
-                Form::Gcm256(key) => each(&mut aeads.gcm(true), key, *direction, run, computed),
-                Form::ChaCha(key) => each(&mut aeads.chacha(), key, *direction, run, computed),
-                Form::Chained(_) => break,
-            },
-            None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
+    let (mut rest, mut at) = (&mut jobs[..longest], 0);
+    let mut scratch = scratch.iter_mut();
+    let mut works = ArrayVec::<Work<'a>, BATCH_SIZE>::new();
+    while let Some(id) = rest.first().map(|job| job.key) {
+        let key = keys.get(id);
+        if matches!(key, Some(MbKey { form: Form::Chained(_), .. })) {
+            break;
         }
-        at += same;
-    }
-    for (job, computed) in batch[..at].iter_mut().zip(computed.iter()) {
-        if job.status == JobStatus::Pending {
-            job.status = match job.direction {
-                Direction::Seal => judge_sealed(job),
-                Direction::Open => judge_opened(job, computed),
-            };
+        let (run, behind) = rest.split_at_mut(run_length(rest, id));
+        at += run.len();
+        rest = behind;
+        let Some(MbKey { form, salt, direction }) = key else {
+            run.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            continue;
+        };
+        let from = works.len();
+        works.extend(
+            run.iter_mut().zip(&mut scratch).filter_map(|(job, s)| Work::new(job, **salt, *direction, s)),
+        );
+        let works = &mut works[from..];
+        match form {
+            Form::Gcm128(key) => each(&mut aeads.gcm(false), key, *direction, works),
+            Form::Gcm256(key) => each(&mut aeads.gcm(true), key, *direction, works),
+            Form::ChaCha(key) => each(&mut aeads.chacha(), key, *direction, works),
+            Form::Chained(_) => break,
         }
     }
+    works.iter_mut().for_each(Work::judge);
     at
 }
 
-/// Does jobs under one key; they stay pending until they are judged.
-fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, jobs: &mut [Job], computed: &mut [Icv]) {
+/// Does packets under one key; they stay pending until they are judged.
+fn each<P: Pass>(pass: &mut P, key: &P::Key, direction: Direction, works: &mut [Work<'_>]) {
     match direction {
         Direction::Seal => {
-            jobs.iter_mut().for_each(mark);
-            jobs.iter_mut().for_each(|job| job.status = seal(pass, key, job));
+            for Work { text, icv, scratch, .. } in works {
+                pass.seal(key, &scratch.nonce, scratch.aad.as_bytes(), text, icv);
+            }
         }
         Direction::Open => {
-            for (job, computed) in jobs.iter_mut().zip(computed) {
-                job.status = decrypt(pass, key, job, computed);
+            for Work { text, scratch: Scratch { nonce, aad, computed }, .. } in works {
+                pass.decrypt(key, nonce, aad.as_bytes(), text, computed);
             }
         }
     }
+}
+
+/// What the library needs beside one packet.
+struct Scratch {
+    nonce: [u8; 12],
+    aad: Aad,
+    /// The computed ICV of a packet to be opened, until it is compared.
+    computed: Icv,
+}
+
+impl Scratch {
+    const EMPTY: Self = Self { nonce: [0; 12], aad: Aad::EMPTY, computed: [0; _] };
 }
 
 /// Fills the ICV's field until the library has written it. One in 2^128 packets has it as its ICV, and is
 /// lost.
 const NOT_WRITTEN: Icv = *b"no ICV was made!";
 
-/// Fills the ICV's field: should the library ever return without computing, no plaintext may leave. In a loop
-/// before the packets are encrypted, because the library's last load of a text overlaps this store.
-#[inline]
-fn mark(job: &mut Job) {
-    if let Some(Work { icv, .. }) = split(job, Direction::Seal) {
-        *icv = NOT_WRITTEN;
-    }
-}
+/// Bytes of SPI, the number's low half and the IV of the combined modes here, which precede the text.
+const FRONT_BYTES: usize = 16;
 
-/// Encrypts one packet, which is judged later; if the key or the buffer does not allow it, it is a fault and
-/// untouched.
-#[inline]
-fn seal<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job) -> JobStatus {
-    let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Seal) else { return JobStatus::Fault };
-    pass.seal(key, nonce, aad, text, icv);
-    JobStatus::Pending
-}
-
-/// The verdict on an encrypted packet. Later, because a load of the ICV just after the library's stores fails
-/// store-to-load forwarding: 15 cycles of a short packet.
-#[inline]
-fn judge_sealed(job: &mut Job) -> JobStatus {
-    match split(job, Direction::Seal) {
-        Some(Work { icv, .. }) if *icv != NOT_WRITTEN => JobStatus::Done,
-        Some(Work { text, icv, .. }) => spoil(text, icv),
-        // Unreachable: the job was split before.
-        None => JobStatus::AuthenticationFailed,
-    }
-}
-
-/// Wipes text that may be plaintext or ciphertext. Not a fault: another engine would encrypt what may already
-/// be encrypted, under the same nonce, which restores the plaintext.
-#[cold]
-fn spoil(text: &mut [u8], icv: &mut Icv) -> JobStatus {
-    text.fill(0);
-    icv.fill(0);
-    JobStatus::AuthenticationFailed
-}
-
-/// Decrypts one packet; its ICV is compared later.
-#[inline]
-fn decrypt<P: Pass>(pass: &mut P, key: &P::Key, job: &mut Job, computed: &mut Icv) -> JobStatus {
-    let Some(Work { text, icv, nonce, aad }) = split(job, Direction::Open) else { return JobStatus::Fault };
-    // Should the library ever return without computing, this differs from whatever was received.
-    *computed = icv.map(|byte| !byte);
-    pass.decrypt(key, nonce, aad, text, computed);
-    JobStatus::Pending
-}
-
-/// The verdict on a decrypted packet; if its ICV is wrong, the decrypted text is wiped.
-#[inline]
-fn judge_opened(job: &mut Job, computed: &Icv) -> JobStatus {
-    match split(job, Direction::Open) {
-        Some(Work { icv, .. }) if same_icv(icv, computed) => JobStatus::Done,
-        Some(Work { text, .. }) => {
-            text.fill(0);
-            JobStatus::AuthenticationFailed
-        }
-        // Unreachable: the job was split before.
-        None => JobStatus::AuthenticationFailed,
-    }
-}
-
-/// The parts of an AEAD's job, with an ICV of the length that every suite here has.
+/// A packet of a combined mode, with an ICV of the length that every such suite here has.
 struct Work<'a> {
     text: &'a mut [u8],
     icv: &'a mut Icv,
-    nonce: &'a [u8; 12],
-    aad: &'a [u8],
+    scratch: &'a mut Scratch,
+    direction: Direction,
+    status: &'a mut JobStatus,
 }
 
-/// Splits a job that this key may do; `None` for any other.
-#[inline]
-fn split(job: &mut Job, direction: Direction) -> Option<Work<'_>> {
-    if job.direction != direction || job.text_bytes as usize > MAX_TEXT_BYTES {
-        return None;
+impl<'a> Work<'a> {
+    /// Takes a job apart and writes its nonce and AAD, and what its ICV cannot be: should the library ever
+    /// return without computing, no plaintext may leave, and nothing is authentic. A job that the key may not
+    /// do, or that its buffer does not hold, is a fault and untouched.
+    #[inline]
+    fn new(job: &'a mut Job, salt: [u8; 4], direction: Direction, scratch: &'a mut Scratch) -> Option<Self> {
+        let high_half = job.high_half();
+        let is_esp = job.text_start.wrapping_sub(job.auth_start) as usize == FRONT_BYTES;
+        let may_do = is_esp && job.direction == direction && job.text_bytes as usize <= MAX_TEXT_BYTES;
+        let Job { buffer, auth_start, text_bytes, status, .. } = job;
+        let packet = buffer.bytes_mut().get_mut(*auth_start as usize..).filter(|_| may_do);
+        let Some((front, text, icv)) = packet.and_then(|packet| split(packet, *text_bytes as usize)) else {
+            *status = JobStatus::Fault;
+            return None;
+        };
+        let [header @ .., _, _, _, _, _, _, _, _] = front;
+        let [_, _, _, _, _, _, _, _, iv @ ..] = front;
+        scratch.nonce[..4].copy_from_slice(&salt);
+        scratch.nonce[4..].copy_from_slice(iv);
+        scratch.aad = Aad::new(header, high_half);
+        match direction {
+            Direction::Seal => *icv = NOT_WRITTEN,
+            Direction::Open => scratch.computed = icv.map(|byte| !byte),
+        }
+        Some(Self { text, icv, scratch, direction, status })
     }
-    let JobParts { text, icv, nonce, aad } = job.parts(ICV_BYTES)?;
-    Some(Work { text, icv: icv.as_mut_array()?, nonce, aad })
+
+    /// The verdict. Later, because a load of the ICV just after the library's stores fails store-to-load
+    /// forwarding: 15 cycles of a short packet.
+    ///
+    /// A text that may be plaintext or ciphertext is wiped, and is no fault: another engine would encrypt what
+    /// may already be encrypted, under the same nonce, which restores the plaintext.
+    #[inline]
+    fn judge(&mut self) {
+        let is_right = match self.direction {
+            Direction::Seal => *self.icv != NOT_WRITTEN,
+            Direction::Open => same_icv(self.icv, &self.scratch.computed),
+        };
+        *self.status = if is_right { JobStatus::Done } else { self.spoil() };
+    }
+
+    #[cold]
+    fn spoil(&mut self) -> JobStatus {
+        self.text.fill(0);
+        if self.direction == Direction::Seal {
+            self.icv.fill(0);
+        }
+        JobStatus::AuthenticationFailed
+    }
+}
+
+/// Header with IV, text, ICV.
+type Parts<'a> = (&'a [u8; FRONT_BYTES], &'a mut [u8], &'a mut Icv);
+
+/// The parts of an ESP packet whose text has this length; `None` if it is shorter.
+#[inline]
+fn split(packet: &mut [u8], text_bytes: usize) -> Option<Parts<'_>> {
+    let (front, rest) = packet.split_first_chunk_mut()?;
+    let (text, rest) = rest.split_at_mut_checked(text_bytes)?;
+    Some((front, text, rest.first_chunk_mut()?))
 }
 
 #[cfg(test)]
@@ -336,15 +348,12 @@ mod tests {
         let suite = Suite::AES128_SHA1;
         let material = KeyMaterial::new(suite, vec![7; suite.keying_material_bytes()].into()).unwrap();
         let job = |direction, key| Job {
-            buffer: testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0),
-            cookie: 0,
+            sequence: 1 << 32,
+            key,
             text_start: 24,
             text_bytes: 48,
-            key,
-            nonce: [0; 12],
-            aad: testudo_crypto::Aad::new(1, 1 << 32, true),
-            direction,
-            status: JobStatus::Pending,
+            esn: true,
+            ..Job::new(testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0), direction, 0)
         };
         let directions = [Direction::Seal, Direction::Open];
         let jobs = directions.map(|d| job(d, engine.install(&material, d).unwrap()));
@@ -366,12 +375,14 @@ mod tests {
     fn a_library_that_encrypts_nothing_lets_nothing_out_in_clear() {
         let (_, mut jobs) = engine_and_jobs();
         let job = &mut jobs[0];
-        // Room for 16 bytes of ICV, where this job's suite has 12.
-        job.text_bytes = 44;
-        mark(job);
-        assert_eq!(seal(&mut Lazy, &(), job), JobStatus::Pending);
-        assert_eq!(judge_sealed(job), JobStatus::AuthenticationFailed);
-        assert_eq!(job.buffer.bytes(), [[0xA5; 24].as_slice(), &[0; 60]].concat());
+        // A combined mode's: an IV of 8 bytes, and room for 16 bytes of ICV.
+        (job.text_start, job.text_bytes) = (16, 52);
+        let mut scratch = Scratch::EMPTY;
+        let mut work = Work::new(job, [0; 4], Direction::Seal, &mut scratch).unwrap();
+        each(&mut Lazy, &(), Direction::Seal, std::slice::from_mut(&mut work));
+        work.judge();
+        assert_eq!(job.status, JobStatus::AuthenticationFailed);
+        assert_eq!(job.buffer.bytes(), [[0xA5; 16].as_slice(), &[0; 68]].concat());
     }
 
     unsafe extern "C" fn ciphers_nothing(

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::collections::BTreeMap;
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine, Order};
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
@@ -20,19 +20,15 @@ fn key(engine: &mut dyn Engine) -> KeyId {
     engine.install(&KeyMaterial::new(Suite::AES128GCM16, bytes).unwrap(), Direction::Seal).unwrap()
 }
 
-fn jobs(key: KeyId, cookies: std::ops::Range<u64>) -> Vec<Job> {
-    let job = |cookie| Job {
-        buffer: Buffer::copied(&[0xA5; 80], 0, 0),
-        cookie,
-        text_start: 0,
-        text_bytes: 64,
+fn jobs(key: KeyId, tickets: std::ops::Range<u32>) -> Vec<Job> {
+    let job = |ticket| Job {
+        ticket,
         key,
-        nonce: [3; 12],
-        aad: Aad::short(1, 2),
-        direction: Direction::Seal,
-        status: JobStatus::Pending,
+        text_start: 16,
+        text_bytes: 64,
+        ..Job::new(Buffer::copied(&[0xA5; 96], 0, 0), Direction::Seal, 0)
     };
-    cookies.map(job).collect()
+    tickets.map(job).collect()
 }
 
 /// Polls until nothing is in flight; returns each job with the number of polls after which it came.
@@ -51,8 +47,8 @@ fn drain(engine: &mut dyn Engine) -> Vec<(u32, Job)> {
     panic!("jobs were lost");
 }
 
-fn cookies(done: &[(u32, Job)]) -> Vec<u64> {
-    done.iter().map(|(_, job)| job.cookie).collect()
+fn tickets(done: &[(u32, Job)]) -> Vec<u32> {
+    done.iter().map(|(_, job)| job.ticket).collect()
 }
 
 #[test]
@@ -64,7 +60,7 @@ fn jobs_end_between_the_fewest_and_the_most_polls_and_out_of_order() {
     assert!(batch.iter().all(|job| job.status == JobStatus::Taken && job.buffer.capacity() == 0));
     let done = drain(&mut engine);
     assert!(done.iter().all(|(poll, job)| (3..=6).contains(poll) && job.status == JobStatus::Done));
-    let mut order = cookies(&done);
+    let mut order = tickets(&done);
     assert_ne!(order, (0..50).collect::<Vec<_>>());
     order.sort_unstable();
     assert_eq!(order, (0..50).collect::<Vec<_>>());
@@ -74,11 +70,11 @@ fn jobs_end_between_the_fewest_and_the_most_polls_and_out_of_order() {
 fn within_keys_order_is_kept_while_keys_overtake_each_other() {
     let mut engine = late(LateConfig { order: Order::WithinKeys, ..LateConfig::reliable(SEED) });
     let keys = [key(&mut engine), key(&mut engine)];
-    for cookie in 0..200 {
-        assert_eq!(engine.submit(&mut jobs(keys[(cookie % 2) as usize], cookie..cookie + 1)), 1);
+    for ticket in 0..200 {
+        assert_eq!(engine.submit(&mut jobs(keys[(ticket % 2) as usize], ticket..ticket + 1)), 1);
     }
-    let order = cookies(&drain(&mut engine));
-    let of_key = |k: u64| order.iter().copied().filter(|c| c % 2 == k).collect::<Vec<_>>();
+    let order = tickets(&drain(&mut engine));
+    let of_key = |k: u32| order.iter().copied().filter(|c| c % 2 == k).collect::<Vec<_>>();
     assert!(of_key(0).is_sorted() && of_key(1).is_sorted());
     assert!(!order.is_sorted());
 }
@@ -90,7 +86,7 @@ fn a_full_queue_refuses_the_tail_and_leaves_it_alone() {
     let mut batch = jobs(key, 0..25);
     assert_eq!(engine.submit(&mut batch), 10);
     assert_eq!(engine.in_flight(), 10);
-    assert!(batch[10..].iter().all(|j| j.status == JobStatus::Pending && j.buffer.bytes() == [0xA5; 80]));
+    assert!(batch[10..].iter().all(|j| j.status == JobStatus::Pending && j.buffer.bytes() == [0xA5; 96]));
     assert_eq!(engine.submit(&mut batch[10..]), 0);
     assert_eq!(drain(&mut engine).len(), 10);
     assert_eq!(engine.submit(&mut batch[10..]), 10);
@@ -104,7 +100,7 @@ fn faults_come_as_often_as_configured_and_leave_buffers_as_they_were() {
     for round in 0..20 {
         assert_eq!(engine.submit(&mut jobs(key, round * 100..round * 100 + 100)), 100);
         for (_, job) in drain(&mut engine) {
-            assert_eq!(job.status == JobStatus::Fault, job.buffer.bytes() == [0xA5; 80]);
+            assert_eq!(job.status == JobStatus::Fault, job.buffer.bytes() == [0xA5; 96]);
             faults += u32::from(job.status == JobStatus::Fault);
         }
     }
@@ -119,8 +115,8 @@ fn a_burst_of_failure_ends_that_many_jobs() {
     assert_eq!(engine.submit(&mut jobs(key, 0..100)), 100);
     let mut faulted: Vec<_> =
         drain(&mut engine).into_iter().filter(|d| d.1.status == JobStatus::Fault).collect();
-    faulted.sort_by_key(|(_, job)| job.cookie);
-    assert_eq!(cookies(&faulted), (0..30).collect::<Vec<_>>());
+    faulted.sort_by_key(|(_, job)| job.ticket);
+    assert_eq!(tickets(&faulted), (0..30).collect::<Vec<_>>());
 }
 
 #[test]
@@ -131,7 +127,7 @@ fn a_device_that_dies_faults_what_it_held_and_recovers() {
     engine.fail_all(true);
     let done = drain(&mut engine);
     assert_eq!(done.len(), 40);
-    assert!(done.iter().all(|(_, j)| j.status == JobStatus::Fault && j.buffer.bytes() == [0xA5; 80]));
+    assert!(done.iter().all(|(_, j)| j.status == JobStatus::Fault && j.buffer.bytes() == [0xA5; 96]));
     engine.fail_all(false);
     assert_eq!(engine.submit(&mut jobs(key, 0..40)), 40);
     assert!(drain(&mut engine).iter().all(|(_, job)| job.status == JobStatus::Done));
@@ -154,7 +150,7 @@ fn a_device_that_hangs_keeps_everything_until_it_resumes() {
     assert!(poll(&mut engine, 10_000).is_empty());
     assert_eq!(engine.in_flight(), 50);
     engine.keep_all(false);
-    let mut order = cookies(&drain(&mut engine));
+    let mut order = tickets(&drain(&mut engine));
     order.sort_unstable();
     assert!(order.into_iter().eq(0..50));
 }
@@ -173,7 +169,7 @@ fn some_jobs_are_kept_until_they_are_recalled_and_the_others_come() {
         engine.give_back_kept();
         let late = drain(&mut engine);
         assert!(late.len() == kept && late.iter().all(|(_, job)| job.status == JobStatus::Done));
-        let mut all: Vec<_> = came.iter().map(|job| job.cookie).chain(cookies(&late)).collect();
+        let mut all: Vec<_> = came.iter().map(|job| job.ticket).chain(tickets(&late)).collect();
         all.sort_unstable();
         assert!(all.into_iter().eq(0..500), "every job came once");
     }
@@ -187,7 +183,7 @@ fn jobs_in_flight_under_a_removed_key_still_end_and_new_ones_fault() {
     engine.remove(key);
     let mut after = jobs(key, 40..42);
     assert_eq!(engine.submit(&mut after), 2);
-    assert!(after.iter().all(|j| j.status == JobStatus::Fault && j.buffer.bytes() == [0xA5; 80]));
+    assert!(after.iter().all(|j| j.status == JobStatus::Fault && j.buffer.bytes() == [0xA5; 96]));
     assert!(drain(&mut engine).iter().all(|(_, job)| job.status == JobStatus::Done));
     assert_eq!(engine.submit(&mut jobs(key, 0..1)), 1);
     assert_eq!(drain(&mut engine)[0].1.status, JobStatus::Fault, "the wrapped engine forgot the key");
@@ -199,7 +195,7 @@ fn the_same_seed_gives_the_same_history_and_another_one_does_not() {
         let mut engine = late(LateConfig::unreliable(seed));
         let key = key(&mut engine);
         assert_eq!(engine.submit(&mut jobs(key, 0..500)), 500);
-        drain(&mut engine).into_iter().map(|(poll, job)| (poll, job.cookie, job.status)).collect::<Vec<_>>()
+        drain(&mut engine).into_iter().map(|(poll, job)| (poll, job.ticket, job.status)).collect::<Vec<_>>()
     };
     assert_eq!(history(1), history(1));
     assert_ne!(history(1), history(2));
@@ -217,8 +213,8 @@ fn late_engines_stack_and_lose_nothing() {
         let taken = engine.submit(&mut batch);
         for (_, job) in drain(&mut engine) {
             assert!(matches!(job.status, JobStatus::Done | JobStatus::Fault));
-            assert!(seen.insert(job.cookie, ()).is_none(), "a job ended twice");
+            assert!(seen.insert(job.ticket, ()).is_none(), "a job ended twice");
         }
-        assert!((0..taken as u64).all(|n| seen.contains_key(&(round * 64 + n))));
+        assert!((0..u32::try_from(taken).unwrap()).all(|n| seen.contains_key(&(round * 64 + n))));
     }
 }

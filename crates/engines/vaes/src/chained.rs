@@ -10,6 +10,7 @@
 //! the packet, and so are the lanes without work.
 
 use crate::cbc::{self, CHUNK_BYTES, Encryption, LANES, LaidOut, ROUND_KEYS};
+use crate::engine::MAX_TEXT_BYTES;
 use crate::memory::{Columns, load, load_prefix, store, store_prefix};
 use crate::sha1::{self, BLOCK_BYTES, STATE_WORDS, States};
 use crate::{aes, aes::MAX_ROUND_KEYS};
@@ -140,16 +141,21 @@ impl<'a> Lane<'a> {
     /// blocks.
     #[inline]
     pub(crate) fn new(key: &'a ChainedKey, kind: Kind, job: &'a mut Job) -> Option<Self> {
-        let Job { buffer, text_start, text_bytes, key: id, aad, status, .. } = job;
+        let high_half = job.high_half();
+        let Job { buffer, auth_start, text_start, text_bytes, key: id, status, .. } = job;
         let iv_bytes = kind.iv_bytes();
-        let (text_at, len) = (HEADER_BYTES + iv_bytes, *text_bytes as usize);
-        let start = (*text_start as usize).checked_sub(text_at);
-        let packet =
-            start.and_then(|start| buffer.bytes_mut().get_mut(start..)?.get_mut(..text_at + len + ICV_BYTES));
+        let (text_at, len) = ((*text_start).wrapping_sub(*auth_start) as usize, *text_bytes as usize);
+        // An IV follows the header; without one the text, which is not encrypted, may start anywhere.
+        let is_esp = match iv_bytes {
+            0 => text_at >= HEADER_BYTES && text_at + len <= HEADER_BYTES + MAX_TEXT_BYTES,
+            _ => text_at == HEADER_BYTES + iv_bytes,
+        };
+        let packet = buffer.bytes_mut().get_mut(*auth_start as usize..);
+        let packet = packet.and_then(|packet| packet.get_mut(..text_at + len + ICV_BYTES));
         match packet {
             // Whole blocks: 16 bytes or 0 as a mask, where a remainder would be a division.
-            Some(packet) if len & iv_bytes.saturating_sub(1) == 0 => {
-                Some(Self { key, id: *id, packet, icv_at: text_at + len, high_half: aad.high_half(), status })
+            Some(packet) if is_esp && len & iv_bytes.saturating_sub(1) == 0 => {
+                Some(Self { key, id: *id, packet, icv_at: text_at + len, high_half, status })
             }
             _ => {
                 *status = JobStatus::Fault;

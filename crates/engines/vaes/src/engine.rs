@@ -15,7 +15,7 @@ use testudo_crypto::{
 };
 
 /// The longest text: more than an IP datagram can carry.
-const MAX_TEXT_BYTES: usize = 65_535;
+pub(crate) const MAX_TEXT_BYTES: usize = 65_535;
 
 /// With more keys than this, not all fit in the cache: those of AES-GCM take 1,792 bytes each, half a
 /// megabyte then, a quarter of a second-level cache or more.
@@ -175,7 +175,8 @@ fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
     if let Some(kind) = chained::Kind::new(key.suite(), direction) {
         return Some(Form::Chained(ChainedKey::new(key, kind), kind));
     }
-    Kind::new(key.suite(), direction).map(|kind| Form::Gcm(ExpandedKey::new(key.key()), kind))
+    Kind::new(key.suite(), direction)
+        .map(|kind| Form::Gcm(ExpandedKey::new(key.key(), *key.nonce_salt()), kind))
 }
 
 /// Packets of suites that are no AEAD, collected into lots, and the memory to do them in.

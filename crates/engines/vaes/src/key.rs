@@ -24,15 +24,16 @@ pub(crate) const SHORT_POWERS: usize = 5;
 #[repr(C, align(64))]
 pub(crate) struct ExpandedKey {
     /// The powers from [`POWERS`] down to 1, reflected and times x (see [`crate::ghash`]); then the round
-    /// keys, as in memory: byte 0 is the least significant byte of the number. The lanes after the last block
+    /// keys, as in memory: byte 0 is the least significant byte of the number. The first one has the salt
+    /// XORed into it, which begins every block that is encrypted (RFC 4106 4). The lanes after the last block
     /// of a text in its vector are zero, whatever they are multiplied by: they may read round keys.
     table: [u128; POWERS + MAX_ROUND_KEYS],
 }
 
 impl ExpandedKey {
-    /// Expands a cipher key of 16 or 32 bytes.
+    /// Expands a cipher key of 16 or 32 bytes whose nonces begin with `salt`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    pub(crate) fn new(key: &[u8]) -> Box<Self> {
+    pub(crate) fn new(key: &[u8], salt: [u8; 4]) -> Box<Self> {
         let mut new = Box::new(Self { table: [0; _] });
         if let Some(round_keys) = new.table.last_chunk_mut() {
             aes::expand(key, round_keys);
@@ -40,6 +41,7 @@ impl ExpandedKey {
         let rounds = key.len() / 4 + 6;
         let hash_key = aes::encrypt_block(&new.table[POWERS..=POWERS + rounds], _mm_setzero_si128());
         new.expand_powers(_mm512_zextsi128_si512(hash_key));
+        new.table[POWERS] ^= u128::from(u32::from_le_bytes(salt));
         new
     }
 

@@ -61,7 +61,7 @@ static COUNTERS: [Counters; 24] = {
 /// A packet in progress.
 struct Stream<'p, 'j, const ROUNDS: usize, const OPEN: bool> {
     packet: &'p mut Packet<'j>,
-    /// The nonce XOR the first round key.
+    /// Salt and IV XOR the first round key.
     start: __m512i,
     /// Index of the next vector.
     vector: usize,
@@ -147,7 +147,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
     fn run(packet: &'p mut Packet<'j>, reach: Reach, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
         let (blocks, total) = (packet.blocks(), vectors(packet.text.len()));
         let stream = Self {
-            start: _mm512_xor_si512(_mm512_broadcast_i32x4(packet.nonce()), round_key(packet.key, 0)),
+            start: _mm512_xor_si512(packet.iv(), round_key(packet.key, 0)),
             vector: 0,
             blocks,
             power: reach.first_power(blocks),

@@ -65,14 +65,6 @@ pub(crate) fn store(to: &mut [u8; VECTOR_BYTES], value: __m512i) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
 }
 
-/// Twelve bytes and four zeros. A masked load reads nothing beyond, and is one instruction.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-pub(crate) fn load_twelve(from: &[u8; 12]) -> __m128i {
-    // SAFETY: the mask admits three 32-bit words, the 12 bytes of `from`; unaligned is allowed.
-    unsafe { _mm_maskz_loadu_epi32(0b0111, from.as_ptr().cast()) }
-}
-
 /// A block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]

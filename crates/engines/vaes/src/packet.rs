@@ -1,36 +1,66 @@
 //! A job in the form that kernels take.
 
 use crate::key::ExpandedKey;
-use crate::memory::{load_block, load_twelve, store_block};
+use crate::memory::{load_block, store_block};
 use core::arch::x86_64::*;
-use testudo_crypto::{Aad, Job, JobStatus};
+use testudo_crypto::{Job, JobStatus};
 
 /// Bytes of every ICV here.
 pub(crate) const ICV_BYTES: usize = 16;
+
+/// Bytes of SPI, the number's low half and the IV, which precede the text (RFC 4106 2, 3.1).
+const FRONT_BYTES: usize = 16;
 
 /// One packet, its key and the parts of its job.
 pub(crate) struct Packet<'a> {
     pub(crate) key: &'a ExpandedKey,
     pub(crate) text: &'a mut [u8],
     pub(crate) icv: &'a mut [u8; ICV_BYTES],
-    nonce: &'a [u8; 12],
-    aad: &'a Aad,
+    /// SPI, the number's low half, IV. Vectors, here and below: loading one from two numbers just stored would
+    /// fail store-to-load forwarding.
+    front: __m128i,
+    /// SPI and number as they are authenticated, zeros after them (RFC 4106 5).
+    aad: __m128i,
+    aad_bits: i64,
     status: &'a mut JobStatus,
 }
 
 impl<'a> Packet<'a> {
-    /// Takes a job apart; if its text and ICV are not inside its buffer, it is a fault.
+    /// Takes a job apart; it is a fault if what precedes its text is no header and IV, or if they, text and
+    /// ICV are not inside its buffer.
     #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn new(key: &'a ExpandedKey, job: &'a mut Job) -> Option<Self> {
-        let Job { buffer, text_start, text_bytes, nonce, aad, status, .. } = job;
-        let text = buffer.bytes_mut().get_mut(*text_start as usize..);
-        let split = text.and_then(|text| text.split_at_mut_checked(*text_bytes as usize));
-        let Some((text, Some(icv))) = split.map(|(text, rest)| (text, rest.first_chunk_mut())) else {
+        let Job { buffer, sequence, auth_start, text_start, text_bytes, esn, status, .. } = job;
+        let is_esp = text_start.wrapping_sub(*auth_start) as usize == FRONT_BYTES;
+        let packet = buffer.bytes_mut().get_mut(*auth_start as usize..).filter(|_| is_esp);
+        let Some((front, text, icv)) = packet.and_then(|packet| split(packet, *text_bytes as usize)) else {
             *status = JobStatus::Fault;
             return None;
         };
-        Some(Self { key, text, icv, nonce, aad, status })
+        let front = load_block(front);
+        let header = _mm_maskz_mov_epi32(0b0011, front);
+        // With ESN the high half comes between SPI and low half.
+        let (aad, aad_bits) = if *esn {
+            let [high_half @ .., _, _, _, _] = sequence.to_be_bytes();
+            let apart = _mm_shuffle_epi32::<0b11_01_10_00>(header);
+            (_mm_insert_epi32::<1>(apart, i32::from_le_bytes(high_half)), 96)
+        } else {
+            (header, 64)
+        };
+        Some(Self { key, text, icv, front, aad, aad_bits, status })
     }
+}
+
+/// Header with IV, text, ICV.
+type Parts<'a> = (&'a [u8; FRONT_BYTES], &'a mut [u8], &'a mut [u8; ICV_BYTES]);
+
+/// The parts of an ESP packet whose text has this length; `None` if it is shorter.
+#[inline]
+fn split(packet: &mut [u8], text_bytes: usize) -> Option<Parts<'_>> {
+    let (front, rest) = packet.split_first_chunk_mut()?;
+    let (text, rest) = rest.split_at_mut_checked(text_bytes)?;
+    Some((front, text, rest.first_chunk_mut()?))
 }
 
 impl Packet<'_> {
@@ -40,25 +70,25 @@ impl Packet<'_> {
         self.text.len().div_ceil(16) + 2
     }
 
-    /// The nonce, and a zero counter.
+    /// The IV at its place in four counter blocks; salt and counter are zero there. The salt is part of the
+    /// key's first round key.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-    pub(crate) fn nonce(&self) -> __m128i {
-        load_twelve(self.nonce)
+    pub(crate) fn iv(&self) -> __m512i {
+        _mm512_maskz_shuffle_epi32(0x6666, _mm512_broadcast_i32x4(self.front), 0b00_11_10_00)
     }
 
     /// The first block of the hash input.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn aad(&self) -> __m128i {
-        load_twelve(self.aad.padded())
+        self.aad
     }
 
     /// The last block of the hash input, reflected: the lengths of AAD and text in bits (SP 800-38D 7.1).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn lengths(&self) -> __m128i {
-        _mm_set_epi64x(self.aad.bits().cast_signed(), (self.text.len() as u64 * 8).cast_signed())
+        _mm_set_epi64x(self.aad_bits, (self.text.len() as u64 * 8).cast_signed())
     }
 
     /// Ends the job, whose ICV should be `icv`: writes it, or compares it with the one received.

@@ -97,8 +97,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         let keys = if ONE_KEY { [a.key; SIDE_BY_SIDE] } else { [a.key, b.key, c.key, d.key] };
         let mut starts = [_mm512_setzero_si512(); SIDE_BY_SIDE];
         for k in 0..SIDE_BY_SIDE {
-            let nonce = _mm512_broadcast_i32x4(packets[k].nonce());
-            starts[k] = _mm512_xor_si512(nonce, round_key(keys[k], 0));
+            starts[k] = _mm512_xor_si512(packets[k].iv(), round_key(keys[k], 0));
             now.powers[k] = keys[k].powers_from(packets[k].blocks());
         }
         // Written out, because the compiler would not unroll a loop of this size, and would keep the vectors

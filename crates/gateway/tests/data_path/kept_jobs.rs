@@ -440,7 +440,7 @@ impl Engine for Liar {
     fn poll(&mut self, done: &mut Vec<Job>, _: usize) {
         for job in self.taken.drain(..) {
             let buffer = testudo_packet::Buffer::copied(job.buffer.bytes(), 64, 64);
-            done.push(Job { buffer, cookie: job.cookie ^ 1 << 40, status: JobStatus::Done, ..job });
+            done.push(Job { buffer, sa: job.sa ^ 1 << 8, status: JobStatus::Done, ..job });
         }
     }
 }

@@ -1,7 +1,6 @@
 //! 10,000 tunnels: installed, used, and kept apart.
 
 use crate::support::gateway::{PoolSize, portable};
-use crate::support::tunnel::salt;
 use crate::support::{Gateway, Inner, Side, TunnelSpec, random_bytes};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,12 +34,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
     let material = |spi: u32| random_bytes(&mut Rng::with_seed(spi.into()), suite.keying_material_bytes());
     let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
-    let sa = |spi: u32| SaParameters {
-        spi,
-        salt: salt(&key(spi)),
-        lifetime: Lifetime::default(),
-        spent: Spent::default(),
-    };
+    let sa = |spi: u32| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
     let is_a = side == Side::A;
     let (out_spi, in_spi) = (spi(is_a), spi(!is_a));
     let parameters = TunnelParameters {

@@ -194,8 +194,7 @@ impl Load {
             let bytes = vec![1; suite.keying_material_bytes()];
             KeyMaterial::new(suite, Zeroizing::new(bytes)).expect("a key")
         };
-        let sa =
-            |spi| SaParameters { spi, salt: [1; 4], lifetime: Lifetime::default(), spent: Spent::default() };
+        let sa = |spi| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
         let encapsulation = match self.udp {
             true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
             false => Encapsulation::Esp,

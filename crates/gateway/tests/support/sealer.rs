@@ -1,7 +1,7 @@
 //! ESP packets made by hand: valid under their key, whatever their content.
 
 use super::{Side, TunnelSpec};
-use testudo_crypto::{Aad, Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, PortableEngine, Suite};
 use testudo_packet::Buffer;
 use testudo_wire::ip::{OuterHeader, Version};
 use testudo_wire::protocol;
@@ -75,7 +75,6 @@ impl Sealer {
     /// A text that the suite's cipher does not accept is sent as it is, with an ICV of zeros.
     pub fn seal_text(&mut self, sequence: u64, text: &[u8], outer_class: u8) -> Vec<u8> {
         let (spi, suite) = (self.spec.spi_from(self.from), self.spec.suite);
-        let iv = sequence.to_be_bytes();
         let block = u128::from(sequence).to_be_bytes();
         let header = [spi, sequence as u32].map(u32::to_be_bytes);
         let front = [header.as_flattened(), &block[16 - suite.iv_bytes()..]].concat();
@@ -83,20 +82,13 @@ impl Sealer {
         if !text.len().is_multiple_of(suite.block_bytes()) {
             return encapsulate(&self.spec, self.from, &esp, outer_class);
         }
-        let mut nonce = [0; 12];
-        nonce[..4].copy_from_slice(&self.spec.salt_from(self.from));
-        nonce[4..].copy_from_slice(&iv);
-        let aad = Aad::new(spi, sequence, self.spec.esn);
         let mut jobs = [Job {
-            buffer: Buffer::copied(&esp, 0, 0),
-            cookie: 0,
+            sequence,
+            key: self.key,
             text_start: front.len() as u32,
             text_bytes: text.len() as u32,
-            key: self.key,
-            nonce,
-            aad,
-            direction: Direction::Seal,
-            status: JobStatus::Pending,
+            esn: self.spec.esn,
+            ..Job::new(Buffer::copied(&esp, 0, 0), Direction::Seal, 0)
         }];
         self.engine.submit(&mut jobs);
         assert_eq!(jobs[0].status, JobStatus::Done);

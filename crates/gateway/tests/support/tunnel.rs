@@ -73,10 +73,6 @@ impl TunnelSpec {
         KeyMaterial::new(self.suite, Zeroizing::new(self.keying_material_from(side))).expect("a key")
     }
 
-    pub fn salt_from(&self, side: Side) -> [u8; 4] {
-        salt(&self.key_from(side))
-    }
-
     pub fn address(&self, side: Side) -> IpAddr {
         let text = match (self.outer, side) {
             (Version::V4, Side::A) => "192.0.2.1",
@@ -120,7 +116,6 @@ impl TunnelSpec {
         let learns = self.b_learns && side == Side::B;
         let sa = |from| SaParameters {
             spi: self.spi_from(from),
-            salt: self.salt_from(from),
             lifetime: self.lifetime,
             spent: Spent::default(),
         };
@@ -159,11 +154,6 @@ impl TunnelSpec {
             inherits: None,
         }
     }
-}
-
-/// The salt of a key; zeros if its suite has none.
-pub fn salt(key: &KeyMaterial) -> [u8; 4] {
-    key.salt().try_into().unwrap_or_default()
 }
 
 /// Twin of the durable store: what it has recorded survives everything, what it has granted does not.

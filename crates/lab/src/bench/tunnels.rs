@@ -44,10 +44,8 @@ fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
     KeyMaterial::new(suite, Zeroizing::new(bytes)).map_err(|e| e.to_string())
 }
 
-fn sa(spi: u32, key: &KeyMaterial) -> SaParameters {
-    // A suite without a salt leaves it zero.
-    let salt = key.salt().try_into().unwrap_or_default();
-    SaParameters { spi, salt, lifetime: Lifetime::default(), spent: Spent::default() }
+fn sa(spi: u32) -> SaParameters {
+    SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
 /// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.
@@ -71,8 +69,8 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         path_mtu: case.size.longest_bytes() + OVERHEAD_BYTES,
         keepalive: None,
         selectors: Arc::from([selector(number, side)?]),
-        outbound: sa(outbound, &keys.outbound),
-        inbound: sa(inbound, &keys.inbound),
+        outbound: sa(outbound),
+        inbound: sa(inbound),
         first_sequence: 1,
         lease,
         iv_mask: 0,

@@ -63,27 +63,25 @@ fn undeserved(
     let removed = key_once_held(engine, direction)?;
     let end = |job: &Job| u32::try_from(job.buffer.len()).unwrap_or(u32::MAX);
     let no_header = u32::try_from(sample.front.len()).unwrap_or(u32::MAX).wrapping_sub(1);
-    let spoilers: [(&str, Spoiler<'_>); 13] = [
+    let spoilers: [(&str, Spoiler<'_>); 15] = [
         ("a key never given out", &|job| job.key = KeyId(u32::MAX)),
         ("a key that nobody installed", &|job| job.key = KeyId(key.0 ^ 0x40_0000)),
         ("a removed key", &|job| job.key = removed),
         ("the other direction", &|job| job.direction = other(direction)),
-        ("no room for one byte of ICV", &|job| job.text_start += 1),
-        ("no room for the ICV", &|job| job.text_start += 16),
-        ("a start behind the packet", &|job| job.text_start = end(job) + 1),
+        ("no room for one byte of ICV", &|job| move_to(job, 9)),
+        ("no room for the ICV", &|job| move_to(job, 8 + 16)),
+        ("a start behind the packet", &|job| move_to(job, end(job) + 1)),
         ("the largest start", &|job| job.text_start = u32::MAX),
+        ("the largest offsets", &|job| (job.auth_start, job.text_start) = (u32::MAX, u32::MAX)),
+        ("a text before what is authenticated", &|job| job.auth_start = job.text_start + 1),
         ("the largest length", &|job| job.text_bytes = u32::MAX),
         ("start and length that overflow", &|job| (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX)),
         ("no buffer", &|job| job.buffer = testudo_packet::Buffer::default()),
-        // From here on, defects that only suites that are no AEAD can have.
-        ("no room for the ESP header", &|job| job.text_start = no_header),
+        ("no room for header and IV", &|job| job.auth_start = job.text_start - no_header),
+        // Only for a cipher that has blocks.
         ("a text that ends within a block", &|job| job.text_bytes -= 1),
     ];
-    let applicable = match (sample.suite.is_combined(), sample.suite.block_bytes()) {
-        (true, _) => 11,
-        (false, 1) => 12,
-        _ => 13,
-    };
+    let applicable = spoilers.len() - usize::from(sample.suite.block_bytes() == 1);
     let spoilers = &spoilers[..applicable];
     let mut jobs = Vec::new();
     for (_, spoil) in spoilers {
@@ -104,6 +102,12 @@ fn undeserved(
         }
     }
     Ok(done.len() as u64)
+}
+
+/// Moves all that a job covers, so that authentication starts at `start`.
+fn move_to(job: &mut Job, start: u32) {
+    job.text_start = job.text_start - job.auth_start + start;
+    job.auth_start = start;
 }
 
 /// A key that was installed and removed.

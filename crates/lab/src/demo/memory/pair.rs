@@ -90,19 +90,12 @@ impl Tunnel<'_> {
         is_a: bool,
         suite: Suite,
         selector: Selector,
-        keys: &KeyPair,
         lease: Arc<Lease>,
     ) -> Result<TunnelParameters, LabError> {
         let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
         let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
         let spis = if is_a { SPIS } else { [SPIS[1], SPIS[0]] };
-        // A suite without a salt ignores it.
-        let sa = |spi, key: &KeyMaterial| SaParameters {
-            spi,
-            salt: key.salt().try_into().unwrap_or_default(),
-            lifetime: Lifetime::default(),
-            spent: Spent::default(),
-        };
+        let sa = |spi| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
         let encapsulation = match self.encapsulation {
             "esp" => Encapsulation::Esp,
             _ => Encapsulation::EspInUdp { local_port: UDP_PORT, remote_port: UDP_PORT },
@@ -118,8 +111,8 @@ impl Tunnel<'_> {
             path_mtu: LINK_MTU,
             keepalive: None,
             selectors: Arc::from([selector]),
-            outbound: sa(spis[0], &keys.outbound),
-            inbound: sa(spis[1], &keys.inbound),
+            outbound: sa(spis[0]),
+            inbound: sa(spis[1]),
             first_sequence: 1,
             lease,
             iv_mask: 0,
@@ -143,7 +136,7 @@ impl Tunnel<'_> {
         let ports = PortPair { protected: Box::new(inner), unprotected: Box::new(outer) };
         let (suite, selector) = (keys.outbound.suite(), self.selector(is_a)?);
         let mut supply = Supply::default();
-        let parameters = self.parameters(is_a, suite, selector, &keys, supply.lease())?;
+        let parameters = self.parameters(is_a, suite, selector, supply.lease())?;
         let index = TunnelIndex(0);
         let policies = Arc::new(Spd::new(vec![Policy { selector, action: Action::Protect(index) }]));
         let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Arc::default());
