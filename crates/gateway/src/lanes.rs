@@ -11,7 +11,7 @@
 
 use crate::placement::SaKeys;
 use hashbrown::{HashMap, HashSet};
-use testudo_crypto::{Direction, Job, KeyId};
+use testudo_crypto::{Direction, Job, JobStatus, KeyId};
 use testudo_ipsec::{Prepared, SaRef};
 use testudo_packet::prefetch;
 
@@ -64,6 +64,12 @@ pub(crate) fn job_id(job: &Job) -> JobId {
     JobId { direction: job.direction, sa: Prepared::sa_of(job), ticket: job.ticket }
 }
 
+/// A job whose SA is gone: whatever its engine made of it, it is not to be used.
+#[cold]
+fn orphaned(job: Job) -> Job {
+    Job { status: JobStatus::Fault, ..job }
+}
+
 impl Lanes {
     pub(crate) fn insert(&mut self, direction: Direction, lane: Lane) {
         let (lanes, slot) = (self.of_direction(direction), lane.sa.slot());
@@ -81,7 +87,7 @@ impl Lanes {
         released: &mut Vec<Job>,
     ) -> Option<Lane> {
         let stale = |id: &JobId| id.direction == direction && id.sa == sa;
-        released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| job));
+        released.extend(self.waiting.extract_if(|id, _| stale(id)).map(|(_, job)| orphaned(job)));
         self.missing.retain(|id| !stale(id));
         self.of_direction(direction).get_mut(sa.slot()).and_then(|l| l.take_if(|l| l.sa == sa))
     }
@@ -146,7 +152,7 @@ impl Lanes {
     pub(crate) fn release_in_order(&mut self, job: Job, released: &mut Vec<Job>) {
         let id = job_id(&job);
         match self.lane(id.direction, id.sa) {
-            None => released.push(job),
+            None => released.push(orphaned(job)),
             Some(lane) if id.ticket == lane.next_release => {
                 released.push(job);
                 self.advance(id.direction, id.sa, released);

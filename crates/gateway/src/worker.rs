@@ -213,7 +213,7 @@ impl Worker {
             self.pool.forget(given_up);
             self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
         }
-        self.finish(now);
+        self.finish(false, now);
         self.protected.flush(&mut self.pool) + self.unprotected.flush(&mut self.pool)
     }
 
@@ -256,17 +256,7 @@ impl Worker {
         }
         let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
         self.outbound_clock.lap(Stage::Cryptography);
-        if in_place {
-            let outlet = &mut self.unprotected;
-            self.ipsec.finish_outbound_batch(&mut self.prepared.jobs, &mut self.pool, |sealed, pool| {
-                outlet.push(sealed, pool);
-            });
-        } else {
-            self.finish(now);
-        }
-        self.outbound_clock.lap(Stage::Finish);
-        self.unprotected.flush_ready(&mut self.pool);
-        self.outbound_clock.lap(Stage::Transmit);
+        self.finish(in_place, now);
     }
 
     fn inbound(&mut self, now: Moment) -> usize {
@@ -305,18 +295,7 @@ impl Worker {
         }
         let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
         self.inbound_clock.lap(Stage::Cryptography);
-        if in_place {
-            let (jobs, outlet) = (&mut self.prepared.jobs, &mut self.protected);
-            let (pool, clock) = (&mut self.pool, &mut self.inbound_clock);
-            self.ipsec.finish_inbound_batch(jobs, now, pool, clock, |cleared, pool| {
-                outlet.push(cleared, pool);
-            });
-        } else {
-            self.finish(now);
-            self.inbound_clock.lap(Stage::Finish);
-        }
-        self.protected.flush_ready(&mut self.pool);
-        self.inbound_clock.lap(Stage::Transmit);
+        self.finish(in_place, now);
     }
 
     /// Sends what `moved` packets have become.
@@ -327,23 +306,38 @@ impl Worker {
         }
     }
 
-    /// Takes ended jobs back through the protocol and gives their packets to the outlets.
-    fn finish(&mut self, now: Moment) {
-        for job in self.released.drain(..) {
-            let sa = Prepared::sa_of(&job);
-            match job.direction {
-                Direction::Seal => {
-                    if let Some(sealed) = self.ipsec.finish_outbound(job, sa, &mut self.pool) {
-                        self.unprotected.push(sealed, &mut self.pool);
-                    }
-                }
-                Direction::Open => {
-                    if let Some(cleared) = self.ipsec.finish_inbound(job, sa, now, &mut self.pool) {
-                        self.protected.push(cleared, &mut self.pool);
-                    }
-                }
+    /// Takes ended jobs back through the protocol, those submitted last or those that were released, and sends
+    /// what is [ready](Outlet::flush_ready): a batch at a time, while a cache holds it.
+    fn finish(&mut self, in_place: bool, now: Moment) {
+        let mut jobs = std::mem::take(if in_place { &mut self.prepared.jobs } else { &mut self.released });
+        while let Some(direction) = jobs.first().map(|job| job.direction) {
+            let mut count = jobs.len().min(BATCH_SIZE);
+            if !in_place {
+                count = jobs[..count].iter().take_while(|job| job.direction == direction).count();
+            }
+            match direction {
+                Direction::Seal => self.finish_sealed(&mut jobs, count),
+                Direction::Open => self.finish_opened(&mut jobs, count, now),
             }
         }
+        *(if in_place { &mut self.prepared.jobs } else { &mut self.released }) = jobs;
+    }
+
+    fn finish_sealed(&mut self, jobs: &mut Vec<Job>, count: usize) {
+        let (outlet, clock) = (&mut self.unprotected, &mut self.outbound_clock);
+        let jobs = jobs.drain(..count);
+        self.ipsec.finish_outbound(jobs, &mut self.pool, |sealed, pool| outlet.push(sealed, pool));
+        clock.lap(Stage::Finish);
+        outlet.flush_ready(&mut self.pool);
+        clock.lap(Stage::Transmit);
+    }
+
+    fn finish_opened(&mut self, jobs: &mut Vec<Job>, count: usize, now: Moment) {
+        let (outlet, clock, pool) = (&mut self.protected, &mut self.inbound_clock, &mut self.pool);
+        self.ipsec.finish_inbound(jobs, count, now, pool, clock, |cleared, pool| outlet.push(cleared, pool));
+        clock.lap(Stage::Finish);
+        outlet.flush_ready(&mut self.pool);
+        clock.lap(Stage::Transmit);
     }
 
     /// Work that is due by the clock and not by a packet. To be called about once a second.

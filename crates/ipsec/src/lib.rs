@@ -56,9 +56,7 @@ pub use counters::{SaCounters, SaState};
 pub use demand::{Demand, FIRST_BLOCK};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
-pub use outcome::{
-    Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, SealedOr, Unprotected,
-};
+pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;

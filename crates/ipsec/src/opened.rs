@@ -44,34 +44,31 @@ impl Refusals {
 }
 
 impl Ipsec {
-    /// [`finish_inbound`](Self::finish_inbound) for a batch of jobs that completed in place, in their order.
-    /// Two phases: verdicts and sequence numbers, then decapsulation and policy.
-    pub fn finish_inbound_batch(
+    /// Finishes the first `count` of `jobs`, up to a batch, which engines have completed, in the order of each
+    /// SA. Two phases: verdicts and sequence numbers, then decapsulation and policy.
+    #[inline]
+    pub fn finish_inbound(
         &mut self,
         jobs: &mut Vec<Job>,
+        count: usize,
         now: Moment,
         pool: &mut Pool,
         clock: &mut StageClock,
         mut forward: impl FnMut(Cleared, &mut Pool),
     ) {
-        while !jobs.is_empty() {
-            let count = jobs.len().min(BATCH_SIZE);
-            let refusals = self.judge_batch(&mut jobs[..count], now, clock);
-            if !refusals.is_any {
-                jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
-                continue;
-            }
-            for (job, refused) in jobs.drain(..count).zip(refusals.reasons) {
-                match refused {
-                    None => forward(Cleared::new(job.buffer), pool),
-                    Some(reason) => {
-                        let sa = Prepared::sa_of(&job);
-                        self.refuse(job.buffer, sa, reason, pool);
-                    }
-                }
+        let count = count.min(jobs.len()).min(BATCH_SIZE);
+        let refusals = self.judge_batch(&mut jobs[..count], now, clock);
+        if !refusals.is_any {
+            jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
+            return;
+        }
+        for (job, refused) in jobs.drain(..count).zip(refusals.reasons) {
+            let sa = Prepared::sa_of(&job);
+            match refused {
+                None => forward(Cleared::new(job.buffer), pool),
+                Some(reason) => self.refuse(job.buffer, sa, reason, pool),
             }
         }
-        clock.lap(Stage::Finish);
     }
 
     /// Decapsulates the packets of up to a batch of jobs, except those that it refuses.
@@ -150,25 +147,6 @@ impl Ipsec {
             sa.counters.count_drop(reason);
         }
         pool.discard(buffer, reason);
-    }
-
-    /// Finishes a job that an engine has completed, in the order of its SA: checks the verdict, commits the
-    /// sequence number, strips the trailer, and checks the inner packet. Returns the packet to forward, or
-    /// nothing if it was discarded.
-    pub fn finish_inbound(
-        &mut self,
-        mut job: Job,
-        sa: SaRef,
-        now: Moment,
-        pool: &mut Pool,
-    ) -> Option<Cleared> {
-        match self.judge(&mut job, sa, now) {
-            Ok(()) => Some(Cleared::new(job.buffer)),
-            Err(reason) => {
-                self.refuse(job.buffer, sa, reason, pool);
-                None
-            }
-        }
     }
 
     /// All checks on one job, and the counting.

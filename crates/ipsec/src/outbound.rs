@@ -8,13 +8,14 @@
 use crate::Ipsec;
 use crate::framing::Framing;
 use crate::lifetime::Moment;
-use crate::outcome::{Bypassed, Prepared, Sealed, SealedOr};
+use crate::outcome::{Bypassed, Prepared, Sealed};
 use crate::parsed::{PacketMeta, ParsedBatch};
 use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Answer, Verdict};
+use std::vec::Drain;
 use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 
@@ -123,16 +124,16 @@ impl Ipsec {
         drain(buffers).for_each(|buffer| slow_path.protect(buffer));
     }
 
-    /// [`finish_outbound`](Self::finish_outbound) for jobs that completed in place, in their order.
+    /// Finishes jobs that engines have completed, in the order of each SA.
     #[inline]
-    pub fn finish_outbound_batch(
+    pub fn finish_outbound(
         &mut self,
-        jobs: &mut Vec<Job>,
+        jobs: Drain<'_, Job>,
         pool: &mut Pool,
         mut send: impl FnMut(Sealed, &mut Pool),
     ) {
-        for job in jobs.drain(..) {
-            // The SA of a job that completed in place cannot have changed.
+        for job in jobs {
+            // The dispatcher completes no job of an SA that is gone.
             if job.status == JobStatus::Done {
                 send(Sealed::new(job.buffer), pool);
             } else {
@@ -140,16 +141,6 @@ impl Ipsec {
                 self.fail(job.buffer, sa, pool);
             }
         }
-    }
-
-    /// Finishes a job that an engine has completed, in the order of its SA. Returns the datagram to send, or
-    /// nothing if it was discarded.
-    pub fn finish_outbound(&mut self, job: Job, sa: SaRef, pool: &mut Pool) -> SealedOr {
-        if job.status == JobStatus::Done && self.outbound.get(sa).is_some() {
-            return Some(Sealed::new(job.buffer));
-        }
-        self.fail(job.buffer, sa, pool);
-        None
     }
 
     /// Discards a packet that the engine did not seal, or whose SA is gone.

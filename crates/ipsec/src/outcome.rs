@@ -62,9 +62,6 @@ packets! {
     Originated => Protected, Unprotected;
 }
 
-/// A datagram to send, or nothing if it was discarded.
-pub type SealedOr = Option<Sealed>;
-
 /// The result of preparing a batch.
 #[derive(Debug, Default)]
 pub struct Prepared {
