@@ -181,14 +181,14 @@ pub fn outbound(data: &[u8]) {
     let spec =
         TunnelSpec { path_mtu: 576 + usize::from(input.byte()) * 5, b_learns: false, ..spec(&mut input) };
     let dns = Selector {
-        protocol: Some(protocol::UDP),
+        protocol: protocol::UDP.into(),
         remote_ports: PortRange { first: 53, last: 53 },
         ..Selector::ANY
     };
     let mut policies = vec![
         Policy { selector: dns, action: Action::Bypass },
         Policy {
-            selector: Selector { protocol: Some(protocol::SCTP), ..Selector::ANY },
+            selector: Selector { protocol: protocol::SCTP.into(), ..Selector::ANY },
             action: Action::Discard,
         },
     ];

@@ -61,7 +61,8 @@ pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
 pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
-    Action, BadPrefix, Flow, Mismatch, Policy, PortRange, Prefix, Selector, Spd, TunnelIndex, Verdict,
+    Action, AddressRange, BadPrefix, BadRange, Direction, Flow, Mismatch, Policy, PortRange, Prefix,
+    Protocol, Selector, Spd, TunnelIndex, Verdict,
 };
 pub use tables::{InstallError, Installed, Ipsec, inner_mtu};
 pub use template::Dscp;

@@ -7,7 +7,7 @@ use super::suggest::did_you_mean;
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::collections::HashMap;
-use testudo_ipsec::{PortRange, Prefix, Selector};
+use testudo_ipsec::{AddressRange, PortRange, Prefix, Protocol, Selector};
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
 
@@ -35,9 +35,9 @@ pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) 
         }
     }
     let value = Selector {
-        local,
-        remote: remote.as_ref().map_or(Prefix::ANY, |remote| remote.value),
-        protocol,
+        local: local.into(),
+        remote: remote.as_ref().map_or(AddressRange::ANY, |remote| remote.value.into()),
+        protocol: protocol.map_or(Protocol::Any, Protocol::Is),
         local_ports: local_ports.map_or(PortRange::ANY, |ports| ports.value),
         remote_ports: remote_ports.map_or(PortRange::ANY, |ports| ports.value),
     };

@@ -1,7 +1,7 @@
 //! Finds selectors that an earlier one covers, without comparing all pairs.
 //!
-//! Rules are indexed by their pair of prefixes. The prefixes of a rule that covers another are the other's,
-//! shortened. So for each pair of lengths in use, the other's prefixes are shortened to them and looked up.
+//! Rules are indexed by their pair of prefixes, of a range the longest that holds all of it. The prefixes of a
+//! rule that covers another are the other's, shortened. So for each pair of lengths in use, the other's prefixes are shortened to them and looked up.
 //! Configurations use few lengths, so that the work grows with the number of rules and not with its square.
 //! Beyond the bounds below, a covering rule may be missed.
 
@@ -44,7 +44,8 @@ impl Shadows {
 
     fn cover(&self, rule: &Selector) -> Option<usize> {
         self.lengths.iter().find_map(|(local, remote)| {
-            let prefixes = (widened(rule.local, *local)?, widened(rule.remote, *remote)?);
+            let ends = (rule.local.covering_prefix(), rule.remote.covering_prefix());
+            let prefixes = (widened(ends.0, *local)?, widened(ends.1, *remote)?);
             let candidates = self.by_prefixes.get(&prefixes)?;
             let covers = |index: &&usize| self.rules.get(**index).is_some_and(|other| other.covers(rule));
             candidates.iter().take(MAX_COMPARED).find(covers).copied()
@@ -53,8 +54,9 @@ impl Shadows {
 
     fn add(&mut self, index: usize, rule: Selector) {
         self.exact.insert(rule, index);
-        self.by_prefixes.entry((rule.local, rule.remote)).or_default().push(index);
-        let pair = (length(rule.local), length(rule.remote));
+        let (local, remote) = (rule.local.covering_prefix(), rule.remote.covering_prefix());
+        self.by_prefixes.entry((local, remote)).or_default().push(index);
+        let pair = (length(local), length(remote));
         if self.lengths.len() < MAX_LENGTHS && self.known_lengths.insert(pair) {
             self.lengths.push(pair);
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
-use testudo_ipsec::{Dscp, Encapsulation, Lifetime, PortRange, TunnelIndex};
+use testudo_ipsec::{Dscp, Encapsulation, Lifetime, PortRange, Protocol, TunnelIndex};
 
 /// The smallest configuration.
 pub(crate) const MINIMAL: &str = r#"
@@ -103,7 +103,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!((tunnel.lifetime, tunnel.known_answer), (Lifetime::default(), None));
     assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
     let selector = &tunnel.selectors[0];
-    assert_eq!((selector.protocol, selector.local_ports), (None, PortRange::ANY));
+    assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
 }
 
 #[test]
@@ -170,7 +170,7 @@ protocol = 47
     let policies = good(&text).policies;
     assert_eq!(policies[0].action, Action::Protect { tunnel: 0 });
     assert_eq!(policies[0].selector.remote_ports, PortRange { first: 1000, last: 2000 });
-    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Some(47)));
+    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Protocol::Is(47)));
 }
 
 #[test]

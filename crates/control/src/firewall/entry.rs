@@ -1,7 +1,7 @@
 //! The SPD of a configuration as the rules need it: policies in order, each with a name for people.
 
 use crate::config::{Action, Configuration, Network};
-use testudo_ipsec::{PortRange, Prefix, Selector};
+use testudo_ipsec::{AddressRange, PortRange, Protocol, Selector};
 use testudo_wire::ip::Version;
 
 /// One policy.
@@ -41,8 +41,8 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
 }
 
 /// The network of a prefix; `None` if it is every address, of one version or of both.
-pub(super) fn network(prefix: Prefix) -> Option<Network> {
-    Network::of(prefix).filter(|network| network.length() > 0)
+pub(super) fn network(range: AddressRange) -> Option<Network> {
+    Network::of(range.covering_prefix()).filter(|network| network.length() > 0)
 }
 
 impl Entry {
@@ -68,7 +68,7 @@ impl Entry {
     pub(super) fn local_within_remote(&self) -> Option<Network> {
         let local = self.local()?;
         let remote = self.selector.remote;
-        let holds = remote.covers(&self.selector.local) && remote.length() < local.length();
+        let holds = remote.covers(&self.selector.local) && remote != self.selector.local;
         holds.then_some(local)
     }
 
@@ -76,7 +76,7 @@ impl Entry {
     pub(super) fn versions(&self) -> impl Iterator<Item = bool> + use<> {
         let Selector { local, remote, .. } = self.selector;
         [(Version::V4, false), (Version::V6, true)].into_iter().filter_map(move |(version, is_ipv6)| {
-            let fits = |prefix: Prefix| prefix.version().is_none_or(|v| v == version);
+            let fits = |range: AddressRange| range.version().is_none_or(|v| v == version);
             (fits(local) && fits(remote)).then_some(is_ipv6)
         })
     }
@@ -84,6 +84,6 @@ impl Entry {
     /// Whether it selects by addresses alone.
     pub(super) fn is_by_address_alone(&self) -> bool {
         let Selector { protocol, local_ports, remote_ports, .. } = self.selector;
-        protocol.is_none() && local_ports == PortRange::ANY && remote_ports == PortRange::ANY
+        protocol == Protocol::Any && local_ports == PortRange::ANY && remote_ports == PortRange::ANY
     }
 }

@@ -11,7 +11,7 @@ use super::rule::{End, Match, Pairs, Rule, Verdict};
 use crate::config::{Network, Networks};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use testudo_ipsec::PortRange;
+use testudo_ipsec::{PortRange, Protocol};
 use testudo_wire::protocol;
 
 /// From this many similar rules on, a hash table is better; fewer are easier to read as rules.
@@ -56,13 +56,13 @@ fn ports(entry: &Entry, local: End) -> impl Iterator<Item = Match> + use<> {
 
 /// Whether its protocol is one that IPv6 packets never show: another header may follow it.
 fn names_an_unknown_header(entry: &Entry) -> bool {
-    entry.selector.protocol.is_some_and(protocol::hides_what_follows)
+    matches!(entry.selector.protocol, Protocol::Is(number) if protocol::hides_what_follows(number))
 }
 
 /// A "bypass" policy.
 fn passed(entry: &Entry, local: End, ipv6: bool) -> Rule {
     let mut matches = addresses(entry, local, ipv6);
-    if let Some(number) = entry.selector.protocol {
+    if let Protocol::Is(number) = entry.selector.protocol {
         // A later fragment may claim any protocol.
         matches.extend(ipv6.then_some(Match::NoFragmentHeader));
         matches.push(Match::Protocol(number));
@@ -104,7 +104,7 @@ fn dropped_alone(entry: &Entry, local: End, ipv6: bool) -> Vec<Rule> {
     let hidden = |more: Vec<Match>, what: &str| drop(more, format!("{}: {what}", entry.name));
     let mut ports: Vec<_> = ports(entry, local).collect();
     let mut rules = Vec::new();
-    if let Some(number) = entry.selector.protocol {
+    if let Protocol::Is(number) = entry.selector.protocol {
         if ipv6 {
             rules.push(hidden(vec![Match::LaterFragment { ipv6 }], "later fragments"));
             rules.push(hidden(vec![Match::HeadersInFragment], "headers within fragments"));

@@ -7,7 +7,7 @@ use crate::config::tests::MINIMAL;
 use crate::config::{Action, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
-use testudo_ipsec::{Encapsulation, PortRange, Prefix, Selector};
+use testudo_ipsec::{AddressRange, Encapsulation, PortRange, Prefix, Protocol, Selector};
 use testudo_wire::protocol::hides_what_follows;
 
 const TCP: u8 = 6;
@@ -157,8 +157,13 @@ struct Flow {
     ports: (u16, u16),
 }
 
-fn in_range(range: Prefix, address: IpAddr) -> bool {
+fn in_range(range: AddressRange, address: IpAddr) -> bool {
+    let range = range.prefix().unwrap();
     Network::of(range).is_none_or(|network| network.contains(address))
+}
+
+fn length(range: AddressRange) -> u8 {
+    range.prefix().unwrap().length()
 }
 
 fn matches(selector: &Selector, flow: Flow) -> bool {
@@ -166,7 +171,7 @@ fn matches(selector: &Selector, flow: Flow) -> bool {
         |range: PortRange, port| range == PortRange::ANY || (range.first..=range.last).contains(&port);
     in_range(selector.local, flow.local)
         && in_range(selector.remote, flow.remote)
-        && selector.protocol.is_none_or(|protocol| protocol == flow.protocol)
+        && [Protocol::Any, Protocol::Is(flow.protocol)].contains(&selector.protocol)
         && in_ports(selector.local_ports, flow.ports.0)
         && in_ports(selector.remote_ports, flow.ports.1)
 }
@@ -185,20 +190,20 @@ fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
     for (selector, action) in &policies {
         // Two local hosts, and "remote" includes the local network.
         let stays = in_range(selector.local, flow.remote)
-            && selector.local.length() > 0
-            && selector.remote.length() < selector.local.length()
+            && length(selector.local) > 0
+            && length(selector.remote) < length(selector.local)
             && selector.remote.covers(&selector.local);
-        let is_nameless = selector.local.length() == 0 && selector.remote.length() == 0;
+        let is_nameless = length(selector.local) == 0 && length(selector.remote) == 0;
         if !matches(selector, flow) || *action != Action::Bypass && (stays || is_nameless) {
             continue;
         }
         return *action == Action::Bypass;
     }
     // No policy matches: the remote end must not be in a network that is routed into the tunnel.
-    let longest = |range: fn(&Selector) -> Prefix| {
+    let longest = |range: fn(&Selector) -> AddressRange| {
         let protecting = policies.iter().filter(|(_, action)| matches!(action, Action::Protect { .. }));
         let ranges = protecting.map(|(selector, _)| range(selector));
-        ranges.filter(|r| r.length() > 0 && in_range(*r, flow.remote)).map(|r| r.length()).max()
+        ranges.filter(|r| length(*r) > 0 && in_range(*r, flow.remote)).map(length).max()
     };
     let (remote, local) = (longest(|s| s.remote), longest(|s| s.local));
     !configuration.protected.routes || remote.is_none() || local > remote
@@ -232,13 +237,13 @@ fn v6(a: u32, b: u32) -> IpAddr {
 }
 
 /// Few distinct bits, so that networks often overlap and nest.
-fn range(ipv6: bool) -> impl Strategy<Value = Prefix> {
+fn range(ipv6: bool) -> impl Strategy<Value = AddressRange> {
     let lengths = prop_oneof![1 => Just(0_u8), 1 => Just(8), 1 => Just(15), 4 => Just(16), 1 => Just(31), 1 => Just(32)];
     let network = (0..4_u32, 0..4_u32, lengths).prop_map(move |(a, b, length)| {
         let (address, length) = if ipv6 { (v6(a, b), length * 4) } else { (v4(a, b), length) };
-        Prefix::new(address, length).unwrap()
+        Prefix::new(address, length).unwrap().into()
     });
-    prop_oneof![1 => Just(Prefix::ANY), 8 => network]
+    prop_oneof![1 => Just(AddressRange::ANY), 8 => network]
 }
 
 fn ports() -> impl Strategy<Value = PortRange> {
@@ -249,16 +254,17 @@ fn ports() -> impl Strategy<Value = PortRange> {
 fn selector() -> impl Strategy<Value = Selector> {
     let networks = any::<bool>().prop_flat_map(|ipv6| (range(ipv6), range(ipv6)));
     let protocol = prop_oneof![
-        4 => Just(None),
-        1 => Just(Some(TCP)),
-        1 => Just(Some(UDP)),
-        1 => Just(Some(ICMPV6)),
-        1 => Just(Some(AH)),
-        1 => Just(Some(HIP))
+        4 => Just(Protocol::Any),
+        1 => Just(Protocol::Is(TCP)),
+        1 => Just(Protocol::Is(UDP)),
+        1 => Just(Protocol::Is(ICMPV6)),
+        1 => Just(Protocol::Is(AH)),
+        1 => Just(Protocol::Is(HIP))
     ];
     (networks, protocol, ports(), ports()).prop_map(
         |((local, remote), protocol, local_ports, remote_ports)| {
-            let ports = |range| if matches!(protocol, Some(TCP | UDP)) { range } else { PortRange::ANY };
+            let ports =
+                |range| if matches!(protocol, Protocol::Is(TCP | UDP)) { range } else { PortRange::ANY };
             Selector {
                 local,
                 remote,
@@ -382,8 +388,7 @@ fn prefix(text: &str) -> Prefix {
 }
 
 fn between(local: Prefix, remote: Prefix) -> Selector {
-    let any = PortRange::ANY;
-    Selector { local, remote, protocol: None, local_ports: any, remote_ports: any }
+    Selector::between(local, remote)
 }
 
 /// A tunnel between 192.0.2.1 and `peer` with these selectors.

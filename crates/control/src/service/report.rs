@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
 use testudo_ipsec::{
-    Action, Encapsulation, Flow, Mismatch, PortRange, SaCounters, SaState, Selector, TunnelIndex, Verdict,
+    Action, Direction, Encapsulation, Flow, Mismatch, PortRange, Protocol, SaCounters, SaState, Selector,
+    TunnelIndex, Verdict,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
+use testudo_wire::next_layer::NextLayerFields;
 
 /// What does not change while a gateway runs.
 #[derive(Debug)]
@@ -201,6 +203,13 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
+fn protocol(protocol: Protocol) -> Value {
+    match protocol {
+        Protocol::Is(number) => json!(number),
+        other => json!(other.to_string()),
+    }
+}
+
 /// The SPD, in order.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
@@ -213,7 +222,7 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
             "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
             "local": selector.local.to_string(),
             "remote": selector.remote.to_string(),
-            "protocol": selector.protocol.map_or(json!("any"), |p| json!(p)),
+            "protocol": protocol(selector.protocol),
             "local_ports": selector.local_ports.to_string(),
             "remote_ports": selector.remote_ports.to_string(),
         })
@@ -250,16 +259,15 @@ pub struct Question {
 impl Question {
     /// What policy sees of the packet.
     fn flow(&self) -> Flow {
-        let swapped = self.ports.map(|(source, destination)| (destination, source));
-        let (local, remote, ports) = match self.side {
-            Side::Protected => (self.source, self.destination, self.ports),
-            Side::Unprotected => (self.destination, self.source, swapped),
+        let (direction, local, remote) = match self.side {
+            Side::Protected => (Direction::Outbound, self.source, self.destination),
+            Side::Unprotected => (Direction::Inbound, self.destination, self.source),
         };
         if self.is_later_fragment {
-            Flow::of_later_fragments(local, remote, self.protocol)
-        } else {
-            Flow::new(local, remote, self.protocol, ports)
+            return Flow::of_later_fragments(direction, local, remote, self.protocol);
         }
+        let fields = self.ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
+        Flow::new(direction, local, remote, self.protocol, fields)
     }
 }
 
@@ -308,7 +316,8 @@ fn why(selector: &Selector, mismatch: Mismatch) -> String {
     match mismatch {
         Mismatch::Local => format!("the local address is not in {}", selector.local),
         Mismatch::Remote => format!("the remote address is not in {}", selector.remote),
-        Mismatch::Protocol => format!("the protocol is not {}", selector.protocol.unwrap_or(0)),
+        Mismatch::Protocol => format!("the protocol is not {}", selector.protocol),
+        Mismatch::Message => "the type of the message is not among those of the policy".to_owned(),
         Mismatch::LocalPort => format!("the local port is not in {}", selector.local_ports),
         Mismatch::RemotePort => format!("the remote port is not in {}", selector.remote_ports),
     }

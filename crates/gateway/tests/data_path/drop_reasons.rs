@@ -166,7 +166,7 @@ fn discarded_by_policy() -> Gateway {
 
 fn later_fragment_where_ports_matter() -> Gateway {
     let selector =
-        Selector { protocol: Some(17), remote_ports: PortRange { first: 443, last: 443 }, ..Selector::ANY };
+        Selector { protocol: 17.into(), remote_ports: PortRange { first: 443, last: 443 }, ..Selector::ANY };
     let policies = [(selector, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
     let policies = policies.map(|(selector, action)| Policy { selector, action });
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());

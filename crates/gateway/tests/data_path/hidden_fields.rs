@@ -36,7 +36,7 @@ fn gateway(wanted: Selector) -> Gateway {
 }
 
 fn tcp() -> Selector {
-    Selector { protocol: Some(TCP), ..networks() }
+    Selector { protocol: TCP.into(), ..networks() }
 }
 
 fn ipv6(source: &str, destination: &str, next_header: u8, payload: &[u8]) -> Vec<u8> {
@@ -93,8 +93,10 @@ fn a_later_ipv6_fragment_leaves_in_clear_only_by_addresses_alone() {
         all.iter().all(|f| by_addresses.seal(f.clone())[0][9] == 50),
         "no field that is hidden is asked for"
     );
-    let mut elsewhere =
-        gateway(Selector { local: Prefix::new("fd03::".parse().expect("IPv6"), 64).expect("64"), ..tcp() });
+    let mut elsewhere = gateway(Selector {
+        local: Prefix::new("fd03::".parse().expect("IPv6"), 64).expect("64").into(),
+        ..tcp()
+    });
     assert!(all.iter().all(|f| elsewhere.seal(f.clone()) == [f.clone()]), "no policy on TCP is in reach");
     [a, by_addresses, elsewhere].iter().for_each(Gateway::assert_settled);
 }

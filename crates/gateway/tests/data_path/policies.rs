@@ -26,8 +26,8 @@ fn gateway(side: Side) -> Gateway {
     };
     let between = Selector::between(local, remote);
     let port = |port| PortRange { first: port, last: port };
-    let smtp = Selector { protocol: Some(protocol::TCP), remote_ports: port(25), ..between };
-    let dns = Selector { protocol: Some(protocol::UDP), remote_ports: port(53), ..between };
+    let smtp = Selector { protocol: protocol::TCP.into(), remote_ports: port(25), ..between };
+    let dns = Selector { protocol: protocol::UDP.into(), remote_ports: port(53), ..between };
     let policies =
         [(smtp, Action::Discard), (dns, Action::Bypass), (between, Action::Protect(spec().index()))]
             .map(|(selector, action)| Policy { selector, action });
@@ -75,9 +75,9 @@ fn only_packets_that_policy_lets_bypass_come_in_in_clear() {
 fn a_decrypted_packet_with_any_selector_field_wrong_is_refused() {
     let range = |first, last| PortRange { first, last };
     let selector = Selector {
-        local: prefix("172.16.0.0", 24),
-        remote: prefix("10.1.0.0", 16),
-        protocol: Some(protocol::UDP),
+        local: prefix("172.16.0.0", 24).into(),
+        remote: prefix("10.1.0.0", 16).into(),
+        protocol: protocol::UDP.into(),
         local_ports: range(5000, 5001),
         remote_ports: range(53, 53),
     };
@@ -148,7 +148,7 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
 #[test]
 fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
     let https = Selector {
-        protocol: Some(protocol::UDP),
+        protocol: protocol::UDP.into(),
         remote_ports: PortRange { first: 443, last: 443 },
         ..Selector::ANY
     };
@@ -177,7 +177,7 @@ fn a_decrypted_packet_that_an_earlier_policy_matches_is_refused() {
         (Action::Protect(testudo_ipsec::TunnelIndex(7)), DropReason::SelectorMismatch),
     ] {
         let mail = Selector {
-            protocol: Some(protocol::TCP),
+            protocol: protocol::TCP.into(),
             remote_ports: PortRange { first: 25, last: 25 },
             ..Selector::ANY
         };

@@ -31,20 +31,29 @@ pub fn address(choose: Choose<'_>, ipv6: bool, is_local: bool) -> u128 {
     }
 }
 
-const PROTOCOLS: [u8; 6] = [6, 17, 132, 1, 47, 59];
+const PROTOCOLS: [u8; 8] = [6, 17, 132, 1, 58, 135, 47, 59];
 /// Next Headers that a later fragment may claim.
 const LIES: [u8; 12] = [6, 17, 60, 0, 43, 44, 58, 59, 51, 139, 200, 253];
 
-fn transport(choose: Choose<'_>, protocol: u8) -> (Field<(u16, u16)>, Vec<u8>) {
+/// Ports and message type, and a payload with them.
+fn transport(choose: Choose<'_>, protocol: u8) -> (Field<(u16, u16)>, Field<u16>, Vec<u8>) {
     let (source, destination) = (u16::from(choose() % 4), u16::from(choose() % 4));
     let has_ports = [6, 17, 132].contains(&protocol);
     let mut bytes = [source.to_be_bytes(), destination.to_be_bytes()].concat();
+    let message = match protocol {
+        1 | 58 => Field::Shown(source),
+        135 => {
+            bytes[2] = destination as u8;
+            Field::Shown(destination << 8)
+        }
+        _ => Field::Absent,
+    };
     bytes.resize(8 + usize::from(choose() % 16) * 8, choose());
     if protocol == 17 {
         let length = (bytes.len() as u16).to_be_bytes();
         bytes[4..6].copy_from_slice(&length);
     }
-    (if has_ports { Field::Shown((source, destination)) } else { Field::Absent }, bytes)
+    (if has_ports { Field::Shown((source, destination)) } else { Field::Absent }, message, bytes)
 }
 
 /// Offset and length of the parts that bytes are split into: one, or a few, of which all but the last are
@@ -71,7 +80,7 @@ fn ends(choose: Choose<'_>, ipv6: bool, leaves: bool) -> (u128, u128) {
 fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
     let (source, destination) = ends(choose, false, leaves);
     let protocol = one_of(choose, &PROTOCOLS);
-    let (ports, payload) = transport(choose, protocol);
+    let (ports, message, payload) = transport(choose, protocol);
     // None, two that mean nothing, router alert, and both kinds of source route.
     let none: &[u8] = &[];
     let options = one_of(
@@ -106,7 +115,7 @@ fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
     };
     let protocol = Field::Shown(protocol);
     Datagram {
-        whole: Seen { ipv6: false, source, destination, protocol, ports, source_routed: false },
+        whole: Seen { ipv6: false, source, destination, protocol, ports, message, source_routed: false },
         packets,
     }
 }
@@ -160,7 +169,7 @@ fn linked(chain: &Chain, last: u8) -> (u8, Vec<u8>) {
 fn ipv6(choose: Choose<'_>, leaves: bool) -> Datagram {
     let (source, destination) = ends(choose, true, leaves);
     let protocol = one_of(choose, &PROTOCOLS);
-    let (ports, payload) = transport(choose, protocol);
+    let (ports, message, payload) = transport(choose, protocol);
     let outer = chain(choose, &[0, 43, 60, 60, 44]);
     let inner = chain(choose, &[0, 43, 60, 60, 60, 44, 139, 140, 253]);
     let (inner_first, inner_bytes) = linked(&inner, protocol);
@@ -190,7 +199,7 @@ fn ipv6(choose: Choose<'_>, leaves: bool) -> Datagram {
     };
     let protocol = Field::Shown(protocol);
     Datagram {
-        whole: Seen { ipv6: true, source, destination, protocol, ports, source_routed: false },
+        whole: Seen { ipv6: true, source, destination, protocol, ports, message, source_routed: false },
         packets,
     }
 }

@@ -3,11 +3,11 @@
 
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
-use super::rfc4301::{Fate, Field, Net, Rule, judge, may_come_through, read};
+use super::rfc4301::{Addresses, Asked, Fate, Field, Net, Rule, judge, may_come_through, read};
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, Policy, PortRange, Prefix, Selector};
+use testudo_ipsec::{Action, AddressRange, Policy, PortRange, Prefix, Protocol, Selector};
 
 /// Tunnels of a gateway, all between the same networks: only policies tell them apart.
 const TUNNELS: u8 = 3;
@@ -43,46 +43,76 @@ impl Met {
     }
 }
 
-fn net(choose: Choose<'_>, ipv6: bool, is_local: bool) -> Option<Net> {
+fn addresses(choose: Choose<'_>, ipv6: bool, is_local: bool) -> Option<Addresses> {
     let lengths: &[u32] = if ipv6 { &[0, 16, 32, 64, 126, 128] } else { &[0, 8, 16, 24, 30, 32] };
     match choose() % 8 {
         0 => None,
-        _ => Some(Net { ipv6, length: one_of(choose, lengths), address: address(choose, ipv6, is_local) }),
+        1 | 2 => {
+            let (a, b) = (address(choose, ipv6, is_local), address(choose, ipv6, is_local));
+            Some(Addresses::Range(ipv6, a.min(b), a.max(b)))
+        }
+        _ => {
+            let (length, address) = (one_of(choose, lengths), address(choose, ipv6, is_local));
+            Some(Addresses::Net(Net { ipv6, length, address }))
+        }
+    }
+}
+
+fn ports(choose: Choose<'_>, protocol: Asked<u8>) -> Asked<u16> {
+    let (a, b) = match protocol {
+        // Types of the Mobility Header are in the upper half.
+        Asked::From(135, _) => (u16::from(choose() % 4) << 8, u16::from(choose() % 4) << 8),
+        _ => (u16::from(choose() % 4), u16::from(choose() % 4)),
+    };
+    match choose() % 8 {
+        0..=2 => Asked::From(a.min(b), a.max(b)),
+        _ => Asked::Any,
     }
 }
 
 fn rule(choose: Choose<'_>) -> Rule {
     let ipv6 = !choose().is_multiple_of(3);
-    let (local, remote) = (net(choose, ipv6, true), net(choose, ipv6, false));
-    let protocol =
-        if choose().is_multiple_of(2) { None } else { Some(one_of(choose, &[6, 17, 132, 1, 47, 59])) };
-    let ports = |choose: Choose<'_>| match choose() % 3 {
-        0 => {
-            let (a, b) = (u16::from(choose() % 4), u16::from(choose() % 4));
-            Some((a.min(b), a.max(b)))
+    let (local, remote) = (addresses(choose, ipv6, true), addresses(choose, ipv6, false));
+    let protocol = match choose() % 8 {
+        0..=3 => Asked::Any,
+        _ => {
+            let number = one_of(choose, &[6, 17, 132, 1, 58, 135, 47, 59]);
+            Asked::From(number, number)
         }
-        _ => None,
     };
     let then = match choose() % 6 {
         0 => Fate::Nothing,
         1 | 2 => Fate::Clear,
         _ => Fate::Tunnel(choose() % TUNNELS),
     };
-    Rule { local, remote, protocol, local_ports: ports(choose), remote_ports: ports(choose), then }
+    let (local_ports, remote_ports) = (ports(choose, protocol), ports(choose, protocol));
+    Rule { local, remote, protocol, local_ports, remote_ports, then }
 }
 
 fn selector(rule: &Rule) -> Selector {
-    let prefix = |net: Option<Net>| {
-        let Some(Net { ipv6, address, length }) = net else { return Prefix::ANY };
-        let address = if ipv6 { IpAddr::V6(address.into()) } else { IpAddr::V4((address as u32).into()) };
-        Prefix::new(address, length as u8).expect("a prefix")
+    let ip = |ipv6, address: u128| {
+        if ipv6 { IpAddr::V6(address.into()) } else { IpAddr::V4((address as u32).into()) }
     };
-    let ports =
-        |range: Option<(u16, u16)>| range.map_or(PortRange::ANY, |(first, last)| PortRange { first, last });
+    let range = |addresses: Option<Addresses>| match addresses {
+        None => AddressRange::ANY,
+        Some(Addresses::Net(Net { ipv6, address, length })) => {
+            Prefix::new(ip(ipv6, address), length as u8).expect("a prefix").into()
+        }
+        Some(Addresses::Range(ipv6, low, high)) => {
+            AddressRange::new(ip(ipv6, low), ip(ipv6, high)).expect("a range")
+        }
+    };
+    let ports = |asked| match asked {
+        Asked::Any => PortRange::ANY,
+        Asked::From(first, last) => PortRange { first, last },
+    };
     Selector {
-        local: prefix(rule.local),
-        remote: prefix(rule.remote),
-        protocol: rule.protocol,
+        local: range(rule.local),
+        remote: range(rule.remote),
+        protocol: match rule.protocol {
+            Asked::Any => Protocol::Any,
+            Asked::From(number, _) => Protocol::Is(number),
+        },
         local_ports: ports(rule.local_ports),
         remote_ports: ports(rule.remote_ports),
     }

@@ -29,6 +29,8 @@ pub struct Seen {
     pub protocol: Field<u8>,
     /// Source and destination port.
     pub ports: Field<(u16, u16)>,
+    /// Type and code of ICMP, type of the Mobility Header and a zero.
+    pub message: Field<u16>,
     /// LSRR, SSRR or routing header 0: the packet does not go to its destination field.
     pub source_routed: bool,
 }
@@ -41,15 +43,31 @@ pub struct Net {
     pub length: u32,
 }
 
-/// A policy: the fields that it matches on (`None` for any) and its action.
+/// The addresses that a rule asks for; any without.
+#[derive(Debug, Clone, Copy)]
+pub enum Addresses {
+    Net(Net),
+    /// The lowest and the highest, and whether they are of IPv6.
+    Range(bool, u128, u128),
+}
+
+/// The value that a rule asks a field for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked<T> {
+    Any,
+    /// From the lowest to the highest.
+    From(T, T),
+}
+
+/// A policy: the fields that it matches on and its action.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    pub local: Option<Net>,
-    pub remote: Option<Net>,
-    pub protocol: Option<u8>,
-    /// Lowest and highest.
-    pub local_ports: Option<(u16, u16)>,
-    pub remote_ports: Option<(u16, u16)>,
+    pub local: Option<Addresses>,
+    pub remote: Option<Addresses>,
+    pub protocol: Asked<u8>,
+    /// Ports, or messages that are sent from this end.
+    pub local_ports: Asked<u16>,
+    pub remote_ports: Asked<u16>,
     pub then: Fate,
 }
 
@@ -113,6 +131,7 @@ fn read_ipv4(packet: &[u8]) -> Option<Seen> {
         destination: number(&packet[16..20]),
         protocol: Field::Shown(packet[9]),
         ports: ports_of(packet[9], offset, &packet[header..total]),
+        message: message_of(packet[9], offset, &packet[header..total]),
         source_routed,
     })
 }
@@ -126,6 +145,21 @@ fn ports_of(protocol: u8, offset: usize, payload: &[u8]) -> Field<(u16, u16)> {
         return Field::Hidden;
     }
     Field::Shown((number(&payload[..2]) as u16, number(&payload[2..4]) as u16))
+}
+
+/// RFC 4301 4.4.1.1: the type of a message is in the upper half of a 16-bit value, the code in the lower.
+fn message_of(protocol: u8, offset: usize, payload: &[u8]) -> Field<u16> {
+    // ICMP, ICMPv6, Mobility Header.
+    if ![1, 58, 135].contains(&protocol) {
+        return Field::Absent;
+    }
+    if offset > 0 || payload.len() < 4 {
+        return Field::Hidden;
+    }
+    Field::Shown(match protocol {
+        135 => u16::from(payload[2]) * 256,
+        _ => number(&payload[..2]) as u16,
+    })
 }
 
 fn read_ipv6(packet: &[u8]) -> Option<Seen> {
@@ -142,6 +176,7 @@ fn read_ipv6(packet: &[u8]) -> Option<Seen> {
         destination: number(&packet[24..40]),
         protocol: Field::Hidden,
         ports: Field::Hidden,
+        message: Field::Hidden,
         source_routed: false,
     };
     let (mut next, mut at, mut headers) = (packet[6], 40, 0);
@@ -174,49 +209,65 @@ fn read_ipv6(packet: &[u8]) -> Option<Seen> {
     if is_known {
         seen.protocol = Field::Shown(next);
         seen.ports = ports_of(next, 0, &packet[at..end]);
+        seen.message = message_of(next, 0, &packet[at..end]);
     }
     Some(seen)
 }
 
-fn in_net(net: Option<Net>, ipv6: bool, address: u128) -> Answer {
-    let Some(net) = net else { return Answer::Yes };
+fn in_addresses(addresses: Option<Addresses>, ipv6: bool, address: u128) -> Answer {
+    let net = match addresses {
+        None => return Answer::Yes,
+        Some(Addresses::Range(is_ipv6, low, high)) => {
+            let is_in = is_ipv6 == ipv6 && low <= address && address <= high;
+            return if is_in { Answer::Yes } else { Answer::No };
+        }
+        Some(Addresses::Net(net)) => net,
+    };
     let host_bits = if ipv6 { 128 } else { 32 } - if net.ipv6 == ipv6 { net.length } else { 0 };
     let shift = |bits: u128| if host_bits == 128 { 0 } else { bits >> host_bits };
     if net.ipv6 == ipv6 && shift(net.address) == shift(address) { Answer::Yes } else { Answer::No }
 }
 
-fn in_range<T: PartialOrd>(asked: Option<(T, T)>, shown: Field<T>) -> Answer {
+fn in_range<T: PartialOrd>(asked: Asked<T>, shown: Field<T>) -> Answer {
     match (asked, shown) {
-        (None, _) => Answer::Yes,
-        (Some((low, high)), Field::Shown(value)) if low <= value && value <= high => Answer::Yes,
-        (Some(_), Field::Hidden) => Answer::Perhaps,
-        (Some(_), _) => Answer::No,
+        (Asked::Any, _) => Answer::Yes,
+        (Asked::From(low, high), Field::Shown(value)) if low <= value && value <= high => Answer::Yes,
+        (Asked::From(..), Field::Hidden) => Answer::Perhaps,
+        _ => Answer::No,
     }
+}
+
+fn map<T, U>(field: Field<T>, to: impl Fn(T) -> U) -> Field<U> {
+    match field {
+        Field::Shown(value) => Field::Shown(to(value)),
+        Field::Hidden => Field::Hidden,
+        Field::Absent => Field::Absent,
+    }
+}
+
+/// Whether the ports, or the type of the message, are those that a rule asks for.
+fn ask_next_layer(rule: &Rule, seen: &Seen, leaves: bool) -> Vec<Answer> {
+    if [1, 58, 135].map(|number| Asked::From(number, number)).contains(&rule.protocol) {
+        // RFC 4301 4.4.1.1: a message is its sender's.
+        let sender = if leaves { rule.local_ports } else { rule.remote_ports };
+        // Where the protocol is another one, or hidden, the message is as absent or hidden as it is.
+        return vec![in_range(sender, seen.message)];
+    }
+    let (source, destination) = (map(seen.ports, |ports| ports.0), map(seen.ports, |ports| ports.1));
+    let (local, remote) = if leaves { (source, destination) } else { (destination, source) };
+    vec![in_range(rule.local_ports, local), in_range(rule.remote_ports, remote)]
 }
 
 /// Whether a rule's selector matches a packet.
 fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
-    let source_port = match seen.ports {
-        Field::Shown((source, _)) => Field::Shown(source),
-        Field::Hidden => Field::Hidden,
-        Field::Absent => Field::Absent,
-    };
-    let destination_port = match seen.ports {
-        Field::Shown((_, destination)) => Field::Shown(destination),
-        Field::Hidden => Field::Hidden,
-        Field::Absent => Field::Absent,
-    };
     let (local, remote) =
         if leaves { (seen.source, seen.destination) } else { (seen.destination, seen.source) };
-    let (local_port, remote_port) =
-        if leaves { (source_port, destination_port) } else { (destination_port, source_port) };
-    let answers = [
-        in_net(rule.local, seen.ipv6, local),
-        in_net(rule.remote, seen.ipv6, remote),
-        in_range(rule.protocol.map(|p| (p, p)), seen.protocol),
-        in_range(rule.local_ports, local_port),
-        in_range(rule.remote_ports, remote_port),
+    let mut answers = vec![
+        in_addresses(rule.local, seen.ipv6, local),
+        in_addresses(rule.remote, seen.ipv6, remote),
+        in_range(rule.protocol, seen.protocol),
     ];
+    answers.extend(ask_next_layer(rule, seen, leaves));
     if answers.contains(&Answer::No) {
         Answer::No
     } else if answers.contains(&Answer::Perhaps) {

@@ -1,7 +1,8 @@
 //! The check of a decrypted packet against the selectors of its SA (RFC 4301 5.2, step 4).
 
+use super::flow::Flow;
 use super::pair::{Pair, PairPrefix};
-use super::selector::{Flow, Selector};
+use super::selector::{Fit, Selector};
 use std::sync::Arc;
 use testudo_packet::{DropReason, prefetch};
 
@@ -16,7 +17,7 @@ pub(crate) struct InboundSelectors {
 impl InboundSelectors {
     pub(crate) fn new(selectors: Arc<[Selector]>) -> Self {
         let pairs = match &*selectors {
-            [selector] if selector.is_by_address_alone() => PairPrefix::of(selector),
+            [selector] if selector.is_by_address_alone() => PairPrefix::covering(selector),
             _ => PairPrefix::NONE,
         };
         Self { pairs, selectors }
@@ -39,7 +40,7 @@ impl InboundSelectors {
     #[cold]
     #[inline(never)]
     pub(crate) fn reason_against(&self, flow: &Flow) -> DropReason {
-        if flow.hides_fields() && self.selectors.iter().any(|selector| selector.concerns(flow)) {
+        if self.selectors.iter().any(|selector| selector.fit(flow) == Fit::Perhaps) {
             DropReason::FieldsHidden
         } else {
             DropReason::SelectorMismatch
@@ -58,7 +59,8 @@ impl InboundSelectors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spd::{PortRange, Prefix};
+    use crate::spd::{AddressRange, Direction, PortRange, Prefix};
+    use testudo_wire::next_layer::NextLayerFields;
 
     fn between(local: &str, remote: &str) -> Selector {
         let prefix = |text: &str| {
@@ -69,23 +71,27 @@ mod tests {
     }
 
     fn pair(local: &str, remote: &str) -> (Pair, Flow) {
-        let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap(), 17, Some((1, 2)));
+        let ports = Some(NextLayerFields::Ports(1, 2));
+        let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
+        let flow = Flow::new(Direction::Outbound, local, remote, 17, ports);
         (Pair::new(flow.local(), flow.remote()), flow)
     }
 
     #[test]
     fn one_selector_by_addresses_holds_the_pairs_of_its_flows() {
         let v4 = between("10.1.0.0/16", "10.2.3.4/32");
+        let range = AddressRange::new("10.2.3.0".parse().unwrap(), "10.2.3.4".parse().unwrap()).unwrap();
         let (ports, any) = (PortRange { first: 1, last: 1 }, Selector::ANY);
         for (selector, decides) in [
             (v4, true),
             (any, true),
-            (Selector { local: Prefix::ANY, ..v4 }, true),
+            (Selector { local: AddressRange::ANY, ..v4 }, true),
+            (Selector { remote: range, ..v4 }, false),
             (between("0.0.0.0/0", "0.0.0.0/0"), true),
             (between("fd00::/8", "fd00::/8"), false),
             (Selector { remote: between("::/0", "::/0").remote, ..v4 }, false),
             (Selector { local_ports: ports, ..v4 }, false),
-            (Selector { protocol: Some(17), ..v4 }, false),
+            (Selector { protocol: 17.into(), ..v4 }, false),
         ] {
             let inbound_selectors = InboundSelectors::new(Arc::from([selector]));
             for (local, remote) in [

@@ -1,8 +1,9 @@
 //! The ordered policies, and an index that finds the first one that matches.
 
+use super::flow::Flow;
 use super::pair::{Pair, PairPrefix};
 use super::policy::{Policy, Verdict};
-use super::selector::{Flow, PrefixLengths};
+use super::selector::{Fit, PrefixLengths};
 use super::table::{Answer, NONE, Slot, Table};
 use hashbrown::HashMap;
 
@@ -36,8 +37,10 @@ impl Spd {
         if spd.policies.len() > SCANNED {
             spd.index();
         } else {
-            let pairs =
-                spd.policies.iter().map(|policy| (PairPrefix::of(&policy.selector), Answer::of(policy)));
+            let pairs = spd
+                .policies
+                .iter()
+                .map(|policy| (PairPrefix::covering(&policy.selector), Answer::of(policy)));
             spd.pairs = pairs.collect();
         }
         spd
@@ -127,7 +130,7 @@ impl Spd {
 
     #[cold]
     fn verdict_on_hidden_fields(&self, flow: &Flow) -> Verdict {
-        let first = self.policies.iter().find(|p| p.selector.concerns(flow));
+        let first = self.policies.iter().find(|p| p.selector.fit(flow) != Fit::No);
         first.map_or(Verdict::NoPolicy, |policy| policy.verdict(flow))
     }
 
@@ -155,7 +158,7 @@ impl Spd {
             let index = self.best_slot(flow)?.policy as usize;
             return self.policies.get(index).map(|policy| (index, policy));
         }
-        self.policies.iter().enumerate().find(|(_, p)| p.selector.concerns(flow))
+        self.policies.iter().enumerate().find(|(_, p)| p.selector.fit(flow) != Fit::No)
     }
 
     /// The slot of the first policy that concerns the flow; its `policy` is that policy's index.
@@ -180,7 +183,7 @@ impl Spd {
         if slot.answer() != Answer::ASK {
             return Some(slot);
         }
-        while !self.policies.get(slot.policy as usize)?.selector.concerns(flow) {
+        while self.policies.get(slot.policy as usize)?.selector.fit(flow) == Fit::No {
             slot.policy = *self.next.get(slot.policy as usize)?;
         }
         Some(slot)
@@ -210,10 +213,11 @@ fn first_answer_v4(tables: &[Table], pair: Pair) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spd::{Action, PortRange, Prefix, Selector, TunnelIndex};
+    use crate::spd::{Action, AddressRange, Direction, PortRange, Prefix, Protocol, Selector, TunnelIndex};
     use proptest::prelude::*;
     use std::net::IpAddr;
     use testudo_wire::ip::Version;
+    use testudo_wire::next_layer::NextLayerFields;
 
     fn address() -> impl Strategy<Value = IpAddr> {
         // Few distinct bits, so that prefixes overlap and nest often.
@@ -223,29 +227,35 @@ mod tests {
         ]
     }
 
-    fn prefix() -> impl Strategy<Value = Prefix> {
+    fn addresses() -> impl Strategy<Value = AddressRange> {
         let lengths = prop_oneof![Just(0u8), Just(8), Just(16), Just(30), Just(32)];
-        prop_oneof![
-            1 => Just(Prefix::ANY),
-            6 => (address(), lengths).prop_map(|(a, l)| Prefix::new(a, if a.is_ipv4() { l } else { l * 4 }).unwrap()),
-        ]
+        let prefix = (address(), lengths)
+            .prop_map(|(a, l)| Prefix::new(a, if a.is_ipv4() { l } else { l * 4 }).unwrap().into());
+        let range = (address(), address())
+            .prop_filter_map("one version, in order", |(first, last)| AddressRange::new(first, last).ok());
+        prop_oneof![1 => Just(AddressRange::ANY), 6 => prefix, 2 => range]
     }
 
     fn ports() -> impl Strategy<Value = PortRange> {
         prop_oneof![
             Just(PortRange::ANY),
+            Just(PortRange::OPAQUE),
             (0..4u16, 0..4u16).prop_map(|(a, b)| PortRange { first: a.min(b), last: a.max(b) })
         ]
     }
 
     fn policy() -> impl Strategy<Value = Policy> {
-        let protocol = prop_oneof![Just(None), Just(Some(6)), Just(Some(17))];
+        let protocol = prop_oneof![
+            3 => Just(Protocol::Any),
+            1 => Just(Protocol::Opaque),
+            2 => prop_oneof![Just(6u8), Just(17), Just(1)].prop_map(Protocol::Is),
+        ];
         let action = prop_oneof![
             Just(Action::Bypass),
             Just(Action::Discard),
             any::<u32>().prop_map(|n| Action::Protect(TunnelIndex(n))),
         ];
-        (prefix(), prefix(), protocol, ports(), ports(), action).prop_map(
+        (addresses(), addresses(), protocol, ports(), ports(), action).prop_map(
             |(local, remote, protocol, local_ports, remote_ports, action)| Policy {
                 selector: Selector { local, remote, protocol, local_ports, remote_ports },
                 action,
@@ -255,7 +265,7 @@ mod tests {
 
     /// Many policies whose prefixes have the same lengths; some of them depend on ports.
     fn one_shape() -> impl Strategy<Value = Vec<Policy>> {
-        let prefix = |bits: u32| Prefix::new(IpAddr::V4(bits.into()), 31).unwrap();
+        let prefix = |bits: u32| Prefix::new(IpAddr::V4(bits.into()), 31).unwrap().into();
         let policy = (0..4u32, 0..4u32, 0..4u8, policy()).prop_map(move |(local, remote, asks, other)| {
             let (local, remote) = (prefix(0x0A00_0000 | local), prefix(0x0A00_0000 | remote << 16));
             let selector = if asks == 0 { other.selector } else { Selector::ANY };
@@ -264,30 +274,40 @@ mod tests {
         prop::collection::vec(policy, SCANNED + 1..30)
     }
 
+    fn fields() -> impl Strategy<Value = (u8, Option<NextLayerFields>)> {
+        let ports = (prop_oneof![Just(6u8), Just(17)], 0..4u16, 0..4u16)
+            .prop_map(|(protocol, a, b)| (protocol, Some(NextLayerFields::Ports(a, b))));
+        let message = (0..4u8).prop_map(|code| (1, Some(NextLayerFields::Icmp(0, code))));
+        let none = prop_oneof![Just(6u8), Just(17), Just(1), Just(253)].prop_map(|protocol| (protocol, None));
+        prop_oneof![2 => ports, 1 => message, 1 => none]
+    }
+
     fn flow() -> impl Strategy<Value = Flow> {
-        let ports = prop_oneof![Just(None), (0..4u16, 0..4u16).prop_map(Some)];
-        let protocol = prop_oneof![Just(6u8), Just(17), Just(1), Just(253)];
-        (address(), address(), protocol, ports, prop::bool::weighted(0.2))
-            .prop_filter("one version", |(l, r, ..)| l.is_ipv4() == r.is_ipv4())
-            .prop_map(|(l, r, protocol, ports, is_later)| {
-                let ports = ports.filter(|_| matches!(protocol, 6 | 17));
+        let direction = prop_oneof![Just(Direction::Outbound), Just(Direction::Inbound)];
+        (direction, address(), address(), fields(), prop::bool::weighted(0.2))
+            .prop_filter("one version", |(_, l, r, ..)| l.is_ipv4() == r.is_ipv4())
+            .prop_map(|(direction, l, r, (protocol, fields), is_later)| {
                 if is_later {
-                    Flow::of_later_fragments(l, r, protocol)
+                    Flow::of_later_fragments(direction, l, r, protocol)
                 } else {
-                    Flow::new(l, r, protocol, ports)
+                    Flow::new(direction, l, r, protocol, fields)
                 }
             })
+    }
+
+    fn udp(local: IpAddr, remote: IpAddr) -> Flow {
+        Flow::new(Direction::Outbound, local, remote, 17, Some(NextLayerFields::Ports(1, 2)))
     }
 
     #[test]
     fn a_policy_between_two_versions_matches_nothing() {
         let any = |address: &str| Prefix::new(address.parse().unwrap(), 0).unwrap();
-        let nonsense = Selector { local: any("0.0.0.0"), remote: any("::"), ..Selector::ANY };
+        let nonsense = Selector::between(any("0.0.0.0"), any("::"));
         let mut policies = vec![Policy { selector: nonsense, action: Action::Discard }; 2 * SCANNED];
         policies.push(Policy { selector: Selector::ANY, action: Action::Bypass });
         let spd = Spd::new(policies);
         for (local, remote) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
-            let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap(), 17, Some((0, 0)));
+            let flow = udp(local.parse().unwrap(), remote.parse().unwrap());
             assert_eq!(spd.verdict(&flow), Verdict::Policy(Action::Bypass));
         }
     }
@@ -296,7 +316,7 @@ mod tests {
     fn addresses_decide_where_prefixes_have_several_lengths() {
         let between = |local: &str, remote: &str, length| {
             let prefix = |address: &str| Prefix::new(address.parse().unwrap(), length).unwrap();
-            Selector { local: prefix(local), remote: prefix(remote), ..Selector::ANY }
+            Selector::between(prefix(local), prefix(remote))
         };
         let tunnel = |n| Action::Protect(TunnelIndex(n));
         let mut policies: Vec<Policy> = (0..20)
@@ -310,7 +330,7 @@ mod tests {
         let spd = Spd::new(policies);
         for n in 0..=40u8 {
             let (local, remote) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([172, 16, n, 9]));
-            let flow = Flow::new(local, remote, 17, Some((1, 2)));
+            let flow = udp(local, remote);
             let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote()));
             assert_eq!(answer.verdict(), Some(spd.verdict(&flow)), "172.16.{n}.9");
         }
@@ -324,7 +344,7 @@ mod tests {
         ) {
             let spd = Spd::new(policies.clone());
             for flow in flows {
-                let expected = policies.iter().position(|p| p.selector.concerns(&flow));
+                let expected = policies.iter().position(|p| p.selector.fit(&flow) != Fit::No);
                 prop_assert_eq!(spd.lookup(&flow).map(|(index, _)| index), expected);
                 let verdict = expected.map_or(Verdict::NoPolicy, |index| {
                     let Policy { selector, action } = policies[index];
@@ -346,7 +366,7 @@ mod tests {
             let spd = Spd::new(policies.clone());
             // Prefixes of both versions are looked up by a hash, after which the policy itself is matched.
             let is_by_address =
-                |s: &Selector| s.is_by_address_alone() && (policies.len() <= SCANNED || s.local != Prefix::ANY && s.remote != Prefix::ANY);
+                |s: &Selector| s.is_by_address_alone() && (policies.len() <= SCANNED || s.local != AddressRange::ANY && s.remote != AddressRange::ANY);
             let all_by_address = policies.iter().all(|policy| is_by_address(&policy.selector));
             for flow in flows.iter().filter(|flow| flow.version() == Version::V4) {
                 let answer = spd.answer_v4(Pair::new(flow.local(), flow.remote())).verdict();

@@ -47,9 +47,10 @@ impl PairPrefix {
     /// No pair at all: masked with 0, a pair is 0 and never equals 1.
     pub(crate) const NONE: Self = Self { mask: 0, network: 1 };
 
-    /// The pairs that match a selector's prefixes; [`NONE`](Self::NONE) if these are for IPv6.
-    pub(crate) fn of(selector: &Selector) -> Self {
-        if [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6)) {
+    /// The pairs with the longest prefixes that hold all of a selector's addresses; [`NONE`](Self::NONE) if
+    /// these are of IPv6.
+    pub(crate) fn covering(selector: &Selector) -> Self {
+        if [selector.local, selector.remote].iter().any(|range| range.version() == Some(Version::V6)) {
             return Self::NONE;
         }
         let PrefixLengths { local_mask, remote_mask, .. } = selector.prefix_lengths();

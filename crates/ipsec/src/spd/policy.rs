@@ -1,6 +1,7 @@
 //! One entry of the SPD (RFC 4301 4.4.1.2), and what a lookup says.
 
-use super::selector::{Flow, Selector};
+use super::flow::Flow;
+use super::selector::Selector;
 
 /// A tunnel's index in the worker's table of tunnels; it does not change while the tunnel is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

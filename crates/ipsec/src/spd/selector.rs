@@ -1,121 +1,136 @@
 //! The packets that a policy or an SA applies to (RFC 4301 4.4.1.1).
+//!
+//! A selector compares five fields. Where a packet does not show a field (a later fragment shows no ports),
+//! three answers are possible: the selector matches whatever the field may be, it cannot match, or it depends
+//! on what is hidden ([`Fit`]).
+//!
+//! ```text
+//!                      field shown      hidden (fragment)   absent (GRE has no ports)
+//!   any                matches          matches             matches
+//!   a value or range   compared         may match           does not match
+//!   opaque             does not match   matches             matches
+//! ```
 
+use super::addresses::AddressRange;
+use super::flow::{Direction, Flow, is_of_messages};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
-use testudo_wire::ip::{IpHeader, Version};
-use testudo_wire::plain::PlainHeader;
-use testudo_wire::protocol;
+use std::ops::RangeInclusive;
+use testudo_wire::ip::Version;
 
-/// An address as a number, so that prefixes of both versions are compared alike. Always used together with a
-/// version.
-pub(crate) fn address_bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(a) => u128::from(a.to_bits()),
-        IpAddr::V6(a) => a.to_bits(),
-    }
-}
-
-/// A set of addresses: all of both versions, or those with a common prefix.
+/// The next layer protocol that a selector asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Prefix {
-    version: Option<Version>,
-    network: u128,
-    mask: u128,
-    length: u8,
+pub enum Protocol {
+    /// Every protocol, shown or not.
+    Any,
+    /// Packets that do not show their protocol, which only IPv6 has.
+    Opaque,
+    /// This one.
+    Is(u8),
 }
 
-/// A prefix is longer than the address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a prefix of {length} bits does not fit an address of {bits}")]
-pub struct BadPrefix {
-    /// The requested length, in bits.
-    pub length: u8,
-    /// Bits of an address of that version.
-    pub bits: u8,
+impl From<u8> for Protocol {
+    fn from(number: u8) -> Self {
+        Self::Is(number)
+    }
 }
 
-impl Prefix {
-    /// Every address of both versions.
-    pub const ANY: Prefix = Prefix { version: None, network: 0, mask: 0, length: 0 };
+impl Protocol {
+    /// Whether it is matched by all that `other` is matched by.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self == Self::Any || self == other
+    }
 
-    /// The addresses that share the first `length` bits of `address`; host bits are cleared.
-    ///
-    /// # Errors
-    /// [`BadPrefix`] if `length` exceeds 32 or 128.
-    pub fn new(address: IpAddr, length: u8) -> Result<Self, BadPrefix> {
-        let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
-        if length > bits {
-            return Err(BadPrefix { length, bits });
+    /// Whether it has one value, the type of a message, in place of two ports.
+    #[must_use]
+    pub fn is_of_messages(self) -> bool {
+        matches!(self, Self::Is(number) if is_of_messages(number))
+    }
+
+    #[inline(always)]
+    fn fit(self, flow: &Flow) -> Fit {
+        match (self, flow.protocol()) {
+            (Self::Any, _) | (Self::Opaque, None) => Fit::Sure,
+            (Self::Is(number), Some(shown)) if number == shown => Fit::Sure,
+            (Self::Is(_), None) => Fit::Perhaps,
+            (Self::Opaque | Self::Is(_), Some(_)) => Fit::No,
         }
-        let all = u128::MAX >> (128 - u32::from(bits));
-        let mask = if length == 0 { 0 } else { all & (all << (bits - length)) };
-        Ok(Self { version: Some(Version::of(address)), network: address_bits(address) & mask, mask, length })
-    }
-
-    /// The IP version; `None` for [`ANY`](Self::ANY).
-    #[must_use]
-    pub fn version(&self) -> Option<Version> {
-        self.version
-    }
-
-    /// The lowest address; `None` for [`ANY`](Self::ANY).
-    #[must_use]
-    pub fn network(&self) -> Option<IpAddr> {
-        Some(match self.version? {
-            // Lossless: the network of an IPv4 prefix has 32 bits.
-            Version::V4 => IpAddr::V4(u32::try_from(self.network).unwrap_or_default().into()),
-            Version::V6 => IpAddr::V6(Ipv6Addr::from_bits(self.network)),
-        })
-    }
-
-    /// Bits that its addresses share, 0 to 32 or 128.
-    #[must_use]
-    pub fn length(&self) -> u8 {
-        self.length
-    }
-
-    /// Whether every address of `other` is in it.
-    #[must_use]
-    pub fn covers(&self, other: &Prefix) -> bool {
-        let same_version = self.version.is_none() || self.version == other.version;
-        same_version && self.length <= other.length && other.network & self.mask == self.network
-    }
-
-    fn contains(&self, version: Version, address: u128) -> bool {
-        self.version.is_none_or(|v| v == version) && address & self.mask == self.network
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.network() {
-            None => f.write_str("any"),
-            Some(address) => write!(f, "{address}/{}", self.length),
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Opaque => f.write_str("opaque"),
+            Self::Is(number) => number.fmt(f),
         }
     }
 }
 
-/// A range of ports, both ends included.
+/// A range of 16-bit values, both ends included: ports; for ICMP, type times 256 plus code; for the Mobility
+/// Header, type times 256 (RFC 4301 4.4.1.1, written as in the traffic selectors of RFC 7296 3.13.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortRange {
-    /// Lowest port.
+    /// Lowest value.
     pub first: u16,
-    /// Highest port.
+    /// Highest value.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Every port, and packets that show none (RFC 4301's OPAQUE included).
+    /// Every value, and packets that show none.
     pub const ANY: PortRange = PortRange { first: 0, last: u16::MAX };
 
-    /// Whether all ports of `other` are in it.
+    /// Packets that show no value, because they are fragments other than the first, or their protocol has
+    /// none.
+    pub const OPAQUE: PortRange = PortRange { first: u16::MAX, last: 0 };
+
+    /// One value.
     #[must_use]
-    pub fn covers(&self, other: &PortRange) -> bool {
-        self.first <= other.first && other.last <= self.last
+    pub const fn one(value: u16) -> Self {
+        Self { first: value, last: value }
     }
 
-    fn contains(self, port: Option<u16>) -> bool {
-        self == Self::ANY || port.is_some_and(|p| self.first <= p && p <= self.last)
+    /// ICMP messages. RFC 4301 4.4.1.1: type t and code c match where (T-start*256) + C-start <= (t*256) + c
+    /// <= (T-end*256) + C-end.
+    #[must_use]
+    pub fn icmp(types: RangeInclusive<u8>, codes: RangeInclusive<u8>) -> Self {
+        Self {
+            first: u16::from_be_bytes([*types.start(), *codes.start()]),
+            last: u16::from_be_bytes([*types.end(), *codes.end()]),
+        }
+    }
+
+    /// Messages of the Mobility Header of these types.
+    #[must_use]
+    pub fn mobility(types: RangeInclusive<u8>) -> Self {
+        Self::icmp(types, 0..=u8::MAX)
+    }
+
+    /// Whether all that it matches is matched by this range, too.
+    #[must_use]
+    pub fn covers(&self, other: &PortRange) -> bool {
+        match (*self, *other) {
+            (Self::ANY, _) => true,
+            (Self::OPAQUE, other) | (other, Self::OPAQUE) => *self == other && other == Self::OPAQUE,
+            (ours, theirs) => ours.first <= theirs.first && theirs.last <= ours.last,
+        }
+    }
+
+    /// Whether it names values, so that it depends on what a packet hides.
+    pub(super) fn names_values(self) -> bool {
+        self != Self::ANY && self != Self::OPAQUE
+    }
+
+    #[inline(always)]
+    fn fit(self, value: Option<u16>, is_hidden: bool) -> Fit {
+        match (self, value) {
+            (Self::ANY, _) | (Self::OPAQUE, None) => Fit::Sure,
+            (range, Some(value)) if range.first <= value && value <= range.last => Fit::Sure,
+            (_, None) if is_hidden => Fit::Perhaps,
+            _ => Fit::No,
+        }
     }
 }
 
@@ -123,148 +138,81 @@ impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ANY => f.write_str("any"),
+            Self::OPAQUE => f.write_str("opaque"),
             Self { first, last } if first == last => write!(f, "{first}"),
             Self { first, last } => write!(f, "{first}-{last}"),
         }
     }
 }
 
-/// The fields of a packet that selectors look at, from our side: `local` is the protected network's end in
-/// both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Flow {
-    version: Version,
-    local: u128,
-    remote: u128,
-    /// The next layer protocol; `None` where the packet does not show it.
-    protocol: Option<u8>,
-    ports: Option<(u16, u16)>,
-    /// The packet has a protocol or ports that it does not show: OPAQUE in RFC 4301 4.4.1.1. Ports are then
-    /// never shown.
-    hides_fields: bool,
+/// Whether a selector matches a packet, as far as the packet shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fit {
+    /// It does not, whatever is hidden.
+    No,
+    /// It depends on what is hidden.
+    Perhaps,
+    /// It does, whatever is hidden.
+    Sure,
 }
 
-impl Flow {
-    /// The flow of an outbound packet: its source is local.
-    #[must_use]
-    pub fn outbound(header: &IpHeader, packet: &[u8]) -> Self {
-        Self::showing(header.source, header.destination, header.next_layer_protocol(), header.ports(packet))
-    }
+/// What a selector asks of the next layer, for packets of one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct NextLayer {
+    pub(super) protocol: Protocol,
+    pub(super) local: PortRange,
+    pub(super) remote: PortRange,
+}
 
-    /// The flow of an inbound packet: its destination is local.
-    #[must_use]
-    pub fn inbound(header: &IpHeader, packet: &[u8]) -> Self {
-        let ports = header.ports(packet).map(|(source, destination)| (destination, source));
-        Self::showing(header.destination, header.source, header.next_layer_protocol(), ports)
-    }
-
-    /// The flow of a plain outbound packet.
-    #[must_use]
-    #[inline(always)]
-    pub fn plain_outbound(header: &PlainHeader) -> Self {
-        Self::plain(header, header.source, header.destination, header.ports())
-    }
-
-    /// The flow of a plain inbound packet.
-    #[must_use]
-    #[inline(always)]
-    pub fn plain_inbound(header: &PlainHeader) -> Self {
-        let ports = header.ports().map(|(source, destination)| (destination, source));
-        Self::plain(header, header.destination, header.source, ports)
-    }
-
-    #[inline(always)]
-    fn plain(header: &PlainHeader, local: u128, remote: u128, ports: Option<(u16, u16)>) -> Self {
-        let (version, protocol) = (header.version, header.protocol);
-        // A plain packet shows all its fields.
-        Self { version, local, remote, protocol: Some(protocol), ports, hides_fields: false }
-    }
-
-    /// Whether it has a protocol or ports that are not visible.
+impl NextLayer {
+    /// The values of a flow that it compares, and whether the flow hides them. Ranges of a selector that names
+    /// no protocol are for ports, which messages do not have.
     #[inline]
-    pub(crate) fn hides_fields(&self) -> bool {
-        self.hides_fields
+    pub(super) fn values_of(&self, flow: &Flow) -> (Option<(u16, u16)>, bool) {
+        if matches!(self.protocol, Protocol::Is(_)) { flow.values() } else { flow.ports() }
     }
 
-    /// A flow of whole packets by its parts; `ports` are local and remote. Without ports, a protocol that has
-    /// them hides them. Over IPv6, an unknown header hides all that follows.
-    #[must_use]
-    pub fn new(local: IpAddr, remote: IpAddr, protocol: u8, ports: Option<(u16, u16)>) -> Self {
-        let is_shown = local.is_ipv4() || !protocol::hides_what_follows(protocol);
-        Self::showing(local, remote, is_shown.then_some(protocol), ports)
-    }
-
-    /// The flow of fragments other than the first: over IPv4 they show their protocol, over IPv6 nothing but
-    /// addresses (see [`IpHeader::next_layer_protocol`]).
-    #[must_use]
-    pub fn of_later_fragments(local: IpAddr, remote: IpAddr, protocol: u8) -> Self {
-        Self::showing(local, remote, local.is_ipv4().then_some(protocol), None)
-    }
-
-    /// A flow is known only as far as a packet shows it. Ports go with a protocol that is shown.
-    fn showing(local: IpAddr, remote: IpAddr, protocol: Option<u8>, ports: Option<(u16, u16)>) -> Self {
-        let has_ports = |number| matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP);
-        let ports = ports.filter(|_| protocol.is_some());
-        Self {
-            version: Version::of(local),
-            local: address_bits(local),
-            remote: address_bits(remote),
-            protocol,
-            ports,
-            hides_fields: ports.is_none() && protocol.is_none_or(has_ports),
-        }
-    }
-
-    /// The IP version of both addresses.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// The address on the protected side, as a number.
-    pub(crate) fn local(&self) -> u128 {
-        self.local
-    }
-
-    /// The address behind the peer, as a number.
-    pub(crate) fn remote(&self) -> u128 {
-        self.remote
-    }
-
-    pub(crate) fn masked(&self, local: u128, remote: u128) -> (u128, u128) {
-        (self.local & local, self.remote & remote)
+    #[inline]
+    pub(super) fn fit(&self, flow: &Flow) -> Fit {
+        let (values, is_hidden) = self.values_of(flow);
+        let (local, remote) = values.unzip();
+        self.protocol.fit(flow).min(self.local.fit(local, is_hidden)).min(self.remote.fit(remote, is_hidden))
     }
 }
 
 /// The packets that a policy or an SA applies to.
+///
+/// A message of ICMP or of the Mobility Header has its type at its sender's end: `local_ports` selects the
+/// messages that we send, `remote_ports` those that we receive (RFC 4301 4.4.1.1: to send messages of a type
+/// and not to receive them, the remote end's is OPAQUE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selector {
     /// Addresses on the protected side.
-    pub local: Prefix,
+    pub local: AddressRange,
     /// Addresses behind the peer.
-    pub remote: Prefix,
-    /// Next layer protocol; `None` for any.
-    pub protocol: Option<u8>,
-    /// Ports on the protected side.
+    pub remote: AddressRange,
+    /// Next layer protocol.
+    pub protocol: Protocol,
+    /// Ports on the protected side, or messages sent from there.
     pub local_ports: PortRange,
-    /// Ports behind the peer.
+    /// Ports behind the peer, or messages sent from there.
     pub remote_ports: PortRange,
 }
 
 impl Selector {
     /// Everything.
     pub const ANY: Selector = Selector {
-        local: Prefix::ANY,
-        remote: Prefix::ANY,
-        protocol: None,
+        local: AddressRange::ANY,
+        remote: AddressRange::ANY,
+        protocol: Protocol::Any,
         local_ports: PortRange::ANY,
         remote_ports: PortRange::ANY,
     };
 
-    /// Everything between two prefixes.
+    /// Everything between two ranges of addresses.
     #[must_use]
-    pub fn between(local: Prefix, remote: Prefix) -> Self {
-        Self { local, remote, ..Self::ANY }
+    pub fn between(local: impl Into<AddressRange>, remote: impl Into<AddressRange>) -> Self {
+        Self { local: local.into(), remote: remote.into(), ..Self::ANY }
     }
 
     /// Whether it selects every flow that `other` selects.
@@ -272,96 +220,148 @@ impl Selector {
     pub fn covers(&self, other: &Selector) -> bool {
         self.local.covers(&other.local)
             && self.remote.covers(&other.remote)
-            && (self.protocol.is_none() || self.protocol == other.protocol)
+            && self.protocol.covers(other.protocol)
             && self.local_ports.covers(&other.local_ports)
             && self.remote_ports.covers(&other.remote_ports)
     }
 
     /// Whether the flow is selected. A field that a flow hides matches only a selector that allows every
-    /// value.
+    /// value, or asks for OPAQUE.
     #[must_use]
     #[inline]
     pub fn matches(&self, flow: &Flow) -> bool {
-        self.matches_addresses(flow) && self.matches_rest(flow)
+        self.fit(flow) == Fit::Sure
     }
 
-    /// Compares both prefixes at once: most selectors differ in them.
+    /// Whether the flow is selected, as far as it shows.
     #[inline(always)]
-    fn matches_addresses(&self, flow: &Flow) -> bool {
-        let local = flow.local & self.local.mask ^ self.local.network;
-        let remote = flow.remote & self.remote.mask ^ self.remote.network;
-        let version = |prefix: &Prefix| prefix.version.is_none_or(|v| v == flow.version);
-        local | remote == 0 && version(&self.local) && version(&self.remote)
+    pub(crate) fn fit(&self, flow: &Flow) -> Fit {
+        match (self.matches_addresses(flow), self.takes_any_next_layer()) {
+            (false, _) => Fit::No,
+            (true, true) => Fit::Sure,
+            (true, false) => self.fit_next_layer(flow),
+        }
+    }
+
+    #[inline(never)]
+    fn fit_next_layer(&self, flow: &Flow) -> Fit {
+        self.next_layer(flow.direction()).fit(flow)
+    }
+
+    /// Whether protocol and ports do not matter.
+    #[inline(always)]
+    fn takes_any_next_layer(&self) -> bool {
+        let Self { protocol, local_ports, remote_ports, .. } = *self;
+        protocol == Protocol::Any && local_ports == PortRange::ANY && remote_ports == PortRange::ANY
     }
 
     #[inline(always)]
-    fn matches_rest(&self, flow: &Flow) -> bool {
-        self.protocol.is_none_or(|p| flow.protocol == Some(p))
-            && self.local_ports.contains(flow.ports.map(|p| p.0))
-            && self.remote_ports.contains(flow.ports.map(|p| p.1))
+    pub(super) fn matches_addresses(&self, flow: &Flow) -> bool {
+        let version = flow.version();
+        self.local.contains(version, flow.local()) && self.remote.contains(version, flow.remote())
+    }
+
+    /// What it asks of the next layer of packets of one direction. A message is its sender's alone: the other
+    /// end has no say.
+    #[inline]
+    pub(super) fn next_layer(&self, direction: Direction) -> NextLayer {
+        let Self { protocol, local_ports, remote_ports, .. } = *self;
+        let (local, remote) = match (protocol.is_of_messages(), direction) {
+            (false, _) => (local_ports, remote_ports),
+            (true, Direction::Outbound) => (local_ports, PortRange::ANY),
+            (true, Direction::Inbound) => (remote_ports, PortRange::ANY),
+        };
+        NextLayer { protocol, local, remote }
     }
 
     /// The first field of the flow that does not match; `None` if the flow is selected.
     #[must_use]
-    #[inline]
     pub fn mismatch(&self, flow: &Flow) -> Option<Mismatch> {
-        if !self.local.contains(flow.version, flow.local) {
+        let layer = self.next_layer(flow.direction());
+        let (values, is_hidden) = layer.values_of(flow);
+        let (local, remote) = values.unzip();
+        let is_wrong = |range: PortRange, value| range.fit(value, is_hidden) != Fit::Sure;
+        if !self.local.contains(flow.version(), flow.local()) {
             Some(Mismatch::Local)
-        } else if !self.remote.contains(flow.version, flow.remote) {
+        } else if !self.remote.contains(flow.version(), flow.remote()) {
             Some(Mismatch::Remote)
-        } else if self.protocol.is_some_and(|p| flow.protocol != Some(p)) {
+        } else if layer.protocol.fit(flow) != Fit::Sure {
             Some(Mismatch::Protocol)
-        } else if !self.local_ports.contains(flow.ports.map(|p| p.0)) {
+        } else if self.protocol.is_of_messages() && is_wrong(layer.local, local) {
+            Some(Mismatch::Message)
+        } else if is_wrong(layer.local, local) {
             Some(Mismatch::LocalPort)
-        } else if !self.remote_ports.contains(flow.ports.map(|p| p.1)) {
+        } else if is_wrong(layer.remote, remote) {
             Some(Mismatch::RemotePort)
         } else {
             None
         }
     }
 
-    /// Whether the flow is selected, or would be if its hidden fields matched.
-    #[inline]
-    pub(crate) fn concerns(&self, flow: &Flow) -> bool {
-        if !flow.hides_fields {
-            return self.matches(flow);
-        }
-        let may_be = |p| flow.protocol.is_none_or(|shown| shown == p);
-        self.matches_addresses(flow) && self.protocol.is_none_or(may_be)
-    }
-
+    /// The longest prefixes that hold all of its addresses.
     pub(crate) fn prefix_lengths(&self) -> PrefixLengths {
+        let (local, remote) = (self.local.covering_prefix(), self.remote.covering_prefix());
         PrefixLengths {
-            version: self.local.version.or(self.remote.version),
-            local_mask: self.local.mask,
-            remote_mask: self.remote.mask,
+            version: local.version().or(remote.version()),
+            local_mask: local.mask(),
+            remote_mask: remote.mask(),
         }
-    }
-
-    /// Whether protocol and ports do not matter, and the two prefixes are not of different versions, which no
-    /// packet matches.
-    pub(crate) fn is_by_address_alone(&self) -> bool {
-        let all_of_one_version = match (self.local.version, self.remote.version) {
-            (Some(local), Some(remote)) => local == remote,
-            _ => true,
-        };
-        all_of_one_version
-            && self.protocol.is_none()
-            && self.local_ports == PortRange::ANY
-            && self.remote_ports == PortRange::ANY
     }
 
     pub(crate) fn networks(&self) -> (u128, u128) {
-        (self.local.network, self.remote.network)
+        (self.local.covering_prefix().bits(), self.remote.covering_prefix().bits())
+    }
+
+    /// Whether two prefixes decide: protocol and ports do not matter, and the two are not of different
+    /// versions, which no packet matches.
+    pub(crate) fn is_by_address_alone(&self) -> bool {
+        let all_of_one_version = match (self.local.version(), self.remote.version()) {
+            (Some(local), Some(remote)) => local == remote,
+            _ => true,
+        };
+        let are_prefixes = self.local.prefix().is_some() && self.remote.prefix().is_some();
+        all_of_one_version && are_prefixes && self.takes_any_next_layer()
     }
 }
 
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.protocol.is_of_messages() {
+            write!(f, "{} <-> {} protocol {}", self.local, self.remote, self.protocol)?;
+            return match (self.local_ports, self.remote_ports) {
+                (PortRange::ANY, PortRange::ANY) => Ok(()),
+                (sent, received) if sent == received => write!(f, " messages {}", Messages(sent)),
+                (sent, received) => {
+                    write!(f, " messages sent {}, received {}", Messages(sent), Messages(received))
+                }
+            };
+        }
         let end =
             |ports: PortRange| if ports == PortRange::ANY { String::new() } else { format!("[{ports}]") };
         write!(f, "{}{} <-> {}{}", self.local, end(self.local_ports), self.remote, end(self.remote_ports))?;
-        self.protocol.map_or(Ok(()), |p| write!(f, " protocol {p}"))
+        match self.protocol {
+            Protocol::Any => Ok(()),
+            protocol => write!(f, " protocol {protocol}"),
+        }
+    }
+}
+
+/// Message types in words: type, a slash, code.
+pub(super) struct Messages(pub(super) PortRange);
+
+impl fmt::Display for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.names_values() {
+            return self.0.fmt(f);
+        }
+        let ([from, low], [to, high]) = (self.0.first.to_be_bytes(), self.0.last.to_be_bytes());
+        match (from == to, low, high) {
+            (true, 0, u8::MAX) => write!(f, "{from}"),
+            (false, 0, u8::MAX) => write!(f, "{from}-{to}"),
+            (true, ..) if low == high => write!(f, "{from}/{low}"),
+            (true, ..) => write!(f, "{from}/{low}-{high}"),
+            (false, ..) => write!(f, "{from}/{low}-{to}/{high}"),
+        }
     }
 }
 
@@ -374,6 +374,8 @@ pub enum Mismatch {
     Remote,
     /// The next layer protocol, or that it is not visible.
     Protocol,
+    /// The type or code of a message, or that they are not visible.
+    Message,
     /// The port on the protected side, or that it is not visible.
     LocalPort,
     /// The port behind the peer, or that it is not visible.
@@ -391,60 +393,70 @@ pub(crate) struct PrefixLengths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spd::Prefix;
+    use testudo_wire::next_layer::NextLayerFields;
+    use testudo_wire::protocol::{ICMP, ICMPV6, MOBILITY, TCP, UDP};
 
     fn prefix(text: &str) -> Prefix {
         let (address, length) = text.split_once('/').unwrap();
         Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
     }
 
-    fn flow(local: &str, remote: &str, protocol: u8, ports: Option<(u16, u16)>) -> Flow {
-        Flow::new(local.parse().unwrap(), remote.parse().unwrap(), protocol, ports)
+    fn range(first: &str, last: &str) -> AddressRange {
+        AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
     }
 
-    #[test]
-    fn prefixes_of_every_length_contain_their_first_and_last_address() {
-        for length in 0..=32u8 {
-            let p = Prefix::new("10.20.30.40".parse().unwrap(), length).unwrap();
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            let first = 0x0A14_1E28 & mask;
-            assert!(p.contains(Version::V4, first.into()) && p.contains(Version::V4, (first | !mask).into()));
-            assert!(!p.contains(Version::V6, first.into()));
-            assert!(length == 0 || !p.contains(Version::V4, u128::from(first) ^ (1 << (32 - length))));
-        }
-        assert!(Prefix::new("10.0.0.0".parse().unwrap(), 33).is_err());
-        assert!(Prefix::new("::".parse().unwrap(), 128).is_ok());
+    fn flow_of(direction: Direction, protocol: u8, fields: Option<NextLayerFields>) -> Flow {
+        Flow::new(direction, "10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), protocol, fields)
     }
 
-    #[test]
-    fn a_prefix_covers_its_subnets_and_nothing_of_the_other_version() {
-        assert!(prefix("10.0.0.0/8").covers(&prefix("10.2.0.0/16")));
-        assert!(!prefix("10.2.0.0/16").covers(&prefix("10.0.0.0/8")));
-        assert!(!prefix("10.0.0.0/8").covers(&prefix("11.0.0.0/16")));
-        assert!(prefix("0.0.0.0/0").covers(&prefix("255.255.255.255/32")));
-        assert!(!prefix("::/0").covers(&prefix("10.0.0.0/8")));
-        assert!(prefix("::/0").covers(&prefix("fd00::1/128")));
-        assert!(Prefix::ANY.covers(&Prefix::ANY) && Prefix::ANY.covers(&prefix("::/0")));
-        assert!(!prefix("::/0").covers(&Prefix::ANY) && !prefix("0.0.0.0/0").covers(&Prefix::ANY));
+    fn out(local: &str, remote: &str, protocol: u8, ports: Option<(u16, u16)>) -> Flow {
+        let fields = ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
+        Flow::new(Direction::Outbound, local.parse().unwrap(), remote.parse().unwrap(), protocol, fields)
     }
 
     #[test]
     fn an_ipv6_address_never_matches_an_ipv4_prefix() {
         let selector = Selector::between(prefix("10.0.0.0/8"), prefix("0.0.0.0/0"));
-        assert!(selector.matches(&flow("10.1.1.1", "1.2.3.4", 6, None)));
-        assert!(!selector.matches(&flow("::10.1.1.1", "::1.2.3.4", 6, None)));
-        assert!(!selector.matches(&flow("::ffff:10.1.1.1", "::1", 6, None)));
+        assert!(selector.matches(&out("10.1.1.1", "1.2.3.4", 6, None)));
+        assert!(!selector.matches(&out("::10.1.1.1", "::1.2.3.4", 6, None)));
+        assert!(!selector.matches(&out("::ffff:10.1.1.1", "::1", 6, None)));
+    }
+
+    #[test]
+    fn address_ranges_match_from_their_first_to_their_last_address() {
+        let selector = Selector::between(range("10.0.0.5", "10.0.0.9"), range("fd00::5", "fd00::9"));
+        assert!(!selector.matches(&out("10.0.0.5", "10.0.0.7", 6, None)), "ends of two versions");
+        for (host, matches) in [(4, false), (5, true), (7, true), (9, true), (10, false)] {
+            let v4 = Selector::between(range("10.0.0.5", "10.0.0.9"), AddressRange::ANY);
+            assert_eq!(v4.matches(&out(&format!("10.0.0.{host}"), "1.1.1.1", 6, None)), matches, "{host}");
+            let v6 = Selector::between(AddressRange::ANY, range("fd00::5", "fd00::9"));
+            assert_eq!(v6.matches(&out("fd01::1", &format!("fd00::{host:x}"), 6, None)), matches, "{host}");
+        }
     }
 
     #[test]
     fn ports_match_in_ranges_and_fragments_match_only_any() {
-        let selector =
-            Selector { protocol: Some(6), remote_ports: PortRange { first: 80, last: 90 }, ..Selector::ANY };
-        assert!(selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((999, 80)))));
-        assert!(selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((999, 90)))));
-        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, Some((80, 91)))));
-        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 17, Some((999, 80)))));
-        assert!(!selector.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
-        assert!(Selector::ANY.matches(&flow("10.0.0.1", "10.0.0.2", 6, None)));
+        let ports = PortRange { first: 80, last: 90 };
+        let selector = Selector { protocol: TCP.into(), remote_ports: ports, ..Selector::ANY };
+        let ends = ("10.0.0.1", "10.0.0.2");
+        assert!(selector.matches(&out(ends.0, ends.1, 6, Some((999, 80)))));
+        assert!(selector.matches(&out(ends.0, ends.1, 6, Some((999, 90)))));
+        assert!(!selector.matches(&out(ends.0, ends.1, 6, Some((80, 91)))));
+        assert!(!selector.matches(&out(ends.0, ends.1, 17, Some((999, 80)))));
+        assert!(!selector.matches(&out(ends.0, ends.1, 6, None)));
+        assert!(Selector::ANY.matches(&out(ends.0, ends.1, 6, None)));
+    }
+
+    /// The ports of a packet that arrives are exchanged: its destination is ours.
+    #[test]
+    fn the_source_port_is_the_local_one_of_a_packet_that_leaves_and_the_remote_one_of_one_that_arrives() {
+        let ssh = Selector { protocol: TCP.into(), local_ports: PortRange::one(22), ..Selector::ANY };
+        let fields = |source, destination| Some(NextLayerFields::Ports(source, destination));
+        assert!(ssh.matches(&flow_of(Direction::Outbound, TCP, fields(22, 5))));
+        assert!(!ssh.matches(&flow_of(Direction::Outbound, TCP, fields(5, 22))));
+        assert!(ssh.matches(&flow_of(Direction::Inbound, TCP, fields(5, 22))));
+        assert!(!ssh.matches(&flow_of(Direction::Inbound, TCP, fields(22, 5))));
     }
 
     /// RFC 4301 4.4.1.1: "OPAQUE indicates that the corresponding selector field is not available for
@@ -453,29 +465,132 @@ mod tests {
     #[test]
     fn a_hidden_field_concerns_every_selector_that_matches_on_it() {
         let by_addresses = Selector::between(prefix("fd00::/16"), prefix("fd00::/16"));
-        let tcp = Selector { protocol: Some(6), ..by_addresses };
-        let web = Selector { remote_ports: PortRange { first: 80, last: 80 }, ..tcp };
-        let elsewhere = Selector { remote: prefix("fd01::/16"), ..web };
+        let tcp = Selector { protocol: TCP.into(), ..by_addresses };
+        let web = Selector { remote_ports: PortRange::one(80), ..tcp };
+        let later = Selector { remote_ports: PortRange::OPAQUE, ..tcp };
+        let opaque = Selector { protocol: Protocol::Opaque, ..by_addresses };
+        let elsewhere = Selector { remote: prefix("fd01::/16").into(), ..web };
         let (a, b) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
-        // Flow, and for each selector: whether the flow concerns it, and whether it matches.
-        let (yes, may, no) = ((true, true), (true, false), (false, false));
+        let flow = |protocol, ports: Option<(u16, u16)>| {
+            let fields = ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
+            Flow::new(Direction::Outbound, a, b, protocol, fields)
+        };
+        let fragment = |protocol| Flow::of_later_fragments(Direction::Outbound, a, b, protocol);
+        use Fit::{No, Perhaps, Sure};
         for (flow, expected) in [
-            (Flow::new(a, b, 6, Some((9, 80))), [yes, yes, yes, no]),
-            (Flow::new(a, b, 6, Some((80, 9))), [yes, yes, no, no]),
-            (Flow::new(a, b, 6, None), [yes, yes, may, no]),
-            (Flow::new(a, b, 17, None), [yes, no, no, no]),
-            (Flow::new(a, b, 1, None), [yes, no, no, no]),
-            (Flow::new(a, b, 139, None), [yes, may, may, no]),
-            (Flow::of_later_fragments(a, b, 6), [yes, may, may, no]),
-            (Flow::of_later_fragments(a, b, 17), [yes, may, may, no]),
+            (flow(6, Some((9, 80))), [Sure, Sure, Sure, No, No, No]),
+            (flow(6, Some((80, 9))), [Sure, Sure, No, No, No, No]),
+            (flow(6, None), [Sure, Sure, Perhaps, Sure, No, No]),
+            (flow(17, None), [Sure, No, No, No, No, No]),
+            (flow(1, None), [Sure, No, No, No, No, No]),
+            (flow(139, None), [Sure, Perhaps, Perhaps, Perhaps, Sure, No]),
+            (fragment(6), [Sure, Perhaps, Perhaps, Perhaps, Sure, No]),
+            (fragment(17), [Sure, Perhaps, Perhaps, Perhaps, Sure, No]),
         ] {
-            let told = [by_addresses, tcp, web, elsewhere].map(|s| (s.concerns(&flow), s.matches(&flow)));
+            let told = [by_addresses, tcp, web, later, opaque, elsewhere].map(|s| s.fit(&flow));
             assert_eq!(told, expected, "{flow:?}");
         }
-        let v4 = Selector { protocol: Some(6), ..Selector::ANY };
-        let later = |protocol| {
-            Flow::of_later_fragments("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), protocol)
+        let v4 = Selector { protocol: TCP.into(), ..Selector::ANY };
+        let fragment = |protocol| {
+            let (a, b) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            Flow::of_later_fragments(Direction::Outbound, a, b, protocol)
         };
-        assert!(v4.matches(&later(6)) && !v4.concerns(&later(17)), "fragments of IPv4 show their protocol");
+        assert_eq!(
+            [fragment(6), fragment(17)].map(|flow| v4.fit(&flow)),
+            [Sure, No],
+            "IPv4 shows its protocol"
+        );
+    }
+
+    /// RFC 4301 4.4.1.1: ports of a protocol without ports do not exist, and OPAQUE matches what does not.
+    #[test]
+    fn opaque_ports_match_a_protocol_that_has_none() {
+        let gre = Selector { protocol: 47.into(), local_ports: PortRange::OPAQUE, ..Selector::ANY };
+        assert!(gre.matches(&flow_of(Direction::Outbound, 47, None)));
+        let port = Selector { local_ports: PortRange::one(0), ..gre };
+        assert_eq!(port.fit(&flow_of(Direction::Outbound, 47, None)), Fit::No);
+    }
+
+    /// RFC 4301 4.4.1.1: (T-start*256) + C-start <= (t*256) + c <= (T-end*256) + C-end.
+    #[test]
+    fn icmp_types_and_codes_are_one_range_of_16_bits() {
+        let range = PortRange::icmp(3..=5, 2..=1);
+        let selector =
+            Selector { protocol: ICMP.into(), local_ports: range, remote_ports: range, ..Selector::ANY };
+        for (kind, code, matches) in
+            [(3, 1, false), (3, 2, true), (4, 0, true), (4, 255, true), (5, 1, true), (5, 2, false)]
+        {
+            for direction in [Direction::Outbound, Direction::Inbound] {
+                let flow = flow_of(direction, ICMP, Some(NextLayerFields::Icmp(kind, code)));
+                assert_eq!(selector.matches(&flow), matches, "{kind}/{code} {direction:?}");
+            }
+        }
+        assert_eq!(selector.fit(&flow_of(Direction::Outbound, ICMP, None)), Fit::Perhaps, "a later fragment");
+    }
+
+    /// RFC 4301 4.4.1.1: the local end's are the messages that we send, the remote end's those that we
+    /// receive; OPAQUE at an end stands for none.
+    #[test]
+    fn messages_are_compared_with_the_end_that_sends_them() {
+        let traceroute = PortRange::icmp(30..=30, 0..=255);
+        let sent = Selector {
+            protocol: ICMP.into(),
+            local_ports: traceroute,
+            remote_ports: PortRange::OPAQUE,
+            ..Selector::ANY
+        };
+        let received = Selector { local_ports: PortRange::OPAQUE, remote_ports: traceroute, ..sent };
+        let message = |direction| flow_of(direction, ICMP, Some(NextLayerFields::Icmp(30, 0)));
+        let (out, inward) = (message(Direction::Outbound), message(Direction::Inbound));
+        assert_eq!((sent.matches(&out), sent.matches(&inward)), (true, false));
+        assert_eq!((received.matches(&out), received.matches(&inward)), (false, true));
+        let update = Selector { protocol: MOBILITY.into(), local_ports: PortRange::mobility(5..=5), ..sent };
+        for (kind, matches) in [(4, false), (5, true), (6, false)] {
+            let flow = flow_of(Direction::Outbound, MOBILITY, Some(NextLayerFields::Mobility(kind)));
+            assert_eq!(update.matches(&flow), matches, "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_covers_another_matches_all_that_it_matches() {
+        let ranges = [PortRange::ANY, PortRange::OPAQUE, PortRange::one(5), PortRange { first: 4, last: 6 }];
+        let covering: Vec<(usize, usize)> = (0..4)
+            .flat_map(|a| (0..4).map(move |b| (a, b)))
+            .filter(|(a, b)| ranges[*a].covers(&ranges[*b]))
+            .collect();
+        assert_eq!(covering, [(0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (2, 2), (3, 2), (3, 3)]);
+        let protocols = [Protocol::Any, Protocol::Opaque, Protocol::Is(6)];
+        let covering: Vec<(usize, usize)> = (0..3)
+            .flat_map(|a| (0..3).map(move |b| (a, b)))
+            .filter(|(a, b)| protocols[*a].covers(protocols[*b]))
+            .collect();
+        assert_eq!(covering, [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn selectors_are_shown_in_a_line() {
+        let between = Selector::between(prefix("10.1.0.0/16"), range("10.2.0.1", "10.2.0.9"));
+        let web = Selector { protocol: TCP.into(), remote_ports: PortRange::one(443), ..between };
+        let ping = PortRange::icmp(8..=8, 0..=0);
+        let icmp = Selector { protocol: ICMP.into(), local_ports: ping, remote_ports: ping, ..between };
+        let sent = Selector { protocol: ICMPV6.into(), remote_ports: PortRange::OPAQUE, ..icmp };
+        let types = PortRange::icmp(3..=5, 0..=255);
+        for (selector, shown) in [
+            (between, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9"),
+            (web, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9[443] protocol 6"),
+            (
+                Selector { protocol: UDP.into(), remote_ports: PortRange::OPAQUE, ..web },
+                "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9[opaque] protocol 17",
+            ),
+            (icmp, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9 protocol 1 messages 8/0"),
+            (sent, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9 protocol 58 messages sent 8/0, received opaque"),
+            (
+                Selector { local_ports: types, remote_ports: types, ..icmp },
+                "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9 protocol 1 messages 3-5",
+            ),
+            (Selector { protocol: Protocol::Opaque, ..Selector::ANY }, "any <-> any protocol opaque"),
+        ] {
+            assert_eq!(selector.to_string(), shown);
+        }
     }
 }

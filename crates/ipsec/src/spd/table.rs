@@ -1,9 +1,10 @@
 //! The policies whose prefixes have the same lengths, keyed by these prefixes: one hash table of the SPD's
 //! index.
 
+use super::flow::Flow;
 use super::pair::Pair;
 use super::policy::{Action, Policy, TunnelIndex, Verdict};
-use super::selector::{Flow, PrefixLengths};
+use super::selector::PrefixLengths;
 use testudo_packet::prefetch;
 use testudo_wire::ip::Version;
 
@@ -139,7 +140,8 @@ impl Table {
         if self.lengths.version.is_some_and(|v| v != flow.version()) {
             return None;
         }
-        self.find(self.key(flow.masked(self.lengths.local_mask, self.lengths.remote_mask)))
+        let PrefixLengths { local_mask, remote_mask, .. } = self.lengths;
+        self.find(self.key((flow.local() & local_mask, flow.remote() & remote_mask)))
     }
 
     /// The same for a pair of IPv4 addresses; `None` if this table is for something else.

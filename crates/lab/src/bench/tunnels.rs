@@ -134,7 +134,8 @@ mod tests {
     use super::*;
     use crate::bench::{Carrier, Order, Size, Suites};
     use std::collections::HashSet;
-    use testudo_ipsec::{Flow, Verdict};
+    use testudo_ipsec::{Direction, Flow, Verdict};
+    use testudo_wire::next_layer::NextLayerFields;
 
     #[test]
     fn policies_before_the_tunnels_own_do_not_catch_their_traffic() {
@@ -154,7 +155,8 @@ mod tests {
         let spd = Spd::new(policies);
         let flow = |number| {
             let source = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
-            Flow::new(source, destination(number), 17, Some((1024, 5000)))
+            let ports = Some(NextLayerFields::Ports(1024, 5000));
+            Flow::new(Direction::Outbound, source, destination(number), 17, ports)
         };
         for number in 0..sas {
             let own = Verdict::Policy(Action::Protect(TunnelIndex(number)));
