@@ -14,7 +14,6 @@
 use super::addresses::AddressRange;
 use super::flow::{Direction, Flow, is_of_messages};
 use std::fmt;
-use std::ops::RangeInclusive;
 use testudo_wire::ip::Version;
 
 /// The next layer protocol that a selector asks for.
@@ -92,20 +91,17 @@ impl PortRange {
         Self { first: value, last: value }
     }
 
-    /// ICMP messages. RFC 4301 4.4.1.1: type t and code c match where (T-start*256) + C-start <= (t*256) + c
-    /// <= (T-end*256) + C-end.
+    /// ICMP messages from one type and code to another. RFC 4301 4.4.1.1: type t and code c match where
+    /// (T-start*256) + C-start <= (t*256) + c <= (T-end*256) + C-end.
     #[must_use]
-    pub fn icmp(types: RangeInclusive<u8>, codes: RangeInclusive<u8>) -> Self {
-        Self {
-            first: u16::from_be_bytes([*types.start(), *codes.start()]),
-            last: u16::from_be_bytes([*types.end(), *codes.end()]),
-        }
+    pub const fn icmp(first: (u8, u8), last: (u8, u8)) -> Self {
+        Self { first: u16::from_be_bytes([first.0, first.1]), last: u16::from_be_bytes([last.0, last.1]) }
     }
 
-    /// Messages of the Mobility Header of these types.
+    /// Messages of the Mobility Header from one type to another.
     #[must_use]
-    pub fn mobility(types: RangeInclusive<u8>) -> Self {
-        Self::icmp(types, 0..=u8::MAX)
+    pub const fn mobility(first: u8, last: u8) -> Self {
+        Self::icmp((first, 0), (last, u8::MAX))
     }
 
     /// Whether all that it matches is matched by this range, too.
@@ -514,7 +510,7 @@ mod tests {
     /// RFC 4301 4.4.1.1: (T-start*256) + C-start <= (t*256) + c <= (T-end*256) + C-end.
     #[test]
     fn icmp_types_and_codes_are_one_range_of_16_bits() {
-        let range = PortRange::icmp(3..=5, 2..=1);
+        let range = PortRange::icmp((3, 2), (5, 1));
         let selector =
             Selector { protocol: ICMP.into(), local_ports: range, remote_ports: range, ..Selector::ANY };
         for (kind, code, matches) in
@@ -532,7 +528,7 @@ mod tests {
     /// receive; OPAQUE at an end stands for none.
     #[test]
     fn messages_are_compared_with_the_end_that_sends_them() {
-        let traceroute = PortRange::icmp(30..=30, 0..=255);
+        let traceroute = PortRange::icmp((30, 0), (30, 255));
         let sent = Selector {
             protocol: ICMP.into(),
             local_ports: traceroute,
@@ -544,7 +540,7 @@ mod tests {
         let (out, inward) = (message(Direction::Outbound), message(Direction::Inbound));
         assert_eq!((sent.matches(&out), sent.matches(&inward)), (true, false));
         assert_eq!((received.matches(&out), received.matches(&inward)), (false, true));
-        let update = Selector { protocol: MOBILITY.into(), local_ports: PortRange::mobility(5..=5), ..sent };
+        let update = Selector { protocol: MOBILITY.into(), local_ports: PortRange::mobility(5, 5), ..sent };
         for (kind, matches) in [(4, false), (5, true), (6, false)] {
             let flow = flow_of(Direction::Outbound, MOBILITY, Some(NextLayerFields::Mobility(kind)));
             assert_eq!(update.matches(&flow), matches, "{kind}");
@@ -571,10 +567,10 @@ mod tests {
     fn selectors_are_shown_in_a_line() {
         let between = Selector::between(prefix("10.1.0.0/16"), range("10.2.0.1", "10.2.0.9"));
         let web = Selector { protocol: TCP.into(), remote_ports: PortRange::one(443), ..between };
-        let ping = PortRange::icmp(8..=8, 0..=0);
+        let ping = PortRange::icmp((8, 0), (8, 0));
         let icmp = Selector { protocol: ICMP.into(), local_ports: ping, remote_ports: ping, ..between };
         let sent = Selector { protocol: ICMPV6.into(), remote_ports: PortRange::OPAQUE, ..icmp };
-        let types = PortRange::icmp(3..=5, 0..=255);
+        let types = PortRange::icmp((3, 0), (5, 255));
         for (selector, shown) in [
             (between, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9"),
             (web, "10.1.0.0/16 <-> 10.2.0.1-10.2.0.9[443] protocol 6"),
