@@ -16,6 +16,7 @@
 //! | [`mutable`] | what the ICV of AH covers | RFC 4302 3.3.3.1, Appendix A |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
+//! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
@@ -30,6 +31,7 @@ pub mod checksum;
 pub mod esp;
 pub mod fragment;
 pub mod icmp;
+pub mod icmp_error;
 pub mod ip;
 pub mod mutable;
 pub mod nat;
