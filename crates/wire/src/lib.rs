@@ -12,6 +12,7 @@
 //! | [`nat`] | checksums of TCP and UDP from behind a NAT | RFC 3948 3.1.2 |
 //! | [`udp`] | UDP | RFC 768 |
 //! | [`tcp`] | TCP, as far as offloads need it | RFC 9293 |
+//! | [`mss`] | the MSS option of TCP | RFC 9293 3.7.1 |
 //! | [`ah`] | Authentication Header | RFC 4302 |
 //! | [`mutable`] | what the ICV of AH covers | RFC 4302 3.3.3.1, Appendix A |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
@@ -33,6 +34,7 @@ pub mod fragment;
 pub mod icmp;
 pub mod icmp_error;
 pub mod ip;
+pub mod mss;
 pub mod mutable;
 pub mod nat;
 pub mod next_layer;

@@ -11,6 +11,8 @@ pub(crate) const CHECKSUM_AT: usize = 16;
 pub mod flags {
     /// No more data from the sender.
     pub const FIN: u8 = 0x01;
+    /// Opens a connection.
+    pub const SYN: u8 = 0x02;
     /// Push.
     pub const PSH: u8 = 0x08;
     /// The acknowledgment number is valid.
