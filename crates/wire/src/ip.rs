@@ -207,7 +207,8 @@ fn has_source_route(mut options: &[u8]) -> Result<bool, ParseError> {
 
 fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let fixed = bytes.first_chunk::<IPV6_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
-    // Jumbograms (length 0, RFC 2675) are not supported: they read as packets without payload.
+    // A jumbogram says length 0 here and the real one in a hop-by-hop option (RFC 2675 2), for which it then
+    // has no room: it is refused as truncated. Packets without payload say 0, too.
     let total_bytes = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if total_bytes > bytes.len() {
         return Err(ParseError::Truncated);
@@ -626,6 +627,23 @@ mod tests {
         for count in [MAX_EXTENSION_HEADERS + 1, 100] {
             assert_eq!(IpHeader::parse(&with_extension_headers(count)), Err(ParseError::BadHeader));
         }
+    }
+
+    /// Scapy 2.5: `raw(IPv6(src="fd00::1", dst="fd00::2", plen=0)
+    /// / IPv6ExtHdrHopByHop(options=[Jumbo(jumboplen=65544)]))`, and after it all the bytes that it announces
+    /// (RFC 2675 2).
+    #[test]
+    fn jumbograms_are_refused() {
+        let mut bytes = crate::test_packets::hex(
+            "6000000000000040fd000000000000000000000000000001fd0000000000000000000000000000023b00c20400010008",
+        );
+        bytes.resize(40 + 65_544, 0);
+        assert_eq!(IpHeader::parse(&bytes), Err(ParseError::Truncated));
+        assert_eq!(crate::plain::PlainHeader::parse(&bytes), None);
+        // Without the option, length 0 means that there is no payload.
+        bytes[6] = protocol::NO_NEXT_HEADER;
+        let header = IpHeader::parse(&bytes).unwrap();
+        assert_eq!((header.total_bytes, header.payload(&bytes)), (40, &[][..]));
     }
 
     #[test]
