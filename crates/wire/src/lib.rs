@@ -19,10 +19,10 @@
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
 //! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | IPv4 fragmentation | RFC 791 |
+//! | [`reassembly`] | what a received fragment says of its datagram | RFC 791, RFC 8200 |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
-//! Deliberately missing: Ethernet (ports strip it) and reassembly (it has state; in host mode the kernel's
-//! sockets do it).
+//! Deliberately missing: Ethernet (ports strip it), and reassembly itself, which has state (`testudo-ipsec`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
@@ -41,6 +41,7 @@ pub mod next_layer;
 mod options;
 pub mod plain;
 pub mod protocol;
+pub mod reassembly;
 pub mod tcp;
 #[cfg(test)]
 mod test_packets;
