@@ -96,6 +96,7 @@ pub struct WorkerCounters {
     protected_wait: SharedWait,
     unprotected_wait: SharedWait,
     created: AtomicU64,
+    merged: AtomicU64,
     free_buffers: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     outbound_stages: SharedStageTimes,
@@ -113,6 +114,7 @@ impl WorkerCounters {
             protected_wait: SharedWait::default(),
             unprotected_wait: SharedWait::default(),
             created: AtomicU64::new(0),
+            merged: AtomicU64::new(0),
             free_buffers: AtomicU64::new(0),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             outbound_stages: SharedStageTimes::default(),
@@ -124,6 +126,7 @@ impl WorkerCounters {
         self.protected.publish(protected);
         self.unprotected.publish(unprotected);
         self.created.store(pool.created(), Ordering::Relaxed);
+        self.merged.store(pool.merged(), Ordering::Relaxed);
         self.free_buffers.store(pool.available() as u64, Ordering::Relaxed);
         for (reason, count) in pool.drops().iter() {
             self.drops[reason as usize].store(count, Ordering::Relaxed);
@@ -187,6 +190,12 @@ impl WorkerCounters {
     #[must_use]
     pub fn created(&self) -> u64 {
         self.created.load(Ordering::Relaxed)
+    }
+
+    /// Fragments that became a part of a datagram, which is what is counted from then on.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.merged.load(Ordering::Relaxed)
     }
 
     /// Buffers of the pool that were free after the last turn.

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The holder of a `Buffer` owns it; there is no second handle. Buffers come from a [`Pool`] and go back to
-//! it in exactly one of two ways: [`Pool::recycle`] after the packet was sent, or [`Pool::discard`] with a
-//! [`DropReason`]. So the books of a worker always balance: packets in + packets created = packets out +
-//! drops by reason.
+//! it in exactly one of three ways: [`Pool::recycle`] after the packet was sent, [`Pool::discard`] with a
+//! [`DropReason`], or [`Pool::merge`] after its bytes became a part of another packet. So the books of a
+//! worker always balance: packets in + packets created = packets out + drops by reason + packets merged.
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic.
 //!

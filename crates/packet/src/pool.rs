@@ -28,6 +28,7 @@ pub struct Pool {
     size: usize,
     packet_bytes: usize,
     created: u64,
+    merged: u64,
     drops: DropCounters,
 }
 
@@ -38,8 +39,8 @@ impl Pool {
     pub fn new(count: usize, packet_bytes: usize) -> Self {
         let made = count.min(PREPARED);
         let drops = DropCounters::default();
-        let mut pool =
-            Self { free: Vec::with_capacity(count), made, size: count, packet_bytes, created: 0, drops };
+        let free = Vec::with_capacity(count);
+        let mut pool = Self { free, made, size: count, packet_bytes, created: 0, merged: 0, drops };
         pool.free
             .extend((0..made).map(|_| Buffer::with_capacity(HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES)));
         pool
@@ -104,6 +105,13 @@ impl Pool {
         self.recycle(buffer);
     }
 
+    /// Takes back the buffer of a packet whose bytes another packet holds now: a fragment that was copied
+    /// into its datagram. Only that one is sent or dropped later.
+    pub fn merge(&mut self, buffer: Buffer) {
+        self.merged += 1;
+        self.recycle(buffer);
+    }
+
     /// Writes off leaked buffers so that replacements may be allocated. The leaked ones must not come back:
     /// the pool would exceed its size.
     pub fn forget(&mut self, buffers: usize) {
@@ -137,6 +145,12 @@ impl Pool {
     #[must_use]
     pub fn created(&self) -> u64 {
         self.created
+    }
+
+    /// Packets that became a part of another one so far.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.merged
     }
 
     /// Drops so far, by reason.
@@ -203,6 +217,16 @@ mod tests {
         assert_eq!(pool.available(), 4, "what is free was not lost");
         lost.into_iter().for_each(|buffer| pool.recycle(buffer));
         assert_eq!((pool.free.len(), pool.available()), (4, 4), "nothing comes in beyond the size");
+    }
+
+    #[test]
+    fn a_merged_packet_gives_its_buffer_back_and_is_no_drop() {
+        let mut pool = Pool::new(2, 1500);
+        let (datagram, fragment) = (pool.pop().unwrap(), pool.pop().unwrap());
+        pool.merge(fragment);
+        assert_eq!((pool.merged(), pool.drops().total(), pool.available()), (1, 0, 1));
+        pool.recycle(datagram);
+        assert_eq!(pool.available(), 2);
     }
 
     #[test]

@@ -229,6 +229,8 @@ impl Collector for Gateway {
             "Packets made by the gateway: fragments, replies, keepalives",
             created,
         )?;
+        let merged = shared.facts.counters.merged();
+        counter(&mut encoder, "merged_packets", "Fragments that became a part of a datagram", merged)?;
         let drops = shared.facts.counters.drops();
         let drops = drops.iter().map(|(reason, count)| (vec![("reason", reason.name().to_owned())], count));
         family(&mut encoder, "drops", "Packets that were dropped, by reason", drops)?;

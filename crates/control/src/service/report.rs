@@ -114,6 +114,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),
         "drops": drops(&facts.counters),
         "created": facts.counters.created(),
+        "merged": facts.counters.merged(),
         "free_buffers": facts.counters.free_buffers(),
         "tunnels": installed.tunnels.len(),
         "tunnels_down": installed.tunnels.iter().filter(|t| t.installed.is_none()).count(),
