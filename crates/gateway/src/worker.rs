@@ -306,8 +306,8 @@ impl Worker {
         }
     }
 
-    /// Takes ended jobs back through the protocol, those submitted last or those that were released, and sends
-    /// what is [ready](Outlet::flush_ready): a batch at a time, while a cache holds it.
+    /// Takes ended jobs back through the protocol, those submitted last or those that were released, and
+    /// sends what is [ready](Outlet::flush_ready): a batch at a time, while a cache holds it.
     fn finish(&mut self, in_place: bool, now: Moment) {
         let mut jobs = std::mem::take(if in_place { &mut self.prepared.jobs } else { &mut self.released });
         while let Some(direction) = jobs.first().map(|job| job.direction) {
@@ -344,6 +344,7 @@ impl Worker {
     pub fn tick(&mut self, now: Moment) {
         let mut due = Vec::new();
         self.ipsec.age(now);
+        self.ipsec.expire_fragments(now, &mut self.pool);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
         self.publish();
@@ -381,9 +382,23 @@ impl Worker {
         for job in self.prepared.jobs.drain(..) {
             self.pool.discard(job.buffer, DropReason::ShuttingDown);
         }
+        self.ipsec.discard_fragments(DropReason::ShuttingDown, &mut self.pool);
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
         self.publish();
+    }
+
+    /// Drops datagrams that are not complete as if their time were over: no fragment will come any more. For
+    /// ports that end while the clock stands still.
+    pub fn end_reassembly(&mut self) {
+        self.ipsec.discard_fragments(DropReason::FragmentTimeout, &mut self.pool);
+        self.publish();
+    }
+
+    /// Datagrams whose other fragments have not come yet; each has a buffer of the pool.
+    #[must_use]
+    pub fn incomplete_datagrams(&self) -> usize {
+        self.ipsec.incomplete_datagrams()
     }
 
     /// Tells both ports that no more packets will be sent.
@@ -407,7 +422,7 @@ impl Worker {
         self.unprotected.port.as_ref()
     }
 
-    /// The pool, with its counts of packets created and dropped.
+    /// The pool, with its counts of packets created, merged and dropped.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -14,6 +14,8 @@ use fastrand::Rng;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
+use support::datagrams::mend;
+use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
 use support::sealer::encapsulate;
 use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
@@ -179,6 +181,39 @@ fn a_peer_that_sends_from_many_addresses_allocates_nothing_per_packet() {
     assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0);
     assert_eq!(b.protected_port().counters().tx_packets, 10_240);
     assert_eq!(b.take_events().len(), 1, "where it came from first");
+}
+
+/// The tables of the reassembler get their size with the first fragments: neither honest fragments nor a
+/// flood of them from invented sources allocate anything later.
+#[test]
+fn reassembly_and_a_flood_of_fragments_allocate_nothing() {
+    let spec = spec();
+    let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes());
+    let mut sealer = Sealer::new(&spec, Side::A);
+    let mut sealed = |n: u16| fragmentable(sealer.seal(n.into(), &made), n);
+    // Whole batches of whole datagrams first, for what is as large as the largest batch.
+    let whole: Vec<_> = (1..=128).map(&mut sealed).collect();
+    let honest: Vec<_> = (129..=5_000).flat_map(|n| fragments(&sealed(n), n.into(), 400)).collect();
+    let mut random = Rng::with_seed(support::random::seed());
+    let stray = honest[1].clone();
+    let (mut whole, mut next) = (whole.into_iter(), honest.into_iter());
+    let source = Box::new(move |out: &mut [u8]| {
+        if let Some(datagram) = whole.next() {
+            return copy(&datagram, out);
+        }
+        if random.usize(..2) == 0 {
+            return next.next().map_or(0, |fragment| copy(&fragment, out));
+        }
+        let n = copy(&stray, out);
+        random.fill(&mut out[4..6]);
+        random.fill(&mut out[12..16]);
+        mend(&mut out[..20]);
+        n
+    });
+    let mut b = worker(&spec, Side::B, silent(), source);
+    assert_eq!(allocations(&mut b, 26_000), 0);
+    assert!(b.protected_port().counters().tx_packets > 4_000);
+    assert!(b.pool().drops().get(DropReason::FragmentEvicted) > 10_000);
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! 4301 5.2). [`crate::opened`] finishes the jobs.
 //!
 //! As outbound, a batch passes through phases. The full parser classifies everything that is not a plain ESP
-//! packet, with or without UDP.
+//! packet, with or without UDP; fragments among that are put together first ([`crate::fragments`]).
 
 use crate::Ipsec;
+use crate::fragments::Reassembled;
 use crate::framing::packet_offset;
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared};
@@ -38,12 +39,27 @@ struct Arrival {
 #[derive(Debug, Clone, Copy)]
 enum Parsed {
     Esp(Arrival),
+    /// A fragment that was sent to an address where SAs end.
+    Fragment,
     /// A packet that policy lets pass in clear.
     Pass,
     Drop(DropReason),
 }
 
-type ParsedInbound = ArrayVec<Parsed, BATCH_SIZE>;
+/// What the datagrams of a batch are.
+#[derive(Debug, Default)]
+struct ParsedInbound {
+    packets: ArrayVec<Parsed, BATCH_SIZE>,
+    /// Whether any is a [fragment](Parsed::Fragment).
+    has_fragments: bool,
+}
+
+impl ParsedInbound {
+    #[inline(always)]
+    fn push(&mut self, parsed: Parsed) {
+        self.packets.push(parsed);
+    }
+}
 
 impl Ipsec {
     /// Takes datagrams from the unprotected side and makes jobs of the ESP packets among them. All of `batch`
@@ -56,16 +72,20 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let mut parsed = ParsedInbound::new();
+        let mut parsed = ParsedInbound::default();
         for buffer in batch.iter_mut() {
             self.parse(buffer, &mut parsed);
         }
+        if parsed.has_fragments {
+            self.reassemble(&mut parsed, batch, now, pool);
+        }
         clock.lap(Stage::Parse);
+        let parsed = parsed.packets.as_slice();
         let mut runs = Runs::default();
-        self.find_sas(&parsed, &mut runs);
+        self.find_sas(parsed, &mut runs);
         clock.lap(Stage::Sa);
         out.jobs.reserve(batch.len());
-        for (disposition, parsed, buffers) in runs.over(&parsed, batch) {
+        for (disposition, parsed, buffers) in runs.over(parsed, batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
                 Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
@@ -96,7 +116,7 @@ impl Ipsec {
     #[inline]
     fn parse_less_common(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         let Some(header) = PlainHeader::parse(buffer.bytes()) else {
-            return parsed.push(self.parse_uncommon(buffer));
+            return self.push_uncommon(buffer, parsed);
         };
         buffer.truncate(header.total_bytes.into());
         let came_to = (header.version, header.destination);
@@ -118,9 +138,9 @@ impl Ipsec {
             protocol::ESP => (ip_bytes, None),
             protocol::UDP => match ports() {
                 Some((_, port)) if self.udp_ports.contains(port) => (ip_bytes + UDP_HEADER_BYTES, Some(port)),
-                _ => return parsed.push(self.parse_uncommon(buffer)),
+                _ => return self.push_uncommon(buffer, parsed),
             },
-            _ => return parsed.push(self.parse_uncommon(buffer)),
+            _ => return self.push_uncommon(buffer, parsed),
         };
         let datagram = buffer.bytes();
         let mut end = datagram.len();
@@ -138,9 +158,18 @@ impl Ipsec {
     }
 
     #[cold]
+    fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
+        let uncommon = self.parse_uncommon(buffer);
+        parsed.has_fragments |= matches!(uncommon, Parsed::Fragment);
+        parsed.push(uncommon);
+    }
+
     fn parse_uncommon(&self, buffer: &mut Buffer) -> Parsed {
         let parsed = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
             buffer.truncate(header.total_bytes);
+            if self.is_reassembled(&header) {
+                return Ok(Parsed::Fragment);
+            }
             let packet = buffer.bytes();
             match self.demultiplex(&header, packet)? {
                 Some(place) => {
@@ -153,14 +182,60 @@ impl Ipsec {
         parsed.unwrap_or_else(Parsed::Drop)
     }
 
+    /// Whether a packet is a fragment that is put together with the others of its datagram: only its
+    /// destination may do so (RFC 8200 4.5). Over IPv6 all fragments to us are, since only a datagram's first
+    /// one shows what it is.
+    fn is_reassembled(&self, header: &IpHeader) -> bool {
+        let may_be_ipsec = match header.version {
+            Version::V4 => matches!(header.protocol, protocol::ESP | protocol::AH | protocol::UDP),
+            Version::V6 => true,
+        };
+        header.fragment.is_some() && may_be_ipsec && self.addresses.is_local(header.destination)
+    }
+
+    /// Puts fragments together. A whole datagram takes the place of the fragment that completed it; the other
+    /// fragments leave the batch.
+    #[cold]
+    fn reassemble(&mut self, parsed: &mut ParsedInbound, batch: &mut Batch, now: Moment, pool: &mut Pool) {
+        let mut at = 0;
+        while let (Some(known), Some(buffer)) = (parsed.packets.get_mut(at), batch.get_mut(at)) {
+            if matches!(known, Parsed::Fragment) {
+                let Some(whole) = self.take_fragment(buffer, now, pool) else {
+                    parsed.packets.remove(at);
+                    batch.remove(at);
+                    continue;
+                };
+                *known = whole;
+            }
+            at += 1;
+        }
+    }
+
+    /// Gives a fragment to its datagram. What it makes of the buffer: `None` if that is kept.
+    fn take_fragment(&mut self, buffer: &mut Buffer, now: Moment, pool: &mut Pool) -> Option<Parsed> {
+        let taken = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
+            let is_peer = self.addresses.is_peer(header.source);
+            self.fragments.take(buffer, &header, is_peer, now, pool)
+        });
+        match taken {
+            Ok(Reassembled::Kept) => None,
+            Ok(Reassembled::Whole) => match self.parse_uncommon(buffer) {
+                // A second fragment header: what it would be a part of has no other parts here.
+                Parsed::Fragment => Some(Parsed::Drop(DropReason::FragmentMalformed)),
+                parsed => Some(parsed),
+            },
+            Err(reason) => Some(Parsed::Drop(reason)),
+        }
+    }
+
     /// Finds the ESP packet in a datagram; `None` if policy is to decide.
     fn demultiplex(&self, header: &IpHeader, packet: &[u8]) -> Result<Option<Place>, DropReason> {
         let payload = header.payload(packet);
         let (at, end) = (header.header_bytes, header.total_bytes);
-        match (header.protocol, header.fragment) {
-            (protocol::ESP, Some(_)) => Err(DropReason::OuterFragment),
-            (protocol::ESP, None) => Ok(Some(Place { at, end, udp_port: None })),
-            (protocol::UDP, None) => {
+        match (header.next_layer_protocol(), header.fragment) {
+            (Some(protocol::ESP), Some(_)) => Err(DropReason::OuterFragment),
+            (Some(protocol::ESP), None) => Ok(Some(Place { at, end, udp_port: None })),
+            (Some(protocol::UDP), None) => {
                 let udp = UdpHeader::parse(payload).map_err(reason_of)?;
                 let end = at + udp.total_bytes;
                 let udp_port = Some(udp.destination_port);
@@ -204,6 +279,8 @@ impl Ipsec {
                     )
                 }
                 Parsed::Pass => (Disposition::Pass, None),
+                // Not reached: fragments have become something else.
+                Parsed::Fragment => (Disposition::Drop(DropReason::OuterFragment), None),
                 Parsed::Drop(reason) => (Disposition::Drop(*reason), None),
             };
             last = spi;

@@ -17,17 +17,20 @@
 //! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410
 //! (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
 //!
-//! Deliberately missing: key exchange, transport mode, reassembly of outer fragments (the kernel's sockets do
-//! that in host mode).
+//! Outer fragments are put together before all that, where a port delivers them: [`fragments`].
+//!
+//! Deliberately missing: key exchange, transport mode.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod addresses;
 mod age;
 mod counters;
 mod demand;
 mod ecn;
 mod event;
+pub mod fragments;
 mod framing;
 mod inbound;
 mod keepalive;

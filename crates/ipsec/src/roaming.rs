@@ -58,6 +58,7 @@ impl Ipsec {
             return;
         }
         tunnel.peer_heard = Some(now);
+        self.addresses.move_peer(endpoints.remote, Some(address));
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
         if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {

@@ -1,7 +1,9 @@
 //! The protocol state of one worker: SPD, tunnels, SAs.
 
+use crate::addresses::OuterAddresses;
 use crate::counters::SaCounters;
 use crate::event::Event;
+use crate::fragments::Reassembler;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
@@ -76,6 +78,8 @@ pub struct Ipsec {
     pub(crate) inbound: Slots<InboundSa>,
     pub(crate) sad: SpiTable,
     pub(crate) udp_ports: UdpPorts,
+    pub(crate) addresses: OuterAddresses,
+    pub(crate) fragments: Reassembler,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -138,6 +142,7 @@ impl Ipsec {
         if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
             self.udp_ports.add(local_port);
         }
+        self.addresses.add(parameters.endpoints.local, parameters.endpoints.remote);
         let place = index.0 as usize;
         if self.tunnels.len() <= place {
             self.tunnels.resize_with(place + 1, || None);
@@ -157,9 +162,11 @@ impl Ipsec {
         self.outbound.remove(tunnel.outbound);
         self.inbound.remove(tunnel.inbound);
         self.sad.remove(tunnel.parameters.inbound.spi);
-        if let Encapsulation::EspInUdp { local_port, .. } = tunnel.parameters.endpoints.encapsulation {
+        let endpoints = tunnel.parameters.endpoints;
+        if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
             self.udp_ports.unref(local_port);
         }
+        self.addresses.unref(endpoints.local, endpoints.remote);
         Some((tunnel.outbound, tunnel.inbound))
     }
 

@@ -51,7 +51,14 @@ drop_reasons! {
     NoRoom, "no_room", "The buffer has no room for the headers or the trailer.";
     // Inbound, before authentication.
     NotForUs, "not_for_us", "The packet is neither ESP nor ESP in UDP.";
-    OuterFragment, "outer_fragment", "An outer fragment came where only whole packets are taken.";
+    OuterFragment, "outer_fragment", "A fragment of ESP came to an address where no SA ends.";
+    FragmentMalformed, "fragment_malformed", "A fragment breaks the rules for fragments (RFC 791 3.2, RFC 8200 4.5, RFC 7112 5), or contradicts the others of its datagram.";
+    FragmentOverlap, "fragment_overlap", "A fragment overlaps another one: its whole datagram is dropped, later fragments included (RFC 5722 3).";
+    FragmentDuplicate, "fragment_duplicate", "A fragment came a second time, exactly the same (RFC 8200 4.5).";
+    FragmentLimit, "fragment_limit", "A datagram came in more fragments than are reassembled, or is longer than a buffer.";
+    FragmentEcn, "fragment_ecn", "Fragments of a datagram disagree on whether it is ECN-capable (RFC 3168 5.3).";
+    FragmentTimeout, "fragment_timeout", "The rest of an incomplete datagram did not come in time (RFC 791 3.2, RFC 8200 4.5).";
+    FragmentEvicted, "fragment_evicted", "An incomplete datagram made room for a newer one: too many were incomplete at once.";
     NatKeepalive, "nat_keepalive", "A NAT keepalive, consumed as it should be (RFC 3948 4).";
     IkeOnEspPort, "ike_on_esp_port", "An IKE message came to the ESP port (non-ESP marker, RFC 3948 2.2).";
     UnknownSpi, "unknown_spi", "No SA has this SPI.";

@@ -102,6 +102,7 @@ fn run(worker: &mut Worker) -> Result<(), Failure> {
         let moved = worker.turn(Moment::default()).map_err(failure(Kind::Port))?;
         quiet = if moved > 0 { 0 } else { quiet + 1 };
     }
+    worker.end_reassembly();
     worker.discard_waiting();
     worker.finish_ports().map_err(failure(Kind::Port))
 }
@@ -175,6 +176,7 @@ fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {
         "engines": worker.engine_names(),
         "ports": { "protected": side(counters.protected()), "unprotected": side(counters.unprotected()) },
         "created": counters.created(),
+        "merged": counters.merged(),
         "drops": report::drops(&counters),
         "sas": report::security_associations(installed, &report::Peers::new()),
     })
@@ -189,6 +191,9 @@ fn show(answer: &Value) {
     }
     print(&ports);
     outln!("created by the gateway: {}", cell(&answer["created"]));
+    if answer["merged"].as_u64().is_some_and(|n| n > 0) {
+        outln!("fragments merged: {}", cell(&answer["merged"]));
+    }
     for (reason, count) in answer["drops"].as_object().into_iter().flatten() {
         if let Some(count) = count.as_u64().filter(|n| *n > 0) {
             outln!("dropped, {}: {}", reason.replace('_', " "), grouped(count));

@@ -1,5 +1,6 @@
 //! Every drop reason has a test that raises it (DESIGN, "Drop").
 
+use crate::support::fragments::{Part, fragment, fragment_with, fragmentable, fragments};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::sealer::{encapsulate, esp_offset};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
@@ -129,7 +130,14 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::TooBig => a_given(Inner { dont_fragment: true, ..inner(1500) }.bytes()),
         DropReason::NoRoom => buffer_without_room(),
         DropReason::NotForUs => b_given(&spec(), Inner::udp("192.0.2.9", "198.51.100.2", 100).bytes()),
-        DropReason::OuterFragment => esp_in_fragments(),
+        DropReason::OuterFragment => esp_fragment_for_somebody_else(),
+        DropReason::FragmentMalformed => first_fragment_of(43),
+        DropReason::FragmentOverlap => b_given_fragments(&[first_part(48), part(40, 16)]),
+        DropReason::FragmentDuplicate => b_given_fragments(&[part(40, 16), part(40, 16)]),
+        DropReason::FragmentLimit => fragment_beyond_the_buffer(),
+        DropReason::FragmentEcn => fragments_that_disagree_on_ecn(),
+        DropReason::FragmentTimeout => rest_of_a_datagram_missing(),
+        DropReason::FragmentEvicted => too_many_incomplete(),
         DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
         DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
         DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
@@ -235,11 +243,70 @@ fn buffer_without_room() -> Gateway {
     a
 }
 
-fn esp_in_fragments() -> Gateway {
-    let mut datagram = Sealer::new(&spec(), Side::A).seal(1, &good());
-    datagram[6] = 0x20;
+/// What a peer seals, as it is before a router cuts it.
+fn whole() -> Vec<u8> {
+    fragmentable(Sealer::new(&spec(), Side::A).seal(1, &good()), 7)
+}
+
+fn part(offset: usize, bytes: usize) -> Part {
+    Part { offset, bytes, more: true }
+}
+
+fn first_part(bytes: usize) -> Part {
+    part(0, bytes)
+}
+
+fn esp_fragment_for_somebody_else() -> Gateway {
+    let mut datagram = fragment(&whole(), 7, first_part(48));
+    datagram[19] ^= 1;
     mend(&mut datagram);
     b_given(&spec(), datagram)
+}
+
+/// B, after it received these fragments of one datagram.
+fn b_given_fragments(parts: &[Part]) -> Gateway {
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    for part in parts {
+        assert_eq!(b.open(fragment(&whole(), 7, *part)), [[0u8; 0]; 0]);
+    }
+    b
+}
+
+fn first_fragment_of(bytes: usize) -> Gateway {
+    b_given_fragments(&[first_part(bytes)])
+}
+
+fn fragment_beyond_the_buffer() -> Gateway {
+    let far = Part { offset: 60_000, bytes: 48, more: false };
+    b_given(&spec(), fragment_with(&whole(), 7, far, &[0; 48]))
+}
+
+fn fragments_that_disagree_on_ecn() -> Gateway {
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    for (ecn, mut fragment) in [0, 3].into_iter().zip(fragments(&whole(), 7, 80)) {
+        fragment[1] = ecn;
+        mend(&mut fragment);
+        assert_eq!(b.open(fragment), [[0u8; 0]; 0]);
+    }
+    b
+}
+
+fn rest_of_a_datagram_missing() -> Gateway {
+    let mut b = first_fragment_of(48);
+    b.clock.advance(Duration::from_secs(15));
+    let now = b.now();
+    b.worker.tick(now);
+    b
+}
+
+fn too_many_incomplete() -> Gateway {
+    let mut b = Gateway::with_tunnels(Side::B, &[spec()]);
+    // Three quarters of an eighth of its buffers are for peers.
+    let room = b.worker.pool().size() as u32 * 3 / 32;
+    (0..=room).for_each(|id| b.unprotected.push(fragment(&whole(), id, first_part(48))));
+    b.settle();
+    assert_eq!(b.worker.incomplete_datagrams() as u32, room);
+    b
 }
 
 fn esp_without_its_udp() -> Gateway {
@@ -341,12 +408,10 @@ fn a_dropped_packet_has_one_reason() {
     for &reason in DropReason::ALL {
         if !matches!(reason, DropReason::QueueFull) {
             let gateway = raise(reason);
-            assert_eq!(
-                gateway.worker.pool().drops().total(),
-                1,
-                "{reason:?}: {:?}",
-                gateway.worker.pool().drops()
-            );
+            let drops = gateway.worker.pool().drops();
+            // The fragment, and the datagram that it overlaps.
+            let expected = if reason == DropReason::FragmentOverlap { 2 } else { 1 };
+            assert_eq!((drops.total(), drops.get(reason)), (expected, expected), "{reason:?}: {drops:?}");
         }
     }
 }
@@ -360,7 +425,8 @@ fn published_counters_are_those_of_the_worker() {
         let counters = gateway.worker.counters();
         assert_eq!(&counters.drops(), gateway.worker.pool().drops(), "{reason:?}");
         assert_eq!(counters.created(), gateway.worker.pool().created());
-        assert_eq!(counters.free_buffers(), gateway.worker.pool().size() as u64);
+        assert_eq!(counters.merged(), gateway.worker.pool().merged());
+        assert_eq!(counters.free_buffers(), gateway.worker.pool().available() as u64);
         assert_eq!(counters.protected().counters, gateway.worker.protected_port().counters());
         assert_eq!(counters.unprotected().counters, gateway.worker.unprotected_port().counters());
     }

@@ -26,6 +26,8 @@ mod lifetimes;
 mod many_tunnels;
 mod policies;
 mod policy_model;
+mod reassembly;
+mod reassembly_flood;
 mod roaming;
 mod rubbish;
 mod source_routes;

@@ -128,7 +128,6 @@ fn assert_network_did_its_worst(refused: &HashMap<DropReason, u64>) {
         R::Truncated,
         R::BadHeader,
         R::BadChecksum,
-        R::OuterFragment,
         R::UnknownSpi,
         R::WrongEncapsulation,
         R::EspMalformed,

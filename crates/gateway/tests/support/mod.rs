@@ -4,12 +4,14 @@
 #![allow(dead_code, unused_imports, reason = "each test target uses its own part of this")]
 
 pub mod datagrams;
+pub mod fragments;
 pub mod gateway;
 pub mod load;
 pub mod packet;
 pub mod policy_oracle;
 pub mod port;
 pub mod random;
+pub mod reassembly;
 pub mod rfc4301;
 pub mod sealer;
 pub mod tunnel;

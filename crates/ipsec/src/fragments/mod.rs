@@ -1,0 +1,78 @@
+//! Fragments of outer datagrams: reassembly before an SA's packet is opened, and fragmentation after one was
+//! sealed.
+//!
+//! ```text
+//!   fragments ─► Reassembler ─┬─ whole datagram ─► demultiplex, SAD, replay check …
+//!                             ├─ kept: its bytes are in the datagram's buffer
+//!                             └─ dropped, with a reason
+//! ```
+//!
+//! ESP and AH are processed only on whole datagrams (RFC 4303 3.4.1, RFC 4302 3.4.1), and a port may deliver
+//! fragments: a packet file does, and so will a NIC. The kernel's sockets deliver whole datagrams, which come
+//! past this module. Only fragments to an address where an SA ends are reassembled: only a datagram's
+//! destination may do so (RFC 8200 4.5). All others stay fragments, and policy decides on each.
+//!
+//! **Rules.** A datagram is known by addresses, Identification and, over IPv4, protocol (RFC 791 3.2, RFC
+//! 8200 4.5). It keeps the header of its first fragment, which must hold the whole header chain (RFC 7112 5).
+//! ECN is combined (RFC 3168 5.3). Atomic fragments are whole packets and do not come here
+//! (RFC 6946 4). A fragment that overlaps another one ends its datagram, and later fragments of it are
+//! dropped (RFC 5722 3). Over IPv4, RFC 791 would let the later bytes win; nobody but an attacker sends such
+//! fragments (RFC 1858, RFC 3128), so that rule holds for both. An exact copy is dropped alone, as RFC 8200
+//! 4.5 allows: networks duplicate packets.
+//!
+//! **Memory.** A datagram is assembled in one buffer of the pool: that of its fragment that came first. The
+//! others are copied and give their buffers back at once. At most 256 datagrams are incomplete, and they have
+//! at most an eighth of the pool's buffers; a datagram has at most 128 fragments. Nothing else grows.
+//!
+//! **Time.** A datagram may take 15 seconds: RFC 791 3.2 recommends that, and RFC 8200 4.5 allows 60 at most.
+//! Between two gateways fragments leave one directly after the other; what comes later than that is rather a
+//! part of another datagram with the same Identification (RFC 4963), which is why a datagram also ends after
+//! 1,024 later ones between the same addresses. Under pressure it is less: see the next paragraph.
+//!
+//! **Fairness.** Fragments are not authentic, and their source addresses may be forged. Three rules keep a
+//! flood from pushing out an honest datagram for long (`shares` counts):
+//!
+//! - A new datagram is always taken. If there is no room, the *oldest* incomplete datagram of the pair of
+//!   addresses that has the *most* makes room. So nothing waits for a timeout: after a flood, and in any
+//!   pause of it, the first honest datagram is reassembled.
+//! - Peers (addresses that an SA sends to) have three quarters of the room, all others together one quarter.
+//!   Neither takes from the other: a flood from any number of invented addresses evicts nothing of a peer's.
+//! - Among peers, a datagram is evicted only if no pair has more incomplete datagrams than its own. With `n`
+//!   pairs in use a pair therefore always has its `1/n` of the room, no matter in whose names the others are
+//!   flooded.
+//!
+//! What remains: who forges the addresses of an honest pair competes within its share, where the honest
+//! datagram is lost if that many forged ones begin between its first and last fragment; and who also guesses
+//! its Identification makes it overlap. Nobody can tell such fragments apart before the ICV is checked. Who
+//! depends on fragments in a hostile network should avoid them: `mtu`, and fragmentation before encryption.
+//!
+//! Deliberately missing: ICMP Time Exceeded and Parameter Problem to senders of bad fragments (RFC 792, RFC
+//! 8200 4.5), which are not authentic and would make the gateway a reflector.
+
+mod datagram;
+mod reassembly;
+mod shares;
+
+pub use reassembly::{Reassembled, Reassembler};
+
+use crate::Ipsec;
+use crate::lifetime::Moment;
+use testudo_packet::{DropReason, Pool};
+
+impl Ipsec {
+    /// Drops datagrams that were not complete in time. To be called about once a second.
+    pub fn expire_fragments(&mut self, now: Moment, pool: &mut Pool) {
+        self.fragments.expire(now, pool);
+    }
+
+    /// Drops all datagrams that are not complete, for this reason.
+    pub fn discard_fragments(&mut self, reason: DropReason, pool: &mut Pool) {
+        self.fragments.discard_all(reason, pool);
+    }
+
+    /// Datagrams that are not complete, each of which has a buffer.
+    #[must_use]
+    pub fn incomplete_datagrams(&self) -> usize {
+        self.fragments.incomplete()
+    }
+}
