@@ -2,6 +2,7 @@
 //! do.
 
 use crate::corruption::{Truth, flip_a_bit, forge, rubbish};
+use crate::support::fragments::{Part, fragment_with, fragmentable, fragments, header_bytes};
 use fastrand::Rng;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -59,10 +60,13 @@ pub struct Network {
     ready: VecDeque<Arrival>,
     /// Everything that was ever sent, for replays.
     captured: Vec<(u64, Vec<u8>)>,
+    /// Of the datagram that was fragmented last. Even or odd, so that two networks between the same gateways
+    /// use different ones.
+    identification: u32,
 }
 
 impl Network {
-    pub fn new(random: Rng, window: u32, esp_at: usize) -> Self {
+    pub fn new(random: Rng, window: u32, esp_at: usize, tunnel: u8) -> Self {
         Self {
             random,
             window: window.into(),
@@ -73,6 +77,7 @@ impl Network {
             held: Vec::new(),
             ready: VecDeque::new(),
             captured: Vec::new(),
+            identification: tunnel.into(),
         }
     }
 
@@ -135,7 +140,8 @@ impl Network {
                 self.pass(old, replayed, 0);
                 self.pass(sequence, bytes, 0);
             }
-            _ => self.pad(sequence, bytes),
+            98 => self.pad(sequence, bytes),
+            _ => self.fragment(sequence, bytes),
         }
     }
 
@@ -163,6 +169,43 @@ impl Network {
         let padded = bytes.len() + 1 + self.random.usize(..40);
         bytes.resize(padded, 0xEE);
         self.pass(sequence, bytes, 0);
+    }
+
+    /// A router cuts the datagram. Its fragments come in any order, some of them twice, or one is missing or
+    /// overlaps the others.
+    fn fragment(&mut self, sequence: u64, bytes: Vec<u8>) {
+        self.identification += 2;
+        let whole = fragmentable(bytes, self.identification as u16);
+        let payload = 8 * (2 + self.random.usize(..80));
+        let mut all = fragments(&whole, self.identification, payload);
+        if all.len() == 1 {
+            return self.pass(sequence, whole, 0);
+        }
+        self.random.shuffle(&mut all);
+        let last = match self.random.usize(..8) {
+            0 => {
+                all.pop();
+                Truth::Hostile
+            }
+            1 => {
+                let bytes = (whole.len() - header_bytes(&whole)) / 8 * 8;
+                let noise = crate::support::random_bytes(&mut self.random, bytes);
+                let part = Part { offset: 0, bytes, more: true };
+                all.insert(1, fragment_with(&whole, self.identification, part, &noise));
+                Truth::Hostile
+            }
+            _ => Truth::Genuine { sequence },
+        };
+        let end = all.len() - 1;
+        for (place, fragment) in all.into_iter().enumerate() {
+            if place == end {
+                return self.arrive(fragment, last, 0);
+            }
+            if self.random.usize(..8) == 0 {
+                self.arrive(fragment.clone(), Truth::Hostile, 0);
+            }
+            self.arrive(fragment, Truth::Hostile, 0);
+        }
     }
 
     fn arrive(&mut self, bytes: Vec<u8>, truth: Truth, delay: u64) {

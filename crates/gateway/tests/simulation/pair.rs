@@ -136,7 +136,7 @@ impl Stream {
             from,
             spec: spec.clone(),
             seed: random.u64(..),
-            network: Network::new(random.fork(), spec.window, esp_offset(spec)),
+            network: Network::new(random.fork(), spec.window, esp_offset(spec), spec.number),
             next_id: 0,
             newest: scenario.first_sequence - 1,
             pending: VecDeque::new(),
@@ -538,6 +538,8 @@ impl<'a> Pair<'a> {
         self.carry();
         for side in [Side::A, Side::B] {
             self.settle(side);
+            // No fragment will come any more.
+            self.gateways[index_of(side)].worker.end_reassembly();
             self.gateways[index_of(side)].assert_settled();
             self.note_refusals(side);
         }
