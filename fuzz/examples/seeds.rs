@@ -9,6 +9,7 @@
 
 use fastrand::Rng;
 use std::path::Path;
+use testudo_fuzz::support::fragments::{fragmentable, fragments};
 use testudo_fuzz::support::{Handmade, Inner, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_ipsec::ReplayWindow;
 use testudo_port_tun::vnet::VnetHeader;
@@ -91,6 +92,23 @@ fn data_path() {
     write("replay_window_restore", "same-size", &[&[0][..], &run(&window.save())].concat());
     write("replay_window_restore", "another-size", &[&[6][..], &run(&window.save()), &[1, 2, 3]].concat());
     write("replay_window_restore", "made-to-fit", &[&[0x80][..], &run(&[0xFF; 32])].concat());
+}
+
+fn reassembly() {
+    // For the model, any bytes are fragments of a few datagrams.
+    for seed in 1..=4 {
+        write("reassembly", &format!("any-{seed}"), &random_bytes(&mut Rng::with_seed(seed), 2000));
+    }
+    for (name, datagram) in [("packets-v4", v4(300)), ("packets-v6", v6(300))] {
+        let all = fragments(&fragmentable(datagram, 7), 7, 80);
+        let steps = |order: &[usize]| -> Vec<u8> {
+            order.iter().flat_map(|&place| [&[0][..], &run(&all[place])].concat()).collect()
+        };
+        // In order; backwards, one twice; again with a changed place, length or byte; the rest after a while.
+        let changed = [33, 7, 1, 65, 3, 0, 60, 9, 97, 41, 0, 43, 8, 7, 0x1D];
+        let steps = [steps(&[0, 1, 2, 3]), steps(&[3, 2, 2, 1, 0]), changed.into(), steps(&[1, 3])];
+        write("reassembly", name, &steps.concat());
+    }
 }
 
 fn engines() {
@@ -295,6 +313,7 @@ fn state_machines() {
 fn main() {
     wire();
     data_path();
+    reassembly();
     engines();
     operator();
     keys();

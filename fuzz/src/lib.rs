@@ -29,6 +29,7 @@ pub mod keys;
 pub mod memory_file;
 pub mod operator;
 pub mod ports;
+pub mod reassembly;
 pub mod replay;
 pub mod socket_port;
 pub mod store;
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     target("inbound", data_path::inbound),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),
+    slow("reassembly", reassembly::reassembly),
     target("engines", engines::engines),
     target("config", operator::config),
     target("config_load", operator::config_load),

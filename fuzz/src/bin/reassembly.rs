@@ -1,0 +1,6 @@
+//! Reassembly: any fragments, in any order.
+
+#![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::reassembly::reassembly(data));
