@@ -262,6 +262,14 @@ fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha512_and_counts_every_at
     testudo_opens_what_scapy_seals("aes256-sha512");
 }
 
+/// Fragments of Scapy's, whole, reordered, repeated, missing, overlapping and lying: RFC 791 3.2, RFC 8200
+/// 4.5, RFC 5722, RFC 6946, RFC 1858.
+#[test]
+fn testudo_reassembles_what_scapy_fragments_and_refuses_what_overlaps() {
+    let configuration = gateway("fragments", "aes128gcm16");
+    judge("fragments.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
+}
+
 /// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
 /// have; and those of RFC 3602 section 4 in tunnel mode, which are only opened.
 #[test]
