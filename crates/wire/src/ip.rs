@@ -635,7 +635,8 @@ mod tests {
     #[test]
     fn jumbograms_are_refused() {
         let mut bytes = crate::test_packets::hex(
-            "6000000000000040fd000000000000000000000000000001fd0000000000000000000000000000023b00c20400010008",
+            "6000000000000040fd000000000000000000000000000001fd0000000000000000000000000000023b00c204\
+             00010008",
         );
         bytes.resize(40 + 65_544, 0);
         assert_eq!(IpHeader::parse(&bytes), Err(ParseError::Truncated));

@@ -177,6 +177,20 @@ mod tests {
         assert_eq!(apply(ChecksumFixup::Clear, &packet), packet);
     }
 
+    /// RFC 768: "If the computed checksum is zero, it is transmitted as all ones".
+    #[test]
+    fn a_computed_zero_of_udp_is_sent_as_all_ones() {
+        let mut packet = ipv4(&[], protocol::UDP, &[0x13, 0x88, 0, 53, 0, 10, 0, 0, 0, 0]);
+        let sum = apply(ChecksumFixup::Recompute, &packet);
+        // With the checksum among the data, the sum is that of all ones.
+        packet[28..30].copy_from_slice(&sum[26..28]);
+        let computed = apply(ChecksumFixup::Recompute, &packet);
+        assert_eq!(computed[26..28], [0xFF, 0xFF]);
+        let header = IpHeader::parse(&computed).unwrap();
+        let update = ChecksumFixup::Update { source: header.source, destination: header.destination };
+        assert_eq!(apply(update, &computed), computed);
+    }
+
     #[test]
     fn what_has_no_such_checksum_stays_as_it_is() {
         let fragment = (protocol::FRAGMENT, &[0, 0, 1, 0, 0, 0, 9][..]);

@@ -307,6 +307,10 @@ fn extensions_after_the_quote_are_not_read_as_its_part() {
         message[at] = 100;
         assert_eq!(parse(&packet(v4, &message)), Err(ParseError::BadHeader));
     }
+    // Beside the MTU of ICMP, too (RFC 4884 4.1).
+    let mut too_big = [&message(3, 4, true)[..], &[0; 100]].concat();
+    too_big[5..8].copy_from_slice(&[32, 5, 120]);
+    assert_eq!(parse(&packet(true, &too_big)).unwrap().unwrap().kind, TooBig { mtu: 1400 });
     // "Packet too big" and "parameter problem" of ICMPv6 have no such field: the byte belongs to their value.
     let mut message = message(2, 0, false);
     message[4] = 100;

@@ -1,0 +1,6 @@
+//! Checksums of TCP and UDP from behind a NAT: addresses and a segment.
+
+#![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::headers::nat_checksum(data));
