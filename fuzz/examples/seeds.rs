@@ -57,7 +57,110 @@ fn wire() {
     write("esp_trailer", "only-a-trailer", &[0, 59]);
     write("esp_trailer", "long-padding", &[&(1..=254).collect::<Vec<u8>>()[..], &[254, 4]].concat());
     write("udp", "esp-in-udp", &[0x11, 0x94, 0x11, 0x94, 0, 12, 0, 0, 1, 2, 3, 4]);
+    write("wire_ip", "icmp-in-ipv4", &with_headers(false, 1, &[], &[8, 0, 0xF7, 0xFE, 0, 1, 0, 0]));
+    write("wire_ip", "mobility-in-ipv6", &with_headers(true, 135, &[], &[59, 1, 5, 0, 0, 0, 0, 0]));
     write("udp", "keepalive", &[0x11, 0x94, 0x11, 0x94, 0, 9, 0, 0, 0xFF]);
+}
+
+/// AH with an ICV of 12 bytes, and UDP.
+fn ah_and_udp() -> Vec<u8> {
+    let fixed = [17, 4, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 7];
+    [&fixed[..], &[0xA5; 12], &[0x13, 0x88, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]].concat()
+}
+
+/// A packet whose extension headers, or options and what follows them, are `rest`. The first byte of a header
+/// says what follows.
+fn with_headers(v6: bool, first: u8, options: &[u8], rest: &[u8]) -> Vec<u8> {
+    let mut packet = if v6 { v6_fixed() } else { v4(20) };
+    packet.extend_from_slice(options);
+    let header_bytes = packet.len();
+    packet.extend_from_slice(rest);
+    let total = packet.len();
+    if v6 {
+        packet[4..6].copy_from_slice(&(total as u16 - 40).to_be_bytes());
+        packet[6] = first;
+    } else {
+        packet[0] = 0x40 | (header_bytes / 4) as u8;
+        packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        packet[9] = first;
+        packet[10..12].fill(0);
+        let sum = testudo_wire::checksum::of(&packet[..header_bytes]).to_bytes();
+        packet[10..12].copy_from_slice(&sum);
+    }
+    packet
+}
+
+fn v6_fixed() -> Vec<u8> {
+    let mut packet = v6(40);
+    packet.truncate(40);
+    packet
+}
+
+/// Extension headers and IPv4 options that AH and transport mode treat each in its own way.
+fn headers() {
+    const HOPS: [u8; 8] = [43, 0, 0x3E, 4, 1, 2, 3, 4];
+    const ENDS: [u8; 8] = [44, 0, 0x1E, 4, 1, 2, 3, 4];
+    const ATOMIC: [u8; 8] = [51, 0, 0, 0, 0, 0, 0, 9];
+    let route = [&[60, 4, 0, 2, 0, 0, 0, 0][..], &[0xFD; 16], &[0xFE; 16]].concat();
+    let chain = [&HOPS[..], &route, &ENDS, &ATOMIC, &ah_and_udp()].concat();
+    let options = [&[148, 4, 0, 0, 7, 7, 8, 1, 2, 3, 4, 1, 131, 11, 8][..], &[9; 8], &[0]].concat();
+    let udp = &ah_and_udp()[24..];
+    let ended = [&[17, 0, 1, 4, 0, 0, 0, 0][..], udp].concat();
+    for (name, packet, plain) in [
+        ("ipv4", with_headers(false, 51, &[], &ah_and_udp()), with_headers(false, 17, &[], udp)),
+        (
+            "ipv4-options",
+            with_headers(false, 51, &options, &ah_and_udp()),
+            with_headers(false, 17, &options, udp),
+        ),
+        ("ipv6", with_headers(true, 51, &[], &ah_and_udp()), with_headers(true, 17, &[], udp)),
+        ("ipv6-extensions", with_headers(true, 0, &[], &chain), with_headers(true, 60, &[], &ended)),
+    ] {
+        write("ah", name, &[&[3][..], &packet].concat());
+        write("transport_mode", name, &[&[0][..], &plain].concat());
+        write("transport_mode", &format!("{name}-ah"), &[&[1 + 12][..], &[5; 3], &packet].concat());
+    }
+    let syn = |options: &[u8]| {
+        let fixed = [0, 1, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0, 0x50 + 0x10 * (options.len() / 4) as u8, 2, 0x20, 0];
+        [&fixed[..], &[0; 4], options, b"data"].concat()
+    };
+    for (name, segment) in [
+        ("even", syn(&[2, 4, 5, 180])),
+        ("odd", syn(&[1, 2, 4, 5, 180, 3, 3, 7])),
+        ("twice", syn(&[2, 4, 5, 180, 1, 2, 4, 5, 160, 1, 1, 0])),
+    ] {
+        write("mss", &format!("ipv4-{name}"), &[&[0, 4, 0][..], &segment].concat());
+        write("mss", &format!("ipv6-{name}"), &[&[1, 4, 0][..], &segment].concat());
+        write(
+            "nat_checksum",
+            &format!("tcp-{name}"),
+            &[&[0][..], &[10, 0, 0, 5, 10, 9, 8, 7], &segment].concat(),
+        );
+    }
+    write("nat_checksum", "udp-ipv6", &[&[7][..], &[0xFD; 16], &[0xFC; 16], udp].concat());
+    write("nat_checksum", "udp-from-ipv6-to-ipv4", &[&[3][..], &[0xFD; 16], &[0xFC; 16], udp].concat());
+    icmp_errors();
+}
+
+fn icmp_errors() {
+    for (name, v6, kind, code, protocol) in [
+        ("too-big-esp", 0u8, 3u8, 4u8, 50u8),
+        ("unreachable-udp", 0, 3, 3, 17),
+        ("time-exceeded-ah", 0, 11, 0, 51),
+        ("too-big-ipv6-esp", 1, 2, 0, 50),
+        ("parameter-problem-ipv6-udp", 1, 4, 1, 17),
+    ] {
+        let quoted = match protocol {
+            51 => ah_and_udp(),
+            _ => [&[0x11, 0x94, 0x11, 0x94, 0, 40, 0, 0][..], &[0, 0, 0x10, 1, 0, 0, 0, 7]].concat(),
+        };
+        let quote = with_headers(v6 == 1, protocol, &[], &quoted);
+        let head = [v6, kind, code, 0, 0, 0, 0, 5, 120];
+        write("icmp_error", name, &[&head[..], &quote].concat());
+    }
+    let fragment = [&[50, 0, 0, 1, 0, 0, 0, 9][..], &[0, 0, 0x10, 1, 0, 0, 0, 7]].concat();
+    let quote = with_headers(true, 44, &[], &fragment);
+    write("icmp_error", "first-fragment-ipv6", &[&[1, 2, 0, 0, 0, 0, 0, 5, 0][..], &quote].concat());
 }
 
 fn data_path() {
@@ -312,6 +415,7 @@ fn state_machines() {
 
 fn main() {
     wire();
+    headers();
     data_path();
     reassembly();
     engines();

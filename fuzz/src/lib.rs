@@ -24,6 +24,7 @@ pub mod control_socket;
 pub mod data_path;
 mod delivered;
 pub mod engines;
+pub mod headers;
 pub mod input;
 pub mod keys;
 pub mod memory_file;
@@ -59,6 +60,11 @@ pub const TARGETS: &[Target] = &[
     target("wire_ip", wire::wire_ip),
     target("esp_trailer", wire::esp_trailer),
     target("udp", wire::udp),
+    target("ah", headers::ah),
+    target("transport_mode", headers::transport_mode),
+    target("nat_checksum", headers::nat_checksum),
+    target("mss", headers::mss),
+    target("icmp_error", headers::icmp_error),
     target("inbound", data_path::inbound),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),

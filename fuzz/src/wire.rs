@@ -6,6 +6,8 @@ use testudo_wire::esp::{EspHeader, EspTrailer};
 use testudo_wire::fragment::pieces;
 use testudo_wire::icmp::{MAX_TOO_BIG_BYTES, too_big};
 use testudo_wire::ip::{IpHeader, Version, set_ecn};
+use testudo_wire::plain::PlainHeader;
+use testudo_wire::protocol;
 use testudo_wire::tcp::TcpHeader;
 use testudo_wire::udp::UdpHeader;
 
@@ -16,6 +18,7 @@ pub fn wire_ip(data: &[u8]) {
     let Ok(header) = IpHeader::parse(data) else { return };
     assert!(header.header_bytes <= header.total_bytes && header.total_bytes <= data.len());
     assert_eq!(header.payload(data).len(), header.total_bytes - header.header_bytes);
+    show_fields(&header, data);
     assert!(Selector::ANY.matches(&Flow::outbound(&header, data)));
     assert!(Selector::ANY.matches(&Flow::inbound(&header, data)));
     // Bytes after the datagram do not matter.
@@ -23,6 +26,17 @@ pub fn wire_ip(data: &[u8]) {
     mark(&header, data);
     [28, 68, 576, 1280, 1400].into_iter().for_each(|mtu| cut(&header, data, mtu));
     complain(&header, data);
+}
+
+/// Fields of the next layer are shown exactly where a protocol that has some is whole enough (RFC 4301
+/// 4.4.1.1), and both parsers show the same.
+fn show_fields(header: &IpHeader, data: &[u8]) {
+    let fields = header.next_layer_fields(data);
+    let is_whole = header.payload(data).len() >= 4 && header.fragment.is_none_or(|f| f.offset_bytes == 0);
+    assert_eq!(fields.is_some(), protocol::has_selector_fields(header.protocol) && is_whole);
+    if let Some(plain) = PlainHeader::parse(data) {
+        assert_eq!(plain.next_layer_fields(), fields);
+    }
 }
 
 /// Setting ECN changes only ECN.
