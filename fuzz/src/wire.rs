@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use testudo_ipsec::{Flow, Selector};
 use testudo_wire::esp::{EspHeader, EspTrailer};
-use testudo_wire::fragment::pieces;
+use testudo_wire::fragment::{pieces, pieces_of_ours};
 use testudo_wire::icmp::{MAX_TOO_BIG_BYTES, too_big};
 use testudo_wire::ip::{IpHeader, Version, set_ecn};
 use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
+use testudo_wire::reassembly::ReceivedFragment;
 use testudo_wire::tcp::TcpHeader;
 use testudo_wire::udp::UdpHeader;
 
@@ -24,7 +25,10 @@ pub fn wire_ip(data: &[u8]) {
     // Bytes after the datagram do not matter.
     assert_eq!(IpHeader::parse(&data[..header.total_bytes]), Ok(header));
     mark(&header, data);
-    [28, 68, 576, 1280, 1400].into_iter().for_each(|mtu| cut(&header, data, mtu));
+    for mtu in [28, 68, 576, 1280, 1400] {
+        cut(&header, data, mtu);
+        cut_ours(&header, data, mtu);
+    }
     complain(&header, data);
 }
 
@@ -55,8 +59,8 @@ fn cut(header: &IpHeader, data: &[u8], mtu: usize) {
     let mut expected = 0;
     for piece in pieces(header, data, mtu) {
         assert!(piece.header_bytes + piece.payload_bytes <= mtu);
-        assert_eq!(piece.payload_start, expected);
-        let part = &payload[piece.payload_start..piece.payload_start + piece.payload_bytes];
+        assert_eq!(piece.payload_start, header.header_bytes + expected);
+        let part = &payload[expected..expected + piece.payload_bytes];
         let bytes = [&piece.header[..piece.header_bytes], part].concat();
         let fragment = IpHeader::parse(&bytes).expect("a fragment is a packet");
         assert_eq!((fragment.total_bytes, fragment.protocol), (bytes.len(), header.protocol));
@@ -68,6 +72,27 @@ fn cut(header: &IpHeader, data: &[u8], mtu: usize) {
     }
     let can_be_cut = header.version == Version::V4 && !header.dont_fragment && mtu >= header.header_bytes + 8;
     assert_eq!(expected, if can_be_cut { payload.len() } else { 0 });
+}
+
+/// So do the fragments of a datagram of our own, in either version and whatever DF says.
+fn cut_ours(header: &IpHeader, data: &[u8], mtu: usize) {
+    let (mut at, mut first) = (None, None);
+    for piece in pieces_of_ours(header, data, mtu, 0x1234_5678) {
+        assert!(piece.header_bytes + piece.payload_bytes <= mtu);
+        assert_eq!(piece.payload_start, at.unwrap_or(piece.payload_start), "one after the other");
+        at = Some(piece.payload_start + piece.payload_bytes);
+        let payload = &data[piece.payload_start..piece.payload_start + piece.payload_bytes];
+        let bytes = [&piece.header[..piece.header_bytes], payload].concat();
+        let parsed = IpHeader::parse(&bytes);
+        // A first fragment may end within the header chain of a packet that nobody sane sends (RFC 7112).
+        let Ok(fragment) = parsed else { return assert!(first.is_none() && header.version == Version::V6) };
+        assert_eq!(fragment.total_bytes, bytes.len());
+        let Some(read) = ReceivedFragment::read(&fragment, &bytes) else { continue };
+        let start = *first.get_or_insert(piece.payload_start);
+        let own = header.fragment.filter(|_| header.version == Version::V4).map_or(0, |f| f.offset_bytes);
+        assert_eq!(read.offset_bytes, usize::from(own) + piece.payload_start - start);
+    }
+    assert!(at.is_none_or(|end| end == header.total_bytes), "all of it");
 }
 
 /// A "too big" message is a valid packet to the sender.

@@ -103,8 +103,7 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
             is_whole = false;
             break;
         };
-        let payload =
-            &header.payload(buffer.bytes())[piece.payload_start..piece.payload_start + piece.payload_bytes];
+        let payload = &buffer.bytes()[piece.payload_start..piece.payload_start + piece.payload_bytes];
         let area = own.receive_area();
         area[..piece.header_bytes].copy_from_slice(&piece.header[..piece.header_bytes]);
         area[piece.header_bytes..piece.header_bytes + payload.len()].copy_from_slice(payload);

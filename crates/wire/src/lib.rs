@@ -18,7 +18,7 @@
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
 //! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
 //! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
-//! | [`fragment`] | IPv4 fragmentation | RFC 791 |
+//! | [`fragment`] | fragmentation, on the way (IPv4) and at the source | RFC 791, RFC 8200 |
 //! | [`reassembly`] | what a received fragment says of its datagram | RFC 791, RFC 8200 |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!

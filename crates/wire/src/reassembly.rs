@@ -202,7 +202,7 @@ mod tests {
         let header = IpHeader::parse(&whole).unwrap();
         let fragments: Vec<Vec<u8>> = fragment::pieces(&header, &whole, 600)
             .map(|p| {
-                let payload = &header.payload(&whole)[p.payload_start..p.payload_start + p.payload_bytes];
+                let payload = &whole[p.payload_start..p.payload_start + p.payload_bytes];
                 [&p.header[..p.header_bytes], payload].concat()
             })
             .collect();
