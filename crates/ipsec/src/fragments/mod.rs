@@ -49,10 +49,14 @@
 //! Deliberately missing: ICMP Time Exceeded and Parameter Problem to senders of bad fragments (RFC 792, RFC
 //! 8200 4.5), which are not authentic and would make the gateway a reflector.
 
+mod cut;
 mod datagram;
+mod identification;
 mod reassembly;
 mod shares;
 
+pub use cut::outer_fragments;
+pub use identification::Identifications;
 pub use reassembly::{Reassembled, Reassembler};
 
 use crate::Ipsec;

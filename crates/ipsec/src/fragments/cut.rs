@@ -1,0 +1,190 @@
+//! Fragmentation of a datagram after it was sealed (RFC 4303 3.3.4).
+
+use testudo_packet::{Buffer, DropReason, Pool};
+use testudo_wire::fragment::{self, Piece};
+use testudo_wire::ip::IpHeader;
+
+/// Cuts a sealed datagram into fragments of at most `mtu` bytes, without DF, under this Identification (its
+/// low 16 bits over IPv4). The first stays in its own buffer, before which IPv6 needs 8 bytes of headroom;
+/// the others get new ones.
+///
+/// # Errors
+/// Why there are none: all have been discarded to `pool` for this reason.
+pub fn outer_fragments(
+    buffer: Buffer,
+    mtu: usize,
+    identification: u32,
+    pool: &mut Pool,
+) -> Result<Vec<Buffer>, DropReason> {
+    let header = IpHeader::parse(buffer.bytes());
+    let Ok(header) = header else {
+        // Not reached: the datagram is of our own making.
+        pool.discard(buffer, DropReason::BadHeader);
+        return Err(DropReason::BadHeader);
+    };
+    let pieces = fragment::pieces_of_ours(&header, buffer.bytes(), mtu, identification);
+    let cut = copy_later(buffer.bytes(), pieces, pool);
+    put_first(buffer, cut, pool)
+}
+
+/// The first fragment as it will be, the others, and what went wrong.
+struct Cut {
+    first: Option<Piece>,
+    later: Vec<Buffer>,
+    failure: Option<DropReason>,
+}
+
+/// Copies all fragments but the first into buffers of their own.
+fn copy_later(packet: &[u8], mut pieces: impl Iterator<Item = Piece>, pool: &mut Pool) -> Cut {
+    let mut cut = Cut { first: pieces.next(), later: Vec::new(), failure: None };
+    for piece in pieces {
+        let Some(mut own) = pool.create() else {
+            cut.failure = Some(DropReason::PoolEmpty);
+            break;
+        };
+        let has_room = copy(packet, &piece, &mut own);
+        cut.later.push(own);
+        if !has_room {
+            cut.failure = Some(DropReason::NoRoom);
+            break;
+        }
+    }
+    cut
+}
+
+/// Writes a fragment into an empty buffer; `false` if it is too short.
+fn copy(packet: &[u8], piece: &Piece, own: &mut Buffer) -> bool {
+    let payload = packet.get(piece.payload_start..piece.payload_start + piece.payload_bytes);
+    let total = piece.header_bytes + piece.payload_bytes;
+    let (Some(payload), Some(area)) = (payload, own.receive_area().get_mut(..total)) else { return false };
+    let (header, rest) = area.split_at_mut(piece.header_bytes);
+    header.copy_from_slice(&piece.header[..piece.header_bytes]);
+    rest.copy_from_slice(payload);
+    own.set_len(total);
+    true
+}
+
+/// Makes the packet's own buffer that of the first fragment.
+fn put_first(mut buffer: Buffer, cut: Cut, pool: &mut Pool) -> Result<Vec<Buffer>, DropReason> {
+    let Cut { first, later: mut fragments, failure } = cut;
+    let failure = failure.or_else(|| match first {
+        // No fragment is short enough for the path, or the packet cannot be fragmented.
+        None => Some(DropReason::TooBig),
+        Some(piece) => shrink(&mut buffer, &piece).err(),
+    });
+    fragments.insert(0, buffer);
+    match failure {
+        None => Ok(fragments),
+        Some(reason) => {
+            fragments.drain(..).for_each(|buffer| pool.discard(buffer, reason));
+            Err(reason)
+        }
+    }
+}
+
+/// Cuts the payload of a packet to that of its first fragment, and writes the fragment's header before it.
+fn shrink(buffer: &mut Buffer, first: &Piece) -> Result<(), DropReason> {
+    buffer.truncate(first.payload_start + first.payload_bytes);
+    let longer = first.header_bytes.saturating_sub(first.payload_start);
+    buffer.prepend(longer).map_err(|_| DropReason::NoRoom)?;
+    let header = buffer.bytes_mut().get_mut(..first.header_bytes).ok_or(DropReason::NoRoom)?;
+    header.copy_from_slice(&first.header[..first.header_bytes]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fragments::{Reassembled, Reassembler};
+    use crate::lifetime::Moment;
+    use testudo_packet::HEADROOM_BYTES;
+    use testudo_wire::ip::OuterHeader;
+    use testudo_wire::protocol;
+
+    fn datagram(is_v6: bool, bytes: usize) -> Vec<u8> {
+        let ends = if is_v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] };
+        let [source, destination] = ends.map(|text| text.parse().unwrap());
+        let header = OuterHeader {
+            source,
+            destination,
+            protocol: protocol::ESP,
+            traffic_class: 0xB8,
+            hop_limit: 64,
+            dont_fragment: true,
+        };
+        let mut datagram: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+        header.write(&mut datagram, bytes, 0).unwrap();
+        datagram
+    }
+
+    fn buffer(pool: &mut Pool, bytes: &[u8]) -> Buffer {
+        let mut buffer = pool.pop().unwrap();
+        buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
+        buffer.set_len(bytes.len());
+        buffer
+    }
+
+    /// What is cut is put together again, byte for byte but for DF and Identification.
+    #[test]
+    fn outer_fragments_fit_and_become_the_datagram_again() {
+        let mut pool = Pool::new(2048, 65_535);
+        let mut reassembler = Reassembler::default();
+        for is_v6 in [false, true] {
+            let longest = if is_v6 { 65_575 } else { 65_535 };
+            for (bytes, mtu) in [(1501, 1500), (1600, 1280), (9100, 9000), (40_000, 576), (longest, 1500)] {
+                let identification = bytes as u32;
+                let whole = datagram(is_v6, bytes);
+                let packet = buffer(&mut pool, &whole);
+                let fragments = outer_fragments(packet, mtu, identification, &mut pool).unwrap();
+                let room = (mtu - if is_v6 { 48 } else { 20 }) / 8 * 8;
+                assert_eq!(fragments.len(), (bytes - if is_v6 { 40 } else { 20 }).div_ceil(room));
+                let (mut joined, count) = (None, fragments.len());
+                for (place, mut fragment) in fragments.into_iter().enumerate() {
+                    assert!(fragment.len() <= mtu);
+                    let header = IpHeader::parse(fragment.bytes()).unwrap();
+                    assert_eq!(header.dont_fragment, is_v6, "IPv6 has no such bit");
+                    let now = Moment::default();
+                    let taken = reassembler.take(&mut fragment, &header, true, now, &mut pool).unwrap();
+                    let is_last = place + 1 == count;
+                    assert_eq!(taken == Reassembled::Whole, is_last);
+                    joined = is_last.then_some(fragment);
+                }
+                let joined = joined.unwrap();
+                let mut expected = whole;
+                if !is_v6 {
+                    expected[4..6].copy_from_slice(&(identification as u16).to_be_bytes());
+                    expected[6..8].fill(0);
+                    expected[10..12].fill(0);
+                    let sum = testudo_wire::checksum::of(&expected[..20]).to_bytes();
+                    expected[10..12].copy_from_slice(&sum);
+                }
+                assert!(joined.bytes() == expected, "{bytes} by {mtu}");
+                pool.recycle(joined);
+            }
+        }
+        assert_eq!((pool.available(), pool.drops().total()), (pool.size(), 0));
+        assert_eq!(pool.created(), pool.merged(), "all but the first were made, and merged again");
+    }
+
+    #[test]
+    fn all_fragments_are_dropped_if_one_cannot_be_made() {
+        for (buffers, mtu, reason) in [(4, 1000, DropReason::PoolEmpty), (9, 27, DropReason::TooBig)] {
+            let mut pool = Pool::new(buffers, 9000);
+            let packet = buffer(&mut pool, &datagram(false, 5000));
+            assert_eq!(outer_fragments(packet, mtu, 1, &mut pool).unwrap_err(), reason);
+            assert_eq!((pool.available(), pool.drops().total()), (buffers, 1 + pool.created()));
+        }
+        let mut pool = Pool::new(9, 9000);
+        let mut packet = buffer(&mut pool, &datagram(true, 5000));
+        assert_eq!(packet.headroom(), HEADROOM_BYTES);
+        packet.prepend(HEADROOM_BYTES - 7).unwrap();
+        packet.narrow(HEADROOM_BYTES as u32 - 7, 5000);
+        let fragments = outer_fragments(packet, 1280, 1, &mut pool).unwrap();
+        fragments.into_iter().for_each(|fragment| pool.recycle(fragment));
+        let mut packet = pool.pop().unwrap();
+        packet.reset(7);
+        packet.receive_area()[..5000].copy_from_slice(&datagram(true, 5000));
+        packet.set_len(5000);
+        assert_eq!(outer_fragments(packet, 1280, 1, &mut pool).unwrap_err(), DropReason::NoRoom);
+    }
+}
