@@ -1,118 +1,22 @@
-//! Raw ESP, packets in clear and MTUs: the tests that need privileges, in private namespaces.
-//!
-//! ```text
-//!   namespace left  eth0 10.8.0.1 ═══ veth, MTU 1500 ═══ 10.8.0.2 eth0  namespace right
-//! ```
+//! Raw ESP, packets in clear, and MTUs.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::cast_possible_truncation,
-    reason = "a test panics on failure, and its data is made of small numbers"
-)]
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::support::{ADDRESSES, Datagram, datagram, open, receive, send};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use testudo_lab::namespaces::{self, Entered, Namespace, veth};
-use testudo_packet::{Batch, Buffer, DropReason, Pool, Port};
+use testudo_lab::namespaces::Namespace;
+use testudo_packet::{DropReason, Port};
 use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort};
-use testudo_wire::ip::{IpHeader, OuterHeader};
+use testudo_wire::ip::IpHeader;
 use testudo_wire::protocol;
-use testudo_wire::udp::UdpHeader;
 
-const ADDRESSES: [[&str; 2]; 2] = [["10.8.0.1", "10.8.0.2"], ["fd08::1", "fd08::2"]];
-
-fn main() {
-    let inside = namespaces::enter().expect("private namespaces");
-    let sites = sites(inside);
+pub fn tests(sites: &[Namespace; 2]) {
     for addresses in ADDRESSES {
         let [left, right] = addresses.map(|text| text.parse().unwrap());
-        raw_esp_crosses_whole(&sites, left, right);
-        a_packet_beyond_the_mtu_is_refused_alone(&sites, left, right);
-        packets_in_clear_leave_by_the_interface(&sites, left, right);
+        raw_esp_crosses_whole(sites, left, right);
+        a_packet_beyond_the_mtu_is_refused_alone(sites, left, right);
+        packets_in_clear_leave_by_the_interface(sites, left, right);
     }
-    without_df_the_kernel_fragments(&sites);
+    without_df_the_kernel_fragments(sites);
     an_unprivileged_program_is_told_what_it_lacks(&sites[0]);
-    println!("raw_esp: ok");
-}
-
-fn sites(inside: Entered) -> [Namespace; 2] {
-    let sites = ["left", "right"].map(|name| Namespace::new(inside, name).unwrap());
-    veth((&sites[0], "eth0"), (&sites[1], "eth0")).unwrap();
-    for (index, site) in sites.iter().enumerate() {
-        site.address("eth0", &format!("{}/24", ADDRESSES[0][index])).unwrap();
-        site.address("eth0", &format!("{}/64", ADDRESSES[1][index])).unwrap();
-    }
-    sites
-}
-
-fn open(site: &Namespace, local: IpAddr, encapsulation: Encapsulation) -> SocketPort {
-    let config = SocketConfig::new(vec![Endpoint { local, encapsulation }]);
-    site.within(|| SocketPort::open(&config).unwrap()).unwrap()
-}
-
-struct Datagram {
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    traffic_class: u8,
-    dont_fragment: bool,
-}
-
-impl Datagram {
-    fn with(&self, payload: &[u8]) -> Vec<u8> {
-        let header = OuterHeader {
-            source: self.source,
-            destination: self.destination,
-            protocol: self.protocol,
-            traffic_class: self.traffic_class,
-            hop_limit: 64,
-            dont_fragment: self.dont_fragment,
-        };
-        let mut bytes = vec![0; header.bytes()];
-        header.write(&mut bytes, header.bytes() + payload.len(), 0).unwrap();
-        bytes.extend_from_slice(payload);
-        bytes
-    }
-
-    fn udp(&self, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
-        let udp =
-            UdpHeader { source_port: ports.0, destination_port: ports.1, total_bytes: 8 + payload.len() };
-        let mut bytes = vec![0; 8];
-        udp.write(&mut bytes).unwrap();
-        bytes.extend_from_slice(payload);
-        self.with(&bytes)
-    }
-}
-
-fn datagram(source: IpAddr, destination: IpAddr, protocol: u8) -> Datagram {
-    Datagram { source, destination, protocol, traffic_class: 0xBA, dont_fragment: true }
-}
-
-fn send(port: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<(DropReason, u64)> {
-    let mut pool = Pool::new(64, 9000);
-    let mut batch: Batch = packets.iter().map(|p| Buffer::copied(p, 0, 0)).collect();
-    assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), packets.len());
-    pool.drops().iter().filter(|d| d.1 > 0).collect()
-}
-
-fn receive(port: &mut SocketPort, count: usize) -> Vec<Vec<u8>> {
-    let (mut pool, mut batch) = (Pool::new(64, 9000), Batch::new());
-    let mut received = Vec::new();
-    while received.len() < count {
-        if port.rx(&mut pool, &mut batch).unwrap() == 0 {
-            let fds = port.readiness();
-            let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            let ready = poll(&mut fds, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })).unwrap();
-            assert!(ready > 0, "nothing came after {} of {count}", received.len());
-        }
-        for buffer in batch.drain(..) {
-            received.push(buffer.bytes().to_vec());
-            pool.recycle(buffer);
-        }
-    }
-    assert_eq!((pool.drops().total(), pool.available()), (0, 64));
-    received
 }
 
 fn raw_esp_crosses_whole([left, right]: &[Namespace; 2], source: IpAddr, destination: IpAddr) {

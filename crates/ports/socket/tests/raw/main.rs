@@ -1,0 +1,24 @@
+//! Raw sockets, packets in clear and MTUs: the tests that need privileges, in private namespaces.
+//!
+//! ```text
+//!   namespace left  eth0 10.8.0.1 ═══ veth, MTU 1500 ═══ 10.8.0.2 eth0  namespace right
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    reason = "a test panics on failure, and its data is made of small numbers"
+)]
+
+mod esp;
+mod support;
+
+use testudo_lab::namespaces;
+
+fn main() {
+    let inside = namespaces::enter().expect("private namespaces");
+    let sites = support::sites(inside);
+    esp::tests(&sites);
+    println!("raw: ok");
+}
