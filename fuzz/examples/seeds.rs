@@ -356,9 +356,14 @@ fn frame(kind: u8, length: u16, size: u16) -> Vec<u8> {
 fn state_machines() {
     let read = |taken: u8| vec![40, taken];
     let single = |length: u16| [&[100][..], &length.to_be_bytes(), &[1]].concat();
-    for (name, choice, buffers) in
-        [("udp4", 0x08u8, 140u8), ("udp6-few-buffers", 0x04, 3), ("raw4", 0x0E, 60), ("raw6", 0x0F, 60)]
-    {
+    for (name, choice, buffers) in [
+        ("udp4", 0x08u8, 140u8),
+        ("udp6-few-buffers", 0x04, 3),
+        ("raw4", 0x0E, 60),
+        ("raw6", 0x0F, 60),
+        ("ah4", 0x2E, 60),
+        ("ah6", 0x2F, 60),
+    ] {
         let supers = [
             message(14_000, 1400),
             message(14_000, 1400),
@@ -384,6 +389,21 @@ fn state_machines() {
         let steps = [supers.concat(), mixed.concat(), odd.concat(), junk, read(255)].concat();
         write("socket_receive", name, &[&[choice, buffers][..], &steps].concat());
     }
+    let fields = [0x0B, 0x9F, 0xED, 0xCB, 0, 255];
+    let headers = [
+        &[3, 0x00, 0x05, 0x02][..],      // hop-by-hop, destination, routing
+        &[2, 0xC0, 0x01],                // hop-by-hop, (atomic fragment,) destination
+        &[2, 0xE0, 0x01],                // the first names no header
+        &[0x82, 0x00, 0x01],             // lengths that lie
+        &[9, 1, 1, 1, 1, 1, 1, 1, 1, 1], // more than a datagram may have
+        &[15, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29], // more than there is room for
+    ];
+    let steps: Vec<u8> = headers
+        .iter()
+        .flat_map(|headers| [&[100, 0, 200, 0x81][..], &fields, headers].concat())
+        .chain(read(255))
+        .collect();
+    write("socket_receive", "ah6-extension-headers", &[&[0x2F, 60][..], &steps].concat());
     let both = [message(4_000, 1_000), single(0), single(60), read(255)].concat();
     write("socket_receive", "empty-behind-a-super-packet", &[&[0x08, 40][..], &both].concat());
     for (name, choice, buffers) in [("many-buffers", 2u8, 140u8), ("few-buffers", 1, 3)] {
@@ -404,8 +424,10 @@ fn state_machines() {
         [("all-goes", &[0u8][..]), ("refused", &[3, 10, 15, 9]), ("later", &[4, 14, 2, 200, 5])]
     {
         let one = |kind: u8| [&[39][..], &[kind, 0].repeat(40)].concat();
-        let steps: Vec<u8> =
-            [0u8, 0x48, 3, 4, 5, 0x90].iter().flat_map(|&kind| [answers, &one(kind)].concat()).collect();
+        let steps: Vec<u8> = [0u8, 0x48, 3, 4, 5, 6, 0x25, 0x20, 0x90, 0x96]
+            .iter()
+            .flat_map(|&kind| [answers, &one(kind)].concat())
+            .collect();
         write("socket_transmit", name, &[&[7][..], &steps].concat());
         let mixed = [&[39][..], &[0, 0, 1, 0, 2, 0, 3, 0, 0x10, 4, 4, 2].repeat(7)].concat();
         let steps = [answers, &mixed, answers, &one(0), answers, &one(3), &[0], &mixed].concat();

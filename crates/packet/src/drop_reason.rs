@@ -75,7 +75,7 @@ drop_reasons! {
     InnerMalformed, "inner_malformed", "The decrypted bytes are no well-formed packet of the announced version.";
     EcnCongestion, "ecn_congestion", "Congestion was marked outside, but the inner packet cannot carry the mark (RFC 6040 4.2).";
     // Ports.
-    ReceiveTruncated, "receive_truncated", "A datagram was longer than a buffer.";
+    ReceiveTruncated, "receive_truncated", "A datagram, or the extension headers before it, was longer than the room for it.";
     PoolEmpty, "pool_empty", "No buffer was free.";
     QueueFull, "queue_full", "The queue to a port was full.";
     MessageTooLong, "message_too_long", "The link's MTU is smaller than the packet.";

@@ -20,25 +20,30 @@ fn endpoint(local: &str, encapsulation: Encapsulation) -> Endpoint {
     Endpoint { local: local.parse().expect("an address"), encapsulation }
 }
 
-/// A datagram, header by header (RFC 791, RFC 8200, RFC 768).
-fn packet(
-    source: SocketAddr,
-    destination: IpAddr,
-    is_udp: bool,
+/// Fields of an IP header.
+#[derive(Debug, Clone, Copy)]
+struct Fields {
+    /// The number of the first header after it; of UDP, which is then written, too.
+    number: u8,
     class: u8,
-    payload: &[u8],
-) -> Option<Vec<u8>> {
+    hop_limit: u8,
+    /// Of IPv6, 20 bits.
+    flow_label: u32,
+}
+
+/// A datagram, header by header (RFC 791, RFC 8200, RFC 768).
+fn packet(source: SocketAddr, destination: IpAddr, fields: Fields, payload: &[u8]) -> Option<Vec<u8>> {
+    let Fields { number, class, hop_limit, flow_label } = fields;
     let mut content = Vec::new();
-    if is_udp {
+    if number == protocol::UDP {
         let length = u16::try_from(8 + payload.len()).ok()?;
         content.extend([source.port(), PORT, length, 0].map(u16::to_be_bytes).concat());
     }
     content.extend_from_slice(payload);
-    let protocol = if is_udp { protocol::UDP } else { protocol::ESP };
     let mut header = match (source.ip(), destination) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let [high, low] = u16::try_from(20 + content.len()).ok()?.to_be_bytes();
-            let mut header = vec![0x45, class, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            let mut header = vec![0x45, class, high, low, 0, 0, 0x40, 0, hop_limit, number, 0, 0];
             header.extend([from.octets(), to.octets()].concat());
             let sum = checksum::of(&header).to_bytes();
             header[10..12].copy_from_slice(&sum);
@@ -46,7 +51,9 @@ fn packet(
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let [high, low] = u16::try_from(content.len()).ok()?.to_be_bytes();
-            let mut header = vec![0x60 | class >> 4, class << 4, 0, 0, high, low, protocol, 64];
+            let word = 6 << 28 | u32::from(class) << 20 | flow_label;
+            let mut header = word.to_be_bytes().to_vec();
+            header.extend([high, low, number, hop_limit]);
             header.extend([from.octets(), to.octets()].concat());
             header
         }

@@ -1,7 +1,7 @@
 //! Sending.
 
 use super::twin::{Datagram, Kernel, Twin};
-use super::{UDP, endpoint, packet};
+use super::{Fields, UDP, endpoint, packet};
 use crate::input::Input;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -16,11 +16,13 @@ use testudo_wire::{checksum, protocol};
 pub fn socket_transmit(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
-    let raw = Encapsulation::RawEsp;
+    let (esp, ah) = (Encapsulation::RawEsp, Encapsulation::RawAh);
     let endpoints = [
         endpoint("192.0.2.1", UDP),
-        endpoint("192.0.2.1", raw),
-        endpoint("2001:db8::1", raw),
+        endpoint("192.0.2.1", esp),
+        endpoint("2001:db8::1", esp),
+        endpoint("192.0.2.1", ah),
+        endpoint("::", ah),
         endpoint(if choice & 1 == 0 { "::" } else { "2001:db8::1" }, UDP),
         endpoint("0.0.0.0", UDP),
     ];
@@ -72,8 +74,14 @@ fn fill(buffer: &mut Buffer, input: &mut Input<'_>) {
                 source.set_ip(if v6 { "2001:db8::5" } else { "192.0.2.5" }.parse().expect("an address"));
             }
             let destination = peers[1].parse().expect("an address");
-            let is_udp = kind_of != 3 && kind_of != 5;
-            let mut bytes = packet(source, destination, is_udp, (kind & 8) << 2, &payload).expect("it fits");
+            let number = match (kind_of, kind & 0x20) {
+                (3, _) | (5, 0) => protocol::ESP,
+                (5 | 6, _) => protocol::AH,
+                _ => protocol::UDP,
+            };
+            let hop_limit = [64, 255, 0, 64][usize::from(kind >> 5 & 3)];
+            let fields = Fields { number, class: (kind & 8) << 2, hop_limit, flow_label: 0 };
+            let mut bytes = packet(source, destination, fields, &payload).expect("it fits");
             if kind & 0x90 == 0x90 && !v6 {
                 bytes[6] = 0;
                 bytes[10..12].fill(0);
@@ -125,7 +133,7 @@ fn send(
 }
 
 /// DF is an option of the socket: it is set by the first packet that needs it changed, and is never set for
-/// IPv6 or in clear.
+/// IPv6, raw sockets or in clear.
 fn agrees(expected: &Datagram, sent: &Datagram) -> bool {
     let dont_fragment = sent.dont_fragment.or(expected.dont_fragment.map(|_| true));
     *expected == Datagram { dont_fragment, ..sent.clone() }
@@ -140,6 +148,7 @@ fn addressed(packet: &[u8], endpoints: &[Endpoint], has_bypass: [bool; 2]) -> Op
     let is_v4 = header.version == Version::V4;
     let wanted = match (header.protocol, udp) {
         (protocol::ESP, _) => Some(Encapsulation::RawEsp),
+        (protocol::AH, _) => Some(Encapsulation::RawAh),
         (_, Some(udp)) => Some(Encapsulation::Udp { port: udp.source_port }),
         _ => None,
     };
@@ -154,6 +163,7 @@ fn addressed(packet: &[u8], endpoints: &[Endpoint], has_bypass: [bool; 2]) -> Op
             destination: SocketAddr::new(header.destination, 0),
             source: None,
             traffic_class: 0,
+            hop_limit: None,
             dont_fragment: None,
             payload: packet[..header.total_bytes].to_vec(),
         });
@@ -161,9 +171,15 @@ fn addressed(packet: &[u8], endpoints: &[Endpoint], has_bypass: [bool; 2]) -> Op
     let content = header.payload(packet);
     let (port, payload) = match udp {
         Some(udp) => (udp.destination_port, &content[8..udp.total_bytes]),
-        None if is_v4 => (0, &packet[..header.total_bytes]),
-        None => (0, content),
+        None => (0, &packet[..header.total_bytes]),
     };
+    // What the kernel would change: see raw(7).
+    let must_be_identified =
+        header.fragment.is_some() || header.protocol == protocol::AH && !header.dont_fragment;
+    if udp.is_none() && is_v4 && must_be_identified && packet[4..6] == [0, 0] {
+        return None;
+    }
+    let hop_limit = (udp.is_some() && ![0, 64].contains(&header.hop_limit)).then_some(header.hop_limit);
     Some(Datagram {
         socket,
         destination: SocketAddr::new(header.destination, port),
@@ -173,7 +189,8 @@ fn addressed(packet: &[u8], endpoints: &[Endpoint], has_bypass: [bool; 2]) -> Op
             .then_some(header.source)
             .filter(|s| !s.is_unspecified()),
         traffic_class: header.traffic_class,
-        dont_fragment: is_v4.then_some(header.dont_fragment),
+        hop_limit,
+        dont_fragment: (is_v4 && udp.is_some()).then_some(header.dont_fragment),
         payload: payload.to_vec(),
     })
 }

@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
-use testudo_port_socket::{About, Incoming, MessageSocket, Outgoing};
+use testudo_port_socket::{About, ControlArea, Incoming, MessageSocket, Outgoing};
 
 /// Errors that a socket returns: the ones that make it unusable first.
 pub(super) const ERRORS: [i32; 14] = [
@@ -47,6 +47,8 @@ pub(super) struct Datagram {
     pub(super) destination: SocketAddr,
     pub(super) source: Option<IpAddr>,
     pub(super) traffic_class: u8,
+    /// The TTL or hop limit that was asked for.
+    pub(super) hop_limit: Option<u8>,
     pub(super) dont_fragment: Option<bool>,
     pub(super) payload: Vec<u8>,
 }
@@ -71,7 +73,7 @@ pub(super) struct Twin {
 }
 
 impl Twin {
-    fn take(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
+    fn take(&self, slices: &mut [IoSliceMut<'_>], area: Option<&mut ControlArea>) -> io::Result<Incoming> {
         let mut kernel = self.kernel.lock().expect("not poisoned");
         match kernel.arriving.pop_front().ok_or(io::ErrorKind::WouldBlock)? {
             Arrival::Error(code) => {
@@ -85,9 +87,10 @@ impl Twin {
                     slice[..now.len()].copy_from_slice(now);
                     rest = later;
                 }
+                let control_fits = area.is_none_or(|area| area.fill(&message.control));
                 Ok(Incoming {
                     bytes: message.bytes.len(),
-                    cut: message.cut || !rest.is_empty(),
+                    cut: message.cut || !rest.is_empty() || !control_fits,
                     source: message.source,
                     about: About::read(&message.control),
                 })
@@ -98,15 +101,17 @@ impl Twin {
 
 impl MessageSocket for Twin {
     fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
-        self.take(slices)
+        self.take(slices, None)
     }
 
     fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
+        controls: &mut [ControlArea],
         received: &mut arrayvec::ArrayVec<Incoming, N>,
     ) -> io::Result<()> {
         received.clear();
+        let mut controls = controls.iter_mut();
         for slices in messages.iter_mut().take(N) {
             // Like recvmmsg(2): an error after the first message is left for the next call.
             let next_is_error = {
@@ -116,7 +121,7 @@ impl MessageSocket for Twin {
             if next_is_error && !received.is_empty() {
                 break;
             }
-            received.push(self.take(slices)?);
+            received.push(self.take(slices, controls.next())?);
         }
         Ok(())
     }
@@ -149,7 +154,7 @@ impl MessageSocket for Twin {
 }
 
 /// Control messages by level and type, parsed by a plain loop.
-fn control_messages(bytes: &[u8]) -> Vec<(i32, i32, &[u8])> {
+pub(super) fn control_messages(bytes: &[u8]) -> Vec<(i32, i32, &[u8])> {
     let mut messages = Vec::new();
     let mut at = 0usize;
     while at + 16 <= bytes.len() {
@@ -189,6 +194,14 @@ pub(super) fn about(bytes: &[u8]) -> About {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 about.traffic_class = int(data).and_then(|class| u8::try_from(class).ok()).unwrap_or(0);
             }
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                let word = data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+                about.traffic_class = (word >> 20) as u8;
+                about.flow_label = word % (1 << 20);
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                about.hop_limit = int(data).and_then(|limit| u8::try_from(limit).ok());
+            }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => about.destination = address(data, 8, 4),
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => about.destination = address(data, 0, 16),
             _ => {}
@@ -199,11 +212,17 @@ pub(super) fn about(bytes: &[u8]) -> About {
 
 /// The datagrams that a message becomes: the kernel splits it where it is told to.
 fn on_the_wire(socket: usize, message: &Outgoing<'_>, dont_fragment: Option<bool>) -> Vec<Datagram> {
-    let (mut traffic_class, mut segment, mut source) = (0, None, None);
+    let (mut traffic_class, mut hop_limit, mut segment, mut source) = (0, None, None, None);
     for (level, kind, data) in control_messages(message.control()) {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 traffic_class = int(data).expect("an int") as u8;
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                let limit = int(data).expect("an int");
+                // ip(7): the kernel refuses any other.
+                assert!((1..=255).contains(&limit), "a TTL of {limit}");
+                hop_limit = Some(limit as u8);
             }
             (libc::SOL_UDP, libc::UDP_SEGMENT) => {
                 segment = data.first_chunk().map(|bytes| usize::from(u16::from_ne_bytes(*bytes)));
@@ -220,6 +239,7 @@ fn on_the_wire(socket: usize, message: &Outgoing<'_>, dont_fragment: Option<bool
         destination,
         source,
         traffic_class,
+        hop_limit,
         dont_fragment,
         payload: payload.to_vec(),
     };

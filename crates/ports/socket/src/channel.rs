@@ -2,8 +2,8 @@
 
 use crate::error::OpenError;
 use crate::kernel::MessageSocket;
-use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
-use crate::raw_receive;
+use crate::open::{self, Endpoint, SocketConfig};
+use crate::raw_receive::RawReceiver;
 use crate::sys::Socket;
 use crate::udp_receive::{Received, UdpReceiver};
 use std::io;
@@ -16,11 +16,15 @@ const RETRIES: usize = 8;
 pub(crate) struct Channel<S> {
     pub(crate) socket: S,
     pub(crate) endpoint: Endpoint,
-    /// `None` for raw ESP.
-    receiver: Option<UdpReceiver>,
+    receiver: Receiver,
     /// Whether several datagrams may go as one message (`UDP_SEGMENT`).
     pub(crate) joins: bool,
     dont_fragment: bool,
+}
+
+enum Receiver {
+    Udp(Box<UdpReceiver>),
+    Raw(RawReceiver),
 }
 
 impl Channel<Socket> {
@@ -31,8 +35,12 @@ impl Channel<Socket> {
 
 impl<S: MessageSocket> Channel<S> {
     pub(crate) fn new(endpoint: Endpoint, socket: S) -> Self {
-        let is_udp = endpoint.encapsulation != Encapsulation::RawEsp;
-        let receiver = is_udp.then(UdpReceiver::new);
+        let is_udp = endpoint.encapsulation.is_udp();
+        let receiver = if is_udp {
+            Receiver::Udp(Box::new(UdpReceiver::new()))
+        } else {
+            Receiver::Raw(RawReceiver::new(&endpoint))
+        };
         Self { socket, endpoint, receiver, joins: is_udp, dont_fragment: true }
     }
 
@@ -49,8 +57,8 @@ impl<S: MessageSocket> Channel<S> {
     ) -> io::Result<()> {
         for _ in 0..RETRIES {
             let outcome = match &mut self.receiver {
-                Some(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
-                None => raw_receive::receive(&self.socket, &self.endpoint, pool, batch, done),
+                Receiver::Udp(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
+                Receiver::Raw(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
             };
             match outcome {
                 Err(error) if is_fatal(&error) => return Err(error),
@@ -63,9 +71,10 @@ impl<S: MessageSocket> Channel<S> {
         Ok(())
     }
 
-    /// Makes the socket set or clear DF from now on.
+    /// Makes the socket set or clear DF from now on. Datagrams of raw sockets bring their own.
     pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
-        if self.dont_fragment != wanted && self.endpoint.local.is_ipv4() {
+        let is_asked = self.endpoint.local.is_ipv4() && self.endpoint.encapsulation.is_udp();
+        if self.dont_fragment != wanted && is_asked {
             self.socket.set_dont_fragment(self.endpoint.local, wanted)?;
             self.dont_fragment = wanted;
         }

@@ -25,8 +25,10 @@ pub(crate) struct Datagram {
     /// Set if the socket has no address of its own.
     pub(crate) source: Option<IpAddr>,
     pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     pub(crate) dont_fragment: bool,
-    /// Where in the packet the bytes start that the socket sends.
+    /// Where in the packet the bytes start that the socket sends: after the outer headers for UDP, 0 for raw
+    /// sockets.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
@@ -50,11 +52,11 @@ impl Datagram {
                     return Ok(Self::new(&header, way(index), Some(endpoint), udp.destination_port, content));
                 }
             }
-            protocol::ESP => {
-                let own = |e: &Endpoint| e.encapsulation == Encapsulation::RawEsp;
+            number @ (protocol::ESP | protocol::AH) => {
+                let own = |e: &Endpoint| e.encapsulation.protocol() == number;
                 if let Some((index, endpoint)) = find(&header, endpoints, own) {
-                    let bytes = if header.version == Version::V4 { whole } else { content };
-                    return Ok(Self::new(&header, way(index), Some(endpoint), 0, bytes));
+                    check_identification(packet, &header)?;
+                    return Ok(Self::new(&header, way(index), Some(endpoint), 0, whole));
                 }
             }
             _ => {}
@@ -93,6 +95,7 @@ impl Datagram {
             destination: SocketAddr::new(header.destination, port),
             source: (is_wildcard && !header.source.is_unspecified()).then_some(header.source),
             traffic_class: header.traffic_class,
+            hop_limit: header.hop_limit,
             dont_fragment: header.dont_fragment,
             start: bytes.start,
             end: bytes.end,
@@ -112,7 +115,22 @@ impl Datagram {
             && self.destination == first.destination
             && self.source == first.source
             && self.traffic_class == first.traffic_class
+            && self.hop_limit == first.hop_limit
     }
+
+    /// Whether the socket sends the packet's own header.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.start == 0
+    }
+}
+
+/// Refuses an IPv4 datagram whose identification of 0 the kernel would replace (raw(7)) where it must not: AH
+/// covers it (RFC 4302 3.3.3.1.1.1), and all fragments of a datagram have the same (RFC 6864 4). Where DF is
+/// set it stays 0, unless the datagram is a fragment already.
+fn check_identification(packet: &[u8], header: &IpHeader) -> Result<(), DropReason> {
+    let is_needed = header.fragment.is_some() || header.protocol == protocol::AH && !header.dont_fragment;
+    let is_zero = header.version == Version::V4 && packet.get(4..6) == Some(&[0, 0]);
+    if is_needed && is_zero { Err(DropReason::BadHeader) } else { Ok(()) }
 }
 
 /// The endpoint of the header's source: by its address, else one that is bound to all addresses.
@@ -192,6 +210,8 @@ mod tests {
             endpoint("192.0.2.1", Encapsulation::RawEsp),
             endpoint("2001:db8::1", Encapsulation::RawEsp),
             endpoint("::", udp),
+            endpoint("192.0.2.1", Encapsulation::RawAh),
+            endpoint("::", Encapsulation::RawAh),
         ]
     }
 
@@ -203,11 +223,38 @@ mod tests {
         };
         assert_eq!(address("192.0.2.1", protocol::UDP), (Way::Endpoint(0), 28, 100, false));
         assert_eq!(address("192.0.2.1", protocol::ESP), (Way::Endpoint(1), 0, 128, false));
-        assert_eq!(address("2001:db8::1", protocol::ESP), (Way::Endpoint(2), 40, 108, false));
+        assert_eq!(address("2001:db8::1", protocol::ESP), (Way::Endpoint(2), 0, 148, false));
         assert_eq!(address("2001:db8::1", protocol::UDP), (Way::Endpoint(3), 48, 100, true));
+        assert_eq!(address("192.0.2.1", protocol::AH), (Way::Endpoint(4), 0, 128, false));
+        assert_eq!(address("2001:db8::7", protocol::AH), (Way::Endpoint(5), 0, 148, true));
+        assert_eq!(address("192.0.2.2", protocol::AH), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("192.0.2.2", protocol::UDP), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("192.0.2.1", protocol::TCP), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("2001:db8::2", protocol::ESP), (Way::Bypass(Version::V6), 0, 148, false));
+    }
+
+    /// RFC 4302 3.3.3.1.1.1, RFC 6864 4.
+    #[test]
+    fn an_identification_of_zero_is_refused_where_the_kernel_would_replace_it() {
+        let address = |number, flags: u16, identification: u16| {
+            let mut packet = packet("192.0.2.1", number);
+            packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            packet[6..8].copy_from_slice(&flags.to_be_bytes());
+            packet[10..12].fill(0);
+            let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            Datagram::address(&packet, endpoints().iter()).map(|datagram| datagram.way)
+        };
+        const DF: u16 = 0x4000;
+        const MORE: u16 = 0x2000;
+        for (number, index) in [(protocol::ESP, 1), (protocol::AH, 4)] {
+            for flags in [DF, 0, MORE, MORE | DF, 12] {
+                assert_eq!(address(number, flags, 7), Ok(Way::Endpoint(index)), "{number}, {flags:#x}");
+                let is_refused = flags != DF && (number == protocol::AH || flags != 0);
+                let expected = if is_refused { Err(DropReason::BadHeader) } else { Ok(Way::Endpoint(index)) };
+                assert_eq!(address(number, flags, 0), expected, "{number}, {flags:#x}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! memory.
 
 use crate::address::RawAddress;
-use crate::control::{About, Control};
+use crate::control::{About, Control, ControlArea};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -17,13 +17,15 @@ pub trait MessageSocket: Send {
     fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Incoming>;
 
     /// Receives up to `messages.len()` messages, at most `N`, each scattered over its own slices, and
-    /// replaces the content of `received` with the information about them.
+    /// replaces the content of `received` with the information about them. `controls` is empty, or has an
+    /// area for each message, which then holds the message's control data.
     ///
     /// # Errors
     /// Those of recvmmsg(2); if nothing was received, that is one too: `WouldBlock`.
     fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
+        controls: &mut [ControlArea],
         received: &mut ArrayVec<Incoming, N>,
     ) -> io::Result<()>;
 
@@ -33,7 +35,7 @@ pub trait MessageSocket: Send {
     /// Those of sendmmsg(2), about the first message.
     fn send_many(&self, messages: &[Outgoing<'_>]) -> io::Result<usize>;
 
-    /// Whether datagrams that the socket, bound to `local`, sends from now on carry DF.
+    /// Whether datagrams that the UDP socket, bound to `local`, sends from now on carry DF.
     ///
     /// # Errors
     /// Those of setsockopt(2).
@@ -76,7 +78,7 @@ impl Outgoing<'_> {
 pub struct Incoming {
     /// Bytes of the message: more than were requested if it was truncated.
     pub bytes: usize,
-    /// Whether it was truncated for lack of room.
+    /// Whether it, or its control data, was truncated for lack of room.
     pub cut: bool,
     /// The sender, if the kernel gave an IP address.
     pub source: Option<SocketAddr>,

@@ -1,8 +1,9 @@
-//! UDP and raw ESP sockets as a port: the unprotected side of a gateway that has no NIC of its own.
+//! UDP sockets and raw sockets of ESP and AH as a port: the unprotected side of a gateway that has no NIC of
+//! its own.
 //!
 //! To the gateway, a [`SocketPort`] is a port like any other: it gives and takes whole IP datagrams. The
-//! kernel's sockets give and take payloads; so the port strips the outer headers when sending, passes their
-//! content to the kernel in other ways, and rebuilds them when receiving:
+//! kernel's UDP sockets give and take payloads; so the port strips the outer headers when sending, passes
+//! their content to the kernel in other ways, and rebuilds them when receiving:
 //!
 //! | outer header | sent with | received from |
 //! | --- | --- | --- |
@@ -10,9 +11,18 @@
 //! | destination | `sendmsg` address | the socket's address, or `IP_PKTINFO` |
 //! | DSCP, ECN | `IP_TOS`, `IPV6_TCLASS` | `IP_RECVTOS`, `IPV6_RECVTCLASS` |
 //! | DF | `IP_MTU_DISCOVER` | unknown: set |
-//! | TTL, identification | the kernel's | unknown: 64 and 0 |
+//! | TTL, hop limit | `IP_TTL`, `IPV6_HOPLIMIT`, where it is not 64 | `IP_RECVTTL`, `IPV6_RECVHOPLIMIT` if the configuration asks for it, else 64 |
+//! | identification, options, extension headers | the kernel's, which sends none | unknown: 0, none |
 //!
-//! Raw ESP over IPv4 is the exception: the socket passes whole datagrams.
+//! **Raw sockets** send datagrams as they are (`IP_HDRINCL`, `IPV6_HDRINCL`): the ICV of AH covers
+//! identification, length, addresses, immutable options and extension headers (RFC 4302 3.3.3.1), and in
+//! transport mode all of them are the hosts' own. The kernel fills in one field of IPv4, an identification of
+//! 0 (raw(7)). That is harmless where DF is set, since it leaves 0 then; without DF,
+//! [`DropReason::BadHeader`](testudo_packet::DropReason::BadHeader) refuses the datagram if it has AH or is a
+//! fragment. Over IPv4 raw sockets receive whole datagrams. Over IPv6 the kernel removes the headers and
+//! gives them as control data, from which they are rebuilt, extension headers included; a datagram with more
+//! than about 900 bytes of these is dropped as `receive_truncated`. The kernel reassembles what was
+//! fragmented.
 //!
 //! **Speed.** Consecutive UDP packets of one size for one peer leave as one system call with `UDP_SEGMENT`,
 //! gathered from where they are. With `UDP_GRO`, up to 64 KiB of datagrams arrive together; the port predicts
@@ -21,7 +31,8 @@
 //!
 //! **DF.** If the gateway requests DF, the socket probes (`IP_PMTUDISC_PROBE`): DF is set, and the kernel's
 //! path MTU, which anyone can lower by forged ICMP, is ignored; a datagram longer than the interface's own
-//! MTU is refused and counted. Without DF, the kernel fragments.
+//! MTU is refused and counted. Without DF, the kernel fragments what goes in UDP; it refuses too long
+//! datagrams of raw sockets in either case, and sends fragments that were made before.
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
@@ -33,6 +44,7 @@ mod channel;
 mod control;
 mod datagram;
 mod error;
+mod extension_headers;
 mod header;
 mod kernel;
 mod open;
@@ -42,7 +54,7 @@ mod sys;
 mod transmit;
 mod udp_receive;
 
-pub use control::About;
+pub use control::{About, ControlArea};
 pub use error::OpenError;
 pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};

@@ -6,26 +6,46 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use testudo_wire::protocol;
 
-/// How ESP packets cross the network at an endpoint.
+/// How protected datagrams cross the network at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
-    /// In UDP (RFC 3948).
+    /// ESP in UDP (RFC 3948).
     Udp {
         /// Local UDP port; 0 lets the kernel choose, see
         /// [`SocketPort::endpoints`](crate::SocketPort::endpoints).
         port: u16,
     },
-    /// As IP protocol 50. Needs CAP_NET_RAW to open.
+    /// ESP as IP protocol 50 (RFC 4303). Needs CAP_NET_RAW to open.
     RawEsp,
+    /// AH as IP protocol 51 (RFC 4302), also where it covers ESP. Needs CAP_NET_RAW to open.
+    RawAh,
 }
 
-/// An address at which ESP packets arrive and from which they are sent.
+impl Encapsulation {
+    /// The IP protocol of its datagrams.
+    #[must_use]
+    pub const fn protocol(self) -> u8 {
+        match self {
+            Encapsulation::Udp { .. } => protocol::UDP,
+            Encapsulation::RawEsp => protocol::ESP,
+            Encapsulation::RawAh => protocol::AH,
+        }
+    }
+
+    /// Whether it is in UDP.
+    pub(crate) const fn is_udp(self) -> bool {
+        matches!(self, Encapsulation::Udp { .. })
+    }
+}
+
+/// An address at which protected datagrams arrive and from which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The local address; the unspecified one (`0.0.0.0`, `::`) means any address of the host.
     pub local: IpAddr,
-    /// How ESP packets cross the network.
+    /// How they cross the network.
     pub encapsulation: Encapsulation,
 }
 
@@ -34,6 +54,7 @@ impl fmt::Display for Endpoint {
         match self.encapsulation {
             Encapsulation::Udp { port } => write!(f, "udp {}", SocketAddr::new(self.local, port)),
             Encapsulation::RawEsp => write!(f, "esp {}", self.local),
+            Encapsulation::RawAh => write!(f, "ah {}", self.local),
         }
     }
 }
@@ -49,6 +70,9 @@ pub struct SocketConfig {
     /// open. Without an interface they are dropped nevertheless, because routes may lead them back to the
     /// protected side.
     pub bypass: bool,
+    /// Whether UDP sockets report TTL or hop limit, too: a packet in transport mode is delivered with them.
+    /// In tunnel mode nothing needs them.
+    pub hop_limits: bool,
     /// Bytes of each socket's buffer, in each direction. Without CAP_NET_ADMIN the kernel caps it
     /// (`net.core.rmem_max`, `wmem_max`).
     pub buffer_bytes: u32,
@@ -58,7 +82,7 @@ impl SocketConfig {
     /// These endpoints on any interface, with buffers of 8 MiB.
     #[must_use]
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
-        Self { endpoints, interface: None, bypass: false, buffer_bytes: 8 << 20 }
+        Self { endpoints, interface: None, bypass: false, hop_limits: false, buffer_bytes: 8 << 20 }
     }
 }
 
@@ -67,7 +91,8 @@ impl SocketConfig {
 pub(crate) fn endpoint(endpoint: Endpoint, config: &SocketConfig) -> Result<(Socket, Endpoint), OpenError> {
     let opened = match endpoint.encapsulation {
         Encapsulation::Udp { port } => open_udp(endpoint.local, port, config)?,
-        Encapsulation::RawEsp => (open_raw_esp(endpoint.local, config)?, endpoint),
+        Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config)?, endpoint),
+        Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config)?, endpoint),
     };
     Ok(opened)
 }
@@ -76,6 +101,7 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
     let socket = new_socket(local, SocketType::DGRAM, ipproto::UDP)?;
     let action = |what: &str| format!("{what} of the UDP socket for {local}");
     prepare(&socket, local, config, &action)?;
+    report_header_fields(&socket, local, config).map_err(io_error(action("set the header options")))?;
     if local.is_ipv6() {
         // Raw sockets have one IP version only.
         let only = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
@@ -92,19 +118,36 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
     Ok((socket, Endpoint { local, encapsulation: Encapsulation::Udp { port } }))
 }
 
-fn open_raw_esp(local: IpAddr, config: &SocketConfig) -> Result<Socket, OpenError> {
-    let socket = new_socket(local, SocketType::RAW, ipproto::ESP)?;
-    let action = |what: &str| format!("{what} of the raw ESP socket for {local}");
+/// Opens a socket that sends and receives whole datagrams of one protocol.
+fn open_raw(endpoint: Endpoint, number: Protocol, config: &SocketConfig) -> Result<Socket, OpenError> {
+    let local = endpoint.local;
+    let socket = new_socket(local, SocketType::RAW, number)?;
+    let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
     prepare(&socket, local, config, &action)?;
-    if local.is_ipv4() {
-        let set = socket.set_option(libc::IPPROTO_IP, libc::IP_HDRINCL, 1);
-        set.map_err(io_error(action("set the header option")))?;
+    let (level, options) = if local.is_ipv4() {
+        (libc::IPPROTO_IP, &[libc::IP_HDRINCL][..])
+    } else {
+        (libc::IPPROTO_IPV6, &RAW_IPV6_OPTIONS[..])
+    };
+    for &option in options {
+        socket.set_option(level, option, 1).map_err(io_error(action("set the header options")))?;
     }
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
     let address = SocketAddr::new(local, 0);
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     Ok(socket)
 }
+
+/// A raw IPv6 socket takes the header from us, but does not give it (RFC 3542 3): its fields come as control
+/// data (traffic class and flow label as one), and so do the extension headers that the kernel stepped over.
+const RAW_IPV6_OPTIONS: [i32; 6] = [
+    libc::IPV6_HDRINCL,
+    libc::IPV6_FLOWINFO,
+    libc::IPV6_RECVHOPLIMIT,
+    libc::IPV6_RECVHOPOPTS,
+    libc::IPV6_RECVDSTOPTS,
+    libc::IPV6_RECVRTHDR,
+];
 
 /// Opens a socket that sends whole datagrams of the IP version of `any`, with any protocol, out of the
 /// configured interface.
@@ -142,18 +185,26 @@ fn prepare(
 ) -> Result<(), OpenError> {
     bind_to_interface(socket, config, action)?;
     set_buffers(socket, config.buffer_bytes).map_err(io_error(action("set the buffers")))?;
-    let (level, mut options) = if local.is_ipv4() {
-        (libc::IPPROTO_IP, vec![libc::IP_RECVTOS])
-    } else {
-        (libc::IPPROTO_IPV6, vec![libc::IPV6_RECVTCLASS])
-    };
     if local.is_unspecified() {
-        options.push(if local.is_ipv4() { libc::IP_PKTINFO } else { libc::IPV6_RECVPKTINFO });
-    }
-    for option in options {
-        socket.set_option(level, option, 1).map_err(io_error(action("set the header options")))?;
+        let (level, option) = if local.is_ipv4() {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO)
+        } else {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+        };
+        socket.set_option(level, option, 1).map_err(io_error(action("set the address option")))?;
     }
     Ok(())
+}
+
+/// Makes a UDP socket report fields of the IP header, which it removes.
+fn report_header_fields(socket: &Socket, local: IpAddr, config: &SocketConfig) -> io::Result<()> {
+    let (level, traffic_class, hop_limit) = if local.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_RECVTTL)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT)
+    };
+    socket.set_option(level, traffic_class, 1)?;
+    socket.set_option(level, hop_limit, config.hop_limits.into())
 }
 
 fn bind_to_interface(
@@ -185,8 +236,8 @@ fn set_buffers(socket: &Socket, bytes: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets whether datagrams carry DF, and are refused if they are longer than the interface's MTU, or are
-/// fragmented in that case.
+/// Sets whether the kernel sets DF and refuses datagrams that are longer than the interface's MTU, or
+/// fragments these. Datagrams of raw sockets bring their own DF, and are refused in either case.
 pub(crate) fn set_dont_fragment(socket: &Socket, local: IpAddr, dont_fragment: bool) -> io::Result<()> {
     match (local, dont_fragment) {
         (IpAddr::V4(_), true) => {

@@ -64,7 +64,7 @@ impl<S: MessageSocket> SocketPort<S> {
     /// UDP endpoints for which the system refused to segment (an interface without checksum offload, for
     /// example): their packets leave one by one. Meant to be reported to the user once.
     pub fn endpoints_without_segmentation(&self) -> impl Iterator<Item = Endpoint> + '_ {
-        let udp = |channel: &&Channel<S>| channel.endpoint.encapsulation != Encapsulation::RawEsp;
+        let udp = |channel: &&Channel<S>| channel.endpoint.encapsulation.is_udp();
         self.channels.iter().filter(udp).filter(|channel| !channel.joins).map(|channel| channel.endpoint)
     }
 
@@ -130,7 +130,7 @@ impl<S: MessageSocket> Port for SocketPort<S> {
         self.channels.iter().filter_map(|channel| channel.socket.readiness()).collect()
     }
 
-    /// True while the system segments for any endpoint. Raw ESP sockets and those without the offload send
+    /// True while the system segments for any endpoint. Raw sockets and those without the offload send
     /// each packet by itself.
     fn joins(&self) -> bool {
         self.channels.iter().any(|channel| channel.joins)

@@ -4,7 +4,7 @@
 //! classes need.
 
 use crate::address::{MAX_ADDRESS_BYTES, RawAddress};
-use crate::control::{CONTROL_BYTES, Control};
+use crate::control::{About, CONTROL_BYTES, Control, ControlArea};
 use crate::kernel::{Incoming, MessageSocket, Outgoing};
 use crate::open;
 use arrayvec::ArrayVec;
@@ -59,6 +59,7 @@ impl MessageSocket for Socket {
     fn receive_many<const N: usize>(
         &self,
         messages: &mut [&mut [IoSliceMut<'_>]],
+        controls: &mut [ControlArea],
         received: &mut ArrayVec<Incoming, N>,
     ) -> io::Result<()> {
         received.clear();
@@ -66,24 +67,36 @@ impl MessageSocket for Socket {
         let mut beside: ArrayVec<Beside, N> = ArrayVec::new();
         beside.extend((0..messages.len().min(N)).map(|_| Beside::new()));
         let mut headers: ArrayVec<libc::mmsghdr, N> = ArrayVec::new();
-        headers.extend(
-            messages.iter_mut().zip(&mut beside).map(|(slices, beside)| libc::mmsghdr {
-                msg_hdr: receive_header(slices, beside),
-                msg_len: 0,
-            }),
-        );
+        let mut areas = controls.iter_mut();
+        headers.extend(messages.iter_mut().zip(&mut beside).map(|(slices, beside)| {
+            let mut header = receive_header(slices, beside);
+            if let Some(area) = areas.next() {
+                header.msg_control = area.storage().as_mut_ptr().cast();
+                header.msg_controllen = area.storage().len() as _;
+            }
+            libc::mmsghdr { msg_hdr: header, msg_len: 0 }
+        }));
         let count = libc::c_uint::try_from(headers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: `headers` has `count` elements, each pointing to its own slices and its own element of
-        // `beside`; all of them outlive the call, are not used during it, and are as long as they say. There
-        // is no timeout to point to.
+        // SAFETY: `headers` has `count` elements, each pointing to its own slices, its own element of
+        // `beside` and perhaps its own area of `controls`; all of them outlive the call, are not used during
+        // it, and are as long as they say. There is no timeout to point to.
         let count = unsafe {
             libc::recvmmsg(self.0.as_raw_fd(), headers.as_mut_ptr(), count, flags, std::ptr::null_mut())
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let bytes = |header: &libc::mmsghdr| usize::try_from(header.msg_len).unwrap_or(usize::MAX);
-        let all = headers.iter().zip(&beside).take(count);
-        received.extend(all.map(|(header, beside)| incoming(&header.msg_hdr, bytes(header), beside)));
+        let mut areas = controls.iter_mut();
+        received.extend(headers.iter().zip(&beside).take(count).map(|(header, beside)| {
+            let message = incoming(&header.msg_hdr, bytes(header), beside);
+            match areas.next() {
+                Some(area) => {
+                    area.set_length(to_usize(header.msg_hdr.msg_controllen));
+                    Incoming { about: About::read(area.bytes()), ..message }
+                }
+                None => message,
+            }
+        }));
         Ok(())
     }
 
@@ -158,7 +171,7 @@ fn incoming(header: &libc::msghdr, bytes: usize, beside: &Beside) -> Incoming {
     let address_bytes = usize::try_from(header.msg_namelen).unwrap_or(0);
     Incoming {
         bytes,
-        cut: header.msg_flags & libc::MSG_TRUNC != 0,
+        cut: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
         source: beside.address.read(address_bytes),
         about: beside.control.read(to_usize(header.msg_controllen)),
     }

@@ -15,6 +15,9 @@ use testudo_wire::ip::Version;
 /// bits.
 const MAX_MESSAGE_BYTES: usize = 65_535 - 48;
 
+/// The TTL that the kernel gives by itself (ip(7), `ip_default_ttl`), and that tunnels have.
+const USUAL_HOP_LIMIT: u8 = 64;
+
 /// Sockets for packets in clear; `None` if the port has no interface for them.
 #[derive(Debug)]
 pub struct Bypass<S> {
@@ -295,6 +298,10 @@ fn control(first: &Datagram, is_joined: bool) -> Control {
     }
     if let Some(source) = first.source {
         control.push_source(source);
+    }
+    // 0 is no TTL to ask for: such a datagram goes nowhere.
+    if !first.is_whole() && ![0, USUAL_HOP_LIMIT].contains(&first.hop_limit) {
+        control.push_hop_limit(first.destination.is_ipv6(), first.hop_limit);
     }
     control
 }

@@ -10,7 +10,7 @@
 //! A spare iovec, the tail, catches bytes beyond the predicted layout, so nothing is ever truncated. After a
 //! misprediction the bytes are gathered in a *region*, and the datagrams cut from there: one copy.
 
-use crate::header::{Outer, Synthesized};
+use crate::header::{Content, Outer, Synthesized};
 use crate::kernel::{Incoming, MessageSocket};
 use crate::open::{Encapsulation, Endpoint};
 use arrayvec::ArrayVec;
@@ -319,17 +319,12 @@ fn receive_into(
         .collect();
     let mut messages: ArrayVec<&mut [IoSliceMut<'_>], SINGLES> =
         slices.iter_mut().map(|slices| &mut slices[..]).collect();
-    socket.receive_many(&mut messages, received)
+    socket.receive_many(&mut messages, &mut [], received)
 }
 
 fn outer_of(message: &Incoming, endpoint: &Endpoint) -> Option<Outer> {
     let Encapsulation::Udp { port } = endpoint.encapsulation else { return None };
-    Some(Outer {
-        source: message.source?,
-        destination: message.about.destination.unwrap_or(endpoint.local),
-        destination_port: Some(port),
-        traffic_class: message.about.traffic_class,
-    })
+    Outer::of(message, endpoint, Content::Udp(port))
 }
 
 /// Writes the headers before a payload and delivers the packet. `header` caches them for the next payload of

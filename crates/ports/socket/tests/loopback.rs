@@ -192,6 +192,38 @@ fn mixed_sizes_and_classes_keep_content_and_order() {
     }
 }
 
+/// The TTL of a packet in transport mode is that of a host: it arrives as it was sent, also between packets
+/// that could be joined but for it.
+#[test]
+fn ttls_and_hop_limits_arrive_where_they_are_asked_for() {
+    for local in [V4, V6] {
+        let mut a = open(local);
+        let config = SocketConfig { hop_limits: true, ..SocketConfig::new(vec![udp(local, 0)]) };
+        let mut b = SocketPort::open(&config).unwrap();
+        let (from, to) = (address(&a), address(&b));
+        let limits = [64, 64, 255, 255, 1, 64, 255];
+        let packets = limits.map(|limit| {
+            let mut packet = datagram(from, to, 0xB8, &payload(limit.into(), 1000));
+            set_hop_limit(&mut packet, limit);
+            packet
+        });
+        let received = exchange(&mut a, &mut b, &packets);
+        assert_same(&packets, &received);
+        assert!(received.iter().map(|p| IpHeader::parse(p).unwrap().hop_limit).eq(limits), "{local}");
+    }
+}
+
+fn set_hop_limit(packet: &mut [u8], limit: u8) {
+    if packet[0] >> 4 == 6 {
+        packet[7] = limit;
+        return;
+    }
+    packet[8] = limit;
+    packet[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();
+    packet[10..12].copy_from_slice(&sum);
+}
+
 #[test]
 fn an_empty_datagram_is_a_packet_too() {
     let (mut a, mut b) = (open(V4), open(V4));

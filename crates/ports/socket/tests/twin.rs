@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testudo_packet::{Batch, Buffer, Pool, Port};
-use testudo_port_socket::{Bypass, Encapsulation, Endpoint, Incoming, MessageSocket, Outgoing, SocketPort};
+use testudo_port_socket::{
+    Bypass, ControlArea, Encapsulation, Endpoint, Incoming, MessageSocket, Outgoing, SocketPort,
+};
 use testudo_wire::ip::OuterHeader;
 use testudo_wire::protocol;
 
@@ -23,6 +25,7 @@ impl MessageSocket for Ending {
     fn receive_many<const N: usize>(
         &self,
         _: &mut [&mut [IoSliceMut<'_>]],
+        _: &mut [ControlArea],
         _: &mut ArrayVec<Incoming, N>,
     ) -> io::Result<()> {
         Err(io::ErrorKind::WouldBlock.into())

@@ -11,6 +11,7 @@
     reason = "a test panics on failure, and its data is made of small numbers"
 )]
 
+mod ah;
 mod esp;
 mod support;
 
@@ -20,5 +21,6 @@ fn main() {
     let inside = namespaces::enter().expect("private namespaces");
     let sites = support::sites(inside);
     esp::tests(&sites);
+    ah::tests(&sites);
     println!("raw: ok");
 }

@@ -2,10 +2,13 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::IpAddr;
+use tempfile::TempDir;
+use testudo_lab::capture::{Capture, WHOLE};
 use testudo_lab::namespaces::{Entered, Namespace, veth};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port};
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
-use testudo_wire::ip::OuterHeader;
+use testudo_wire::ip::{IpHeader, OuterHeader};
+use testudo_wire::protocol;
 use testudo_wire::udp::UdpHeader;
 
 pub const ADDRESSES: [[&str; 2]; 2] = [["10.8.0.1", "10.8.0.2"], ["fd08::1", "fd08::2"]];
@@ -71,6 +74,13 @@ pub fn send(port: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<(DropReason, u64)
 }
 
 pub fn receive(port: &mut SocketPort, count: usize) -> Vec<Vec<u8>> {
+    let (received, drops) = receive_and_drop(port, count);
+    assert_eq!(drops, []);
+    received
+}
+
+/// Receives `count` packets, and returns what was dropped as well.
+pub fn receive_and_drop(port: &mut SocketPort, count: usize) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
     let (mut pool, mut batch) = (Pool::new(64, 9000), Batch::new());
     let mut received = Vec::new();
     while received.len() < count {
@@ -85,6 +95,33 @@ pub fn receive(port: &mut SocketPort, count: usize) -> Vec<Vec<u8>> {
             pool.recycle(buffer);
         }
     }
-    assert_eq!((pool.drops().total(), pool.available()), (0, 64));
-    received
+    assert_eq!(pool.available(), 64);
+    (received, pool.drops().iter().filter(|drop| drop.1 > 0).collect())
+}
+
+/// Starts to record what passes the link.
+pub fn record(site: &Namespace) -> (Capture, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    (Capture::start(site, "eth0", &folder.path().join("eth0.pcap"), WHOLE).unwrap(), folder)
+}
+
+/// The IP datagrams of a recording that end in one of these protocols, as they passed, without neighbour
+/// discovery and multicast reports.
+pub fn recorded((capture, _folder): (Capture, TempDir), site: &Namespace, protocols: &[u8]) -> Vec<Vec<u8>> {
+    const ETHERNET_BYTES: usize = 14;
+    let mut packets = Vec::new();
+    capture
+        .finish(site)
+        .unwrap()
+        .frames(|frame, _| {
+            let Ok(header) = IpHeader::parse(&frame[ETHERNET_BYTES..]) else { return };
+            let packet = &frame[ETHERNET_BYTES..][..header.total_bytes];
+            let is_housekeeping = header.protocol == protocol::ICMPV6
+                && header.payload(packet).first().is_some_and(|kind| *kind >= 130);
+            if protocols.contains(&header.protocol) && !is_housekeeping {
+                packets.push(packet.to_vec());
+            }
+        })
+        .unwrap();
+    packets
 }
