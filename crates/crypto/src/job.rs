@@ -103,6 +103,8 @@ pub struct Job {
     pub text_bytes: u32,
     /// Whether the number's high half is authenticated (RFC 4303 2.2.1).
     pub esn: bool,
+    /// What the caller will do with the packet, by the caller's number. Engines pass it through.
+    pub then: u8,
     /// Seal or open; it must be the direction for which the key was installed.
     pub direction: Direction,
     /// The state of the job.
@@ -127,6 +129,7 @@ impl Job {
             text_start: 0,
             text_bytes: 0,
             esn: false,
+            then: 0,
             direction,
             status: JobStatus::Pending,
         }

@@ -308,7 +308,17 @@ impl Worker {
 
     /// Takes ended jobs back through the protocol, those submitted last or those that were released, and
     /// sends what is [ready](Outlet::flush_ready): a batch at a time, while a cache holds it.
+    ///
+    /// Datagrams that then go through a second SA (AH over ESP) are submitted again.
     fn finish(&mut self, in_place: bool, now: Moment) {
+        self.finish_once(in_place, now);
+        while self.ipsec.take_again(&mut self.prepared.jobs) {
+            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            self.finish_once(in_place, now);
+        }
+    }
+
+    fn finish_once(&mut self, in_place: bool, now: Moment) {
         let mut jobs = std::mem::take(if in_place { &mut self.prepared.jobs } else { &mut self.released });
         while let Some(direction) = jobs.first().map(|job| job.direction) {
             let mut count = jobs.len().min(BATCH_SIZE);
@@ -316,17 +326,17 @@ impl Worker {
                 count = jobs[..count].iter().take_while(|job| job.direction == direction).count();
             }
             match direction {
-                Direction::Seal => self.finish_sealed(&mut jobs, count),
+                Direction::Seal => self.finish_sealed(&mut jobs, count, now),
                 Direction::Open => self.finish_opened(&mut jobs, count, now),
             }
         }
         *(if in_place { &mut self.prepared.jobs } else { &mut self.released }) = jobs;
     }
 
-    fn finish_sealed(&mut self, jobs: &mut Vec<Job>, count: usize) {
+    fn finish_sealed(&mut self, jobs: &mut Vec<Job>, count: usize, now: Moment) {
         let (outlet, clock) = (&mut self.unprotected, &mut self.outbound_clock);
         let jobs = jobs.drain(..count);
-        self.ipsec.finish_outbound(jobs, &mut self.pool, |sealed, pool| outlet.push(sealed, pool));
+        self.ipsec.finish_outbound(jobs, now, &mut self.pool, |sealed, pool| outlet.push(sealed, pool));
         clock.lap(Stage::Finish);
         outlet.flush_ready(&mut self.pool);
         clock.lap(Stage::Transmit);

@@ -5,8 +5,9 @@
 //! packet, with or without UDP; fragments among that are put together first ([`crate::fragments`]).
 
 use crate::Ipsec;
+use crate::encap::ah::mask_datagram;
+use crate::encap::{IpsecProtocol, packet_offset};
 use crate::fragments::Reassembled;
-use crate::framing::packet_offset;
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared};
 use crate::parsed::reason_of;
@@ -18,15 +19,18 @@ use crate::spd::{Action, Flow, Verdict};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 
-/// An ESP packet in a datagram.
+/// A packet of ESP or AH in a datagram.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
+    protocol: IpsecProtocol,
+    /// SPI and number, whichever protocol's.
     header: EspHeader,
     /// Start and end in the datagram, in bytes.
     at: u16,
@@ -136,6 +140,7 @@ impl Ipsec {
         let ip_bytes = came_to.0.header_bytes();
         let (at, udp_port) = match protocol {
             protocol::ESP => (ip_bytes, None),
+            protocol::AH => return parsed.push(arrival_of_ah(buffer.bytes(), ip_bytes, came_to)),
             protocol::UDP => match ports() {
                 Some((_, port)) if self.udp_ports.contains(port) => (ip_bytes + UDP_HEADER_BYTES, Some(port)),
                 _ => return self.push_uncommon(buffer, parsed),
@@ -171,11 +176,12 @@ impl Ipsec {
                 return Ok(Parsed::Fragment);
             }
             let packet = buffer.bytes();
+            let destination = Flow::outbound(&header, packet).remote();
+            if header.next_layer_protocol() == Some(protocol::AH) && header.fragment.is_none() {
+                return Ok(arrival_of_ah(packet, header.header_bytes, (header.version, destination)));
+            }
             match self.demultiplex(&header, packet)? {
-                Some(place) => {
-                    let destination = Flow::outbound(&header, packet).remote();
-                    arrival(packet, place, (header.version, destination)).map(Parsed::Esp)
-                }
+                Some(place) => arrival(packet, place, (header.version, destination)).map(Parsed::Esp),
                 None => self.pass_clear(&header, packet).map(|()| Parsed::Pass),
             }
         });
@@ -233,7 +239,7 @@ impl Ipsec {
         let payload = header.payload(packet);
         let (at, end) = (header.header_bytes, header.total_bytes);
         match (header.next_layer_protocol(), header.fragment) {
-            (Some(protocol::ESP), Some(_)) => Err(DropReason::OuterFragment),
+            (Some(protocol::ESP | protocol::AH), Some(_)) => Err(DropReason::OuterFragment),
             (Some(protocol::ESP), None) => Ok(Some(Place { at, end, udp_port: None })),
             (Some(protocol::UDP), None) => {
                 let udp = UdpHeader::parse(payload).map_err(reason_of)?;
@@ -267,15 +273,18 @@ impl Ipsec {
         for parsed in parsed {
             let (disposition, spi) = match parsed {
                 // Packets of one SA tend to be adjacent.
-                Parsed::Esp(arrival) if last == Some(arrival.header.spi) => {
+                Parsed::Esp(arrival) if last == Some((arrival.protocol, arrival.header.spi)) => {
                     runs.push_same();
                     continue;
                 }
-                Parsed::Esp(Arrival { header, .. }) => {
-                    let sa_ref = self.sad.get(header.spi);
+                Parsed::Esp(Arrival { protocol, header, .. }) => {
+                    let sa_ref = match protocol {
+                        IpsecProtocol::Esp => self.sad.get(header.spi),
+                        IpsecProtocol::Ah => self.sad_of_ah.get(header.spi),
+                    };
                     (
                         sa_ref.map_or(Disposition::Drop(DropReason::UnknownSpi), Disposition::Sa),
-                        Some(header.spi),
+                        Some((*protocol, header.spi)),
                     )
                 }
                 Parsed::Pass => (Disposition::Pass, None),
@@ -309,6 +318,9 @@ impl Ipsec {
         if let Err(reason) = sa.admit(now, &mut self.events) {
             buffers.iter().for_each(|_| sa.counters.count_drop(reason));
             return discard(buffers, reason, pool);
+        }
+        if sa.encap.protocol() == IpsecProtocol::Ah {
+            return sa.open_ah(sa_ref, parsed, buffers, pool, jobs);
         }
         let from = jobs.len();
         let all_right = match (parsed, &mut *buffers) {
@@ -354,8 +366,62 @@ fn arrival(datagram: &[u8], place: Place, came_to: (Version, u128)) -> Result<Ar
         }
     }
     match (EspHeader::parse(esp), u16::try_from(at), u16::try_from(end)) {
-        (Some(header), Ok(at), Ok(end)) => Ok(Arrival { header, at, end, local_endpoint }),
+        (Some(header), Ok(at), Ok(end)) => {
+            Ok(Arrival { protocol: IpsecProtocol::Esp, header, at, end, local_endpoint })
+        }
         _ => Err(DropReason::EspMalformed),
+    }
+}
+
+/// Reads the AH of a datagram that is cut to its length.
+#[cold]
+#[inline(never)]
+fn arrival_of_ah(datagram: &[u8], at: usize, came_to: (Version, u128)) -> Parsed {
+    let local_endpoint = LocalEndpoint::new(came_to.0, came_to.1, None).of_ah();
+    let header = AhHeader::parse(datagram.get(at..).unwrap_or_default());
+    match (header, u16::try_from(at), u16::try_from(datagram.len())) {
+        (Ok(AhHeader { spi, sequence, .. }), Ok(at), Ok(end)) => {
+            let header = EspHeader { spi, sequence };
+            Parsed::Esp(Arrival { protocol: IpsecProtocol::Ah, header, at, end, local_endpoint })
+        }
+        _ => Parsed::Drop(DropReason::AhMalformed),
+    }
+}
+
+impl Ipsec {
+    /// Opens a datagram of ESP that came in one of AH, whose SA is `ah`: its job is one
+    /// [again](Self::take_again). Only the SA that AH belongs to may open it.
+    pub(crate) fn open_covered(&mut self, datagram: Buffer, ah: SaRef, now: Moment, pool: &mut Pool) {
+        let mut job = Job::new(datagram, Direction::Open, ah.bits());
+        match self.prepare_covered(&mut job, ah, now) {
+            Ok(()) => self.again.push(job),
+            Err(reason) => {
+                let esp = SaRef::from_bits(job.sa);
+                if let Some(sa) = self.inbound.get(esp) {
+                    sa.counters.count_drop(reason);
+                }
+                pool.discard(job.buffer, reason);
+            }
+        }
+    }
+
+    fn prepare_covered(&mut self, job: &mut Job, ah: SaRef, now: Moment) -> Result<(), DropReason> {
+        let packet = job.buffer.bytes();
+        let header = IpHeader::parse(packet).map_err(reason_of)?;
+        let destination = Flow::outbound(&header, packet).remote();
+        if header.protocol != protocol::ESP || header.fragment.is_some() {
+            return Err(DropReason::BadNextHeader);
+        }
+        let place = Place { at: header.header_bytes, end: header.total_bytes, udp_port: None };
+        let mut arrival = arrival(packet, place, (header.version, destination))?;
+        arrival.local_endpoint = arrival.local_endpoint.covered();
+        let covered = self.inbound.get(ah).and_then(|sa| self.tunnel(sa.covers?)).map(|t| t.inbound);
+        let esp = covered.filter(|esp| self.sad.get(arrival.header.spi) == Some(*esp));
+        let esp = esp.ok_or(DropReason::WrongEncapsulation)?;
+        job.sa = esp.bits();
+        let sa = self.inbound.get_mut(esp).ok_or(DropReason::ShuttingDown)?;
+        sa.admit(now, &mut self.events)?;
+        sa.prepare(job, &Parsed::Esp(arrival))
     }
 }
 
@@ -391,6 +457,42 @@ impl InboundSa {
         (job.sequence, job.esn) = (sequence, self.esn);
         (job.auth_start, job.text_start) = (arrival.at.into(), packet_offset(text_start));
         job.text_bytes = packet_offset(text_bytes);
+        Ok(())
+    }
+
+    /// Appends the jobs that open packets of AH to `jobs`.
+    #[cold]
+    #[inline(never)]
+    fn open_ah(
+        &self,
+        sa_ref: SaRef,
+        parsed: &[Parsed],
+        buffers: &mut [Buffer],
+        pool: &mut Pool,
+        jobs: &mut Vec<Job>,
+    ) {
+        for (parsed, buffer) in parsed.iter().zip(drain(buffers)) {
+            let mut job = Job::new(buffer, Direction::Open, sa_ref.bits());
+            match self.prepare_ah(&mut job, parsed) {
+                Ok(()) => jobs.push(job),
+                Err(reason) => {
+                    self.counters.count_drop(reason);
+                    pool.discard(job.buffer, reason);
+                }
+            }
+        }
+    }
+
+    /// [`prepare`](Self::prepare) for AH (RFC 4302 3.4.3).
+    fn prepare_ah(&self, job: &mut Job, parsed: &Parsed) -> Result<(), DropReason> {
+        let Parsed::Esp(arrival) = parsed else { return Err(DropReason::AhMalformed) };
+        self.check_place(arrival)?;
+        let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
+        self.window.check(sequence).map_err(reason_of_replay)?;
+        let masked = mask_datagram(&mut job.buffer, self.layout.icv_bytes.into())?;
+        (job.sequence, job.esn) = (sequence, self.esn);
+        (job.auth_start, job.text_start) = (masked.auth_start, masked.text_start);
+        job.text_bytes = masked.text_bytes;
         Ok(())
     }
 

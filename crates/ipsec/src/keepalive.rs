@@ -1,9 +1,9 @@
 //! NAT keepalives (RFC 3948 4): one byte when a tunnel has been silent for some time.
 
 use crate::Ipsec;
+use crate::encap::template::{ATOMIC, OuterTemplate};
 use crate::lifetime::Moment;
 use crate::outcome::Originated;
-use crate::template::OuterTemplate;
 use crate::tunnel::Encapsulation;
 use testudo_packet::{Buffer, Pool};
 use testudo_wire::esp::NAT_KEEPALIVE;
@@ -44,7 +44,7 @@ fn keepalive(template: &OuterTemplate, pool: &mut Pool) -> Option<Buffer> {
     let mut datagram = [0; MAX_OUTER_BYTES + 1];
     let total = template.bytes() + 1;
     let datagram = datagram.get_mut(..total)?;
-    template.write(datagram, total, 0).ok()?;
+    template.write(datagram, total, 0, ATOMIC).ok()?;
     datagram[total - 1] = NAT_KEEPALIVE;
     let mut buffer = pool.create()?;
     buffer.receive_area()[..total].copy_from_slice(datagram);

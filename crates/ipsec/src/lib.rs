@@ -14,12 +14,12 @@
 //! threads may read. Clocks, engines, ports and randomness are handed in, so that a pair of gateways runs in
 //! one process from a seed.
 //!
-//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868 and RFC 2410
-//! (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
+//! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4302 (AH), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868
+//! and RFC 2410 (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
 //!
 //! Outer fragments are put together before all that, where a port delivers them: [`fragments`].
 //!
-//! Deliberately missing: key exchange, transport mode.
+//! Deliberately missing: key exchange.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
@@ -29,9 +29,9 @@ mod age;
 mod counters;
 mod demand;
 mod ecn;
+mod encap;
 mod event;
 pub mod fragments;
-mod framing;
 mod inbound;
 mod keepalive;
 mod lifetime;
@@ -51,12 +51,13 @@ mod spd;
 mod spi_table;
 mod sync;
 mod tables;
-mod template;
 mod tunnel;
 mod udp_ports;
 
 pub use counters::{SaCounters, SaState};
 pub use demand::{Demand, FIRST_BLOCK};
+pub use encap::template::Dscp;
+pub use encap::{IpsecProtocol, Mode, Shape};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
@@ -67,6 +68,5 @@ pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Flow, Mismatch, Policy, PortRange, Prefix,
     Protocol, Selector, Spd, TunnelIndex, Verdict,
 };
-pub use tables::{InstallError, Installed, Ipsec, inner_mtu};
-pub use template::Dscp;
+pub use tables::{InstallError, Installed, Ipsec};
 pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};

@@ -1,6 +1,9 @@
 //! From opened jobs to packets for the protected side: the engine's verdicts, replay commits, trailers, and
 //! checks of inner packets against policy (RFC 4303 3.4, RFC 4301 5.2).
 
+use crate::encap::ah::{AhTransport, AhTunnel};
+use crate::encap::esp_transport::EspTransport;
+use crate::encap::{Encap, Strip};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
@@ -17,9 +20,17 @@ use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 
-/// Why jobs of a batch are refused, by their index; most often none is.
+/// What happens to a job whose packet is not forwarded.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Drop(DropReason),
+    /// It carried ESP, which is opened next.
+    Again,
+}
+
+/// Why jobs of a batch are not forwarded, by their index; most often all are.
 struct Refusals {
-    reasons: [Option<DropReason>; BATCH_SIZE],
+    fates: [Option<Fate>; BATCH_SIZE],
     is_any: bool,
 }
 
@@ -33,19 +44,24 @@ struct CompletedRun {
 
 impl Refusals {
     fn none() -> Self {
-        Self { reasons: [None; BATCH_SIZE], is_any: false }
+        Self { fates: [None; BATCH_SIZE], is_any: false }
     }
 
     #[cold]
     fn add(&mut self, place: usize, reason: DropReason) {
-        self.reasons[place] = Some(reason);
+        self.set(place, Fate::Drop(reason));
+    }
+
+    #[cold]
+    fn set(&mut self, place: usize, fate: Fate) {
+        self.fates[place] = Some(fate);
         self.is_any = true;
     }
 }
 
 impl Ipsec {
-    /// Finishes the first `count` of `jobs`, up to a batch, which engines have completed, in the order of each
-    /// SA. Two phases: verdicts and sequence numbers, then decapsulation and policy.
+    /// Finishes the first `count` of `jobs`, up to a batch, which engines have completed, in the order of
+    /// each SA. Two phases: verdicts and sequence numbers, then decapsulation and policy.
     #[inline]
     pub fn finish_inbound(
         &mut self,
@@ -62,11 +78,12 @@ impl Ipsec {
             jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
             return;
         }
-        for (job, refused) in jobs.drain(..count).zip(refusals.reasons) {
+        for (job, fate) in jobs.drain(..count).zip(refusals.fates) {
             let sa = Prepared::sa_of(&job);
-            match refused {
+            match fate {
                 None => forward(Cleared::new(job.buffer), pool),
-                Some(reason) => self.refuse(job.buffer, sa, reason, pool),
+                Some(Fate::Drop(reason)) => self.refuse(job.buffer, sa, reason, pool),
+                Some(Fate::Again) => self.open_covered(job.buffer, sa, now, pool),
             }
         }
     }
@@ -115,8 +132,10 @@ impl Ipsec {
     /// All checks on jobs of one SA, one job at a time.
     fn judge_run(&mut self, jobs: &mut [Job], at: usize, sa: SaRef, now: Moment, refusals: &mut Refusals) {
         for (place, job) in (at..).zip(jobs) {
-            if let Err(reason) = self.judge(job, sa, now) {
-                refusals.add(place, reason);
+            match self.judge(job, sa, now) {
+                Ok(None) => {}
+                Ok(Some(fate)) => refusals.set(place, fate),
+                Err(reason) => refusals.add(place, reason),
             }
         }
     }
@@ -150,7 +169,7 @@ impl Ipsec {
     }
 
     /// All checks on one job, and the counting.
-    fn judge(&mut self, job: &mut Job, sa_ref: SaRef, now: Moment) -> Result<(), DropReason> {
+    fn judge(&mut self, job: &mut Job, sa_ref: SaRef, now: Moment) -> Result<Option<Fate>, DropReason> {
         let sa = self.inbound.get_mut(sa_ref).ok_or(DropReason::ShuttingDown)?;
         verdict_of(job)?;
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
@@ -158,14 +177,20 @@ impl Ipsec {
         let is_newest = job.sequence > sa.window.top();
         sa.commit(job)?;
         let source = if sa.learns_remote { source_of(job.buffer.bytes(), is_newest) } else { None };
-        let inner = sa.decapsulate(&self.spd, job);
+        let inner = match sa.encap {
+            Encap::EspTunnel => sa.decapsulate(&self.spd, job),
+            Encap::EspTransport => sa.decapsulate_from::<EspTransport>(&self.spd, job),
+            Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, job),
+            Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, job),
+        };
+        let fate = sa.covers.map(|_| Fate::Again);
         let outcome = inner.map(|bytes| bytes as u64).map_err(|_| u64::from(job.text_bytes));
         sa.count(outcome, now, &mut self.events);
         if let Some(source) = source {
             let tunnel = sa.tunnel;
             self.follow_peer(tunnel, source, now);
         }
-        inner.map(|_| ())
+        inner.map(|_| fate)
     }
 }
 
@@ -203,17 +228,42 @@ impl InboundSa {
 
     /// [`decapsulate`](Self::decapsulate) for adjacent jobs of this SA that were committed, from index `at`
     /// of the batch on; counts the packets.
-    #[inline(never)]
+    #[inline]
     fn decapsulate_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
+        match self.encap {
+            Encap::EspTunnel => self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(spd, job)),
+            Encap::EspTransport => {
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<EspTransport>(spd, job));
+            }
+            Encap::AhTunnel => {
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<AhTunnel>(spd, job));
+            }
+            Encap::AhTransport => {
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<AhTransport>(spd, job));
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn run_with(
+        &mut self,
+        jobs: &mut [Job],
+        at: usize,
+        refusals: &mut Refusals,
+        decapsulate: impl Fn(&Self, &mut Job) -> Result<usize, DropReason>,
+    ) {
         let (mut packets, mut bytes) = (0, 0);
         for (place, job) in (at..).zip(jobs) {
-            if refusals.reasons[place].is_some() {
+            if refusals.fates[place].is_some() {
                 continue;
             }
-            match self.decapsulate(spd, job) {
+            match decapsulate(self, job) {
                 Ok(inner) => {
                     packets += 1;
                     bytes += inner as u64;
+                    if self.covers.is_some() {
+                        refusals.set(place, Fate::Again);
+                    }
                 }
                 Err(reason) => {
                     self.count_refused(job.text_bytes);
@@ -251,6 +301,24 @@ impl InboundSa {
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != class & ecn::MASK {
             ip::set_ecn(job.buffer.bytes_mut(), ecn);
+        }
+        Ok(bytes)
+    }
+
+    /// [`decapsulate`](Self::decapsulate) for what is not ESP in tunnel mode. What carries ESP is not looked
+    /// up in policy: the packet inside will be.
+    fn decapsulate_from<S: Strip>(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
+        let carried = S::strip(self, job)?;
+        if self.covers.is_some() {
+            return Ok(job.buffer.len());
+        }
+        let (bytes, class) = self.check_flow(spd, carried.next_header, job.buffer.bytes())?;
+        job.buffer.truncate(bytes);
+        if let Some(outer_class) = carried.outer_class {
+            let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
+            if ecn != class & ecn::MASK {
+                ip::set_ecn(job.buffer.bytes_mut(), ecn);
+            }
         }
         Ok(bytes)
     }

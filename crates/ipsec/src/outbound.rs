@@ -6,18 +6,22 @@
 //! a packet too long) take the slow path ([`crate::slow_path`]) one by one, in their turn.
 
 use crate::Ipsec;
-use crate::framing::Framing;
+use crate::encap::ah::{AhTransport, AhTunnel, unmask};
+use crate::encap::esp_transport::EspTransport;
+use crate::encap::esp_tunnel::{EspTunnel, Framing};
+use crate::encap::{Encap, Frame, then};
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
-use crate::parsed::{PacketMeta, ParsedBatch};
+use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
 use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Answer, Verdict};
 use std::vec::Drain;
-use testudo_crypto::{Job, JobStatus};
+use testudo_crypto::{Direction, Job, JobStatus};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_wire::ip::IpHeader;
 
 impl Ipsec {
     /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is
@@ -115,41 +119,105 @@ impl Ipsec {
         out: &mut Prepared,
     ) {
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
-        let first = admit_run(sa, metas, now);
-        if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
-            return frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+        let encap = sa.encap;
+        if encap == Encap::EspTunnel {
+            let first = admit_run(sa, metas, now);
+            if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
+                return frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+            }
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
-        let mut slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies };
-        drain(buffers).for_each(|buffer| slow_path.protect(buffer));
+        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies };
+        match encap {
+            Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
+            Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),
+            Encap::AhTunnel => slow_path.protect_run::<AhTunnel>(buffers),
+            Encap::AhTransport => slow_path.protect_run::<AhTransport>(buffers),
+        }
     }
 
-    /// Finishes jobs that engines have completed, in the order of each SA.
+    /// Finishes jobs that engines have completed, in the order of each SA. Datagrams that go through a second
+    /// SA are [jobs again](Self::take_again).
     #[inline]
     pub fn finish_outbound(
         &mut self,
         jobs: Drain<'_, Job>,
+        now: Moment,
         pool: &mut Pool,
         mut send: impl FnMut(Sealed, &mut Pool),
     ) {
         for job in jobs {
             // The dispatcher completes no job of an SA that is gone.
-            if job.status == JobStatus::Done {
+            if job.status == JobStatus::Done && job.then == then::SEND {
                 send(Sealed::new(job.buffer), pool);
-            } else {
-                let sa = Prepared::sa_of(&job);
-                self.fail(job.buffer, sa, pool);
+            } else if let Some(sealed) = self.finish_uncommon(job, now, pool) {
+                send(sealed, pool);
             }
         }
     }
 
-    /// Discards a packet that the engine did not seal, or whose SA is gone.
     #[cold]
-    fn fail(&self, buffer: Buffer, sa: SaRef, pool: &mut Pool) {
+    fn finish_uncommon(&mut self, mut job: Job, now: Moment, pool: &mut Pool) -> Option<Sealed> {
+        let sa = Prepared::sa_of(&job);
+        if job.status != JobStatus::Done {
+            self.fail(job.buffer, sa, DropReason::EngineFault, pool);
+            return None;
+        }
+        if job.then == then::AUTHENTICATE {
+            self.authenticate(job.buffer, sa, now, pool);
+            return None;
+        }
+        match unmask(&mut job, Direction::Seal) {
+            Ok(()) => Some(Sealed::new(job.buffer)),
+            Err(reason) => {
+                self.fail(job.buffer, sa, reason, pool);
+                None
+            }
+        }
+    }
+
+    /// Sends a datagram of ESP through the SA of AH that covers it.
+    fn authenticate(&mut self, datagram: Buffer, esp: SaRef, now: Moment, pool: &mut Pool) {
+        match self.try_authenticate(datagram, esp, now) {
+            Ok(job) => self.again.push(job),
+            Err((datagram, reason)) => self.fail(datagram, esp, reason, pool),
+        }
+    }
+
+    fn try_authenticate(
+        &mut self,
+        datagram: Buffer,
+        esp: SaRef,
+        now: Moment,
+    ) -> Result<Job, (Buffer, DropReason)> {
+        let tunnel = self.outbound.get(esp).and_then(|sa| self.tunnel(sa.tunnel));
+        let ah = tunnel.and_then(|tunnel| self.tunnel(tunnel.parameters.covered_by?)).map(|ah| ah.outbound);
+        let Some((ah, sa)) = ah.and_then(|ah| Some((ah, self.outbound.get_mut(ah)?))) else {
+            return Err((datagram, DropReason::NoSa));
+        };
+        let header = match IpHeader::parse(datagram.bytes()) {
+            Ok(header) => header,
+            Err(error) => return Err((datagram, reason_of(error))),
+        };
+        if let Err(reason) = AhTransport::check(sa, &datagram) {
+            return Err((datagram, reason));
+        }
+        let bytes = datagram.len() as u64;
+        let sequence = match sa.admit(datagram.len(), now, &mut self.events) {
+            Ok(sequence) => sequence,
+            Err(reason) => return Err((datagram, reason)),
+        };
+        sa.counters.count(1, bytes, sequence);
+        AhTransport::frame(sa, ah, datagram, &header, sequence)
+    }
+
+    /// Discards a packet that was not sealed, or whose SA is gone.
+    #[cold]
+    fn fail(&self, buffer: Buffer, sa: SaRef, reason: DropReason, pool: &mut Pool) {
         let reason = match self.outbound.get(sa) {
             Some(sa) => {
-                sa.counters.count_drop(DropReason::EngineFault);
-                DropReason::EngineFault
+                sa.counters.count_drop(reason);
+                reason
             }
             None => DropReason::ShuttingDown,
         };

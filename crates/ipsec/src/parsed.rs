@@ -1,6 +1,7 @@
 //! Metadata of outbound packets while their batch passes through the phases.
 
-use crate::framing::{Content, has_room};
+use crate::encap::esp_tunnel::Content;
+use crate::encap::has_room;
 use crate::spd::{Answer, Flow, Pair, Spd, Verdict};
 use arrayvec::ArrayVec;
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason};

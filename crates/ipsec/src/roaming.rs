@@ -11,10 +11,10 @@
 //!   address just then.
 
 use crate::Ipsec;
+use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::spd::TunnelIndex;
-use crate::template::OuterTemplate;
 use crate::tunnel::Encapsulation;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Ipsec {
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
         if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-            sa.template = OuterTemplate::new(endpoints, tunnel.parameters.dscp, sa.spi);
+            sa.template = OuterTemplate::new(endpoints, sa.encap.protocol(), tunnel.parameters.dscp, sa.spi);
         }
         self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
     }

@@ -1,13 +1,15 @@
 //! The two kinds of security association.
 
 use crate::counters::{SaCounters, SaState};
+use crate::encap::Encap;
+use crate::encap::MAX_IV_BYTES;
+use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
-use crate::template::OuterTemplate;
 use crate::tunnel::TunnelParameters;
 use std::sync::Arc;
 use testudo_crypto::Suite;
@@ -38,6 +40,9 @@ pub(crate) struct OutboundSa {
     pub(crate) inner_mtu: u16,
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
+    pub(crate) encap: Encap,
+    /// What is done with its sealed packets ([`then`](crate::encap::then)).
+    pub(crate) then: u8,
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
     pub(crate) reported: Reported,
@@ -82,6 +87,9 @@ pub(crate) struct InboundSa {
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
     pub(crate) learns_remote: bool,
+    pub(crate) encap: Encap,
+    /// Its packets carry ESP of this tunnel, and nothing else.
+    pub(crate) covers: Option<TunnelIndex>,
     pub(crate) tunnel: TunnelIndex,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
@@ -101,12 +109,32 @@ pub(crate) struct LocalEndpoint {
 impl LocalEndpoint {
     /// Set if there is a port. The IP version is in the bits above.
     const IN_UDP: u32 = 1 << 16;
+    /// Set for AH.
+    const AH: u32 = 1 << 20;
+    /// Set for ESP that AH covers.
+    const COVERED: u32 = 1 << 21;
 
     #[inline(always)]
     pub(crate) fn new(version: Version, address: u128, udp_port: Option<u16>) -> Self {
         let version: u32 = if version == Version::V4 { 4 << 17 } else { 6 << 17 };
         let port = udp_port.map_or(0, |port| Self::IN_UDP | u32::from(port));
         Self { address: address.to_ne_bytes(), version_and_port: version | port }
+    }
+
+    /// The same for AH.
+    #[inline]
+    pub(crate) fn of_ah(self) -> Self {
+        Self { version_and_port: self.version_and_port | Self::AH, ..self }
+    }
+
+    /// The same for ESP that comes in datagrams of an SA of AH.
+    #[inline]
+    pub(crate) fn covered(self) -> Self {
+        Self { version_and_port: self.version_and_port | Self::COVERED, ..self }
+    }
+
+    pub(crate) fn is_udp(self) -> bool {
+        self.version_and_port & Self::IN_UDP != 0
     }
 }
 
@@ -128,9 +156,6 @@ pub(crate) struct Tunnel {
 pub(crate) fn low_32(sequence: u64) -> u32 {
     u32::try_from(sequence & 0xFFFF_FFFF).unwrap_or(0)
 }
-
-/// Bytes of the longest IV.
-pub(crate) const MAX_IV_BYTES: usize = 16;
 
 /// What a packet's IV is made from, a number that is unique under the key: its last 8 bytes are the IV of a
 /// combined mode (RFC 4106 3.1, RFC 7634 2); all of it is the block that the engine turns into the IV of CBC

@@ -1,14 +1,16 @@
 //! The outbound slow path, one packet at a time: options, fragments, packets too long, a limit or the end of
-//! a lease near.
+//! a lease near; and every packet of an SA that is not of ESP in tunnel mode.
 
+use crate::encap::{Encap, Frame};
 use crate::event::Event;
-use crate::framing::{Content, Framing, has_room};
 use crate::lifetime::Moment;
 use crate::outcome::{Originated, Prepared};
 use crate::parsed::reason_of;
 use crate::reply_budget::ReplyBudget;
+use crate::runs::drain;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
+use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::{fragment, icmp};
@@ -25,58 +27,61 @@ pub(crate) struct SlowPath<'a> {
 }
 
 impl SlowPath<'_> {
+    /// Makes jobs of adjacent packets.
+    pub(crate) fn protect_run<E: Frame>(mut self, buffers: &mut [Buffer]) {
+        drain(buffers).for_each(|buffer| self.protect::<E>(buffer));
+    }
+
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
-    pub(crate) fn protect(&mut self, buffer: Buffer) {
+    fn protect<E: Frame>(&mut self, buffer: Buffer) {
         let header = match IpHeader::parse(buffer.bytes()) {
             Ok(header) => header,
             Err(error) => return self.pool.discard(buffer, reason_of(error)),
         };
         let mtu = self.sa.inner_mtu;
-        if buffer.len() <= usize::from(mtu) {
-            return self.push(buffer, &header);
+        // Transport mode carries no fragments (RFC 4303 3.3.4): what may be cut is cut after.
+        let may_cut = !header.dont_fragment;
+        let in_transport = matches!(self.sa.encap, Encap::EspTransport | Encap::AhTransport);
+        if buffer.len() <= usize::from(mtu) || may_cut && in_transport {
+            return self.push::<E>(buffer, &header);
         }
-        if header.dont_fragment {
+        if !may_cut {
             if self.replies.spend(self.now, header.source) {
                 reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
             }
             return self.refuse(buffer, DropReason::TooBig);
         }
         for piece in cut(buffer, &header, mtu.into(), self.pool) {
-            self.push(piece, &header);
+            // Each has a header of its own.
+            match IpHeader::parse(piece.bytes()) {
+                Ok(header) => self.push::<E>(piece, &header),
+                Err(error) => self.refuse(piece, reason_of(error)),
+            }
         }
     }
 
-    fn push(&mut self, buffer: Buffer, header: &IpHeader) {
-        if let Err((buffer, reason)) = self.try_push(buffer, header) {
-            self.refuse(buffer, reason);
+    fn push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader) {
+        match self.try_push::<E>(buffer, header) {
+            Ok(job) => self.out.jobs.push(job),
+            Err((buffer, reason)) => self.refuse(buffer, reason),
         }
     }
 
-    fn try_push(&mut self, buffer: Buffer, header: &IpHeader) -> Result<(), (Buffer, DropReason)> {
+    fn try_push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader) -> Result<Job, (Buffer, DropReason)> {
         let Ok(bytes) = u16::try_from(buffer.len()) else { return Err((buffer, DropReason::NoRoom)) };
         if self.sa.template.is_none() {
             return Err((buffer, DropReason::PeerUnknown));
         }
-        // Room is checked before a number is used up.
-        if !has_room(&buffer) {
-            return Err((buffer, DropReason::NoRoom));
+        // Before a number is used up.
+        if let Err(reason) = E::check(self.sa, &buffer) {
+            return Err((buffer, reason));
         }
         let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
             Ok(sequence) => sequence,
             Err(reason) => return Err((buffer, reason)),
         };
         self.sa.counters.count(1, bytes.into(), sequence);
-        let Some(framing) = Framing::of(self.sa, self.sa_ref) else {
-            return Err((buffer, DropReason::PeerUnknown));
-        };
-        let next_header = header.version.protocol();
-        let content = Content { bytes, traffic_class: header.traffic_class, next_header };
-        let mut job = framing.job(buffer, sequence);
-        if !framing.write_one(&mut job, content, sequence) {
-            return Err((job.buffer, DropReason::NoRoom));
-        }
-        self.out.jobs.push(job);
-        Ok(())
+        E::frame(self.sa, self.sa_ref, buffer, header, sequence)
     }
 
     fn refuse(&mut self, buffer: Buffer, reason: DropReason) {

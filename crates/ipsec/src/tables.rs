@@ -2,6 +2,8 @@
 
 use crate::addresses::OuterAddresses;
 use crate::counters::SaCounters;
+use crate::encap::template::OuterTemplate;
+use crate::encap::{Encap, IpsecProtocol, then};
 use crate::event::Event;
 use crate::fragments::Reassembler;
 use crate::lifetime::{LifetimeUse, Moment};
@@ -12,17 +14,11 @@ use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
-use crate::template::OuterTemplate;
 use crate::tunnel::{Encapsulation, TunnelParameters};
 use crate::udp_ports::UdpPorts;
 use std::sync::Arc;
-use testudo_crypto::Suite;
-use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
+use testudo_crypto::Job;
 use testudo_wire::ip::Version;
-use testudo_wire::udp::UDP_HEADER_BYTES;
-
-/// The longest datagram that an IPv4 length field allows, in bytes.
-const MAX_DATAGRAM: usize = 65_535;
 
 /// A tunnel could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,21 +72,17 @@ pub struct Ipsec {
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
+    /// SPIs of ESP.
     pub(crate) sad: SpiTable,
+    /// SPIs of AH: the protocol is a part of an SA's name (RFC 4301 4.1).
+    pub(crate) sad_of_ah: SpiTable,
+    /// Jobs that datagrams of ESP became in their second SA, or the reverse.
+    pub(crate) again: Vec<Job>,
     pub(crate) udp_ports: UdpPorts,
     pub(crate) addresses: OuterAddresses,
     pub(crate) fragments: Reassembler,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
-}
-
-/// The longest inner packet that a tunnel over this path carries, in bytes.
-#[must_use]
-pub fn inner_mtu(path_mtu: usize, outer: Version, encapsulation: Encapsulation, suite: Suite) -> usize {
-    let udp = if matches!(encapsulation, Encapsulation::Esp) { 0 } else { UDP_HEADER_BYTES };
-    let fixed = outer.header_bytes() + udp + ESP_HEADER_BYTES + suite.iv_bytes() + suite.icv_bytes();
-    let text = path_mtu.saturating_sub(fixed) / suite.alignment_bytes() * suite.alignment_bytes();
-    text.saturating_sub(ESP_TRAILER_BYTES)
 }
 
 impl Ipsec {
@@ -125,7 +117,8 @@ impl Ipsec {
         if self.tunnels.get(index.0 as usize).is_some_and(Option::is_some) {
             return Err(InstallError::PlaceInUse { tunnel: Arc::clone(name), place: index.0 });
         }
-        if parameters.inbound.spi == 0 || self.sad.get(parameters.inbound.spi).is_some() {
+        if parameters.inbound.spi == 0 || self.sad(parameters.protocol).get(parameters.inbound.spi).is_some()
+        {
             return Err(InstallError::SpiInUse { tunnel: Arc::clone(name), spi: parameters.inbound.spi });
         }
         let outbound_counters = Arc::new(SaCounters::default());
@@ -138,7 +131,7 @@ impl Ipsec {
             self.outbound.remove(outbound);
             return Err(full());
         };
-        self.sad.insert(parameters.inbound.spi, inbound);
+        self.sad(parameters.protocol).insert(parameters.inbound.spi, inbound);
         if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
             self.udp_ports.add(local_port);
         }
@@ -161,7 +154,7 @@ impl Ipsec {
         self.outbound_of[index.0 as usize] = None;
         self.outbound.remove(tunnel.outbound);
         self.inbound.remove(tunnel.inbound);
-        self.sad.remove(tunnel.parameters.inbound.spi);
+        self.sad(tunnel.parameters.protocol).remove(tunnel.parameters.inbound.spi);
         let endpoints = tunnel.parameters.endpoints;
         if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
             self.udp_ports.unref(local_port);
@@ -204,6 +197,22 @@ impl Ipsec {
         std::mem::take(&mut self.events)
     }
 
+    /// Jobs that finished ones have become: ESP that is to be covered by AH, or was. They are to be submitted
+    /// like those of a batch.
+    #[must_use]
+    #[inline]
+    pub fn take_again(&mut self, jobs: &mut Vec<Job>) -> bool {
+        jobs.append(&mut self.again);
+        !jobs.is_empty()
+    }
+
+    fn sad(&mut self, protocol: IpsecProtocol) -> &mut SpiTable {
+        match protocol {
+            IpsecProtocol::Esp => &mut self.sad,
+            IpsecProtocol::Ah => &mut self.sad_of_ah,
+        }
+    }
+
     pub(crate) fn tunnel(&self, index: TunnelIndex) -> Option<&Tunnel> {
         self.tunnels.get(index.0 as usize)?.as_ref()
     }
@@ -215,7 +224,6 @@ fn outbound_sa(
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> OutboundSa {
-    let outer = Version::of(p.endpoints.local);
     OutboundSa {
         spi: p.outbound.spi,
         layout: SuiteLayout::of(p.suite),
@@ -223,14 +231,10 @@ fn outbound_sa(
         iv_mask: p.iv_mask,
         sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
         lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
-        template: OuterTemplate::new(&p.endpoints, p.dscp, p.outbound.spi),
-        inner_mtu: u16::try_from(inner_mtu(
-            p.path_mtu.min(MAX_DATAGRAM),
-            outer,
-            p.endpoints.encapsulation,
-            p.suite,
-        ))
-        .unwrap_or(0),
+        encap: Encap::new(p.protocol, p.mode),
+        then: if p.covered_by.is_some() { then::AUTHENTICATE } else { then::SEND },
+        template: OuterTemplate::new(&p.endpoints, p.protocol, p.dscp, p.outbound.spi),
+        inner_mtu: u16::try_from(p.shape().inner_mtu(p.path_mtu)).unwrap_or(0),
         last_sent: now,
         tunnel: index,
         counters,
@@ -243,12 +247,16 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
         Encapsulation::Esp => None,
         Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
     };
+    let endpoint =
+        LocalEndpoint::new(Version::of(p.endpoints.local), address_bits(p.endpoints.local), udp_port);
     InboundSa {
-        local_endpoint: LocalEndpoint::new(
-            Version::of(p.endpoints.local),
-            address_bits(p.endpoints.local),
-            udp_port,
-        ),
+        local_endpoint: match p.protocol {
+            IpsecProtocol::Ah => endpoint.of_ah(),
+            IpsecProtocol::Esp if p.covered_by.is_some() => endpoint.covered(),
+            IpsecProtocol::Esp => endpoint,
+        },
+        encap: Encap::new(p.protocol, p.mode),
+        covers: p.covers,
         layout: SuiteLayout::of(p.suite),
         learns_remote: p.learn_remote,
         inbound_selectors: InboundSelectors::new(Arc::clone(&p.selectors)),

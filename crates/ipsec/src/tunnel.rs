@@ -1,13 +1,16 @@
 //! The parameters of a tunnel: one SA each way, and what both share.
 
+use crate::encap::template::Dscp;
+use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
 use crate::sequence::Lease;
 use crate::spd::Selector;
-use crate::template::Dscp;
+use crate::spd::TunnelIndex;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
+use testudo_wire::ip::Version;
 
 /// How ESP is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +58,15 @@ pub struct TunnelParameters {
     /// Follow the peer to the source of its newest authentic packet, once it has been silent for a second at
     /// its current address.
     pub learn_remote: bool,
+    /// ESP or AH.
+    pub protocol: IpsecProtocol,
+    /// Tunnel or transport mode.
+    pub mode: Mode,
+    /// ESP and AH on one packet: the tunnel of AH in transport mode that covers this one's datagrams. Of ESP
+    /// without UDP alone.
+    pub covered_by: Option<TunnelIndex>,
+    /// The tunnel of ESP whose datagrams this one, of AH in transport mode, covers. It has no policies then.
+    pub covers: Option<TunnelIndex>,
     /// Algorithms.
     pub suite: Suite,
     /// Extended sequence numbers.
@@ -80,4 +92,18 @@ pub struct TunnelParameters {
     /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give
     /// the same IVs.
     pub iv_mask: u64,
+}
+
+impl TunnelParameters {
+    /// What the lengths of its datagrams depend on.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape {
+            outer: Version::of(self.endpoints.local),
+            encapsulation: self.endpoints.encapsulation,
+            protocol: self.protocol,
+            mode: self.mode,
+            suite: self.suite,
+        }
+    }
 }

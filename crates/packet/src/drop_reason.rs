@@ -49,6 +49,8 @@ drop_reasons! {
     SequenceNotLeased, "sequence_not_leased", "No sequence number is leased from the durable store.";
     TooBig, "too_big", "The packet does not fit the tunnel and must not be fragmented; its sender was told, within the limits for such messages.";
     NoRoom, "no_room", "The buffer has no room for the headers or the trailer.";
+    TransportFragment, "transport_fragment", "Transport mode and AH are for whole datagrams, not for fragments (RFC 4303 3.3.4, RFC 4302 3.3.4).";
+    NotBetweenHosts, "not_between_hosts", "Transport mode is between the two endpoints of its SA, and the packet is not (RFC 4301 4.1).";
     // Inbound, before authentication.
     NotForUs, "not_for_us", "The packet is neither ESP nor ESP in UDP.";
     OuterFragment, "outer_fragment", "A fragment of ESP came to an address where no SA ends.";
@@ -64,6 +66,7 @@ drop_reasons! {
     UnknownSpi, "unknown_spi", "No SA has this SPI.";
     WrongEncapsulation, "wrong_encapsulation", "The SA exists, but with another encapsulation or IP version.";
     EspMalformed, "esp_malformed", "Too short or misaligned for an ESP packet of its SA.";
+    AhMalformed, "ah_malformed", "The authentication header is not one of its SA, or the headers before it cannot be covered (RFC 4302 3.3.3.1).";
     ReplayTooOld, "replay_too_old", "The sequence number lies left of the replay window.";
     ReplayDuplicate, "replay_duplicate", "The sequence number was received before.";
     // Cryptography and what follows it.

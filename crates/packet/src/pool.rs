@@ -2,10 +2,13 @@
 
 use crate::{Batch, Buffer, DropCounters, DropReason, move_buffers};
 
-/// Headroom of a received packet: the longest tunnel headers (IPv6 40 + UDP 8 + ESP 8 + IV 16), rounded up to
-/// cache lines, and 16 bytes. With these, an engine that processes a text in vectors of 64 bytes, the first
-/// of which it shares with the block before the text, accesses whole cache lines.
-pub const HEADROOM_BYTES: usize = 128 + 16;
+/// Headroom of a received packet: the longest headers, rounded up to cache lines, and 16 bytes. With these,
+/// an engine that processes a text in vectors of 64 bytes, the first of which it shares with the block before
+/// the text, accesses whole cache lines.
+///
+/// Longest are those of AH over ESP in IPv6: a tunnel's header (40), ESP and IV (24), AH (48), and a copy of
+/// header and AH (88), which AH changes while its ICV is computed.
+pub const HEADROOM_BYTES: usize = 256 + 16;
 
 /// Tailroom of a received packet: padding without TFC (up to 255), trailer and the longest ICV (32), rounded
 /// up.

@@ -365,6 +365,24 @@ impl OuterHeader {
     }
 }
 
+/// Source and destination of a packet; `None` for bytes that are no IP packet.
+#[must_use]
+pub fn addresses(bytes: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    match bytes.first()? >> 4 {
+        4 => {
+            let [s @ .., _, _, _, _] = *bytes.get(12..20)?.first_chunk::<8>()?;
+            let d = *bytes.get(16..20)?.first_chunk::<4>()?;
+            Some((Ipv4Addr::from(s).into(), Ipv4Addr::from(d).into()))
+        }
+        6 => {
+            let s = *bytes.get(8..24)?.first_chunk::<16>()?;
+            let d = *bytes.get(24..40)?.first_chunk::<16>()?;
+            Some((Ipv6Addr::from(s).into(), Ipv6Addr::from(d).into()))
+        }
+        _ => None,
+    }
+}
+
 /// DSCP and ECN of a packet whose header was parsed before; 0 for bytes that are no IP packet.
 #[must_use]
 pub fn traffic_class(bytes: &[u8]) -> u8 {

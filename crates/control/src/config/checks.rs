@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::Selector;
+use testudo_ipsec::{IpsecProtocol, Selector};
 
 /// Selectors per configuration at most, those of policies and tunnels together.
 pub const MAX_RULES: usize = 100_000;
@@ -21,8 +21,8 @@ pub(super) struct Facts {
     pub(super) names: Vec<Option<Located<String>>>,
     /// By tunnel: its position, if it has no selectors.
     pub(super) without_selectors: Vec<Option<Located<()>>>,
-    pub(super) inbound_spis: Vec<Located<u32>>,
-    pub(super) outbound_spis: Vec<Located<(u32, Remote)>>,
+    pub(super) inbound_spis: Vec<Located<(u32, IpsecProtocol)>>,
+    pub(super) outbound_spis: Vec<Located<(u32, IpsecProtocol, Remote)>>,
     pub(super) policy_rules: Vec<Located<Selector>>,
     pub(super) tunnel_rules: Vec<Located<Selector>>,
     pub(super) bypasses: Vec<Located<()>>,
@@ -32,6 +32,8 @@ pub(super) struct Facts {
     pub(super) routed: Vec<Located<Network>>,
     /// In the order of the tunnels, outbound before inbound.
     pub(super) keys: Vec<KeyRequest>,
+    /// The same for the SAs of AH that cover ESP.
+    pub(super) keys_of_ah: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
 }
 

@@ -144,7 +144,11 @@ fn default_mtu(
     tunnels: &[Tunnel],
     least: u16,
 ) -> u16 {
-    let fits = tunnels.iter().map(|tunnel| tunnel.inner_mtu(link.value.mtu)).min();
+    let fits = tunnels.iter().filter(|tunnel| tunnel.covers.is_none()).map(|tunnel| {
+        let covering = tunnel.covered_by.and_then(|ah| tunnels.get(ah));
+        tunnel.inner_mtu(tunnel.path_mtu(link.value.mtu, covering))
+    });
+    let fits = fits.min();
     let mtu = fits.unwrap_or(link.value.mtu);
     if mtu < least {
         let problem = Problem::expected(format!("an MTU that leaves {least} bytes for inner packets"));

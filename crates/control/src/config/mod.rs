@@ -157,8 +157,11 @@ fn read_document(
     ports.finish(walker);
     let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
     let count = sections.len();
-    let tunnels = sections.into_iter().filter_map(|s| tunnel::read_tunnel(s, walker, base, facts));
-    let tunnels: Vec<Tunnel> = tunnels.collect();
+    let pairs = sections.into_iter().filter_map(|s| tunnel::read_tunnel(s, walker, base, facts));
+    let pairs: Vec<tunnel::Pair> = pairs.collect();
+    let is_complete = pairs.len() == count;
+    let tunnels = with_ah(pairs);
+    facts.keys.append(&mut facts.keys_of_ah);
     let by_name = facts.tunnels_by_name();
     let sections = root.tables(walker, "policy", MAX_POLICIES);
     let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
@@ -173,13 +176,26 @@ fn read_document(
     let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);
     let (gateway, protected) = (gateway?, protected?);
     // Policies hold indices into all tunnels; after an error there are fewer.
-    (tunnels.len() == count).then_some(Configuration {
+    is_complete.then_some(Configuration {
         gateway,
         protected,
         unprotected: unprotected.value,
         policies,
         tunnels,
     })
+}
+
+/// All tunnels, those of AH that cover others last, so that policies' indices hold.
+fn with_ah(pairs: Vec<tunnel::Pair>) -> Vec<Tunnel> {
+    let count = pairs.len();
+    let (mut tunnels, mut of_ah) = (Vec::with_capacity(count), Vec::new());
+    for (index, (tunnel, ah)) in pairs.into_iter().enumerate() {
+        let covered_by = ah.is_some().then_some(count + of_ah.len());
+        tunnels.push(Tunnel { covered_by, ..tunnel });
+        of_ah.extend(ah.map(|ah| Tunnel { covers: Some(index), ..ah }));
+    }
+    tunnels.append(&mut of_ah);
+    tunnels
 }
 
 fn mentions_ipv6(selector: &Selector) -> bool {

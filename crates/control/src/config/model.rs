@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, Lifetime, Limits, Selector};
+use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Limits, Mode, Selector, Shape};
 use testudo_wire::ip::Version;
 
 /// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
@@ -124,7 +124,7 @@ pub enum Action {
     Discard,
 }
 
-/// `[[tunnel]]`: a pair of SAs, one each way, in tunnel mode.
+/// `[[tunnel]]`: a pair of SAs, one each way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnel {
     /// Its name, unique: 1 to 64 of `a-z`, `0-9`, `-`, `_` and `.`.
@@ -133,7 +133,16 @@ pub struct Tunnel {
     pub local: IpAddr,
     /// The peer's outer address, of the same version.
     pub remote: Remote,
-    /// The algorithms.
+    /// ESP or AH.
+    pub protocol: IpsecProtocol,
+    /// Tunnel or transport mode.
+    pub mode: Mode,
+    /// With `ah+esp`, the index in [`Configuration::tunnels`] of the SAs of AH that cover this one's
+    /// datagrams.
+    pub covered_by: Option<usize>,
+    /// The reverse: the tunnel whose datagrams this one covers. It has no selectors.
+    pub covers: Option<usize>,
+    /// The algorithms; those of AH are an integrity algorithm alone.
     pub suite: Suite,
     /// How ESP is carried; with [`Remote::Any`], the peer's port counts only until another is learned.
     pub encapsulation: Encapsulation,
@@ -255,11 +264,19 @@ fn nonce_warning(rule: NonceRule) -> Option<&'static str> {
 }
 
 impl Tunnel {
+    /// What is left of a path's `mtu` for its datagrams, in bytes, if those of AH go around them.
+    #[must_use]
+    pub fn path_mtu(&self, mtu: u16, covering: Option<&Tunnel>) -> u16 {
+        covering.map_or(mtu, |ah| ah.inner_mtu(mtu))
+    }
+
     /// The longest inner packet, in bytes, whose outer packet fits `mtu`; 0 if nothing fits.
     #[must_use]
     pub fn inner_mtu(&self, mtu: u16) -> u16 {
         let outer = Version::of(self.local);
-        let inner = testudo_ipsec::inner_mtu(mtu.into(), outer, self.encapsulation, self.suite);
+        let (encapsulation, protocol, mode, suite) =
+            (self.encapsulation, self.protocol, self.mode, self.suite);
+        let inner = Shape { outer, encapsulation, protocol, mode, suite }.inner_mtu(mtu.into());
         u16::try_from(inner).unwrap_or(mtu)
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
-use testudo_ipsec::{Dscp, Encapsulation, Lifetime, PortRange, Protocol, TunnelIndex};
+use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol, TunnelIndex};
 
 /// The smallest configuration.
 pub(crate) const MINIMAL: &str = r#"
@@ -572,4 +572,60 @@ fn a_route_that_would_catch_the_tunnels_own_packets_is_refused() {
     good(&text("192.0.2.2").replace("kind = \"socket\"", "kind = \"socket\"\ninterface = \"eth0\""));
     good(&text("192.0.2.3"));
     good(&text("any"));
+}
+
+/// The minimal configuration with another suite, and lines added to its tunnel.
+fn of_suite(suite: &str, lines: &str) -> String {
+    in_tunnel(lines).replace("suite = \"aes128gcm16\"", &format!("suite = \"{suite}\""))
+}
+
+#[test]
+fn ah_names_its_integrity_algorithm_alone() {
+    let tunnel = &good(&of_suite("sha256", "protocol = \"ah\"")).tunnels[0];
+    assert_eq!((tunnel.protocol, tunnel.suite.to_string()), (IpsecProtocol::Ah, "null-sha256".to_owned()));
+    // 1500 - 20 (IPv4) - 12 - 16 (AH).
+    assert_eq!(tunnel.inner_mtu(1500), 1452);
+    expect(&of_suite("aes128gcm16", "protocol = \"ah\""), &["an integrity algorithm", "AH does not encrypt"]);
+    expect(&of_suite("sha255", "protocol = \"ah\""), &["did you mean `sha256`?"]);
+}
+
+/// RFC 3715 2.1.
+#[test]
+fn ah_does_not_go_through_a_nat() {
+    let text = of_suite("sha256", "protocol = \"ah\"\nencapsulation = \"esp-in-udp\"");
+    expect(&text, &["no UDP around AH", "use ESP"]);
+}
+
+#[test]
+fn ah_over_esp_is_two_pairs_of_sas_that_name_each_other() {
+    let both = in_tunnel("protocol = \"ah+esp\"\nah_suite = \"sha256\"");
+    let both = both.replace("\"out.key\"", "\"out.key\", ah_spi = 0x2001, ah_key_file = \"out-ah.key\"");
+    let both = both.replace("\"in.key\"", "\"in.key\", ah_spi = 0x1002, ah_key_file = \"in-ah.key\"");
+    let configuration = good(&format!("{both}{SECOND}"));
+    let [esp, other, ah] = &configuration.tunnels[..] else { panic!("{:?}", configuration.tunnels) };
+    assert_eq!((esp.covered_by, ah.covers, other.covered_by), (Some(2), Some(0), None));
+    assert_eq!((ah.name.as_str(), ah.protocol, ah.mode), ("site-b/ah", IpsecProtocol::Ah, Mode::Transport));
+    // The two protocols count SPIs apart (RFC 4301 4.1).
+    assert_eq!((esp.inbound.spi, ah.inbound.spi, ah.outbound.spi), (0x1002, 0x1002, 0x2001));
+    assert!(ah.selectors.is_empty());
+    let told = errors(&in_tunnel("protocol = \"ah+esp\""));
+    for key in
+        ["outbound.ah_spi", "outbound.ah_key_file", "inbound.ah_spi", "inbound.ah_key_file", "ah_suite"]
+    {
+        assert!(told.iter().any(|error| error.key.ends_with(key)), "no {key} in {told:?}");
+    }
+    expect(&in_tunnel("ah_suite = \"sha256\""), &["only where AH covers ESP"]);
+}
+
+#[test]
+fn transport_mode_knows_its_peer_and_has_no_outer_header() {
+    let tunnel = &good(&in_tunnel("mode = \"transport\"")).tunnels[0];
+    assert_eq!(tunnel.mode, Mode::Transport);
+    expect(&in_tunnel("mode = \"transport\"\ndscp = 5"), &["only in tunnel mode"]);
+    let anybody = in_tunnel("mode = \"transport\"\nencapsulation = \"esp-in-udp\"");
+    expect(
+        &anybody.replace("remote = \"192.0.2.2\"", "remote = \"any\""),
+        &["an address, in transport mode"],
+    );
+    expect(&in_tunnel("mode = \"tunel\""), &["did you mean `tunnel`?"]);
 }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, Lifetime, Limits, Selector};
+use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Limits, Mode, Selector};
 use toml::de::DeValue;
 
 /// Selectors per tunnel at most.
@@ -27,31 +27,45 @@ pub(super) fn read_tunnel(
     walker: &mut Walker<'_>,
     base: &Path,
     facts: &mut Facts,
-) -> Option<Tunnel> {
+) -> Option<Pair> {
     let name = section.required(walker, "name", "\"site-b\"", value::name);
     if let Some(name) = &name {
         section.rename(format!("tunnel[{}]", name.value));
     }
     facts.names.push(name.clone());
-    let suite = section.required(walker, "suite", "\"aes128gcm16\"", value::suite);
-    let suite = suite.map(|suite| suite.value);
+    let (protocols, mode) = read_protocols(&mut section, walker);
+    let suite = read_suite(&mut section, walker, protocols);
     let (encapsulation, keepalive) = read_encapsulation(&mut section, walker);
+    refuse_udp(&mut section, walker, protocols, encapsulation);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
+    if mode == Mode::Transport {
+        refuse_in_transport(&mut section, walker, remote);
+    }
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = section.or_default(walker, "replay_window", 4096, value::replay_window);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let selectors = read_selectors(&mut section, walker, facts);
-    let outbound = read_sa(&mut section, walker, "outbound", base);
-    let inbound = read_sa(&mut section, walker, "inbound", base);
+    let is_pair = protocols == Protocols::AhAndEsp;
+    let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
+    let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
+    let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, facts);
     section.finish(walker);
-    facts.note_sas(&outbound, &inbound, remote, suite);
-    Some(Tunnel {
+    let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
+    facts.note_sas((&outbound, &inbound), remote, protocol, suite);
+    if is_pair {
+        facts.note_sas_of_ah((&outbound_ah, &inbound_ah), remote, ah_suite);
+    }
+    let tunnel = Tunnel {
         name: name?.value,
         local: local?,
         remote: remote?,
+        protocol,
+        mode,
+        covered_by: None,
+        covers: None,
         suite: suite?,
         encapsulation: encapsulation?,
         keepalive,
@@ -63,7 +77,89 @@ pub(super) fn read_tunnel(
         inbound: inbound.complete()?,
         lifetime,
         known_answer,
-    })
+    };
+    if !is_pair {
+        return Some((tunnel, None));
+    }
+    let ah = covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?);
+    Some((tunnel, Some(ah)))
+}
+
+/// The SAs of AH that cover the datagrams of a tunnel.
+fn covering(tunnel: &Tunnel, suite: Suite, outbound: SaSettings, inbound: SaSettings) -> Tunnel {
+    Tunnel {
+        // No other tunnel's name has a slash.
+        name: format!("{}/ah", tunnel.name),
+        protocol: IpsecProtocol::Ah,
+        mode: Mode::Transport,
+        suite,
+        selectors: Vec::new(),
+        outbound,
+        inbound,
+        ..tunnel.clone()
+    }
+}
+
+/// A tunnel; with `ah+esp`, that of ESP, and the SAs of AH that cover its datagrams.
+pub(super) type Pair = (Tunnel, Option<Tunnel>);
+
+/// `protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocols {
+    Esp,
+    Ah,
+    AhAndEsp,
+}
+
+fn read_protocols(section: &mut Section<'_>, walker: &mut Walker<'_>) -> (Protocols, Mode) {
+    let words = [("esp", Protocols::Esp), ("ah", Protocols::Ah), ("ah+esp", Protocols::AhAndEsp)];
+    let protocols = section.or_default(walker, "protocol", Protocols::Esp, value::choice(&words));
+    let words = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
+    (protocols, section.or_default(walker, "mode", Mode::Tunnel, value::choice(&words)))
+}
+
+/// The suite; of AH an integrity algorithm alone.
+fn read_suite(section: &mut Section<'_>, walker: &mut Walker<'_>, protocols: Protocols) -> Option<Suite> {
+    let suite = match protocols {
+        Protocols::Ah => section.required(walker, "suite", "\"sha256\"", value::ah_suite),
+        _ => section.required(walker, "suite", "\"aes128gcm16\"", value::suite),
+    };
+    suite.map(|suite| suite.value)
+}
+
+/// The integrity algorithm of AH beside ESP.
+fn read_ah_suite(section: &mut Section<'_>, walker: &mut Walker<'_>, is_pair: bool) -> Option<Suite> {
+    if !is_pair {
+        let problem = Problem::expected("`ah_suite` only where AH covers ESP");
+        section.refuse(walker, "ah_suite", problem.help("add `protocol = \"ah+esp\"`"));
+        return None;
+    }
+    section.required(walker, "ah_suite", "\"sha256\"", value::ah_suite).map(|suite| suite.value)
+}
+
+/// A NAT changes addresses, which AH covers (RFC 3715 2.1).
+fn refuse_udp(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    protocols: Protocols,
+    encapsulation: Option<Encapsulation>,
+) {
+    if protocols != Protocols::Esp && encapsulation.is_some_and(|e| e != Encapsulation::Esp) {
+        let problem = Problem::expected("no UDP around AH");
+        let help = "AH covers the addresses that a NAT changes (RFC 3715 2.1): use ESP";
+        section.refuse(walker, "encapsulation", problem.help(help));
+    }
+}
+
+/// Transport mode is between two hosts that know each other's address, and has no outer header.
+fn refuse_in_transport(section: &mut Section<'_>, walker: &mut Walker<'_>, remote: Option<Remote>) {
+    if remote == Some(Remote::Any) {
+        let problem = Problem::expected("an address, in transport mode");
+        let help = "transport mode protects packets to one host (RFC 4301 4.1); tunnel mode learns addresses";
+        section.refuse(walker, "remote", problem.help(help));
+    }
+    let problem = Problem::expected("`dscp` only in tunnel mode");
+    section.refuse(walker, "dscp", problem.help("in transport mode a packet keeps its own header"));
 }
 
 fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {
@@ -167,33 +263,60 @@ impl SaDraft {
     }
 }
 
-fn read_sa(section: &mut Section<'_>, walker: &mut Walker<'_>, key: &'static str, base: &Path) -> SaDraft {
+/// The SA of a direction and, if `is_pair`, that of AH beside it.
+fn read_sa(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    key: &'static str,
+    base: &Path,
+    is_pair: bool,
+) -> (SaDraft, SaDraft) {
+    let nothing = || SaDraft { spi: None, key: None };
     if section.value(key).is_none() {
         let example = if key == "outbound" { "0x1001" } else { "0x1002" };
         section.missing(walker, key, &format!("{{ spi = {example}, key_file = \"site-b.key\" }}"));
     }
-    let Some(mut sa) = section.table(walker, key) else { return SaDraft { spi: None, key: None } };
+    let Some(mut sa) = section.table(walker, key) else { return (nothing(), nothing()) };
     let spi = sa.required(walker, "spi", "0x1001", value::spi);
-    let key = read_key_source(&mut sa, walker, base);
+    let own = SaDraft { spi, key: read_key_source(&mut sa, walker, base, &OF_SA) };
+    let mut of_ah = nothing();
+    if is_pair {
+        of_ah.spi = sa.required(walker, "ah_spi", "0x2001", value::spi);
+        of_ah.key = read_key_source(&mut sa, walker, base, &OF_AH);
+    }
     sa.finish(walker);
-    SaDraft { spi, key }
+    (own, of_ah)
 }
 
-fn read_key_source(sa: &mut Section<'_>, walker: &mut Walker<'_>, base: &Path) -> Option<Located<KeySource>> {
-    let pasted = sa.value("key").is_some();
+/// Where a section names its keys: pasted (which is refused), in a file, in the environment.
+struct KeyNames {
+    pasted: &'static str,
+    file: &'static str,
+    variable: &'static str,
+}
+
+const OF_SA: KeyNames = KeyNames { pasted: "key", file: "key_file", variable: "key_env" };
+const OF_AH: KeyNames = KeyNames { pasted: "ah_key", file: "ah_key_file", variable: "ah_key_env" };
+
+fn read_key_source(
+    sa: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    base: &Path,
+    names: &KeyNames,
+) -> Option<Located<KeySource>> {
+    let pasted = sa.value(names.pasted).is_some();
     let help = "a configuration is copied, kept in backups and shown to others: put the key into a file of mode 0600 \
                 and name it with `key_file`; if anybody has seen this key, make a new one";
-    let problem =
-        Problem::expected("`key_file` or `key_env`").found("a key in the configuration (not shown)");
-    sa.refuse(walker, "key", problem.help(help));
-    let file = sa.located(walker, "key_file", path(base));
-    let variable = sa.located(walker, "key_env", environment_name);
-    let both = sa.value("key_file").is_some() && sa.value("key_env").is_some();
-    let neither = sa.value("key_file").is_none() && sa.value("key_env").is_none();
-    if both {
-        sa.refuse(walker, "key_env", Problem::expected("either `key_file` or `key_env`").found("both"));
-    } else if neither && !pasted {
-        sa.missing(walker, "key_file", "\"site-b.key\"");
+    let either = format!("`{}` or `{}`", names.file, names.variable);
+    let problem = Problem::expected(&*either).found("a key in the configuration (not shown)");
+    sa.refuse(walker, names.pasted, problem.help(help));
+    let (has_file, has_variable) = (sa.value(names.file).is_some(), sa.value(names.variable).is_some());
+    let file = sa.located(walker, names.file, path(base));
+    let variable = sa.located(walker, names.variable, environment_name);
+    if has_file && has_variable {
+        sa.refuse(walker, names.variable, Problem::expected(format!("either {either}")).found("both"));
+    } else if !has_file && !has_variable && !pasted {
+        sa.missing(walker, names.file, "\"site-b.key\"");
     }
     let file = file.map(|f| Located { value: KeySource::File(f.value), span: f.span, key: f.key });
     let variable =
@@ -290,19 +413,31 @@ impl Facts {
     /// Notes what must be unique among all SAs.
     fn note_sas(
         &mut self,
-        outbound: &SaDraft,
-        inbound: &SaDraft,
+        (outbound, inbound): (&SaDraft, &SaDraft),
         remote: Option<Remote>,
+        protocol: IpsecProtocol,
         suite: Option<Suite>,
     ) {
-        self.inbound_spis.extend(inbound.spi.clone());
+        let at = |spi: &Located<u32>| (spi.span.clone(), spi.key.clone());
+        if let Some(spi) = &inbound.spi {
+            let (span, key) = at(spi);
+            self.inbound_spis.push(Located { value: (spi.value, protocol), span, key });
+        }
         if let (Some(spi), Some(remote)) = (&outbound.spi, remote) {
-            let value = (spi.value, remote);
-            self.outbound_spis.push(Located { value, span: spi.span.clone(), key: spi.key.clone() });
+            let (span, key) = at(spi);
+            self.outbound_spis.push(Located { value: (spi.value, protocol, remote), span, key });
         }
         for sa in [outbound, inbound] {
             self.keys.extend(sa.key.clone().map(|source| KeyRequest { source, suite }));
         }
+    }
+
+    /// The same for SAs of AH that cover ESP: their keys come after those of all tunnels.
+    fn note_sas_of_ah(&mut self, sas: (&SaDraft, &SaDraft), remote: Option<Remote>, suite: Option<Suite>) {
+        let keys = std::mem::take(&mut self.keys);
+        self.note_sas(sas, remote, IpsecProtocol::Ah, suite);
+        self.keys_of_ah.append(&mut self.keys);
+        self.keys = keys;
     }
 }
 

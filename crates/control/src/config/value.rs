@@ -4,7 +4,7 @@ use super::model::InterfaceAddress;
 use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use testudo_crypto::{ProposalError, Suite};
+use testudo_crypto::{Integrity, ProposalError, Suite};
 use testudo_ipsec::{PortRange, Prefix};
 use testudo_wire::protocol as numbers;
 use toml::de::DeValue;
@@ -108,6 +108,18 @@ pub(super) fn suite(value: &DeValue<'_>) -> Parsed<Suite> {
         let names: Vec<String> = Suite::ALL.iter().map(Suite::to_string).collect();
         let meant = did_you_mean(text, names.iter().map(String::as_str));
         Problem::expected(expected).help(meant.unwrap_or_else(|| error.to_string()))
+    })
+}
+
+/// The integrity algorithm of AH, by its name in proposals: the suite that has it and does not encrypt.
+pub(super) fn ah_suite(value: &DeValue<'_>) -> Parsed<Suite> {
+    let expected = "an integrity algorithm, such as \"sha256\"";
+    let text = string(value, expected)?;
+    let names: Vec<&str> = Integrity::ALL.iter().map(|integrity| integrity.info().keyword).collect();
+    format!("null-{text}").parse().map_err(|_: ProposalError| {
+        let meant = did_you_mean(text, names.iter().copied());
+        let others = format!("AH does not encrypt: its suite is one of {}", quoted(&names));
+        Problem::expected(expected).help(meant.unwrap_or(others))
     })
 }
 

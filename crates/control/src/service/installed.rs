@@ -90,16 +90,14 @@ impl InstalledTunnels {
         let mut free = self.free_indices();
         let mut next = Vec::with_capacity(configuration.tunnels.len());
         let mut fresh = Vec::new();
+        let unchanged = self.unchanged(loaded, &old);
         for (position, (tunnel, keys)) in configuration.tunnels.iter().zip(&loaded.keys).enumerate() {
             let (outbound_key, inbound_key) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
-            let same = |r: &Running| {
-                r.installed.is_some()
-                    && is_same_sa(&r.tunnel, tunnel)
-                    && r.outbound_key == outbound_key
-                    && r.inbound_key == inbound_key
-                    && self.configuration.unprotected.mtu == configuration.unprotected.mtu
-            };
-            match old.get(tunnel.name.as_str()).copied().filter(|r| same(r)) {
+            // AH that covers ESP and this ESP know each other by their indices: both continue, or neither.
+            let partner = tunnel.covered_by.or(tunnel.covers);
+            let continues = |position: usize| unchanged.get(position).copied().flatten();
+            let running = continues(position).filter(|_| partner.is_none_or(|p| continues(p).is_some()));
+            match running {
                 Some(running) => {
                     old.remove(tunnel.name.as_str());
                     next.push(Running { tunnel: tunnel.clone(), ..running.clone() });
@@ -139,6 +137,23 @@ impl InstalledTunnels {
         Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
     }
 
+    /// By tunnel of `loaded`, that of the same name whose SAs are the same.
+    fn unchanged<'r>(&self, loaded: &Loaded, old: &HashMap<&str, &'r Running>) -> Vec<Option<&'r Running>> {
+        let same_path = self.configuration.unprotected.mtu == loaded.configuration.unprotected.mtu;
+        let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
+        let running = tunnels.map(|(tunnel, keys)| {
+            let same = |r: &&Running| {
+                r.installed.is_some()
+                    && is_same_sa(&r.tunnel, tunnel)
+                    && r.outbound_key == fingerprint(&keys.outbound)
+                    && r.inbound_key == fingerprint(&keys.inbound)
+                    && same_path
+            };
+            old.get(tunnel.name.as_str()).copied().filter(same)
+        });
+        running.collect()
+    }
+
     /// Free indices, lowest first, without end.
     fn free_indices(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
         let taken: std::collections::HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
@@ -163,10 +178,16 @@ impl InstalledTunnels {
     }
 }
 
-/// Whether two settings of a tunnel make the same SAs. Selectors may differ: they are changed in place.
+/// Whether two settings of a tunnel make the same SAs. Selectors may differ: they are changed in place. So
+/// may the positions of tunnels that cover each other.
 fn is_same_sa(a: &Tunnel, b: &Tunnel) -> bool {
-    let without_selectors = |t: &Tunnel| Tunnel { selectors: Vec::new(), ..t.clone() };
-    without_selectors(a) == without_selectors(b)
+    let sas_alone = |t: &Tunnel| Tunnel {
+        selectors: Vec::new(),
+        covered_by: t.covered_by.map(|_| 0),
+        covers: t.covers.map(|_| 0),
+        ..t.clone()
+    };
+    sas_alone(a) == sas_alone(b)
 }
 
 /// What the worker needs to start the `fresh` tunnels, with numbers leased in one transaction.
@@ -195,8 +216,12 @@ fn begin(
     for (((position, keys), start), window) in fresh.iter().zip(started).zip(windows) {
         let running = &tunnels[*position];
         let selectors = assemble::tunnel_selectors(configuration, *position);
-        let mtu = configuration.unprotected.mtu;
+        let index = |position: Option<usize>| position.and_then(|p| Some(tunnels.get(p)?.index));
+        let covering = running.tunnel.covered_by.and_then(|p| Some(&tunnels.get(p)?.tunnel));
+        let mtu = running.tunnel.path_mtu(configuration.unprotected.mtu, covering);
         let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, start);
+        parameters.covered_by = index(running.tunnel.covered_by);
+        parameters.covers = index(running.tunnel.covers);
         parameters.outbound.spent = spent(running.before.outbound, numbers.unix_s());
         parameters.inbound.spent = spent(running.before.inbound, numbers.unix_s());
         installs.push(TunnelInstall {

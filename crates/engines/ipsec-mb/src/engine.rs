@@ -287,8 +287,8 @@ impl<'a> Work<'a> {
     /// The verdict. Later, because a load of the ICV just after the library's stores fails store-to-load
     /// forwarding: 15 cycles of a short packet.
     ///
-    /// A text that may be plaintext or ciphertext is wiped, and is no fault: another engine would encrypt what
-    /// may already be encrypted, under the same nonce, which restores the plaintext.
+    /// A text that may be plaintext or ciphertext is wiped, and is no fault: another engine would encrypt
+    /// what may already be encrypted, under the same nonce, which restores the plaintext.
     #[inline]
     fn judge(&mut self) {
         let is_right = match self.direction {

@@ -16,8 +16,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) key: &'a ExpandedKey,
     pub(crate) text: &'a mut [u8],
     pub(crate) icv: &'a mut [u8; ICV_BYTES],
-    /// SPI, the number's low half, IV. Vectors, here and below: loading one from two numbers just stored would
-    /// fail store-to-load forwarding.
+    /// SPI, the number's low half, IV. Vectors, here and below: loading one from two numbers just stored
+    /// would fail store-to-load forwarding.
     front: __m128i,
     /// SPI and number as they are authenticated, zeros after them (RFC 4106 5).
     aad: __m128i,

@@ -10,7 +10,7 @@ use testudo_crypto::{
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Update, Worker};
-use testudo_ipsec::{Action, Lifetime, Limits, Policy, PortRange, Selector};
+use testudo_ipsec::{Action, IpsecProtocol, Lifetime, Limits, Mode, Policy, PortRange, Selector};
 use testudo_packet::{DropReason, Pool};
 
 fn spec() -> TunnelSpec {
@@ -138,6 +138,9 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::FragmentEcn => fragments_that_disagree_on_ecn(),
         DropReason::FragmentTimeout => rest_of_a_datagram_missing(),
         DropReason::FragmentEvicted => too_many_incomplete(),
+        DropReason::TransportFragment => fragment_in_transport_mode(),
+        DropReason::NotBetweenHosts => transport_beyond_the_hosts(),
+        DropReason::AhMalformed => b_given(&of_ah(), ah_of_another_length()),
         DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
         DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
         DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
@@ -158,6 +161,36 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::BypassUnavailable => no_way_in_clear(reason),
         DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
+}
+
+fn in_transport() -> TunnelSpec {
+    TunnelSpec { mode: Mode::Transport, ..spec() }
+}
+
+fn of_ah() -> TunnelSpec {
+    TunnelSpec { protocol: IpsecProtocol::Ah, ..TunnelSpec::new(0, Suite::NULL_SHA1) }
+}
+
+fn fragment_in_transport_mode() -> Gateway {
+    let mut a = Gateway::with_tunnels(Side::A, &[in_transport()]);
+    a.seal(later_fragment(Inner::udp("192.0.2.1", "198.51.100.2", 100).bytes()));
+    a
+}
+
+/// Policy sends a stranger's packet through an SA in transport mode.
+fn transport_beyond_the_hosts() -> Gateway {
+    let policy = Policy { selector: Selector::ANY, action: Action::Protect(spec().index()) };
+    let mut a = Gateway::new(vec![policy], PoolSize(64, 2048), portable());
+    a.install(in_transport().install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+    a.seal(inner(100).bytes());
+    a
+}
+
+/// An authentication header that says it has no ICV.
+fn ah_of_another_length() -> Vec<u8> {
+    let mut datagram = Gateway::with_tunnels(Side::A, &[of_ah()]).seal(inner(100).bytes()).remove(0);
+    datagram[21] = 1;
+    datagram
 }
 
 fn header_damaged() -> Gateway {

@@ -16,6 +16,7 @@ mod late_engine;
 
 mod changes;
 mod drop_reasons;
+mod encapsulations;
 mod failing_ports;
 mod formation;
 mod handmade;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Demand, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters,
-    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Demand, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy,
+    Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -203,6 +203,10 @@ impl Load {
             name: format!("tunnel {number}").into(),
             endpoints: Endpoints { local, remote: Some(remote), encapsulation },
             learn_remote: false,
+            protocol: IpsecProtocol::Esp,
+            mode: Mode::Tunnel,
+            covered_by: None,
+            covers: None,
             suite,
             esn: true,
             replay_window: 4096,

@@ -257,13 +257,13 @@ impl Site {
         assert!(left.is_empty() || expected != Fate::Nothing, "{packet:02x?} under {:x?}", self.rules);
     }
 
-    /// Any bytes come in in clear only where the model says so, ESP never.
+    /// Any bytes come in in clear only where the model says so, ESP and AH never.
     pub fn receive_bytes(&mut self, packet: &[u8]) {
         let seen = read(packet);
         let expected = seen.map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, false));
-        let is_esp = seen.is_some_and(|seen| seen.protocol == Field::Shown(50));
+        let is_ipsec = seen.is_some_and(|seen| matches!(seen.protocol, Field::Shown(50 | 51)));
         let came = self.comes_in(packet.to_vec(), packet);
-        assert!(!came || expected == Fate::Clear && !is_esp, "{packet:02x?} under {:x?}", self.rules);
+        assert!(!came || expected == Fate::Clear && !is_ipsec, "{packet:02x?} under {:x?}", self.rules);
     }
 
     /// Any bytes come out of a tunnel only where the model says so.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spent,
-    TunnelIndex, TunnelParameters, inner_mtu,
+    Action, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Policy, Prefix,
+    SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
@@ -32,6 +32,11 @@ pub struct TunnelSpec {
     pub window: u32,
     pub outer: Version,
     pub udp: bool,
+    pub protocol: IpsecProtocol,
+    pub mode: Mode,
+    /// The tunnel of AH that covers this one's datagrams, and the reverse.
+    pub covered_by: Option<u8>,
+    pub covers: Option<u8>,
     pub path_mtu: usize,
     pub lifetime: Lifetime,
     pub keepalive: Option<Duration>,
@@ -48,6 +53,10 @@ impl TunnelSpec {
             window: 4096,
             outer: Version::V4,
             udp: false,
+            protocol: IpsecProtocol::Esp,
+            mode: Mode::Tunnel,
+            covered_by: None,
+            covers: None,
             path_mtu: 1500,
             lifetime: Lifetime::default(),
             keepalive: None,
@@ -92,11 +101,23 @@ impl TunnelSpec {
     }
 
     pub fn inner_mtu(&self) -> usize {
-        inner_mtu(self.path_mtu, self.outer, self.encapsulation(), self.suite)
+        let (outer, encapsulation) = (self.outer, self.encapsulation());
+        let (protocol, mode, suite) = (self.protocol, self.mode, self.suite);
+        Shape { outer, encapsulation, protocol, mode, suite }.inner_mtu(self.path_mtu)
     }
 
-    /// The traffic of the tunnel: from A's network to the tunnel's, in both IP versions.
+    /// The traffic of the tunnel: from A's network to the tunnel's, in both IP versions; in transport mode
+    /// between the two hosts, and nothing where it covers another's.
     pub fn selectors(&self, side: Side) -> Arc<[Selector]> {
+        if self.covers.is_some() {
+            return Arc::new([]);
+        }
+        if self.mode == Mode::Transport {
+            let other = if side == Side::A { Side::B } else { Side::A };
+            let bits = if self.outer == Version::V4 { 32 } else { 128 };
+            let host = |side| Prefix::new(self.address(side), bits).expect("a prefix");
+            return Arc::new([Selector::between(host(side), host(other))]);
+        }
         let prefix = |(address, length)| Prefix::new(address, length).expect("a prefix");
         [Version::V4, Version::V6]
             .map(|version| {
@@ -127,6 +148,10 @@ impl TunnelSpec {
                 encapsulation: self.encapsulation(),
             },
             learn_remote: learns,
+            protocol: self.protocol,
+            mode: self.mode,
+            covered_by: self.covered_by.map(|number| TunnelIndex(number.into())),
+            covers: self.covers.map(|number| TunnelIndex(number.into())),
             suite: self.suite,
             esn: self.esn,
             replay_window: self.window,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent,
-    TunnelIndex, TunnelParameters,
+    Action, Dscp, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy, Prefix, SaParameters,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
 
@@ -62,6 +62,10 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         name: format!("tunnel {number}").into(),
         endpoints: Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() },
         learn_remote: false,
+        protocol: IpsecProtocol::Esp,
+        mode: Mode::Tunnel,
+        covered_by: None,
+        covers: None,
         suite,
         esn: true,
         replay_window: REPLAY_WINDOW,

@@ -12,8 +12,8 @@ use testudo_gateway::{
     Worker, choose_engines,
 };
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Lease, Lifetime, Moment, Policy, Prefix, SaParameters, Selector,
-    Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy, Prefix,
+    SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -104,6 +104,10 @@ impl Tunnel<'_> {
             name: if is_a { "site-b" } else { "site-a" }.into(),
             endpoints: Endpoints { local, remote: Some(remote), encapsulation },
             learn_remote: false,
+            protocol: IpsecProtocol::Esp,
+            mode: Mode::Tunnel,
+            covered_by: None,
+            covers: None,
             suite,
             esn: true,
             replay_window: REPLAY_WINDOW,

@@ -1,8 +1,9 @@
 //! The outer headers of a tunnel, made once and copied to every packet.
 
+use super::IpsecProtocol;
 use crate::tunnel::{Encapsulation, Endpoints};
 use testudo_wire::esp::ESP_HEADER_BYTES;
-use testudo_wire::ip::{OuterHeader, Version};
+use testudo_wire::ip::{self, OuterHeader, Version};
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 use testudo_wire::{ParseError, protocol};
 
@@ -18,6 +19,9 @@ pub enum Dscp {
     /// Always this value, 0 to 63.
     Fixed(u8),
 }
+
+/// The identification of ESP's datagrams: with DF set they are atomic (RFC 6864 4.1).
+pub(crate) const ATOMIC: u16 = 0;
 
 /// Bytes of the block that holds a tunnel's headers: IPv6 40, UDP 8, ESP 8, and the rest of a cache line.
 pub(crate) const BLOCK_BYTES: usize = 64;
@@ -88,7 +92,7 @@ struct Parts {
 
 impl OuterTemplate {
     /// `None` as long as the peer's address is unknown, or if the two addresses are of different versions.
-    pub(crate) fn new(endpoints: &Endpoints, dscp: Dscp, spi: u32) -> Option<Self> {
+    pub(crate) fn new(endpoints: &Endpoints, protocol: IpsecProtocol, dscp: Dscp, spi: u32) -> Option<Self> {
         let udp = match endpoints.encapsulation {
             Encapsulation::Esp => None,
             Encapsulation::EspInUdp { local_port, remote_port } => Some((local_port, remote_port)),
@@ -96,7 +100,11 @@ impl OuterTemplate {
         let ip = OuterHeader {
             source: endpoints.local,
             destination: endpoints.remote?,
-            protocol: if udp.is_some() { protocol::UDP } else { protocol::ESP },
+            protocol: match protocol {
+                IpsecProtocol::Esp if udp.is_some() => protocol::UDP,
+                IpsecProtocol::Esp => protocol::ESP,
+                IpsecProtocol::Ah => protocol::AH,
+            },
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
             // Packets that are too long are fragmented before encryption; outer fragments would only cost the
@@ -114,7 +122,7 @@ impl OuterTemplate {
         let ip_at = ESP_AT - bytes;
         let parts = Box::new(Parts { ip, udp });
         let mut block = [0; BLOCK_BYTES];
-        parts.write(&mut block[ip_at..ESP_AT], bytes, 0).ok()?;
+        parts.write(&mut block[ip_at..ESP_AT], bytes, 0, ATOMIC).ok()?;
         block[ESP_AT..ESP_AT + 4].copy_from_slice(&spi.to_be_bytes());
         let word = |at: usize| u32::from(u16::from_ne_bytes([block[ip_at + at], block[ip_at + at + 1]]));
         // Without the template's own checksum and length; its class is 0 (RFC 1624).
@@ -125,6 +133,23 @@ impl OuterTemplate {
     /// Bytes of the IP and UDP headers.
     pub(crate) fn bytes(&self) -> usize {
         ESP_AT - usize::from(self.ip_at)
+    }
+
+    /// IP version of the outer header.
+    pub(crate) fn version(&self) -> Version {
+        Version::of(self.parts.ip.source)
+    }
+
+    /// Source and destination port, where ESP is in UDP.
+    pub(crate) fn udp_ports(&self) -> Option<(u16, u16)> {
+        self.parts.udp
+    }
+
+    /// Whether a packet is from this end to the other: transport mode is between these two alone (RFC 4301
+    /// 4.1).
+    pub(crate) fn goes_between(&self, packet: &[u8]) -> bool {
+        let (source, destination) = (self.parts.ip.source, self.parts.ip.destination);
+        ip::addresses(packet) == Some((source, destination))
     }
 
     /// Which headers these are.
@@ -186,16 +211,22 @@ impl OuterTemplate {
         out: &mut [u8],
         total_bytes: usize,
         inner_class: u8,
+        identification: u16,
     ) -> Result<(), ParseError> {
-        self.parts.write(out, total_bytes, self.class.of(inner_class))
+        self.parts.write(out, total_bytes, self.class.of(inner_class), identification)
     }
 }
 
 impl Parts {
-    fn write(&self, out: &mut [u8], total_bytes: usize, traffic_class: u8) -> Result<(), ParseError> {
+    fn write(
+        &self,
+        out: &mut [u8],
+        total_bytes: usize,
+        traffic_class: u8,
+        identification: u16,
+    ) -> Result<(), ParseError> {
         let ip = OuterHeader { traffic_class, ..self.ip };
-        // Identification 0: with DF set the datagram is atomic (RFC 6864 4.1).
-        ip.write(out, total_bytes, 0)?;
+        ip.write(out, total_bytes, identification)?;
         if let Some((source_port, destination_port)) = self.udp {
             let ip_bytes = ip.bytes();
             let udp = UdpHeader { source_port, destination_port, total_bytes: total_bytes - ip_bytes };
@@ -229,7 +260,7 @@ mod tests {
         {
             for dscp in [Dscp::Copy, Dscp::Fixed(46)] {
                 let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
-                let template = OuterTemplate::new(&endpoints, dscp, 0x1234_5678).unwrap();
+                let template = OuterTemplate::new(&endpoints, IpsecProtocol::Esp, dscp, 0x1234_5678).unwrap();
                 let lengths = (100..2000).step_by(37).chain([65_535, 65_514]);
                 for (total, class) in lengths.flat_map(|total| (0..=255).map(move |class| (total, class))) {
                     let mut stamped = [0xEE; BLOCK_BYTES];
@@ -247,7 +278,7 @@ mod tests {
                     }
                     let mut written = [0; BLOCK_BYTES];
                     let at = ESP_AT - template.bytes();
-                    template.write(&mut written[at..ESP_AT], total.into(), class).unwrap();
+                    template.write(&mut written[at..ESP_AT], total.into(), class, ATOMIC).unwrap();
                     written[ESP_AT..].copy_from_slice(&[0x12, 0x34, 0x56, 0x78, 0x9A, 0xBC, 0xDE, 0xF0]);
                     assert_eq!(stamped[at..], written[at..], "{endpoints:?} {dscp:?} {total} {class}");
                 }

@@ -1,21 +1,21 @@
-//! ESP around packets: headers and IV before, the trailer after, and the job that seals the text (RFC 4303 2,
-//! 3.3.2).
+//! ESP in tunnel mode: headers and IV before a packet, the trailer after it, and the job that seals the text
+//! (RFC 4303 2, 3.1.2, 3.3.2).
+//!
+//! Written for runs of packets of one SA; everything that is the same for all of them is copied out of the SA
+//! first. [`crate::opened`] decapsulates.
 
-use crate::sa::{MAX_IV_BYTES, OutboundSa, iv_block, low_32};
+use super::template::{Headers, OuterTemplate};
+use super::{Frame, MAX_IV_BYTES, ROOM_BEFORE, ROOM_BEHIND, has_room, packet_offset};
+use crate::sa::{OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
-use crate::template::{BLOCK_BYTES, Headers, OuterTemplate};
 use testudo_crypto::{Direction, Job};
-use testudo_packet::Buffer;
+use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
+use testudo_wire::ip::IpHeader;
 
-/// Bytes that are written before a packet at once, and must be free.
-pub(crate) const ROOM_BEFORE: usize = BLOCK_BYTES + MAX_IV_BYTES;
-/// Bytes after a packet that must be free.
-pub(crate) const ROOM_BEHIND: usize = TRAILER_BLOCK_BYTES + MAX_ICV_BYTES;
-const MAX_ICV_BYTES: usize = 32;
 /// Bytes that are written after a packet at once: up to 15 of padding, the trailer, and some that the ICV
 /// will overwrite.
-const TRAILER_BLOCK_BYTES: usize = 32;
+pub(crate) const TRAILER_BLOCK_BYTES: usize = 32;
 
 /// The most padding that alignment to 16 bytes takes. Its binary digits are all ones, so `& MAX_PADDING`
 /// keeps an index within [`TRAILERS`], and the compiler needs no bounds check.
@@ -71,6 +71,7 @@ pub(crate) struct Framing<'a> {
     /// Where the ESP header starts in the packet.
     auth_start: u32,
     sa: u32,
+    then: u8,
 }
 
 impl<'a> Framing<'a> {
@@ -89,6 +90,7 @@ impl<'a> Framing<'a> {
             esn: sa.esn,
             auth_start: packet_offset(template.bytes()),
             sa: sa_ref.bits(),
+            then: sa.then,
         })
     }
 
@@ -101,6 +103,7 @@ impl<'a> Framing<'a> {
             auth_start: self.auth_start,
             text_start: self.front,
             esn: self.esn,
+            then: self.then,
             ..Job::new(buffer, Direction::Seal, self.sa)
         }
     }
@@ -179,17 +182,31 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// Whether a buffer has the room that a frame needs.
-#[inline]
-pub(crate) fn has_room(buffer: &Buffer) -> bool {
-    buffer.headroom() >= ROOM_BEFORE && buffer.tailroom() >= ROOM_BEHIND
-}
+/// ESP in tunnel mode, packet by packet.
+pub(crate) struct EspTunnel;
 
-/// An offset or a length inside a datagram. Asserted: a value that does not fit is a bug of ours, and a wrong
-/// offset would be worse than a panic.
-#[inline]
-#[allow(clippy::cast_possible_truncation, reason = "asserted")]
-pub(crate) fn packet_offset(n: usize) -> u32 {
-    assert!(n <= u32::MAX as usize, "no offset inside a datagram: {n}");
-    n as u32
+impl Frame for EspTunnel {
+    fn check(_: &OutboundSa, packet: &Buffer) -> Result<(), DropReason> {
+        if has_room(packet) { Ok(()) } else { Err(DropReason::NoRoom) }
+    }
+
+    fn frame(
+        sa: &OutboundSa,
+        sa_ref: SaRef,
+        packet: Buffer,
+        header: &IpHeader,
+        sequence: u64,
+    ) -> Result<Job, (Buffer, DropReason)> {
+        let (Some(framing), Ok(bytes)) = (Framing::of(sa, sa_ref), u16::try_from(packet.len())) else {
+            return Err((packet, DropReason::PeerUnknown));
+        };
+        let next_header = header.version.protocol();
+        let content = Content { bytes, traffic_class: header.traffic_class, next_header };
+        let mut job = framing.job(packet, sequence);
+        if framing.write_one(&mut job, content, sequence) {
+            Ok(job)
+        } else {
+            Err((job.buffer, DropReason::NoRoom))
+        }
+    }
 }
