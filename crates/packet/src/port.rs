@@ -74,6 +74,14 @@ pub trait Port: Send {
     /// that buffers come back while they are in the cache.
     fn joins(&self) -> bool;
 
+    /// Whether the port fragments datagrams of UDP that its link does not carry, as the kernel's UDP sockets
+    /// do: over IPv4 those without DF, over IPv6 those longer than the paths' MTU that it was configured
+    /// with. It is then given whole datagrams of UDP. Other ports, and datagrams of other protocols, get
+    /// fragments.
+    fn fragments_udp(&self) -> bool {
+        false
+    }
+
     /// Whether `rx` will never give a packet again: the end of a file.
     fn exhausted(&self) -> bool {
         false

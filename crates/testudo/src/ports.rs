@@ -52,6 +52,7 @@ fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
     });
     let mut config = SocketConfig::new(ends.collect());
     config.interface.clone_from(&configuration.unprotected.interface);
+    config.mtu = configuration.unprotected.mtu.into();
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     let port = SocketPort::open(&config).map_err(failure(Kind::Port))?;
     for end in port.endpoints() {

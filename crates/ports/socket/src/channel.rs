@@ -71,10 +71,10 @@ impl<S: MessageSocket> Channel<S> {
         Ok(())
     }
 
-    /// Makes the socket set or clear DF from now on. Datagrams of raw sockets bring their own.
+    /// From now on, the kernel fragments datagrams that are too long, or refuses them (and sets DF over
+    /// IPv4). Datagrams of raw sockets bring their own DF.
     pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
-        let is_asked = self.endpoint.local.is_ipv4() && self.endpoint.encapsulation.is_udp();
-        if self.dont_fragment != wanted && is_asked {
+        if self.dont_fragment != wanted && self.endpoint.encapsulation.is_udp() {
             self.socket.set_dont_fragment(self.endpoint.local, wanted)?;
             self.dont_fragment = wanted;
         }

@@ -26,6 +26,7 @@ pub(crate) struct Datagram {
     pub(crate) source: Option<IpAddr>,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
+    /// Whether the kernel is to refuse the packet, and not to fragment it, if it is too long.
     pub(crate) dont_fragment: bool,
     /// Where in the packet the bytes start that the socket sends: after the outer headers for UDP, 0 for raw
     /// sockets.
@@ -34,12 +35,14 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// Parses the outer headers of `packet`.
+    /// Parses the outer headers of `packet`. Over IPv6 the kernel may fragment what is longer than `mtu`.
     pub(crate) fn address<'a>(
         packet: &[u8],
         endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
+        mtu: usize,
     ) -> Result<Self, DropReason> {
-        let header = IpHeader::parse(packet).map_err(reason)?;
+        let mut header = IpHeader::parse(packet).map_err(reason)?;
+        header.dont_fragment &= header.version == Version::V4 || header.total_bytes <= mtu;
         let way = |index| Way::Endpoint(index);
         let whole = 0..header.total_bytes;
         let content = header.header_bytes..header.total_bytes;
@@ -67,7 +70,7 @@ impl Datagram {
     /// The datagram of `packet` if its headers equal those of the packet `before`, whose datagram is `self`,
     /// except for length and checksum: most packets of a batch follow one like them, and parsing every header
     /// again would cost as much as sending.
-    pub(crate) fn of_next(&self, before: &[u8], packet: &[u8]) -> Option<Self> {
+    pub(crate) fn of_next(&self, before: &[u8], packet: &[u8], mtu: usize) -> Option<Self> {
         let same = |range: Range<usize>| Some(packet.get(range.clone())? == before.get(range)?);
         let length =
             |at: usize| Some(usize::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])));
@@ -85,7 +88,9 @@ impl Datagram {
             } else {
                 same(0..4)? && same(6..44)? && length(4)? == udp_bytes
             };
-        is_alike.then_some(Self { end: packet.len(), ..*self })
+        let dont_fragment =
+            if udp_at == IPV6_HEADER_BYTES { packet.len() <= mtu } else { self.dont_fragment };
+        is_alike.then_some(Self { end: packet.len(), dont_fragment, ..*self })
     }
 
     fn new(header: &IpHeader, way: Way, endpoint: Option<&Endpoint>, port: u16, bytes: Range<usize>) -> Self {
@@ -160,6 +165,8 @@ mod tests {
     use super::*;
     use testudo_wire::ip::OuterHeader;
 
+    const MTU: usize = 1280;
+
     fn packet(source: &str, protocol: u8) -> Vec<u8> {
         let header = OuterHeader {
             source: source.parse().unwrap(),
@@ -180,14 +187,14 @@ mod tests {
     fn a_packet_like_the_previous_one_is_addressed_alike_and_any_other_is_parsed() {
         for source in ["192.0.2.1", "2001:db8::1"] {
             let first = packet(source, protocol::UDP);
-            let known = Datagram::address(&first, endpoints().iter()).unwrap();
-            assert_eq!(known.of_next(&first, &first), Some(known));
+            let known = Datagram::address(&first, endpoints().iter(), MTU).unwrap();
+            assert_eq!(known.of_next(&first, &first, MTU), Some(known));
             for at in 0..first.len() - 100 {
                 for bit in 0..8 {
                     let mut other = first.clone();
                     other[at] ^= 1 << bit;
                     // A result must equal that of parsing again, except for checksums.
-                    if let Some(datagram) = known.of_next(&first, &other) {
+                    if let Some(datagram) = known.of_next(&first, &other, MTU) {
                         assert_eq!(datagram, known, "{source}: bit {bit} of byte {at}");
                         assert!(
                             matches!(at, 4 | 5 | 10 | 11 | 26 | 27 | 46 | 47),
@@ -197,7 +204,7 @@ mod tests {
                 }
             }
             for length in 0..first.len() {
-                assert_eq!(known.of_next(&first, &first[..length]), None, "{source}: {length} bytes");
+                assert_eq!(known.of_next(&first, &first[..length], MTU), None, "{source}: {length} bytes");
             }
         }
     }
@@ -218,7 +225,7 @@ mod tests {
     #[test]
     fn each_packet_finds_its_socket() {
         let address = |source, protocol| {
-            let datagram = Datagram::address(&packet(source, protocol), endpoints().iter()).unwrap();
+            let datagram = Datagram::address(&packet(source, protocol), endpoints().iter(), MTU).unwrap();
             (datagram.way, datagram.start, datagram.len(), datagram.source.is_some())
         };
         assert_eq!(address("192.0.2.1", protocol::UDP), (Way::Endpoint(0), 28, 100, false));
@@ -243,7 +250,7 @@ mod tests {
             packet[10..12].fill(0);
             let sum = testudo_wire::checksum::of(&packet[..20]).to_bytes();
             packet[10..12].copy_from_slice(&sum);
-            Datagram::address(&packet, endpoints().iter()).map(|datagram| datagram.way)
+            Datagram::address(&packet, endpoints().iter(), MTU).map(|datagram| datagram.way)
         };
         const DF: u16 = 0x4000;
         const MORE: u16 = 0x2000;
@@ -260,7 +267,7 @@ mod tests {
     #[test]
     fn a_broken_outer_header_has_its_reason() {
         let good = packet("192.0.2.1", protocol::UDP);
-        let address = |bytes: &[u8]| Datagram::address(bytes, endpoints().iter()).unwrap_err();
+        let address = |bytes: &[u8]| Datagram::address(bytes, endpoints().iter(), MTU).unwrap_err();
         assert_eq!(address(&[]), DropReason::Truncated);
         assert_eq!(address(&good[..100]), DropReason::Truncated);
         assert_eq!(address(&[0; 40]), DropReason::NotIp);

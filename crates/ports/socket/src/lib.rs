@@ -31,8 +31,9 @@
 //!
 //! **DF.** If the gateway requests DF, the socket probes (`IP_PMTUDISC_PROBE`): DF is set, and the kernel's
 //! path MTU, which anyone can lower by forged ICMP, is ignored; a datagram longer than the interface's own
-//! MTU is refused and counted. Without DF, the kernel fragments what goes in UDP; it refuses too long
-//! datagrams of raw sockets in either case, and sends fragments that were made before.
+//! MTU is refused and counted. Without DF, the kernel fragments what goes in UDP; over IPv6, which has no DF,
+//! what goes in UDP and is longer than the paths' MTU ([`SocketConfig::mtu`]). It refuses too long datagrams
+//! of raw sockets in any case, and sends fragments that were made before.
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!

@@ -76,13 +76,26 @@ pub struct SocketConfig {
     /// Bytes of each socket's buffer, in each direction. Without CAP_NET_ADMIN the kernel caps it
     /// (`net.core.rmem_max`, `wmem_max`).
     pub buffer_bytes: u32,
+    /// The longest datagram that paths carry, in bytes. Over IPv6, where no bit says so, longer ones in UDP
+    /// are those that the kernel is to fragment, into fragments of at most this length.
+    pub mtu: usize,
 }
+
+/// The least MTU of IPv6 (RFC 8200 5), below which no fragment is cut.
+const IPV6_LEAST_MTU: usize = 1280;
 
 impl SocketConfig {
     /// These endpoints on any interface, with buffers of 8 MiB.
     #[must_use]
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
-        Self { endpoints, interface: None, bypass: false, hop_limits: false, buffer_bytes: 8 << 20 }
+        Self {
+            endpoints,
+            interface: None,
+            bypass: false,
+            hop_limits: false,
+            buffer_bytes: 8 << 20,
+            mtu: usize::MAX,
+        }
     }
 }
 
@@ -106,6 +119,10 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
         // Raw sockets have one IP version only.
         let only = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
         only.map_err(io_error(action("set the IP version")))?;
+        if let Ok(mtu) = u16::try_from(config.mtu.max(IPV6_LEAST_MTU)) {
+            let set = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU, mtu.into());
+            set.map_err(io_error(action("set the length of fragments")))?;
+        }
     }
     // Best effort: without it, datagrams arrive one by one.
     let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -246,8 +263,11 @@ pub(crate) fn set_dont_fragment(socket: &Socket, local: IpAddr, dont_fragment: b
         (IpAddr::V4(_), false) => {
             socket.set_option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
         }
-        (IpAddr::V6(_), _) => {
+        (IpAddr::V6(_), true) => {
             socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+        }
+        (IpAddr::V6(_), false) => {
+            socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT)
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct SocketPort<S = Socket> {
     name: String,
     channels: Vec<Channel<S>>,
     bypass: Bypass<S>,
+    /// Datagrams in UDP over IPv6 that are longer may be fragmented.
+    mtu: usize,
     /// The endpoint that receives first next time.
     next: usize,
     counters: PortCounters,
@@ -39,21 +41,22 @@ impl SocketPort {
         }
         let channels: Vec<_> =
             config.endpoints.iter().map(|&e| Channel::open(e, config)).collect::<Result<_, _>>()?;
-        Ok(Self::with_channels(channels, open_bypass(config)?))
+        Ok(Self::with_channels(channels, open_bypass(config)?, config.mtu))
     }
 }
 
 impl<S: MessageSocket> SocketPort<S> {
-    /// A port over sockets that are already open.
+    /// A port over sockets that are already open. Nothing is fragmented over IPv6.
     #[must_use]
     pub fn over(sockets: impl IntoIterator<Item = (Endpoint, S)>, bypass: Bypass<S>) -> Self {
         let channels = sockets.into_iter().map(|(endpoint, socket)| Channel::new(endpoint, socket));
-        Self::with_channels(channels.collect(), bypass)
+        Self::with_channels(channels.collect(), bypass, usize::MAX)
     }
 
-    fn with_channels(channels: Vec<Channel<S>>, bypass: Bypass<S>) -> Self {
+    fn with_channels(channels: Vec<Channel<S>>, bypass: Bypass<S>, mtu: usize) -> Self {
         let names: Vec<_> = channels.iter().map(|c| c.endpoint.to_string()).collect();
-        Self { name: names.join(", "), channels, bypass, next: 0, counters: PortCounters::default() }
+        let counters = PortCounters::default();
+        Self { name: names.join(", "), channels, bypass, mtu, next: 0, counters }
     }
 
     /// The endpoints as bound: with the ports that the kernel chose.
@@ -118,7 +121,7 @@ impl<S: MessageSocket> Port for SocketPort<S> {
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let (sent, outcome) = transmit(&mut self.channels, &self.bypass, pool, batch);
+        let (sent, outcome) = transmit(&mut self.channels, &self.bypass, self.mtu, pool, batch);
         self.counters.tx_packets += sent.packets;
         self.counters.tx_bytes += sent.bytes;
         self.counters.tx_calls += sent.calls;
@@ -134,6 +137,11 @@ impl<S: MessageSocket> Port for SocketPort<S> {
     /// each packet by itself.
     fn joins(&self) -> bool {
         self.channels.iter().any(|channel| channel.joins)
+    }
+
+    /// The kernel does.
+    fn fragments_udp(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> PortCounters {

@@ -50,15 +50,17 @@ enum Stop {
     Fatal(io::Error),
 }
 
-/// Sends a prefix of the batch. Returns what was sent, and an error if a socket is unusable from now on.
+/// Sends a prefix of the batch; over IPv6 the kernel may fragment what is longer than `mtu`. Returns what was
+/// sent, and an error if a socket is unusable from now on.
 pub(crate) fn transmit<S: MessageSocket>(
     channels: &mut [Channel<S>],
     bypass: &Bypass<S>,
+    mtu: usize,
     pool: &mut Pool,
     batch: &mut Batch,
 ) -> (Sent, io::Result<()>) {
     let mut datagrams = Datagrams::new();
-    address_all(channels, batch, &mut datagrams);
+    address_all(channels, batch, mtu, &mut datagrams);
     let mut dispatch =
         Dispatch { batch, datagrams: &datagrams, outcomes: [TxOutcome::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
@@ -72,16 +74,16 @@ pub(crate) fn transmit<S: MessageSocket>(
 
 /// Finds the destination of every packet of a batch, from the packet before where both are alike. The list is
 /// filled in place, not returned: it has thousands of bytes.
-fn address_all<S>(channels: &[Channel<S>], batch: &Batch, datagrams: &mut Datagrams) {
+fn address_all<S>(channels: &[Channel<S>], batch: &Batch, mtu: usize, datagrams: &mut Datagrams) {
     let endpoints = channels.iter().map(|c| &c.endpoint);
     let mut before: &[u8] = &[];
     for buffer in batch {
         let packet = buffer.bytes();
         let alike = match datagrams.last() {
-            Some(Ok(datagram)) => datagram.of_next(before, packet),
+            Some(Ok(datagram)) => datagram.of_next(before, packet, mtu),
             _ => None,
         };
-        datagrams.push(alike.map_or_else(|| Datagram::address(packet, endpoints.clone()), Ok));
+        datagrams.push(alike.map_or_else(|| Datagram::address(packet, endpoints.clone(), mtu), Ok));
         before = packet;
     }
 }

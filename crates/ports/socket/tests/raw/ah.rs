@@ -183,7 +183,7 @@ fn fragments_arrive_whole([left, right]: &[Namespace; 2]) {
     let header = testudo_wire::ip::IpHeader::parse(&whole).unwrap();
     let pieces: Vec<Vec<u8>> = fragment::pieces(&header, &whole, 1500)
         .map(|piece| {
-            let payload = &header.payload(&whole)[piece.payload_start..][..piece.payload_bytes];
+            let payload = &whole[piece.payload_start..][..piece.payload_bytes];
             [&piece.header[..piece.header_bytes], payload].concat()
         })
         .collect();

@@ -1,10 +1,11 @@
 //! Raw ESP, packets in clear, and MTUs.
 
-use crate::support::{ADDRESSES, Datagram, datagram, open, receive, send};
+use crate::support::{ADDRESSES, Datagram, datagram, open, open_with_mtu, receive, send};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use testudo_lab::namespaces::Namespace;
 use testudo_packet::{DropReason, Port};
 use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort};
+use testudo_wire::fragment::pieces_of_ours;
 use testudo_wire::ip::IpHeader;
 use testudo_wire::protocol;
 
@@ -14,8 +15,10 @@ pub fn tests(sites: &[Namespace; 2]) {
         raw_esp_crosses_whole(sites, left, right);
         a_packet_beyond_the_mtu_is_refused_alone(sites, left, right);
         packets_in_clear_leave_by_the_interface(sites, left, right);
+        raw_sockets_send_fragments_that_were_made_before(sites, left, right);
     }
     without_df_the_kernel_fragments(sites);
+    over_ipv6_the_kernel_fragments_beyond_the_configured_mtu(sites);
     an_unprivileged_program_is_told_what_it_lacks(&sites[0]);
 }
 
@@ -70,6 +73,62 @@ fn without_df_the_kernel_fragments([left, right]: &[Namespace; 2]) {
     assert_eq!(receive(&mut b, 1)[0].len(), 4028);
     let udp = datagram(source, destination, protocol::UDP);
     assert_eq!(send(&mut a, &[udp.udp((4500, 4500), &[9; 4000])]), [(DropReason::MessageTooLong, 1)]);
+}
+
+/// Over IPv6, by length alone: a wire that carries 1,500 bytes gets fragments of 1,280 if these are
+/// configured.
+fn over_ipv6_the_kernel_fragments_beyond_the_configured_mtu([left, right]: &[Namespace; 2]) {
+    let [source, destination] = ADDRESSES[1].map(|text| text.parse().unwrap());
+    let encapsulation = Encapsulation::Udp { port: 4500 };
+    let packet = |bytes| datagram(source, destination, protocol::UDP).udp((4500, 4500), &vec![9; bytes]);
+    let mut b = open(right, destination, encapsulation);
+    for mtu in [1280, 1500] {
+        let mut a = open_with_mtu(left, source, encapsulation, mtu);
+        let before = fragments_sent(left);
+        let packets = [1100, 4000, 1200, 8000].map(packet);
+        assert_eq!(send(&mut a, &packets), []);
+        let lengths: Vec<_> = receive(&mut b, 4).iter().map(Vec::len).collect();
+        assert_eq!(lengths, packets.each_ref().map(Vec::len));
+        let room = (mtu - 48) / 8 * 8;
+        let long = packets.iter().filter(|packet| packet.len() > mtu);
+        let expected: usize = long.map(|packet| (packet.len() - 40).div_ceil(room)).sum();
+        assert_eq!(fragments_sent(left) - before, expected as u64, "fragments of {mtu} bytes");
+    }
+    let mut a = open(left, source, encapsulation);
+    assert_eq!(send(&mut a, &[packet(4000)]), [(DropReason::MessageTooLong, 1)], "no MTU, no fragments");
+}
+
+/// Fragments of IPv6 that a host's kernel has made.
+fn fragments_sent(site: &Namespace) -> u64 {
+    let table = site.within(|| std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap()).unwrap();
+    let line = table.lines().find(|line| line.starts_with("Ip6FragCreates")).unwrap();
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// The other host's kernel puts them together.
+fn raw_sockets_send_fragments_that_were_made_before(
+    [left, right]: &[Namespace; 2],
+    source: IpAddr,
+    destination: IpAddr,
+) {
+    let mut a = open(left, source, Encapsulation::RawEsp);
+    let mut b = open(right, destination, Encapsulation::RawEsp);
+    for (number, bytes) in (1..).zip([1600u16, 4000, 8900]) {
+        let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        let whole = datagram(source, destination, protocol::ESP).with(&payload);
+        let header = IpHeader::parse(&whole).unwrap();
+        let fragments: Vec<_> = pieces_of_ours(&header, &whole, 1500, number)
+            .map(|piece| {
+                let payload = piece.payload_start..piece.payload_start + piece.payload_bytes;
+                [&piece.header[..piece.header_bytes], &whole[payload]].concat()
+            })
+            .collect();
+        assert_eq!(send(&mut a, &fragments), []);
+        let received = receive(&mut b, 1).remove(0);
+        let header = IpHeader::parse(&received).unwrap();
+        assert_eq!((header.source, header.protocol, header.fragment), (source, protocol::ESP, None));
+        assert!(header.payload(&received) == payload, "{bytes} bytes");
+    }
 }
 
 fn packets_in_clear_leave_by_the_interface(

@@ -28,6 +28,16 @@ pub fn open(site: &Namespace, local: IpAddr, encapsulation: Encapsulation) -> So
     site.within(|| SocketPort::open(&config).unwrap()).unwrap()
 }
 
+pub fn open_with_mtu(
+    site: &Namespace,
+    local: IpAddr,
+    encapsulation: Encapsulation,
+    mtu: usize,
+) -> SocketPort {
+    let config = SocketConfig { mtu, ..SocketConfig::new(vec![Endpoint { local, encapsulation }]) };
+    site.within(|| SocketPort::open(&config).unwrap()).unwrap()
+}
+
 pub struct Datagram {
     pub source: IpAddr,
     pub destination: IpAddr,
