@@ -21,7 +21,7 @@ mod support;
 use std::collections::HashMap;
 use std::process::Command;
 use support::load::{Load, turn_until_idle};
-use testudo_crypto::Direction::{self, Open, Seal};
+use testudo_crypto::Direction::{Open, Seal};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
@@ -137,8 +137,7 @@ fn verdict(measured: u64, ceiling: u64) -> Result<(), String> {
 }
 
 /// The test `name`: moves packets in the counted process, and otherwise starts and evaluates it.
-fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels: u32) {
-    let load = Load { direction, version, udp, tunnels };
+fn check(name: &str, load: Load) {
     if let Ok(packets) = std::env::var(PACKETS) {
         return carry(load, packets.parse().expect("a number of packets"));
     }
@@ -149,26 +148,33 @@ fn check(name: &str, direction: Direction, version: Version, udp: bool, tunnels:
 
 /// One test per load, so that the harness runs them in parallel.
 macro_rules! cases {
-    ($(fn $name:ident() = $direction:expr, $version:expr, $udp:expr, $tunnels:expr;)*) => {
+    ($(fn $name:ident() = $load:expr;)*) => {
         $(
             #[test]
             #[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
             fn $name() {
-                check(stringify!($name), $direction, $version, $udp, $tunnels);
+                check(stringify!($name), $load);
             }
         )*
     };
 }
 
+/// ESP over IPv4, one tunnel, an engine that ends jobs inside `submit`.
+const SEALING: Load = Load { direction: Seal, version: Version::V4, udp: false, tunnels: 1, is_late: false };
+const OPENING: Load = Load { direction: Open, ..SEALING };
+
 cases! {
-    fn sealing_costs_no_more_instructions() = Seal, Version::V4, false, 1;
-    fn opening_costs_no_more_instructions() = Open, Version::V4, false, 1;
-    fn sealing_in_udp_costs_no_more_instructions() = Seal, Version::V4, true, 1;
-    fn opening_in_udp_costs_no_more_instructions() = Open, Version::V4, true, 1;
-    fn sealing_ipv6_costs_no_more_instructions() = Seal, Version::V6, false, 1;
-    fn opening_ipv6_costs_no_more_instructions() = Open, Version::V6, false, 1;
-    fn sealing_for_1000_tunnels_costs_no_more_instructions() = Seal, Version::V4, true, 1000;
-    fn opening_from_1000_tunnels_costs_no_more_instructions() = Open, Version::V4, true, 1000;
+    fn sealing_costs_no_more_instructions() = SEALING;
+    fn opening_costs_no_more_instructions() = OPENING;
+    fn sealing_in_udp_costs_no_more_instructions() = Load { udp: true, ..SEALING };
+    fn opening_in_udp_costs_no_more_instructions() = Load { udp: true, ..OPENING };
+    fn sealing_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..SEALING };
+    fn opening_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..OPENING };
+    fn sealing_for_1000_tunnels_costs_no_more_instructions() = Load { udp: true, tunnels: 1000, ..SEALING };
+    fn opening_from_1000_tunnels_costs_no_more_instructions() = Load { udp: true, tunnels: 1000, ..OPENING };
+    fn sealing_late_costs_no_more_instructions() = Load { is_late: true, ..SEALING };
+    fn opening_late_costs_no_more_instructions() = Load { is_late: true, ..OPENING };
+    fn sealing_late_for_1000_tunnels_costs_no_more_instructions() = Load { is_late: true, udp: true, tunnels: 1000, ..SEALING };
 }
 
 /// The cost of leasing numbers in blocks instead of all at once.
@@ -176,9 +182,8 @@ cases! {
 #[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
 fn leasing_costs_less_than_1_percent_of_sealing() {
     let name = "leasing_costs_less_than_1_percent_of_sealing";
-    let load = Load { direction: Seal, version: Version::V4, udp: false, tunnels: 1 };
     if let Ok(packets) = std::env::var(PACKETS) {
-        return carry(load, packets.parse().expect("a number of packets"));
+        return carry(SEALING, packets.parse().expect("a number of packets"));
     }
     let (leased, all_leased) = (measure(name, &[]), measure(name, &[(ALL_LEASED, "1")]));
     let percent = (leased - all_leased) / all_leased * 100.0;

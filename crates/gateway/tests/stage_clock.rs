@@ -19,7 +19,8 @@ use testudo_wire::ip::Version;
 /// At least this many turns of each kind go into the median.
 const TURNS: usize = 2000;
 
-const LOAD: Load = Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1 };
+const LOAD: Load =
+    Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1, is_late: false };
 
 /// The median ticks of measured turns and of the others.
 fn medians(load: &mut Loaded, mut before: impl FnMut()) -> (u64, u64) {

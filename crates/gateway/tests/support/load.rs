@@ -26,7 +26,12 @@ const FLOWS: u32 = 509;
 /// Completes every job and touches no packet: it seals ESP with plaintext and no ICV, and accepts everything
 /// as authentic.
 #[derive(Debug, Default)]
-pub struct Nothing(u32);
+pub struct Nothing {
+    keys: u32,
+    /// Whether jobs end in the next poll, and not inside `submit`.
+    is_late: bool,
+    taken: Vec<Job>,
+}
 
 impl Engine for Nothing {
     fn name(&self) -> &'static str {
@@ -42,19 +47,31 @@ impl Engine for Nothing {
     }
 
     fn install(&mut self, _: &KeyMaterial, _: Direction) -> Result<KeyId, EngineError> {
-        self.0 += 1;
-        Ok(KeyId(self.0))
+        self.keys += 1;
+        Ok(KeyId(self.keys))
     }
 
     fn remove(&mut self, _: KeyId) {}
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        jobs.iter_mut().for_each(|job| job.status = JobStatus::Done);
+        match self.is_late {
+            true => self.taken.extend(jobs.iter_mut().map(Job::take)),
+            false => jobs.iter_mut().for_each(|job| job.status = JobStatus::Done),
+        }
         jobs.len()
     }
 
+    /// Of each two neighbours the second comes back first, so that half of all jobs have to wait for another.
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        let first = done.len();
+        let count = self.taken.len().min(max);
+        let ended = self.taken.drain(..count).map(|job| Job { status: JobStatus::Done, ..job });
+        done.extend(ended);
+        done[first..].chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+    }
+
     fn is_synchronous(&self) -> bool {
-        true
+        !self.is_late
     }
 }
 
@@ -97,6 +114,8 @@ pub struct Load {
     pub version: Version,
     pub udp: bool,
     pub tunnels: u32,
+    /// Whether the engine ends jobs later, and in another order.
+    pub is_late: bool,
 }
 
 impl Load {
@@ -107,7 +126,8 @@ impl Load {
             Direction::Seal => PortPair { protected: feed, unprotected: sink },
             Direction::Open => PortPair { protected: sink, unprotected: feed },
         };
-        let engines: Vec<Box<dyn Engine>> = vec![Box::<Nothing>::default()];
+        let engines: Vec<Box<dyn Engine>> =
+            vec![Box::new(Nothing { is_late: self.is_late, ..Nothing::default() })];
         let mut worker = Worker::new(ports, Pool::new(1024, 2048), engines, Arc::default());
         let tunnels = 0..self.tunnels;
         let policy = |n| Policy { selector: self.selector(n), action: Action::Protect(TunnelIndex(n)) };
@@ -145,7 +165,7 @@ impl Load {
         let (sink, handle) = SinkPort::new("sink");
         handle.keep(1, count);
         let feed = LoopPort::new("load", self.packets()).with_limit(count as u64);
-        let mut peer = Load { direction: Direction::Seal, ..*self }.worker(feed, sink);
+        let mut peer = Load { direction: Direction::Seal, is_late: false, ..*self }.worker(feed, sink);
         turn_until_idle(&mut peer);
         handle.take()
     }
@@ -231,9 +251,9 @@ enum Site {
     B,
 }
 
-/// Takes turns until there is nothing left to receive. Everything must have been sent.
+/// Takes turns until there is nothing left to receive or with the engine. Everything must have been sent.
 pub fn turn_until_idle(loaded: &mut Loaded) {
-    while loaded.turn() > 0 {}
+    while loaded.turn() > 0 || loaded.worker.is_busy() {}
     let worker = &loaded.worker;
     let (a, b) = (worker.protected_port().counters(), worker.unprotected_port().counters());
     assert_eq!(a.rx_packets + b.rx_packets, a.tx_packets + b.tx_packets, "{:?}", worker.pool().drops());
