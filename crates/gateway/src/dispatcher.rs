@@ -6,17 +6,14 @@
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
-use crate::lanes::{JobId, Lane, Lanes, job_id};
+use crate::lanes::{Lane, Lanes, NO_ENGINE};
 use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
+use crate::rings::job_id;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, SaRef};
-use testudo_packet::Buffer;
 
 /// Completions taken from an engine at a time.
 const POLL_MAX: usize = 256;
-
-/// Index of an engine that does not exist.
-const NO_ENGINE: u32 = u32::MAX;
 
 /// Where the jobs of a batch are submitted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +38,7 @@ pub struct Withdrawal {
 /// Where jobs are between being made and being finished by the protocol.
 pub(crate) struct Dispatcher {
     placement: Placement,
-    /// Jobs that engines have taken and not given back.
+    /// How much engines have taken and not given back, and when.
     in_flight: InFlight,
     /// SAs, and the order of each one's jobs.
     lanes: Lanes,
@@ -65,7 +62,7 @@ impl Dispatcher {
         Self {
             placement,
             in_flight: InFlight::default(),
-            lanes: Lanes::default(),
+            lanes: Lanes::new(buffers),
             withdrawals: Vec::new(),
             crowd: buffers - buffers / 4,
             queues,
@@ -196,7 +193,7 @@ impl Dispatcher {
             match job.status {
                 // It broke its promise to be synchronous. A job without a ticket cannot come back, but it
                 // holds a buffer.
-                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
+                JobStatus::Taken => self.taken(engine, &job),
                 // Jobs that the engine did not take are still pending. They, and those that it failed, go to
                 // the next engine.
                 _ => self.ended(job, engine, released),
@@ -302,7 +299,8 @@ impl Dispatcher {
             }
             for job in polled.drain(..) {
                 // An engine may only give back what it holds: a job comes back once, under its own id.
-                if self.in_flight.give_back(engine, job_id(&job)) {
+                if let Some(taken) = self.lanes.give_back(engine, job_id(&job)) {
+                    self.in_flight.give_back(taken);
                     self.ended(job, engine, released);
                 }
             }
@@ -333,13 +331,11 @@ impl Dispatcher {
                     suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, s));
             }
         }
-        let ids = self.in_flight.give_up(engine);
-        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets: ids.len() });
-        for &id in &ids {
-            released.push(lost_job(id));
-            self.lanes.go_on_without(id, released);
-        }
-        ids.len()
+        let packets = self.in_flight.give_up(engine);
+        let lost = self.lanes.give_up(engine, released);
+        debug_assert_eq!(packets, lost);
+        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets });
+        packets
     }
 
     /// Queues a job for the next engine that has its key. If there is none, the job ends as a fault.
@@ -395,11 +391,17 @@ impl Dispatcher {
         for (place, job) in jobs.drain(..).enumerate() {
             match job.status {
                 // At any index: the buffer is gone, and will come back or be given up.
-                JobStatus::Taken => self.in_flight.take(engine, job_id(&job)),
+                JobStatus::Taken => self.taken(engine, &job),
                 _ if place < taken => self.ended(job, engine, released),
                 _ => self.hand_over(job, engine, released),
             }
         }
+    }
+
+    /// An engine took a job.
+    #[inline]
+    fn taken(&mut self, engine: usize, job: &Job) {
+        self.lanes.take(job_id(job), self.in_flight.take(engine));
     }
 
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
@@ -412,7 +414,7 @@ impl Dispatcher {
     /// Gives a job to the next engine after `engine`.
     fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         // The key of a removed SA is gone from every engine.
-        let keys = self.lanes.of(&job).map(|lane| lane.keys).unwrap_or_default();
+        let keys = self.lanes.of_ticket(&job).map(|lane| lane.keys).unwrap_or_default();
         self.enqueue(job, &keys, engine + 1, released);
     }
 }
@@ -422,9 +424,4 @@ impl Dispatcher {
 fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
     let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId::NONE));
     (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
-}
-
-/// A stand-in for a job that was given up: a fault without the buffer, which the engine still has.
-fn lost_job(JobId { direction, sa, ticket }: JobId) -> Job {
-    Job { ticket, status: JobStatus::Fault, ..Job::new(Buffer::default(), direction, sa.bits()) }
 }

@@ -1,4 +1,5 @@
-//! What engines hold: every job that was taken and has not come back, with its age.
+//! What engines hold: how many jobs were taken and have not come back, by their age. Which jobs these are,
+//! each SA's ring knows ([`rings`](crate::rings)).
 //!
 //! An engine that keeps a job for good would stop that job's SA, whose packets leave in order, and keep the
 //! worker awake for ever. So ages are limited. Time is divided into periods, and each engine has a count of
@@ -11,9 +12,7 @@
 //!   engine 2      1    0   ...    0    0    0     overdue: sixteen whole periods have passed since
 //! ```
 
-use crate::lanes::JobId;
 use crate::placement::MAX_ENGINES;
-use hashbrown::HashMap;
 use std::time::Duration;
 use testudo_ipsec::Moment;
 
@@ -32,18 +31,31 @@ const _: () = assert!(PERIOD.as_micros() * PERIODS as u128 == AGE_LIMIT.as_micro
 /// Counts for the periods of the limit, the current one, and the one that has just exceeded it.
 const COUNTS: usize = PERIODS + 2;
 
-/// Who took a job, and when.
+/// Who took a job, and when: the job's slot in its SA's ring has it ([`rings`](crate::rings)).
 #[derive(Debug, Clone, Copy)]
-struct Taken {
-    engine: usize,
+pub(crate) struct Taken {
+    engine: u8,
     /// Index of the period's count.
-    period: usize,
+    period: u8,
 }
 
-/// What engines hold. Bounded by the pool, since every job has a buffer.
-#[derive(Default)]
+impl Taken {
+    #[allow(clippy::cast_possible_truncation, reason = "asserted")]
+    fn new(engine: usize, period: usize) -> Self {
+        assert!(engine < MAX_ENGINES && period < COUNTS && MAX_ENGINES.max(COUNTS) <= u8::MAX as usize);
+        Self { engine: engine as u8, period: period as u8 }
+    }
+
+    pub(crate) fn is_by(self, engine: usize) -> bool {
+        usize::from(self.engine) == engine
+    }
+}
+
+/// How much engines hold, and for how long.
+#[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    jobs: HashMap<JobId, Taken, foldhash::fast::RandomState>,
+    /// The sum of all counts.
+    jobs: usize,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Index of the current period's count.
     period: usize,
@@ -55,13 +67,13 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Jobs that engines in service hold.
     pub(crate) fn len(&self) -> usize {
-        self.jobs.len()
+        self.jobs
     }
 
     /// Whether engines hold nothing, not even jobs that were given up.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.given_up == [0; MAX_ENGINES]
+        self.jobs == 0 && self.given_up == [0; MAX_ENGINES]
     }
 
     /// Notes the time while engines hold nothing.
@@ -81,24 +93,19 @@ impl InFlight {
         has_ended
     }
 
-    /// An engine took a job.
-    pub(crate) fn take(&mut self, engine: usize, id: JobId) {
-        let taken = Taken { engine, period: self.period };
-        if let Some(counts) = self.counts.get_mut(engine) {
-            counts[taken.period] += 1;
-            self.jobs.insert(id, taken);
-        }
+    /// An engine takes a job.
+    #[inline]
+    pub(crate) fn take(&mut self, engine: usize) -> Taken {
+        self.jobs += 1;
+        self.counts[engine][self.period] += 1;
+        Taken::new(engine, self.period)
     }
 
-    /// An engine gives a job back; `false` if it does not hold it, or no longer.
-    pub(crate) fn give_back(&mut self, engine: usize, id: JobId) -> bool {
-        let Some(taken) = self.jobs.get(&id).copied().filter(|taken| taken.engine == engine) else {
-            return false;
-        };
-        self.jobs.remove(&id);
-        let count = &mut self.counts[engine][taken.period];
-        *count = count.saturating_sub(1);
-        true
+    /// An engine gives back a job that it took.
+    #[inline]
+    pub(crate) fn give_back(&mut self, Taken { engine, period }: Taken) {
+        self.jobs -= 1;
+        self.counts[usize::from(engine)][usize::from(period)] -= 1;
     }
 
     /// Whether an engine holds a job beyond the limit. To be called whenever a period has ended.
@@ -115,15 +122,12 @@ impl InFlight {
         counts.filter(|(period, _)| !recent.contains(period)).any(|(_, count)| *count > 0)
     }
 
-    /// Gives up what an engine holds, and returns their ids.
-    pub(crate) fn give_up(&mut self, engine: usize) -> Vec<JobId> {
-        let ids: Vec<JobId> =
-            self.jobs.extract_if(|_, taken| taken.engine == engine).map(|(id, _)| id).collect();
-        if let (Some(counts), Some(given_up)) = (self.counts.get_mut(engine), self.given_up.get_mut(engine)) {
-            *counts = [0; COUNTS];
-            *given_up += ids.len();
-        }
-        ids
+    /// Gives up what an engine holds, and returns how many jobs.
+    pub(crate) fn give_up(&mut self, engine: usize) -> usize {
+        let jobs = std::mem::take(&mut self.counts[engine]).iter().sum();
+        self.jobs -= jobs;
+        self.given_up[engine] += jobs;
+        jobs
     }
 
     /// An engine out of service gave back some of what was given up.
@@ -137,12 +141,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::Direction::{self, Open, Seal};
-    use testudo_ipsec::SaRef;
-
-    fn job(direction: Direction, ticket: u32) -> JobId {
-        JobId { direction, sa: SaRef::from_bits(1), ticket }
-    }
+    use std::collections::VecDeque;
 
     fn at(ms: u64) -> Moment {
         Moment(Duration::from_millis(ms))
@@ -160,7 +159,7 @@ mod tests {
             for ms in 0..=taken_at {
                 in_flight.advance(at(ms));
             }
-            in_flight.take(1, job(Seal, 7));
+            in_flight.take(1);
             let noticed = overdue_at(&mut in_flight, 1, taken_at).expect("it is noticed");
             assert!(
                 (1000..=1080).contains(&(noticed - taken_at)),
@@ -172,15 +171,15 @@ mod tests {
     #[test]
     fn jobs_that_come_back_in_time_are_never_overdue() {
         let mut in_flight = InFlight::default();
-        let mut periods = 0;
+        let (mut periods, mut taken) = (0, VecDeque::new());
         for ms in 0..20_000_u32 {
             if in_flight.advance(at(ms.into())) {
                 periods += 1;
                 assert!(!in_flight.is_overdue(0), "at {ms} ms");
             }
-            in_flight.take(0, job(Open, ms));
-            if let Some(earlier) = ms.checked_sub(999) {
-                assert!(in_flight.give_back(0, job(Open, earlier)));
+            taken.push_back(in_flight.take(0));
+            if taken.len() > 999 {
+                in_flight.give_back(taken.pop_front().expect("a thousand are held"));
             }
         }
         assert_eq!((periods, in_flight.len()), (317, 999));
@@ -189,7 +188,7 @@ mod tests {
     #[test]
     fn time_without_polls_does_not_count() {
         let mut in_flight = InFlight::default();
-        in_flight.take(0, job(Seal, 1));
+        in_flight.take(0);
         for call in 1..=17 {
             assert!(in_flight.advance(at(call * 3_600_000)));
             assert_eq!(
@@ -200,36 +199,20 @@ mod tests {
         }
         let mut rested = InFlight::default();
         rested.rest(at(3_600_000));
-        rested.take(0, job(Seal, 1));
+        rested.take(0);
         assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
-    }
-
-    #[test]
-    fn a_job_comes_back_once_with_its_id_from_the_engine_that_holds_it() {
-        let mut in_flight = InFlight::default();
-        in_flight.take(0, job(Seal, 1));
-        assert!(
-            !in_flight.give_back(1, job(Seal, 1))
-                && !in_flight.give_back(0, job(Open, 1))
-                && !in_flight.give_back(0, job(Seal, 2))
-        );
-        assert!(in_flight.give_back(0, job(Seal, 1)) && in_flight.is_empty());
-        assert!(!in_flight.give_back(0, job(Seal, 1)));
     }
 
     #[test]
     fn jobs_given_up_are_of_one_engine_and_count_until_they_come_back() {
         let mut in_flight = InFlight::default();
-        (0..10).for_each(|n| in_flight.take(0, job(Seal, n)));
-        (10..13).for_each(|n| in_flight.take(1, job(Open, n)));
-        let mut ids = in_flight.give_up(0);
-        ids.sort_unstable_by_key(|id| id.ticket);
-        assert!(ids.into_iter().eq((0..10).map(|n| job(Seal, n))));
-        assert_eq!(in_flight.len(), 3);
-        assert!(!in_flight.give_back(0, job(Seal, 3)), "it is not taken back");
-        (10..13).for_each(|n| assert!(in_flight.give_back(1, job(Open, n))));
-        assert!(!in_flight.is_empty());
+        let mine: Vec<_> = (0..10).map(|_| in_flight.take(0)).collect();
+        let others: Vec<_> = (0..3).map(|_| in_flight.take(1)).collect();
+        assert_eq!((in_flight.give_up(0), in_flight.len()), (mine.len(), 3));
+        others.into_iter().for_each(|taken| in_flight.give_back(taken));
+        assert_eq!((in_flight.len(), in_flight.is_empty()), (0, false));
         in_flight.came_late(0, 4);
+        assert!(!in_flight.is_empty());
         in_flight.came_late(0, 6);
         assert!(in_flight.is_empty());
     }

@@ -31,6 +31,7 @@ mod in_flight;
 mod lanes;
 mod outlet;
 mod placement;
+mod rings;
 mod serve;
 mod speed;
 mod worker;

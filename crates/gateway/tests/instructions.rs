@@ -162,6 +162,7 @@ macro_rules! cases {
 /// ESP over IPv4, one tunnel, an engine that ends jobs inside `submit`.
 const SEALING: Load = Load { direction: Seal, version: Version::V4, udp: false, tunnels: 1, is_late: false };
 const OPENING: Load = Load { direction: Open, ..SEALING };
+const MANY_TUNNELS: Load = Load { udp: true, tunnels: 1000, ..SEALING };
 
 cases! {
     fn sealing_costs_no_more_instructions() = SEALING;
@@ -170,11 +171,11 @@ cases! {
     fn opening_in_udp_costs_no_more_instructions() = Load { udp: true, ..OPENING };
     fn sealing_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..SEALING };
     fn opening_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..OPENING };
-    fn sealing_for_1000_tunnels_costs_no_more_instructions() = Load { udp: true, tunnels: 1000, ..SEALING };
-    fn opening_from_1000_tunnels_costs_no_more_instructions() = Load { udp: true, tunnels: 1000, ..OPENING };
+    fn sealing_for_1000_tunnels_costs_no_more_instructions() = MANY_TUNNELS;
+    fn opening_from_1000_tunnels_costs_no_more_instructions() = Load { direction: Open, ..MANY_TUNNELS };
     fn sealing_late_costs_no_more_instructions() = Load { is_late: true, ..SEALING };
     fn opening_late_costs_no_more_instructions() = Load { is_late: true, ..OPENING };
-    fn sealing_late_for_1000_tunnels_costs_no_more_instructions() = Load { is_late: true, udp: true, tunnels: 1000, ..SEALING };
+    fn sealing_late_for_1000_tunnels_costs_no_more_instructions() = Load { is_late: true, ..MANY_TUNNELS };
 }
 
 /// The cost of leasing numbers in blocks instead of all at once.

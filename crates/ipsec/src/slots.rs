@@ -19,7 +19,7 @@ impl SaRef {
     }
 
     /// A handle that no entry gets: the last reuse of a slot beyond the table's limit.
-    pub(crate) const NOBODY: Self = Self(u32::MAX);
+    pub const NOBODY: Self = Self(u32::MAX);
 
     /// The handle as bits.
     #[must_use]
