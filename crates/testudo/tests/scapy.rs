@@ -278,3 +278,106 @@ fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
     fs::create_dir_all(&folder).unwrap();
     judge("official.py", &[folder.as_os_str()]);
 }
+
+/// The protocols and modes, over either IP version, with and without ESN; suites take turns.
+#[test]
+fn scapy_and_testudo_open_each_others_ah_and_transport_mode() {
+    const ESP: [&str; 4] = ["aes128gcm16", "aes256-sha256", "chacha20poly1305", "aes128-sha1"];
+    const AH: [&str; 4] = ["sha256", "sha1", "sha384", "sha512"];
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-encapsulations");
+    fs::create_dir_all(&folder).unwrap();
+    let mut configuration = r#"
+[gateway]
+state = "state.redb"
+
+[port.protected]
+kind = "tun"
+name = "testudo0"
+mtu = 1300
+routes = false
+
+[port.unprotected]
+kind = "socket"
+mtu = 1500
+"#
+    .to_owned();
+    let mut index = 0;
+    for protocol in ["esp", "ah", "ah+esp"] {
+        for mode in ["tunnel", "transport"] {
+            for (ipv6, esn) in [(false, false), (false, true), (true, false), (true, true)] {
+                for turn in 0..2 {
+                    let (esp, ah) = (ESP[(index + turn) % 4], AH[(index / 2 + turn) % 4]);
+                    let suite = if protocol == "ah" { ah } else { esp };
+                    write!(configuration, "{}", encapsulation(index, protocol, mode, suite, ah, ipv6, esn))
+                        .unwrap();
+                    for (at, direction) in ["out", "in"].into_iter().enumerate() {
+                        let mark = u8::try_from(2 * index + at).unwrap();
+                        let full = if protocol == "ah" { format!("null-{suite}") } else { suite.to_owned() };
+                        write_private(&folder.join(format!("{index}-{direction}.key")), &key(&full, mark));
+                        let of_ah = key(&format!("null-{ah}"), mark ^ 0x80);
+                        write_private(&folder.join(format!("{index}-{direction}-ah.key")), &of_ah);
+                    }
+                    index += 1;
+                }
+            }
+        }
+    }
+    let path = folder.join("gateway.toml");
+    fs::write(&path, configuration).unwrap();
+    judge("encapsulations.py", &[path.as_os_str(), OsStr::new(SEED)]);
+}
+
+/// A `[[tunnel]]` with a peer of its own.
+fn encapsulation(
+    index: usize,
+    protocol: &str,
+    mode: &str,
+    suite: &str,
+    ah: &str,
+    ipv6: bool,
+    esn: bool,
+) -> String {
+    let host = index + 10;
+    let [local, remote] = match ipv6 {
+        true => ["2001:db8::1".to_owned(), format!("2001:db8::{host}")],
+        false => ["192.0.2.1".to_owned(), format!("192.0.2.{host}")],
+    };
+    let selectors = match (mode, ipv6) {
+        ("transport", true) => [format!("{local}/128"), format!("{remote}/128")],
+        ("transport", false) => [format!("{local}/32"), format!("{remote}/32")],
+        (_, true) => [format!("fd00:{host}::0/64"), format!("fd00:{host}:1::0/64")],
+        (_, false) => [format!("10.{host}.0.0/24"), format!("10.{host}.1.0/24")],
+    };
+    let (ah_suite, ah_sa) = match protocol {
+        "ah+esp" => (format!("ah_suite = \"{ah}\""), true),
+        _ => (String::new(), false),
+    };
+    let spi = 0x0101_0101 * (index + 1);
+    let sa = |direction: &str| {
+        let of_ah = format!(", ah_spi = {spi:#x}, ah_key_file = \"{index}-{direction}-ah.key\"");
+        let of_ah = if ah_sa { of_ah } else { String::new() };
+        format!("{{ spi = {spi:#x}, key_file = \"{index}-{direction}.key\"{of_ah} }}")
+    };
+    let [ours, theirs] = selectors;
+    format!(
+        r#"
+[[tunnel]]
+name = "{index}-{name}-{mode}"
+local = "{local}"
+remote = "{remote}"
+protocol = "{protocol}"
+mode = "{mode}"
+suite = "{suite}"
+{ah_suite}
+esn = {esn}
+selectors = [ {{ local = "{ours}", remote = "{theirs}" }} ]
+outbound = {out}
+inbound = {inbound}
+known_answer = {{ next_sequence_number = {first}, iv_seed = 0x0123456789abcdef }}
+"#,
+        name = protocol.replace('+', "-"),
+        out = sa("out"),
+        inbound = sa("in"),
+        first = if esn { 0xFFFF_FFF0_u64 } else { 1 },
+    )
+}
