@@ -313,6 +313,26 @@ fn every_promise_of_the_specification_names_an_existing_test() {
     assert_none(problems);
 }
 
+/// Every rule that docs/COMPLIANCE.md says is kept names at least one test, and each is one that exists; its
+/// last table, of deviations, gives reasons instead.
+#[test]
+fn every_rule_of_an_rfc_that_is_kept_names_an_existing_test() {
+    let text = read(&repository().join("docs/COMPLIANCE.md"));
+    let (kept, deviations) = text.split_once("## Deviations").expect("a table of deviations");
+    let names = names_of_tests();
+    let mut problems = Vec::new();
+    for row in rows(kept) {
+        let tests = evidence(row);
+        if tests.is_empty() {
+            problems.push(format!("no test named: {row}"));
+        }
+        let unknown = tests.into_iter().filter(|name| !names.contains(*name));
+        problems.extend(unknown.map(|name| format!("no test {name}: {row}")));
+    }
+    assert!(rows(deviations).len() > 5, "deviations were not found");
+    assert_none(problems);
+}
+
 /// The answers to reviews name tests in the same way, and each is one that exists.
 #[test]
 fn every_test_that_answers_a_review_exists() {
