@@ -3,7 +3,7 @@
 use crate::input::Input;
 use crate::memory_file::MemoryFile;
 use testudo_control::keys::{self, KeyError, KeySource, MAX_KEY_TEXT_BYTES};
-use testudo_crypto::{KeyMaterial, Suite};
+use testudo_crypto::{Cipher, KeyMaterial, Suite};
 
 /// What a text must give: the key's bytes or the error, according to the manual.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ enum Answer {
     TooLong,
     NotHex { line: usize },
     Length { expected: usize, found: usize },
+    EqualDesKeys,
 }
 
 /// The rules for a key's text, applied character by character.
@@ -36,15 +37,21 @@ fn model(text: &[u8], suite: Suite) -> Answer {
     if digits.len() != expected {
         return Answer::Length { expected, found: digits.len() };
     }
-    Answer::Key(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    let key: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    let part = |number: usize| key[8 * number..][..8].iter().map(|byte| byte >> 1).collect::<Vec<_>>();
+    if suite.cipher() == Cipher::TripleDesCbc && (part(0) == part(1) || part(1) == part(2)) {
+        return Answer::EqualDesKeys;
+    }
+    Answer::Key(key)
 }
 
 fn answer(result: Result<KeyMaterial, KeyError>) -> Answer {
     match result {
-        Ok(key) => Answer::Key([key.key(), key.integrity_key(), key.salt()].concat()),
+        Ok(key) => Answer::Key([key.key(), key.salt(), key.integrity_key()].concat()),
         Err(KeyError::TooLong) => Answer::TooLong,
         Err(KeyError::NotHex { line }) => Answer::NotHex { line },
         Err(KeyError::Length { expected, found }) => Answer::Length { expected, found },
+        Err(KeyError::EqualDesKeys) => Answer::EqualDesKeys,
         Err(other) => panic!("a text that was read gives {other}"),
     }
 }

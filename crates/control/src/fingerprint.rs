@@ -48,25 +48,34 @@ impl fmt::Debug for Fingerprint {
 #[must_use]
 pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     let suite = keys.suite().to_string();
-    digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.integrity_key(), keys.salt()])
+    digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.salt(), keys.integrity_key()])
 }
 
 /// The fingerprint under which an SA's sequence numbers are stored: as [`fingerprint`], but without the
-/// integrity key of a suite that also has a cipher key. The cipher derives IVs from the numbers, so they
-/// belong to its key, even if only the integrity key or the integrity algorithm changes.
+/// integrity key of a suite that also has a cipher key, and with one name for all suites that make the same
+/// nonces of a number. The cipher derives IVs from the numbers, so they belong to its key, even if only the
+/// integrity key, the integrity algorithm, the ICV's length, or where the IV is, changes.
 #[must_use]
 pub fn numbers_of(keys: &KeyMaterial) -> Fingerprint {
-    if keys.key().is_empty() || keys.integrity_key().is_empty() {
-        return fingerprint(keys);
-    }
-    // The same name for a cipher beside any integrity algorithm, so that the numbers also continue where a
-    // tunnel changes only that algorithm. They are the names under which stores have AES-CBC keys already.
-    let name = match keys.suite().cipher() {
+    let suite = keys.suite();
+    // The first name of each is that under which stores have such keys already.
+    let name = match suite.cipher() {
+        Cipher::Null => return fingerprint(keys),
+        // All four encrypt the same counter blocks: salt, IV, and a counter.
+        Cipher::AesGcm(size)
+        | Cipher::AesGcmImplicitIv(size)
+        | Cipher::AesGmac(size)
+        | Cipher::AesCtr(size) => match size {
+            AesKey::Aes128 => "aes128gcm16",
+            AesKey::Aes192 => "aes192gcm16",
+            AesKey::Aes256 => "aes256gcm16",
+        },
         Cipher::AesCbc(AesKey::Aes128) => "aes128-sha1",
         Cipher::AesCbc(AesKey::Aes256) => "aes256-sha256",
+        // With or without an implicit IV; with any ICV, or beside any integrity algorithm.
         other => other.info().keyword,
     };
-    digest_of(&[DOMAIN, &[0], name.as_bytes(), &[0], keys.key()])
+    digest_of(&[DOMAIN, &[0], name.as_bytes(), &[0], keys.key(), keys.salt()])
 }
 
 /// SHA-256 over the concatenation of `parts`.
@@ -120,6 +129,25 @@ mod tests {
                 assert_eq!(numbers_of(&material(suite, 0x11)).to_string(), stored, "{suite}");
             }
         }
+    }
+
+    /// A nonce that was used with one of these suites must not be used with another.
+    #[test]
+    fn numbers_continue_where_a_tunnel_changes_only_how_a_mode_is_used() {
+        let families: [&[&str]; 4] = [
+            &["aes128gcm16", "aes128gcm8", "aes128gcm12", "aes128gcm16iiv", "aes128gmac", "aes128ctr-sha1"],
+            &["aes192gcm16", "aes192gcm8", "aes192gcm16iiv", "aes192gmac", "aes192ctr-aescmac"],
+            &["aes256ccm16", "aes256ccm8", "aes256ccm12", "aes256ccm8iiv"],
+            &["chacha20poly1305", "chacha20poly1305iiv"],
+        ];
+        let numbers = |suite: &str| numbers_of(&material(suite.parse().unwrap(), 0x11));
+        for family in families {
+            assert!(family.iter().all(|suite| numbers(suite) == numbers(family[0])), "{family:?}");
+        }
+        for (at, family) in families.iter().enumerate() {
+            assert!(families[..at].iter().all(|other| numbers(other[0]) != numbers(family[0])));
+        }
+        assert_eq!(numbers("aes128gcm8").to_string(), "01a6604e7c09feaa", "as in stores that exist");
     }
 
     /// Computed with Python's hashlib over the same bytes. Durable state is stored under it, so it must never

@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use testudo_crypto::{KeyMaterial, Suite};
+use testudo_crypto::{KeyMaterial, KeyMaterialError, Suite};
 use zeroize::Zeroizing;
 
 /// Longest text of a key in bytes, far more than any key needs.
@@ -85,6 +85,9 @@ pub enum KeyError {
         /// Hex digits that were found.
         found: usize,
     },
+    /// Two of the three keys of 3DES are equal (RFC 2451 2.3).
+    #[error("two of its three keys are equal")]
+    EqualDesKeys,
 }
 
 /// Loads the key of one SA.
@@ -158,7 +161,7 @@ fn read_up_to(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 /// Keying material for `suite` from hex text.
 ///
 /// # Errors
-/// [`KeyError::TooLong`], [`KeyError::NotHex`] or [`KeyError::Length`].
+/// [`KeyError::TooLong`], [`KeyError::NotHex`], [`KeyError::Length`] or [`KeyError::EqualDesKeys`].
 pub fn parse(text: &[u8], suite: Suite) -> Result<KeyMaterial, KeyError> {
     if text.len() > MAX_KEY_TEXT_BYTES {
         return Err(KeyError::TooLong);
@@ -170,7 +173,10 @@ pub fn parse(text: &[u8], suite: Suite) -> Result<KeyMaterial, KeyError> {
         return Err(wrong);
     }
     let bytes = Zeroizing::new(bytes.0.iter().map(|[high, low]| high << 4 | low).collect::<Vec<u8>>());
-    KeyMaterial::new(suite, bytes).map_err(|_| wrong)
+    KeyMaterial::new(suite, bytes).map_err(|error| match error {
+        KeyMaterialError::Length { .. } => wrong,
+        KeyMaterialError::EqualDesKeys => KeyError::EqualDesKeys,
+    })
 }
 
 /// The values of the hex digits in `text`, without separators.

@@ -153,9 +153,9 @@ impl Job {
     }
 
     /// All that an engine reads and writes of a job under `suite`: `None` if the buffer does not hold it, if
-    /// what precedes the text is not header and IV, or if the text is no multiple of the cipher's block. With
-    /// [`Cipher::Null`](crate::Cipher) the header may be longer, as AH's, which covers the whole packet (RFC
-    /// 4302 3.3.3).
+    /// what precedes the text is not header and IV, or if the text is no multiple of the cipher's block.
+    /// Under a suite that does not encrypt the header may be longer, as AH's, which covers the whole packet
+    /// (RFC 4302 3.3.3); the IV of AES-GMAC is then part of AH's ICV, and counts as zeros (RFC 4543 4).
     #[must_use]
     #[inline]
     pub fn parts(&mut self, suite: Suite) -> Option<JobParts<'_>> {

@@ -21,7 +21,6 @@ mod job;
 mod key;
 mod key_table;
 mod portable;
-mod portable_chained;
 mod self_test;
 mod suite;
 
@@ -33,5 +32,6 @@ pub use key_table::KeyTable;
 pub use portable::PortableEngine;
 pub use self_test::self_test;
 pub use suite::{
-    AesKey, Cipher, CipherInfo, Direction, Integrity, IntegrityInfo, NonceRule, ProposalError, Suite,
+    AesKey, Cipher, CipherInfo, Direction, IcvLength, Integrity, IntegrityInfo, NonceRule, ProposalError,
+    Requirement, Suite,
 };

@@ -20,12 +20,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use testudo_crypto::Suite;
 
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::namespaces::{Entered, require_tun};
 use crate::progress::Progress;
+use crate::suites;
 use crate::traffic::gbit_s;
 use crate::workspace::{Workspace, enter_with_workspace};
 use report::{Report, Series};
@@ -34,7 +34,7 @@ use wireguard::WireguardGo;
 
 /// All suites.
 fn suites() -> PossibleValuesParser {
-    PossibleValuesParser::new(Suite::ALL.iter().map(Suite::to_string))
+    suites::parser(|_| true)
 }
 
 /// Options of `testudo bench host`.

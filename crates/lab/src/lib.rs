@@ -35,6 +35,7 @@ mod network;
 mod progress;
 mod render;
 mod statistics;
+mod suites;
 mod supply;
 pub mod table;
 pub mod traffic;

@@ -192,20 +192,28 @@ fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite
             let parts = suite.keying_material_parts();
             problem(&format!("{expected} hex digits: {parts}")).help(help_on_length(suite))
         }
+        KeyError::EqualDesKeys => problem("three keys of 3DES that differ")
+            .help("with two that are equal it is no better than DES (RFC 2451 2.3): make a new key"),
     }
 }
 
 /// Says which digits of a key are for what.
 fn help_on_length(suite: Suite) -> String {
-    let (cipher, integrity) = (suite.key_bytes() * 2, suite.integrity_key_bytes() * 2);
-    if suite.salt_bytes() > 0 {
-        "the last 8 digits are the salt (RFC 4106 8.1, RFC 7634 2)".to_owned()
-    } else if suite.encrypts() {
-        format!(
+    let digits = [suite.key_bytes(), suite.salt_bytes(), suite.integrity_key_bytes()].map(|bytes| bytes * 2);
+    match digits {
+        [0, ..] => format!("{suite} does not encrypt and has an integrity key only (RFC 2410)"),
+        [_, salt, 0] => {
+            format!(
+                "the last {salt} digits are the salt (RFC 4106 8.1, RFC 4309 7.1, RFC 4543 5.4, RFC 7634 2)"
+            )
+        }
+        [cipher, 0, integrity] => format!(
             "{cipher} digits for the cipher, then {integrity} for the integrity algorithm (RFC 7296 2.17)"
-        )
-    } else {
-        format!("{suite} does not encrypt and has an integrity key only (RFC 2410)")
+        ),
+        [cipher, salt, integrity] => format!(
+            "{cipher} digits for the cipher, then {salt} for its salt (RFC 3686 5.1), then {integrity} for the \
+             integrity algorithm (RFC 7296 2.17)"
+        ),
     }
 }
 

@@ -218,6 +218,10 @@ impl Configuration {
             if let Some(text) = nonce_warning(suite.nonce_rule()) {
                 warn(&is_of_suite, &format!("{suite}: {text}"));
             }
+            if suite.is_legacy() {
+                let text = "such packets can be read or forged";
+                warn(&is_of_suite, &format!("{suite}: RFC 8221 says {}, {text}", legacy_parts(suite)));
+            }
         }
         let lasts_for_ever = |t: &Tunnel| t.lifetime.hard == Limits::default();
         warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
@@ -251,6 +255,14 @@ impl UnprotectedPort {
             )),
         }
     }
+}
+
+/// What RFC 8221 says about the parts of `suite` that it speaks against: "MUST NOT to des and MUST NOT to
+/// md5".
+pub(super) fn legacy_parts(suite: Suite) -> String {
+    let parts = suite.legacy_parts();
+    let told: Vec<_> = parts.iter().map(|(keyword, level)| format!("{level} to {keyword}")).collect();
+    told.join(" and ")
 }
 
 /// The warning for suites whose nonces are sequence numbers.
@@ -342,6 +354,21 @@ mod tests {
         assert_eq!(configuration.warnings(), [format!("tunnel {name}: {expected}")]);
         configuration.tunnels.push(configuration.tunnels[0].clone());
         assert_eq!(configuration.warnings(), [format!("tunnel {name} (and 1 more): {expected}")]);
+    }
+
+    #[test]
+    fn who_configures_a_legacy_suite_is_told_what_rfc_8221_says() {
+        let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        configuration.tunnels[0].lifetime.hard.packets = Some(1 << 40);
+        let name = configuration.tunnels[0].name.clone();
+        for (suite, said) in
+            [("3des-sha1", "SHOULD NOT to 3des"), ("des-md5", "MUST NOT to des and MUST NOT to md5")]
+        {
+            configuration.tunnels[0].suite = suite.parse().unwrap();
+            let expected =
+                format!("tunnel {name}: {suite}: RFC 8221 says {said}, such packets can be read or forged");
+            assert_eq!(configuration.warnings(), [expected]);
+        }
     }
 
     #[test]

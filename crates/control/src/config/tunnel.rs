@@ -2,7 +2,7 @@
 
 use super::checks::{Facts, KeyRequest};
 use super::gateway::path;
-use super::model::{KnownAnswer, Remote, SaSettings, Tunnel};
+use super::model::{KnownAnswer, Remote, SaSettings, Tunnel, legacy_parts};
 use super::policy::{SelectorDraft, read_selector};
 use super::quantity;
 use super::value::{self, Parsed};
@@ -19,6 +19,8 @@ use toml::de::DeValue;
 pub const MAX_SELECTORS: usize = 256;
 /// The key that confirms that a suite whose nonces are its sequence numbers is intended.
 const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce";
+/// The key that confirms that a suite is intended which RFC 8221 speaks against.
+const ALLOW_LEGACY: &str = "allow_legacy";
 /// Longest silence before a keepalive, in seconds; NATs forget sooner.
 const MAX_KEEPALIVE_SECONDS: u64 = 3600;
 
@@ -50,6 +52,7 @@ pub(super) fn read_tunnel(
     let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
+    read_legacy(&mut section, walker, suite);
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, facts);
     section.finish(walker);
@@ -360,6 +363,31 @@ fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: 
     }
 }
 
+/// RFC 8221 5 and 6: what SHOULD NOT or MUST NOT be used is for peers that have nothing better, and is used
+/// knowingly.
+fn read_legacy(section: &mut Section<'_>, walker: &mut Walker<'_>, suite: Option<Suite>) {
+    let is_allowed = section.or_default(walker, ALLOW_LEGACY, false, value::boolean);
+    match suite {
+        Some(suite) if suite.is_legacy() && !is_allowed => {
+            let problem = Problem::expected(format!("`{ALLOW_LEGACY} = true`")).found("nothing");
+            let help = format!(
+                "RFC 8221 says {}: such packets can be read or forged; \"aes256gcm16\" is better, or \"aes256-sha256\"",
+                legacy_parts(suite)
+            );
+            walker.report(&section.span().clone(), section.path_of(ALLOW_LEGACY), problem.help(help));
+        }
+        Some(suite) if !suite.is_legacy() && is_allowed => {
+            let problem = Problem::expected("it only where RFC 8221 speaks against the suite");
+            section.refuse(
+                walker,
+                ALLOW_LEGACY,
+                problem.help(format!("{suite} is no such suite: leave it out")),
+            );
+        }
+        _ => {}
+    }
+}
+
 fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime {
     let Some(mut table) = section.table(walker, "lifetime") else { return Lifetime::default() };
     let mut pair = |soft, hard, parse: fn(&DeValue<'_>) -> Parsed<u64>| {
@@ -445,17 +473,43 @@ impl Facts {
 mod tests {
     use super::*;
 
-    /// The errors about a tunnel with these lines under a suite with such a nonce rule; no suite has counter
-    /// nonces yet.
+    /// The errors about a tunnel with these lines under a suite with such a nonce rule.
     fn complaints(lines: &str, rule: NonceRule) -> String {
+        complaints_of(lines, |section, walker| read_counter_nonce(section, walker, Some(rule)))
+    }
+
+    /// The errors about a tunnel with these lines, of which `read` reads some.
+    fn complaints_of(lines: &str, read: impl FnOnce(&mut Section<'_>, &mut Walker<'_>)) -> String {
         let text = format!("[tunnel]\n{lines}\n");
         let mut walker = Walker::new(&text);
         let document = toml::de::DeTable::parse(&text).unwrap();
         let mut root = Section::new("", 0..0, Some(document.get_ref()));
         let mut section = root.table(&mut walker, "tunnel").unwrap();
-        read_counter_nonce(&mut section, &mut walker, Some(rule));
+        read(&mut section, &mut walker);
         section.finish(&mut walker);
         if walker.is_clean() { String::new() } else { walker.into_errors("t.toml").to_string() }
+    }
+
+    /// RFC 8221 5 and 6.
+    #[test]
+    fn legacy_suites_must_be_confirmed_and_others_must_not() {
+        let allowed = "allow_legacy = true";
+        let complaints = |lines: &str, suite: &str| {
+            let suite = suite.parse().unwrap();
+            complaints_of(lines, |section, walker| read_legacy(section, walker, Some(suite)))
+        };
+        for suite in ["des-md5", "3des-sha1", "aes128-md5", "null-md5"] {
+            assert_eq!(complaints(allowed, suite), "");
+            let told = complaints("allow_legacy = false", suite);
+            assert!(told.contains(allowed) && told.contains("RFC 8221"), "{told}");
+        }
+        let told = complaints("", "3des-md5");
+        assert!(told.contains("SHOULD NOT to 3des and MUST NOT to md5"), "{told}");
+        for suite in ["aes128gcm16", "aes128-sha1", "null-aesxcbc"] {
+            assert_eq!(complaints("", suite), "");
+            let told = complaints(allowed, suite);
+            assert!(told.contains("leave it out"), "{told}");
+        }
     }
 
     #[test]

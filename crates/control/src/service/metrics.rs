@@ -218,6 +218,12 @@ impl Collector for Gateway {
         gauge(&mut encoder, "tunnels", "Tunnels configured", installed.tunnels.len() as u64)?;
         gauge(
             &mut encoder,
+            "legacy_sas",
+            "SAs under an algorithm that RFC 8221 says SHOULD NOT or MUST NOT be used",
+            legacy_sas(&installed.tunnels),
+        )?;
+        gauge(
+            &mut encoder,
             "free_buffers",
             "Buffers of the pool that are free",
             shared.facts.counters.free_buffers(),
@@ -325,6 +331,13 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
         })
     });
     family(encoder, "sa_dropped", "Packets of an SA that were dropped, by reason", drops)
+}
+
+/// How many installed SAs are under a legacy algorithm (RFC 8221 5, 6).
+fn legacy_sas(tunnels: &[Running]) -> u64 {
+    let is_legacy = |t: &&Running| t.installed.is_some() && t.tunnel.suite.is_legacy();
+    // Each tunnel has one in either direction.
+    2 * tunnels.iter().filter(is_legacy).count() as u64
 }
 
 fn associations(tunnels: &[Running]) -> impl Iterator<Item = (Labels, &SaCounters)> {

@@ -32,7 +32,7 @@ use crate::raw::{
 use arrayvec::ArrayVec;
 use std::ffi::c_uint;
 use subtle::ConstantTimeEq;
-use testudo_crypto::{Cipher, Direction, Integrity, Job, JobParts, JobStatus, Suite};
+use testudo_crypto::{AesKey, Cipher, Direction, Integrity, Job, JobParts, JobStatus, Suite};
 use zeroize::Zeroize;
 
 /// Most packets in a burst.
@@ -51,13 +51,15 @@ const _: () = assert!(max_icv_at(Suite::AES128_SHA1) + HIGH_HALF_BYTES <= u16::M
 /// Bytes of the high half of an extended sequence number.
 const HIGH_HALF_BYTES: usize = 4;
 
-/// The suites that go in bursts: AES-CBC and NULL with HMAC.
+/// The suites that go in bursts: AES-CBC (keys of 128 and 256 bits) and NULL with HMAC.
 const SUITES: [Suite; 6] = {
     let mut suites = [Suite::NULL_SHA1; 6];
     let (mut filled, mut at) = (0, 0);
     while at < Suite::ALL.len() {
-        if let (Cipher::AesCbc(_) | Cipher::Null, Integrity::HmacSha1 | Integrity::HmacSha256) =
-            (Suite::ALL[at].cipher(), Suite::ALL[at].integrity())
+        if let (
+            Cipher::AesCbc(AesKey::Aes128 | AesKey::Aes256) | Cipher::Null,
+            Integrity::HmacSha1 | Integrity::HmacSha256,
+        ) = (Suite::ALL[at].cipher(), Suite::ALL[at].integrity())
         {
             suites[filled] = Suite::ALL[at];
             filled += 1;

@@ -91,7 +91,9 @@ impl Engine for IpsecMbEngine {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let max_text_bytes = match (suite.cipher(), suite.icv_bytes()) {
-            (Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305, ICV_BYTES) => MAX_TEXT_BYTES,
+            (Cipher::AesGcm(AesKey::Aes128 | AesKey::Aes256) | Cipher::ChaCha20Poly1305, ICV_BYTES) => {
+                MAX_TEXT_BYTES
+            }
             _ if burst::does(suite) && self.manager.chained.is_some() => burst::MAX_TEXT_BYTES,
             _ => return None,
         };
@@ -102,7 +104,10 @@ impl Engine for IpsecMbEngine {
         self.keys.check_room(NAME)?;
         let refused = |why: String| EngineError::KeyRefused { engine: NAME, reason: why };
         let suite = key.suite();
-        self.capability(suite).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
+        let unsupported = EngineError::Unsupported { engine: NAME, suite };
+        if self.capability(suite).is_none() {
+            return Err(unsupported);
+        }
         let form = match suite.cipher() {
             Cipher::AesGcm(AesKey::Aes128) => {
                 Form::Gcm128(self.manager.expand_gcm(key.key()).map_err(refused)?)
@@ -117,6 +122,7 @@ impl Engine for IpsecMbEngine {
                 let expanded = self.manager.expand_chained(suite, direction, key.key(), key.integrity_key());
                 Form::Chained(expanded.map_err(refused)?)
             }
+            _ => return Err(unsupported),
         };
         self.keys.insert(NAME, MbKey { form, salt: key.nonce_salt(), direction })
     }

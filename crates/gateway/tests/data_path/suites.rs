@@ -25,21 +25,25 @@ fn sealed_by_a_new_gateway(spec: &TunnelSpec, packets: usize) -> Vec<Vec<u8>> {
 }
 
 /// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, requires IVs
-/// that cannot be predicted.
+/// that cannot be predicted. So do RFC 2405 4 and RFC 2451 2.2 for DES.
 #[test]
 fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
-    for suite in [Suite::AES128_SHA1, Suite::AES256_SHA256] {
-        let spec = TunnelSpec::new(0, suite);
+    for suite in ["aes128-sha1", "aes192-sha384", "aes256-sha256", "3des-sha1", "des-md5"] {
+        let spec = TunnelSpec::new(0, suite.parse().expect("a suite"));
+        let iv_bytes = spec.suite.iv_bytes();
         let ivs: Vec<u128> = sealed_by_a_new_gateway(&spec, 4000)
             .iter()
-            .map(|esp| u128::from_be_bytes(*esp[8..].first_chunk().expect("an IV")))
+            .map(|esp| esp[8..8 + iv_bytes].iter().fold(0, |iv, byte| iv << 8 | u128::from(*byte)))
             .collect();
         assert_eq!(ivs.iter().collect::<HashSet<_>>().len(), ivs.len());
         let distances: Vec<u32> = ivs.windows(2).map(|pair| (pair[0] ^ pair[1]).count_ones()).collect();
-        // Binomial over 128 bits: the mean is 64, and six standard deviations are 34.
-        assert!(distances.iter().all(|d| (30..=98).contains(d)), "{suite}: {distances:?}");
+        // Binomial over the bits: the mean is half of them, and six standard deviations are three times the
+        // root of their number.
+        let bits = 8.0 * iv_bytes as f64;
+        let is_near = |d: &u32| (f64::from(*d) - bits / 2.0).abs() <= 3.0 * bits.sqrt();
+        assert!(distances.iter().all(is_near), "{suite}: {distances:?}");
         let mean = f64::from(distances.iter().sum::<u32>()) / distances.len() as f64;
-        assert!((63.0..65.0).contains(&mean), "{suite}: {mean}");
+        assert!((mean - bits / 2.0).abs() < 1.0, "{suite}: {mean}");
     }
 }
 
@@ -69,15 +73,27 @@ fn ivs_of_cbc_depend_on_the_key() {
 fn each_suite_adds_what_its_iv_its_alignment_and_its_icv_take() {
     let of = |suite: Suite| {
         let (iv, alignment) = match suite.cipher() {
-            Cipher::AesGcm(_) | Cipher::ChaCha20Poly1305 => (8, 4),
+            Cipher::AesGcm(_) | Cipher::AesCcm(_) | Cipher::AesGmac(_) | Cipher::ChaCha20Poly1305 => (8, 4),
+            Cipher::AesGcmImplicitIv(_)
+            | Cipher::AesCcmImplicitIv(_)
+            | Cipher::ChaCha20Poly1305ImplicitIv
+            | Cipher::Null => (0, 4),
             Cipher::AesCbc(_) => (16, 16),
-            Cipher::Null => (0, 4),
+            Cipher::AesCtr(_) => (8, 4),
+            Cipher::TripleDesCbc | Cipher::DesCbc => (8, 8),
         };
         let icv = match suite.integrity() {
+            Integrity::Combined
+                if ["gcm8", "ccm8", "ccm8iiv"].iter().any(|end| suite.to_string().ends_with(end)) =>
+            {
+                8
+            }
+            Integrity::Combined if suite.to_string().ends_with("cm12") => 12,
             Integrity::Combined | Integrity::HmacSha256 => 16,
-            Integrity::HmacSha1 => 12,
+            Integrity::HmacMd5 | Integrity::HmacSha1 | Integrity::AesXcbc | Integrity::AesCmac => 12,
             Integrity::HmacSha384 => 24,
             Integrity::HmacSha512 => 32,
+            Integrity::None => panic!("a gateway has no such suite"),
         };
         (iv, alignment, icv)
     };
@@ -161,15 +177,16 @@ fn a_packet_that_was_sealed_under_another_high_half_is_refused_in_every_suite() 
     }
 }
 
-/// RFC 2410: null-sha1 hides nothing, every other suite hides the packet.
+/// RFC 2410 and RFC 4543 3: NULL and GMAC hide nothing, every other suite hides the packet.
 #[test]
-fn only_null_encryption_shows_what_it_carries() {
+fn only_null_encryption_and_gmac_show_what_they_carry() {
     for spec in specs() {
         let packet = packet(200);
         let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
         let datagram = a.seal(packet.clone()).remove(0);
         let is_visible = datagram.windows(packet.len()).any(|window| window == packet);
-        assert_eq!(is_visible, spec.suite.cipher() == Cipher::Null, "{}", spec.suite);
+        let hides_nothing = matches!(spec.suite.cipher(), Cipher::Null | Cipher::AesGmac(_));
+        assert_eq!(is_visible, hides_nothing, "{}", spec.suite);
         assert_eq!(is_visible, !spec.suite.encrypts());
     }
 }

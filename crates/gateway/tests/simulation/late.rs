@@ -3,16 +3,17 @@
 use crate::late_engine::SharedEngine;
 use crate::support::TunnelSpec;
 use crate::support::random::seed;
+use crate::support::suites::of_each_layout;
 use crate::{Scenario, name, run};
 use std::sync::{Arc, Mutex};
-use testudo_crypto::{Engine, Suite};
+use testudo_crypto::Engine;
 use testudo_engine_late::{LateConfig, Order};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
 fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::new();
-    for suite in Suite::ALL.iter().copied() {
+    for suite in of_each_layout() {
         for (outer, udp, esn, window) in
             [(Version::V4, false, true, 4096), (Version::V6, true, false, 64), (Version::V6, false, true, 64)]
         {

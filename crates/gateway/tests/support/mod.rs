@@ -14,6 +14,7 @@ pub mod random;
 pub mod reassembly;
 pub mod rfc4301;
 pub mod sealer;
+pub mod suites;
 pub mod tunnel;
 
 pub use gateway::Gateway;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use testudo_crypto::{Integrity, ProposalError, Suite};
+use testudo_crypto::{AesKey, Cipher, Integrity, ProposalError, Suite};
 use testudo_gateway::Formation;
 use testudo_ipsec::Encapsulation;
 
@@ -20,11 +20,16 @@ pub enum Suites {
     Mixed,
 }
 
-/// The suites of a mixture: those that the engines with bursts do, all combined modes, and AES-CBC and NULL
-/// with HMAC of SHA-1 and SHA-256.
+/// The suites of a mixture, which engines with bursts do: AEADs with ICVs of 16 bytes, and AES-CBC and NULL
+/// with HMAC of SHA-1 and SHA-256; all with keys of 128 or 256 bits.
 pub(super) static MIXED: LazyLock<Vec<Suite>> = LazyLock::new(|| {
-    let is_in = |suite: &Suite| {
-        matches!(suite.integrity(), Integrity::Combined | Integrity::HmacSha1 | Integrity::HmacSha256)
+    use AesKey::{Aes128, Aes256};
+    let is_in = |suite: &Suite| match suite.cipher() {
+        Cipher::AesGcm(Aes128 | Aes256) | Cipher::ChaCha20Poly1305 => suite.icv_bytes() == 16,
+        Cipher::AesCbc(Aes128 | Aes256) | Cipher::Null => {
+            matches!(suite.integrity(), Integrity::HmacSha1 | Integrity::HmacSha256)
+        }
+        _ => false,
     };
     Suite::ALL.iter().copied().filter(is_in).collect()
 });

@@ -9,6 +9,7 @@ use std::path::Path;
 use testudo_crypto::{ProposalError, Suite};
 
 use crate::error::{LabError, io};
+use crate::suites;
 use crate::workspace::write_private;
 
 /// The name of the configuration in a gateway's folder.
@@ -98,6 +99,7 @@ impl Settings {
         let Self { local, remote, suite, encapsulation, local_network, remote_network, .. } = self;
         let sa = |(spi, key): (u32, &str)| format!("{{ spi = {spi:#x}, key_file = \"{key}\" }}");
         let (outbound, inbound) = (sa(outbound), sa(inbound));
+        let confirmations = suites::confirmations(suite);
         format!(
             r#"[gateway]
 state = "state.redb"
@@ -116,7 +118,7 @@ name = "site-{peer}"
 local = "{local}"
 remote = "{remote}"
 suite = "{suite}"
-encapsulation = "{encapsulation}"
+{confirmations}encapsulation = "{encapsulation}"
 {ports}esn = true
 replay_window = 4096
 selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]

@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use testudo_crypto::Suite;
+use testudo_crypto::{NonceRule, Suite};
 
 /// The name of the configuration in a gateway's folder.
 pub const CONFIGURATION: &str = "testudo.toml";
@@ -71,14 +71,24 @@ impl Tunnel {
             .iter()
             .map(|(local, remote)| format!("{{ local = \"{local}\", remote = \"{remote}\" }}"))
             .collect();
+        let confirmations = confirmations(suite);
         let sa = |sa: &Sa| format!("{{ spi = {:#x}, key_file = \"{:x}.key\" }}", sa.spi, sa.spi);
         format!(
             "\n[[tunnel]]\nname = \"{name}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nsuite = \"{suite}\"\n\
-             encapsulation = \"{encapsulation}\"\nesn = {esn}\nselectors = [ {} ]\noutbound = {}\ninbound = {}\n{more}\n",
+             encapsulation = \"{encapsulation}\"\nesn = {esn}\nselectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n",
             selectors.join(", "),
             sa(&self.outbound),
             sa(&self.inbound),
         )
+    }
+}
+
+/// The lines without which a configuration refuses a suite.
+pub fn confirmations(suite: &str) -> &'static str {
+    match suite.parse::<Suite>() {
+        Ok(suite) if suite.is_legacy() => "allow_legacy = true\n",
+        Ok(suite) if suite.nonce_rule() == NonceRule::Counter => "allow_manual_counter_nonce = true\n",
+        _ => "",
     }
 }
 

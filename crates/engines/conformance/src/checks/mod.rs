@@ -2,6 +2,7 @@
 
 mod contract;
 mod forgeries;
+mod headers;
 mod keys;
 mod known_answers;
 mod shapes;
@@ -19,6 +20,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("empty and refused bursts", contract::prefixes),
     ("undeserved jobs fault", contract::faults),
     ("every bit of a forged packet", forgeries::every_bit),
+    ("long headers", headers::long),
     ("every length", shapes::every_length),
     ("every alignment", shapes::every_alignment),
     ("long packets", shapes::long_packets),

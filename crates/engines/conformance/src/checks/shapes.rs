@@ -1,6 +1,6 @@
 //! Lengths and alignments.
 
-use crate::make::{DIRECTIONS, Sample, TestKey, suites};
+use crate::make::{DIRECTIONS, Sample, TestKey, suites_and_ciphers};
 use crate::{MakeEngine, drive};
 use fastrand::Rng;
 use testudo_crypto::{Direction, Engine, Suite};
@@ -31,7 +31,7 @@ fn for_all(make: MakeEngine<'_>, shapes: &[(usize, usize)]) -> Result<u64, Strin
     let mut engine = make();
     let mut random = Rng::with_seed(SEED);
     let mut jobs = 0;
-    for suite in suites(engine.as_ref()) {
+    for suite in suites_and_ciphers(engine.as_ref()) {
         for direction in DIRECTIONS {
             jobs += one_suite(engine.as_mut(), suite, direction, shapes, &mut random)
                 .map_err(|e| format!("{suite}, seed {SEED:#x}: {e}"))?;

@@ -1,0 +1,51 @@
+//! Suites on the command line, and what a configuration must confirm about them.
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use testudo_crypto::{NonceRule, Requirement, Suite};
+
+/// Accepts the suites of a gateway that `is_in` accepts. There are too many to list: help and errors show
+/// those that RFC 8221 recommends.
+pub(crate) fn parser(is_in: impl Fn(&Suite) -> bool) -> PossibleValuesParser {
+    let value =
+        |suite: &Suite| PossibleValue::new(suite.to_string()).hide(suite.requirement() > Requirement::Should);
+    PossibleValuesParser::new(Suite::ALL.iter().filter(|suite| is_in(suite)).map(value))
+}
+
+/// The lines of a `[[tunnel]]` without which a configuration refuses the suite of this name.
+pub(crate) fn confirmations(name: &str) -> String {
+    let Ok(suite) = name.parse::<Suite>() else { return String::new() };
+    let mut lines = String::new();
+    if suite.is_legacy() {
+        lines += "allow_legacy = true\n";
+    }
+    if suite.nonce_rule() == NonceRule::Counter {
+        lines += "allow_manual_counter_nonce = true\n";
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::builder::TypedValueParser;
+
+    #[test]
+    fn all_suites_are_accepted_and_the_recommended_ones_are_shown() {
+        let shown = |value: &PossibleValue| !value.is_hide_set();
+        let values: Vec<_> = parser(|_| true).possible_values().unwrap().collect();
+        assert_eq!(values.len(), Suite::ALL.len());
+        let recommended: Vec<_> =
+            values.iter().filter(|value| shown(value)).map(PossibleValue::get_name).collect();
+        assert!(
+            recommended.contains(&"aes256-sha512") && !recommended.contains(&"des-md5"),
+            "{recommended:?}"
+        );
+    }
+
+    #[test]
+    fn what_a_configuration_wants_confirmed_is_confirmed() {
+        assert_eq!(confirmations("aes128gcm16"), "");
+        assert_eq!(confirmations("3des-sha1"), "allow_legacy = true\n");
+        assert_eq!(confirmations("aes128ccm8iiv"), "allow_manual_counter_nonce = true\n");
+    }
+}
