@@ -42,7 +42,7 @@ use testudo_gateway::Candidate;
 use crate::bench_host::{self, BenchHostOptions};
 use crate::progress::Progress;
 use case::Case;
-pub use case::{Carrier, Order, Size, Suites, Way};
+pub use case::{Carrier, Order, Size, Suites, Wanted, Way};
 pub use compare::CompareOptions;
 use compare::Comparison;
 use engines::Engines;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use testudo_crypto::{AesKey, Cipher, Integrity, ProposalError, Suite};
+use testudo_crypto::{AesKey, Cipher, Integrity, ProposalError, Requirement, Suite};
 use testudo_gateway::Formation;
 use testudo_ipsec::Encapsulation;
 
@@ -15,8 +15,8 @@ use super::load::{LARGEST_BYTES, SMALLEST_BYTES};
 pub enum Suites {
     /// One suite for all tunnels.
     One(Suite),
-    /// Tunnels are assigned in turn all AEADs, and AES-CBC and NULL with HMAC of SHA-1 and SHA-256; the
-    /// packets are spread over the tunnels at random.
+    /// Tunnels are assigned in turn those that engines with bursts do; the packets are spread over the
+    /// tunnels at random.
     Mixed,
 }
 
@@ -69,7 +69,41 @@ impl FromStr for Suites {
         if name == "mixed" {
             return Ok(Suites::Mixed);
         }
-        name.parse().map(Suites::One).map_err(|error: ProposalError| format!("{error}; or mixed"))
+        Suite::for_measurement(name)
+            .map(Suites::One)
+            .map_err(|error: ProposalError| format!("{error}; or mixed, or all"))
+    }
+}
+
+/// What `--suites` names: one choice of suites, or each in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// This one.
+    Only(Suites),
+    /// Each that an engine may do, ciphers without authentication included.
+    All,
+}
+
+impl Wanted {
+    /// The suites that are measured where nothing is said: those that RFC 8221 recommends.
+    pub(super) fn recommended() -> impl Iterator<Item = Suites> {
+        let is_in = |suite: &Suite| suite.requirement() <= Requirement::Should;
+        Suite::ALL.iter().copied().filter(is_in).map(Suites::One)
+    }
+
+    pub(super) fn each(self) -> Vec<Suites> {
+        match self {
+            Wanted::Only(suites) => vec![suites],
+            Wanted::All => Suite::measurable().map(Suites::One).collect(),
+        }
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if name == "all" { Ok(Wanted::All) } else { name.parse().map(Wanted::Only) }
     }
 }
 
@@ -256,6 +290,18 @@ mod tests {
             assert_eq!(suite.to_string().parse(), Ok(Suites::One(suite)));
             assert_eq!((Suites::One(suite).of(5), Suites::One(suite).all()), (suite, &[suite][..]));
         }
-        assert!("MIXED".parse::<Suites>().unwrap_err().ends_with("null; or mixed"));
+        assert!("MIXED".parse::<Suites>().unwrap_err().ends_with("null; or mixed, or all"));
+        assert_eq!(MIXED.len(), 9);
+    }
+
+    #[test]
+    fn all_suites_are_measured_where_that_is_wanted_and_ciphers_alone_too() {
+        let all = "all".parse::<Wanted>().unwrap().each();
+        assert_eq!(all.len(), Suite::ALL.len() + 8);
+        let alone = "aes256ctr-none".parse::<Wanted>().unwrap().each();
+        assert!(alone.len() == 1 && all.contains(&alone[0]));
+        let usual: Vec<_> = Wanted::recommended().map(|suites| suites.to_string()).collect();
+        assert!(usual.contains(&"aes128gcm16".to_owned()) && usual.contains(&"aes256-sha512".to_owned()));
+        assert!(usual.iter().all(|name| !name.contains("des") && !name.contains("192")), "{usual:?}");
     }
 }

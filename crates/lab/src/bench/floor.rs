@@ -64,7 +64,7 @@ impl Recorder {
     pub(super) fn beside(engine: &dyn Engine) -> (Self, Recorded) {
         let recording = Arc::<Mutex<Recording>>::default();
         let preferred_burst =
-            Suite::ALL.iter().map(|&suite| (suite, engine.preferred_burst(suite))).collect();
+            Suite::measurable().map(|suite| (suite, engine.preferred_burst(suite))).collect();
         (Self { recording: Arc::clone(&recording), preferred_burst }, Recorded(recording))
     }
 

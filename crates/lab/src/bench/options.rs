@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use testudo_crypto::Suite;
-
-use super::case::{Carrier, Case, MIXED, Order, Size, Suites, Way};
+use super::case::{Carrier, Case, MIXED, Order, Size, Suites, Wanted, Way};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
@@ -21,11 +19,12 @@ const QUIET_SHARE: f64 = 0.97;
 /// Options of `testudo bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchOptions {
-    /// Suites, each measured separately; or mixed: tunnels are assigned in turn the suites that engines with
-    /// bursts do (all AEADs; aes128, aes256 and null with sha1 and sha256), and packets come from any tunnel
-    /// [default: each]
+    /// Suites, each measured separately, or ciphers without authentication (aes128-none), which no gateway
+    /// has; all: each of these; mixed: tunnels are assigned in turn the suites that engines with bursts do
+    /// (AEADs; aes128, aes256 and null with sha1 and sha256), and packets come from any tunnel [default: each
+    /// that RFC 8221 recommends]
     #[arg(long, value_delimiter = ',', value_name = "SUITE,…")]
-    pub suites: Vec<Suites>,
+    pub suites: Vec<Wanted>,
 
     /// Lengths of whole inner IP packets in bytes, imix, or random: any from 46 to 1420 bytes
     #[arg(
@@ -124,8 +123,8 @@ impl BenchOptions {
 
     /// All combinations of the options, for this many engines, before unsupported ones are removed.
     fn cells(&self, engines: usize) -> Vec<(usize, Case)> {
-        let each = || Suite::ALL.iter().map(|&suite| Suites::One(suite)).collect();
-        let suites = if self.suites.is_empty() { each() } else { distinct(&self.suites) };
+        let wanted: Vec<Suites> = self.suites.iter().flat_map(|wanted| wanted.each()).collect();
+        let suites = if wanted.is_empty() { Wanted::recommended().collect() } else { distinct(&wanted) };
         let (ways, numbers, sizes) = (distinct(&self.directions), distinct(&self.sas), distinct(&self.sizes));
         let orders = distinct(&self.formation);
         let carrier = self.encapsulation;
@@ -149,7 +148,7 @@ impl BenchOptions {
 
     fn check_mixture(&self) -> Result<(), BenchError> {
         let (least, all) = (self.sas.iter().copied().min().unwrap_or(1), MIXED.len());
-        if !self.suites.contains(&Suites::Mixed) || least as usize >= all {
+        if !self.suites.contains(&Wanted::Only(Suites::Mixed)) || least as usize >= all {
             return Ok(());
         }
         Err(BenchError::Usage(format!(

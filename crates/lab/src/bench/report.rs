@@ -1,5 +1,7 @@
 //! What `testudo bench` prints: a table for people, JSON for programs.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 use testudo_packet::Stage;
 
@@ -108,18 +110,23 @@ impl Series {
     }
 
     /// The heading of a group: what its rows have in common.
-    fn group(&self, has_orders: bool) -> String {
-        let Case { suites, way, carrier, order, .. } = self.case;
+    fn group(&self, rows: Rows, has_orders: bool) -> String {
+        let Case { suites, way, size, carrier, order, .. } = self.case;
         let (way, sas, carrier) = (way.name(), self.case.scale(), carrier.name());
-        let group = format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine);
+        let first = match (rows, size) {
+            (Rows::Sizes, _) => suites.to_string(),
+            (Rows::Suites, Size::Bytes(bytes)) => format!("{bytes} bytes"),
+            (Rows::Suites, mix) => mix.to_string(),
+        };
+        let group = format!("{first}, {way}, {}, {sas}, {carrier}", self.engine);
         if has_orders { format!("{group}, formation {}", order.name()) } else { group }
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self, rows: Rows) -> Vec<String> {
         let rate = self.packets_per_second();
         let mpps = |rate: f64| figure(rate / 1e6);
         let mut row = vec![
-            self.case.size.to_string(),
+            if rows == Rows::Sizes { self.case.size.to_string() } else { self.case.suites.to_string() },
             mpps(rate.median),
             format!("{}-{}", mpps(rate.lowest), mpps(rate.highest)),
             figure(self.gbit_s().median),
@@ -153,19 +160,59 @@ fn short_name(stage: Stage) -> &'static str {
     }
 }
 
-/// One row per case; rows that differ only in size form a group.
+/// What the rows of a group differ in; the heading has what they have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    Sizes,
+    Suites,
+}
+
+impl Rows {
+    /// The rows that make few and large groups: where there are more suites than sizes, one can compare
+    /// suites.
+    fn of(series: &[Series]) -> Self {
+        let suites: HashSet<_> = series.iter().map(|series| series.case.suites).collect();
+        let sizes: HashSet<_> = series.iter().map(|series| series.case.size).collect();
+        if suites.len() > sizes.len() { Self::Suites } else { Self::Sizes }
+    }
+
+    fn head(self) -> &'static str {
+        match self {
+            Self::Sizes => "bytes",
+            Self::Suites => "suite",
+        }
+    }
+
+    /// The series in the order of the table: those of a group side by side, groups as they come.
+    fn arranged(self, series: &[Series]) -> Vec<&Series> {
+        let group = |series: &Series| {
+            let Case { way, size, sas, order, engine, .. } = series.case;
+            (way, size, sas, order, engine)
+        };
+        let mut arranged: Vec<_> = series.iter().collect();
+        if self == Self::Suites {
+            let first_of = |one: &Series| series.iter().position(|other| group(other) == group(one));
+            arranged.sort_by_key(|series| first_of(series));
+        }
+        arranged
+    }
+}
+
+/// One row per case; rows that differ only in size, or only in suite, form a group.
 pub(super) fn table(series: &[Series]) -> String {
-    let heads = ["bytes", "Mpps", "spread", "Gbit/s", "cycles", "/byte", "floor", "×floor"];
+    let kind = Rows::of(series);
+    let series = kind.arranged(series);
+    let heads = [kind.head(), "Mpps", "spread", "Gbit/s", "cycles", "/byte", "floor", "×floor"];
     let heads = heads.into_iter().chain(Stage::ALL.map(short_name));
     let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
-    rows.extend(series.iter().map(Series::row));
+    rows.extend(series.iter().map(|series| series.row(kind)));
     let text = Table::report(rows).to_string();
     let has_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     let mut lines = text.lines();
     let mut table = format!("{}\n", lines.next().unwrap_or_default());
     let mut group = String::new();
     for (series, line) in series.iter().zip(lines) {
-        let this = series.group(has_orders || series.case.suites == Suites::Mixed);
+        let this = series.group(kind, has_orders || series.case.suites == Suites::Mixed);
         if this != group {
             group = this;
             table += &format!("\n  {group}\n");
