@@ -61,7 +61,7 @@ pub use encap::{IpsecProtocol, Mode, Shape};
 pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
-pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow};
+pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow, WINDOW_STEP};
 pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{

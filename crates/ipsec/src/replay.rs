@@ -6,10 +6,14 @@
 
 use testudo_packet::prefetch;
 
-/// Smallest window, in packets.
-pub const MIN_WINDOW: u32 = 64;
-/// Largest window, in packets.
-pub const MAX_WINDOW: u32 = 65_536;
+/// Smallest window, in packets (RFC 4303 3.4.3).
+pub const MIN_WINDOW: u32 = 32;
+/// Largest window, in packets: half a megabyte.
+pub const MAX_WINDOW: u32 = 1 << 21;
+/// What sizes are multiples of, in packets.
+pub const WINDOW_STEP: u32 = 32;
+/// The size of a window that refuses nothing: an SA without the anti-replay service.
+const OFF: u32 = 0;
 
 /// Why a sequence number is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -37,11 +41,17 @@ pub struct ReplayWindow {
 
 impl ReplayWindow {
     /// An empty window over `size` packets, clamped to [`MIN_WINDOW`]..=[`MAX_WINDOW`] and rounded up to a
-    /// multiple of 64.
+    /// multiple of [`WINDOW_STEP`]; its memory is a bit for each of up to twice as many packets. With a size
+    /// of 0 nothing is refused. That is without ESN alone, since a receiver of extended numbers needs to know
+    /// where it is (RFC 4303 3.4.3); with ESN the window is the smallest.
     #[must_use]
     pub fn new(size: u32, esn: bool) -> Self {
-        let size = size.clamp(MIN_WINDOW, MAX_WINDOW).next_multiple_of(64);
-        let words = (size as usize / 64 + 1).next_power_of_two();
+        let size = match size {
+            OFF if !esn => OFF,
+            _ => size.clamp(MIN_WINDOW, MAX_WINDOW).next_multiple_of(WINDOW_STEP),
+        };
+        // Runs of up to 64 numbers are marked in two words at once.
+        let words = (size as usize).div_ceil(64).saturating_add(1).next_power_of_two().max(2);
         Self { top: 0, size: size.into(), esn, words: vec![0; words].into() }
     }
 
@@ -87,7 +97,7 @@ impl ReplayWindow {
             return Ok(());
         }
         if sequence == 0 || self.top - sequence >= self.size {
-            return Err(ReplayError::TooOld);
+            return if self.size == u64::from(OFF) { Ok(()) } else { Err(ReplayError::TooOld) };
         }
         let (word, bit) = self.place(sequence);
         if self.words[word] & bit != 0 { Err(ReplayError::Duplicate) } else { Ok(()) }
@@ -289,7 +299,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set_of_all_numbers(
-            size in prop_oneof![Just(64u32), Just(128), Just(1024), Just(4096), Just(65_536)],
+            size in prop_oneof![Just(32u32), Just(64), Just(96), Just(128), Just(4096), Just(65_536), Just(MAX_WINDOW)],
             seed in any::<u16>(), raw in steps(4096),
         ) {
             let mut window = ReplayWindow::new(size, true);
@@ -313,7 +323,7 @@ mod tests {
 
         #[test]
         fn a_restored_window_continues_where_it_was_saved(
-            size in prop_oneof![Just(64u32), Just(256), Just(4096)],
+            size in prop_oneof![Just(32u32), Just(64), Just(96), Just(256), Just(4096)],
             other in prop_oneof![Just(64u32), Just(256), Just(4096)],
             numbers in prop::collection::vec(1u64..10_000, 1..300),
         ) {
@@ -335,7 +345,7 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_ahead_are_received_together_as_one_by_one(
-            size in prop_oneof![Just(64u32), Just(128), Just(4096)],
+            size in prop_oneof![Just(32u32), Just(64), Just(96), Just(128), Just(4096)],
             start in prop_oneof![0u64..300, (1u64 << 32) - 200..1 << 32],
             runs in prop::collection::vec((prop_oneof![4 => 1u64..3, 1 => 0u64..200, 1 => 0u64..10_000], 0u64..70), 1..60),
         ) {
@@ -365,6 +375,27 @@ mod tests {
     fn model_check(model: &Model, sequence: u64) -> Result<(), ReplayError> {
         let mut probe = Model { seen: model.seen.clone(), size: model.size };
         probe.commit(sequence)
+    }
+
+    /// RFC 4303 3.4.3: the service is the receiver's choice. Numbers may wrap then (3.3.3).
+    #[test]
+    fn a_window_that_is_off_refuses_nothing() {
+        let mut window = ReplayWindow::new(0, false);
+        for number in [5, 5, 1_000_000, 5, u32::MAX.into(), 0, 1] {
+            assert_eq!((window.check(number), window.commit(number)), (Ok(()), Ok(())), "{number}");
+        }
+        let mut restored = ReplayWindow::new(0, false);
+        assert!(restored.restore(&window.save()) && restored.restore(&ReplayWindow::closed_up_to(9)));
+        assert_eq!(restored.check(7), Ok(()));
+        assert_eq!(ReplayWindow::new(0, true).size(), u64::from(MIN_WINDOW), "not with extended numbers");
+    }
+
+    /// What documents state: the largest window is half a megabyte, the smallest two words.
+    #[test]
+    fn the_memory_of_windows_is_as_stated() {
+        assert_eq!(ReplayWindow::new(MAX_WINDOW, true).words.len() * 8, 512 << 10);
+        assert_eq!(ReplayWindow::new(65_536, true).words.len() * 8, 16 << 10);
+        assert_eq!(ReplayWindow::new(MIN_WINDOW, true).words.len(), 2);
     }
 
     #[test]

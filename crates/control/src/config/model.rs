@@ -151,7 +151,7 @@ pub struct Tunnel {
     pub keepalive: Option<Duration>,
     /// Extended sequence numbers: 64 bits (RFC 4303 2.2.1).
     pub esn: bool,
-    /// Packets in the replay window: 64 to 65,536, a multiple of 64.
+    /// Packets in the replay window: 32 to 2,097,152, a multiple of 32; 0 if replays are accepted.
     pub replay_window: u32,
     /// The DSCP of outer headers.
     pub dscp: Dscp,
@@ -223,6 +223,8 @@ impl Configuration {
                 warn(&is_of_suite, &format!("{suite}: RFC 8221 says {}, {text}", legacy_parts(suite)));
             }
         }
+        let accepts_replays = |t: &Tunnel| t.replay_window == 0;
+        warn(&accepts_replays, "replay_window = 0: packets that somebody recorded are accepted again");
         let lasts_for_ever = |t: &Tunnel| t.lifetime.hard == Limits::default();
         warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
         if !self.gateway.seccomp {

@@ -226,7 +226,7 @@ fn a_missing_section_is_one_error() {
 #[test]
 fn a_value_of_the_wrong_type_is_an_error() {
     expect(&in_tunnel("esn = \"true\""), &["true or false", "found \"true\"", "without quotes"]);
-    expect(&in_tunnel("replay_window = \"64\""), &["a number from 64 to 65536", "without quotes"]);
+    expect(&in_tunnel("replay_window = \"64\""), &["a number from 32 to 2097152", "without quotes"]);
     expect(&with("name = \"testudo0\"", "name = 7"), &["found 7", "in quotes"]);
     expect(&in_gateway("log = [1]"), &["gateway.log", "found an array"]);
     expect(&in_tunnel("lifetime = 5"), &["a table", "found an integer"]);
@@ -241,10 +241,10 @@ fn a_value_of_the_wrong_type_is_an_error() {
 #[test]
 fn a_number_out_of_range_is_an_error_with_the_range() {
     expect(
-        &in_tunnel("replay_window = 32"),
-        &["replay_window: expected a number from 64 to 65536, found 32"],
+        &in_tunnel("replay_window = 16"),
+        &["replay_window: expected a number from 32 to 2097152, found 16"],
     );
-    expect(&in_tunnel("replay_window = 100"), &["a multiple of 64", "write 64 or 128"]);
+    expect(&in_tunnel("replay_window = 100"), &["a multiple of 32", "write 96 or 128"]);
     expect(&in_tunnel("dscp = 64"), &["\"copy\" or a number from 0 to 63"]);
     expect(&in_gateway("buffers = 255"), &["a number from 256 to 1048576"]);
     expect(&in_gateway("buffers = -1"), &["found -1"]);
@@ -628,4 +628,16 @@ fn transport_mode_knows_its_peer_and_has_no_outer_header() {
         &["an address, in transport mode"],
     );
     expect(&in_tunnel("mode = \"tunel\""), &["did you mean `tunnel`?"]);
+}
+
+#[test]
+fn no_replay_window_is_a_decision() {
+    let off = in_tunnel("replay_window = 0\nallow_replay = true\nesn = false");
+    let configuration = good(&off);
+    assert_eq!(configuration.tunnels[0].replay_window, 0);
+    assert!(configuration.warnings().iter().any(|warning| warning.contains("accepted again")));
+    expect(&off.replace("allow_replay = true\n", ""), &["allow_replay = true", "recorded"]);
+    expect(&off.replace("esn = false", ""), &["esn = false"]);
+    expect(&in_tunnel("allow_replay = true"), &["only beside `replay_window = 0`"]);
+    assert_eq!(good(&in_tunnel("replay_window = 2097152")).tunnels[0].replay_window, 1 << 21);
 }

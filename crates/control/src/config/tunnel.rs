@@ -21,6 +21,8 @@ pub const MAX_SELECTORS: usize = 256;
 const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce";
 /// The key that confirms that a suite is intended which RFC 8221 speaks against.
 const ALLOW_LEGACY: &str = "allow_legacy";
+/// The key that confirms that replayed packets are to be accepted.
+const ALLOW_REPLAY: &str = "allow_replay";
 /// Longest silence before a keepalive, in seconds; NATs forget sooner.
 const MAX_KEEPALIVE_SECONDS: u64 = 3600;
 
@@ -44,7 +46,7 @@ pub(super) fn read_tunnel(
         refuse_in_transport(&mut section, walker, remote);
     }
     let esn = section.or_default(walker, "esn", true, value::boolean);
-    let replay_window = section.or_default(walker, "replay_window", 4096, value::replay_window);
+    let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let selectors = read_selectors(&mut section, walker, facts);
     let is_pair = protocols == Protocols::AhAndEsp;
@@ -252,6 +254,29 @@ fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mu
     let place = Located { value: (), span: section.span().clone(), key: section.path_of("selectors") };
     facts.without_selectors.push(none.then_some(place));
     selectors
+}
+
+/// The replay window. To have none is a decision (RFC 4303 3.4.3), and without one a receiver does not know
+/// where it is among extended numbers.
+fn read_replay_window(section: &mut Section<'_>, walker: &mut Walker<'_>, esn: bool) -> u32 {
+    let packets = section.or_default(walker, "replay_window", 4096, value::replay_window);
+    let is_allowed = section.or_default(walker, ALLOW_REPLAY, false, value::boolean);
+    let help = "anybody who recorded packets may send them again, and they are accepted";
+    if packets == 0 && !is_allowed {
+        let problem = Problem::expected(format!("`{ALLOW_REPLAY} = true` beside a window of 0"));
+        section.refuse(walker, "replay_window", problem.help(help));
+    } else if packets == 0 && esn {
+        let problem = Problem::expected("`esn = false` beside a window of 0");
+        section.refuse(
+            walker,
+            "replay_window",
+            problem.help("extended numbers need a window (RFC 4303 3.4.3)"),
+        );
+    } else if packets > 0 && is_allowed {
+        let problem = Problem::expected("it only beside `replay_window = 0`");
+        section.refuse(walker, ALLOW_REPLAY, problem.help("replays are refused here: leave it out"));
+    }
+    packets
 }
 
 /// What could be read of an SA's section.

@@ -5,7 +5,7 @@ use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use testudo_crypto::{Integrity, ProposalError, Suite};
-use testudo_ipsec::{PortRange, Prefix};
+use testudo_ipsec::{MAX_WINDOW, MIN_WINDOW, PortRange, Prefix, WINDOW_STEP};
 use testudo_wire::protocol as numbers;
 use toml::de::DeValue;
 
@@ -76,14 +76,18 @@ pub(super) fn spi(value: &DeValue<'_>) -> Parsed<u32> {
     }
 }
 
-/// A window of 64 to 65,536 packets, in steps of 64.
+/// A window of 32 to 2,097,152 packets, in steps of 32; 0 for none.
 pub(super) fn replay_window(value: &DeValue<'_>) -> Parsed<u32> {
-    let packets = number(64, 65_536)(value)?;
-    if !packets.is_multiple_of(64) {
-        let (below, above) = (packets / 64 * 64, packets.next_multiple_of(64));
-        return Err(Problem::expected("a multiple of 64").help(format!("write {below} or {above}")));
+    let step = u64::from(WINDOW_STEP);
+    if integer(value) == Some(0) {
+        return Ok(0);
     }
-    u32::try_from(packets).map_err(|_| Problem::expected("a multiple of 64"))
+    let packets = number(MIN_WINDOW.into(), MAX_WINDOW.into())(value)?;
+    if !packets.is_multiple_of(step) {
+        let (below, above) = (packets / step * step, packets.next_multiple_of(step));
+        return Err(Problem::expected("a multiple of 32").help(format!("write {below} or {above}")));
+    }
+    u32::try_from(packets).map_err(|_| Problem::expected("a multiple of 32"))
 }
 
 /// One of some words.

@@ -54,8 +54,8 @@ use std::ops::Range;
 
 /// The most keys that a store remembers.
 pub const MAX_KEYS: u64 = 1 << 20;
-/// The most bytes of a saved window: 65,536 packets are 16 KiB.
-pub const MAX_WINDOW_BYTES: usize = 64 << 10;
+/// The most bytes of a saved window: the largest one is half a megabyte, and two numbers before it.
+pub const MAX_WINDOW_BYTES: usize = (512 << 10) + 16;
 /// The first number of a key: ESP starts at 1 (RFC 4303 2.2).
 pub const FIRST_NUMBER: u64 = 1;
 
