@@ -186,11 +186,8 @@ pub fn outbound(data: &[u8]) {
         ..Selector::ANY
     };
     let mut policies = vec![
-        Policy { selector: dns, action: Action::Bypass },
-        Policy {
-            selector: Selector { protocol: protocol::SCTP.into(), ..Selector::ANY },
-            action: Action::Discard,
-        },
+        Policy::new(dns, Action::Bypass),
+        Policy::new(Selector { protocol: protocol::SCTP.into(), ..Selector::ANY }, Action::Discard),
     ];
     policies.extend(spec.policies(Side::A));
     let mut a = gateway(Side::A, &spec, policies);

@@ -10,7 +10,6 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::InstalledTunnels;
 use testudo_control::service::report::Facts;
 use testudo_gateway::{PortPair, Worker};
-use testudo_ipsec::Spd;
 use testudo_packet::Pool;
 use testudo_port_memory::MemoryPort;
 
@@ -21,7 +20,7 @@ fn shared() -> Shared {
     let configuration = Configuration::parse(text, "t.toml").unwrap();
     let (protected, unprotected) = MemoryPort::pair(1);
     let ports = PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) };
-    let worker = Worker::new(ports, Pool::new(1, 2048), Vec::new(), Arc::new(Spd::new(Vec::new())));
+    let worker = Worker::new(ports, Pool::new(1, 2048), Vec::new(), Box::default());
     let counters = worker.counters();
     let facts = Facts { version: "test", started: Instant::now(), engines: Vec::new(), counters };
     let installed = InstalledTunnels::empty(configuration);

@@ -9,7 +9,7 @@
 //! In this order no policy ever leads into a tunnel of the other generation, even where an index or an SPI is
 //! used again. Tunnels that do not change carry traffic throughout.
 
-use crate::command::{TunnelInstall, Update, UpdateOutcome};
+use crate::command::{TunnelInstall, Update, UpdateOutcome, UpdateReply};
 use crate::worker::Worker;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use testudo_ipsec::{Moment, Selector, Spd, TunnelIndex};
 pub struct Change {
     remove: IntoIter<TunnelIndex>,
     /// Policies and selectors, until they are in force.
-    policies: Option<Arc<Spd>>,
+    policies: Option<Box<Spd>>,
     selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
     is_turned_over: bool,
     install: IntoIter<TunnelInstall>,
@@ -28,6 +28,8 @@ pub struct Change {
     inherited: HashSet<TunnelIndex>,
     windows: HashMap<TunnelIndex, Vec<u8>>,
     outcome: UpdateOutcome,
+    /// The policies before.
+    replaced: Option<Box<Spd>>,
 }
 
 impl Change {
@@ -43,6 +45,7 @@ impl Change {
             outcome: Vec::with_capacity(update.install.len()),
             install: update.install.into_iter(),
             windows: HashMap::new(),
+            replaced: None,
         }
     }
 
@@ -58,7 +61,7 @@ impl Change {
                 continue;
             }
             if !std::mem::replace(&mut self.is_turned_over, true) {
-                worker.turn_over(self.policies.take(), std::mem::take(&mut self.selectors));
+                self.replaced = worker.turn_over(self.policies.take(), std::mem::take(&mut self.selectors));
             }
             let Some(mut tunnel) = self.install.next() else { return true };
             let inherited = tunnel.inherits.and_then(|index| self.windows.remove(&index));
@@ -72,5 +75,10 @@ impl Change {
     #[must_use]
     pub fn into_outcome(self) -> UpdateOutcome {
         self.outcome
+    }
+
+    /// The same, and what is left to be freed.
+    pub(crate) fn into_reply(self) -> UpdateReply {
+        UpdateReply { outcome: self.outcome, replaced: self.replaced }
     }
 }

@@ -6,10 +6,14 @@ use rustix::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use testudo_ipsec::{InstallError, Installed, Selector, Spd, TunnelIndex, TunnelParameters};
+use testudo_ipsec::{
+    InstallError, Installed, PolicyChange, PolicyId, Selector, Spd, SpdError, TunnelIndex, TunnelParameters,
+};
 
 /// Commands that may wait for a worker.
 const MAX_COMMANDS: usize = 16;
+/// Policies that one command changes at most: packets wait for all of them.
+const MAX_POLICY_CHANGES: usize = 64;
 
 /// A tunnel to install.
 #[derive(Debug)]
@@ -39,7 +43,7 @@ pub struct Update {
     /// Tunnels that stay, but with other selectors.
     pub selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
     /// The policies from then on; `None` leaves them.
-    pub policies: Option<Arc<Spd>>,
+    pub policies: Option<Box<Spd>>,
 }
 
 /// A tunnel of an update could not be installed; the others were.
@@ -68,11 +72,23 @@ pub enum UpdateError {
 /// The result for each tunnel of an update.
 pub type UpdateOutcome = Vec<(TunnelIndex, Result<Installed, UpdateError>)>;
 
+/// The answer to an update.
+#[derive(Debug)]
+pub struct UpdateReply {
+    /// The result for each tunnel.
+    pub outcome: UpdateOutcome,
+    /// The policies that were in force before: the receiver frees them, since the worker has packets to
+    /// forward.
+    pub replaced: Option<Box<Spd>>,
+}
+
 /// A command of the control plane to a running worker. Answers go through the sender in it.
 #[derive(Debug)]
 pub enum Command {
     /// Change tunnels and policies.
-    Update(Update, SyncSender<UpdateOutcome>),
+    Update(Update, SyncSender<UpdateReply>),
+    /// Change policies one by one.
+    ChangePolicies(Vec<PolicyChange>, SyncSender<Vec<Result<PolicyId, SpdError>>>),
     /// Give the replay windows of these tunnels.
     SaveWindows(Vec<TunnelIndex>, SyncSender<Vec<(TunnelIndex, Vec<u8>)>>),
     /// End: take nothing more from the protected side, finish what is in flight, and return.
@@ -85,6 +101,9 @@ pub enum CommanderError {
     /// It has ended.
     #[error("the worker has ended")]
     Ended,
+    /// A command has too many changes of policies to be made between two batches of packets.
+    #[error("at most {MAX_POLICY_CHANGES} policies are changed at a time")]
+    TooManyChanges,
     /// It has too many commands waiting.
     #[error("the worker is busy: {MAX_COMMANDS} commands wait for it")]
     Busy,
@@ -136,6 +155,24 @@ impl Commander {
     pub fn update(&self, update: Update) -> Result<UpdateOutcome, CommanderError> {
         let (reply, answer) = sync_channel(1);
         self.send(Command::Update(update, reply))?;
+        answer.recv().map(|reply| reply.outcome).map_err(|_| CommanderError::Ended)
+    }
+
+    /// Sends changes of policies and waits until they are in force, all from the same packet on. The result
+    /// is that of each change, in their order: where one fails, the others are made all the same.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if there are more than 64, or if the worker does not take them or ends before it
+    /// answers.
+    pub fn change_policies(
+        &self,
+        changes: Vec<PolicyChange>,
+    ) -> Result<Vec<Result<PolicyId, SpdError>>, CommanderError> {
+        if changes.len() > MAX_POLICY_CHANGES {
+            return Err(CommanderError::TooManyChanges);
+        }
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::ChangePolicies(changes, reply))?;
         answer.recv().map_err(|_| CommanderError::Ended)
     }
 

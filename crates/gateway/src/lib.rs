@@ -39,7 +39,7 @@ mod worker;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
-    Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome,
+    Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome, UpdateReply,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;

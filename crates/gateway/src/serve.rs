@@ -2,7 +2,7 @@
 
 use crate::change::Change;
 use crate::clock::Clock;
-use crate::command::{Command, Inbox, UpdateOutcome};
+use crate::command::{Command, Inbox, UpdateReply};
 use crate::dispatcher::Withdrawal;
 use crate::worker::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -61,6 +61,10 @@ pub fn serve(
             match inbox.take() {
                 None => break,
                 Some(Command::Update(update, reply)) => task = Some(Task::Change(Change::new(update), reply)),
+                Some(Command::ChangePolicies(changes, reply)) => {
+                    // The caller may have given up waiting; that is not the worker's concern.
+                    let _ = reply.send(worker.change_policies(changes));
+                }
                 Some(Command::SaveWindows(tunnels, reply)) => {
                     task = Some(Task::Save { tunnels: tunnels.into_iter(), windows: Vec::new(), reply });
                 }
@@ -100,7 +104,7 @@ pub fn serve(
 
 /// A command that takes several turns.
 enum Task {
-    Change(Change, SyncSender<UpdateOutcome>),
+    Change(Change, SyncSender<UpdateReply>),
     Save {
         tunnels: IntoIter<TunnelIndex>,
         windows: Vec<(TunnelIndex, Vec<u8>)>,
@@ -117,7 +121,7 @@ impl Task {
                     return Some(Task::Change(change, reply));
                 }
                 // The caller may have given up waiting; that is not the worker's concern.
-                let _ = reply.send(change.into_outcome());
+                let _ = reply.send(change.into_reply());
             }
             Task::Save { mut tunnels, mut windows, reply } => {
                 let some = tunnels.by_ref().take(TUNNELS_AT_A_TIME);

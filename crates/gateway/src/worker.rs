@@ -9,7 +9,8 @@ use crate::outlet::Outlet;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job};
 use testudo_ipsec::{
-    Event, Installed, Ipsec, Moment, Prepared, Protected, Selector, Spd, TunnelIndex, Unprotected,
+    Event, Installed, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, Selector, Spd, SpdError,
+    TunnelIndex, Unprotected,
 };
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
@@ -53,7 +54,7 @@ pub struct Worker {
 impl Worker {
     /// A worker without tunnels.
     #[must_use]
-    pub fn new(ports: PortPair, pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Arc<Spd>) -> Self {
+    pub fn new(ports: PortPair, pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Box<Spd>) -> Self {
         let dispatcher = Dispatcher::new(engines, pool.size());
         let names = (ports.protected.name(), ports.unprotected.name());
         let counters = Arc::new(WorkerCounters::new(names.0, names.1, dispatcher.engine_names()));
@@ -118,18 +119,28 @@ impl Worker {
         change.into_outcome()
     }
 
-    /// Puts policies and selectors in force, at once.
+    /// Puts policies and selectors in force, at once. Returns the policies that were replaced.
+    #[must_use = "they are freed best where no packet waits"]
     pub(crate) fn turn_over(
         &mut self,
-        policies: Option<Arc<Spd>>,
+        policies: Option<Box<Spd>>,
         selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
-    ) {
+    ) -> Option<Box<Spd>> {
         for (index, selectors) in selectors {
             self.ipsec.replace_selectors(index, selectors);
         }
-        if let Some(policies) = policies {
-            self.ipsec.replace_policies(policies);
-        }
+        policies.map(|policies| self.ipsec.replace_policies(policies))
+    }
+
+    /// Changes policies one by one. All changes are in force for the next packet.
+    pub fn change_policies(&mut self, changes: Vec<PolicyChange>) -> Vec<Result<PolicyId, SpdError>> {
+        changes.into_iter().map(|change| self.ipsec.spd_mut().change(change)).collect()
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub fn policies(&self) -> &Spd {
+        self.ipsec.spd()
     }
 
     pub(crate) fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {

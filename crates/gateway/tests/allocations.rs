@@ -13,7 +13,6 @@ mod support;
 use fastrand::Rng;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 use support::datagrams::mend;
 use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
@@ -115,7 +114,7 @@ fn worker_with(
 ) -> Worker {
     let port = |write| Box::new(Source { write, counters: PortCounters::default() });
     let ports = PortPair { protected: port(protected), unprotected: port(unprotected) };
-    let policies = Arc::new(Spd::new(spec.policies(side)));
+    let policies = Box::new(Spd::new(spec.policies(side)).expect("few prefixes"));
     let mut worker = Worker::new(ports, Pool::new(512, 2048), engines, policies);
     let install = vec![spec.install(side, &mut LeaseTwin::new(1 << 40), None)];
     worker.update(Update { install, ..Update::default() }, Moment::default());

@@ -18,10 +18,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use fastrand::Rng;
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use support::load::{Load, turn_until_idle};
 use testudo_crypto::Direction::{Open, Seal};
+use testudo_ipsec::{Action, Policy, PolicyId, Position, Prefix, Selector, Spd};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
@@ -33,6 +36,8 @@ const MANY: usize = 4 * FEW;
 const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
 /// Set for it to lease all numbers from the start.
 const ALL_LEASED: &str = "TESTUDO_COUNTED_ALL_LEASED";
+/// Set for it to change policies beside so many others.
+const INSTALLED: &str = "TESTUDO_COUNTED_INSTALLED";
 /// Margin of a ceiling above the measured count: another compiler release may change it slightly.
 const ROOM_PERCENT: u64 = 2;
 /// A count this many percent below its ceiling calls for a lower ceiling.
@@ -190,6 +195,43 @@ fn leasing_costs_less_than_1_percent_of_sealing() {
     let percent = (leased - all_leased) / all_leased * 100.0;
     println!("{leased:.2} instructions a packet, {all_leased:.2} with all numbers leased: {percent:.3} %");
     assert!(percent < 1.0, "leasing costs {percent:.3} %");
+}
+
+/// Inserts policies between random prefixes, and removes as many, beside `installed` others.
+fn change_policies(installed: u32, changes: usize) {
+    let mut random = Rng::with_seed(1);
+    let prefix = |random: &mut Rng| {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(random.u32(..)));
+        Prefix::new(address, random.u8(8..=32)).expect("a length of IPv4")
+    };
+    let policy =
+        |random: &mut Rng| Policy::new(Selector::between(prefix(random), prefix(random)), Action::Discard);
+    let policies: Vec<Policy> = (0..installed).map(|_| policy(&mut random)).collect();
+    let mut spd = Spd::new(policies).expect("few prefixes");
+    let mut ids: Vec<PolicyId> = spd.policies().map(|(id, _)| id).collect();
+    for _ in 0..changes {
+        let place = Position::After(ids[random.usize(..ids.len())]);
+        ids.push(spd.insert(place, policy(&mut random)).expect("few prefixes"));
+        let gone = ids.swap_remove(random.usize(..ids.len()));
+        spd.remove(gone).expect("it is installed");
+    }
+}
+
+/// Beside 10,000 times as many others, a policy costs little more to insert and remove: trees are deeper.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
+fn one_policy_costs_about_the_same_beside_10_and_100_000() {
+    let name = "one_policy_costs_about_the_same_beside_10_and_100_000";
+    if let Ok(changes) = std::env::var(PACKETS) {
+        let installed = std::env::var(INSTALLED).expect("a number of policies");
+        return change_policies(
+            installed.parse().expect("a number of policies"),
+            changes.parse().expect("a number of changes"),
+        );
+    }
+    let [few, many] = ["10", "100000"].map(|installed| measure(name, &[(INSTALLED, installed)]));
+    println!("{few:.0} instructions for a policy beside 10, {many:.0} beside 100,000");
+    assert!(many < 2.0 * few, "{few:.0} instructions beside 10, {many:.0} beside 100,000");
 }
 
 #[test]

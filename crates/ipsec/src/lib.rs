@@ -65,8 +65,9 @@ pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow, WINDOW_STEP}
 pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
-    Action, AddressRange, BadPrefix, BadRange, Direction, Flow, Mismatch, Policy, PortRange, Prefix,
-    Protocol, Selector, Spd, TunnelIndex, Verdict,
+    Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_PIECES,
+    MAX_POLICIES, Mismatch, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Protocol, Selector,
+    Spd, SpdError, TunnelIndex, Verdict,
 };
 pub use tables::{InstallError, Installed, Ipsec};
 pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};

@@ -10,7 +10,7 @@ use crate::outcome::{Cleared, Prepared};
 use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
-use crate::spd::{Action, Answer, Flow, Pair, Spd, Verdict};
+use crate::spd::{Action, Answer, Direction, Flow, Pair, Spd, Verdict};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Job, JobStatus};
@@ -153,9 +153,9 @@ impl Ipsec {
         for job in jobs {
             let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
             if let Some(addresses) = unchecked_v4(inner) {
-                self.spd.prefetch_v4(Pair::of_arriving(addresses));
+                self.spd.prefetch_v4(Direction::Inbound, Pair::of_arriving(addresses));
             } else if let Some((source, destination)) = unchecked_v6(inner) {
-                self.spd.prefetch(destination, source);
+                self.spd.prefetch_v6(Direction::Inbound, destination, source);
             }
         }
     }
@@ -288,7 +288,8 @@ impl InboundSa {
         let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
         let payload = &text[..trailer.payload_bytes];
         let ours = Answer::protect(self.tunnel);
-        let is_ours = |pair| self.inbound_selectors.holds_pair(pair) && ours == Some(spd.answer_v4(pair));
+        let answer = |pair| spd.answer_v4(Direction::Inbound, pair);
+        let is_ours = |pair| self.inbound_selectors.holds_pair(pair) && ours == Some(answer(pair));
         let (bytes, class) = match PlainV4::parse(payload) {
             Some(header) if trailer.next_header == protocol::IPV4 && is_ours(Pair::inbound(&header)) => {
                 (usize::from(header.total_bytes), header.traffic_class)

@@ -2,7 +2,7 @@
 
 use crate::encap::esp_tunnel::Content;
 use crate::encap::has_room;
-use crate::spd::{Answer, Flow, Pair, Spd, Verdict};
+use crate::spd::{Answer, Direction, Flow, Pair, Spd, Verdict};
 use arrayvec::ArrayVec;
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason};
 use testudo_wire::ip::IpHeader;
@@ -119,10 +119,10 @@ impl ParsedBatch {
     #[inline(always)]
     pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
         match meta.kind {
-            Kind::V4 => spd.prefetch_v4(meta.pair),
+            Kind::V4 => spd.prefetch_v4(Direction::Outbound, meta.pair),
             Kind::Flow(place) => {
                 if let Some(flow) = self.flows.get(usize::from(place)) {
-                    spd.prefetch(flow.local(), flow.remote());
+                    spd.prefetch_v6(Direction::Outbound, flow.local(), flow.remote());
                 }
             }
             Kind::Refused(_) => {}
@@ -132,7 +132,7 @@ impl ParsedBatch {
     /// Policy's answer for a packet, as far as addresses decide.
     #[inline(always)]
     pub(crate) fn answer(meta: &PacketMeta, spd: &Spd) -> Answer {
-        if let Kind::V4 = meta.kind { spd.answer_v4(meta.pair) } else { Answer::ASK }
+        if let Kind::V4 = meta.kind { spd.answer_v4(Direction::Outbound, meta.pair) } else { Answer::ASK }
     }
 
     /// Policy's verdict on a packet whose [addresses](Self::answer) do not decide, or why none is looked up.

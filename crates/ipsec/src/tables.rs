@@ -65,7 +65,7 @@ pub struct Installed {
 /// Engines and ports are not part of it: it takes packets, makes jobs, and takes completed jobs.
 #[derive(Debug, Default)]
 pub struct Ipsec {
-    pub(crate) spd: Arc<Spd>,
+    pub(crate) spd: Box<Spd>,
     pub(crate) tunnels: Vec<Option<Tunnel>>,
     /// The SA towards the peer of each tunnel, by the tunnel's index: all that a packet needs of a tunnel,
     /// close together.
@@ -88,19 +88,26 @@ pub struct Ipsec {
 impl Ipsec {
     /// State with these policies and no tunnels.
     #[must_use]
-    pub fn new(spd: Arc<Spd>) -> Self {
+    pub fn new(spd: Box<Spd>) -> Self {
         Self { spd, ..Self::default() }
     }
 
     /// The policies in force.
     #[must_use]
-    pub fn spd(&self) -> &Arc<Spd> {
+    pub fn spd(&self) -> &Spd {
         &self.spd
     }
 
-    /// Puts other policies in force for all later packets.
-    pub fn replace_policies(&mut self, spd: Arc<Spd>) {
-        self.spd = spd;
+    /// The same, to change policies: for all later packets.
+    pub fn spd_mut(&mut self) -> &mut Spd {
+        &mut self.spd
+    }
+
+    /// Puts other policies in force for all later packets, and returns those before: to free many of them
+    /// takes longer than packets should wait.
+    #[must_use = "it is freed best where no packet waits"]
+    pub fn replace_policies(&mut self, spd: Box<Spd>) -> Box<Spd> {
+        std::mem::replace(&mut self.spd, spd)
     }
 
     /// Installs a tunnel at its index, with empty counters and an empty replay window.

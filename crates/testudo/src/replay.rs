@@ -86,7 +86,7 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
             None => return Err(Failure::new(Kind::Engine, format!("there is no engine \"{wanted}\""))),
         }
     }
-    let mut worker = Worker::new(pair, devices::pool(&loaded.configuration), engines, Arc::default());
+    let mut worker = Worker::new(pair, devices::pool(&loaded.configuration), engines, Box::default());
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;

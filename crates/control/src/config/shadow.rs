@@ -1,9 +1,9 @@
 //! Finds selectors that an earlier one covers, without comparing all pairs.
 //!
-//! Rules are indexed by their pair of prefixes, of a range the longest that holds all of it. The prefixes of a
-//! rule that covers another are the other's, shortened. So for each pair of lengths in use, the other's prefixes are shortened to them and looked up.
-//! Configurations use few lengths, so that the work grows with the number of rules and not with its square.
-//! Beyond the bounds below, a covering rule may be missed.
+//! Rules are indexed by their pair of prefixes, of a range the longest that holds all of it. The prefixes of
+//! a rule that covers another are the other's, shortened. So for each pair of lengths in use, the other's
+//! prefixes are shortened to them and looked up. Configurations use few lengths, so that the work grows with
+//! the number of rules and not with its square. Beyond the bounds below, a covering rule may be missed.
 
 use std::collections::{HashMap, HashSet};
 use testudo_ipsec::{Prefix, Selector};

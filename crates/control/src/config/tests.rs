@@ -148,7 +148,7 @@ fn a_prefix_that_is_wrong_is_an_error_and_never_selects_everything() {
     }
     let configuration = good(MINIMAL);
     let spd = crate::service::assemble::policies(&configuration, &[TunnelIndex(0)]);
-    let in_force: Vec<_> = spd.policies().iter().map(|policy| policy.selector).collect();
+    let in_force: Vec<_> = spd.policies().map(|(_, policy)| policy.selectors[0]).collect();
     assert_eq!(in_force, configuration.tunnels[0].selectors);
     assert_eq!(in_force[0].to_string(), "10.1.0.0/16 <-> 10.2.0.0/16");
 }

@@ -12,18 +12,17 @@ use testudo_ipsec::{
 #[must_use]
 pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
     let index = |tunnel: usize| indices.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX));
-    let explicit = configuration.policies.iter().map(|policy| Policy {
-        selector: policy.selector,
-        action: match policy.action {
-            config::Action::Protect { tunnel } => Action::Protect(index(tunnel)),
-            config::Action::Bypass => Action::Bypass,
-            config::Action::Discard => Action::Discard,
-        },
-    });
+    let action = |action| match action {
+        config::Action::Protect { tunnel } => Action::Protect(index(tunnel)),
+        config::Action::Bypass => Action::Bypass,
+        config::Action::Discard => Action::Discard,
+    };
+    let explicit = configuration.policies.iter().map(|p| Policy::new(p.selector, action(p.action)));
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
-        t.selectors.iter().map(move |s| Policy { selector: *s, action: Action::Protect(index(tunnel)) })
+        t.selectors.iter().map(move |s| Policy::new(*s, Action::Protect(index(tunnel))))
     });
-    Spd::new(explicit.chain(own).collect())
+    let spd = Spd::new(explicit.chain(own));
+    spd.unwrap_or_else(|error| unreachable!("the configuration was checked: {error}"))
 }
 
 /// The selectors of packets that may come through a tunnel: its own, and those of the policies that name it.

@@ -135,7 +135,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let leases = Arc::new(Leases::default());
     let clock = SystemClock::default();
     let configuration = parts.loaded.configuration.clone();
-    let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Arc::default());
+    let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
     let counters = worker.counters();
     let facts =
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };

@@ -132,8 +132,8 @@ impl InstalledTunnels {
         let spd = Arc::new(assemble::policies(configuration, &indices));
         let selectors =
             indices.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
-        let update =
-            Update { remove, install, selectors: selectors.collect(), policies: Some(Arc::clone(&spd)) };
+        let policies = Some(Box::new(spd.as_ref().clone()));
+        let update = Update { remove, install, selectors: selectors.collect(), policies };
         Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
     }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
 use testudo_ipsec::{
-    Action, Direction, Encapsulation, Flow, Mismatch, PortRange, Protocol, SaCounters, SaState, Selector,
-    TunnelIndex, Verdict,
+    Action, Direction, Encapsulation, Flow, Mismatch, Policy, PortRange, Protocol, SaCounters, SaState,
+    Selector, TunnelIndex, Verdict,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 use testudo_wire::next_layer::NextLayerFields;
@@ -214,8 +214,9 @@ fn protocol(protocol: Protocol) -> Value {
 /// The SPD, in order.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
-    let rows = installed.spd.policies().iter().enumerate().map(|(index, policy)| {
-        let selector = &policy.selector;
+    let selectors = |policy: &Policy| policy.selectors.clone();
+    let rows = installed.spd.policies().enumerate().map(|(index, (_, policy))| {
+        let Some(selector) = selectors(policy).first().copied() else { return Value::Null };
         json!({
             "place": index + 1,
             "origin": origin(&installed.configuration, index),
@@ -279,12 +280,16 @@ const TOLD: usize = 20;
 #[must_use]
 pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
     let flow = question.flow();
-    let found = installed.spd.lookup(&flow);
-    let fields_hidden = installed.spd.verdict(&flow) == Verdict::FieldsHidden;
-    let passed_over = found.map_or(installed.spd.policies().len(), |(index, _)| index);
-    let why_not: Vec<_> = (0..passed_over.min(TOLD))
-        .filter_map(|index| {
-            let selector = installed.spd.policies()[index].selector;
+    let (verdict_of_spd, id) = installed.spd.lookup(&flow);
+    let fields_hidden = verdict_of_spd == Verdict::FieldsHidden;
+    let policies = || installed.spd.policies();
+    let found = policies().enumerate().find(|(_, (other, _))| Some(*other) == id).map(|(at, (_, p))| (at, p));
+    let passed_over = found.map_or(installed.spd.len(), |(index, _)| index);
+    let why_not: Vec<_> = policies()
+        .enumerate()
+        .take(passed_over.min(TOLD))
+        .filter_map(|(index, (_, policy))| {
+            let selector = *policy.selectors.first()?;
             let mismatch = selector.mismatch(&flow)?;
             let origin = origin(&installed.configuration, index);
             Some(json!({ "place": index + 1, "origin": origin, "why": why(&selector, mismatch) }))
@@ -296,7 +301,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
             "place": index + 1,
             "origin": origin(&installed.configuration, index),
             "action": action_name(policy.action),
-            "selector": policy.selector.to_string(),
+            "selector": policy.selectors.first().map(ToString::to_string),
         })),
         "passed_over": why_not,
         "passed_over_untold": passed_over - why_not.len(),
@@ -307,7 +312,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         }),
         "fields_hidden": fields_hidden,
         "verdict": match found {
-            Some((_, policy)) if fields_hidden => hidden(&policy.selector),
+            Some((_, policy)) if fields_hidden => policy.selectors.first().map(hidden).unwrap_or_default(),
             _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
         },
     })

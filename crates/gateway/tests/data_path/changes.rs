@@ -3,7 +3,6 @@
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::packet::{number, numbered};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
-use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Change, Update, UpdateError};
@@ -49,12 +48,12 @@ fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
                 ends[end].turn();
                 let changing = &all[2 + round as usize % 2];
                 let now = ends[end].now();
-                let policies = all.iter().flat_map(|s| s.policies(side)).collect();
+                let policies = Spd::new(all.iter().flat_map(|s| s.policies(side))).expect("few prefixes");
                 let update = Update {
                     remove: vec![changing.index()],
                     install: vec![changing.install(side, &mut store[end], None)],
                     selectors: vec![(all[1].index(), all[1].selectors(side))],
-                    policies: Some(Arc::new(Spd::new(policies))),
+                    policies: Some(Box::new(policies)),
                 };
                 let outcome = ends[end].worker.update(update, now);
                 assert!(outcome.iter().all(|(_, result)| result.is_ok()));
@@ -101,7 +100,7 @@ fn a_change_made_tunnel_by_tunnel_mixes_no_policy_with_a_tunnel_of_the_other_gen
     let mut change = Change::new(Update {
         remove: new.iter().map(|(place, _)| *place).collect(),
         install: new.iter().map(install).collect(),
-        policies: Some(Arc::new(Spd::new(policies))),
+        policies: Some(Box::new(Spd::new(policies).expect("few prefixes"))),
         ..Update::default()
     });
     let (mut is_done, mut steps, mut passed) = (false, 0, 0);

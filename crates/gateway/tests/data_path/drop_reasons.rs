@@ -56,7 +56,7 @@ fn b_given_inside(made: &Handmade) -> Gateway {
 
 /// A gateway whose only policy does this with everything.
 fn with_policy(action: Action) -> Gateway {
-    Gateway::new(vec![Policy { selector: Selector::ANY, action }], PoolSize(64, 2048), portable())
+    Gateway::new(vec![Policy::new(Selector::ANY, action)], PoolSize(64, 2048), portable())
 }
 
 /// An engine that fails every job.
@@ -179,7 +179,7 @@ fn fragment_in_transport_mode() -> Gateway {
 
 /// Policy sends a stranger's packet through an SA in transport mode.
 fn transport_beyond_the_hosts() -> Gateway {
-    let policy = Policy { selector: Selector::ANY, action: Action::Protect(spec().index()) };
+    let policy = Policy::new(Selector::ANY, Action::Protect(spec().index()));
     let mut a = Gateway::new(vec![policy], PoolSize(64, 2048), portable());
     a.install(in_transport().install(Side::A, &mut LeaseTwin::new(1 << 40), None));
     a.seal(inner(100).bytes());
@@ -209,7 +209,7 @@ fn later_fragment_where_ports_matter() -> Gateway {
     let selector =
         Selector { protocol: 17.into(), remote_ports: PortRange { first: 443, last: 443 }, ..Selector::ANY };
     let policies = [(selector, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
-    let policies = policies.map(|(selector, action)| Policy { selector, action });
+    let policies = policies.map(|(selector, action)| Policy::new(selector, action));
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     gateway.seal(later_fragment(inner(100).bytes()));
     gateway

@@ -152,12 +152,10 @@ fn senders_of_packets_that_must_not_be_fragmented_are_told_the_mtu() {
 fn no_reply_comes_from_a_group() {
     let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
-    let policy = testudo_ipsec::Policy {
-        selector: testudo_ipsec::Selector::ANY,
-        action: testudo_ipsec::Action::Protect(spec.index()),
-    };
+    let protect = testudo_ipsec::Action::Protect(spec.index());
+    let policy = testudo_ipsec::Policy::new(testudo_ipsec::Selector::ANY, protect);
     let now = a.now();
-    let policies = Some(testudo_ipsec::Spd::new(vec![policy]).into());
+    let policies = Some(Box::new(testudo_ipsec::Spd::new([policy]).expect("one prefix")));
     a.worker.update(testudo_gateway::Update { policies, ..Default::default() }, now);
     for (source, group) in
         [("10.0.0.1", "224.0.0.5"), ("10.0.0.1", "255.255.255.255"), ("fd0a::1", "ff05::2")]

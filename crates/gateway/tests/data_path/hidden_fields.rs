@@ -27,7 +27,7 @@ fn networks() -> Selector {
 /// TCP between the networks goes through the tunnel; everything else between them passes in clear.
 fn gateway(wanted: Selector) -> Gateway {
     let policies = [(wanted, Action::Protect(spec().index())), (networks(), Action::Bypass)];
-    let policies = policies.map(|(selector, action)| Policy { selector, action });
+    let policies = policies.map(|(selector, action)| Policy::new(selector, action));
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
     install.parameters.selectors = Arc::from([wanted]);

@@ -26,6 +26,7 @@ mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
 mod policies;
+mod policy_changes;
 mod policy_model;
 mod reassembly;
 mod reassembly_flood;

@@ -55,11 +55,10 @@ fn install(n: u32, side: Side) -> TunnelInstall {
 
 fn gateway(side: Side) -> Gateway {
     let mut gateway = Gateway::new(Vec::new(), PoolSize(256, 2048), portable());
-    let policies = (0..TUNNELS)
-        .map(|n| Policy { selector: selector(n, side), action: Action::Protect(TunnelIndex(n)) })
-        .collect();
+    let policies = (0..TUNNELS).map(|n| Policy::new(selector(n, side), Action::Protect(TunnelIndex(n))));
     let install = (0..TUNNELS).map(|n| install(n, side)).collect();
-    let update = Update { install, policies: Some(Arc::new(Spd::new(policies))), ..Update::default() };
+    let policies = Spd::new(policies).expect("few prefixes");
+    let update = Update { install, policies: Some(Box::new(policies)), ..Update::default() };
     let now = gateway.now();
     let outcome = gateway.worker.update(update, now);
     assert!(outcome.iter().all(|(_, result)| result.is_ok()));

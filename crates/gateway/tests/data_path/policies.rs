@@ -30,7 +30,7 @@ fn gateway(side: Side) -> Gateway {
     let dns = Selector { protocol: protocol::UDP.into(), remote_ports: port(53), ..between };
     let policies =
         [(smtp, Action::Discard), (dns, Action::Bypass), (between, Action::Protect(spec().index()))]
-            .map(|(selector, action)| Policy { selector, action });
+            .map(|(selector, action)| Policy::new(selector, action));
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     gateway.install(spec().install(side, &mut LeaseTwin::new(1 << 40), None));
     gateway
@@ -138,7 +138,7 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
     assert_eq!(b.drops(DropReason::SelectorMismatch), 1);
     let out = Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes();
     assert_eq!(b.seal(out.clone()).len(), 1);
-    b.worker.update(Update { policies: Some(Arc::default()), ..Update::default() }, now);
+    b.worker.update(Update { policies: Some(Box::default()), ..Update::default() }, now);
     assert!(b.seal(out).is_empty());
     assert_eq!(b.drops(DropReason::NoPolicy), 1);
 }
@@ -153,7 +153,7 @@ fn a_fragment_that_hides_its_ports_does_not_slip_past_a_policy_on_ports() {
         ..Selector::ANY
     };
     let policies = [(https, Action::Protect(spec().index())), (Selector::ANY, Action::Bypass)];
-    let policies = policies.map(|(selector, action)| Policy { selector, action });
+    let policies = policies.map(|(selector, action)| Policy::new(selector, action));
     let mut a = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let whole = Inner { ports: (40_000, 53), ..Inner::udp("10.0.0.1", "172.16.0.2", 100) }.bytes();
     let passed = a.seal(whole.clone());
@@ -181,7 +181,7 @@ fn a_decrypted_packet_that_an_earlier_policy_matches_is_refused() {
             remote_ports: PortRange { first: 25, last: 25 },
             ..Selector::ANY
         };
-        let mut policies = vec![Policy { selector: mail, action }];
+        let mut policies = vec![Policy::new(mail, action)];
         policies.extend(spec().policies(Side::B));
         let mut b = Gateway::new(policies, PoolSize(64, 2048), portable());
         b.install(spec().install(Side::B, &mut LeaseTwin::new(10), None));

@@ -6,7 +6,7 @@ use crate::support::random;
 use fastrand::Rng;
 
 /// Random sets of policies, and datagrams for each.
-const SETS: usize = 1500;
+const SETS: usize = 2500;
 const DATAGRAMS: usize = 12;
 
 fn draw(run: fn(&mut dyn FnMut() -> u8, &mut Met)) -> Met {

@@ -328,7 +328,7 @@ fn fragments_that_contradict_each_other_about_the_length_end_their_datagram() {
 fn fragments_to_other_addresses_stay_fragments() {
     let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let mut policies = spec.policies(Side::B);
-    policies.push(Policy { selector: Selector::ANY, action: Action::Bypass });
+    policies.push(Policy::new(Selector::ANY, Action::Bypass));
     let mut b = Gateway::new(policies, PoolSize(64, 2048), portable());
     b.install(spec.install(Side::B, &mut LeaseTwin::new(1 << 40), None));
     for (source, elsewhere) in [("192.0.2.1", "198.51.100.3"), ("2001:db8:a::1", "2001:db8:b::3")] {
@@ -353,7 +353,7 @@ fn policy_decides_on_whole_datagrams_to_us() {
         let mut policies = spec.policies(Side::B);
         let source_port = PortRange { first: 5000, last: 5000 };
         let selector = Selector { protocol: UDP.into(), remote_ports: source_port, ..Selector::ANY };
-        policies.push(Policy { selector, action: Action::Bypass });
+        policies.push(Policy::new(selector, Action::Bypass));
         let mut lets_pass = Gateway::new(policies, PoolSize(64, 2048), portable());
         lets_pass.install(spec.install(Side::B, &mut LeaseTwin::new(1 << 40), None));
         assert_eq!(receive(&mut lets_pass, all), [datagram]);

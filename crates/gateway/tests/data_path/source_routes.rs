@@ -63,7 +63,7 @@ fn gateway(policies: Vec<Policy>) -> Gateway {
 
 #[test]
 fn source_routes_pass_neither_through_a_tunnel_nor_in_clear() {
-    let bypass = vec![Policy { selector: Selector::ANY, action: Action::Bypass }];
+    let bypass = vec![Policy::new(Selector::ANY, Action::Bypass)];
     for policies in [spec().policies(Side::A), bypass] {
         let mut a = gateway(policies);
         let (routed, plain) = packets(OUT.0, OUT.1);
@@ -89,7 +89,7 @@ fn source_routes_come_in_neither_through_a_tunnel_nor_in_clear() {
         assert_eq!(a.open(sealer.seal(number, &Handmade::carrying(packet))), std::slice::from_ref(packet));
     }
     assert_eq!(a.drops(DropReason::SourceRoute), 4);
-    let mut a = gateway(vec![Policy { selector: Selector::ANY, action: Action::Bypass }]);
+    let mut a = gateway(vec![Policy::new(Selector::ANY, Action::Bypass)]);
     assert!(routed.into_iter().all(|packet| a.open(packet).is_empty()));
     assert!(plain.into_iter().all(|packet| a.open(packet).len() == 1));
     assert_eq!(a.drops(DropReason::SourceRoute), 4);

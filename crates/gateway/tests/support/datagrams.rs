@@ -25,7 +25,7 @@ pub fn address(choose: Choose<'_>, ipv6: bool, is_local: bool) -> u128 {
     let (net, host) = (u128::from(choose() % 4), u128::from(choose() % 4));
     let side = u128::from(!is_local);
     if ipv6 {
-        0xFD00 << 112 | side << 96 | net << 64 | host
+        0xFD00 << 112 | side << 96 | net << 8 | host
     } else {
         0x0A00_0000 | side << 16 | net << 8 | host
     }

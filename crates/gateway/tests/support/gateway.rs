@@ -49,7 +49,8 @@ impl Gateway {
     ) -> Self {
         let ports =
             PortPair { protected: protected.port("protected"), unprotected: unprotected.port("unprotected") };
-        let worker = Worker::new(ports, Pool::new(buffers, bytes), engines, Arc::new(Spd::new(policies)));
+        let policies = Spd::new(policies).expect("few ranges");
+        let worker = Worker::new(ports, Pool::new(buffers, bytes), engines, Box::new(policies));
         Self { worker, protected, unprotected, clock: ManualClock::default() }
     }
 

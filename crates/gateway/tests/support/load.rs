@@ -128,10 +128,11 @@ impl Load {
         };
         let engines: Vec<Box<dyn Engine>> =
             vec![Box::new(Nothing { is_late: self.is_late, ..Nothing::default() })];
-        let mut worker = Worker::new(ports, Pool::new(1024, 2048), engines, Arc::default());
+        let mut worker = Worker::new(ports, Pool::new(1024, 2048), engines, Box::default());
         let tunnels = 0..self.tunnels;
-        let policy = |n| Policy { selector: self.selector(n), action: Action::Protect(TunnelIndex(n)) };
-        let policies = Some(Arc::new(Spd::new(tunnels.clone().map(policy).collect())));
+        let policy = |n| Policy::new(self.selector(n), Action::Protect(TunnelIndex(n)));
+        let policies = Spd::new(tunnels.clone().map(policy)).expect("few prefixes");
+        let policies = Some(Box::new(policies));
         let is_asked = Arc::new(AtomicBool::new(false));
         let lease = |_| {
             let (is_asked, demand) = (Arc::clone(&is_asked), Demand::default());

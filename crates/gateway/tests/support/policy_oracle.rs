@@ -3,7 +3,9 @@
 
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
-use super::rfc4301::{Addresses, Asked, Fate, Field, Net, Rule, judge, may_come_through, read};
+use super::rfc4301::{
+    Addresses, Asked, Fate, Field, Net, Rule, is_treated_apart, judge, may_come_through, read,
+};
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
@@ -44,7 +46,7 @@ impl Met {
 }
 
 fn addresses(choose: Choose<'_>, ipv6: bool, is_local: bool) -> Option<Addresses> {
-    let lengths: &[u32] = if ipv6 { &[0, 16, 32, 64, 126, 128] } else { &[0, 8, 16, 24, 30, 32] };
+    let lengths: &[u32] = if ipv6 { &[0, 16, 32, 120, 126, 128] } else { &[0, 8, 16, 24, 30, 32] };
     match choose() % 8 {
         0 => None,
         1 | 2 => {
@@ -66,6 +68,7 @@ fn ports(choose: Choose<'_>, protocol: Asked<u8>) -> Asked<u16> {
     };
     match choose() % 8 {
         0..=2 => Asked::From(a.min(b), a.max(b)),
+        3 => Asked::Opaque,
         _ => Asked::Any,
     }
 }
@@ -74,7 +77,8 @@ fn rule(choose: Choose<'_>) -> Rule {
     let ipv6 = !choose().is_multiple_of(3);
     let (local, remote) = (addresses(choose, ipv6, true), addresses(choose, ipv6, false));
     let protocol = match choose() % 8 {
-        0..=3 => Asked::Any,
+        0..=2 => Asked::Any,
+        3 => Asked::Opaque,
         _ => {
             let number = one_of(choose, &[6, 17, 132, 1, 58, 135, 47, 59]);
             Asked::From(number, number)
@@ -104,6 +108,7 @@ fn selector(rule: &Rule) -> Selector {
     };
     let ports = |asked| match asked {
         Asked::Any => PortRange::ANY,
+        Asked::Opaque => PortRange::OPAQUE,
         Asked::From(first, last) => PortRange { first, last },
     };
     Selector {
@@ -111,6 +116,7 @@ fn selector(rule: &Rule) -> Selector {
         remote: range(rule.remote),
         protocol: match rule.protocol {
             Asked::Any => Protocol::Any,
+            Asked::Opaque => Protocol::Opaque,
             Asked::From(number, _) => Protocol::Is(number),
         },
         local_ports: ports(rule.local_ports),
@@ -124,7 +130,7 @@ fn policy(rule: &Rule) -> Policy {
         Fate::Clear => Action::Bypass,
         Fate::Nothing => Action::Discard,
     };
-    Policy { selector: selector(rule), action }
+    Policy::new(selector(rule), action)
 }
 
 fn spec(tunnel: u8) -> TunnelSpec {
@@ -186,11 +192,13 @@ impl Site {
     pub fn send(&mut self, datagram: &Datagram, met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, true);
         for packet in &datagram.packets {
-            let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
+            let seen = read(packet);
+            let expected = seen.map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
             let fate = self.fate_out(packet);
             assert_eq!(fate, expected, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+            let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, true));
             assert!(
-                fate == Fate::Nothing || fate == whole,
+                fate == Fate::Nothing || fate == whole || is_apart && fate != Fate::Clear,
                 "{packet:02x?} of {datagram:x?} under {:x?}",
                 self.rules
             );
@@ -221,8 +229,9 @@ impl Site {
         let whole = may_come_through(tunnel, selectors, &self.rules, &datagram.whole);
         for packet in &datagram.packets {
             let selectors = &self.selectors[usize::from(tunnel)];
-            let expected =
-                read(packet).is_some_and(|seen| may_come_through(tunnel, selectors, &self.rules, &seen));
+            let seen = read(packet);
+            let expected = seen.is_some_and(|seen| may_come_through(tunnel, selectors, &self.rules, &seen));
+            let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, false));
             let came = self.comes_through(tunnel, packet);
             assert_eq!(
                 came, expected,
@@ -230,7 +239,7 @@ impl Site {
                 self.rules
             );
             assert!(
-                !came || whole,
+                !came || whole || is_apart,
                 "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
                 self.rules
             );

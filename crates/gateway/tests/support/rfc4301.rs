@@ -57,6 +57,8 @@ pub enum Asked<T> {
     Any,
     /// From the lowest to the highest.
     From(T, T),
+    /// A field that is not there to be seen.
+    Opaque,
 }
 
 /// A policy: the fields that it matches on and its action.
@@ -233,6 +235,7 @@ fn in_range<T: PartialOrd>(asked: Asked<T>, shown: Field<T>) -> Answer {
         (Asked::Any, _) => Answer::Yes,
         (Asked::From(low, high), Field::Shown(value)) if low <= value && value <= high => Answer::Yes,
         (Asked::From(..), Field::Hidden) => Answer::Perhaps,
+        (Asked::Opaque, Field::Hidden | Field::Absent) => Answer::Yes,
         _ => Answer::No,
     }
 }
@@ -277,20 +280,45 @@ fn ask(rule: &Rule, seen: &Seen, leaves: bool) -> Answer {
     }
 }
 
+/// Whether a rule asks for OPAQUE of a packet that hides what it asks for.
+fn is_for_hidden(rule: &Rule, seen: &Seen, leaves: bool) -> bool {
+    let hides = [seen.protocol == Field::Hidden, seen.ports == Field::Hidden, seen.message == Field::Hidden];
+    let is_of_messages = [1, 58, 135].map(|number| Asked::From(number, number)).contains(&rule.protocol);
+    let ports = match (is_of_messages, leaves) {
+        (false, _) => vec![rule.local_ports, rule.remote_ports],
+        (true, true) => vec![rule.local_ports],
+        (true, false) => vec![rule.remote_ports],
+    };
+    hides.contains(&true) && (rule.protocol == Asked::Opaque || ports.contains(&Asked::Opaque))
+}
+
 /// What happens to a packet that leaves, or that arrives in clear (then `Tunnel` means that it should have
 /// been protected). The first rule that may match decides (RFC 4301 4.4.1).
+///
+/// A rule for OPAQUE decides on a packet that hides fields, even after a rule that may match: fragments may
+/// have an SA of their own (7.2). But none passes in clear for that (7.4).
 pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
     if seen.source_routed {
         return Fate::Nothing;
     }
+    let mut may_be_another = false;
     for rule in rules {
-        match ask(rule, seen, leaves) {
-            Answer::Yes => return rule.then,
-            Answer::Perhaps => return Fate::Nothing,
-            Answer::No => {}
+        match (ask(rule, seen, leaves), is_for_hidden(rule, seen, leaves)) {
+            (Answer::Yes, true) if rule.then == Fate::Clear => return Fate::Nothing,
+            (Answer::Yes, false) if may_be_another => return Fate::Nothing,
+            (Answer::Yes, _) => return rule.then,
+            (Answer::Perhaps, _) => may_be_another = true,
+            (Answer::No, _) => {}
         }
     }
     Fate::Nothing
+}
+
+/// Whether the rule that decides asks for OPAQUE of what the packet hides, so that another may decide on the
+/// datagram as a whole.
+pub fn is_treated_apart(rules: &[Rule], seen: &Seen, leaves: bool) -> bool {
+    let first = rules.iter().find(|rule| ask(rule, seen, leaves) == Answer::Yes);
+    first.is_some_and(|rule| is_for_hidden(rule, seen, leaves))
 }
 
 /// Whether a packet may come out of a tunnel whose SA has these selectors (RFC 4301 5.2, step 4).

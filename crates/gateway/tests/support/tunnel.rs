@@ -129,7 +129,7 @@ impl TunnelSpec {
 
     pub fn policies(&self, side: Side) -> Vec<Policy> {
         let action = Action::Protect(self.index());
-        self.selectors(side).iter().map(|&selector| Policy { selector, action }).collect()
+        self.selectors(side).iter().map(|&selector| Policy::new(selector, action)).collect()
     }
 
     pub fn parameters(&self, side: Side, first_sequence: u64, lease: Arc<Lease>) -> TunnelParameters {

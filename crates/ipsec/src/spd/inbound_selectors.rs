@@ -17,7 +17,7 @@ pub(crate) struct InboundSelectors {
 impl InboundSelectors {
     pub(crate) fn new(selectors: Arc<[Selector]>) -> Self {
         let pairs = match &*selectors {
-            [selector] if selector.is_by_address_alone() => PairPrefix::covering(selector),
+            [selector] => PairPrefix::all_of(selector),
             _ => PairPrefix::NONE,
         };
         Self { pairs, selectors }

@@ -6,27 +6,62 @@
 //!          └► Flow (all that selectors see) ─► Spd::verdict ─► Verdict: the action, or why there is none
 //! ```
 //!
-//! - [`addresses`] and [`selector`]: what a policy or an SA applies to; [`flow`]: what a packet shows of itself.
-//! - [`policy`]: a selector with its action, and the verdict on a packet.
-//! - [`index`]: the SPD, which finds the first policy that matches; [`table`] is one hash table of it.
-//! - [`pair`]: IPv4 packets by their two addresses alone, which decide most of them.
-//! - [`inbound_selectors`]: the check of decrypted packets against the selectors of their SA.
+//! **What policies say.** A policy ([`policy`]) has selectors ([`selector`]: ranges of [`addresses`],
+//! protocol, ports or message types), directions, and an action. A packet shows them a [`flow`]. What it
+//! hides (a later fragment its ports) may match or not: then nothing is skipped that could match.
+//!
+//! **How the first one is found.** Up to eight are compared one by one ([`scan`]). Beyond that:
+//!
+//! ```text
+//!   direction ─► IP version ─► lengths of both prefixes ─► hash of the prefixes ─► protocol ─► ports
+//!   [database]   [index]       [space], [lengths]          [table]                 [leaf], [port_index]
+//! ```
+//!
+//! Ranges are entered as the prefixes they are made of. A slot of a hash table holds the answer where nothing
+//! but addresses matters, and the rank of its first policy, which ends a search in other places early. A
+//! lookup costs a hash table for each pair of a local and a remote network around the packet's addresses that
+//! policies name. In linear space no method does fundamentally better in so many dimensions (Gupta and
+//! McKeown 2001, *Algorithms for Packet Classification*: (log n)^(d-1)).
+//!
+//! **How it changes.** One policy at a time, at a cost that does not depend on the others: ranks have gaps
+//! ([`order`]), tables grow a few slots at a time, slots are used again ([`slab`]), and a [`trie`] changes at
+//! one node. The worker owns its SPD, and changes arrive as commands, so that lookups take no lock.
+//!
+//! **What an SA checks.** [`inbound_selectors`] compares decrypted packets with the selectors of their SA,
+//! and [`pair`] makes the two addresses of IPv4 packets one number.
 
 mod addresses;
+mod answer;
+mod database;
 mod flow;
 mod inbound_selectors;
 mod index;
+mod leaf;
+mod lengths;
+mod order;
 mod pair;
 mod policy;
+mod port_index;
+mod scan;
+mod search;
 mod selector;
+mod slab;
+mod space;
 mod table;
+mod trie;
+
+#[cfg(test)]
+mod model_tests;
 
 pub(crate) use addresses::address_bits;
 pub use addresses::{AddressRange, BadPrefix, BadRange, Prefix};
+pub(crate) use answer::Answer;
+pub use database::{MAX_PIECES, MAX_POLICIES, Spd};
 pub use flow::{Direction, Flow};
 pub(crate) use inbound_selectors::InboundSelectors;
-pub use index::Spd;
 pub(crate) use pair::Pair;
-pub use policy::{Action, Policy, TunnelIndex, Verdict};
+pub use policy::{
+    Action, Directions, Policy, PolicyChange, PolicyId, Position, SpdError, TunnelIndex, Verdict,
+};
+pub use search::LookupCost;
 pub use selector::{Mismatch, PortRange, Protocol, Selector};
-pub(crate) use table::Answer;

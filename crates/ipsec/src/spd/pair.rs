@@ -1,6 +1,6 @@
 //! IPv4 packets by their two addresses, which decide most packets and fit a register.
 
-use super::selector::{PrefixLengths, Selector};
+use super::selector::{PrefixPair, Selector};
 use testudo_wire::ip::Version;
 use testudo_wire::plain::PlainV4;
 
@@ -47,15 +47,26 @@ impl PairPrefix {
     /// No pair at all: masked with 0, a pair is 0 and never equals 1.
     pub(crate) const NONE: Self = Self { mask: 0, network: 1 };
 
-    /// The pairs with the longest prefixes that hold all of a selector's addresses; [`NONE`](Self::NONE) if
-    /// these are of IPv6.
-    pub(crate) fn covering(selector: &Selector) -> Self {
-        if [selector.local, selector.remote].iter().any(|range| range.version() == Some(Version::V6)) {
+    /// The pairs with two prefixes; [`NONE`](Self::NONE) if these are of IPv6.
+    pub(super) fn of(pair: &PrefixPair) -> Self {
+        if pair.version == Version::V6 {
             return Self::NONE;
         }
-        let PrefixLengths { local_mask, remote_mask, .. } = selector.prefix_lengths();
-        let (local, remote) = selector.networks();
-        Self { mask: Pair::new(local_mask, remote_mask).0, network: Pair::new(local, remote).0 }
+        let PrefixPair { local, remote, .. } = pair;
+        Self {
+            mask: Pair::new(local.mask(), remote.mask()).0,
+            network: Pair::new(local.bits(), remote.bits()).0,
+        }
+    }
+
+    /// All pairs of a selector, if they have common prefixes and addresses alone decide;
+    /// [`NONE`](Self::NONE) otherwise.
+    pub(super) fn all_of(selector: &Selector) -> Self {
+        let mut pairs = selector.prefix_pairs().filter(|pair| pair.version == Version::V4);
+        match (pairs.next(), pairs.next()) {
+            (Some(pair), None) if selector.is_by_address_alone() => Self::of(&pair),
+            _ => Self::NONE,
+        }
     }
 
     #[inline]

@@ -1,7 +1,9 @@
 //! One entry of the SPD (RFC 4301 4.4.1.2), and what a lookup says.
 
-use super::flow::Flow;
+use super::flow::Direction;
 use super::selector::Selector;
+use std::fmt;
+use std::sync::Arc;
 
 /// A tunnel's index in the worker's table of tunnels; it does not change while the tunnel is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,13 +20,114 @@ pub enum Action {
     Discard,
 }
 
-/// One entry of the SPD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The directions that a policy applies to. RFC 4301 4.4.1 has them as three databases: SPD-S for traffic
+/// that is protected, in both directions, SPD-O and SPD-I for what is bypassed or discarded on its way out or
+/// in. One ordered list of policies says the same, and lets all of them be compared by their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Directions {
+    /// Packets that leave, and packets that arrive with their ends exchanged.
+    #[default]
+    Both,
+    /// Packets that leave.
+    Outbound,
+    /// Packets that arrive.
+    Inbound,
+}
+
+impl Directions {
+    /// Whether packets of this direction are among them.
+    #[must_use]
+    pub fn include(self, direction: Direction) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Outbound => direction == Direction::Outbound,
+            Self::Inbound => direction == Direction::Inbound,
+        }
+    }
+
+    /// Whether all directions of `other` are among them.
+    #[must_use]
+    pub fn cover(self, other: Self) -> bool {
+        self == Self::Both || self == other
+    }
+}
+
+impl fmt::Display for Directions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Both => "both",
+            Self::Outbound => "out",
+            Self::Inbound => "in",
+        })
+    }
+}
+
+/// One entry of the SPD: any of its selectors matching, it decides.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// The packets that it applies to.
-    pub selector: Selector,
-    /// What to do with them.
+    /// The packets that it applies to. A list of ranges in RFC 4301 is a list of selectors here, one for each
+    /// combination.
+    pub selectors: Arc<[Selector]>,
+    /// The directions that it applies to.
+    pub directions: Directions,
+    /// What to do with the packets.
     pub action: Action,
+}
+
+impl Policy {
+    /// A policy for both directions with one selector.
+    #[must_use]
+    pub fn new(selector: Selector, action: Action) -> Self {
+        Self { selectors: Arc::from([selector]), directions: Directions::Both, action }
+    }
+}
+
+/// The name of a policy in an SPD: no later policy of that SPD has the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyId {
+    pub(super) slot: u32,
+    pub(super) serial: u32,
+}
+
+/// Where a policy is put in the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// Before all others.
+    First,
+    /// After all others.
+    Last,
+    /// Right before this one.
+    Before(PolicyId),
+    /// Right after this one.
+    After(PolicyId),
+}
+
+/// A change of one policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyChange {
+    /// Add this policy.
+    Insert(Position, Policy),
+    /// Put this policy in the place of that one, whose name it keeps.
+    Replace(PolicyId, Policy),
+    /// Remove that one.
+    Remove(PolicyId),
+}
+
+/// A change of the SPD is not possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SpdError {
+    /// The policy's ranges make too many prefixes.
+    #[error(
+        "a policy whose address and port ranges make more than {} pairs of prefixes: use prefixes, or several policies",
+        super::MAX_PIECES
+    )]
+    TooManyPieces,
+    /// There are as many policies as an SPD holds.
+    #[error("{} policies are installed, and more are not possible", super::MAX_POLICIES)]
+    Full,
+    /// The policy is not, or no longer, in the SPD.
+    #[error("there is no such policy")]
+    UnknownPolicy,
 }
 
 /// The SPD's verdict on a packet.
@@ -34,16 +137,7 @@ pub enum Verdict {
     Policy(Action),
     /// No policy matches it.
     NoPolicy,
-    /// It hides its protocol or its ports, and the first policy that concerns it depends on them.
+    /// It hides its protocol, its ports, or the type of its message, and the first policy that concerns it
+    /// depends on them.
     FieldsHidden,
-}
-
-impl Policy {
-    #[inline]
-    pub(super) fn verdict(&self, flow: &Flow) -> Verdict {
-        if flow.hides_fields() && !self.selector.matches(flow) {
-            return Verdict::FieldsHidden;
-        }
-        Verdict::Policy(self.action)
-    }
 }

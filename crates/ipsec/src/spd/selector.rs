@@ -11,13 +11,13 @@
 //!   opaque             does not match   matches             matches
 //! ```
 
-use super::addresses::AddressRange;
+use super::addresses::{AddressRange, Prefix};
 use super::flow::{Direction, Flow, is_of_messages};
 use std::fmt;
 use testudo_wire::ip::Version;
 
 /// The next layer protocol that a selector asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// Every protocol, shown or not.
     Any,
@@ -69,7 +69,7 @@ impl fmt::Display for Protocol {
 
 /// A range of 16-bit values, both ends included: ports; for ICMP, type times 256 plus code; for the Mobility
 /// Header, type times 256 (RFC 4301 4.4.1.1, written as in the traffic selectors of RFC 7296 3.13.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortRange {
     /// Lowest value.
     pub first: u16,
@@ -153,7 +153,7 @@ pub(crate) enum Fit {
 }
 
 /// What a selector asks of the next layer, for packets of one direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NextLayer {
     pub(super) protocol: Protocol,
     pub(super) local: PortRange,
@@ -161,8 +161,23 @@ pub(super) struct NextLayer {
 }
 
 impl NextLayer {
-    /// The values of a flow that it compares, and whether the flow hides them. Ranges of a selector that names
-    /// no protocol are for ports, which messages do not have.
+    /// Whether it asks for nothing.
+    pub(super) fn is_any(&self) -> bool {
+        self.protocol == Protocol::Any && self.local == PortRange::ANY && self.remote == PortRange::ANY
+    }
+
+    /// Whether one of its fields is OPAQUE, which only packets match that do not show it.
+    pub(super) fn names_opaque(&self) -> bool {
+        self.protocol == Protocol::Opaque || [self.local, self.remote].contains(&PortRange::OPAQUE)
+    }
+
+    /// How many pairs of prefixes its values make.
+    pub(super) fn count_prefixes(&self) -> usize {
+        self.local.count_prefixes() * self.remote.count_prefixes()
+    }
+
+    /// The values of a flow that it compares, and whether the flow hides them. Ranges of a selector that
+    /// names no protocol are for ports, which messages do not have.
     #[inline]
     pub(super) fn values_of(&self, flow: &Flow) -> (Option<(u16, u16)>, bool) {
         if matches!(self.protocol, Protocol::Is(_)) { flow.values() } else { flow.ports() }
@@ -193,6 +208,14 @@ pub struct Selector {
     pub local_ports: PortRange,
     /// Ports behind the peer, or messages sent from there.
     pub remote_ports: PortRange,
+}
+
+/// Addresses of one version with common prefixes at both ends: what the SPD's index is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PrefixPair {
+    pub(super) version: Version,
+    pub(super) local: Prefix,
+    pub(super) remote: Prefix,
 }
 
 impl Selector {
@@ -294,29 +317,38 @@ impl Selector {
         }
     }
 
-    /// The longest prefixes that hold all of its addresses.
-    pub(crate) fn prefix_lengths(&self) -> PrefixLengths {
-        let (local, remote) = (self.local.covering_prefix(), self.remote.covering_prefix());
-        PrefixLengths {
-            version: local.version().or(remote.version()),
-            local_mask: local.mask(),
-            remote_mask: remote.mask(),
-        }
-    }
-
-    pub(crate) fn networks(&self) -> (u128, u128) {
-        (self.local.covering_prefix().bits(), self.remote.covering_prefix().bits())
-    }
-
-    /// Whether two prefixes decide: protocol and ports do not matter, and the two are not of different
-    /// versions, which no packet matches.
+    /// Whether protocol and ports do not matter, and the two ends are not of different versions, which no
+    /// packet matches.
     pub(crate) fn is_by_address_alone(&self) -> bool {
-        let all_of_one_version = match (self.local.version(), self.remote.version()) {
-            (Some(local), Some(remote)) => local == remote,
-            _ => true,
-        };
-        let are_prefixes = self.local.prefix().is_some() && self.remote.prefix().is_some();
-        all_of_one_version && are_prefixes && self.takes_any_next_layer()
+        self.takes_any_next_layer() && [Version::V4, Version::V6].iter().any(|version| self.allows(*version))
+    }
+
+    /// Whether some packet of this version may match.
+    fn allows(&self, version: Version) -> bool {
+        [self.local, self.remote].iter().all(|range| range.version().is_none_or(|v| v == version))
+    }
+
+    /// How many [prefix pairs](Self::prefix_pairs) it has.
+    #[must_use]
+    pub(super) fn count_prefix_pairs(&self) -> usize {
+        let pieces = self.local.prefixes().count() * self.remote.prefixes().count();
+        let versions = [Version::V4, Version::V6].into_iter().filter(|version| self.allows(*version));
+        versions.count() * pieces
+    }
+
+    /// Its addresses as pairs of prefixes, disjoint; none if its ends are of different versions.
+    pub(super) fn prefix_pairs(&self) -> impl Iterator<Item = PrefixPair> + use<> {
+        let Self { local, remote, .. } = *self;
+        let versions = [Version::V4, Version::V6].into_iter().filter(|version| self.allows(*version));
+        let versions: arrayvec::ArrayVec<Version, 2> = versions.collect();
+        versions.into_iter().flat_map(move |version| {
+            local.prefixes().flat_map(move |local| {
+                remote.prefixes().map(move |remote| {
+                    let of_version = |prefix: Prefix| Prefix::of(version, prefix.bits(), prefix.length());
+                    PrefixPair { version, local: of_version(local), remote: of_version(remote) }
+                })
+            })
+        })
     }
 }
 
@@ -376,14 +408,6 @@ pub enum Mismatch {
     LocalPort,
     /// The port behind the peer, or that it is not visible.
     RemotePort,
-}
-
-/// The prefix lengths that selectors share: the key of one hash table in the SPD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct PrefixLengths {
-    pub(crate) version: Option<Version>,
-    pub(crate) local_mask: u128,
-    pub(crate) remote_mask: u128,
 }
 
 #[cfg(test)]

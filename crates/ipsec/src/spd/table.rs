@@ -1,231 +1,295 @@
-//! The policies whose prefixes have the same lengths, keyed by these prefixes: one hash table of the SPD's
-//! index.
+//! A hash table of the SPD's index: the policies whose prefixes have the same lengths, by these prefixes.
 
-use super::flow::Flow;
-use super::pair::Pair;
-use super::policy::{Action, Policy, TunnelIndex, Verdict};
-use super::selector::PrefixLengths;
+use super::answer::Answer;
+use super::order::Rank;
 use testudo_packet::prefetch;
-use testudo_wire::ip::Version;
 
-/// No policy.
-pub(crate) const NONE: u32 = u32::MAX;
+const SMALLEST: usize = 16;
+/// Slots of an outgrown table that each insertion moves: it is empty long before its successor is half full.
+const MOVED_AT_A_TIME: usize = 64;
+/// Fibonacci hashing: the high bits of the product are well spread even for neighbouring networks.
+const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The answers that are no tunnel. They take the top of the `u32` space, so that every other value is a
-/// tunnel's index and an answer stays four bytes; tunnels numbered that high get [`ASK_THE_POLICY`].
-const ASK_THE_POLICY: u32 = u32::MAX;
-const BYPASS: u32 = u32::MAX - 1;
-const DISCARD: u32 = u32::MAX - 2;
-const NO_POLICY: u32 = u32::MAX - 3;
-
-/// The verdict on every packet between some addresses, if nothing else in it matters; otherwise, that the
-/// policy must be matched in full.
+/// A slot that was found: what the policies with two prefixes have to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer(u32);
-
-impl Answer {
-    /// Addresses do not decide.
-    pub(crate) const ASK: Self = Self(ASK_THE_POLICY);
-    /// No policy is for these addresses.
-    pub(crate) const NONE: Self = Self(NO_POLICY);
-
-    /// The answer of a policy for IPv4 packets.
-    pub(crate) fn of(policy: &Policy) -> Self {
-        Self(if policy.selector.is_by_address_alone() { encoded(policy.action) } else { ASK_THE_POLICY })
-    }
-
-    /// The answer that names a tunnel; `None` for a tunnel whose index is too high to be an answer.
-    #[inline]
-    pub(crate) fn protect(tunnel: TunnelIndex) -> Option<Self> {
-        Some(Self(encoded(Action::Protect(tunnel)))).filter(|answer| *answer != Self::ASK)
-    }
-
-    /// The verdict; `None` if the policy must be matched in full.
-    #[inline(always)]
-    pub(crate) fn verdict(self) -> Option<Verdict> {
-        match self.0 {
-            ASK_THE_POLICY => None,
-            NO_POLICY => Some(Verdict::NoPolicy),
-            BYPASS => Some(Verdict::Policy(Action::Bypass)),
-            DISCARD => Some(Verdict::Policy(Action::Discard)),
-            tunnel => Some(Verdict::Policy(Action::Protect(TunnelIndex(tunnel)))),
-        }
-    }
+pub(super) struct Slot {
+    /// The rank of the first of them.
+    pub(super) rank: Rank,
+    /// Its action, if it asks for nothing but addresses.
+    pub(super) answer: Answer,
+    /// The number of the [`Leaf`](super::leaf::Leaf) that holds them all.
+    pub(super) leaf: u32,
 }
-
-/// One slot of a table.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
-    key: u64,
-    /// The first policy with these prefixes; [`NONE`] in a free slot.
-    pub(crate) policy: u32,
-    /// The policy's action, if the prefixes alone decide and the key holds all their bits.
-    answer: Answer,
-}
-
-/// Four to a cache line: a lookup that the prefixes decide touches one.
-const _: () = assert!(size_of::<Slot>() == 16);
-
-const FREE: Slot = Slot { key: 0, policy: NONE, answer: Answer(ASK_THE_POLICY) };
 
 impl Slot {
-    /// The verdict on every packet that this slot is found for, if nothing but its addresses matters.
-    #[inline]
-    pub(crate) fn answer(&self) -> Answer {
-        self.answer
+    /// What a packet compares, in a number that is 0 for no slot, since ranks begin with 1.
+    fn meta(self) -> u64 {
+        u64::from(self.rank) << 32 | u64::from(self.answer.to_bits())
+    }
+
+    #[inline(always)]
+    fn new(meta: u64, leaf: u32) -> Self {
+        let half = |n: u64| u32::try_from(n & 0xFFFF_FFFF).unwrap_or_default();
+        Self { rank: half(meta >> 32), answer: Answer::from_bits(half(meta)), leaf }
     }
 }
 
-fn encoded(action: Action) -> u32 {
-    match action {
-        Action::Protect(TunnelIndex(tunnel)) if tunnel < NO_POLICY => tunnel,
-        Action::Protect(_) => ASK_THE_POLICY,
-        Action::Bypass => BYPASS,
-        Action::Discard => DISCARD,
+/// A removed slot of an outgrown table.
+const REMOVED: u64 = u64::MAX;
+
+/// Open addressing with linear probing, at most half full. Only the operator's policies are in it, so no
+/// arriving packet can make it slow. Several entries may have the same key, where keys are hashes.
+///
+/// It grows a few slots with each insertion, so that no packet waits while a hundred thousand entries move:
+/// until all have moved, lookups that find nothing also search the outgrown table.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    slots: Slots,
+    outgrown: Option<Box<Outgrown>>,
+    used: usize,
+}
+
+/// A power of two of slots.
+#[derive(Debug, Clone)]
+struct Slots {
+    /// Key, then rank and answer: all that a packet needs where addresses decide, four to a cache line. The
+    /// second is 0 in a free slot. Plain numbers, because the system provides zeroed memory of any size at
+    /// once.
+    entries: Box<[[u64; 2]]>,
+    leaves: Box<[u32]>,
+}
+
+/// The table before it grew. Its slots stay in place: those of removed leaves are struck out.
+#[derive(Debug, Clone)]
+struct Outgrown {
+    slots: Slots,
+    /// Slots below this one have moved.
+    moved: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { slots: Slots::free(SMALLEST), outgrown: None, used: 0 }
     }
 }
 
-/// The table: open addressing with linear probing, at most half full. Only the operator's policies are in it,
-/// so no arriving packet can make it slow.
-#[derive(Debug)]
-pub(crate) struct Table {
-    lengths: PrefixLengths,
-    /// Both masks, where the table is for IPv4: keys are masked pairs of addresses.
-    v4: Option<u64>,
-    /// Lowest index of any policy in this table: tables are ordered by it, and a lookup ends at the first
-    /// that cannot win.
-    pub(crate) first: u32,
-    slots: Box<[Slot]>,
+impl Slots {
+    fn free(slots: usize) -> Self {
+        Self { entries: vec![[0; 2]; slots].into(), leaves: vec![0; slots].into() }
+    }
+
+    #[inline(always)]
+    fn mask(&self) -> usize {
+        self.entries.len() - 1
+    }
+
+    #[inline(always)]
+    fn home(&self, key: u64) -> usize {
+        let bits = self.entries.len().trailing_zeros();
+        usize::try_from(key.wrapping_mul(MULTIPLIER) >> (u64::BITS - bits)).unwrap_or(0)
+    }
+
+    /// The place of an entry with this key whose leaf is wanted.
+    #[inline(always)]
+    fn find(&self, key: u64, is_wanted: impl Fn(u32) -> bool) -> Option<usize> {
+        let mut at = self.home(key);
+        loop {
+            let place = at & self.mask();
+            let [found, meta] = *self.entries.get(place)?;
+            if meta == 0 {
+                return None;
+            }
+            if found == key && is_wanted(self.leaves[place]) {
+                return Some(place);
+            }
+            at += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, place: usize) -> Slot {
+        Slot::new(self.entries[place][1], self.leaves[place])
+    }
+
+    /// Puts an entry in a free slot.
+    fn put(&mut self, key: u64, slot: Slot) {
+        let mut at = self.home(key);
+        while self.entries[at & self.mask()][1] != 0 {
+            at += 1;
+        }
+        let place = at & self.mask();
+        (self.entries[place], self.leaves[place]) = ([key, slot.meta()], slot.leaf);
+    }
+
+    /// Frees a slot.
+    fn close(&mut self, mut hole: usize) {
+        let mask = self.mask();
+        // Later entries move up, unless they would then come before their home (Knuth, volume 3, 6.4,
+        // algorithm R).
+        let mut next = hole;
+        loop {
+            next = (next + 1) & mask;
+            let [key, meta] = self.entries[next];
+            if meta == 0 {
+                break;
+            }
+            let from_home = next.wrapping_sub(self.home(key)) & mask;
+            if from_home >= next.wrapping_sub(hole) & mask {
+                (self.entries[hole], self.leaves[hole]) = (self.entries[next], self.leaves[next]);
+                hole = next;
+            }
+        }
+        self.entries[hole][1] = 0;
+    }
 }
 
 impl Table {
-    /// The table of the policies at `indices`, which are ascending and all have these prefix lengths. Those
-    /// with the same prefixes are chained in `next`.
-    pub(crate) fn new(
-        lengths: PrefixLengths,
-        indices: &[u32],
-        policies: &[Policy],
-        next: &mut [u32],
-    ) -> Self {
-        let slots = vec![FREE; (indices.len() * 2).next_power_of_two()].into();
-        let masks = Pair::new(lengths.local_mask, lengths.remote_mask).0;
-        let v4 = (lengths.version == Some(Version::V4)).then_some(masks);
-        let mut table = Self { lengths, v4, first: indices.first().copied().unwrap_or(NONE), slots };
-        // Backwards, so that each is chained before those that come after it.
-        for &index in indices.iter().rev() {
-            table.put(index, &policies[index as usize], next);
-        }
-        table
-    }
-
-    fn put(&mut self, index: u32, policy: &Policy, next: &mut [u32]) {
-        let key = self.key(policy.selector.networks());
-        let mask = self.slots.len() - 1;
-        let mut at = self.home(key);
-        while self.slots[at & mask].policy != NONE && self.slots[at & mask].key != key {
-            at += 1;
-        }
-        let slot = &mut self.slots[at & mask];
-        next[index as usize] = slot.policy;
-        // IPv4 addresses are the key; IPv6 addresses are hashed to it, so the policy itself must be compared.
-        let is_v4 = self.lengths.version == Some(Version::V4);
-        let answer = if is_v4 { Answer::of(policy) } else { Answer(ASK_THE_POLICY) };
-        *slot = Slot { key, policy: index, answer };
-    }
-
-    /// The slot of the prefixes that hold the flow's addresses; if keys are hashes, it may belong to other
-    /// prefixes.
-    #[inline]
-    pub(crate) fn lookup(&self, flow: &Flow) -> Option<Slot> {
-        if self.lengths.version.is_some_and(|v| v != flow.version()) {
-            return None;
-        }
-        let PrefixLengths { local_mask, remote_mask, .. } = self.lengths;
-        self.find(self.key((flow.local() & local_mask, flow.remote() & remote_mask)))
-    }
-
-    /// The same for a pair of IPv4 addresses; `None` if this table is for something else.
+    /// The slot with this key whose leaf is wanted: keys may be hashes.
     #[inline(always)]
-    pub(crate) fn lookup_v4(&self, pair: Pair) -> Option<Option<Slot>> {
-        self.v4.map(|mask| self.find(pair.0 & mask))
-    }
-
-    /// Whether this table is for IPv6 alone.
-    pub(crate) fn is_v6(&self) -> bool {
-        self.lengths.version == Some(Version::V6)
-    }
-
-    #[inline(always)]
-    fn find(&self, key: u64) -> Option<Slot> {
-        let mut at = self.home(key);
-        loop {
-            let slot = self.slots.get(at & (self.slots.len() - 1))?;
-            if slot.policy == NONE {
-                return None;
-            }
-            if slot.key == key {
-                return Some(*slot);
-            }
-            at += 1;
+    pub(super) fn find(&self, key: u64, is_wanted: impl Fn(u32) -> bool) -> Option<Slot> {
+        match self.slots.find(key, &is_wanted) {
+            Some(place) => Some(self.slots.slot(place)),
+            None => self.outgrown.as_ref().and_then(|outgrown| outgrown.find(key, is_wanted)),
         }
+    }
+
+    /// The slot with this key, where each key is of one leaf.
+    #[inline(always)]
+    pub(super) fn get(&self, key: u64) -> Option<Slot> {
+        self.find(key, |_| true)
     }
 
     /// Prefetches the slot of a lookup.
-    #[inline]
-    pub(crate) fn prefetch(&self, local: u128, remote: u128) {
-        self.prefetch_key(self.key((local & self.lengths.local_mask, remote & self.lengths.remote_mask)));
-    }
-
-    /// Likewise for a pair of IPv4 addresses, if this table is for them.
     #[inline(always)]
-    pub(crate) fn prefetch_v4(&self, pair: Pair) {
-        if let Some(mask) = self.v4 {
-            self.prefetch_key(pair.0 & mask);
+    pub(super) fn prefetch(&self, key: u64) {
+        if let Some(entry) = self.slots.entries.get(self.slots.home(key)) {
+            prefetch(entry);
         }
     }
 
-    #[inline(always)]
-    fn prefetch_key(&self, key: u64) {
-        if let Some(slot) = self.slots.get(self.home(key) & (self.slots.len() - 1)) {
-            prefetch(slot);
+    /// Enters what a leaf has to say, in place of what it said before.
+    pub(super) fn set(&mut self, key: u64, slot: Slot) {
+        if let Some(place) = self.slots.find(key, |leaf| leaf == slot.leaf) {
+            self.slots.entries[place][1] = slot.meta();
+            return;
+        }
+        self.move_some();
+        if self.outgrown.is_none() && (self.used + 1) * 2 > self.slots.entries.len() {
+            let slots = Slots::free(self.slots.entries.len() * 2);
+            let slots = std::mem::replace(&mut self.slots, slots);
+            self.outgrown = Some(Box::new(Outgrown { slots, moved: 0 }));
+            self.used = 0;
+        }
+        // What moved just now may be of this leaf.
+        match self.slots.find(key, |leaf| leaf == slot.leaf) {
+            Some(place) => self.slots.entries[place][1] = slot.meta(),
+            None => {
+                self.slots.put(key, slot);
+                self.used += 1;
+            }
         }
     }
 
-    /// A 64-bit key of two masked addresses: lossless for IPv4, a hash for others.
-    #[inline]
-    fn key(&self, (local, remote): (u128, u128)) -> u64 {
-        if self.v4.is_some() {
-            return Pair::new(local, remote).0;
+    /// Moves a few slots of the outgrown table.
+    fn move_some(&mut self) {
+        let Some(outgrown) = &mut self.outgrown else { return };
+        let end = (outgrown.moved + MOVED_AT_A_TIME).min(outgrown.slots.entries.len());
+        for place in outgrown.moved..end {
+            let ([key, meta], leaf) = (outgrown.slots.entries[place], outgrown.slots.leaves[place]);
+            // Entries that were set since are newer.
+            if ![0, REMOVED].contains(&meta) && self.slots.find(key, |l| l == leaf).is_none() {
+                self.slots.put(key, Slot::new(meta, leaf));
+                self.used += 1;
+            }
         }
-        let low_64 = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        [low_64(local >> 64), low_64(local), low_64(remote >> 64), low_64(remote)]
-            .into_iter()
-            .fold(0, |hash: u64, word| (hash.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER))
+        outgrown.moved = end;
+        if end == outgrown.slots.entries.len() {
+            self.outgrown = None;
+        }
     }
 
-    #[inline]
-    fn home(&self, key: u64) -> usize {
-        let bits = self.slots.len().trailing_zeros();
-        usize::try_from(key.wrapping_mul(MULTIPLIER) >> (u64::BITS - bits)).unwrap_or(0)
+    /// Removes a leaf.
+    pub(super) fn remove(&mut self, key: u64, leaf: u32) {
+        if let Some(place) = self.slots.find(key, |l| l == leaf) {
+            self.slots.close(place);
+            self.used -= 1;
+        }
+        if let Some(outgrown) = &mut self.outgrown
+            && let Some(place) = outgrown.slots.find(key, |l| l == leaf)
+        {
+            outgrown.slots.entries[place][1] = REMOVED;
+        }
     }
 }
 
-/// Fibonacci hashing: the high bits of the product are well spread even for neighbouring networks.
-const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
+impl Outgrown {
+    #[cold]
+    fn find(&self, key: u64, is_wanted: impl Fn(u32) -> bool) -> Option<Slot> {
+        let slot = self.slots.slot(self.slots.find(key, is_wanted)?);
+        (slot.meta() != REMOVED).then_some(slot)
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
 
-    /// Otherwise a tunnel whose index equals "ask the policy" would pass the inbound check.
+    fn slot(leaf: u32, rank: Rank) -> Slot {
+        Slot { rank, answer: Answer::NONE, leaf }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_map(changes in prop::collection::vec((0..60u32, 0..3u8, 1..u32::MAX), 0..500)) {
+            let (mut table, mut model) = (Table::default(), HashMap::new());
+            for (leaf, kind, rank) in changes {
+                // Three leaves to a key, as if keys were hashes.
+                let key = u64::from(leaf / 3) << 20;
+                if kind > 0 {
+                    table.set(key, slot(leaf, rank));
+                    model.insert(leaf, rank);
+                } else {
+                    table.remove(key, leaf);
+                    model.remove(&leaf);
+                }
+                for leaf in 0..60 {
+                    let found = table.find(u64::from(leaf / 3) << 20, |l| l == leaf);
+                    prop_assert_eq!(found, model.get(&leaf).map(|rank| slot(leaf, *rank)));
+                }
+            }
+        }
+    }
+
     #[test]
-    fn no_tunnel_index_encodes_as_another_answer() {
-        for number in [0, 1, NO_POLICY - 1] {
-            let answer = Answer::protect(TunnelIndex(number)).unwrap();
-            assert_eq!(answer.verdict(), Some(Verdict::Policy(Action::Protect(TunnelIndex(number)))));
+    fn the_table_grows_a_few_slots_at_a_time_and_removes_meanwhile() {
+        let (mut table, mut model, mut grown) = (Table::default(), HashMap::new(), 0);
+        for leaf in 1..50_000_u32 {
+            let moved = |table: &Table| table.outgrown.as_ref().map_or(0, |outgrown| outgrown.moved);
+            let before = moved(&table);
+            table.set(leaf.into(), slot(leaf, leaf));
+            model.insert(leaf, leaf);
+            assert!(moved(&table) <= before + MOVED_AT_A_TIME);
+            grown += u32::from(table.outgrown.is_some());
+            assert!(table.used * 2 <= table.slots.entries.len());
+            let other = 1 + leaf.wrapping_mul(7919) % leaf;
+            match leaf % 4 {
+                0 => {
+                    table.remove(other.into(), other);
+                    model.remove(&other);
+                }
+                1 => {
+                    table.set(other.into(), slot(other, leaf));
+                    model.insert(other, leaf);
+                }
+                _ => {}
+            }
+            if leaf.is_power_of_two() || leaf % 9999 == 0 {
+                let expected = |leaf: u32| model.get(&leaf).map(|rank| slot(leaf, *rank));
+                assert!((0..leaf + 10).all(|leaf| table.get(leaf.into()) == expected(leaf)), "after {leaf}");
+            }
         }
-        for number in NO_POLICY..=u32::MAX {
-            assert_eq!(Answer::protect(TunnelIndex(number)), None);
-        }
+        assert!(grown > 500, "look-ups were asked of two tables {grown} times");
     }
 }

@@ -1,6 +1,5 @@
 //! The gateway under measurement: a worker with tunnels between a source port and a sink port, in memory.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -73,7 +72,7 @@ impl Subject {
             Way::Inbound => PortPair { protected: Box::new(sink_port), unprotected: Box::new(feed) },
         };
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
-        let mut worker = Worker::new(ports, pool, vec![engine], Arc::default());
+        let mut worker = Worker::new(ports, pool, vec![engine], Box::default());
         worker.set_formation(case.order.formation());
         let supply = tunnels::install(&mut worker, case, way)?;
         Ok(Self { worker, supply, clock: SystemClock::default(), way, sink })

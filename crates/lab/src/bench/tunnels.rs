@@ -100,20 +100,17 @@ fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
     let others = (0..case.policies.saturating_sub(case.sas)).map(|number| {
         let selector = between(other_network(number)?, side)?;
         let tunnel = TunnelIndex(number % case.sas);
-        Ok(Policy {
-            selector,
-            action: if number % 2 == 0 { Action::Protect(tunnel) } else { Action::Discard },
-        })
+        let action = if number % 2 == 0 { Action::Protect(tunnel) } else { Action::Discard };
+        Ok(Policy::new(selector, action))
     });
-    let own = (0..case.sas).map(|number| {
-        Ok(Policy { selector: selector(number, side)?, action: Action::Protect(TunnelIndex(number)) })
-    });
+    let own = (0..case.sas)
+        .map(|number| Ok(Policy::new(selector(number, side)?, Action::Protect(TunnelIndex(number)))));
     others.chain(own).collect()
 }
 
 /// Installs the tunnels of `case` and their policies.
 pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
-    let policies = Arc::new(Spd::new(policies(case, side)?));
+    let policies = Box::new(Spd::new(policies(case, side)?).map_err(|e| e.to_string())?);
     apply(worker, case, side, Update { policies: Some(policies), ..Update::default() })
 }
 
@@ -148,15 +145,15 @@ mod tests {
         let (carrier, order, engine) = (Carrier::Esp, Order::Length, 0);
         let case = Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, engine };
         let policies = policies(&case, Way::Outbound).unwrap();
-        let distinct: HashSet<_> = policies.iter().map(|policy| policy.selector).collect();
+        let distinct: HashSet<_> = policies.iter().map(|policy| policy.selectors[0]).collect();
         assert_eq!((policies.len(), distinct.len()), (100_000, 100_000));
         let others = &policies[..97_000];
         for length in ["/16", "/24", "/32"] {
-            let has_length = |policy: &&Policy| policy.selector.remote.to_string().ends_with(length);
+            let has_length = |policy: &&Policy| policy.selectors[0].remote.to_string().ends_with(length);
             assert!(others.iter().filter(has_length).count() > 10_000, "{length}");
         }
-        let others = Spd::new(others.to_vec());
-        let spd = Spd::new(policies);
+        let others = Spd::new(others.to_vec()).unwrap();
+        let spd = Spd::new(policies).unwrap();
         let flow = |number| {
             let source = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
             let ports = Some(NextLayerFields::Ports(1024, 5000));

@@ -142,8 +142,9 @@ impl Tunnel<'_> {
         let mut supply = Supply::default();
         let parameters = self.parameters(is_a, suite, selector, supply.lease())?;
         let index = TunnelIndex(0);
-        let policies = Arc::new(Spd::new(vec![Policy { selector, action: Action::Protect(index) }]));
-        let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Arc::default());
+        let policies = Spd::new([Policy::new(selector, Action::Protect(index))]);
+        let policies = Box::new(policies.map_err(failed("make the policies"))?);
+        let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Box::default());
         let install = vec![TunnelInstall { index, parameters, keys, window: None, inherits: None }];
         let update = Update { policies: Some(policies), install, ..Update::default() };
         for (_, outcome) in worker.update(update, Moment::default()) {
