@@ -489,7 +489,7 @@ impl InboundSa {
         self.check_place(arrival)?;
         let sequence = self.window.infer(arrival.header.sequence).map_err(reason_of_replay)?;
         self.window.check(sequence).map_err(reason_of_replay)?;
-        let masked = mask_datagram(&mut job.buffer, self.layout.icv_bytes.into())?;
+        let masked = mask_datagram(&mut job.buffer, self.layout, None)?;
         (job.sequence, job.esn) = (sequence, self.esn);
         (job.auth_start, job.text_start) = (masked.auth_start, masked.text_start);
         job.text_bytes = masked.text_bytes;

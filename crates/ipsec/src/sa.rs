@@ -70,6 +70,11 @@ impl SuiteLayout {
         }
     }
 
+    /// Bytes of AH's field for the ICV: with AES-GMAC the IV comes first in it (RFC 4543 4).
+    pub(crate) fn ah_field_bytes(self) -> usize {
+        usize::from(self.iv_bytes) + usize::from(self.icv_bytes)
+    }
+
     /// Whether a text may have this length.
     #[inline]
     pub(crate) fn is_aligned(self, text_bytes: usize) -> bool {

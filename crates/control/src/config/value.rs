@@ -4,7 +4,7 @@ use super::model::InterfaceAddress;
 use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use testudo_crypto::{Integrity, ProposalError, Suite};
+use testudo_crypto::{ProposalError, Suite};
 use testudo_ipsec::{MAX_WINDOW, MIN_WINDOW, PortRange, Prefix, WINDOW_STEP};
 use testudo_wire::protocol as numbers;
 use toml::de::DeValue;
@@ -115,15 +115,14 @@ pub(super) fn suite(value: &DeValue<'_>) -> Parsed<Suite> {
     })
 }
 
-/// The integrity algorithm of AH, by its name in proposals: the suite that has it and does not encrypt.
+/// The suite of AH, by the name of its integrity algorithm.
 pub(super) fn ah_suite(value: &DeValue<'_>) -> Parsed<Suite> {
     let expected = "an integrity algorithm, such as \"sha256\"";
     let text = string(value, expected)?;
-    let names: Vec<&str> = Integrity::ALL.iter().map(|integrity| integrity.info().keyword).collect();
-    format!("null-{text}").parse().map_err(|_: ProposalError| {
+    Suite::for_ah(text).map_err(|error| {
+        let names: Vec<_> = Suite::all_for_ah().filter_map(Suite::ah_name).collect();
         let meant = did_you_mean(text, names.iter().copied());
-        let others = format!("AH does not encrypt: its suite is one of {}", quoted(&names));
-        Problem::expected(expected).help(meant.unwrap_or(others))
+        Problem::expected(expected).help(meant.unwrap_or_else(|| error.to_string()))
     })
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
 use testudo_ipsec::{
-    Action, Direction, Encapsulation, Flow, Mismatch, Policy, PortRange, Protocol, SaCounters, SaState,
-    Selector, TunnelIndex, Verdict,
+    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Policy, PortRange, Protocol,
+    SaCounters, SaState, Selector, TunnelIndex, Verdict,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 use testudo_wire::next_layer::NextLayerFields;
@@ -157,12 +157,18 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
         "tunnel": tunnel.name,
         "direction": if outbound { "outbound" } else { "inbound" },
         "spi": settings.spi,
-        "suite": tunnel.suite.to_string(),
+        "protocol": match tunnel.protocol { IpsecProtocol::Esp => "esp", IpsecProtocol::Ah => "ah" },
+        "mode": match tunnel.mode { Mode::Tunnel => "tunnel", Mode::Transport => "transport" },
+        "suite": suite(tunnel),
         "esn": tunnel.esn,
         "replay_window": if outbound { Value::Null } else { json!(tunnel.replay_window) },
         "local": tunnel.local,
         "remote": match tunnel.remote { Remote::Address(a) => json!(a), Remote::Any => json!("any") },
-        "encapsulation": match tunnel.encapsulation { Encapsulation::Esp => "esp", Encapsulation::EspInUdp { .. } => "esp-in-udp" },
+        "encapsulation": match (tunnel.protocol, tunnel.encapsulation) {
+            (IpsecProtocol::Ah, _) => "ah",
+            (IpsecProtocol::Esp, Encapsulation::Esp) => "esp",
+            (IpsecProtocol::Esp, Encapsulation::EspInUdp { .. }) => "esp-in-udp",
+        },
         "state": state(counters),
         "peer": peers.get(&running.index),
         "error": running.error,
@@ -171,6 +177,12 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
         "sequence": count(SaCounters::sequence),
         "drops": drops,
     })
+}
+
+/// The name of a tunnel's suite, as the configuration has it.
+fn suite(tunnel: &config::Tunnel) -> String {
+    let of_ah = tunnel.suite.ah_name().filter(|_| tunnel.protocol == IpsecProtocol::Ah);
+    of_ah.map_or_else(|| tunnel.suite.to_string(), str::to_owned)
 }
 
 /// The origin of a policy of the SPD, in words of the configuration.

@@ -11,7 +11,11 @@ use testudo_wire::protocol;
 
 const ESP: [Suite; 4] =
     [Suite::AES128GCM16, Suite::CHACHA20POLY1305, Suite::AES128_SHA1, Suite::AES256_SHA256];
-const AH: [Suite; 3] = [Suite::NULL_SHA1, Suite::NULL_SHA384, Suite::NULL_SHA512];
+
+/// Every integrity algorithm that AH can have.
+fn of_ah() -> Vec<Suite> {
+    Suite::all_for_ah().collect()
+}
 
 /// What one tunnel of the configuration makes: one pair of SAs or two, the one with policies first.
 type Tunnels = Vec<TunnelSpec>;
@@ -25,7 +29,8 @@ fn every_kind() -> Vec<Tunnels> {
             let with = |number, suite| TunnelSpec { outer, esn, mode, ..TunnelSpec::new(number, suite) };
             all.extend(ESP.map(|suite| vec![with(0, suite)]));
             all.extend(ESP.map(|suite| vec![TunnelSpec { udp: true, ..with(0, suite) }]));
-            all.extend(AH.map(|suite| vec![TunnelSpec { protocol: IpsecProtocol::Ah, ..with(0, suite) }]));
+            let ah = |suite| vec![TunnelSpec { protocol: IpsecProtocol::Ah, ..with(0, suite) }];
+            all.extend(of_ah().into_iter().map(ah));
             all.extend(ESP.map(|suite| {
                 let esp = TunnelSpec { covered_by: Some(1), path_mtu: 1440, ..with(0, suite) };
                 let ah = TunnelSpec {

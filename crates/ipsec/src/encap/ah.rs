@@ -12,10 +12,13 @@
 //! [`mask_datagram`] makes the second form in place, with the copy in the headroom; [`unmask`] restores the
 //! first one. The copy ends where the datagram's own front does, so that both are half of what precedes the
 //! text.
+//!
+//! With AES-GMAC the field for the ICV holds an IV and then the ICV (RFC 4543 4). Engines find IVs directly
+//! before the text: there, in the last bytes of the field that is zero otherwise, it waits.
 
 use super::esp_transport::reason_of as reason_of_place;
-use super::{Carried, Frame, Strip, packet_offset, then};
-use crate::sa::{InboundSa, OutboundSa, low_32};
+use super::{Carried, Frame, MAX_IV_BYTES, Strip, packet_offset, then};
+use crate::sa::{InboundSa, OutboundSa, SuiteLayout, iv_block, low_32};
 use crate::slots::SaRef;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
@@ -26,6 +29,9 @@ use testudo_wire::mutable::{NotCovered, mask, masked_bytes};
 use testudo_wire::protocol;
 use testudo_wire::transport::TransportPlace;
 
+/// Bytes of the IV of AES-GMAC, the only one that AH has (RFC 4543 4).
+const GMAC_IV_BYTES: usize = 8;
+
 /// AH in tunnel mode.
 pub(crate) struct AhTunnel;
 
@@ -35,7 +41,7 @@ pub(crate) struct AhTransport;
 impl Frame for AhTunnel {
     fn check(sa: &OutboundSa, packet: &Buffer) -> Result<(), DropReason> {
         let outer = sa.template.as_ref().ok_or(DropReason::PeerUnknown)?;
-        let front = outer.bytes() + ah_bytes(sa.layout.icv_bytes.into(), outer.version());
+        let front = outer.bytes() + ah_bytes(sa.layout.ah_field_bytes(), outer.version());
         has_room(packet, front, 2 * front, sa)
     }
 
@@ -75,7 +81,7 @@ impl Frame for AhTransport {
         if !outer.goes_between(packet.bytes()) {
             return Err(DropReason::NotBetweenHosts);
         }
-        let header = ah_bytes(sa.layout.icv_bytes.into(), place.version);
+        let header = ah_bytes(sa.layout.ah_field_bytes(), place.version);
         has_room(packet, header, place.at + 2 * header, sa)
     }
 
@@ -121,7 +127,7 @@ fn has_room(packet: &Buffer, grown: usize, before: usize, sa: &OutboundSa) -> Re
 
 /// The header for a packet that carries `next_header`.
 fn header(sa: &OutboundSa, version: Version, next_header: u8, sequence: u64) -> AhHeader {
-    let header_bytes = ah_bytes(sa.layout.icv_bytes.into(), version);
+    let header_bytes = ah_bytes(sa.layout.ah_field_bytes(), version);
     AhHeader { next_header, header_bytes, spi: sa.spi, sequence: low_32(sequence) }
 }
 
@@ -179,14 +185,15 @@ fn seal_job(
     mut datagram: Buffer,
     sequence: u64,
 ) -> Result<Job, (Buffer, DropReason)> {
-    match mask_datagram(&mut datagram, sa.layout.icv_bytes.into()) {
+    let iv = iv_block(sequence ^ sa.iv_mask);
+    match mask_datagram(&mut datagram, sa.layout, Some(&iv)) {
         Ok(masked) => Ok(Job {
             sequence,
             auth_start: masked.auth_start,
             text_start: masked.text_start,
             text_bytes: masked.text_bytes,
             esn: sa.esn,
-            then: then::UNMASK,
+            then: if sa.layout.iv_bytes > 0 { then::UNMASK_WITH_IV } else { then::UNMASK },
             ..Job::new(datagram, Direction::Seal, sa_ref.bits())
         }),
         Err(reason) => Err((datagram, reason)),
@@ -200,10 +207,15 @@ pub(crate) struct Masked {
     pub(crate) text_bytes: u32,
 }
 
-/// Brings a datagram with AH into the form that engines take; the module says which. Where it cannot be, it
-/// is unchanged.
-pub(crate) fn mask_datagram(datagram: &mut Buffer, icv_bytes: usize) -> Result<Masked, DropReason> {
-    let front = masked_bytes(datagram.bytes(), icv_bytes).map_err(reason_of)?;
+/// Brings a datagram with AH into the form that engines take; the module says which. Its IV is the end of
+/// `iv`, or the one that was received. Where it cannot be, the datagram is unchanged.
+pub(crate) fn mask_datagram(
+    datagram: &mut Buffer,
+    layout: SuiteLayout,
+    iv: Option<&[u8; MAX_IV_BYTES]>,
+) -> Result<Masked, DropReason> {
+    let (field, icv_bytes) = (layout.ah_field_bytes(), usize::from(layout.icv_bytes));
+    let front = masked_bytes(datagram.bytes(), field).map_err(reason_of)?;
     let total = datagram.len();
     if datagram.headroom() < front || datagram.tailroom() < icv_bytes {
         return Err(DropReason::NoRoom);
@@ -213,7 +225,12 @@ pub(crate) fn mask_datagram(datagram: &mut Buffer, icv_bytes: usize) -> Result<M
     let bytes = datagram.bytes_mut();
     bytes.copy_within(front..2 * front, 0);
     bytes.copy_within(front - icv_bytes..front, front + total);
-    let covered = mask(&mut bytes[front..front + total], icv_bytes).map_err(reason_of)?;
+    let covered = mask(&mut bytes[front..front + total], field).map_err(reason_of)?;
+    let iv_bytes = usize::from(layout.iv_bytes);
+    match iv {
+        Some(iv) => bytes[2 * front - iv_bytes..2 * front].copy_from_slice(&iv[iv.len() - iv_bytes..]),
+        None => bytes.copy_within(front - field..front - icv_bytes, 2 * front - iv_bytes),
+    }
     Ok(Masked {
         auth_start: packet_offset(front + covered.start),
         text_start: packet_offset(2 * front),
@@ -225,15 +242,17 @@ pub(crate) fn mask_datagram(datagram: &mut Buffer, icv_bytes: usize) -> Result<M
 /// that was received.
 pub(crate) fn unmask(job: &mut Job, direction: Direction) -> Result<(), DropReason> {
     let (front, text) = (job.text_start as usize / 2, job.text_bytes as usize);
+    let iv_bytes = if job.then == then::UNMASK_WITH_IV { GMAC_IV_BYTES } else { 0 };
     let bytes = job.buffer.bytes_mut();
     let end = 2 * front + text;
     // Both hold unless an engine has changed the job.
-    let icv_bytes =
-        bytes.len().checked_sub(end).filter(|icv| *icv <= front).ok_or(DropReason::AhMalformed)?;
-    bytes.copy_within(..front, front);
+    let icv_bytes = bytes.len().checked_sub(end).filter(|icv| icv + iv_bytes <= front);
+    let icv_bytes = icv_bytes.ok_or(DropReason::AhMalformed)?;
     if direction == Direction::Seal {
-        bytes.copy_within(end..end + icv_bytes, 2 * front - icv_bytes);
+        bytes.copy_within(2 * front - iv_bytes..2 * front, front - icv_bytes - iv_bytes);
+        bytes.copy_within(end..end + icv_bytes, front - icv_bytes);
     }
+    bytes.copy_within(..front, front);
     job.buffer.narrow(packet_offset(front), packet_offset(front + text));
     Ok(())
 }

@@ -112,8 +112,8 @@ impl Shape {
                 (text / alignment * alignment).saturating_sub(ESP_TRAILER_BYTES)
             }
             Encap::EspTransport => esp_transport::longest_packet(path_mtu, udp, iv, icv, alignment),
-            Encap::AhTunnel => path_mtu.saturating_sub(outer + ah_bytes(icv, self.outer)),
-            Encap::AhTransport => path_mtu.saturating_sub(ah_bytes(icv, self.outer)),
+            Encap::AhTunnel => path_mtu.saturating_sub(outer + ah_bytes(iv + icv, self.outer)),
+            Encap::AhTransport => path_mtu.saturating_sub(ah_bytes(iv + icv, self.outer)),
         }
     }
 }
@@ -166,6 +166,8 @@ pub(crate) mod then {
     pub(crate) const SEND: u8 = 0;
     /// AH: its ICV is put in its place, and the mutable fields are restored.
     pub(crate) const UNMASK: u8 = 1;
+    /// The same with the IV of AES-GMAC before the ICV.
+    pub(crate) const UNMASK_WITH_IV: u8 = 3;
     /// ESP: the datagram goes through the SA of AH that covers it.
     pub(crate) const AUTHENTICATE: u8 = 2;
 }
