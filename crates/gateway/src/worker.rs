@@ -58,11 +58,13 @@ impl Worker {
         let dispatcher = Dispatcher::new(engines, pool.size());
         let names = (ports.protected.name(), ports.unprotected.name());
         let counters = Arc::new(WorkerCounters::new(names.0, names.1, dispatcher.engine_names()));
+        let mut ipsec = Ipsec::new(policies);
+        ipsec.set_port_fragments_udp(ports.unprotected.fragments_udp());
         let worker = Self {
             protected: Outlet::new(ports.protected),
             unprotected: Outlet::new(ports.unprotected),
             pool,
-            ipsec: Ipsec::new(policies),
+            ipsec,
             dispatcher,
             counters,
             batch: Batch::new(),
@@ -80,6 +82,12 @@ impl Worker {
     pub fn measure_in(&mut self, source: fn() -> u64) {
         self.outbound_clock = StageClock::with_source(source);
         self.inbound_clock = StageClock::with_source(source);
+    }
+
+    /// Where the Identifications of datagrams that are fragmented begin: different for each start, so that
+    /// who does not see them cannot guess them (RFC 7739 3).
+    pub fn seed_identifications(&mut self, seed: u64) {
+        self.ipsec.seed_identifications(seed);
     }
 
     /// Its counters, to be read by other threads.

@@ -70,4 +70,4 @@ pub use spd::{
     Spd, SpdError, TunnelIndex, Verdict,
 };
 pub use tables::{InstallError, Installed, Ipsec};
-pub use tunnel::{Encapsulation, Endpoints, SaParameters, TunnelParameters};
+pub use tunnel::{Encapsulation, Endpoints, Fragmentation, SaParameters, TunnelParameters};

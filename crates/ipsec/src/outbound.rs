@@ -150,30 +150,36 @@ impl Ipsec {
             // The dispatcher completes no job of an SA that is gone.
             if job.status == JobStatus::Done && job.then == then::SEND {
                 send(Sealed::new(job.buffer), pool);
-            } else if let Some(sealed) = self.finish_uncommon(job, now, pool) {
-                send(sealed, pool);
+            } else {
+                self.finish_uncommon(job, now, pool, &mut send);
             }
         }
     }
 
     #[cold]
-    fn finish_uncommon(&mut self, mut job: Job, now: Moment, pool: &mut Pool) -> Option<Sealed> {
-        let sa = Prepared::sa_of(&job);
+    fn finish_uncommon(
+        &mut self,
+        mut job: Job,
+        now: Moment,
+        pool: &mut Pool,
+        send: &mut impl FnMut(Sealed, &mut Pool),
+    ) {
+        let (sa, then) = (Prepared::sa_of(&job), job.then);
         if job.status != JobStatus::Done {
-            self.fail(job.buffer, sa, DropReason::EngineFault, pool);
-            return None;
+            return self.fail(job.buffer, sa, DropReason::EngineFault, pool);
         }
-        if job.then == then::AUTHENTICATE {
-            self.authenticate(job.buffer, sa, now, pool);
-            return None;
+        if then & then::AUTHENTICATE != 0 {
+            return self.authenticate(job.buffer, sa, now, pool);
         }
-        match unmask(&mut job, Direction::Seal) {
-            Ok(()) => Some(Sealed::new(job.buffer)),
-            Err(reason) => {
-                self.fail(job.buffer, sa, reason, pool);
-                None
-            }
+        if then & then::UNMASK != 0
+            && let Err(reason) = unmask(&mut job, Direction::Seal)
+        {
+            return self.fail(job.buffer, sa, reason, pool);
         }
+        if then & then::CUT != 0 {
+            return self.send_in_fragments(job.buffer, sa, pool, send);
+        }
+        send(Sealed::new(job.buffer), pool);
     }
 
     /// Sends a datagram of ESP through the SA of AH that covers it.

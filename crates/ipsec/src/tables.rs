@@ -3,9 +3,9 @@
 use crate::addresses::OuterAddresses;
 use crate::counters::SaCounters;
 use crate::encap::template::OuterTemplate;
-use crate::encap::{Encap, IpsecProtocol, then};
+use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then};
 use crate::event::Event;
-use crate::fragments::Reassembler;
+use crate::fragments::{Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
@@ -14,10 +14,11 @@ use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
-use crate::tunnel::{Encapsulation, TunnelParameters};
+use crate::tunnel::{Encapsulation, Fragmentation, TunnelParameters};
 use crate::udp_ports::UdpPorts;
 use std::sync::Arc;
 use testudo_crypto::Job;
+use testudo_wire::ah::ah_bytes;
 use testudo_wire::ip::Version;
 
 /// A tunnel could not be installed.
@@ -81,6 +82,9 @@ pub struct Ipsec {
     pub(crate) udp_ports: UdpPorts,
     pub(crate) addresses: OuterAddresses,
     pub(crate) fragments: Reassembler,
+    pub(crate) identifications: Identifications,
+    /// Whether the port to the unprotected side fragments datagrams of UDP itself.
+    pub(crate) port_fragments_udp: bool,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -239,13 +243,35 @@ fn outbound_sa(
         sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
         lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
         encap: Encap::new(p.protocol, p.mode),
-        then: if p.covered_by.is_some() { then::AUTHENTICATE } else { then::SEND },
+        then: then_of(p),
         template: OuterTemplate::new(&p.endpoints, p.protocol, p.dscp, p.outbound.spi),
-        inner_mtu: u16::try_from(p.shape().inner_mtu(p.path_mtu)).unwrap_or(0),
+        inner_mtu: u16::try_from(p.shape().inner_mtu(longest_datagram(p))).unwrap_or(0),
         last_sent: now,
         tunnel: index,
         counters,
         reported: Reported::default(),
+    }
+}
+
+/// What is done with the datagrams of an SA once they are sealed. In transport mode a packet is only cut
+/// after that (RFC 4303 3.3.4).
+fn then_of(p: &TunnelParameters) -> u8 {
+    match (p.covered_by, p.mode, p.fragmentation) {
+        (Some(_), ..) => then::AUTHENTICATE,
+        (None, Mode::Tunnel, Fragmentation::Before) => then::SEND,
+        (None, Mode::Transport, _) | (None, _, Fragmentation::After) => then::CUT,
+    }
+}
+
+/// The longest datagram that a packet may become, in bytes. AH goes around what it covers. Packets in
+/// transport mode keep their own DF, so that those that have it must fit the path.
+fn longest_datagram(p: &TunnelParameters) -> usize {
+    match (p.mode, p.fragmentation) {
+        (Mode::Tunnel, Fragmentation::After) if p.covered_by.is_some() => {
+            MAX_DATAGRAM - ah_bytes(MAX_ICV_BYTES, Version::V6)
+        }
+        (Mode::Tunnel, Fragmentation::After) => MAX_DATAGRAM,
+        _ => p.path_mtu,
     }
 }
 

@@ -48,6 +48,18 @@ pub struct SaParameters {
     pub spent: Spent,
 }
 
+/// Where a packet is cut that is too long for the path in tunnel mode (RFC 4301 8.1, RFC 4303 3.3.4). In
+/// transport mode it is always cut after it was sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Fragmentation {
+    /// Before it is encrypted: IPv4 packets without DF are cut, the senders of others are told the MTU. The
+    /// peer gets whole datagrams.
+    #[default]
+    Before,
+    /// After: each packet is sealed as a whole, with DF or not, and its datagram is cut.
+    After,
+}
+
 /// The parameters of a tunnel. Keys are not part of them: engines hold them.
 #[derive(Debug, Clone)]
 pub struct TunnelParameters {
@@ -77,6 +89,8 @@ pub struct TunnelParameters {
     pub dscp: Dscp,
     /// The longest datagram that the path to the peer carries, outer headers included, in bytes.
     pub path_mtu: usize,
+    /// Where packets are cut that are too long for it.
+    pub fragmentation: Fragmentation,
     /// After this time without a packet, a NAT keepalive is sent; `None` for never.
     pub keepalive: Option<Duration>,
     /// The packets that may come through the tunnel: the selectors of the policies that name it.

@@ -5,6 +5,7 @@ use super::model::{Gateway, InterfaceAddress, LogLevel, ProtectedPort, Tunnel, U
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
+use testudo_ipsec::{Fragmentation, Mode};
 use toml::de::DeValue;
 
 /// Engines that may be named. If none are, all are tried, and of equally fast ones the first is used.
@@ -146,14 +147,17 @@ fn default_mtu(
 ) -> u16 {
     let fits = tunnels.iter().filter(|tunnel| tunnel.covers.is_none()).map(|tunnel| {
         let covering = tunnel.covered_by.and_then(|ah| tunnels.get(ah));
-        tunnel.inner_mtu(tunnel.path_mtu(link.value.mtu, covering))
+        let inner = tunnel.inner_mtu(tunnel.path_mtu(link.value.mtu, covering));
+        // Longer datagrams are cut: any path leaves what hosts must be able to send.
+        let cuts = tunnel.mode == Mode::Tunnel && tunnel.fragmentation == Fragmentation::After;
+        if cuts { inner.max(least) } else { inner }
     });
     let fits = fits.min();
     let mtu = fits.unwrap_or(link.value.mtu);
     if mtu < least {
         let problem = Problem::expected(format!("an MTU that leaves {least} bytes for inner packets"));
         let problem = problem.found(format!("{}, which leaves {mtu}", link.value.mtu));
-        let help = "raise it; outer packets are never fragmented";
+        let help = "raise it, or let its tunnels cut datagrams after encryption: `fragment = \"after\"`";
         walker.report(&link.span, link.key.clone(), problem.help(help));
     }
     mtu

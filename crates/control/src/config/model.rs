@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Limits, Mode, Selector, Shape};
+use testudo_ipsec::{
+    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, Selector, Shape,
+};
 use testudo_wire::ip::Version;
 
 /// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
@@ -155,6 +157,8 @@ pub struct Tunnel {
     pub replay_window: u32,
     /// The DSCP of outer headers.
     pub dscp: Dscp,
+    /// Where packets are cut that are too long for the path; in transport mode after encryption in any case.
+    pub fragmentation: Fragmentation,
     /// Traffic that it protects, in order. May be empty only if a policy names the tunnel.
     pub selectors: Vec<Selector>,
     /// The SA towards the peer.
@@ -227,6 +231,14 @@ impl Configuration {
         warn(&accepts_replays, "replay_window = 0: packets that somebody recorded are accepted again");
         let lasts_for_ever = |t: &Tunnel| t.lifetime.hard == Limits::default();
         warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
+        let cuts_after = |t: &Tunnel| {
+            t.mode == Mode::Tunnel && t.fragmentation == Fragmentation::After && t.covers.is_none()
+        };
+        warn(
+            &cuts_after,
+            "fragment = \"after\": long packets cross the path in fragments, which the peer must reassemble; some \
+             firewalls and NATs drop fragments, and one that is lost loses its packet",
+        );
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
         }

@@ -4,7 +4,9 @@ use super::*;
 use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
-use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol, TunnelIndex};
+use testudo_ipsec::{
+    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol, TunnelIndex,
+};
 
 /// The smallest configuration.
 pub(crate) const MINIMAL: &str = r#"
@@ -250,6 +252,37 @@ fn a_number_out_of_range_is_an_error_with_the_range() {
     expect(&in_gateway("buffers = -1"), &["found -1"]);
     expect(&in_gateway("buffers = 999999999999999999999999999999999999999999"), &["a number from 256"]);
     expect(&with("kind = \"socket\"", "kind = \"socket\"\nmtu = 500"), &["a number from 576 to 65535"]);
+}
+
+/// RFC 4303 3.3.4: transport mode is applied to whole packets, and what is too long is cut after.
+#[test]
+fn a_tunnel_says_where_long_packets_are_cut() {
+    let read = |lines: &str| good(&in_tunnel(lines)).tunnels[0].fragmentation;
+    assert_eq!(read(""), Fragmentation::Before);
+    assert_eq!(read("fragment = \"before\""), Fragmentation::Before);
+    assert_eq!(read("fragment = \"after\""), Fragmentation::After);
+    assert_eq!(read("mode = \"transport\""), Fragmentation::After);
+    assert_eq!(read("mode = \"transport\"\nfragment = \"after\""), Fragmentation::After);
+    expect(
+        &in_tunnel("mode = \"transport\"\nfragment = \"before\""),
+        &["\"after\", in transport mode", "RFC 4303 3.3.4"],
+    );
+    expect(&in_tunnel("fragment = \"affter\""), &["did you mean `after`?"]);
+    let warnings = good(&in_tunnel("fragment = \"after\"")).warnings().join("\n");
+    assert!(warnings.contains("the peer must reassemble"), "{warnings}");
+    assert!(!good(&in_tunnel("mode = \"transport\"")).warnings().join("\n").contains("reassemble"));
+}
+
+/// The default leaves most packets whole; where a path is too narrow even for the least that hosts must be
+/// able to send, datagrams are cut.
+#[test]
+fn any_path_leaves_the_smallest_mtu_where_datagrams_are_cut() {
+    let mtu = |lines: &str, link: u16| {
+        let text = in_tunnel(lines).replace("kind = \"socket\"", &format!("kind = \"socket\"\nmtu = {link}"));
+        good(&text).protected.mtu
+    };
+    assert_eq!(mtu("fragment = \"after\"", 1500), mtu("", 1500));
+    assert_eq!(mtu("fragment = \"after\"", 600), 576);
 }
 
 #[test]

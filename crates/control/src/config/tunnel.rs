@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, IpsecProtocol, Lifetime, Limits, Mode, Selector};
+use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, Selector};
 use toml::de::DeValue;
 
 /// Selectors per tunnel at most.
@@ -48,6 +48,7 @@ pub(super) fn read_tunnel(
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
+    let fragmentation = read_fragmentation(&mut section, walker, mode);
     let selectors = read_selectors(&mut section, walker, facts);
     let is_pair = protocols == Protocols::AhAndEsp;
     let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
@@ -77,6 +78,7 @@ pub(super) fn read_tunnel(
         esn,
         replay_window,
         dscp,
+        fragmentation,
         selectors,
         outbound: outbound.complete()?,
         inbound: inbound.complete()?,
@@ -165,6 +167,22 @@ fn refuse_in_transport(section: &mut Section<'_>, walker: &mut Walker<'_>, remot
     }
     let problem = Problem::expected("`dscp` only in tunnel mode");
     section.refuse(walker, "dscp", problem.help("in transport mode a packet keeps its own header"));
+}
+
+/// Where packets are cut. Transport mode carries no fragments, so that there it is no choice.
+fn read_fragmentation(section: &mut Section<'_>, walker: &mut Walker<'_>, mode: Mode) -> Fragmentation {
+    let words = [("before", Fragmentation::Before), ("after", Fragmentation::After)];
+    let given = section.located(walker, "fragment", value::choice(&words));
+    let default = if mode == Mode::Transport { Fragmentation::After } else { Fragmentation::Before };
+    if mode == Mode::Transport && given.as_ref().is_some_and(|given| given.value != default) {
+        let problem = Problem::expected("\"after\", in transport mode");
+        section.refuse(
+            walker,
+            "fragment",
+            problem.help("transport mode carries no fragments (RFC 4303 3.3.4): leave `fragment` out"),
+        );
+    }
+    given.map_or(default, |given| given.value)
 }
 
 fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {

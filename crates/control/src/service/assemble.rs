@@ -58,6 +58,7 @@ pub fn parameters(
         replay_window: tunnel.replay_window,
         dscp: tunnel.dscp,
         path_mtu: path_mtu.into(),
+        fragmentation: tunnel.fragmentation,
         keepalive: tunnel.keepalive,
         selectors,
         outbound: sa(&tunnel.outbound, tunnel.lifetime),

@@ -125,6 +125,14 @@ enum News {
     WorkerEnded,
 }
 
+/// What nobody outside can guess.
+fn random_seed() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let filled = aws_lc_rs::rand::fill(&mut bytes);
+    filled.map_err(|_| io::Error::other("the system has no random numbers"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
 /// Runs a gateway until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -136,6 +144,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let clock = SystemClock::default();
     let configuration = parts.loaded.configuration.clone();
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
+    worker.seed_identifications(random_seed()?);
     let counters = worker.counters();
     let facts =
         Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };

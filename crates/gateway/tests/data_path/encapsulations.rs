@@ -18,10 +18,10 @@ fn of_ah() -> Vec<Suite> {
 }
 
 /// What one tunnel of the configuration makes: one pair of SAs or two, the one with policies first.
-type Tunnels = Vec<TunnelSpec>;
+pub(crate) type Tunnels = Vec<TunnelSpec>;
 
 /// Every encapsulation over either IP version, with and without ESN.
-fn every_kind() -> Vec<Tunnels> {
+pub(crate) fn every_kind() -> Vec<Tunnels> {
     let mut all = Vec::new();
     for (outer, esn) in [(Version::V4, false), (Version::V4, true), (Version::V6, false), (Version::V6, true)]
     {
@@ -113,7 +113,8 @@ fn no_datagram_exceeds_the_path() {
     }
 }
 
-fn inner_of(tunnels: &Tunnels, bytes: usize) -> Inner {
+/// A packet from A's side to B's: between the hosts themselves in transport mode.
+pub(crate) fn inner_of(tunnels: &Tunnels, bytes: usize) -> Inner {
     let spec = &tunnels[0];
     match spec.mode {
         Mode::Transport => {

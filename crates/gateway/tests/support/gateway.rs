@@ -56,8 +56,13 @@ impl Gateway {
 
     /// One side of these tunnels on the portable engine, with the policies that select them.
     pub fn with_tunnels(side: Side, specs: &[TunnelSpec]) -> Self {
+        Self::with_buffers(side, specs, PoolSize(512, 2048))
+    }
+
+    /// The same with a pool of this size.
+    pub fn with_buffers(side: Side, specs: &[TunnelSpec], pool: PoolSize) -> Self {
         let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
-        let mut gateway = Self::new(policies, PoolSize(512, 2048), portable());
+        let mut gateway = Self::new(policies, pool, portable());
         let mut store = LeaseTwin::new(1 << 40);
         specs.iter().for_each(|spec| gateway.install(spec.install(side, &mut store, None)));
         gateway

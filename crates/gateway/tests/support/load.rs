@@ -9,8 +9,8 @@ use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Demand, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy,
-    Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode,
+    Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -233,6 +233,7 @@ impl Load {
             replay_window: 4096,
             dscp: Dscp::Copy,
             path_mtu: 1500,
+            fragmentation: Fragmentation::Before,
             keepalive: None,
             selectors: Arc::from([self.selector(number)]),
             outbound: sa(outbound),

@@ -14,6 +14,8 @@ struct Link {
     refusals: VecDeque<Option<DropReason>>,
     /// Whether packets are placed at the very front of their buffers.
     leaves_no_room: bool,
+    /// Whether datagrams of UDP are given to it whole, as to the kernel's sockets.
+    fragments_udp: bool,
     /// Calls that succeed before one fails; `None` if none is to fail.
     fails_after: Option<usize>,
     failures: usize,
@@ -77,6 +79,11 @@ impl PortHandle {
     /// From now on packets begin at the very front of their buffers, where none of our ports places them.
     pub fn leave_no_room(&self) {
         self.link().leaves_no_room = true;
+    }
+
+    /// From the next gateway on, the port fragments datagrams of UDP itself.
+    pub fn fragment_udp(&self) {
+        self.link().fragments_udp = true;
     }
 
     /// The port fails once, after `calls` more successful calls of `rx` and `tx`.
@@ -153,6 +160,10 @@ impl Port for ScriptedPort {
 
     fn joins(&self) -> bool {
         false
+    }
+
+    fn fragments_udp(&self) -> bool {
+        self.link.link().fragments_udp
     }
 
     fn counters(&self) -> PortCounters {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Policy, Prefix,
-    SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Policy,
+    Prefix, SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
@@ -38,6 +38,7 @@ pub struct TunnelSpec {
     pub covered_by: Option<u8>,
     pub covers: Option<u8>,
     pub path_mtu: usize,
+    pub fragmentation: Fragmentation,
     pub lifetime: Lifetime,
     pub keepalive: Option<Duration>,
     /// B does not know A's address.
@@ -58,6 +59,7 @@ impl TunnelSpec {
             covered_by: None,
             covers: None,
             path_mtu: 1500,
+            fragmentation: Fragmentation::Before,
             lifetime: Lifetime::default(),
             keepalive: None,
             b_learns: false,
@@ -157,6 +159,7 @@ impl TunnelSpec {
             replay_window: self.window,
             dscp: Dscp::Copy,
             path_mtu: self.path_mtu,
+            fragmentation: self.fragmentation,
             keepalive: self.keepalive,
             selectors: self.selectors(side),
             outbound: sa(side),

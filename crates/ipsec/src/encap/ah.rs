@@ -193,7 +193,7 @@ fn seal_job(
             text_start: masked.text_start,
             text_bytes: masked.text_bytes,
             esn: sa.esn,
-            then: if sa.layout.iv_bytes > 0 { then::UNMASK_WITH_IV } else { then::UNMASK },
+            then: sa.then | if sa.layout.iv_bytes > 0 { then::UNMASK_WITH_IV } else { then::UNMASK },
             ..Job::new(datagram, Direction::Seal, sa_ref.bits())
         }),
         Err(reason) => Err((datagram, reason)),
@@ -242,7 +242,8 @@ pub(crate) fn mask_datagram(
 /// that was received.
 pub(crate) fn unmask(job: &mut Job, direction: Direction) -> Result<(), DropReason> {
     let (front, text) = (job.text_start as usize / 2, job.text_bytes as usize);
-    let iv_bytes = if job.then == then::UNMASK_WITH_IV { GMAC_IV_BYTES } else { 0 };
+    let has_iv = job.then & then::UNMASK_WITH_IV == then::UNMASK_WITH_IV;
+    let iv_bytes = if has_iv { GMAC_IV_BYTES } else { 0 };
     let bytes = job.buffer.bytes_mut();
     let end = 2 * front + text;
     // Both hold unless an engine has changed the job.

@@ -95,7 +95,7 @@ pub struct Shape {
 }
 
 /// The longest datagram that an IPv4 length field allows, in bytes.
-const MAX_DATAGRAM: usize = 65_535;
+pub(crate) const MAX_DATAGRAM: usize = 65_535;
 
 impl Shape {
     /// The longest packet that is carried over a path with this MTU, in bytes.
@@ -160,16 +160,18 @@ pub(crate) struct Carried {
     pub(crate) outer_class: Option<u8>,
 }
 
-/// What is done with a job that has ended well ([`Job::then`]).
+/// What is done with a job that has ended well ([`Job::then`]): any of these.
 pub(crate) mod then {
-    /// It is sent, or decapsulated, as it is.
+    /// Nothing: it is sent, or decapsulated, as it is.
     pub(crate) const SEND: u8 = 0;
     /// AH: its ICV is put in its place, and the mutable fields are restored.
     pub(crate) const UNMASK: u8 = 1;
     /// The same with the IV of AES-GMAC before the ICV.
-    pub(crate) const UNMASK_WITH_IV: u8 = 3;
+    pub(crate) const UNMASK_WITH_IV: u8 = UNMASK | 8;
     /// ESP: the datagram goes through the SA of AH that covers it.
     pub(crate) const AUTHENTICATE: u8 = 2;
+    /// The datagram is cut if it is too long for the path.
+    pub(crate) const CUT: u8 = 4;
 }
 
 /// Bytes of the longest IV.

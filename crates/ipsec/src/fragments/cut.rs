@@ -1,8 +1,69 @@
-//! Fragmentation of a datagram after it was sealed (RFC 4303 3.3.4).
+//! Fragmentation of a datagram after it was sealed (RFC 4303 3.3.4, RFC 4302 3.3.4).
 
+use crate::Ipsec;
+use crate::outcome::Sealed;
+use crate::parsed::reason_of;
+use crate::slots::SaRef;
 use testudo_packet::{Buffer, DropReason, Pool};
+use testudo_wire::checksum;
 use testudo_wire::fragment::{self, Piece};
-use testudo_wire::ip::IpHeader;
+use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::protocol;
+
+impl Ipsec {
+    /// Sends a sealed datagram, in fragments if it is longer than the path carries. DF is clear in these,
+    /// since what fits the path today may meet a narrower one; it stays where nothing is cut.
+    pub(crate) fn send_in_fragments(
+        &mut self,
+        mut datagram: Buffer,
+        sa_ref: SaRef,
+        pool: &mut Pool,
+        send: &mut impl FnMut(Sealed, &mut Pool),
+    ) {
+        let tunnel = self.outbound.get(sa_ref).and_then(|sa| self.tunnel(sa.tunnel));
+        let mtu = tunnel.map_or(usize::MAX, |tunnel| tunnel.parameters.path_mtu);
+        if datagram.len() <= mtu {
+            return send(Sealed::new(datagram), pool);
+        }
+        let header = match IpHeader::parse(datagram.bytes()) {
+            Ok(header) => header,
+            Err(error) => return pool.discard(datagram, reason_of(error)),
+        };
+        if self.port_fragments_udp && header.protocol == protocol::UDP {
+            clear_dont_fragment(&header, &mut datagram);
+            return send(Sealed::new(datagram), pool);
+        }
+        // AH covers the one that is there, and in transport mode it is the host's own.
+        let own = identification(&header, datagram.bytes());
+        let fresh = || self.identifications.next(header.source, header.destination, header.protocol);
+        match outer_fragments(datagram, mtu, own.unwrap_or_else(fresh), pool) {
+            Ok(fragments) => fragments.into_iter().for_each(|fragment| send(Sealed::new(fragment), pool)),
+            Err(reason) => {
+                if let Some(sa) = self.outbound.get(sa_ref) {
+                    sa.counters.count_drop(reason);
+                }
+            }
+        }
+    }
+}
+
+/// The Identification of an IPv4 datagram that has one.
+fn identification(header: &IpHeader, datagram: &[u8]) -> Option<u32> {
+    let bytes = datagram.get(4..6)?.first_chunk()?;
+    let number = u32::from(u16::from_be_bytes(*bytes));
+    (header.version == Version::V4 && number != 0).then_some(number)
+}
+
+/// Lets an IPv4 datagram be fragmented on its way.
+fn clear_dont_fragment(header: &IpHeader, datagram: &mut Buffer) {
+    let bytes = datagram.bytes_mut().get_mut(..header.header_bytes).unwrap_or_default();
+    if header.version == Version::V4 && bytes.len() >= 12 {
+        bytes[6] &= !0x40;
+        bytes[10..12].fill(0);
+        let sum = checksum::of(bytes).to_bytes();
+        bytes[10..12].copy_from_slice(&sum);
+    }
+}
 
 /// Cuts a sealed datagram into fragments of at most `mtu` bytes, without DF, under this Identification (its
 /// low 16 bits over IPv4). The first stays in its own buffer, before which IPv6 needs 8 bytes of headroom;

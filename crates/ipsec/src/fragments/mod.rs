@@ -46,6 +46,14 @@
 //! its Identification makes it overlap. Nobody can tell such fragments apart before the ICV is checked. Who
 //! depends on fragments in a hostile network should avoid them: `mtu`, and fragmentation before encryption.
 //!
+//! **The other way.** A packet that is too long for the path is cut before it is encrypted, where its sender
+//! allows that (`slow_path`), or sealed whole and its datagram cut ([`Fragmentation`](crate::Fragmentation)):
+//! then the peer must reassemble, but the packet may have any length and DF. Transport mode has only the
+//! second way, since it carries no fragments (RFC 4303 3.3.4). The fragments have DF clear and an
+//! Identification of their own ([`Identifications`]); a host's own, and one that AH covers, is kept. A port
+//! that cuts datagrams of UDP itself, as the kernel's sockets do, gets them whole. Datagrams that fit have DF
+//! set, as ever.
+//!
 //! Deliberately missing: ICMP Time Exceeded and Parameter Problem to senders of bad fragments (RFC 792, RFC
 //! 8200 4.5), which are not authentic and would make the gateway a reflector.
 
@@ -64,6 +72,17 @@ use crate::lifetime::Moment;
 use testudo_packet::{DropReason, Pool};
 
 impl Ipsec {
+    /// Says whether the port to the unprotected side fragments datagrams of UDP itself: it then gets them
+    /// whole.
+    pub fn set_port_fragments_udp(&mut self, does: bool) {
+        self.port_fragments_udp = does;
+    }
+
+    /// Where the Identifications of fragmented datagrams begin, which should differ for each start.
+    pub fn seed_identifications(&mut self, seed: u64) {
+        self.identifications = Identifications::new(seed);
+    }
+
     /// Drops datagrams that were not complete in time. To be called about once a second.
     pub fn expire_fragments(&mut self, now: Moment, pool: &mut Pool) {
         self.fragments.expire(now, pool);

@@ -105,6 +105,8 @@ pub struct Config {
     pub interface: String,
     /// Addresses of the TUN interface.
     pub addresses: Vec<String>,
+    /// Further lines of `[port.protected]`.
+    pub protected: String,
     /// Further lines of `[port.unprotected]`.
     pub unprotected: String,
     /// `[[policy]]` tables.
@@ -121,6 +123,7 @@ impl Default for Config {
             gateway: String::new(),
             interface: "testudo0".to_owned(),
             addresses: Vec::new(),
+            protected: String::new(),
             unprotected: String::new(),
             policies: String::new(),
             tunnels: Vec::new(),
@@ -135,12 +138,13 @@ impl Config {
         let tunnels: String = self.tunnels.iter().map(Tunnel::text).collect();
         format!(
             "[gateway]\nstate = \"{}\"\ncontrol = \"{}\"\n{}\n\n[port.protected]\nkind = \"tun\"\n\
-             name = \"{}\"\naddresses = [{}]\n\n[port.unprotected]\nkind = \"socket\"\n{}\n{}{tunnels}",
+             name = \"{}\"\naddresses = [{}]\n{}\n\n[port.unprotected]\nkind = \"socket\"\n{}\n{}{tunnels}",
             self.state,
             self.control,
             self.gateway,
             self.interface,
             addresses.join(", "),
+            self.protected,
             self.unprotected,
             self.policies,
         )

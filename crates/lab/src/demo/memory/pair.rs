@@ -12,8 +12,8 @@ use testudo_gateway::{
     Worker, choose_engines,
 };
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy, Prefix,
-    SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment,
+    Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -113,6 +113,7 @@ impl Tunnel<'_> {
             replay_window: REPLAY_WINDOW,
             dscp: Dscp::Copy,
             path_mtu: LINK_MTU,
+            fragmentation: Fragmentation::Before,
             keepalive: None,
             selectors: Arc::from([selector]),
             outbound: sa(spis[0]),
