@@ -8,7 +8,7 @@ use crate::support::sealer::encapsulate;
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::collections::HashSet;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, Policy, PortRange, ReplayWindow, Selector};
+use testudo_ipsec::{Action, Fragmentation, Policy, PortRange, ReplayWindow, Selector};
 use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
@@ -178,8 +178,11 @@ fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
 pub fn outbound(data: &[u8]) {
     outbound_as_the_model_says(data);
     let mut input = Input::new(data);
-    let spec =
-        TunnelSpec { path_mtu: 576 + usize::from(input.byte()) * 5, b_learns: false, ..spec(&mut input) };
+    let choice = input.byte();
+    let path_mtu = 576 + usize::from(choice) * 5;
+    let cuts_after = choice & 1 == 1;
+    let fragmentation = if cuts_after { Fragmentation::After } else { Fragmentation::Before };
+    let spec = TunnelSpec { path_mtu, fragmentation, b_learns: false, ..spec(&mut input) };
     let dns = Selector {
         protocol: protocol::UDP.into(),
         remote_ports: PortRange { first: 53, last: 53 },
@@ -214,14 +217,20 @@ pub fn outbound(data: &[u8]) {
         };
         a.protected.push(packet);
         a.settle();
-        for datagram in a.unprotected.take() {
-            let header = IpHeader::parse(&datagram).expect("what leaves is a packet");
-            let is_sealed = header.source == spec.address(Side::A);
-            if is_sealed {
-                assert!(datagram.len() <= spec.path_mtu, "longer than the path carries");
-                assert_eq!(b.open(datagram).len(), 1, "sealed, but refused by the peer");
-            }
-        }
+        let left = a.unprotected.take();
+        let sealed = left.into_iter().filter(|datagram| {
+            let header = IpHeader::parse(datagram).expect("what leaves is a packet");
+            header.source == spec.address(Side::A)
+        });
+        let sealed: Vec<_> = sealed.collect();
+        assert!(
+            sealed.iter().all(|datagram| datagram.len() <= spec.path_mtu),
+            "longer than the path carries"
+        );
+        // One datagram is in many fragments, or each is one.
+        let expected = if cuts_after { sealed.len().min(1) } else { sealed.len() };
+        let delivered: usize = sealed.into_iter().map(|datagram| b.open(datagram).len()).sum();
+        assert_eq!(delivered, expected, "sealed, but refused by the peer");
         for reply in a.protected.take() {
             IpHeader::parse(&reply).expect("a reply is a packet");
         }
