@@ -270,6 +270,16 @@ fn testudo_reassembles_what_scapy_fragments_and_refuses_what_overlaps() {
     judge("fragments.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
 }
 
+/// Long packets are sealed whole and their datagrams cut; Scapy joins the fragments and opens them (RFC 4303
+/// 3.3.4).
+#[test]
+fn what_testudo_cuts_after_encryption_scapy_joins_and_opens() {
+    let configuration = gateway("fragments-sealed", "aes128gcm16");
+    let text = fs::read_to_string(&configuration).unwrap();
+    fs::write(&configuration, text.replace("\nesn = ", "\nfragment = \"after\"\nesn = ")).unwrap();
+    judge("fragments_sealed.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
+}
+
 /// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
 /// have; and those of RFC 3602 section 4 in tunnel mode, which are only opened.
 #[test]

@@ -6,6 +6,7 @@ mod support;
 
 mod clients;
 mod disk;
+mod fragments;
 mod inspection;
 mod life;
 mod memory;
@@ -21,6 +22,6 @@ use testudo_judge::harness::Suite;
 fn main() -> ExitCode {
     let suite = refusals::tests(Suite::new());
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
-    let suite = packets::tests(reload::tests(suite));
+    let suite = fragments::tests(packets::tests(reload::tests(suite)));
     clients::tests(inspection::tests(suite)).run(Link::build)
 }
