@@ -304,13 +304,35 @@ impl Spd {
     /// The verdict on a plain IPv4 packet between two addresses, if they decide.
     #[inline(always)]
     pub(crate) fn answer_v4(&self, direction: Direction, pair: Pair) -> Answer {
-        if !self.is_indexed() {
-            return self.scan.answer_v4(direction, pair).unwrap_or(Answer::NONE);
+        for (prefix, answer) in self.scan.pairs(direction) {
+            if prefix.contains(pair) {
+                return *answer;
+            }
         }
-        let directed = self.directed(direction);
+        if !self.is_indexed() {
+            return Answer::NONE;
+        }
+        match direction {
+            Direction::Outbound => self.answer_by_index_v4(&self.outbound, pair),
+            Direction::Inbound => self.inbound_answer_by_index_v4(pair),
+        }
+    }
+
+    /// Apart: the loop over decrypted packets, in which this would be, keeps more values in registers without.
+    #[inline(never)]
+    fn inbound_answer_by_index_v4(&self, pair: Pair) -> Answer {
+        self.answer_by_index_v4(&self.inbound, pair)
+    }
+
+    #[inline(always)]
+    fn answer_by_index_v4(&self, directed: &Index, pair: Pair) -> Answer {
         // Gateways whose policies are all for both directions, with prefixes of the same lengths, are common.
-        let only = if directed.v4.is_empty() { self.both.v4.only_answer_v4(pair) } else { None };
-        only.unwrap_or_else(|| first_answer_v4(&self.both, directed, pair))
+        if directed.v4.is_empty()
+            && let Some(answer) = self.both.v4.only_answer_v4(pair)
+        {
+            return answer;
+        }
+        first_answer_v4(&self.both, directed, pair)
     }
 
     /// The verdict on `flow`.

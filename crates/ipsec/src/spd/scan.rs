@@ -3,7 +3,7 @@
 use super::answer::Answer;
 use super::flow::{Direction, Flow};
 use super::order::Rank;
-use super::pair::{Pair, PairPrefix};
+use super::pair::PairPrefix;
 use super::policy::{Action, Policy};
 use super::search::{Hit, Search};
 use super::selector::{Fit, Selector};
@@ -56,11 +56,10 @@ impl Scan {
         }
     }
 
-    /// The answer for two IPv4 addresses; `None` if no policy is for them.
+    /// Each policy's answer for IPv4 packets.
     #[inline(always)]
-    pub(super) fn answer_v4(&self, direction: Direction, pair: Pair) -> Option<Answer> {
-        let mut pairs = self.list(direction).pairs.iter();
-        pairs.find(|(prefix, _)| prefix.contains(pair)).map(|(_, answer)| *answer)
+    pub(super) fn pairs(&self, direction: Direction) -> &[(PairPrefix, Answer)] {
+        &self.list(direction).pairs
     }
 
     /// The action for a flow that hides nothing.

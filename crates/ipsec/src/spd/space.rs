@@ -125,11 +125,14 @@ impl Space {
     }
 
     /// For a space of IPv4 with one tuple, which is common, the answer for two addresses; `None` if there are
-    /// more.
+    /// more, or if the table is growing and may have it elsewhere.
     #[inline(always)]
     pub(super) fn only_answer_v4(&self, pair: Pair) -> Option<Answer> {
         let [tuple] = self.tuples.as_slice() else { return None };
-        Some(tuple.table.get(pair.0 & tuple.pair_mask).map_or(Answer::NONE, |slot| slot.answer))
+        match tuple.table.get_settled(pair.0 & tuple.pair_mask) {
+            Some(slot) => Some(slot.answer),
+            None => (!tuple.table.is_growing()).then_some(Answer::NONE),
+        }
     }
 
     /// The slot of the first policy for two IPv4 addresses that comes before `first`, or `first`.

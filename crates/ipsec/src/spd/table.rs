@@ -57,6 +57,8 @@ struct Slots {
     /// once.
     entries: Box<[[u64; 2]]>,
     leaves: Box<[u32]>,
+    /// Bits of a hash that do not count.
+    shift: u32,
 }
 
 /// The table before it grew. Its slots stay in place: those of removed leaves are struck out.
@@ -75,7 +77,8 @@ impl Default for Table {
 
 impl Slots {
     fn free(slots: usize) -> Self {
-        Self { entries: vec![[0; 2]; slots].into(), leaves: vec![0; slots].into() }
+        let shift = u64::BITS - slots.trailing_zeros();
+        Self { entries: vec![[0; 2]; slots].into(), leaves: vec![0; slots].into(), shift }
     }
 
     #[inline(always)]
@@ -85,8 +88,7 @@ impl Slots {
 
     #[inline(always)]
     fn home(&self, key: u64) -> usize {
-        let bits = self.entries.len().trailing_zeros();
-        usize::try_from(key.wrapping_mul(MULTIPLIER) >> (u64::BITS - bits)).unwrap_or(0)
+        usize::try_from(key.wrapping_mul(MULTIPLIER) >> (self.shift & 63)).unwrap_or(0)
     }
 
     /// The place of an entry with this key whose leaf is wanted.
@@ -99,16 +101,22 @@ impl Slots {
             if meta == 0 {
                 return None;
             }
-            if found == key && is_wanted(self.leaves[place]) {
+            if found == key && is_wanted(self.leaf(place)) {
                 return Some(place);
             }
             at += 1;
         }
     }
 
+    /// The leaf of a slot. Without a panic for what cannot be, it costs nothing where nobody asks for it.
+    #[inline(always)]
+    fn leaf(&self, place: usize) -> u32 {
+        self.leaves.get(place).copied().unwrap_or(u32::MAX)
+    }
+
     #[inline(always)]
     fn slot(&self, place: usize) -> Slot {
-        Slot::new(self.entries[place][1], self.leaves[place])
+        Slot::new(self.entries.get(place).map_or(0, |entry| entry[1]), self.leaf(place))
     }
 
     /// Puts an entry in a free slot.
@@ -157,6 +165,18 @@ impl Table {
     #[inline(always)]
     pub(super) fn get(&self, key: u64) -> Option<Slot> {
         self.find(key, |_| true)
+    }
+
+    /// The same, of those slots that are not in an outgrown table.
+    #[inline(always)]
+    pub(super) fn get_settled(&self, key: u64) -> Option<Slot> {
+        self.slots.find(key, |_| true).map(|place| self.slots.slot(place))
+    }
+
+    /// Whether some slots may be in an outgrown table.
+    #[inline(always)]
+    pub(super) fn is_growing(&self) -> bool {
+        self.outgrown.is_some()
     }
 
     /// Prefetches the slot of a lookup.
