@@ -46,7 +46,9 @@ impl Gateway {
     /// It refuses to start, exits, or is not ready in time; the error shows the end of its log.
     pub fn start(namespace: &Namespace, program: &Path, name: &str, folder: &Path) -> Result<Self, LabError> {
         let configuration = folder.join(files::CONFIGURATION);
-        run_to_end(Command::new(program).arg("init").arg(&configuration), &format!("{name}: testudo init"))?;
+        let mut init = Command::new(program);
+        init.arg("init").args(files::init_options(&configuration)?).arg(&configuration);
+        run_to_end(&mut init, &format!("{name}: testudo init"))?;
         let (ready, log) = (folder.join("ready.sock"), folder.join("log"));
         let socket = UnixDatagram::bind(&ready).map_err(io(format!("bind {}", ready.display())))?;
         socket.set_read_timeout(Some(POLL)).map_err(io("set a receive timeout"))?;

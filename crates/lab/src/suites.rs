@@ -11,6 +11,9 @@ pub(crate) fn parser(is_in: impl Fn(&Suite) -> bool) -> PossibleValuesParser {
     PossibleValuesParser::new(Suite::ALL.iter().filter(|suite| is_in(suite)).map(value))
 }
 
+/// Confirms that nonces are sequence numbers.
+pub(crate) const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce = true\n";
+
 /// The lines of a `[[tunnel]]` without which a configuration refuses the suite of this name.
 pub(crate) fn confirmations(name: &str) -> String {
     let Ok(suite) = name.parse::<Suite>() else { return String::new() };
@@ -19,7 +22,7 @@ pub(crate) fn confirmations(name: &str) -> String {
         lines += "allow_legacy = true\n";
     }
     if suite.nonce_rule() == NonceRule::Counter {
-        lines += "allow_manual_counter_nonce = true\n";
+        lines += ALLOW_COUNTER_NONCE;
     }
     lines
 }

@@ -197,15 +197,18 @@ fn begin(
     fresh: &[(usize, &TunnelKeys)],
     numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
+    let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
+    let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
+    // Before anything is saved: a ceiling makes the next start refuse what the peer sent below it.
+    if let Numbers::Leased { store, .. } = numbers {
+        check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
+    }
     // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
     let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| &tunnels[*p]).zip(&windows))?;
-    let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
-    let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
     let started = match numbers {
         Numbers::Leased { store, leases, .. } if !keys.is_empty() => {
-            check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
             let starts = leases.begin(*store, &keys)?.into_iter().zip(&rules);
             starts.map(|(start, rule)| start.under(*rule)).collect()
         }

@@ -129,6 +129,16 @@ inbound = {inbound}
     }
 }
 
+/// The options of `testudo init` for this configuration: its keys are new, which matters to the store where
+/// sequence numbers are nonces.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn init_options(configuration: &Path) -> Result<&'static [&'static str], LabError> {
+    let text = fs::read_to_string(configuration).map_err(io(format!("read {}", configuration.display())))?;
+    Ok(if text.contains(suites::ALLOW_COUNTER_NONCE) { &["--fresh-keys"] } else { &[] })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

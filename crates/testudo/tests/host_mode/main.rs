@@ -14,13 +14,14 @@ mod packets;
 mod refusals;
 mod reload;
 mod service;
+mod suites;
 
 use std::process::ExitCode;
 use support::link::Link;
 use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
-    let suite = refusals::tests(Suite::new());
+    let suite = suites::tests(refusals::tests(Suite::new()));
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
     clients::tests(inspection::tests(suite)).run(Link::build)
