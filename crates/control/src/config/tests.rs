@@ -648,6 +648,12 @@ fn ah_over_esp_is_two_pairs_of_sas_that_name_each_other() {
         assert!(told.iter().any(|error| error.key.ends_with(key)), "no {key} in {told:?}");
     }
     expect(&in_tunnel("ah_suite = \"sha256\""), &["only where AH covers ESP"]);
+    // RFC 8221 6 speaks of AH, too.
+    let old = both.replace("ah_suite = \"sha256\"", "ah_suite = \"md5\"");
+    expect(&old, &["allow_legacy = true", "MUST NOT to md5"]);
+    let allowed = good(&old.replace("protocol =", "allow_legacy = true\nprotocol ="));
+    let warned: Vec<_> = allowed.warnings().into_iter().filter(|line| line.contains("RFC 8221")).collect();
+    assert!(warned.len() == 1 && warned[0].contains("site-b/ah"), "{warned:?}");
 }
 
 #[test]

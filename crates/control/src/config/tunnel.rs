@@ -55,7 +55,8 @@ pub(super) fn read_tunnel(
     let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
-    read_legacy(&mut section, walker, suite);
+    let suites: Vec<Suite> = [suite, ah_suite].into_iter().flatten().collect();
+    read_legacy(&mut section, walker, &suites);
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, facts);
     section.finish(walker);
@@ -407,27 +408,21 @@ fn read_counter_nonce(section: &mut Section<'_>, walker: &mut Walker<'_>, rule: 
 }
 
 /// RFC 8221 5 and 6: what SHOULD NOT or MUST NOT be used is for peers that have nothing better, and is used
-/// knowingly.
-fn read_legacy(section: &mut Section<'_>, walker: &mut Walker<'_>, suite: Option<Suite>) {
+/// knowingly. `suites` are those of the tunnel, as far as they are known.
+fn read_legacy(section: &mut Section<'_>, walker: &mut Walker<'_>, suites: &[Suite]) {
     let is_allowed = section.or_default(walker, ALLOW_LEGACY, false, value::boolean);
-    match suite {
-        Some(suite) if suite.is_legacy() && !is_allowed => {
-            let problem = Problem::expected(format!("`{ALLOW_LEGACY} = true`")).found("nothing");
-            let help = format!(
-                "RFC 8221 says {}: such packets can be read or forged; \"aes256gcm16\" is better, or \"aes256-sha256\"",
-                legacy_parts(suite)
-            );
-            walker.report(&section.span().clone(), section.path_of(ALLOW_LEGACY), problem.help(help));
-        }
-        Some(suite) if !suite.is_legacy() && is_allowed => {
-            let problem = Problem::expected("it only where RFC 8221 speaks against the suite");
-            section.refuse(
-                walker,
-                ALLOW_LEGACY,
-                problem.help(format!("{suite} is no such suite: leave it out")),
-            );
-        }
-        _ => {}
+    let legacy: Vec<_> = suites.iter().copied().filter(|suite| suite.is_legacy()).map(legacy_parts).collect();
+    if !legacy.is_empty() && !is_allowed {
+        let problem = Problem::expected(format!("`{ALLOW_LEGACY} = true`")).found("nothing");
+        let help = format!(
+            "RFC 8221 says {}: such packets can be read or forged; \"aes256gcm16\" is better, or \"aes256-sha256\"",
+            legacy.join(" and ")
+        );
+        walker.report(&section.span().clone(), section.path_of(ALLOW_LEGACY), problem.help(help));
+    }
+    if legacy.is_empty() && is_allowed && !suites.is_empty() {
+        let problem = Problem::expected("it only where RFC 8221 speaks against a suite");
+        section.refuse(walker, ALLOW_LEGACY, problem.help("there is nothing to allow: leave it out"));
     }
 }
 
@@ -539,7 +534,7 @@ mod tests {
         let allowed = "allow_legacy = true";
         let complaints = |lines: &str, suite: &str| {
             let suite = suite.parse().unwrap();
-            complaints_of(lines, |section, walker| read_legacy(section, walker, Some(suite)))
+            complaints_of(lines, |section, walker| read_legacy(section, walker, &[suite]))
         };
         for suite in ["des-md5", "3des-sha1", "aes128-md5", "null-md5"] {
             assert_eq!(complaints(allowed, suite), "");

@@ -108,10 +108,9 @@ pub(super) fn choice<T: Clone>(words: &[(&'static str, T)]) -> impl Fn(&DeValue<
 pub(super) fn suite(value: &DeValue<'_>) -> Parsed<Suite> {
     let expected = "a suite, such as \"aes128gcm16\" or \"aes256-sha256\"";
     let text = string(value, expected)?;
-    text.parse().map_err(|error: ProposalError| {
+    text.parse().map_err(|error| {
         let names: Vec<String> = Suite::ALL.iter().map(Suite::to_string).collect();
-        let meant = did_you_mean(text, names.iter().map(String::as_str));
-        Problem::expected(expected).help(meant.unwrap_or_else(|| error.to_string()))
+        Problem::expected(expected).help(proposal_help(text, &error, names.iter().map(String::as_str)))
     })
 }
 
@@ -120,10 +119,19 @@ pub(super) fn ah_suite(value: &DeValue<'_>) -> Parsed<Suite> {
     let expected = "an integrity algorithm, such as \"sha256\"";
     let text = string(value, expected)?;
     Suite::for_ah(text).map_err(|error| {
-        let names: Vec<_> = Suite::all_for_ah().filter_map(Suite::ah_name).collect();
-        let meant = did_you_mean(text, names.iter().copied());
-        Problem::expected(expected).help(meant.unwrap_or_else(|| error.to_string()))
+        let names = Suite::all_for_ah().filter_map(Suite::ah_name);
+        Problem::expected(expected).help(proposal_help(text, &error, names))
     })
+}
+
+/// What to write: the nearest name for a slip of the hand; for what is known and does not go, the reason.
+fn proposal_help<'a>(text: &str, error: &ProposalError, names: impl Iterator<Item = &'a str>) -> String {
+    let slip = matches!(
+        error,
+        ProposalError::UnknownCipher(_) | ProposalError::UnknownIntegrity(_) | ProposalError::UnknownOfAh(_)
+    );
+    let meant = if slip { did_you_mean(text, names) } else { None };
+    meant.unwrap_or_else(|| error.to_string())
 }
 
 /// `"a", "b", "c"`

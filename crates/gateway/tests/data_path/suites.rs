@@ -25,7 +25,7 @@ fn sealed_by_a_new_gateway(spec: &TunnelSpec, packets: usize) -> Vec<Vec<u8>> {
 }
 
 /// RFC 3602 3 forbids counters and other IVs of low Hamming distance; SP 800-38A, appendix C, requires IVs
-/// that cannot be predicted. So do RFC 2405 4 and RFC 2451 2.2 for DES.
+/// that cannot be predicted. So do RFC 2405 3 and RFC 2451 3 for DES.
 #[test]
 fn ivs_of_cbc_are_never_equal_and_differ_like_random_ones() {
     for suite in ["aes128-sha1", "aes192-sha384", "aes256-sha256", "3des-sha1", "des-md5"] {

@@ -77,8 +77,8 @@ fn legacy(link: &mut Link) -> TestResult {
     peer.stop()
 }
 
-/// RFC 8750 and DESIGN's contract on nonces: a manual key whose numbers are its nonces runs only with the store
-/// that counts them.
+/// RFC 8750 and DESIGN's contract on nonces: a manual key whose numbers are its nonces runs only with the
+/// store that counts them.
 fn counters(link: &mut Link) -> TestResult {
     let [a, b] = pair_under("chacha20poly1305iiv")?;
     let folder = link.prepare(&a)?;
