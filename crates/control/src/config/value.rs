@@ -108,7 +108,7 @@ pub(super) fn choice<T: Clone>(words: &[(&'static str, T)]) -> impl Fn(&DeValue<
 pub(super) fn suite(value: &DeValue<'_>) -> Parsed<Suite> {
     let expected = "a suite, such as \"aes128gcm16\" or \"aes256-sha256\"";
     let text = string(value, expected)?;
-    text.parse().map_err(|error| {
+    text.parse().map_err(|error: ProposalError| {
         let names: Vec<String> = Suite::ALL.iter().map(Suite::to_string).collect();
         Problem::expected(expected).help(proposal_help(text, &error, names.iter().map(String::as_str)))
     })
