@@ -3,8 +3,7 @@
 use crate::exit::{Failure, Kind, failure};
 use crate::{host_routes, interface};
 use testudo_control::Configuration;
-use testudo_control::config::Action;
-use testudo_control::service::daemon::endpoints;
+use testudo_control::config::{Action, OuterEndpoint, OuterProtocol};
 use testudo_gateway::PortPair;
 use testudo_packet::Pool;
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
@@ -46,9 +45,13 @@ fn open_tun(configuration: &Configuration) -> Result<TunPort, Failure> {
 }
 
 fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
-    let ends = endpoints(configuration).into_iter().map(|(local, port)| Endpoint {
-        local,
-        encapsulation: port.map_or(Encapsulation::RawEsp, |port| Encapsulation::Udp { port }),
+    let ends = configuration.outer_endpoints().into_iter().map(|OuterEndpoint { local, protocol }| {
+        let encapsulation = match protocol {
+            OuterProtocol::Esp => Encapsulation::RawEsp,
+            OuterProtocol::Ah => Encapsulation::RawAh,
+            OuterProtocol::Udp { local_port } => Encapsulation::Udp { port: local_port },
+        };
+        Endpoint { local, encapsulation }
     });
     let mut config = SocketConfig::new(ends.collect());
     config.interface.clone_from(&configuration.unprotected.interface);

@@ -21,6 +21,7 @@ mod load;
 mod mask;
 mod model;
 mod network;
+mod outer;
 mod policy;
 mod quantity;
 mod shadow;
@@ -40,6 +41,7 @@ pub use model::{
 };
 pub use network::Network;
 pub(crate) use network::Networks;
+pub use outer::{OuterEndpoint, OuterProtocol};
 pub use tunnel::MAX_SELECTORS;
 
 use checks::Facts;

@@ -2,14 +2,15 @@
 
 use super::entry::Entry;
 use super::rule::{End, Match, Rule, Verdict};
-use crate::config::{Configuration, Network, Networks, Remote, Tunnel};
+use crate::config::{Configuration, Network, Networks, OuterProtocol, Remote, Tunnel};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use testudo_ipsec::{Encapsulation, PortRange};
+use testudo_ipsec::PortRange;
 
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
 const ESP: u8 = 50;
+const AH: u8 = 51;
 const ICMPV6: u8 = 58;
 /// DHCP (RFC 2131 4.1): server and client.
 const DHCP: (u16, u16) = (67, 68);
@@ -41,8 +42,14 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
         peer || holds(&locals, tunnel.local)
     };
     let mut seen = HashSet::new();
-    let own = configuration.tunnels.iter().filter(|t| seen.insert((t.local, t.remote, t.encapsulation)));
-    rules.extend(own.filter(concerned).flat_map(|tunnel| of_tunnel(tunnel, ours)));
+    let own = configuration.tunnels.iter().filter(|t| seen.insert((t.outer_endpoint(), t.remote)));
+    for tunnel in own.filter(concerned) {
+        let ends = Ends::of(tunnel, ours);
+        rules.push(ends.outer_protocol(tunnel.outer_protocol()));
+        if matches!(tunnel.remote, Remote::Address(_)) {
+            rules.extend(ends.icmp());
+        }
+    }
     rules
 }
 
@@ -73,34 +80,75 @@ fn port(end: End, port: u16) -> Match {
     Match::Ports(end, PortRange { first: port, last: port })
 }
 
-/// ESP, and ICMP between the outer addresses.
-fn of_tunnel(tunnel: &Tunnel, ours: End) -> Vec<Rule> {
-    let ipv6 = tunnel.local.is_ipv6();
-    let host = |end, address| Match::Network(end, Network::host(address));
-    let peer = match tunnel.remote {
-        Remote::Address(peer) => Some(host(ours.other(), peer)),
-        Remote::Any => None,
-    };
-    let is_known = peer.is_some();
-    let ends: Vec<_> = [host(ours, tunnel.local)].into_iter().chain(peer).collect();
-    let accept = |more: Vec<Match>, what: &str| {
-        Rule::new([ends.clone(), more].concat(), Verdict::Accept, format!("tunnel {}: {what}", tunnel.name))
-    };
-    let mut rules = vec![match tunnel.encapsulation {
-        Encapsulation::Esp => accept(vec![Match::Protocol(ESP)], "ESP"),
-        // A NAT may have changed the peer's port.
-        Encapsulation::EspInUdp { local_port, .. } => {
-            accept(vec![Match::Protocol(UDP), port(ours, local_port)], "ESP in UDP")
-        }
-    }];
-    if is_known {
-        let icmp = if ipv6 { ICMPV6 } else { ICMP };
-        rules.push(accept(vec![Match::Protocol(icmp)], "ICMP between its ends"));
-        // Linux passes IPv6 fragments to this hook before reassembly. The rules decide on the first one
-        // whether the datagram passes.
-        if ipv6 && ours == End::Destination {
-            rules.push(accept(vec![Match::LaterFragment { ipv6 }], "fragments of the peer's packets"));
+/// The outer ends of a tunnel, for rules about packets between them.
+struct Ends<'a> {
+    tunnel: &'a Tunnel,
+    ours: End,
+    matches: Vec<Match>,
+}
+
+impl<'a> Ends<'a> {
+    fn of(tunnel: &'a Tunnel, ours: End) -> Self {
+        let host = |end, address| Match::Network(end, Network::host(address));
+        let peer = match tunnel.remote {
+            Remote::Address(peer) => Some(host(ours.other(), peer)),
+            Remote::Any => None,
+        };
+        Self { tunnel, ours, matches: [host(ours, tunnel.local)].into_iter().chain(peer).collect() }
+    }
+
+    fn accept(&self, more: Vec<Match>, what: &str) -> Rule {
+        let comment = format!("tunnel {}: {what}", self.tunnel.name);
+        Rule::new([self.matches.clone(), more].concat(), Verdict::Accept, comment)
+    }
+
+    /// The sealed packets.
+    fn outer_protocol(&self, protocol: OuterProtocol) -> Rule {
+        match protocol {
+            OuterProtocol::Esp => self.accept(vec![Match::Protocol(ESP)], "ESP"),
+            OuterProtocol::Ah => self.accept(vec![Match::Protocol(AH)], "AH"),
+            // A NAT may have changed the peer's port.
+            OuterProtocol::Udp { local_port } => {
+                self.accept(vec![Match::Protocol(UDP), port(self.ours, local_port)], "ESP in UDP")
+            }
         }
     }
-    rules
+
+    fn icmp(&self) -> Vec<Rule> {
+        let ipv6 = self.tunnel.local.is_ipv6();
+        let number = if ipv6 { ICMPV6 } else { ICMP };
+        let mut rules = vec![self.accept(vec![Match::Protocol(number)], "ICMP between its ends")];
+        // Linux passes IPv6 fragments to this hook before reassembly. The rules decide on the first one
+        // whether the datagram passes.
+        if ipv6 && self.ours == End::Destination {
+            let later = vec![Match::LaterFragment { ipv6 }];
+            rules.push(self.accept(later, "fragments of the peer's packets"));
+        }
+        rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::MINIMAL;
+
+    #[test]
+    fn sealed_packets_of_each_protocol_pass_between_their_ends_alone() {
+        let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let tunnel = &configuration.tunnels[0];
+        let ours = Match::Network(End::Source, Network::host(tunnel.local));
+        let Remote::Address(peer) = tunnel.remote else { panic!("{tunnel:?}") };
+        let theirs = Match::Network(End::Destination, Network::host(peer));
+        let local_port = 4500;
+        for (protocol, more) in [
+            (OuterProtocol::Esp, vec![Match::Protocol(50)]),
+            (OuterProtocol::Ah, vec![Match::Protocol(51)]),
+            (OuterProtocol::Udp { local_port }, vec![Match::Protocol(17), port(End::Source, 4500)]),
+        ] {
+            let rule = Ends::of(tunnel, End::Source).outer_protocol(protocol);
+            assert_eq!(rule.matches, [vec![ours.clone(), theirs.clone()], more].concat());
+            assert_eq!(rule.verdict, Verdict::Accept);
+        }
+    }
 }

@@ -29,7 +29,7 @@ use testudo_gateway::{
     Clock, Command, Commander, CommanderError, EngineReport, Inbox, Notice, PortPair, ServeError,
     SystemClock, Withdrawal, Worker, serve,
 };
-use testudo_ipsec::{Encapsulation, Event, EventKind, Moment};
+use testudo_ipsec::{Event, EventKind, Moment};
 use testudo_packet::Pool;
 
 /// Name of the worker's thread.
@@ -444,28 +444,13 @@ fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Resu
     if old.unprotected != new.unprotected {
         return restart("[port.unprotected]");
     }
-    let ends = endpoints(old);
-    match endpoints(new).into_iter().find(|end| !ends.contains(end)) {
-        Some((address, Some(port))) => {
-            restart(&format!("UDP port {} is new, the unprotected port", SocketAddr::new(address, port)))
-        }
-        Some((address, None)) => restart(&format!("ESP at {address} is new, the unprotected port")),
+    let ends = old.outer_endpoints();
+    match new.outer_endpoints().into_iter().find(|end| !ends.contains(end)) {
+        Some(end) => restart(&format!("{end} is new, the unprotected port")),
         // Last, because its MTU follows from the other parts.
         None if old.protected != new.protected => restart("[port.protected]"),
         None => Ok(()),
     }
-}
-
-/// Our outer endpoints: address, and UDP port for ESP in UDP. Each is listed once, in the order of the
-/// tunnels.
-#[must_use]
-pub fn endpoints(configuration: &Configuration) -> Vec<(std::net::IpAddr, Option<u16>)> {
-    let mut seen = std::collections::HashSet::new();
-    let ends = configuration.tunnels.iter().map(|t| match t.encapsulation {
-        Encapsulation::Esp => (t.local, None),
-        Encapsulation::EspInUdp { local_port, .. } => (t.local, Some(local_port)),
-    });
-    ends.filter(|end| seen.insert(*end)).collect()
 }
 
 /// Reads the path of the control socket from a configuration, without its keys; for clients.
