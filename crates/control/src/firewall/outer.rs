@@ -46,8 +46,8 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
     for tunnel in own.filter(concerned) {
         let ends = Ends::of(tunnel, ours);
         rules.push(ends.outer_protocol(tunnel.outer_protocol()));
-        if matches!(tunnel.remote, Remote::Address(_)) {
-            rules.extend(ends.icmp());
+        if let Remote::Address(peer) = tunnel.remote {
+            rules.extend(ends.icmp(remotes.contains(Network::host(peer))));
         }
     }
     rules
@@ -114,10 +114,16 @@ impl<'a> Ends<'a> {
         }
     }
 
-    fn icmp(&self) -> Vec<Rule> {
+    /// ICMP between the ends: only errors, such as "too big", where a policy is about the peer itself. Its
+    /// pings are then to be protected like all it sends (RFC 4301 5.2).
+    fn icmp(&self, peer_is_protected: bool) -> Vec<Rule> {
         let ipv6 = self.tunnel.local.is_ipv6();
-        let number = if ipv6 { ICMPV6 } else { ICMP };
-        let mut rules = vec![self.accept(vec![Match::Protocol(number)], "ICMP between its ends")];
+        let mut rules = if peer_is_protected {
+            vec![self.accept(vec![Match::IcmpError { ipv6 }], "ICMP errors between its ends")]
+        } else {
+            let number = if ipv6 { ICMPV6 } else { ICMP };
+            vec![self.accept(vec![Match::Protocol(number)], "ICMP between its ends")]
+        };
         // Linux passes IPv6 fragments to this hook before reassembly. The rules decide on the first one
         // whether the datagram passes.
         if ipv6 && self.ours == End::Destination {

@@ -119,6 +119,12 @@ pub(super) enum Match {
     HeadersInFragment,
     /// IPv6: the extension headers end in one after which anything may follow.
     UnknownHeader,
+    /// An ICMP error about a packet: destination unreachable, too big, time exceeded, parameter problem (RFC
+    /// 792, RFC 4443).
+    IcmpError {
+        /// IP version: whether it is 6.
+        ipv6: bool,
+    },
     /// Neighbour discovery from this link itself (RFC 4861 7.1: hop limit 255), without which no packet
     /// leaves, and multicast listener reports, without which a switch may not deliver it.
     NeighbourDiscovery,

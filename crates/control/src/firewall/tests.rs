@@ -14,6 +14,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const AH: u8 = 51;
 const HIP: u8 = 139;
+const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
 /// What is between the IP header and the transport header.
@@ -42,7 +43,7 @@ struct Packet {
     kind: Kind,
     protocol: u8,
     ports: (u16, u16),
-    /// Type and hop limit of ICMPv6.
+    /// Type of ICMP, and hop limit.
     icmp: (u8, u8),
 }
 
@@ -117,6 +118,12 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
         Match::LaterFragment { ipv6 } => packet.ipv6() == *ipv6 && packet.kind == Kind::LaterFragment,
         Match::HeadersInFragment => packet.kind == Kind::LaterFragmentInFragment,
         Match::UnknownHeader => packet.ipv6() && hides_what_follows(packet.protocol),
+        Match::IcmpError { ipv6: false } => {
+            !packet.ipv6() && packet.protocol == ICMP && [3, 11, 12].contains(&packet.icmp.0)
+        }
+        Match::IcmpError { ipv6: true } => {
+            packet.ipv6() && packet.protocol == ICMPV6 && (1..=4).contains(&packet.icmp.0)
+        }
         Match::NeighbourDiscovery => {
             let (kind, hops) = packet.icmp;
             let is_icmp = packet.ipv6() && packet.protocol == 58;
@@ -434,6 +441,30 @@ fn a_tunnel_for_all_traffic_leaves_its_own_packets_alone() {
         ));
         // Link-local multicast.
         assert!(!drops(&firewall, &udp("192.0.2.1", "224.0.0.251", (5353, 5353)), OUTPUT));
+    }
+}
+
+/// RFC 4301 5.2: clear packets that policy wants protected are dropped, pings of the peer as well; errors
+/// about sealed packets must come in.
+#[test]
+fn of_a_peer_that_policy_protects_only_icmp_errors_come_in_clear() {
+    for (ours, peer, number, errors) in [
+        ("192.0.2.1", "198.51.100.2", ICMP, &[3, 11, 12][..]),
+        ("2001:db8::1", "2001:db8::2", ICMPV6, &[1, 2, 3, 4]),
+    ] {
+        let host = |text: &str| Network::host(text.parse().unwrap());
+        let host = |text: &str| Prefix::new(host(text).address(), host(text).length()).unwrap();
+        let remote = Remote::Address(peer.parse().unwrap());
+        let mut configuration = with(remote, IN_UDP, &[between(host(ours), host(peer))]);
+        configuration.tunnels[0].local = ours.parse().unwrap();
+        let firewall = Firewall::of(&configuration).unwrap();
+        for kind in 0..=255 {
+            let icmp =
+                |from: &str, to: &str| Packet { protocol: number, icmp: (kind, 64), ..udp(from, to, (0, 0)) };
+            let is_dropped = !errors.contains(&kind);
+            assert_eq!(drops(&firewall, &icmp(peer, ours), INPUT), is_dropped, "{kind}\n{firewall}");
+            assert_eq!(drops(&firewall, &icmp(ours, peer), OUTPUT), is_dropped, "{kind}\n{firewall}");
+        }
     }
 }
 

@@ -72,6 +72,8 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
         Match::HeadersInFragment => f.write_str("frag nexthdr { 0, 43, 44, 60 }"),
         // The same numbers as in `protocol::hides_what_follows`.
         Match::UnknownHeader => f.write_str("meta l4proto { 139-140, 148-254 }"),
+        Match::IcmpError { ipv6: false } => f.write_str("icmp type { 3, 11, 12 }"),
+        Match::IcmpError { ipv6: true } => f.write_str("icmpv6 type 1-4"),
         // 133 to 137 are neighbour discovery, the rest listener reports (RFC 2710, RFC 3810): hop limit 1.
         Match::NeighbourDiscovery => {
             f.write_str("icmpv6 type . ip6 hoplimit { 130 . 1, 131 . 1, 132 . 1, 143 . 1, 133-137 . 255 }")
