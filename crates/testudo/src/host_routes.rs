@@ -1,13 +1,20 @@
 //! The host's routes into the tunnels: one to each selector's remote network.
 
+use std::collections::HashMap;
 use testudo_control::Configuration;
-use testudo_control::firewall::routed;
-use testudo_port_tun::configure::{Prefix, add_route, remove_route};
+use testudo_control::firewall::tunnel_routes;
+use testudo_port_tun::ConfigureError;
+use testudo_port_tun::configure::{Prefix, Route, add_route, change_source, remove_route};
 
 /// The routes of a configuration; none if it turns them off.
-pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
-    let networks = routed(configuration).into_iter();
-    networks.map(|network| Prefix::new(network.address(), network.length())).collect()
+pub fn wanted(configuration: &Configuration) -> Vec<Route> {
+    let routes = tunnel_routes(configuration).into_iter();
+    routes
+        .map(|route| Route {
+            destination: Prefix::new(route.network.address(), route.network.length()),
+            source: route.source,
+        })
+        .collect()
 }
 
 /// Replaces the routes of the old configuration by those of the new one. After a failure the other routes are
@@ -15,9 +22,17 @@ pub fn wanted(configuration: &Configuration) -> Vec<Prefix> {
 pub fn change(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let interface = &new.protected.name;
     let (before, after) = (wanted(old), wanted(new));
-    let gone: Vec<_> = before.iter().filter(|r| !after.contains(r)).collect();
-    let new: Vec<_> = after.iter().filter(|r| !before.contains(r)).collect();
-    let removed = gone.into_iter().map(|&route| remove_route(interface, route)).collect::<Vec<_>>();
-    let added = new.into_iter().map(|&route| add_route(interface, route)).collect::<Vec<_>>();
-    removed.into_iter().chain(added).collect::<Result<(), _>>().map_err(|e| e.to_string())
+    let by_destination = |routes: &[Route]| -> HashMap<Prefix, Route> {
+        routes.iter().map(|route| (route.destination, *route)).collect()
+    };
+    let (known, kept) = (by_destination(&before), by_destination(&after));
+    let gone = before.into_iter().filter(|route| !kept.contains_key(&route.destination));
+    let removed = gone.map(|route| remove_route(interface, route));
+    let changed = after.into_iter().filter_map(|route| match known.get(&route.destination) {
+        Some(same) if *same == route => None,
+        Some(other) => Some(change_source(interface, *other, route)),
+        None => Some(add_route(interface, route)),
+    });
+    let outcomes: Vec<Result<(), ConfigureError>> = removed.chain(changed).collect();
+    outcomes.into_iter().collect::<Result<(), _>>().map_err(|e| e.to_string())
 }

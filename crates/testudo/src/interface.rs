@@ -1,10 +1,11 @@
-//! Watches the TUN interface while the gateway runs, and restores its addresses and routes.
+//! Watches the TUN interface and the host's addresses while the gateway runs, and restores its addresses and
+//! routes.
 
 use crate::exit::{Failure, Kind, failure};
 use crate::host_routes;
 use testudo_control::Configuration;
 use testudo_control::service::daemon::InterfaceKeeper;
-use testudo_port_tun::configure::{Prefix, restore};
+use testudo_port_tun::configure::{Prefix, restore, restore_source};
 use testudo_port_tun::{LinkChange, LinkWatch};
 
 /// The addresses that a configuration gives to the interface.
@@ -14,8 +15,8 @@ pub fn addresses(configuration: &Configuration) -> Vec<Prefix> {
 }
 
 /// Returns a function that logs when the interface is taken down, and restores its addresses and routes when
-/// it comes up again. The caller passes the configuration in force, and calls often enough that nobody waits
-/// for it.
+/// it comes up again, or when the host gets an address again that a route has as its source. The caller
+/// passes the configuration in force, and calls often enough that nobody waits for it.
 pub fn keeper(configuration: &Configuration) -> Result<InterfaceKeeper, Failure> {
     let watch = LinkWatch::open(&configuration.protected.name).map_err(failure(Kind::Port))?;
     let mut watch = Some(watch);
@@ -33,17 +34,24 @@ pub fn keeper(configuration: &Configuration) -> Result<InterfaceKeeper, Failure>
 
 fn tell(change: LinkChange, configuration: &Configuration) {
     let name = &configuration.protected.name;
-    if change == LinkChange::Down {
-        tracing::warn!(
+    match change {
+        LinkChange::Down => tracing::warn!(
             "{name} was taken down: nothing enters or leaves the tunnels until `ip link set {name} up`"
-        );
-        return;
-    }
-    let (addresses, routes) = (addresses(configuration), host_routes::wanted(configuration));
-    let failures = restore(name, &addresses, &routes);
-    failures.iter().for_each(|error| tracing::error!("{name} is up again: {error}"));
-    if failures.is_empty() {
-        let (addresses, routes) = (addresses.len(), routes.len());
-        tracing::info!("{name} is up again, with its addresses ({addresses}) and routes ({routes})");
+        ),
+        LinkChange::Up => {
+            let (addresses, routes) = (addresses(configuration), host_routes::wanted(configuration));
+            let failures = restore(name, &addresses, &routes);
+            failures.iter().for_each(|error| tracing::error!("{name} is up again: {error}"));
+            if failures.is_empty() {
+                let (addresses, routes) = (addresses.len(), routes.len());
+                tracing::info!("{name} is up again, with its addresses ({addresses}) and routes ({routes})");
+            }
+        }
+        // Leases and router advertisements are renewed all the time: nothing to tell.
+        LinkChange::Address(address) if configuration.tunnels.iter().any(|t| t.local == address) => {
+            let failures = restore_source(name, address, &host_routes::wanted(configuration));
+            failures.iter().for_each(|error| tracing::error!("{address} is there again: {error}"));
+        }
+        LinkChange::Address(_) => {}
     }
 }

@@ -2,7 +2,8 @@
 
 use super::entry::{Entry, entries};
 use crate::config::{Configuration, Network, Networks, Remote};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 /// The origin of a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no
 /// routing daemon uses it.
@@ -10,17 +11,42 @@ const PROTOCOL: u8 = 84;
 /// Metrics of fallback routes are above this: worse than any other route to the same network.
 const METRICS: u32 = 0xFF00_0000;
 
-/// The networks that are routed into the tunnel: the remote network of each selector that protects; none if
-/// the configuration disables routes. A selector with any remote address yields none: a default route into
-/// the tunnel would catch the tunnel's own packets, and is left to the operator.
+/// A route into the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TunnelRoute {
+    /// Where it leads.
+    pub network: Network,
+    /// Our outer address, where the policy is about packets of this host from that address: the host must use
+    /// it as their source, although the tunnel's interface has other addresses or none.
+    pub source: Option<IpAddr>,
+}
+
+/// The routes into the tunnel: to the remote network of each selector that protects; none if the
+/// configuration disables routes. A selector with any remote address yields none: a default route into the
+/// tunnel would catch the tunnel's own packets, and is left to the operator.
 #[must_use]
-pub fn routed(configuration: &Configuration) -> Vec<Network> {
+pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
     if !configuration.protected.routes {
         return Vec::new();
     }
-    let mut seen = HashSet::new();
-    let protecting = entries(configuration).into_iter().filter(|entry| entry.protect);
-    protecting.filter_map(|entry| entry.remote()).filter(|remote| seen.insert(*remote)).collect()
+    let outer: HashSet<_> = configuration.tunnels.iter().map(|t| Network::host(t.local)).collect();
+    let mut places = HashMap::new();
+    let mut routes: Vec<TunnelRoute> = Vec::new();
+    for entry in entries(configuration).into_iter().filter(|entry| entry.protect) {
+        let Some(network) = entry.remote() else { continue };
+        let source = entry.local().filter(|local| outer.contains(local)).map(|local| local.address());
+        let place = *places.entry(network).or_insert(routes.len());
+        match routes.get_mut(place) {
+            Some(route) => route.source = route.source.or(source),
+            None => routes.push(TunnelRoute { network, source }),
+        }
+    }
+    routes
+}
+
+/// The networks that are routed into the tunnel.
+fn routed(configuration: &Configuration) -> Vec<Network> {
+    tunnel_routes(configuration).into_iter().map(|route| route.network).collect()
 }
 
 /// The routes that answer "unreachable" while no gateway runs.

@@ -564,3 +564,28 @@ fn no_fallback_route_stops_legitimate_clear_packets() {
     configuration.protected.routes = false;
     assert_eq!(networks(&configuration), "");
 }
+
+/// The host's own packets need the address that the policy is about as their source.
+#[test]
+fn routes_to_peers_have_our_outer_address_as_their_source() {
+    let remote = Remote::Address("192.0.2.2".parse().unwrap());
+    let selectors = [
+        ("10.1.0.0/16", "192.0.2.2/32"),
+        ("192.0.2.1/32", "192.0.2.2/32"),
+        ("192.0.2.1/32", "10.2.0.0/16"),
+        ("10.1.0.1/32", "10.3.0.0/16"),
+        ("192.0.2.0/31", "10.4.0.0/16"),
+    ];
+    let selectors = selectors.map(|(local, remote)| between(prefix(local), prefix(remote)));
+    let mut configuration = with(remote, IN_UDP, &selectors);
+    let routes: Vec<_> = tunnel_routes(&configuration)
+        .into_iter()
+        .map(|route| (route.network.to_string(), route.source.map(|source| source.to_string())))
+        .collect();
+    let ours = || Some("192.0.2.1".to_owned());
+    let expected =
+        [("192.0.2.2/32", ours()), ("10.2.0.0/16", ours()), ("10.3.0.0/16", None), ("10.4.0.0/16", None)];
+    assert_eq!(routes, expected.map(|(network, source)| (network.to_owned(), source)));
+    configuration.protected.routes = false;
+    assert!(tunnel_routes(&configuration).is_empty());
+}

@@ -1,9 +1,9 @@
 //! Addresses, MTU and routes of an interface, through rtnetlink(7). Needs CAP_NET_ADMIN.
 //!
 //! ```no_run
-//! use testudo_port_tun::configure::{self, Prefix};
+//! use testudo_port_tun::configure::{self, Prefix, Route};
 //! let own = Prefix::new("10.1.0.1".parse()?, 24);
-//! let remote = Prefix::new("10.2.0.0".parse()?, 16);
+//! let remote = Route::to(Prefix::new("10.2.0.0".parse()?, 16));
 //! configure::apply("tun0", &[own], 1400, &[remote])?;
 //! configure::remove_route("tun0", remote)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -11,23 +11,27 @@
 
 use crate::error::ConfigureError;
 use crate::netlink::{CREATE, EXCLUSIVE, Message, Netlink, REPLACE};
+use crate::route::KernelRoute;
+pub use crate::route::Route;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
-const RTM_NEWADDR: u16 = 20;
+pub(crate) const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const IFLA_MTU: u16 = 4;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
+pub(crate) const IFA_ADDRESS: u16 = 1;
+pub(crate) const IFA_LOCAL: u16 = 2;
 /// Duplicate address detection makes no sense on a point-to-point device, and would delay the first packet by
 /// a second.
 const IFA_F_NODAD: u8 = 0x02;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_LINK: u8 = 253;
@@ -56,10 +60,7 @@ impl Prefix {
     }
 
     fn octets(self) -> Vec<u8> {
-        match self.address {
-            IpAddr::V4(a) => a.octets().to_vec(),
-            IpAddr::V6(a) => a.octets().to_vec(),
-        }
+        octets(self.address)
     }
 
     /// The address with its host part zeroed, as routes need it.
@@ -91,7 +92,7 @@ pub fn apply(
     interface: &str,
     addresses: &[Prefix],
     mtu: u32,
-    routes: &[Prefix],
+    routes: &[Route],
 ) -> Result<(), ConfigureError> {
     let mut session = Session::open(interface)?;
     session.set_mtu(mtu)?;
@@ -103,19 +104,22 @@ pub fn apply(
 /// Restores the addresses and routes of `interface`, which was down and is up again: as many as possible.
 /// Returns what failed.
 #[must_use]
-pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Prefix]) -> Vec<ConfigureError> {
+pub fn restore(interface: &str, addresses: &[Prefix], routes: &[Route]) -> Vec<ConfigureError> {
     let mut session = match Session::open(interface) {
         Ok(session) => session,
         Err(error) => return vec![error],
     };
     let mut failures: Vec<_> =
         addresses.iter().filter_map(|&address| session.add_address(address).err()).collect();
-    for &route in routes {
-        // A route of ours that was restored already is no error; one through another interface is.
-        let _ = session.remove_route(route);
-        failures.extend(session.add_route(route).err());
-    }
+    failures.extend(routes.iter().filter_map(|&route| session.restore_route(route).err()));
     failures
+}
+
+/// Restores those of `routes` whose source is `address`, which the host has again. Returns what failed.
+#[must_use]
+pub fn restore_source(interface: &str, address: IpAddr, routes: &[Route]) -> Vec<ConfigureError> {
+    let concerned: Vec<_> = routes.iter().filter(|route| route.source == Some(address)).copied().collect();
+    if concerned.is_empty() { Vec::new() } else { restore(interface, &[], &concerned) }
 }
 
 /// Adds an address; one that exists already stays.
@@ -134,21 +138,33 @@ pub fn remove_address(interface: &str, address: Prefix) -> Result<(), ConfigureE
     Session::open(interface)?.remove_address(address)
 }
 
-/// Routes `destination` into `interface`. A route that exists, here or through another interface, is never
-/// replaced.
+/// Adds a route into `interface`. A route that exists, here or through another interface, is never replaced.
 ///
 /// # Errors
 /// [`ConfigureError`] with the kernel's error.
-pub fn add_route(interface: &str, destination: Prefix) -> Result<(), ConfigureError> {
-    Session::open(interface)?.add_route(destination)
+pub fn add_route(interface: &str, route: Route) -> Result<(), ConfigureError> {
+    Session::open(interface)?.add_route(route)
 }
 
-/// Removes the route for `destination` into `interface`.
+/// Removes a route into `interface`.
 ///
 /// # Errors
 /// [`ConfigureError`] with the kernel's error, also if there is no such route.
-pub fn remove_route(interface: &str, destination: Prefix) -> Result<(), ConfigureError> {
-    Session::open(interface)?.remove_route(destination)
+pub fn remove_route(interface: &str, route: Route) -> Result<(), ConfigureError> {
+    Session::open(interface)?.remove_route(route)
+}
+
+/// Replaces a route into `interface` by one to the same destination with another source. At no time there is
+/// none.
+///
+/// # Errors
+/// [`ConfigureError`] with the kernel's error; some route to the destination remains.
+pub fn change_source(interface: &str, old: Route, new: Route) -> Result<(), ConfigureError> {
+    let mut session = Session::open(interface)?;
+    session.ensure(new.fallback())?;
+    let _ = session.remove(old.preferred());
+    session.add(new.preferred())?;
+    if new.source.is_none() { session.remove(new.fallback()) } else { Ok(()) }
 }
 
 /// Sets the MTU of `interface`, in bytes.
@@ -202,15 +218,47 @@ impl<'a> Session<'a> {
         self.request(action, message)
     }
 
-    fn add_route(&mut self, destination: Prefix) -> Result<(), ConfigureError> {
-        let action = format!("route {destination} into {}", self.interface);
-        let message = self.route(RTM_NEWROUTE, CREATE | EXCLUSIVE, destination);
+    fn add_route(&mut self, route: Route) -> Result<(), ConfigureError> {
+        if route.source.is_some() {
+            self.add(route.fallback())?;
+        }
+        self.add(route.preferred())
+    }
+
+    fn remove_route(&mut self, route: Route) -> Result<(), ConfigureError> {
+        let preferred = self.remove(route.preferred());
+        // The kernel may have removed the other one.
+        if route.source.is_some() { self.remove(route.fallback()) } else { preferred }
+    }
+
+    /// Adds a route of ours, which may be there already, wholly or in part; one through another interface is
+    /// an error.
+    fn restore_route(&mut self, route: Route) -> Result<(), ConfigureError> {
+        if route.source.is_some() {
+            self.ensure(route.fallback())?;
+        }
+        let _ = self.remove(route.preferred());
+        self.add(route.preferred())
+    }
+
+    /// Adds a route that may be there already.
+    fn ensure(&mut self, route: KernelRoute) -> Result<(), ConfigureError> {
+        match self.add(route) {
+            Err(e) if e.source.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn add(&mut self, route: KernelRoute) -> Result<(), ConfigureError> {
+        let source = route.source.map_or_else(String::new, |source| format!(" with source {source}"));
+        let action = format!("route {} into {}{source}", route.destination, self.interface);
+        let message = self.route(RTM_NEWROUTE, CREATE | EXCLUSIVE, route);
         self.request(action, message)
     }
 
-    fn remove_route(&mut self, destination: Prefix) -> Result<(), ConfigureError> {
-        let action = format!("remove the route for {destination} into {}", self.interface);
-        let message = self.route(RTM_DELROUTE, 0, destination);
+    fn remove(&mut self, route: KernelRoute) -> Result<(), ConfigureError> {
+        let action = format!("remove the route for {} into {}", route.destination, self.interface);
+        let message = self.route(RTM_DELROUTE, 0, route);
         match self.request(action, message) {
             Err(e) if e.source.raw_os_error() == Some(libc::ESRCH) => {
                 Err(ConfigureError { source: io::ErrorKind::NotFound.into(), ..e })
@@ -238,16 +286,31 @@ impl<'a> Session<'a> {
     }
 
     /// `struct rtmsg` and its attributes.
-    fn route(&self, kind: u16, flags: u16, destination: Prefix) -> Message {
-        let destination = destination.network();
+    fn route(&self, kind: u16, flags: u16, route: KernelRoute) -> Message {
+        let destination = route.destination.network();
         let scope = if destination.address.is_ipv4() { RT_SCOPE_LINK } else { 0 };
         let mut body = [0; 12];
         body[0] = destination.family();
         body[1] = destination.bits;
         body[4..8].copy_from_slice(&[RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST]);
-        Message::new(kind, flags, &body)
+        let message = Message::new(kind, flags, &body)
             .attribute(RTA_DST, &destination.octets())
-            .attribute(RTA_OIF, &self.index.to_ne_bytes())
+            .attribute(RTA_OIF, &self.index.to_ne_bytes());
+        let message = match route.metric {
+            Some(metric) => message.attribute(RTA_PRIORITY, &metric.to_ne_bytes()),
+            None => message,
+        };
+        match route.source {
+            Some(source) => message.attribute(RTA_PREFSRC, &octets(source)),
+            None => message,
+        }
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
     }
 }
 

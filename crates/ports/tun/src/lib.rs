@@ -38,6 +38,7 @@ mod netlink;
 mod payload;
 mod port;
 mod receive;
+mod route;
 pub mod split;
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 pub(crate) const HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 0x01;
-/// `RTMGRP_LINK`: changes of interfaces.
-const LINKS: u32 = 1;
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`: changes of interfaces and addresses.
+const CHANGES: u32 = 1 | 0x10 | 0x100;
 /// The longest message about an interface that is read whole; of a longer one the fixed part suffices.
 const DATAGRAM_BYTES: usize = 4096;
 const NLM_F_ACK: u16 = 0x04;
@@ -63,10 +63,10 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, answer: Box::new([0; DATAGRAM_BYTES]) })
     }
 
-    /// A socket on which the kernel reports changes of interfaces.
-    pub(crate) fn of_links() -> io::Result<Self> {
+    /// A socket on which the kernel reports changes of interfaces and addresses.
+    pub(crate) fn of_changes() -> io::Result<Self> {
         let netlink = Self::with(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        rustix::net::bind(&netlink.socket, &SocketAddrNetlink::new(0, LINKS))?;
+        rustix::net::bind(&netlink.socket, &SocketAddrNetlink::new(0, CHANGES))?;
         Ok(netlink)
     }
 

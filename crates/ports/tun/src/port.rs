@@ -1,6 +1,6 @@
 //! The port: one queue of a TUN interface.
 
-use crate::configure::{self, Prefix};
+use crate::configure::{self, Prefix, Route};
 use crate::device::{Device, FrameDevice, Offloads};
 use crate::error::{ConfigureError, OpenError};
 use crate::receive::{Received, Receiver};
@@ -48,7 +48,7 @@ impl TunPort {
     ///
     /// # Errors
     /// [`ConfigureError`] names the first step that the kernel refused; earlier steps stay done.
-    pub fn configure(&self, addresses: &[Prefix], mtu: u32, routes: &[Prefix]) -> Result<(), ConfigureError> {
+    pub fn configure(&self, addresses: &[Prefix], mtu: u32, routes: &[Route]) -> Result<(), ConfigureError> {
         configure::apply(&self.name, addresses, mtu, routes)
     }
 }

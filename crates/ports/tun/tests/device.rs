@@ -15,13 +15,13 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testudo_lab::namespaces::{self, Entered, Namespace};
+use testudo_lab::namespaces::{self, Entered, Namespace, veth};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters};
-use testudo_port_tun::configure::{self, Prefix};
-use testudo_port_tun::{OpenError, TunConfig, TunPort};
+use testudo_port_tun::configure::{self, Prefix, Route};
+use testudo_port_tun::{ConfigureError, OpenError, TunConfig, TunPort};
 
 const MTU: u32 = 1400;
 const STREAM_BYTES: usize = 400 << 20;
@@ -34,6 +34,7 @@ fn main() {
     }
     opening_says_what_is_wrong();
     refused_and_lost_devices_are_told_apart(inside);
+    a_route_outlives_its_source_address(inside);
     let (left, right) = (Site::new(inside, "left", 1), Site::new(inside, "right", 2));
     for (address, name) in [("10.9.0.2:5001", "IPv4"), ("[fd09::2]:5001", "IPv6")] {
         tcp_keeps_content_and_rides_super_frames(&left, &right, address.parse().unwrap(), name);
@@ -56,7 +57,7 @@ impl Site {
             let prefix = |(text, bits): (&String, u8)| Prefix::new(text.parse().unwrap(), bits);
             let addresses = [prefix((&addresses[0], 24)), prefix((&addresses[1], 64))];
             let routes = ["192.0.2.0", "2001:db8::"].map(|text| text.parse().unwrap());
-            let routes = [Prefix::new(routes[0], 24), Prefix::new(routes[1], 32)];
+            let routes = [Prefix::new(routes[0], 24), Prefix::new(routes[1], 32)].map(Route::to);
             port.configure(&addresses, MTU, &routes).unwrap();
             check_configuration(&routes);
             port
@@ -67,7 +68,7 @@ impl Site {
     }
 }
 
-fn check_configuration(routes: &[Prefix]) {
+fn check_configuration(routes: &[Route]) {
     let output = std::process::Command::new("ip").args(["-o", "address", "show", "tun0"]).output().unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("10.9.0.") && shown.contains("fd09::"), "{shown}");
@@ -96,6 +97,60 @@ fn opening_says_what_is_wrong() {
     let queue = TunConfig { multi_queue: true, ..TunConfig::new("tun7") };
     let _queues = [TunPort::open(&queue).unwrap(), TunPort::open(&queue).unwrap()];
 }
+
+/// A host whose outer address is also the inner end of a tunnel, between hosts: `wan` is its interface to the
+/// network, and `lan` another, made first, whose address Linux would choose as the source.
+fn a_route_outlives_its_source_address(inside: Entered) {
+    let [host, network] = ["host", "network"].map(|name| Namespace::new(inside, name).unwrap());
+    for (interface, addresses) in [("lan", ["10.1.0.1/24", "fd01::1/64"]), ("wan", OUR)] {
+        veth((&host, interface), (&network, interface)).unwrap();
+        addresses.iter().for_each(|address| host.address(interface, address).unwrap());
+    }
+    let _port = host.within(|| TunPort::open(&TunConfig::new("tun0")).unwrap()).unwrap();
+    host.link_up("tun0").unwrap();
+    for (ours, peer) in OUR.into_iter().zip(["192.0.2.2", "2001:db8::2"]) {
+        let source: IpAddr = ours.split_once('/').unwrap().0.parse().unwrap();
+        let destination = Prefix::new(peer.parse().unwrap(), if source.is_ipv4() { 32 } else { 128 });
+        let route = Route { destination, source: Some(source) };
+        let plain = Route::to(destination);
+        let in_host = |work: &(dyn Fn() -> Result<(), ConfigureError> + Sync)| {
+            host.within(work).unwrap().unwrap();
+        };
+        let chosen = || host.run(&["ip", "-o", "route", "get", peer]).unwrap();
+        let uses = |source: IpAddr| {
+            let said = chosen();
+            assert!(said.contains("dev tun0") && said.contains(&format!("src {source} ")), "{said}");
+        };
+        in_host(&|| configure::add_route("tun0", route));
+        uses(source);
+        host.run(&["ip", "address", "del", ours, "dev", "wan"]).unwrap();
+        assert!(chosen().contains("dev tun0"), "{}", chosen());
+        let missing = host.within(|| configure::restore_source("tun0", source, &[route])).unwrap();
+        assert!(missing.len() == 1 && missing[0].to_string().contains("with source"), "{missing:?}");
+        assert!(chosen().contains("dev tun0"), "{}", chosen());
+        host.address("wan", ours).unwrap();
+        let unconcerned = "198.51.100.1".parse().unwrap();
+        for address in [unconcerned, source, source] {
+            let failures = host.within(|| configure::restore_source("tun0", address, &[route])).unwrap();
+            assert!(failures.is_empty(), "{failures:?}");
+        }
+        uses(source);
+        in_host(&|| configure::change_source("tun0", route, plain));
+        let version = if source.is_ipv4() { "-4" } else { "-6" };
+        let said = host.run(&["ip", version, "route", "show", peer]).unwrap();
+        assert!(said.lines().count() == 1 && !said.contains(" src "), "{said}");
+        in_host(&|| configure::change_source("tun0", plain, route));
+        uses(source);
+        in_host(&|| configure::remove_route("tun0", route));
+        assert!(!chosen().contains("dev tun0"), "{}", chosen());
+        in_host(&|| configure::add_route("tun0", route));
+        host.run(&["ip", "address", "del", ours, "dev", "wan"]).unwrap();
+        in_host(&|| configure::remove_route("tun0", route));
+    }
+}
+
+/// The host's addresses at `wan`.
+const OUR: [&str; 2] = ["192.0.2.1/24", "2001:db8::1/64"];
 
 fn refused_and_lost_devices_are_told_apart(inside: Entered) {
     let namespace = Namespace::new(inside, "lost").unwrap();

@@ -1,41 +1,102 @@
-//! A tunnel between the outer addresses themselves.
+//! A tunnel between the outer addresses themselves, as transport mode has it: host to host.
 
+use crate::samples::dropped;
 use crate::site::{OUR_OUTER, OUTER, Site, firewall, hears, socket};
-use crate::support::ensure;
+use crate::support::config::Config;
 use crate::support::gateway::Gateway;
 use crate::support::link::LINK;
-use crate::support::wait::PATIENCE;
-use std::net::{Ipv4Addr, SocketAddr};
+use crate::support::wait::{self, PATIENCE};
+use crate::support::{Outcome, ensure};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::namespaces::Namespace;
 use testudo_lab::traffic::ping;
 
-pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
-    suite.test("a_tunnel_between_outer_addresses_needs_an_interface_and_then_works", works_by_an_interface)
+pub fn tests<'a>(mut suite: Suite<'a, Site>) -> Suite<'a, Site> {
+    for shape in SHAPES {
+        let Shape { version, udp } = shape;
+        let name = format!(
+            "hosts_talk_by_{}_over_{}",
+            ["raw_esp", "udp"][usize::from(udp)],
+            ["ipv4", "ipv6"][version]
+        );
+        suite = suite.test(name, move |site| hosts_talk(site, shape));
+    }
+    suite
+        .test("a_tunnel_between_outer_addresses_needs_an_interface", needs_an_interface)
+        .test("clear_packets_between_hosts_are_refused", refuses_clear_packets)
+        .test("packets_of_the_host_have_its_outer_address_as_their_source", chooses_the_source)
+        .test("nothing_leaves_in_clear_while_the_outer_address_is_away", outlives_its_address)
+        .test("key_exchange_between_hosts_passes_in_clear_where_policy_says_so", bypasses_key_exchange)
 }
 
-fn works_by_an_interface(site: &mut Site) -> TestResult {
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    /// 0 for IPv4.
+    version: usize,
+    udp: bool,
+}
+
+const IPV4: Shape = Shape { version: 0, udp: true };
+const SHAPES: [Shape; 4] = [
+    IPV4,
+    Shape { version: 0, udp: false },
+    Shape { version: 1, udp: true },
+    Shape { version: 1, udp: false },
+];
+
+/// The configurations of both hosts.
+fn pair(shape: Shape) -> Outcome<[Config; 2]> {
     let mut pair = Site::pair()?;
-    for config in &mut pair {
-        let (local, remote) = (config.tunnels[0].local.clone(), config.tunnels[0].remote.clone());
-        config.tunnels[0].selectors = vec![(local, remote)];
+    let ends = [OUR_OUTER[shape.version], OUTER[shape.version]].map(str::to_owned);
+    for (index, config) in pair.iter_mut().enumerate() {
+        let (local, remote) = (ends[index].clone(), ends[1 - index].clone());
+        let tunnel = &mut config.tunnels[0];
+        tunnel.udp = shape.udp;
+        (tunnel.local, tunnel.remote) = (local.clone(), remote.clone());
+        tunnel.selectors = vec![(local, remote)];
         config.addresses.clear();
-    }
-    let folder = site.link.write(&pair[0])?;
-    let said = firewall(&site.link.a, &folder, &[])?;
-    let told = said.stderr.contains("lead the tunnel's own packets back into the tunnel");
-    ensure(said.code == Some(2) && told, || format!("{said:#?}"))?;
-    for config in &mut pair {
         config.unprotected = format!("interface = \"{LINK}\"");
     }
+    Ok(pair)
+}
+
+/// Expects three pings of the peer to be answered, and to go through the tunnel.
+fn pings_are_sealed(site: &Site, gateway: &Gateway, shape: Shape) -> TestResult {
+    let packets = || Ok::<_, Box<dyn std::error::Error>>(gateway.sa("a-b", "outbound")?["packets"].as_u64());
+    let before = packets()?.ok_or("no count")?;
+    let trips = ping(&site.link.a, OUTER[shape.version].parse()?, 3, PATIENCE)?;
+    ensure(trips.lost == 0, || format!("{} of 3 pings were lost\n{}", trips.lost, gateway.log()))?;
+    let sealed = packets()?;
+    ensure(sealed == Some(before + 3), || format!("{sealed:?} packets were sealed after {before}"))
+}
+
+fn hosts_talk(site: &mut Site, shape: Shape) -> TestResult {
+    let pair = pair(shape)?;
     let rules = site.protected(&pair[0])?;
     let gateway = Gateway::start(&site.link.a, &rules.folder)?;
     let (peer, _) = site.link.start_b(&pair[1])?;
-    let trips = ping(&site.link.a, OUTER[0].parse()?, 3, PATIENCE)?;
-    ensure(trips.lost == 0, || format!("{} of 3 pings were lost", trips.lost))?;
-    let sealed = gateway.sa("a-b", "outbound")?["packets"].as_u64();
-    ensure(sealed == Some(3), || format!("{sealed:?} packets were sealed"))?;
+    pings_are_sealed(site, &gateway, shape)?;
     peer.stop()?;
-    // Between the same addresses, clear packets are refused from now on.
+    gateway.stop()
+}
+
+/// Its route would lead sealed packets back into the tunnel.
+fn needs_an_interface(site: &mut Site) -> TestResult {
+    let mut config = pair(IPV4)?[0].clone();
+    config.unprotected.clear();
+    let folder = site.link.write(&config)?;
+    let said = firewall(&site.link.a, &folder, &[])?;
+    let told = said.stderr.contains("lead the tunnel's own packets back into the tunnel");
+    ensure(said.code == Some(2) && told, || format!("{said:#?}"))
+}
+
+/// RFC 4301 5.2.
+fn refuses_clear_packets(site: &mut Site) -> TestResult {
+    let pair = pair(IPV4)?;
+    let rules = site.protected(&pair[0])?;
+    let gateway = Gateway::start(&site.link.a, &rules.folder)?;
     let receiver = socket(&site.link.a, OUR_OUTER[0], 7007)?;
     let to: SocketAddr = receiver.local_addr()?;
     site.link.b.address(LINK, "192.0.2.9/24")?;
@@ -44,5 +105,94 @@ fn works_by_an_interface(site: &mut Site) -> TestResult {
     let others = hears(&receiver, b"another host", Ipv4Addr::new(192, 0, 2, 9).into())?;
     site.link.b.run(&["ip", "address", "del", "192.0.2.9/24", "dev", LINK])?;
     ensure(others.is_empty(), || format!("heard {others:?}"))?;
+    let before = dropped(site)?;
+    ping(&site.link.b, OUR_OUTER[0].parse()?, 1, Duration::from_millis(1))?;
+    wait::until("for a clear ping to be dropped", || Ok((dropped(site)? > before).then_some(())))?;
     gateway.stop()
+}
+
+/// What `ip route get` says about the way to the peer.
+fn route(host: &Namespace, shape: Shape) -> Outcome<String> {
+    Ok(host.run(&["ip", "-o", "route", "get", OUTER[shape.version]])?)
+}
+
+fn is_through_the_tunnel(host: &Namespace, shape: Shape) -> TestResult {
+    let said = route(host, shape)?;
+    ensure(said.contains("dev testudo0"), || said)
+}
+
+/// Linux would choose the first address of the first interface, where the tunnel's interface has none.
+fn chooses_the_source(site: &mut Site) -> TestResult {
+    let others = ["10.99.0.1/32", "fd99::1/128"];
+    for shape in SHAPES.into_iter().filter(|shape| shape.udp) {
+        site.link.a.address("lo", others[shape.version])?;
+        let pair = pair(shape)?;
+        let (gateway, _) = site.link.start_a(&pair[0])?;
+        let (peer, _) = site.link.start_b(&pair[1])?;
+        let said = route(&site.link.a, shape)?;
+        let ours = format!("src {} ", OUR_OUTER[shape.version]);
+        ensure(said.contains("dev testudo0") && said.contains(&ours), || said)?;
+        pings_are_sealed(site, &gateway, shape)?;
+        peer.stop()?;
+        gateway.stop()?;
+        site.link.a.run(&["ip", "address", "del", others[shape.version], "dev", "lo"])?;
+    }
+    Ok(())
+}
+
+/// An address that is taken away takes routes with it, as a DHCP client does that renews its lease, or an
+/// operator. No firewall rules are in force here.
+fn outlives_its_address(site: &mut Site) -> TestResult {
+    for shape in SHAPES.into_iter().filter(|shape| shape.udp) {
+        let pair = pair(shape)?;
+        let (gateway, _) = site.link.start_a(&pair[0])?;
+        let (peer, _) = site.link.start_b(&pair[1])?;
+        let ours = format!("{}/{}", OUR_OUTER[shape.version], [24, 64][shape.version]);
+        site.link.a.run(&["ip", "address", "del", &ours, "dev", LINK])?;
+        is_through_the_tunnel(&site.link.a, shape)?;
+        site.link.a.address(LINK, &ours)?;
+        if shape.version == 0 {
+            // It went with the network of the address.
+            site.link.a.route_via("0.0.0.0/0", OUTER[0])?;
+        }
+        let source = format!("src {} ", OUR_OUTER[shape.version]);
+        wait::until("for the source of the route", || {
+            is_through_the_tunnel(&site.link.a, shape)?;
+            Ok(route(&site.link.a, shape)?.contains(&source).then_some(()))
+        })?;
+        pings_are_sealed(site, &gateway, shape)?;
+        peer.stop()?;
+        gateway.stop()?;
+    }
+    Ok(())
+}
+
+/// RFC 4301 4.4.1: a bypass policy for IKE before the one that protects all else.
+fn bypasses_key_exchange(site: &mut Site) -> TestResult {
+    for shape in SHAPES {
+        let mut pair = pair(shape)?;
+        for config in &mut pair {
+            let (local, remote) = config.tunnels[0].selectors[0].clone();
+            config.policies = format!(
+                "[[policy]]\naction = \"bypass\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nprotocol = \"udp\"\n\
+                 local_ports = \"500\"\nremote_ports = \"500\"\n"
+            );
+        }
+        let rules = site.protected(&pair[0])?;
+        let gateway = Gateway::start(&site.link.a, &rules.folder)?;
+        let (peer, _) = site.link.start_b(&pair[1])?;
+        let [ours, theirs] = [OUR_OUTER[shape.version], OUTER[shape.version]];
+        let [here, there] = [socket(&site.link.a, ours, 500)?, socket(&site.link.b, theirs, 500)?];
+        let [ours, theirs]: [IpAddr; 2] = [ours.parse()?, theirs.parse()?];
+        here.send_to(b"IKE_SA_INIT", SocketAddr::new(theirs, 500))?;
+        hears(&there, b"IKE_SA_INIT", ours)?;
+        there.send_to(b"answer", SocketAddr::new(ours, 500))?;
+        hears(&here, b"answer", theirs)?;
+        let sealed = gateway.sa("a-b", "outbound")?["packets"].as_u64();
+        ensure(sealed == Some(0), || format!("{sealed:?} packets were sealed"))?;
+        pings_are_sealed(site, &gateway, shape)?;
+        peer.stop()?;
+        gateway.stop()?;
+    }
+    Ok(())
 }

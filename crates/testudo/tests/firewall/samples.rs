@@ -71,7 +71,7 @@ fn v6_after(header: u8, protocol: u8, port: u16) -> Outcome<Vec<u8>> {
 }
 
 /// Packets that the table has dropped so far.
-fn dropped(site: &Site) -> Outcome<u64> {
+pub fn dropped(site: &Site) -> Outcome<u64> {
     let table = site.link.a.run(&["nft", "list", "table", "inet", "testudo-testudo0"])?;
     let counters = table.split("counter packets ").skip(1).map(|rest| rest.split(' ').next().unwrap_or(""));
     counters.map(|count| Ok(count.parse::<u64>()?)).sum()
