@@ -3,6 +3,7 @@
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Kind};
 use crate::out::{errln, outln};
+use crate::reverse_path;
 use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers};
 
@@ -20,7 +21,8 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
                 (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
             outln!("{}: no errors; tunnels: {tunnels}, further policies: {policies}", args.config.display());
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
-            let warnings = loaded.configuration.warnings().into_iter().chain(mtu);
+            let reverse_path = reverse_path::warning(&loaded.configuration);
+            let warnings = loaded.configuration.warnings().into_iter().chain(mtu).chain(reverse_path);
             warnings.for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
                 outln!("note: it sets known answers: `testudo replay` accepts it, `testudo run` does not");

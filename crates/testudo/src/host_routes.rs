@@ -1,5 +1,6 @@
 //! The host's routes into the tunnels: one to each selector's remote network.
 
+use crate::reverse_path;
 use std::collections::HashMap;
 use testudo_control::Configuration;
 use testudo_control::firewall::tunnel_routes;
@@ -34,5 +35,8 @@ pub fn change(old: &Configuration, new: &Configuration) -> Result<(), String> {
         None => Some(add_route(interface, route)),
     });
     let outcomes: Vec<Result<(), ConfigureError>> = removed.chain(changed).collect();
+    if let (None, Some(warning)) = (reverse_path::warning(old), reverse_path::warning(new)) {
+        tracing::warn!("{warning}");
+    }
     outcomes.into_iter().collect::<Result<(), _>>().map_err(|e| e.to_string())
 }

@@ -19,6 +19,7 @@ mod out;
 mod ports;
 mod query;
 mod replay;
+mod reverse_path;
 mod run;
 mod table;
 mod top;

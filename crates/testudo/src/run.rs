@@ -2,7 +2,7 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
-use crate::{engines, host_routes, interface, ports};
+use crate::{engines, host_routes, interface, ports, reverse_path};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
@@ -29,6 +29,9 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
     let pair = ports::open(configuration)?;
+    if let Some(warning) = reverse_path::warning(configuration) {
+        tracing::warn!("{warning}");
+    }
     let keep_interface = interface::keeper(configuration)?;
     privileges::drop_privileges().map_err(failure(Kind::Port))?;
     if configuration.gateway.seccomp {

@@ -18,6 +18,7 @@ mod checks;
 mod error;
 mod gateway;
 mod load;
+mod loops;
 mod mask;
 mod model;
 mod network;

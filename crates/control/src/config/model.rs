@@ -239,6 +239,7 @@ impl Configuration {
             "fragment = \"after\": long packets cross the path in fragments, which the peer must reassemble; some \
              firewalls and NATs drop fragments, and one that is lost loses its packet",
         );
+        warnings.extend(super::loops::warning(self));
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
         }

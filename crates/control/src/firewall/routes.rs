@@ -44,6 +44,16 @@ pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
     routes
 }
 
+/// The outer addresses of peers that are in a network which is routed into the tunnel.
+pub fn routed_peers(configuration: &Configuration) -> impl Iterator<Item = IpAddr> {
+    let networks: Networks = routed(configuration).into_iter().collect();
+    let peers = configuration.tunnels.iter().filter_map(|tunnel| match tunnel.remote {
+        Remote::Address(peer) => Some(peer),
+        Remote::Any => None,
+    });
+    peers.filter(move |peer| networks.holding(Network::host(*peer)).next().is_some())
+}
+
 /// The networks that are routed into the tunnel.
 fn routed(configuration: &Configuration) -> Vec<Network> {
     tunnel_routes(configuration).into_iter().map(|route| route.network).collect()

@@ -586,6 +586,9 @@ fn routes_to_peers_have_our_outer_address_as_their_source() {
     let expected =
         [("192.0.2.2/32", ours()), ("10.2.0.0/16", ours()), ("10.3.0.0/16", None), ("10.4.0.0/16", None)];
     assert_eq!(routes, expected.map(|(network, source)| (network.to_owned(), source)));
+    assert!(routed_peers(&configuration).eq(["192.0.2.2".parse::<IpAddr>().unwrap()]));
+    configuration.tunnels[0].remote = Remote::Address("192.0.2.3".parse().unwrap());
+    assert_eq!(routed_peers(&configuration).count(), 0);
     configuration.protected.routes = false;
     assert!(tunnel_routes(&configuration).is_empty());
 }

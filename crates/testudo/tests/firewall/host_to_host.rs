@@ -29,6 +29,7 @@ pub fn tests<'a>(mut suite: Suite<'a, Site>) -> Suite<'a, Site> {
         .test("packets_of_the_host_have_its_outer_address_as_their_source", chooses_the_source)
         .test("nothing_leaves_in_clear_while_the_outer_address_is_away", outlives_its_address)
         .test("key_exchange_between_hosts_passes_in_clear_where_policy_says_so", bypasses_key_exchange)
+        .test("a_strict_reverse_path_filter_is_warned_of", warns_of_a_strict_filter)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -194,5 +195,27 @@ fn bypasses_key_exchange(site: &mut Site) -> TestResult {
         peer.stop()?;
         gateway.stop()?;
     }
+    Ok(())
+}
+
+/// RFC 3704 2.2: the route to the peer's address leads into the tunnel, and its sealed packets come by
+/// another interface.
+fn warns_of_a_strict_filter(site: &mut Site) -> TestResult {
+    const FILTER: &str = "net.ipv4.conf.wan.rp_filter";
+    let config = pair(IPV4)?[0].clone();
+    for (mode, is_warned) in [("1", true), ("2", false), ("0", false)] {
+        site.link.a.sysctl(FILTER, mode)?;
+        let (gateway, folder) = site.link.start_a(&config)?;
+        let log = gateway.log();
+        gateway.stop()?;
+        let mut check = site.link.a.command(crate::support::gateway::PROGRAM);
+        let said = wait::output(check.arg("check").arg(folder.join("testudo.toml")))?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let advice = "sysctl -w net.ipv4.conf.wan.rp_filter=2";
+        for text in [log, said] {
+            ensure(text.contains(advice) == is_warned, || format!("{FILTER} = {mode}: {text}"))?;
+        }
+    }
+    site.link.a.sysctl(FILTER, "0")?;
     Ok(())
 }

@@ -1,0 +1,31 @@
+//! Whether Linux drops what a peer sends because of where the route back to it leads.
+
+use std::fs;
+use testudo_control::Configuration;
+use testudo_control::firewall::routed_peers;
+
+/// The strict reverse path filter (RFC 3704 2.2): a packet must come by the interface of the route to its
+/// source.
+const STRICT: u32 = 1;
+
+/// The warning, in a line, if a route into the tunnel holds a peer's own address, and the strict filter would
+/// therefore drop all that comes from it by the outer interface. There is no such filter for IPv6.
+pub fn warning(configuration: &Configuration) -> Option<String> {
+    let interface = configuration.unprotected.interface.as_ref()?;
+    let peer = routed_peers(configuration).find(std::net::IpAddr::is_ipv4)?;
+    // The greater value counts (the kernel's ip-sysctl documentation).
+    let value = ["all", interface].into_iter().filter_map(filter).max();
+    // sysctl(8) separates by dots, and writes a dot within a name as a slash.
+    let name = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
+    (value == Some(STRICT)).then(|| {
+        format!(
+            "packets of the peer {peer} are dropped where they arrive: the route to it leads into the tunnel, and \
+             {name} is strict; make it loose with `sysctl -w {name}=2`"
+        )
+    })
+}
+
+/// The filter's mode at an interface, if this host has that.
+fn filter(interface: &str) -> Option<u32> {
+    fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter")).ok()?.trim().parse().ok()
+}
