@@ -5,6 +5,7 @@ use crate::{host_routes, interface};
 use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol};
 use testudo_gateway::PortPair;
+use testudo_ipsec::Mode;
 use testudo_packet::Pool;
 use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
 use testudo_port_tun::{TunConfig, TunPort};
@@ -56,6 +57,8 @@ fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
     let mut config = SocketConfig::new(ends.collect());
     config.interface.clone_from(&configuration.unprotected.interface);
     config.mtu = configuration.unprotected.mtu.into();
+    // In transport mode a packet keeps the header that it came in.
+    config.hop_limits = configuration.tunnels.iter().any(|t| t.mode == Mode::Transport);
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     let port = SocketPort::open(&config).map_err(failure(Kind::Port))?;
     for end in port.endpoints() {

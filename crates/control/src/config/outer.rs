@@ -4,7 +4,7 @@ use super::model::{Configuration, Tunnel};
 use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use testudo_ipsec::Encapsulation;
+use testudo_ipsec::{Encapsulation, IpsecProtocol};
 
 /// What follows the IP header of a tunnel's outer datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +45,9 @@ impl Tunnel {
     /// What its outer datagrams are.
     #[must_use]
     pub const fn outer_protocol(&self) -> OuterProtocol {
+        if matches!(self.protocol, IpsecProtocol::Ah) || self.covered_by.is_some() {
+            return OuterProtocol::Ah;
+        }
         match self.encapsulation {
             Encapsulation::Esp => OuterProtocol::Esp,
             Encapsulation::EspInUdp { local_port, .. } => OuterProtocol::Udp { local_port },

@@ -680,3 +680,15 @@ fn no_replay_window_is_a_decision() {
     expect(&in_tunnel("allow_replay = true"), &["only beside `replay_window = 0`"]);
     assert_eq!(good(&in_tunnel("replay_window = 2097152")).tunnels[0].replay_window, 1 << 21);
 }
+
+#[test]
+fn the_outer_datagrams_of_ah_are_of_ah_whatever_they_cover() {
+    let outer = |text: &str| good(text).tunnels[0].outer_protocol();
+    assert_eq!(outer(MINIMAL), OuterProtocol::Esp);
+    assert_eq!(outer(&of_suite("sha256", "protocol = \"ah\"")), OuterProtocol::Ah);
+    let both = in_tunnel("protocol = \"ah+esp\"\nah_suite = \"sha256\"");
+    let both = both.replace("\"out.key\"", "\"out.key\", ah_spi = 0x2001, ah_key_file = \"out-ah.key\"");
+    let both = both.replace("\"in.key\"", "\"in.key\", ah_spi = 0x1002, ah_key_file = \"in-ah.key\"");
+    assert_eq!(good(&both).outer_endpoints().len(), 1, "one socket for both");
+    assert_eq!(outer(&both), OuterProtocol::Ah);
+}
