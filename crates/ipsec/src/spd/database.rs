@@ -318,7 +318,8 @@ impl Spd {
         }
     }
 
-    /// Apart: the loop over decrypted packets, in which this would be, keeps more values in registers without.
+    /// Apart: the loop over decrypted packets, in which this would be, keeps more values in registers without
+    /// it.
     #[inline(never)]
     fn inbound_answer_by_index_v4(&self, pair: Pair) -> Answer {
         self.answer_by_index_v4(&self.inbound, pair)
