@@ -66,7 +66,7 @@ fn tells_all_errors(link: &mut Link) -> TestResult {
     for words in [&["run"][..], &["check"]] {
         let said = verb(words, &folder)?;
         ensure(said.code == Some(CONFIGURATION_IS_WRONG), || format!("{said:#?}"))?;
-        for wrong in ["suite", "local", "replay_window", "reply_window", "aes128gcm16", "a multiple of 64"] {
+        for wrong in ["suite", "local", "replay_window", "reply_window", "aes128gcm16", "a multiple of 32"] {
             ensure(said.stderr.contains(wrong), || {
                 format!("{words:?} does not mention {wrong}: {}", said.stderr)
             })?;
