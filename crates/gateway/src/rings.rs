@@ -38,7 +38,7 @@ pub(crate) fn job_id(job: &Job) -> JobId {
     JobId { direction: job.direction, sa: Prepared::sa_of(job), ticket: job.ticket }
 }
 
-/// A job whose SA is gone: whatever its engine made of it, it is not to be used.
+/// A job whose SA is gone: it is not to be used, even if its engine has done it.
 #[cold]
 pub(crate) fn orphaned(job: Job) -> Job {
     Job { status: JobStatus::Fault, ..job }

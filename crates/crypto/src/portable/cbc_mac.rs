@@ -8,7 +8,7 @@ use aes::{Aes128, cipher};
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 16;
 
-/// A block of AES, whatever the length of its key.
+/// A block of AES, under a key of any length.
 pub(super) type AesBlock = Block<Aes128>;
 
 /// The state after some blocks.
