@@ -1,16 +1,23 @@
 //! The outer addresses of all tunnels: ours, where SAs end, and those of the peers. Fragments are reassembled
 //! at the former, and get more room from the latter ([`crate::fragments`]).
 
-use hashbrown::HashMap;
+use crate::gradual_map::GradualMap;
 use std::net::IpAddr;
 
 /// Addresses, with a reference count of the tunnels that have each.
 #[derive(Debug, Default)]
-struct Counted(HashMap<IpAddr, u32, foldhash::fast::RandomState>);
+struct Counted(GradualMap<IpAddr, u32>);
 
 impl Counted {
     fn add(&mut self, address: IpAddr) {
-        *self.0.entry(address).or_default() += 1;
+        match self.0.get_mut(&address) {
+            Some(users) => *users += 1,
+            None => self.0.insert(address, 1),
+        }
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        self.0.get(&address).is_some()
     }
 
     fn unref(&mut self, address: IpAddr) {
@@ -54,12 +61,12 @@ impl OuterAddresses {
 
     /// Whether SAs end at this address.
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
-        self.local.0.contains_key(&address)
+        self.local.contains(address)
     }
 
     /// Whether an SA sends to this address.
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
-        self.peers.0.contains_key(&address)
+        self.peers.contains(address)
     }
 }
 

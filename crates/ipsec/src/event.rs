@@ -37,4 +37,11 @@ pub enum EventKind {
         /// Its UDP port.
         port: u16,
     },
+    /// Datagrams to the peer may have at most this many bytes from now on: at most once a second for a tunnel.
+    PathMtu {
+        /// In bytes.
+        mtu: usize,
+        /// Whether a router said so; if not, it is the configured value again.
+        is_learned: bool,
+    },
 }

@@ -45,6 +45,8 @@ enum Parsed {
     Esp(Arrival),
     /// A fragment that was sent to an address where SAs end.
     Fragment,
+    /// An ICMP error about a packet of ESP or AH of ours.
+    IcmpError,
     /// A packet that policy lets pass in clear.
     Pass,
     Drop(DropReason),
@@ -54,8 +56,9 @@ enum Parsed {
 #[derive(Debug, Default)]
 struct ParsedInbound {
     packets: ArrayVec<Parsed, BATCH_SIZE>,
-    /// Whether any is a [fragment](Parsed::Fragment).
-    has_fragments: bool,
+    /// Whether any is a [fragment](Parsed::Fragment) or an [error](Parsed::IcmpError), which change more than
+    /// their batch.
+    has_uncommon: bool,
 }
 
 impl ParsedInbound {
@@ -80,8 +83,8 @@ impl Ipsec {
         for buffer in batch.iter_mut() {
             self.parse(buffer, &mut parsed);
         }
-        if parsed.has_fragments {
-            self.reassemble(&mut parsed, batch, now, pool);
+        if parsed.has_uncommon {
+            self.take_uncommon(&mut parsed, batch, now, pool);
         }
         clock.lap(Stage::Parse);
         let parsed = parsed.packets.as_slice();
@@ -165,7 +168,7 @@ impl Ipsec {
     #[cold]
     fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         let uncommon = self.parse_uncommon(buffer);
-        parsed.has_fragments |= matches!(uncommon, Parsed::Fragment);
+        parsed.has_uncommon |= matches!(uncommon, Parsed::Fragment | Parsed::IcmpError);
         parsed.push(uncommon);
     }
 
@@ -179,6 +182,9 @@ impl Ipsec {
             let destination = Flow::outbound(&header, packet).remote();
             if header.next_layer_protocol() == Some(protocol::AH) && header.fragment.is_none() {
                 return Ok(arrival_of_ah(packet, header.header_bytes, (header.version, destination)));
+            }
+            if self.icmp_error(&header, packet).is_some() {
+                return Ok(Parsed::IcmpError);
             }
             match self.demultiplex(&header, packet)? {
                 Some(place) => arrival(packet, place, (header.version, destination)).map(Parsed::Esp),
@@ -199,10 +205,10 @@ impl Ipsec {
         header.fragment.is_some() && may_be_ipsec && self.addresses.is_local(header.destination)
     }
 
-    /// Puts fragments together. A whole datagram takes the place of the fragment that completed it; the other
-    /// fragments leave the batch.
+    /// Puts fragments together, and takes ICMP errors. A whole datagram takes the place of the fragment that
+    /// completed it; the other fragments leave the batch.
     #[cold]
-    fn reassemble(&mut self, parsed: &mut ParsedInbound, batch: &mut Batch, now: Moment, pool: &mut Pool) {
+    fn take_uncommon(&mut self, parsed: &mut ParsedInbound, batch: &mut Batch, now: Moment, pool: &mut Pool) {
         let mut at = 0;
         while let (Some(known), Some(buffer)) = (parsed.packets.get_mut(at), batch.get_mut(at)) {
             if matches!(known, Parsed::Fragment) {
@@ -212,6 +218,9 @@ impl Ipsec {
                     continue;
                 };
                 *known = whole;
+            }
+            if matches!(known, Parsed::IcmpError) {
+                *known = Parsed::Drop(self.take_icmp_error(buffer.bytes(), now));
             }
             at += 1;
         }
@@ -288,8 +297,8 @@ impl Ipsec {
                     )
                 }
                 Parsed::Pass => (Disposition::Pass, None),
-                // Not reached: fragments have become something else.
-                Parsed::Fragment => (Disposition::Drop(DropReason::OuterFragment), None),
+                // Not reached: these have become something else.
+                Parsed::Fragment | Parsed::IcmpError => (Disposition::Drop(DropReason::OuterFragment), None),
                 Parsed::Drop(reason) => (Disposition::Drop(*reason), None),
             };
             last = spi;

@@ -15,7 +15,7 @@
 //! one process from a seed.
 //!
 //! RFC 4301 (architecture), RFC 4303 (ESP), RFC 4302 (AH), RFC 4106, RFC 7634, RFC 3602, RFC 2404, RFC 4868
-//! and RFC 2410 (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN).
+//! and RFC 2410 (suites), RFC 3948 (UDP encapsulation), RFC 6040 (ECN), RFC 1191 and 8201 (path MTU).
 //!
 //! Outer fragments are put together before all that, where a port delivers them: [`fragments`].
 //!
@@ -32,6 +32,7 @@ mod ecn;
 mod encap;
 mod event;
 pub mod fragments;
+mod gradual_map;
 mod inbound;
 mod keepalive;
 mod lifetime;
@@ -39,6 +40,7 @@ mod opened;
 mod outbound;
 mod outcome;
 mod parsed;
+mod path_mtu;
 mod replay;
 mod reply_budget;
 mod roaming;

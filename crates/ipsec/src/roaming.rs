@@ -14,6 +14,7 @@ use crate::Ipsec;
 use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
+use crate::path_mtu::SaName;
 use crate::spd::TunnelIndex;
 use crate::tunnel::Encapsulation;
 use std::net::IpAddr;
@@ -46,6 +47,7 @@ impl Ipsec {
     /// moved.
     pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let name = SaName::of(&tunnel.parameters);
         let endpoints = &mut tunnel.parameters.endpoints;
         let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
         let Source { address, port, is_newest } = source;
@@ -64,6 +66,12 @@ impl Ipsec {
         if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
             sa.template = OuterTemplate::new(endpoints, sa.encap.protocol(), tunnel.parameters.dscp, sa.spi);
         }
+        self.names.remove(index, name);
+        self.names.add(index, SaName::of(&tunnel.parameters));
         self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
+        // It is another path (RFC 8201 4).
+        if tunnel.path_mtu.forget() {
+            self.apply_path_mtu(index);
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::encap::MAX_IV_BYTES;
 use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
+use crate::path_mtu::PathMtu;
 use crate::replay::ReplayWindow;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
@@ -155,6 +156,7 @@ pub(crate) struct Tunnel {
     /// When an authentic packet last came from the peer's current address. Kept only where that address is
     /// learned.
     pub(crate) peer_heard: Option<Moment>,
+    pub(crate) path_mtu: PathMtu,
 }
 
 /// The low 32 bits, which ESP carries.

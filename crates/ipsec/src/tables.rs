@@ -7,6 +7,7 @@ use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then
 use crate::event::Event;
 use crate::fragments::{Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
+use crate::path_mtu::{OutboundNames, PathMtu, SaName};
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
@@ -14,7 +15,7 @@ use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
-use crate::tunnel::{Encapsulation, Fragmentation, TunnelParameters};
+use crate::tunnel::{Encapsulation, Endpoints, Fragmentation, TunnelParameters};
 use crate::udp_ports::UdpPorts;
 use std::sync::Arc;
 use testudo_crypto::Job;
@@ -85,6 +86,7 @@ pub struct Ipsec {
     pub(crate) identifications: Identifications,
     /// Whether the port to the unprotected side fragments datagrams of UDP itself.
     pub(crate) port_fragments_udp: bool,
+    pub(crate) names: OutboundNames,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -146,14 +148,17 @@ impl Ipsec {
         if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
             self.udp_ports.add(local_port);
         }
-        self.addresses.add(parameters.endpoints.local, parameters.endpoints.remote);
+        let remote = parameters.endpoints.remote;
+        self.addresses.add(parameters.endpoints.local, remote);
+        self.names.add(index, SaName::of(&parameters));
+        let path_mtu = PathMtu::new(parameters.path_mtu, parameters.first_sequence, now);
         let place = index.0 as usize;
         if self.tunnels.len() <= place {
             self.tunnels.resize_with(place + 1, || None);
             self.outbound_of.resize(place + 1, None);
         }
         self.outbound_of[place] = Some(outbound);
-        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound, peer_heard: None });
+        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound, peer_heard: None, path_mtu });
         Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
     }
 
@@ -166,11 +171,12 @@ impl Ipsec {
         self.outbound.remove(tunnel.outbound);
         self.inbound.remove(tunnel.inbound);
         self.sad(tunnel.parameters.protocol).remove(tunnel.parameters.inbound.spi);
-        let endpoints = tunnel.parameters.endpoints;
-        if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
+        let Endpoints { remote, encapsulation, local } = tunnel.parameters.endpoints;
+        if let Encapsulation::EspInUdp { local_port, .. } = encapsulation {
             self.udp_ports.unref(local_port);
         }
-        self.addresses.unref(endpoints.local, endpoints.remote);
+        self.addresses.unref(local, remote);
+        self.names.remove(index, SaName::of(&tunnel.parameters));
         Some((tunnel.outbound, tunnel.inbound))
     }
 
@@ -245,7 +251,7 @@ fn outbound_sa(
         encap: Encap::new(p.protocol, p.mode),
         then: then_of(p),
         template: OuterTemplate::new(&p.endpoints, p.protocol, p.dscp, p.outbound.spi),
-        inner_mtu: u16::try_from(p.shape().inner_mtu(longest_datagram(p))).unwrap_or(0),
+        inner_mtu: p.inner_mtu(),
         last_sent: now,
         tunnel: index,
         counters,
@@ -265,7 +271,7 @@ fn then_of(p: &TunnelParameters) -> u8 {
 
 /// The longest datagram that a packet may become, in bytes. AH goes around what it covers. Packets in
 /// transport mode keep their own DF, so that those that have it must fit the path.
-fn longest_datagram(p: &TunnelParameters) -> usize {
+pub(crate) fn longest_datagram(p: &TunnelParameters) -> usize {
     match (p.mode, p.fragmentation) {
         (Mode::Tunnel, Fragmentation::After) if p.covered_by.is_some() => {
             MAX_DATAGRAM - ah_bytes(MAX_ICV_BYTES, Version::V6)

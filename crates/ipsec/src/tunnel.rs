@@ -6,6 +6,7 @@ use crate::lifetime::{Lifetime, Spent};
 use crate::sequence::Lease;
 use crate::spd::Selector;
 use crate::spd::TunnelIndex;
+use crate::tables::longest_datagram;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +110,11 @@ pub struct TunnelParameters {
 }
 
 impl TunnelParameters {
+    /// The longest packet that its datagrams carry, whole or in fragments, in bytes.
+    pub(crate) fn inner_mtu(&self) -> u16 {
+        u16::try_from(self.shape().inner_mtu(longest_datagram(self))).unwrap_or(0)
+    }
+
     /// What the lengths of its datagrams depend on.
     #[must_use]
     pub fn shape(&self) -> Shape {

@@ -61,6 +61,8 @@ drop_reasons! {
     FragmentEcn, "fragment_ecn", "Fragments of a datagram disagree on whether it is ECN-capable (RFC 3168 5.3).";
     FragmentTimeout, "fragment_timeout", "The rest of an incomplete datagram did not come in time (RFC 791 3.2, RFC 8200 4.5).";
     FragmentEvicted, "fragment_evicted", "An incomplete datagram made room for a newer one: too many were incomplete at once.";
+    IcmpBelieved, "icmp_believed", "An ICMP error said that a packet of an SA was too big, and lowered the SA's path MTU (RFC 4301 8.2).";
+    IcmpIgnored, "icmp_ignored", "An ICMP error about a packet of ESP or AH was not believed, or says nothing that an SA follows (RFC 4301 8.2.1).";
     NatKeepalive, "nat_keepalive", "A NAT keepalive, consumed as it should be (RFC 3948 4).";
     IkeOnEspPort, "ike_on_esp_port", "An IKE message came to the ESP port (non-ESP marker, RFC 3948 2.2).";
     UnknownSpi, "unknown_spi", "No SA has this SPI.";

@@ -51,17 +51,19 @@ enum Kind {
     SequenceNotLeased,
     PeerMoved,
     PeerRestless,
+    PathMtu,
     Lost,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::SoftLifetime,
         Self::HardLifetime,
         Self::SequenceExhausted,
         Self::SequenceNotLeased,
         Self::PeerMoved,
         Self::PeerRestless,
+        Self::PathMtu,
         Self::Lost,
     ];
 
@@ -72,7 +74,7 @@ impl Kind {
             Self::HardLifetime => "reached its hard lifetime and has stopped: give it a new key",
             Self::SequenceExhausted => "has used all sequence numbers and has stopped: give it a new key",
             Self::SequenceNotLeased => "waits for sequence numbers from the store",
-            Self::PeerMoved | Self::PeerRestless | Self::Lost => "",
+            Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Lost => "",
         }
     }
 
@@ -85,6 +87,7 @@ impl Kind {
             Self::SequenceNotLeased => "SAs wait for sequence numbers from the store",
             Self::PeerMoved => "peers have moved",
             Self::PeerRestless => "peers keep changing their address",
+            Self::PathMtu => "paths have another MTU",
             Self::Lost => "times events came too fast to be told",
         }
     }
@@ -164,6 +167,9 @@ impl EventLog {
         let kind = match event.kind {
             EventKind::PeerMoved { address, port } => {
                 return self.peer_moved(event.tunnel, SocketAddr::new(address, port), tunnel, now);
+            }
+            EventKind::PathMtu { mtu, is_learned } => {
+                return self.path_mtu(mtu, is_learned, tunnel, now);
             }
             EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
@@ -269,6 +275,24 @@ impl EventLog {
             (Kind::PeerMoved, format!("the peer is at {address}{after}"))
         };
         self.peer_line(kind, now, || Some((tunnel(index)?, text)))
+    }
+
+    /// The line on a path whose MTU was lowered, or is the configured one again.
+    fn path_mtu<'n>(
+        &mut self,
+        mtu: usize,
+        is_learned: bool,
+        tunnel: impl FnOnce() -> Option<&'n Tunnel>,
+        now: Instant,
+    ) -> Option<Line> {
+        let text = if is_learned {
+            format!(
+                "a router says that the path to the peer carries {mtu} bytes: longer datagrams are not sent"
+            )
+        } else {
+            format!("the path to the peer is taken to carry {mtu} bytes again, as configured")
+        };
+        self.peer_line(Kind::PathMtu, now, || Some((tunnel()?, text)))
     }
 
     fn peer_line<'n>(
@@ -412,6 +436,17 @@ mod tests {
             let most = windows.iter().max().copied().unwrap_or(0);
             assert!((1..=10).contains(&most), "{kind}: {windows:?}");
         }
+    }
+
+    /// RFC 4301 8.2: the path MTU of an SA changes on the word of a router, which the operator should know.
+    #[test]
+    fn each_change_of_a_path_mtu_is_logged() {
+        let mut log = Log::new();
+        log.note(1, EventKind::PathMtu { mtu: 1400, is_learned: true });
+        log.note(1, EventKind::PathMtu { mtu: 1500, is_learned: false });
+        let said = log.said();
+        assert!(said[0].starts_with("tunnel site-b: a router says that the path to the peer carries 1400"));
+        assert!(said[1].ends_with("is taken to carry 1500 bytes again, as configured"));
     }
 
     #[test]

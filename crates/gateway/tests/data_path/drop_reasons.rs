@@ -141,6 +141,8 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::TransportFragment => fragment_in_transport_mode(),
         DropReason::NotBetweenHosts => transport_beyond_the_hosts(),
         DropReason::AhMalformed => b_given(&of_ah(), ah_of_another_length()),
+        DropReason::IcmpBelieved => told_of_a_narrow_path(1400),
+        DropReason::IcmpIgnored => told_of_a_narrow_path(575),
         DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
         DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
         DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
@@ -161,6 +163,14 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::BypassUnavailable => no_way_in_clear(reason),
         DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
+}
+
+/// A, after a router said that a datagram of its SA was longer than `mtu`.
+fn told_of_a_narrow_path(mtu: u16) -> Gateway {
+    let mut a = Gateway::with_tunnels(Side::A, &[spec()]);
+    let datagram = a.seal(inner(1400).bytes()).remove(0);
+    assert!(a.open(crate::path_mtu::too_big(&datagram, mtu)).is_empty());
+    a
 }
 
 fn in_transport() -> TunnelSpec {

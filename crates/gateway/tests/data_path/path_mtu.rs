@@ -1,0 +1,187 @@
+//! "Packet too big" from routers on the way to the peer (RFC 4301 8.2): what is believed, and what follows
+//! for the hosts inside.
+
+use crate::support::{Gateway, Inner, Side, TunnelSpec};
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_ipsec::{EventKind, IpsecProtocol, Mode};
+use testudo_packet::DropReason;
+use testudo_wire::icmp::{self, MAX_TOO_BIG_BYTES};
+use testudo_wire::ip::{IpHeader, Version};
+
+/// What a router says of a datagram that is longer than its next link.
+pub fn too_big(datagram: &[u8], mtu: u16) -> Vec<u8> {
+    let header = IpHeader::parse(datagram).expect("a datagram");
+    let router = if header.version == Version::V4 { "203.0.113.9" } else { "2001:db8:f::9" };
+    let router = router.parse().expect("an address");
+    let mut message = [0; MAX_TOO_BIG_BYTES];
+    let length = icmp::too_big(&header, datagram, mtu, router, &mut message).expect("a message");
+    message[..length.expect("it may be sent")].to_vec()
+}
+
+/// Every encapsulation over either IP version; the last tunnel is the one whose packets a router sees.
+fn every_kind() -> Vec<Vec<TunnelSpec>> {
+    let mut all = Vec::new();
+    for (outer, mode) in [
+        (Version::V4, Mode::Tunnel),
+        (Version::V4, Mode::Transport),
+        (Version::V6, Mode::Tunnel),
+        (Version::V6, Mode::Transport),
+    ] {
+        let esp = TunnelSpec { outer, mode, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+        let ah = TunnelSpec { protocol: IpsecProtocol::Ah, suite: Suite::NULL_SHA1, ..esp.clone() };
+        let covering = TunnelSpec { number: 1, covers: Some(0), mode: Mode::Transport, ..ah.clone() };
+        let covered = TunnelSpec { covered_by: Some(1), path_mtu: covering.inner_mtu(), ..esp.clone() };
+        all.extend([vec![esp.clone()], vec![TunnelSpec { udp: true, ..esp }], vec![ah]]);
+        all.push(vec![covered, covering]);
+    }
+    all
+}
+
+/// The longest inner packet over a path with this MTU.
+fn longest(tunnels: &[TunnelSpec], path_mtu: usize) -> usize {
+    let longest = |spec: &TunnelSpec, path_mtu| TunnelSpec { path_mtu, ..spec.clone() }.inner_mtu();
+    tunnels.iter().rev().fold(path_mtu, |mtu, spec| longest(spec, mtu))
+}
+
+/// A packet of A's network that must not be fragmented.
+fn inner(tunnels: &[TunnelSpec], bytes: usize) -> Vec<u8> {
+    let spec = &tunnels[0];
+    let hosts = match spec.mode {
+        Mode::Transport => [Side::A, Side::B].map(|side| spec.address(side).to_string()),
+        Mode::Tunnel => ["10.0.0.1", "172.16.0.2"].map(str::to_owned),
+    };
+    Inner { dont_fragment: true, ..Inner::udp(&hosts[0], &hosts[1], bytes) }.bytes()
+}
+
+/// Whether packets of up to `longest` bytes pass, while the senders of longer ones are told that length.
+fn assert_longest(a: &mut Gateway, tunnels: &[TunnelSpec], longest: usize) {
+    let sealed = a.seal(inner(tunnels, longest));
+    assert_eq!(sealed.len(), 1, "{tunnels:?}: {longest} bytes fit");
+    assert!(a.seal(inner(tunnels, longest + 1)).is_empty(), "{tunnels:?}: {} bytes do not", longest + 1);
+    let reply = a.protected.take().pop().expect("the sender is told");
+    let header = IpHeader::parse(&reply).expect("a packet");
+    assert_eq!(header.payload(&reply)[6..8], (longest as u16).to_be_bytes());
+}
+
+fn later(a: &mut Gateway, seconds: u64) {
+    for _ in 0..seconds {
+        a.clock.advance(Duration::from_secs(1));
+        let now = a.now();
+        a.worker.tick(now);
+    }
+}
+
+fn events(a: &mut Gateway) -> Vec<(usize, bool)> {
+    let events = a.worker.take_events().into_iter();
+    events
+        .filter_map(|event| match event.kind {
+            EventKind::PathMtu { mtu, is_learned } => Some((mtu, is_learned)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// RFC 4301 8.2.1, 8.2.2; RFC 1191 6.3, RFC 8201 4: ten minutes.
+#[test]
+fn hosts_are_told_what_a_router_said_until_it_is_forgotten() {
+    for tunnels in every_kind() {
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let before = longest(&tunnels, 1500);
+        assert_longest(&mut a, &tunnels, before);
+        let datagram = a.seal(inner(&tunnels, before)).remove(0);
+        assert!(a.open(too_big(&datagram, 1400)).is_empty());
+        assert_eq!(a.drops(DropReason::IcmpBelieved), 1, "{tunnels:?}: {:?}", a.worker.pool().drops());
+        assert_eq!(events(&mut a), [(1400, true)]);
+        assert_longest(&mut a, &tunnels, longest(&tunnels, 1400));
+        assert!(a.seal(inner(&tunnels, longest(&tunnels, 1400)))[0].len() <= 1400);
+        later(&mut a, 599);
+        assert_longest(&mut a, &tunnels, longest(&tunnels, 1400));
+        later(&mut a, 2);
+        assert_longest(&mut a, &tunnels, before);
+        assert_eq!(events(&mut a), [(1500, false)]);
+        a.assert_settled();
+    }
+}
+
+/// Who does not see the packets of an SA knows neither its SPI nor its numbers.
+#[test]
+fn an_error_about_a_packet_that_was_not_sent_changes_nothing() {
+    for tunnels in every_kind() {
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let before = longest(&tunnels, 1500);
+        let datagram = a.seal(inner(&tunnels, before)).remove(0);
+        let spec = tunnels.last().expect("a tunnel");
+        let ip_bytes = spec.outer.header_bytes();
+        // Where SPI and number are.
+        let spi = ip_bytes + if spec.protocol == IpsecProtocol::Ah { 4 } else { 8 * usize::from(spec.udp) };
+        let mut forged = vec![(datagram.clone(), 575), (datagram.clone(), 1500), (datagram.clone(), 1501)];
+        // The peer's address, the ports, the SPI, the number: each bit of each.
+        let mut places =
+            vec![ip_bytes - 1, spi, spi + 1, spi + 2, spi + 3, spi + 4, spi + 5, spi + 6, spi + 7];
+        places.extend(spec.udp.then_some([ip_bytes + 1, ip_bytes + 3]).into_iter().flatten());
+        for (at, bit) in places.into_iter().flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut quoted = datagram.clone();
+            quoted[at] ^= 1 << bit;
+            if spec.outer == Version::V4 {
+                quoted[10..12].fill(0);
+                let sum = testudo_wire::checksum::of(&quoted[..20]).to_bytes();
+                quoted[10..12].copy_from_slice(&sum);
+            }
+            forged.push((quoted, 1400));
+        }
+        let count = forged.len() as u64;
+        for (quoted, mtu) in forged {
+            assert!(a.open(too_big(&quoted, mtu)).is_empty());
+        }
+        let drops = a.worker.pool().drops();
+        assert_eq!(drops.get(DropReason::IcmpBelieved), 0);
+        assert!(drops.get(DropReason::IcmpIgnored) + 8 >= count, "all but those of another port: {drops:?}");
+        assert_eq!(drops.total(), count);
+        assert_longest(&mut a, &tunnels, before);
+        // Old news: the packet was sent some time ago.
+        later(&mut a, 10);
+        a.open(too_big(&datagram, 1400));
+        assert_eq!(a.drops(DropReason::IcmpBelieved), 0);
+        assert_eq!(events(&mut a), []);
+        a.assert_settled();
+    }
+}
+
+/// RFC 4301 8.2.1: errors about others' packets are for policy, which here has nothing on them.
+#[test]
+fn errors_about_other_packets_are_for_policy() {
+    let tunnels = [TunnelSpec::new(0, Suite::AES128GCM16)];
+    let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+    let other = Inner::udp("192.0.2.1", "198.51.100.2", 1500).bytes();
+    assert!(a.open(too_big(&other, 1400)).is_empty());
+    assert_eq!((a.drops(DropReason::NotForUs), a.drops(DropReason::IcmpIgnored)), (1, 0));
+}
+
+/// RFC 8201 4: another path, another MTU.
+#[test]
+fn a_peer_that_moves_takes_the_learned_mtu_with_it() {
+    use crate::support::{Handmade, Sealer};
+    let tunnels = [TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) }];
+    let mut sealer = Sealer::new(&tunnels[0], Side::A);
+    let mut b = Gateway::with_tunnels(Side::B, &tunnels);
+    let back = |bytes| Inner { dont_fragment: true, ..Inner::udp("172.16.0.2", "10.0.0.1", bytes) }.bytes();
+    let mut hear_from = |b: &mut Gateway, sequence, port: u16| {
+        let inner = Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes();
+        let mut datagram = sealer.seal(sequence, &Handmade::carrying(&inner));
+        datagram[20..22].copy_from_slice(&port.to_be_bytes());
+        assert_eq!(b.open(datagram).len(), 1);
+    };
+    hear_from(&mut b, 1, 1111);
+    let longest = tunnels[0].inner_mtu();
+    let datagram = b.seal(back(longest)).remove(0);
+    b.open(too_big(&datagram, 1400));
+    assert!(b.seal(back(longest)).is_empty());
+    assert_eq!(b.protected.take().len(), 1, "the sender is told");
+    b.clock.advance(Duration::from_secs(2));
+    hear_from(&mut b, 2, 2222);
+    assert_eq!(events(&mut b), [(1400, true), (1500, false)]);
+    let datagram = b.seal(back(longest)).remove(0);
+    b.open(too_big(&datagram, 1300));
+    assert_eq!(events(&mut b), [(1300, true)], "the SA is found at its peer's new place");
+}

@@ -1,0 +1,451 @@
+//! The path MTU of an SA, lowered by ICMP errors from the unprotected side (RFC 4301 8.2).
+//!
+//! ```text
+//!   gateway ── 1500 ── router ── 1400 ── peer
+//!      │  ESP, 1500 bytes ─►│
+//!      │◄─ too big: 1400 ───│      quotes the SPI and the number of our packet
+//!      ▼
+//!   the SA's datagrams have at most 1400 bytes from now on, for ten minutes; hosts inside whose packets are
+//!   longer than fits are told so
+//! ```
+//!
+//! Nobody has authenticated such an error, and it makes all traffic of an SA smaller: an attacker would like
+//! to send some. [`PathMtu::believe`] takes one only if
+//! - it quotes a packet of an SA of ours, by addresses, ports, protocol and SPI (RFC 4301 8.2.1);
+//! - with a sequence number that the SA has used in the last few seconds, as RFC 5927 4.1 has TCP check that
+//!   what is quoted is in flight. Who does not see our packets must guess SPI and number;
+//! - the MTU is below the length of the quoted packet (RFC 5927 7.2) and below the present MTU (RFC 1191 3),
+//!   and not below what every path carries for certain: 1280 bytes over IPv6 (RFC 8201 4), 576 over IPv4. RFC
+//!   1191 3 asks for 68 there; but no link of today has less than 576, and smaller packets serve an attacker;
+//! - it is the first in a second for the SA.
+//!
+//! An attacker on the path, who sees the packets, can thus reduce an SA to 1280 or 576 bytes, not stop it (he
+//! could drop the packets as well). What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
+//! 4), or when the peer moves. All other errors about packets of SAs are ignored.
+
+use crate::Ipsec;
+use crate::encap::IpsecProtocol;
+use crate::event::{Event, EventKind};
+use crate::gradual_map::GradualMap;
+use crate::lifetime::Moment;
+use crate::sa::{Tunnel, low_32};
+use crate::spd::TunnelIndex;
+use crate::tunnel::{Encapsulation, Endpoints, TunnelParameters};
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_packet::DropReason;
+use testudo_wire::icmp_error::{IcmpError, IcmpErrorKind, QuotedHeader, QuotedPacket};
+use testudo_wire::ip::{IpHeader, Version};
+
+/// How long a lowered MTU lasts (RFC 1191 6.3, RFC 8201 4).
+pub(crate) const LASTS: Duration = Duration::from_secs(600);
+/// A sequence number is recent for this long at least, and for twice as long and a tick at most: longer than
+/// the round trip to any router.
+pub(crate) const RECENT: Duration = Duration::from_secs(3);
+/// The MTU of an SA changes once in this time at most.
+pub(crate) const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// RFC 1191 7.1: MTUs of common links. A router that predates RFC 1191 names none.
+const PLATEAUS: [usize; 8] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576];
+
+/// The least that a claimed MTU may be, in bytes.
+pub(crate) fn floor(version: Version) -> usize {
+    match version {
+        Version::V4 => 576,
+        Version::V6 => 1280,
+    }
+}
+
+/// What an error claims: that this packet did not fit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) version: Version,
+    /// MTU of the next link, in bytes; 0 where the router does not say.
+    pub(crate) mtu: u32,
+    /// Length of the quoted datagram, in bytes.
+    pub(crate) quoted_bytes: usize,
+    /// The low half of its sequence number.
+    pub(crate) sequence: u32,
+}
+
+/// A lowered MTU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Learned {
+    /// In bytes.
+    pub(crate) mtu: usize,
+    pub(crate) at: Moment,
+}
+
+/// What an SA knows of its path.
+#[derive(Debug)]
+pub(crate) struct PathMtu {
+    configured: usize,
+    learned: Option<Learned>,
+    /// The number that was next at each of two moments, the older one first: those from the older one on are
+    /// recent.
+    marks: [(Moment, u64); 2],
+}
+
+impl PathMtu {
+    /// A path with this MTU, for an SA whose next number is `next`.
+    pub(crate) fn new(configured: usize, next: u64, now: Moment) -> Self {
+        Self { configured, learned: None, marks: [(now, next); 2] }
+    }
+
+    /// The longest datagram that the path is taken to carry, in bytes.
+    pub(crate) fn current(&self) -> usize {
+        self.learned.map_or(self.configured, |learned| learned.mtu)
+    }
+
+    /// Notes which number is next. To be called about once a second.
+    pub(crate) fn mark(&mut self, next: u64, now: Moment) {
+        if now.since(self.marks[1].0) >= RECENT {
+            self.marks = [self.marks[1], (now, next)];
+        }
+    }
+
+    /// Lowers the MTU if the claim is to be believed, of an SA whose next number is `next`; whether it is.
+    pub(crate) fn believe(&mut self, claim: &Claim, next: u64, now: Moment) -> bool {
+        let mtu = match usize::try_from(claim.mtu) {
+            // RFC 1191 5: the greatest plateau below the packet's length.
+            Ok(0) => PLATEAUS.into_iter().find(|&mtu| mtu < claim.quoted_bytes).unwrap_or(0),
+            mtu => mtu.unwrap_or(usize::MAX),
+        };
+        let is_in_bounds = mtu >= floor(claim.version) && mtu < self.current() && mtu < claim.quoted_bytes;
+        let is_early = self.learned.is_some_and(|learned| now.since(learned.at) < CHANGE_INTERVAL);
+        let is_believed = is_in_bounds && !is_early && self.is_recent(claim.sequence, next);
+        if is_believed {
+            self.learned = Some(Learned { mtu, at: now });
+        }
+        is_believed
+    }
+
+    /// Whether the SA has used this number lately. Its high half is the one that makes it the newest number
+    /// below `next`.
+    fn is_recent(&self, sequence: u32, next: u64) -> bool {
+        let used = next.saturating_sub(self.marks[0].1);
+        // 1 for the newest.
+        let age = low_32(next).wrapping_sub(sequence);
+        age != 0 && u64::from(age) <= used
+    }
+
+    /// Forgets what was learned long ago; whether that changes anything.
+    pub(crate) fn age(&mut self, now: Moment) -> bool {
+        let is_over = self.learned.is_some_and(|learned| now.since(learned.at) >= LASTS);
+        is_over && self.forget()
+    }
+
+    /// Forgets what was learned; whether there was anything.
+    pub(crate) fn forget(&mut self) -> bool {
+        self.learned.take().is_some()
+    }
+}
+
+/// What the packets of an outbound SA show: two peers may have chosen the same SPI (RFC 4301 4.1), and two
+/// peers behind one NAT have the same address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SaName {
+    protocol: IpsecProtocol,
+    spi: u32,
+    peer: IpAddr,
+    /// The peer's UDP port, if it is ESP in UDP.
+    port: Option<u16>,
+}
+
+impl SaName {
+    /// `None` while the peer is unknown.
+    pub(crate) fn of(tunnel: &TunnelParameters) -> Option<Self> {
+        let port = match tunnel.endpoints.encapsulation {
+            Encapsulation::EspInUdp { remote_port, .. } => Some(remote_port),
+            Encapsulation::Esp => None,
+        };
+        let peer = tunnel.endpoints.remote?;
+        Some(Self { protocol: tunnel.protocol, spi: tunnel.outbound.spi, peer, port })
+    }
+
+    /// That of a quoted packet of IPsec, and its number; `None` if it is another one, or the quote ends before
+    /// the number. That of UDP carries ESP if its ports are those of an SA.
+    fn quoted(quoted: &QuotedPacket) -> Option<(Self, u32)> {
+        let (protocol, spi, sequence, port) = match quoted.header? {
+            QuotedHeader::Esp { spi, sequence } => (IpsecProtocol::Esp, spi, sequence?, None),
+            QuotedHeader::Ah { spi, sequence } => (IpsecProtocol::Ah, spi, sequence?, None),
+            QuotedHeader::Udp { esp, destination_port, .. } => {
+                let esp = esp?;
+                (IpsecProtocol::Esp, esp.spi, esp.sequence, Some(destination_port))
+            }
+        };
+        Some((Self { protocol, spi, peer: quoted.destination, port }, sequence))
+    }
+}
+
+/// Outbound SAs by name.
+#[derive(Debug, Default)]
+pub(crate) struct OutboundNames(GradualMap<SaName, TunnelIndex>);
+
+impl OutboundNames {
+    /// Adds the SA of a tunnel, unless its peer is unknown.
+    pub(crate) fn add(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
+        if let Some(name) = name {
+            self.0.insert(name, tunnel);
+        }
+    }
+
+    /// Removes it again.
+    pub(crate) fn remove(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
+        // A later tunnel may have the same name.
+        if let Some(name) = name.filter(|name| self.get(name) == Some(tunnel)) {
+            self.0.remove(&name);
+        }
+    }
+
+    /// The tunnel whose outbound SA sends such packets.
+    fn get(&self, name: &SaName) -> Option<TunnelIndex> {
+        self.0.get(name).copied()
+    }
+}
+
+/// Whether a quoted packet comes from our end of a tunnel.
+fn is_from(quoted: &QuotedPacket, endpoints: &Endpoints) -> bool {
+    let has_port = match (endpoints.encapsulation, quoted.header) {
+        (Encapsulation::EspInUdp { local_port, .. }, Some(QuotedHeader::Udp { source_port, .. })) => {
+            local_port == source_port
+        }
+        (Encapsulation::Esp, Some(QuotedHeader::Esp { .. } | QuotedHeader::Ah { .. })) => true,
+        _ => false,
+    };
+    has_port && quoted.source == endpoints.local
+}
+
+impl Ipsec {
+    /// The ICMP error in a packet that was sent to an address where SAs end, if it is about a packet of ESP or
+    /// AH from there: such errors are IPsec's own matter, others are for policy to decide (RFC 4301 8.2.1).
+    pub(crate) fn icmp_error(&self, header: &IpHeader, packet: &[u8]) -> Option<IcmpError> {
+        if !self.addresses.is_local(header.destination) {
+            return None;
+        }
+        let error = IcmpError::parse(header, packet).ok().flatten()?;
+        let is_ipsec = match error.quoted.header? {
+            QuotedHeader::Esp { .. } | QuotedHeader::Ah { .. } => true,
+            QuotedHeader::Udp { source_port, .. } => self.udp_ports.contains(source_port),
+        };
+        (is_ipsec && error.quoted.source == header.destination).then_some(error)
+    }
+
+    /// Takes such an error. What becomes of its packet.
+    #[cold]
+    pub(crate) fn take_icmp_error(&mut self, packet: &[u8], now: Moment) -> DropReason {
+        let Ok(header) = IpHeader::parse(packet) else { return DropReason::BadHeader };
+        let error = self.icmp_error(&header, packet);
+        if error.is_some_and(|error| self.believe(&error, now).is_some()) {
+            DropReason::IcmpBelieved
+        } else {
+            DropReason::IcmpIgnored
+        }
+    }
+
+    /// `None` if the error is ignored.
+    fn believe(&mut self, error: &IcmpError, now: Moment) -> Option<()> {
+        let IcmpErrorKind::TooBig { mtu } = error.kind else { return None };
+        let quoted = &error.quoted;
+        let (name, sequence) = SaName::quoted(quoted)?;
+        let index = self.names.get(&name)?;
+        let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
+        let next = self.outbound.get(tunnel.outbound)?.sequence.next();
+        let claim = Claim { version: quoted.version, mtu, quoted_bytes: quoted.total_bytes, sequence };
+        let is_believed =
+            is_from(quoted, &tunnel.parameters.endpoints) && tunnel.path_mtu.believe(&claim, next, now);
+        is_believed.then(|| self.apply_path_mtu(index))
+    }
+
+    /// Ages the path MTU of a tunnel. To be called about once a second.
+    pub(crate) fn age_path_mtu(&mut self, index: TunnelIndex, now: Moment) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(sa) = self.outbound.get(tunnel.outbound) else { return };
+        tunnel.path_mtu.mark(sa.sequence.next(), now);
+        if tunnel.path_mtu.age(now) {
+            self.apply_path_mtu(index);
+        }
+    }
+
+    /// The SAs of a tunnel, and of one whose datagrams it covers, have another path MTU from now on.
+    pub(crate) fn apply_path_mtu(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let mtu = tunnel.path_mtu.current();
+        let kind = EventKind::PathMtu { mtu, is_learned: tunnel.path_mtu.learned.is_some() };
+        self.events.push(Event { tunnel: index, kind });
+        let (covers, longest) = (tunnel.parameters.covers, tunnel.parameters.shape().inner_mtu(mtu));
+        self.set_path_mtu(index, mtu);
+        let covered = covers.and_then(|index| Some((index, self.tunnel(index)?.path_mtu.configured)));
+        if let Some((covered, configured)) = covered {
+            self.set_path_mtu(covered, longest.min(configured));
+        }
+    }
+
+    fn set_path_mtu(&mut self, index: TunnelIndex, mtu: usize) {
+        let Some(Tunnel { parameters, outbound, .. }) =
+            self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        parameters.path_mtu = mtu;
+        if let Some(sa) = self.outbound.get_mut(*outbound) {
+            sa.inner_mtu = parameters.inner_mtu();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    /// An SA that has sent the numbers 1 to 100 in its first second.
+    fn path() -> PathMtu {
+        PathMtu::new(1500, 1, at(0))
+    }
+
+    fn claim(mtu: u32, sequence: u32) -> Claim {
+        Claim { version: Version::V4, mtu, quoted_bytes: 1500, sequence }
+    }
+
+    fn believed(claim: &Claim) -> Option<usize> {
+        let mut path = path();
+        path.believe(claim, 101, at(1)).then(|| path.current())
+    }
+
+    /// RFC 1191 3, RFC 8201 4, RFC 5927 7.2.
+    #[test]
+    fn an_mtu_is_believed_between_the_floor_and_the_present_one() {
+        for (version, lowest) in [(Version::V4, 576), (Version::V6, 1280)] {
+            for mtu in [1, 68, 575, 576, 1279, 1280, 1499, 1500, 1501, 65_535, u32::MAX] {
+                let expected = (lowest..1500).contains(&mtu).then_some(mtu as usize);
+                assert_eq!(believed(&Claim { version, ..claim(mtu, 50) }), expected, "{version:?}, {mtu}");
+            }
+        }
+        let short = Claim { quoted_bytes: 1300, ..claim(1300, 50) };
+        assert_eq!(believed(&short), None, "the quoted packet would have fitted");
+    }
+
+    /// RFC 1191 5 and 7.1.
+    #[test]
+    fn a_router_that_names_no_mtu_gets_the_plateau_below_the_packet() {
+        for (quoted_bytes, expected) in
+            [(1500, Some(1492)), (1492, Some(1006)), (1006, Some(576)), (576, None)]
+        {
+            assert_eq!(believed(&Claim { quoted_bytes, ..claim(0, 50) }), expected, "{quoted_bytes}");
+        }
+        let over_ipv6 = Claim { version: Version::V6, quoted_bytes: 1400, ..claim(0, 50) };
+        assert_eq!(believed(&over_ipv6), None, "1006 is less than IPv6 needs");
+    }
+
+    /// RFC 5927 4.1, for sequence numbers of IPsec.
+    #[test]
+    fn only_numbers_that_were_just_used_are_recent() {
+        for (sequence, is_recent) in [(0, false), (1, true), (100, true), (101, false), (u32::MAX, false)] {
+            assert_eq!(believed(&claim(1400, sequence)).is_some(), is_recent, "{sequence}");
+        }
+        let mut path = path();
+        assert!(!path.believe(&claim(1400, 0), 1, at(0)), "nothing was sent yet");
+        // 100 numbers a second.
+        for second in 1..=20 {
+            path.mark(1 + 100 * second, at(second));
+        }
+        let next = 2001;
+        let oldest = (0..2001).find(|&number| path.is_recent(number, next)).expect("some are recent");
+        let seconds = (2001 - u64::from(oldest)) / 100;
+        assert!((3..=7).contains(&seconds), "numbers of the last {seconds} seconds are recent");
+        for second in 21..=30 {
+            path.mark(next, at(second));
+        }
+        assert!((0..5000).all(|number| !path.is_recent(number, next)), "the SA has been silent");
+    }
+
+    /// ESN: the packet carries the low half.
+    #[test]
+    fn recent_numbers_cross_the_boundary_of_the_low_half() {
+        let first = (7 << 32) - 10;
+        let path = PathMtu::new(1500, first, at(0));
+        let next = first + 20;
+        for number in first..next {
+            assert!(path.is_recent(low_32(number), next), "{number:#x}");
+        }
+        assert!(!path.is_recent(low_32(next), next) && !path.is_recent(low_32(first - 1), next));
+    }
+
+    #[test]
+    fn an_attacker_who_guesses_numbers_has_to_guess_one_of_those_in_flight() {
+        let (first, sent) = (0x5_4321_0000, 1000);
+        let believed = (0..1_000_000_u32).filter(|n| {
+            // An odd factor: all guesses differ.
+            let guess = claim(600, n.wrapping_mul(0x9E37_79B1));
+            PathMtu::new(1500, first, at(0)).believe(&guess, first + sent, at(1))
+        });
+        // 1000 of 2^32 numbers: 0.23 expected of a million guesses.
+        assert!(believed.count() <= 1);
+    }
+
+    #[test]
+    fn the_mtu_changes_once_a_second_and_only_downwards() {
+        let mut path = path();
+        assert!(path.believe(&claim(1400, 100), 101, at(1)));
+        assert!(!path.believe(&claim(1300, 100), 101, at(1)), "too early");
+        assert!(!path.believe(&claim(1400, 100), 101, at(2)) && !path.believe(&claim(1450, 100), 101, at(2)));
+        assert!(path.believe(&claim(1300, 100), 101, at(2)));
+        assert_eq!(path.current(), 1300);
+    }
+
+    /// RFC 1191 6.3, RFC 8201 4.
+    #[test]
+    fn what_was_learned_is_forgotten_after_ten_minutes() {
+        let mut path = path();
+        assert!(!path.age(at(10_000)), "there is nothing to forget");
+        assert!(path.believe(&claim(1400, 100), 101, at(1)));
+        assert!(!path.age(at(600)) && path.current() == 1400);
+        assert!(path.age(at(601)) && path.current() == 1500);
+        assert!(!path.age(at(602)));
+    }
+
+    proptest! {
+        /// Whatever comes, the MTU is the configured one, or a claimed one or plateau within the bounds.
+        #[test]
+        fn the_mtu_stays_within_its_bounds(
+            claims in prop::collection::vec((any::<bool>(), 0u32..2000, 0usize..2000, 0u32..200, 0u64..5), 0..40),
+        ) {
+            let (mut path, mut now) = (path(), 0);
+            for (is_v6, mtu, quoted_bytes, sequence, wait) in claims {
+                now += wait;
+                let version = if is_v6 { Version::V6 } else { Version::V4 };
+                let before = path.current();
+                let is_believed = path.believe(&Claim { version, mtu, quoted_bytes, sequence }, 101, at(now));
+                prop_assert_eq!(is_believed, path.current() != before);
+                prop_assert!(path.current() <= before && path.current() >= 576);
+                if is_believed {
+                    prop_assert!((1..=100).contains(&sequence) && path.current() >= floor(version));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_of_the_tunnel_that_had_them_last() {
+        let peer: IpAddr = "198.51.100.2".parse().unwrap();
+        let name = |spi, port| Some(SaName { protocol: IpsecProtocol::Esp, spi, peer, port });
+        let get = |names: &OutboundNames, spi, port| names.get(&name(spi, port).unwrap());
+        let mut names = OutboundNames::default();
+        names.add(TunnelIndex(0), name(7, None));
+        names.add(TunnelIndex(1), name(7, None));
+        names.add(TunnelIndex(2), name(7, Some(4500)));
+        names.add(TunnelIndex(3), name(7, Some(4501)));
+        names.add(TunnelIndex(4), None);
+        names.remove(TunnelIndex(0), name(7, None));
+        assert_eq!(get(&names, 7, None), Some(TunnelIndex(1)));
+        assert_eq!(get(&names, 7, Some(4501)), Some(TunnelIndex(3)), "two peers behind one NAT");
+        names.remove(TunnelIndex(1), name(7, None));
+        assert_eq!((get(&names, 7, None), get(&names, 8, None)), (None, None));
+        assert_eq!(get(&names, 7, Some(4500)), Some(TunnelIndex(2)));
+    }
+}
