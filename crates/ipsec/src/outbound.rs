@@ -9,7 +9,7 @@ use crate::Ipsec;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
-use crate::encap::{Encap, Frame, then};
+use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
 use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
@@ -123,11 +123,18 @@ impl Ipsec {
         if encap == Encap::EspTunnel {
             let first = admit_run(sa, metas, now);
             if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
-                return frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+                let from = out.jobs.len();
+                frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+                if sa.headers_vary {
+                    let (template, jobs) = (sa.template.as_ref(), &mut out.jobs[from..]);
+                    outer_fields::complete_run(template, jobs, &mut self.identifications);
+                }
+                return;
             }
         }
         let (events, replies) = (&mut self.events, &mut self.replies);
-        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies };
+        let identifications = &mut self.identifications;
+        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications };
         match encap {
             Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),

@@ -11,6 +11,7 @@
 //!   address just then.
 
 use crate::Ipsec;
+use crate::encap::outer_fields::OuterRules;
 use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
@@ -64,7 +65,9 @@ impl Ipsec {
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
         if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-            sa.template = OuterTemplate::new(endpoints, sa.encap.protocol(), tunnel.parameters.dscp, sa.spi);
+            let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
+            let endpoints = &tunnel.parameters.endpoints;
+            sa.template = OuterTemplate::new(endpoints, sa.encap.protocol(), rules, sa.spi);
         }
         self.names.remove(index, name);
         self.names.add(index, SaName::of(&tunnel.parameters));

@@ -46,6 +46,9 @@ pub(crate) struct OutboundSa {
     pub(crate) then: u8,
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
+    /// Whether outer headers differ in more than the template leaves open
+    /// ([`outer_fields`](crate::encap::outer_fields)).
+    pub(crate) headers_vary: bool,
     pub(crate) reported: Reported,
 }
 

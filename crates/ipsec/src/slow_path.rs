@@ -1,8 +1,9 @@
 //! The outbound slow path, one packet at a time: options, fragments, packets too long, a limit or the end of
 //! a lease near; and every packet of an SA that is not of ESP in tunnel mode.
 
-use crate::encap::{Encap, Frame};
+use crate::encap::{Encap, Frame, outer_fields};
 use crate::event::Event;
+use crate::fragments::Identifications;
 use crate::lifetime::Moment;
 use crate::outcome::{Originated, Prepared};
 use crate::parsed::reason_of;
@@ -24,6 +25,7 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) out: &'a mut Prepared,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) replies: &'a mut ReplyBudget,
+    pub(crate) identifications: &'a mut Identifications,
 }
 
 impl SlowPath<'_> {
@@ -62,7 +64,14 @@ impl SlowPath<'_> {
 
     fn push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader) {
         match self.try_push::<E>(buffer, header) {
-            Ok(job) => self.out.jobs.push(job),
+            Ok(mut job) => {
+                // Headers of AH are complete before they are masked.
+                if self.sa.headers_vary && self.sa.encap == Encap::EspTunnel {
+                    let (template, jobs) = (self.sa.template.as_ref(), std::slice::from_mut(&mut job));
+                    outer_fields::complete_run(template, jobs, self.identifications);
+                }
+                self.out.jobs.push(job);
+            }
             Err((buffer, reason)) => self.refuse(buffer, reason),
         }
     }

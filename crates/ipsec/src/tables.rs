@@ -2,6 +2,7 @@
 
 use crate::addresses::OuterAddresses;
 use crate::counters::SaCounters;
+use crate::encap::outer_fields::OuterRules;
 use crate::encap::template::OuterTemplate;
 use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then};
 use crate::event::Event;
@@ -137,7 +138,8 @@ impl Ipsec {
         let outbound_counters = Arc::new(SaCounters::default());
         let inbound_counters = Arc::new(SaCounters::default());
         let full = || InstallError::TableFull { tunnel: Arc::clone(name) };
-        let out_sa = outbound_sa(index, &parameters, Arc::clone(&outbound_counters), now);
+        let rules = OuterRules::of(&parameters, self.identifications.seed());
+        let out_sa = outbound_sa(index, &parameters, rules, Arc::clone(&outbound_counters), now);
         let in_sa = inbound_sa(index, &parameters, Arc::clone(&inbound_counters), now);
         let outbound = self.outbound.insert(out_sa).ok_or_else(full)?;
         let Some(inbound) = self.inbound.insert(in_sa) else {
@@ -238,6 +240,7 @@ impl Ipsec {
 fn outbound_sa(
     index: TunnelIndex,
     p: &TunnelParameters,
+    rules: OuterRules,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> OutboundSa {
@@ -250,7 +253,8 @@ fn outbound_sa(
         lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
         encap: Encap::new(p.protocol, p.mode),
         then: then_of(p),
-        template: OuterTemplate::new(&p.endpoints, p.protocol, p.dscp, p.outbound.spi),
+        template: OuterTemplate::new(&p.endpoints, p.protocol, rules, p.outbound.spi),
+        headers_vary: rules.vary(p.mode, Version::of(p.endpoints.local)),
         inner_mtu: p.inner_mtu(),
         last_sent: now,
         tunnel: index,

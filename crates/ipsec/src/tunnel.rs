@@ -3,6 +3,7 @@
 use crate::encap::template::Dscp;
 use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
+use crate::packet_rules::PacketRules;
 use crate::sequence::Lease;
 use crate::spd::Selector;
 use crate::spd::TunnelIndex;
@@ -88,6 +89,8 @@ pub struct TunnelParameters {
     pub replay_window: u32,
     /// Outer DSCP.
     pub dscp: Dscp,
+    /// What is done to packets and their headers.
+    pub rules: PacketRules,
     /// The longest datagram that the path to the peer carries, outer headers included, in bytes.
     pub path_mtu: usize,
     /// Where packets are cut that are too long for it.

@@ -23,6 +23,7 @@ mod mask;
 mod model;
 mod network;
 mod outer;
+mod packet_rules;
 mod policy;
 mod quantity;
 mod shadow;

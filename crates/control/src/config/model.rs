@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{
-    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, Selector, Shape,
+    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules, Selector, Shape,
 };
 use testudo_wire::ip::Version;
 
@@ -157,6 +157,8 @@ pub struct Tunnel {
     pub replay_window: u32,
     /// The DSCP of outer headers.
     pub dscp: Dscp,
+    /// What is done to packets and their headers.
+    pub rules: PacketRules,
     /// Where packets are cut that are too long for the path; in transport mode after encryption in any case.
     pub fragmentation: Fragmentation,
     /// Traffic that it protects, in order. May be empty only if a policy names the tunnel.

@@ -5,7 +5,8 @@ use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
 use testudo_ipsec::{
-    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol, TunnelIndex,
+    Df, Dscp, Encapsulation, FlowLabel, Fragmentation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol,
+    TunnelIndex,
 };
 
 /// The smallest configuration.
@@ -271,6 +272,31 @@ fn a_tunnel_says_where_long_packets_are_cut() {
     let warnings = good(&in_tunnel("fragment = \"after\"")).warnings().join("\n");
     assert!(warnings.contains("the peer must reassemble"), "{warnings}");
     assert!(!good(&in_tunnel("mode = \"transport\"")).warnings().join("\n").contains("reassemble"));
+}
+
+/// RFC 4301 8.1 and 5.1.2.2; `set` and `zero` are the defaults.
+#[test]
+fn a_tunnel_says_what_df_and_flow_label_its_outer_headers_have() {
+    let v6 = |lines: &str| {
+        let text = in_tunnel(lines).replace("\"192.0.2.1\"", "\"2001:db8::1\"");
+        text.replace("\"192.0.2.2\"", "\"2001:db8::2\"")
+    };
+    let df = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules.df;
+    assert_eq!(df(""), Df::Set);
+    assert_eq!(df("df = \"set\""), Df::Set);
+    assert_eq!(df("df = \"copy\""), Df::Copy);
+    assert_eq!(df("df = \"clear\""), Df::Clear);
+    let label = |lines: &str| good(&v6(lines)).tunnels[0].rules.flow_label;
+    assert_eq!(label(""), FlowLabel::Zero);
+    assert_eq!(label("flow_label = \"zero\""), FlowLabel::Zero);
+    assert_eq!(label("flow_label = \"per-flow\""), FlowLabel::PerFlow);
+    expect(&in_tunnel("df = \"kopy\""), &["did you mean `copy`?"]);
+    expect(&v6("df = \"copy\""), &["`df` only where outer headers are IPv4", "RFC 8200 5"]);
+    expect(&in_tunnel("flow_label = \"zero\""), &["`flow_label` only where outer headers are IPv6"]);
+    for key in ["df = \"set\"", "flow_label = \"zero\""] {
+        let lines = format!("mode = \"transport\"\n{key}");
+        expect(&in_tunnel(&lines), &["only in tunnel mode", "a packet keeps its own header"]);
+    }
 }
 
 /// The default leaves most packets whole; where a path is too narrow even for the least that hosts must be

@@ -3,6 +3,7 @@
 use super::checks::{Facts, KeyRequest};
 use super::gateway::path;
 use super::model::{KnownAnswer, Remote, SaSettings, Tunnel, legacy_parts};
+use super::packet_rules;
 use super::policy::{SelectorDraft, read_selector};
 use super::quantity;
 use super::value::{self, Parsed};
@@ -49,6 +50,7 @@ pub(super) fn read_tunnel(
     let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
+    let rules = packet_rules::read(&mut section, walker, mode, local);
     let selectors = read_selectors(&mut section, walker, facts);
     let is_pair = protocols == Protocols::AhAndEsp;
     let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
@@ -79,6 +81,7 @@ pub(super) fn read_tunnel(
         esn,
         replay_window,
         dscp,
+        rules,
         fragmentation,
         selectors,
         outbound: outbound.complete()?,

@@ -57,6 +57,7 @@ pub fn parameters(
         esn: tunnel.esn,
         replay_window: tunnel.replay_window,
         dscp: tunnel.dscp,
+        rules: tunnel.rules,
         path_mtu: path_mtu.into(),
         fragmentation: tunnel.fragmentation,
         keepalive: tunnel.keepalive,

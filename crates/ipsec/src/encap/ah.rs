@@ -17,7 +17,7 @@
 //! before the text: there, in the last bytes of the field that is zero otherwise, it waits.
 
 use super::esp_transport::reason_of as reason_of_place;
-use super::{Carried, Frame, MAX_IV_BYTES, Strip, packet_offset, then};
+use super::{Carried, Frame, MAX_IV_BYTES, Strip, outer_fields, packet_offset, then};
 use crate::sa::{InboundSa, OutboundSa, SuiteLayout, iv_block, low_32};
 use crate::slots::SaRef;
 use testudo_crypto::{Direction, Job};
@@ -140,7 +140,12 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, inner: &IpHeader, sequence: u6
     let (total, class) = (packet.len(), inner.traffic_class);
     let bytes = packet.bytes_mut();
     outer.write(bytes, total, class, identification(sequence)).map_err(|_| DropReason::NoRoom)?;
-    ah.write(&mut bytes[outer.bytes()..]).map_err(|_| DropReason::NoRoom)
+    ah.write(&mut bytes[outer.bytes()..]).map_err(|_| DropReason::NoRoom)?;
+    if sa.headers_vary {
+        let (front, packet) = bytes.split_at_mut(outer.bytes() + ah.header_bytes);
+        outer_fields::complete(outer, front, packet, None);
+    }
+    Ok(())
 }
 
 /// Writes AH between a packet's own headers and what it carries.

@@ -19,6 +19,7 @@
 pub(crate) mod ah;
 pub(crate) mod esp_transport;
 pub(crate) mod esp_tunnel;
+pub(crate) mod outer_fields;
 pub(crate) mod template;
 
 use crate::sa::{InboundSa, OutboundSa};

@@ -1,7 +1,9 @@
 //! The outer headers of a tunnel, made once and copied to every packet.
 
 use super::IpsecProtocol;
+use super::outer_fields::OuterRules;
 use crate::tunnel::{Encapsulation, Endpoints};
+use std::net::IpAddr;
 use testudo_wire::esp::ESP_HEADER_BYTES;
 use testudo_wire::ip::{self, OuterHeader, Version};
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
@@ -88,11 +90,17 @@ impl Class {
 struct Parts {
     ip: OuterHeader,
     udp: Option<(u16, u16)>,
+    rules: OuterRules,
 }
 
 impl OuterTemplate {
     /// `None` as long as the peer's address is unknown, or if the two addresses are of different versions.
-    pub(crate) fn new(endpoints: &Endpoints, protocol: IpsecProtocol, dscp: Dscp, spi: u32) -> Option<Self> {
+    pub(crate) fn new(
+        endpoints: &Endpoints,
+        protocol: IpsecProtocol,
+        rules: OuterRules,
+        spi: u32,
+    ) -> Option<Self> {
         let udp = match endpoints.encapsulation {
             Encapsulation::Esp => None,
             Encapsulation::EspInUdp { local_port, remote_port } => Some((local_port, remote_port)),
@@ -107,8 +115,7 @@ impl OuterTemplate {
             },
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
-            // Packets that are too long are fragmented before encryption; outer fragments would only cost the
-            // peer reassembly.
+            // Where the tunnel wants it otherwise, `outer_fields` clears it.
             dont_fragment: true,
         };
         let version = Version::of(endpoints.local);
@@ -120,14 +127,14 @@ impl OuterTemplate {
         };
         let bytes = version.header_bytes() + udp.map_or(0, |_| UDP_HEADER_BYTES);
         let ip_at = ESP_AT - bytes;
-        let parts = Box::new(Parts { ip, udp });
+        let parts = Box::new(Parts { ip, udp, rules });
         let mut block = [0; BLOCK_BYTES];
         parts.write(&mut block[ip_at..ESP_AT], bytes, 0, ATOMIC).ok()?;
         block[ESP_AT..ESP_AT + 4].copy_from_slice(&spi.to_be_bytes());
         let word = |at: usize| u32::from(u16::from_ne_bytes([block[ip_at + at], block[ip_at + at + 1]]));
         // Without the template's own checksum and length; its class is 0 (RFC 1624).
         let sum = (0xFFFF - word(10)) + (0xFFFF - word(2));
-        Some(Self { block, sum, ip_at: u8::try_from(ip_at).ok()?, headers, class: dscp.into(), parts })
+        Some(Self { block, sum, ip_at: u8::try_from(ip_at).ok()?, headers, class: rules.dscp.into(), parts })
     }
 
     /// Bytes of the IP and UDP headers.
@@ -138,6 +145,21 @@ impl OuterTemplate {
     /// IP version of the outer header.
     pub(crate) fn version(&self) -> Version {
         Version::of(self.parts.ip.source)
+    }
+
+    /// How the fields that it leaves open are made.
+    pub(crate) fn rules(&self) -> &OuterRules {
+        &self.parts.rules
+    }
+
+    /// Source and destination of its datagrams.
+    pub(crate) fn addresses(&self) -> [IpAddr; 2] {
+        [self.parts.ip.source, self.parts.ip.destination]
+    }
+
+    /// The protocol after the IP header.
+    pub(crate) fn protocol(&self) -> u8 {
+        self.parts.ip.protocol
     }
 
     /// Source and destination port, where ESP is in UDP.
@@ -245,7 +267,7 @@ fn low16(n: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
+    use crate::packet_rules::Df;
 
     /// Compares with the writers of whole headers, for every layout and class and a spread of lengths.
     #[test]
@@ -260,7 +282,9 @@ mod tests {
         {
             for dscp in [Dscp::Copy, Dscp::Fixed(46)] {
                 let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
-                let template = OuterTemplate::new(&endpoints, IpsecProtocol::Esp, dscp, 0x1234_5678).unwrap();
+                let rules = OuterRules { dscp, df: Df::Set, flow_seed: None };
+                let template =
+                    OuterTemplate::new(&endpoints, IpsecProtocol::Esp, rules, 0x1234_5678).unwrap();
                 let lengths = (100..2000).step_by(37).chain([65_535, 65_514]);
                 for (total, class) in lengths.flat_map(|total| (0..=255).map(move |class| (total, class))) {
                     let mut stamped = [0xEE; BLOCK_BYTES];

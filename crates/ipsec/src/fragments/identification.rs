@@ -39,6 +39,11 @@ impl Identifications {
         Self { counters: Box::new(std::array::from_fn(start)), seed }
     }
 
+    /// What the counters begin with, for other numbers that nobody else should foretell.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The Identification of the next datagram that is fragmented between these addresses. IPv4 has its low
     /// 16 bits.
     pub fn next(&mut self, source: IpAddr, destination: IpAddr, protocol: u8) -> u32 {
@@ -52,7 +57,8 @@ impl Identifications {
     }
 }
 
-fn folded(address: IpAddr) -> u64 {
+/// An address as a number of 64 bits.
+pub(crate) fn folded(address: IpAddr) -> u64 {
     match address {
         IpAddr::V4(v4) => v4.to_bits().into(),
         IpAddr::V6(v6) => {
@@ -67,7 +73,7 @@ fn high_32(bits: u64) -> u32 {
 }
 
 /// Spreads the bits of a number (the finalizer of SplitMix64).
-fn mix(bits: u64) -> u64 {
+pub(crate) fn mix(bits: u64) -> u64 {
     let bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ bits >> 31

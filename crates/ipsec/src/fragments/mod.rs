@@ -65,6 +65,7 @@ mod shares;
 
 pub use cut::outer_fragments;
 pub use identification::Identifications;
+pub(crate) use identification::{folded, mix};
 pub use reassembly::{Reassembled, Reassembler};
 
 use crate::Ipsec;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment, Policy, Prefix,
-    SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment, PacketRules,
+    Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
 
@@ -70,6 +70,7 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         esn: true,
         replay_window: REPLAY_WINDOW,
         dscp: Dscp::Copy,
+        rules: PacketRules::default(),
         path_mtu: case.size.longest_bytes() + OVERHEAD_BYTES,
         fragmentation: Fragmentation::Before,
         keepalive: None,

@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Room for all messages that we send or request, except for extension headers: at most four of them.
-pub(crate) const CONTROL_BYTES: usize = 128;
+/// Room for all messages that we send or request, except for extension headers: at most five of them.
+pub(crate) const CONTROL_BYTES: usize = 144;
 /// `struct cmsghdr`: a length as long as a pointer, level and type.
 const HEADER_BYTES: usize = size_of::<usize>() + 8;
 
@@ -77,6 +77,11 @@ impl Control {
         } else {
             self.push(libc::IPPROTO_IP, libc::IP_TTL, &value);
         }
+    }
+
+    /// Requests a flow label of IPv6, 20 bits (RFC 8200 3: the low bits of the header's first word).
+    pub(crate) fn push_flow_label(&mut self, flow_label: u32) {
+        self.push(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &flow_label.to_be_bytes());
     }
 
     /// Requests segmentation.
@@ -218,6 +223,7 @@ mod tests {
         control.push_segment_size(1400);
         control.push_source(IpAddr::V6(Ipv6Addr::LOCALHOST));
         control.push_hop_limit(true, 255);
+        control.push_flow_label(0xF_FFFF);
         let kinds: Vec<_> = std::iter::successors(next_message(control.bytes()), |m| next_message(m.3))
             .map(|(level, kind, data, _)| (level, kind, data.len()))
             .collect();
@@ -226,6 +232,7 @@ mod tests {
             (libc::SOL_UDP, libc::UDP_SEGMENT, 2),
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20),
             (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, 4),
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, 4),
         ];
         assert_eq!(kinds, expected);
     }

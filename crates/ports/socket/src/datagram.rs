@@ -26,6 +26,8 @@ pub(crate) struct Datagram {
     pub(crate) source: Option<IpAddr>,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
+    /// Of IPv6; 0 over IPv4.
+    pub(crate) flow_label: u32,
     /// Whether the kernel is to refuse the packet, and not to fragment it, if it is too long.
     pub(crate) dont_fragment: bool,
     /// Where in the packet the bytes start that the socket sends: after the outer headers for UDP, 0 for raw
@@ -52,7 +54,10 @@ impl Datagram {
                 let own = |e: &Endpoint| e.encapsulation == Encapsulation::Udp { port: udp.source_port };
                 if let Some((index, endpoint)) = find(&header, endpoints, own) {
                     let content = content.start + UDP_HEADER_BYTES..content.start + udp.total_bytes;
-                    return Ok(Self::new(&header, way(index), Some(endpoint), udp.destination_port, content));
+                    return Ok(Self {
+                        flow_label: flow_label(packet),
+                        ..Self::new(&header, way(index), Some(endpoint), udp.destination_port, content)
+                    });
                 }
             }
             number @ (protocol::ESP | protocol::AH) => {
@@ -101,6 +106,8 @@ impl Datagram {
             source: (is_wildcard && !header.source.is_unspecified()).then_some(header.source),
             traffic_class: header.traffic_class,
             hop_limit: header.hop_limit,
+            // Only sockets that make the header themselves need to be told.
+            flow_label: 0,
             dont_fragment: header.dont_fragment,
             start: bytes.start,
             end: bytes.end,
@@ -121,11 +128,20 @@ impl Datagram {
             && self.source == first.source
             && self.traffic_class == first.traffic_class
             && self.hop_limit == first.hop_limit
+            && self.flow_label == first.flow_label
     }
 
     /// Whether the socket sends the packet's own header.
     pub(crate) fn is_whole(&self) -> bool {
         self.start == 0
+    }
+}
+
+/// The flow label of an IPv6 packet (RFC 8200 3); 0 of another.
+fn flow_label(packet: &[u8]) -> u32 {
+    match packet.first_chunk() {
+        Some(word) if word[0] >> 4 == 6 => u32::from_be_bytes(*word) & 0xF_FFFF,
+        _ => 0,
     }
 }
 
@@ -238,6 +254,18 @@ mod tests {
         assert_eq!(address("192.0.2.2", protocol::UDP), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("192.0.2.1", protocol::TCP), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("2001:db8::2", protocol::ESP), (Way::Bypass(Version::V6), 0, 148, false));
+    }
+
+    #[test]
+    fn a_flow_label_is_read_and_keeps_datagrams_apart() {
+        let address = |packet: &[u8]| Datagram::address(packet, endpoints().iter(), MTU).unwrap();
+        let plain = packet("2001:db8::1", protocol::UDP);
+        let mut labelled = plain.clone();
+        labelled[1..4].copy_from_slice(&[0x9A, 0xBC, 0xDE]);
+        let [first, second] = [&plain, &labelled].map(|packet| address(packet));
+        assert_eq!((first.flow_label, second.flow_label), (0, 0xA_BCDE));
+        assert!(second.may_follow(&second) && !second.may_follow(&first));
+        assert_eq!(first.of_next(&plain, &labelled, MTU), None);
     }
 
     /// RFC 4302 3.3.3.1.1.1, RFC 6864 4.

@@ -119,6 +119,9 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
         // Raw sockets have one IP version only.
         let only = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
         only.map_err(io_error(action("set the IP version")))?;
+        // The flow label is the tunnel's choice: the kernel makes none of its own for packets that have 0.
+        let off = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
+        off.map_err(io_error(action("set the flow label")))?;
         if let Ok(mtu) = u16::try_from(config.mtu.max(IPV6_LEAST_MTU)) {
             let set = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU, mtu.into());
             set.map_err(io_error(action("set the length of fragments")))?;

@@ -294,6 +294,9 @@ fn control(first: &Datagram, is_joined: bool) -> Control {
     if first.traffic_class != 0 {
         control.push_traffic_class(first.destination.is_ipv6(), first.traffic_class);
     }
+    if first.flow_label != 0 {
+        control.push_flow_label(first.flow_label);
+    }
     if is_joined {
         // Lossless: a message of several packets is below 64 KiB.
         control.push_segment_size(u16::try_from(first.len()).unwrap_or(u16::MAX));

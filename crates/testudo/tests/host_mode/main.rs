@@ -7,6 +7,7 @@ mod support;
 mod clients;
 mod disk;
 mod fragments;
+mod headers;
 mod inspection;
 mod life;
 mod memory;
@@ -23,6 +24,7 @@ use testudo_judge::harness::Suite;
 fn main() -> ExitCode {
     let suite = suites::tests(refusals::tests(Suite::new()));
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
+    let suite = headers::tests(suite);
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
     clients::tests(inspection::tests(suite)).run(Link::build)
 }

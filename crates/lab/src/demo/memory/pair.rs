@@ -13,7 +13,7 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment,
-    Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -112,6 +112,7 @@ impl Tunnel<'_> {
             esn: true,
             replay_window: REPLAY_WINDOW,
             dscp: Dscp::Copy,
+            rules: PacketRules::default(),
             path_mtu: LINK_MTU,
             fragmentation: Fragmentation::Before,
             keepalive: None,

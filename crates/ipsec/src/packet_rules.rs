@@ -1,0 +1,33 @@
+//! What a tunnel does to packets and to the headers around them, beyond protecting them: all of it optional.
+
+/// The DF bit of outer IPv4 headers (RFC 4301 8.1). IPv6 has none: its routers never cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Df {
+    /// Set: no router cuts a datagram, and none needs an Identification (RFC 6864 4.1).
+    #[default]
+    Set,
+    /// As in the inner packet; IPv6 packets count as set, since no router may cut these.
+    Copy,
+    /// Clear: routers may cut, and the peer must reassemble.
+    Clear,
+}
+
+/// The flow label of outer IPv6 headers. A gateway never copies the inner one (RFC 4301 5.1.2.2, note 8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FlowLabel {
+    /// 0: all packets of the tunnel look alike.
+    #[default]
+    Zero,
+    /// One for each inner flow, so that routers can spread flows over equal paths (RFC 6438 3). An observer
+    /// sees how many flows there are, and not which.
+    PerFlow,
+}
+
+/// The choices of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PacketRules {
+    /// DF of outer IPv4 headers, in tunnel mode.
+    pub df: Df,
+    /// Flow label of outer IPv6 headers, in tunnel mode.
+    pub flow_label: FlowLabel,
+}

@@ -1,0 +1,118 @@
+//! Outer headers as they are seen on the wire, of packets that a Linux host sends, in sockets of UDP and of
+//! ESP: DSCP, ECN, TTL, DF (RFC 4301 5.1.2.1 and 8.1, RFC 6040), flow labels (RFC 6438).
+
+use crate::support::config::{Config, pair};
+use crate::support::link::{LINK, Link};
+use crate::support::{Outcome, ensure, folder};
+use std::collections::HashSet;
+use std::net::UdpSocket;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::capture::{Capture, WHOLE};
+
+pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
+    suite
+        .test("outer_headers_follow_the_inner_ones_as_the_tunnel_says", v4_fields)
+        .test("outer_flow_labels_tell_flows_apart_only_where_that_is_wanted", flow_labels)
+}
+
+const A: &str = "10.1.0.1";
+const B: &str = "10.2.0.1";
+const OUTER_V6: [&str; 2] = ["fd08::1", "fd08::2"];
+
+/// The headers of packets with this source, as far as ports and SPI, that cross the wire while `work` runs.
+fn seen(link: &Link, source: &[u8], work: impl FnOnce() -> TestResult) -> Outcome<Vec<Vec<u8>>> {
+    let capture = Capture::start(&link.a, LINK, &folder("headers")?.join("wan.pcap"), WHOLE)?;
+    work()?;
+    let mut packets = Vec::new();
+    capture.finish(&link.a)?.frames(|frame, _| {
+        let (at, protocol_at) = if source.len() == 4 { (26, 23) } else { (22, 20) };
+        let protocol = frame.get(protocol_at).copied().unwrap_or(0);
+        if frame.get(at..at + source.len()) == Some(source) && [17, 50].contains(&protocol) {
+            packets.push(frame[14..].to_vec());
+        }
+    })?;
+    ensure(!packets.is_empty(), || "nothing crossed the wire".to_owned())?;
+    Ok(packets)
+}
+
+/// Three pings with this TOS and this answer of the host to "may it be cut".
+fn ping(link: &Link, tos: u8, df: &str) -> TestResult {
+    let tos = tos.to_string();
+    link.a.run(&["ping", "-q", "-c", "3", "-i", "0.02", "-W", "5", "-Q", &tos, "-M", df, "-s", "100", B])?;
+    Ok(())
+}
+
+fn v4_fields(link: &mut Link) -> TestResult {
+    for udp in [true, false] {
+        for (df, dscp) in [("copy", "\"copy\""), ("set", "46"), ("clear", "0")] {
+            let [mut a, b] = pair(udp)?;
+            a.tunnels[0].more = format!("df = \"{df}\"\ndscp = {dscp}");
+            let (left, _) = link.start_a(&a)?;
+            let (right, _) = link.start_b(&b)?;
+            for tos in [0, 0xB8, 0x02, 0x89] {
+                for hosts in ["do", "dont"] {
+                    let packets = seen(link, &[192, 0, 2, 1], || ping(link, tos, hosts))?;
+                    let fixed = dscp.parse::<u8>().ok().map(|dscp| dscp << 2);
+                    let class = fixed.map_or(tos, |fixed| fixed | tos & 3);
+                    let is_set = df == "set" || df == "copy" && hosts == "do";
+                    let expected = (class, 64, is_set);
+                    let found: HashSet<_> = packets.iter().map(|p| (p[1], p[8], p[6] & 0x40 != 0)).collect();
+                    ensure(found == HashSet::from([expected]), || {
+                        format!("TOS {tos:#x}, DF {hosts}, {df}, UDP {udp}: {found:?}, not {expected:?}")
+                    })?;
+                    let numbers: HashSet<_> = packets.iter().map(|p| [p[4], p[5]]).collect();
+                    // RFC 6864 4: what may be cut has an Identification of its own.
+                    ensure(is_set || numbers.len() == packets.len() && !numbers.contains(&[0, 0]), || {
+                        format!("identifications {numbers:?} of {} packets", packets.len())
+                    })?;
+                }
+            }
+            right.stop()?;
+            left.stop()?;
+        }
+    }
+    Ok(())
+}
+
+/// Eight flows of UDP, five datagrams each.
+fn send_flows(link: &Link) -> TestResult {
+    let receiver = link.b.within(|| UdpSocket::bind((B, 4000)))??;
+    for _ in 0..8 {
+        let socket = link.a.within(|| UdpSocket::bind((A, 0)))??;
+        for _ in 0..5 {
+            socket.send_to(b"any flow", (B, 4000))?;
+            receiver.recv_from(&mut [0; 16])?;
+        }
+    }
+    Ok(())
+}
+
+fn flow_labels(link: &mut Link) -> TestResult {
+    for (host, address) in [&link.a, &link.b].into_iter().zip(OUTER_V6) {
+        host.run(&["ip", "address", "add", &format!("{address}/64"), "dev", LINK, "nodad"])?;
+    }
+    for udp in [true, false] {
+        for (lines, expected) in [("", 1), ("flow_label = \"per-flow\"", 8)] {
+            let [mut a, mut b] = pair(udp)?;
+            let over_v6 = |end: &mut Config, [local, remote]: [&str; 2]| {
+                (end.tunnels[0].local, end.tunnels[0].remote) = (local.to_owned(), remote.to_owned());
+            };
+            over_v6(&mut a, OUTER_V6);
+            over_v6(&mut b, [OUTER_V6[1], OUTER_V6[0]]);
+            a.tunnels[0].more = lines.to_owned();
+            let (left, _) = link.start_a(&a)?;
+            let (right, _) = link.start_b(&b)?;
+            let source = OUTER_V6[0].parse::<std::net::Ipv6Addr>()?.octets();
+            let packets = seen(link, &source, || send_flows(link))?;
+            let labels: HashSet<_> = packets.iter().map(|p| [p[1] & 0xF, p[2], p[3]]).collect();
+            let is_right = labels.len() == expected && labels.contains(&[0; 3]) == (expected == 1);
+            ensure(is_right, || format!("{lines:?}, UDP {udp}: labels {labels:?}"))?;
+            right.stop()?;
+            left.stop()?;
+        }
+    }
+    for (host, address) in [&link.a, &link.b].into_iter().zip(OUTER_V6) {
+        host.run(&["ip", "address", "del", &format!("{address}/64"), "dev", LINK])?;
+    }
+    Ok(())
+}
