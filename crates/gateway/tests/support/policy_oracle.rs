@@ -4,16 +4,16 @@
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
 use super::rfc4301::{
-    Addresses, Asked, Fate, Field, Net, Rule, is_treated_apart, judge, may_come_through, read,
+    Addresses, Asked, Fate, Field, Net, Rule, Ways, is_treated_apart, judge, may_come_through, read,
 };
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, AddressRange, Policy, PortRange, Prefix, Protocol, Selector};
+use testudo_ipsec::{Action, AddressRange, Directions, Policy, PortRange, Prefix, Protocol, Selector};
 
 /// Tunnels of a gateway, all between the same networks: only policies tell them apart.
 const TUNNELS: u8 = 3;
-/// More than the eight that are scanned, so that the index is used as well.
+/// Policies: more than the eight that are scanned, so that the index is used as well.
 const MAX_RULES: u8 = 14;
 /// Offset of the SPI's number in an outgoing datagram: after an IPv4 header without options.
 const SPI_AT: usize = 20;
@@ -73,6 +73,42 @@ fn ports(choose: Choose<'_>, protocol: Asked<u8>) -> Asked<u16> {
     }
 }
 
+/// The selectors of random policies. Most have one, some several; some are those of an earlier policy, or
+/// contain these.
+fn rules(choose: Choose<'_>) -> Vec<Rule> {
+    let count = 1 + choose() % MAX_RULES;
+    let mut rules = Vec::new();
+    for policy in 0..count {
+        let then = match choose() % 6 {
+            0 => Fate::Nothing,
+            1 | 2 => Fate::Clear,
+            _ => Fate::Tunnel(choose() % TUNNELS),
+        };
+        let ways = one_of(choose, &[Ways::Both, Ways::Both, Ways::Both, Ways::Out, Ways::In]);
+        let selectors = if choose().is_multiple_of(4) { 1 + choose() % 3 } else { 1 };
+        for _ in 0..selectors {
+            let drawn = match choose() % 5 {
+                0 if !rules.is_empty() => around(choose, &rules),
+                _ => rule(choose),
+            };
+            rules.push(Rule { policy, ways, then, ..drawn });
+        }
+    }
+    rules
+}
+
+/// The selector of an earlier policy, or one around it.
+fn around(choose: Choose<'_>, rules: &[Rule]) -> Rule {
+    let known = one_of(choose, rules);
+    match choose() % 4 {
+        0 => Rule { local: None, ..known },
+        1 => Rule { remote: None, ..known },
+        2 => Rule { local_ports: Asked::Any, remote_ports: Asked::Any, ..known },
+        _ => known,
+    }
+}
+
+/// A selector; what it is of is filled in.
 fn rule(choose: Choose<'_>) -> Rule {
     let ipv6 = !choose().is_multiple_of(3);
     let (local, remote) = (addresses(choose, ipv6, true), addresses(choose, ipv6, false));
@@ -84,13 +120,9 @@ fn rule(choose: Choose<'_>) -> Rule {
             Asked::From(number, number)
         }
     };
-    let then = match choose() % 6 {
-        0 => Fate::Nothing,
-        1 | 2 => Fate::Clear,
-        _ => Fate::Tunnel(choose() % TUNNELS),
-    };
     let (local_ports, remote_ports) = (ports(choose, protocol), ports(choose, protocol));
-    Rule { local, remote, protocol, local_ports, remote_ports, then }
+    let (policy, ways, then) = (0, Ways::Both, Fate::Nothing);
+    Rule { policy, ways, local, remote, protocol, local_ports, remote_ports, then }
 }
 
 fn selector(rule: &Rule) -> Selector {
@@ -124,13 +156,18 @@ fn selector(rule: &Rule) -> Selector {
     }
 }
 
-fn policy(rule: &Rule) -> Policy {
-    let action = match rule.then {
+fn policy(rules: &[Rule]) -> Policy {
+    let action = match rules[0].then {
         Fate::Tunnel(tunnel) => Action::Protect(spec(tunnel).index()),
         Fate::Clear => Action::Bypass,
         Fate::Nothing => Action::Discard,
     };
-    Policy::new(selector(rule), action)
+    let directions = match rules[0].ways {
+        Ways::Both => Directions::Both,
+        Ways::Out => Directions::Outbound,
+        Ways::In => Directions::Inbound,
+    };
+    Policy { selectors: rules.iter().map(selector).collect(), directions, action }
 }
 
 fn spec(tunnel: u8) -> TunnelSpec {
@@ -139,15 +176,16 @@ fn spec(tunnel: u8) -> TunnelSpec {
 
 impl Site {
     pub fn new(choose: Choose<'_>) -> Self {
-        let count = 1 + choose() % MAX_RULES;
-        let rules: Vec<Rule> = (0..count).map(|_| rule(choose)).collect();
-        let mut gateway = Gateway::new(rules.iter().map(policy).collect(), PoolSize(64, 2048), portable());
+        let rules = rules(choose);
+        let policies = rules.chunk_by(|a, b| a.policy == b.policy).map(policy).collect();
+        let mut gateway = Gateway::new(policies, PoolSize(64, 2048), portable());
         let mut store = LeaseTwin::new(1 << 40);
         let mut selectors = Vec::new();
         for tunnel in 0..TUNNELS {
-            // As the configuration does: the SA's selectors are those of the policies that name the tunnel.
-            let own: Vec<Rule> =
-                rules.iter().filter(|rule| rule.then == Fate::Tunnel(tunnel)).copied().collect();
+            // As the configuration does: the SA's selectors are those of the policies on packets that arrive
+            // which name the tunnel.
+            let is_own = |rule: &&Rule| rule.then == Fate::Tunnel(tunnel) && rule.ways != Ways::Out;
+            let own: Vec<Rule> = rules.iter().filter(is_own).copied().collect();
             let mut install = spec(tunnel).install(Side::A, &mut store, None);
             install.parameters.selectors = own.iter().map(selector).collect();
             gateway.install(install);

@@ -61,9 +61,26 @@ pub enum Asked<T> {
     Opaque,
 }
 
-/// A policy: the fields that it matches on and its action.
+/// The packets that a policy is about, by their direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ways {
+    Both,
+    Out,
+    In,
+}
+
+impl Ways {
+    fn include(self, leaves: bool) -> bool {
+        self == Ways::Both || self == if leaves { Ways::Out } else { Ways::In }
+    }
+}
+
+/// A selector of a policy: the fields that it matches on, and the policy's action. Adjacent rules with the
+/// same number are one policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
+    pub policy: u8,
+    pub ways: Ways,
     pub local: Option<Addresses>,
     pub remote: Option<Addresses>,
     pub protocol: Asked<u8>,
@@ -292,21 +309,37 @@ fn is_for_hidden(rule: &Rule, seen: &Seen, leaves: bool) -> bool {
     hides.contains(&true) && (rule.protocol == Asked::Opaque || ports.contains(&Asked::Opaque))
 }
 
+/// Whether any selector of a policy matches a packet, and whether it does only because it asks for OPAQUE of
+/// what the packet hides.
+fn ask_policy(policy: &[Rule], seen: &Seen, leaves: bool) -> (Answer, bool) {
+    let concerned = policy.iter().filter(|rule| rule.ways.include(leaves));
+    let answers: Vec<_> =
+        concerned.map(|rule| (ask(rule, seen, leaves), is_for_hidden(rule, seen, leaves))).collect();
+    let sure = [(Answer::Yes, false), (Answer::Yes, true)].into_iter().find(|sure| answers.contains(sure));
+    let is_perhaps = answers.iter().any(|(answer, _)| *answer == Answer::Perhaps);
+    sure.unwrap_or((if is_perhaps { Answer::Perhaps } else { Answer::No }, false))
+}
+
+fn policies(rules: &[Rule]) -> impl Iterator<Item = &[Rule]> {
+    rules.chunk_by(|a, b| a.policy == b.policy)
+}
+
 /// What happens to a packet that leaves, or that arrives in clear (then `Tunnel` means that it should have
-/// been protected). The first rule that may match decides (RFC 4301 4.4.1).
+/// been protected). The first policy that may match decides (RFC 4301 4.4.1).
 ///
-/// A rule for OPAQUE decides on a packet that hides fields, even after a rule that may match: fragments may
-/// have an SA of their own (7.2). But none passes in clear for that (7.4).
+/// One for OPAQUE decides on a packet that hides fields, even after one that may match: fragments may have an
+/// SA of their own (7.2). But none passes in clear for that (7.4).
 pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
     if seen.source_routed {
         return Fate::Nothing;
     }
     let mut may_be_another = false;
-    for rule in rules {
-        match (ask(rule, seen, leaves), is_for_hidden(rule, seen, leaves)) {
-            (Answer::Yes, true) if rule.then == Fate::Clear => return Fate::Nothing,
+    for policy in policies(rules) {
+        let then = policy[0].then;
+        match ask_policy(policy, seen, leaves) {
+            (Answer::Yes, true) if then == Fate::Clear => return Fate::Nothing,
             (Answer::Yes, false) if may_be_another => return Fate::Nothing,
-            (Answer::Yes, _) => return rule.then,
+            (Answer::Yes, _) => return then,
             (Answer::Perhaps, _) => may_be_another = true,
             (Answer::No, _) => {}
         }
@@ -314,15 +347,16 @@ pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
     Fate::Nothing
 }
 
-/// Whether the rule that decides asks for OPAQUE of what the packet hides, so that another may decide on the
-/// datagram as a whole.
+/// Whether the policy that decides asks for OPAQUE of what the packet hides, so that another may decide on
+/// the datagram as a whole.
 pub fn is_treated_apart(rules: &[Rule], seen: &Seen, leaves: bool) -> bool {
-    let first = rules.iter().find(|rule| ask(rule, seen, leaves) == Answer::Yes);
-    first.is_some_and(|rule| is_for_hidden(rule, seen, leaves))
+    let answers = policies(rules).map(|policy| ask_policy(policy, seen, leaves));
+    answers.into_iter().find(|(answer, _)| *answer == Answer::Yes).is_some_and(|(_, is_apart)| is_apart)
 }
 
 /// Whether a packet may come out of a tunnel whose SA has these selectors (RFC 4301 5.2, step 4).
 pub fn may_come_through(tunnel: u8, selectors: &[Rule], rules: &[Rule], seen: &Seen) -> bool {
-    let is_selected = selectors.iter().any(|rule| ask(rule, seen, false) == Answer::Yes);
+    let mut arriving = selectors.iter().filter(|rule| rule.ways.include(false));
+    let is_selected = arriving.any(|rule| ask(rule, seen, false) == Answer::Yes);
     is_selected && judge(rules, seen, false) == Fate::Tunnel(tunnel)
 }
