@@ -125,4 +125,6 @@ fn is_question(request: &Value) -> bool {
         && is_number("protocol", 255)
         && is_number("source_port", 65_535)
         && is_number("destination_port", 65_535)
+        && is_number("message_type", 255)
+        && is_number("message_code", 255)
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use testudo_control::config::protocol_number;
 use testudo_lab::bench::BenchArgs;
 use testudo_lab::demo::DemoOptions;
 
@@ -217,7 +218,7 @@ pub struct ExplainArgs {
     /// Destination address
     #[arg(value_name = "DESTINATION")]
     pub destination: IpAddr,
-    /// Transport protocol: icmp, icmpv6, tcp, udp, sctp, or a number [default: one that no policy names]
+    /// Protocol, by name or number [default: one that no policy names]
     #[arg(long, value_parser = protocol)]
     pub protocol: Option<u8>,
     /// Source port
@@ -226,8 +227,12 @@ pub struct ExplainArgs {
     /// Destination port
     #[arg(long, value_name = "PORT", requires_all = ["source_port", "protocol"])]
     pub destination_port: Option<u16>,
+    /// Type of a message of icmp, icmpv6 or mobility, by name or number, and its code: "8", "3/4",
+    /// "destination-unreachable/fragmentation-needed"
+    #[arg(long = "type", value_name = "TYPE[/CODE]", requires = "protocol", conflicts_with = "source_port")]
+    pub message: Option<String>,
     /// A fragment other than the first: it shows no ports and, over IPv6, no protocol
-    #[arg(long, conflicts_with_all = ["source_port", "destination_port"])]
+    #[arg(long, conflicts_with_all = ["source_port", "destination_port", "message"])]
     pub fragment: bool,
     /// Which gateway.
     #[command(flatten)]
@@ -235,15 +240,7 @@ pub struct ExplainArgs {
 }
 
 fn protocol(text: &str) -> Result<u8, String> {
-    use testudo_wire::protocol as p;
-    let named =
-        [("icmp", p::ICMP), ("icmpv6", p::ICMPV6), ("tcp", p::TCP), ("udp", p::UDP), ("sctp", p::SCTP)];
-    match named.iter().find(|(name, _)| *name == text) {
-        Some((_, number)) => Ok(*number),
-        None => text
-            .parse()
-            .map_err(|_| "expected icmp, icmpv6, tcp, udp, sctp, or a number from 0 to 255".into()),
-    }
+    protocol_number(text).ok_or_else(|| "expected a protocol such as tcp, or a number from 0 to 255".into())
 }
 
 /// `testudo completions`

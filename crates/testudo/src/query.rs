@@ -7,6 +7,7 @@ use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use testudo_control::config::{message, protocol_name};
 use testudo_control::service::api::ask;
 use testudo_control::service::daemon::control_path;
 use testudo_lab::table::{Table, grouped};
@@ -99,9 +100,13 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         SideArg::Protected => "protected",
         SideArg::Unprotected => "unprotected",
     };
+    let protocol = args.protocol.unwrap_or(UNNAMED_PROTOCOL);
+    let message = args.message.as_deref().map(|word| message(protocol, word)).transpose();
+    let message = message.map_err(|e| Failure::new(Kind::Configuration, format!("--type: {e}")))?;
     let request = json!({
         "verb": "explain", "side": side, "source": args.source, "destination": args.destination,
-        "protocol": args.protocol.unwrap_or(UNNAMED_PROTOCOL), "source_port": args.source_port, "destination_port": args.destination_port,
+        "protocol": protocol, "source_port": args.source_port, "destination_port": args.destination_port,
+        "message_type": message.map(|(kind, _)| kind), "message_code": message.map(|(_, code)| code),
         "fragment": args.fragment,
     });
     query(&args.gateway, &request, show_explanation)
@@ -184,25 +189,41 @@ fn show_associations(list: &Value) {
 }
 
 fn show_policies(list: &Value) {
-    let mut table =
-        Table::new(&["entry", "origin", "action", "local", "remote", "protocol", "ports (local, remote)"]);
+    let heads = ["entry", "origin", "action", "direction", "local", "remote", "protocol", "ports or types"];
+    let mut table = Table::new(&heads);
     for policy in rows(list) {
         let action = match policy["tunnel"].as_str() {
             Some(tunnel) => format!("{} by {tunnel}", cell(&policy["action"])),
             None => cell(&policy["action"]),
         };
-        table.row(vec![
-            cell(&policy["place"]),
-            cell(&policy["origin"]),
-            action,
-            cell(&policy["local"]),
-            cell(&policy["remote"]),
-            cell(&policy["protocol"]),
-            format!("{}, {}", cell(&policy["local_ports"]), cell(&policy["remote_ports"])),
-        ]);
+        let mut own =
+            vec![cell(&policy["place"]), cell(&policy["origin"]), action, cell(&policy["direction"])];
+        for selector in rows(&policy["selectors"]) {
+            let ends = ["local", "remote"].map(|key| cell(&selector[key]));
+            let more = [protocol_cell(&selector["protocol"]), values_cell(selector)];
+            table.row(own.drain(..).chain(ends).chain(more).collect());
+            // A further selector of the same policy.
+            own = vec![String::new(); 4];
+        }
     }
     print(&table);
     outln!("packets that match no policy are discarded");
+}
+
+fn protocol_cell(protocol: &Value) -> String {
+    let number = protocol.as_u64().and_then(|number| u8::try_from(number).ok());
+    number.map_or_else(|| cell(protocol), protocol_name)
+}
+
+/// Local and remote ports, or the types of messages.
+fn values_cell(selector: &Value) -> String {
+    let of = |key: &str| selector[key].as_str().unwrap_or("any");
+    let (sent, received) = (of("types_sent"), of("types_received"));
+    match selector.get("types_sent") {
+        None => format!("{}, {}", of("local_ports"), of("remote_ports")),
+        Some(_) if sent == received => format!("types {sent}"),
+        Some(_) => format!("types sent {sent}, received {received}"),
+    }
 }
 
 fn show_explanation(answer: &Value) {

@@ -1,15 +1,15 @@
 //! Checks that span several parts of a configuration: uniqueness, references, selectors that hide others.
 
-use super::model::{Action, Policy, Remote, UnprotectedPort};
+use super::model::{Action, Policy, Remote, Selectors, UnprotectedPort};
 use super::network::{Network, Networks};
-use super::shadow::Shadows;
+use super::shadow::{Rule, Shadows};
 use super::walk::{Located, Problem, Walker};
 use crate::keys::KeySource;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{IpsecProtocol, Selector};
+use testudo_ipsec::{Directions, IpsecProtocol};
 
 /// Selectors per configuration at most, those of policies and tunnels together.
 pub const MAX_RULES: usize = 100_000;
@@ -23,8 +23,10 @@ pub(super) struct Facts {
     pub(super) without_selectors: Vec<Option<Located<()>>>,
     pub(super) inbound_spis: Vec<Located<(u32, IpsecProtocol)>>,
     pub(super) outbound_spis: Vec<Located<(u32, IpsecProtocol, Remote)>>,
-    pub(super) policy_rules: Vec<Located<Selector>>,
-    pub(super) tunnel_rules: Vec<Located<Selector>>,
+    /// Of policies that have one.
+    pub(super) policy_names: Vec<Located<String>>,
+    pub(super) policy_rules: Vec<Located<Traffic>>,
+    pub(super) tunnel_rules: Vec<Located<Traffic>>,
     pub(super) bypasses: Vec<Located<()>>,
     /// Outer addresses of the peers.
     pub(super) peers: Vec<Located<IpAddr>>,
@@ -35,6 +37,20 @@ pub(super) struct Facts {
     /// The same for the SAs of AH that cover ESP.
     pub(super) keys_of_ah: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
+}
+
+/// What an entry of the SPD applies to; no selectors if some of them are wrong.
+#[derive(Debug, Clone)]
+pub(super) struct Traffic {
+    pub(super) selectors: Selectors,
+    pub(super) directions: Directions,
+}
+
+impl Traffic {
+    /// That of a tunnel's own selectors.
+    pub(super) fn both_ways(selectors: Selectors) -> Self {
+        Self { selectors, directions: Directions::Both }
+    }
 }
 
 /// A key to be loaded.
@@ -58,6 +74,7 @@ impl Facts {
 
     pub(super) fn check(&self, walker: &mut Walker<'_>, policies: &[Policy], port: &UnprotectedPort) {
         unique(walker, self.names.iter().flatten(), || Problem::expected("a name that no other tunnel has"));
+        unique(walker, self.policy_names.iter(), || Problem::expected("a name that no other policy has"));
         unique(walker, self.inbound_spis.iter(), || {
             Problem::expected("an inbound SPI that no other tunnel has")
                 .help("a packet is told by its SPI which SA it belongs to (RFC 4301 4.1)")
@@ -132,23 +149,30 @@ impl Facts {
         }
     }
 
-    /// A selector that an earlier one covers never matches a packet.
+    /// An entry of which earlier ones cover every selector never matches a packet.
     fn check_shadows(&self, walker: &mut Walker<'_>) {
-        let rules: Vec<_> = self.policy_rules.iter().chain(&self.tunnel_rules).collect();
-        if let Some(rule) = rules.get(MAX_RULES) {
-            let problem = Problem::expected(format!("at most {MAX_RULES} selectors in all"));
-            walker.report(&rule.span, rule.key.clone(), problem.found(rules.len().to_string()));
-            return;
-        }
-        let mut shadows = Shadows::new(rules.iter().map(|rule| rule.value).collect());
-        for (index, rule) in rules.iter().enumerate() {
-            if let Some(first) = shadows.cover_or_add(index).and_then(|first| rules.get(first)) {
-                let problem = Problem::expected("a selector that packets can reach");
-                let line = walker.line(&first.span);
-                let problem = problem.found(format!("one that `{}` on line {line} covers", first.key));
-                let help = "the first match wins: put the narrower selector first, or remove one";
-                walker.report(&rule.span, rule.key.clone(), problem.help(help));
+        let entries: Vec<_> = self.policy_rules.iter().chain(&self.tunnel_rules).collect();
+        let mut count = 0;
+        for entry in &entries {
+            count += entry.value.selectors.len();
+            if count > MAX_RULES {
+                let problem = Problem::expected(format!("at most {MAX_RULES} selectors in all"));
+                walker.report(&entry.span, entry.key.clone(), problem.found("more"));
+                return;
             }
+        }
+        let mut shadows = Shadows::default();
+        for (index, entry) in entries.iter().enumerate() {
+            let Traffic { selectors, directions } = &entry.value;
+            let rules =
+                selectors.iter().map(|selector| Rule { selector: *selector, directions: *directions });
+            let first = shadows.cover_or_add(index, rules).and_then(|first| entries.get(first));
+            let Some(first) = first else { continue };
+            let problem = Problem::expected("a selector that packets can reach");
+            let line = walker.line(&first.span);
+            let problem = problem.found(format!("one that `{}` on line {line} covers", first.key));
+            let help = "the first match wins: put the narrower selector first, or remove one";
+            walker.report(&entry.span, entry.key.clone(), problem.help(help));
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::model::{Action, Configuration, Remote};
 use super::network::{Network, Networks};
-use testudo_ipsec::{AddressRange, Selector};
+use testudo_ipsec::{AddressRange, Direction, Selector};
 use testudo_wire::ip::Version;
 
 /// The warning, if the operator's own routes decide whether sealed packets leave.
@@ -45,8 +45,10 @@ pub(super) fn warning(configuration: &Configuration) -> Option<String> {
 /// The selectors whose packets are protected.
 fn protected(configuration: &Configuration) -> impl Iterator<Item = &Selector> {
     let policies = configuration.policies.iter();
-    let named = policies.filter(|p| matches!(p.action, Action::Protect { .. })).map(|p| &p.selector);
-    named.chain(configuration.tunnels.iter().flat_map(|tunnel| &tunnel.selectors))
+    let named = policies
+        .filter(|p| matches!(p.action, Action::Protect { .. }) && p.directions.include(Direction::Outbound));
+    let own = configuration.tunnels.iter().flat_map(|tunnel| &tunnel.selectors);
+    named.map(|p| &p.selectors).chain(own).flat_map(|selectors| selectors.iter())
 }
 
 #[cfg(test)]
@@ -64,9 +66,12 @@ mod tests {
                 Prefix::new(address.parse().unwrap(), bits.parse().unwrap()).unwrap().into()
             }
         };
-        let selector =
-            Selector { local: range(local), remote: range(remote), ..configuration.tunnels[0].selectors[0] };
-        configuration.tunnels[0].selectors = vec![selector];
+        let selector = Selector {
+            local: range(local),
+            remote: range(remote),
+            ..configuration.tunnels[0].selectors[0][0]
+        };
+        configuration.tunnels[0].selectors = vec![[selector].into()];
         configuration.protected.routes = false;
         change(&mut configuration);
         warning(&configuration).is_some_and(|text| text.contains("interface = "))

@@ -20,15 +20,18 @@ mod gateway;
 mod load;
 mod loops;
 mod mask;
+mod messages;
 mod model;
 mod network;
 mod outer;
 mod packet_rules;
 mod policy;
 mod quantity;
+mod selector;
 mod shadow;
 mod source;
 mod suggest;
+mod traffic;
 mod tunnel;
 mod value;
 mod walk;
@@ -37,18 +40,20 @@ pub use checks::MAX_RULES;
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
+pub use messages::message;
 pub use model::{
     Action, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy, ProtectedPort, Remote,
-    SaSettings, Tunnel, UnprotectedPort,
+    SaSettings, Selectors, Tunnel, UnprotectedPort,
 };
 pub use network::Network;
 pub(crate) use network::Networks;
 pub use outer::{OuterEndpoint, OuterProtocol};
+pub(crate) use traffic::networks;
+pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
 
 use checks::Facts;
 use std::path::Path;
-use testudo_ipsec::Selector;
 use testudo_wire::ip::Version;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -176,7 +181,7 @@ fn read_document(
         facts.check_routes(walker, &unprotected.value);
     }
     let ipv6 =
-        policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selector));
+        policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selectors));
     let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);
     let (gateway, protected) = (gateway?, protected?);
     // Policies hold indices into all tunnels; after an error there are fewer.
@@ -202,8 +207,9 @@ fn with_ah(pairs: Vec<tunnel::Pair>) -> Vec<Tunnel> {
     tunnels
 }
 
-fn mentions_ipv6(selector: &Selector) -> bool {
-    [selector.local, selector.remote].iter().any(|prefix| prefix.version() == Some(Version::V6))
+fn mentions_ipv6(selectors: &Selectors) -> bool {
+    let mut ends = selectors.iter().flat_map(|selector| [selector.local, selector.remote]);
+    ends.any(|range| range.version() == Some(Version::V6))
 }
 
 /// A section that must exist. If it is missing, that is reported and an empty one is returned.

@@ -3,10 +3,12 @@
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{
-    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules, Selector, Shape,
+    Directions, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules,
+    Selector, Shape,
 };
 use testudo_wire::ip::Version;
 
@@ -103,11 +105,19 @@ pub struct UnprotectedPort {
     pub interface: Option<String>,
 }
 
+/// What an entry of the configuration selects: any of these, one for each combination of the lists in it (RFC
+/// 4301 4.4.1.1).
+pub type Selectors = Arc<[Selector]>;
+
 /// `[[policy]]`: an entry of the SPD (RFC 4301 4.4.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
+    /// Its name, unique among policies: 1 to 64 of `a-z`, `0-9`, `-`, `_` and `.`.
+    pub name: Option<String>,
     /// The packets that it matches.
-    pub selector: Selector,
+    pub selectors: Selectors,
+    /// The directions that it applies to.
+    pub directions: Directions,
     /// What happens to them.
     pub action: Action,
 }
@@ -161,8 +171,8 @@ pub struct Tunnel {
     pub rules: PacketRules,
     /// Where packets are cut that are too long for the path; in transport mode after encryption in any case.
     pub fragmentation: Fragmentation,
-    /// Traffic that it protects, in order. May be empty only if a policy names the tunnel.
-    pub selectors: Vec<Selector>,
+    /// Traffic that it protects, an entry each, in order. May be empty only if a policy names the tunnel.
+    pub selectors: Vec<Selectors>,
     /// The SA towards the peer.
     pub outbound: SaSettings,
     /// The SA from the peer.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use testudo_ipsec::Prefix;
+use testudo_ipsec::{AddressRange, Prefix};
 
 /// An IPv4 or IPv6 network: an address whose host bits are zero, and the length of its prefix. A selector's
 /// [`Prefix`] may also be every address of both versions, which has no route and no field in a firewall rule:
@@ -68,6 +68,14 @@ impl Network {
     #[must_use]
     pub fn covers(&self, other: &Network) -> bool {
         self.length <= other.length && self.contains(other.address)
+    }
+}
+
+impl From<Network> for AddressRange {
+    fn from(network: Network) -> Self {
+        let prefix = Prefix::new(network.address, network.length);
+        // The length was checked when the network was made.
+        prefix.map_or_else(|_| Self::host(network.address), Self::from)
     }
 }
 

@@ -1,89 +1,13 @@
-//! Reads selectors and `[[policy]]`.
+//! Reads `[[policy]]`.
 
-use super::checks::Facts;
+use super::checks::{Facts, Traffic};
 use super::model::{Action, Policy};
-use super::network::Network;
+use super::selector::{SelectorDraft, read_selector};
 use super::suggest::did_you_mean;
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::collections::HashMap;
-use testudo_ipsec::{AddressRange, PortRange, Prefix, Protocol, Selector};
-use testudo_wire::ip::Version;
-use testudo_wire::protocol;
-
-/// A selector, and its remote network with its position, if it names one.
-pub(super) struct SelectorDraft {
-    pub(super) selector: Located<Selector>,
-    pub(super) remote: Option<Located<Network>>,
-}
-
-/// The keys of a selector, all optional.
-pub(super) fn read_selector(section: &mut Section<'_>, walker: &mut Walker<'_>) -> SelectorDraft {
-    let local = section.or_default(walker, "local", Prefix::ANY, value::prefix);
-    let remote = section.located(walker, "remote", value::prefix);
-    let found = section.located(walker, "protocol", value::protocol);
-    let protocol_is_wrong = found.is_none() && section.value("protocol").is_some();
-    let local_ports = section.located(walker, "local_ports", value::ports);
-    let remote_ports = section.located(walker, "remote_ports", value::ports);
-    check_versions(walker, local, remote.as_ref(), found.as_ref());
-    let protocol = found.and_then(|protocol| protocol.value);
-    let has_ports = matches!(protocol, Some(protocol::TCP | protocol::UDP | protocol::SCTP));
-    if !has_ports && !protocol_is_wrong {
-        for ports in local_ports.iter().chain(&remote_ports).filter(|p| p.value != PortRange::ANY) {
-            let problem = Problem::expected("ports only with tcp, udp or sctp");
-            walker.report(&ports.span, ports.key.clone(), problem.help("add `protocol = \"tcp\"`"));
-        }
-    }
-    let value = Selector {
-        local: local.into(),
-        remote: remote.as_ref().map_or(AddressRange::ANY, |remote| remote.value.into()),
-        protocol: protocol.map_or(Protocol::Any, Protocol::Is),
-        local_ports: local_ports.map_or(PortRange::ANY, |ports| ports.value),
-        remote_ports: remote_ports.map_or(PortRange::ANY, |ports| ports.value),
-    };
-    let key = section.path_of("").trim_end_matches('.').to_owned();
-    let remote =
-        remote.and_then(|r| Network::of(r.value).map(|value| Located { value, span: r.span, key: r.key }));
-    SelectorDraft { selector: Located { value, span: section.span().clone(), key }, remote }
-}
-
-/// Local, remote and protocol must be possible in one packet.
-fn check_versions(
-    walker: &mut Walker<'_>,
-    local: Prefix,
-    remote: Option<&Located<Prefix>>,
-    protocol: Option<&Located<Option<u8>>>,
-) {
-    let remote_version = remote.and_then(|remote| remote.value.version());
-    let version = local.version().or(remote_version);
-    if let (Some(remote), Some(a), Some(b)) = (remote, local.version(), remote_version)
-        && a != b
-    {
-        let problem = Problem::expected(format!("an {} prefix, as `local` is", ip_name(a)));
-        let help = "a packet has addresses of one version: write a selector for each";
-        walker.report(&remote.span, remote.key.clone(), problem.help(help));
-    }
-    let Some((protocol, version)) = protocol.zip(version) else { return };
-    let (wrong, right) = match version {
-        Version::V4 => (protocol::ICMPV6, "icmp"),
-        Version::V6 => (protocol::ICMP, "icmpv6"),
-    };
-    if protocol.value == Some(wrong) {
-        let problem = Problem::expected(format!("a protocol of {}", ip_name(version)));
-        walker.report(
-            &protocol.span,
-            protocol.key.clone(),
-            problem.help(format!("write `protocol = \"{right}\"`")),
-        );
-    }
-}
-
-fn ip_name(version: Version) -> &'static str {
-    match version {
-        Version::V4 => "IPv4",
-        Version::V6 => "IPv6",
-    }
-}
+use testudo_ipsec::{Direction, Directions};
 
 /// Reads a policy; `tunnels` maps names to indices.
 pub(super) fn read_policy(
@@ -92,13 +16,22 @@ pub(super) fn read_policy(
     tunnels: &HashMap<String, usize>,
     facts: &mut Facts,
 ) -> Option<Policy> {
+    let name = section.located(walker, "name", value::name);
+    if let Some(name) = &name {
+        section.rename(format!("policy[{}]", name.value));
+    }
+    facts.policy_names.extend(name.clone());
     let words = [("protect", "protect"), ("bypass", "bypass"), ("discard", "discard")];
     let action = section.required(walker, "action", "\"discard\"", value::choice(&words));
-    let SelectorDraft { selector, remote } = read_selector(&mut section, walker);
+    let words = [("in", Directions::Inbound), ("out", Directions::Outbound), ("both", Directions::Both)];
+    let directions = section.or_default(walker, "direction", Directions::Both, value::choice(&words));
+    let SelectorDraft { selectors, remotes } = read_selector(&mut section, walker);
     let word = action.as_ref().map(|action| action.value);
     let action = match word {
         Some("protect") => {
-            facts.routed.extend(remote);
+            if directions.include(Direction::Outbound) {
+                facts.routed.extend(remotes);
+            }
             read_tunnel_name(&mut section, walker, tunnels).map(|tunnel| Action::Protect { tunnel })
         }
         Some("bypass") => {
@@ -117,8 +50,13 @@ pub(super) fn read_policy(
         }
     }
     section.finish(walker);
-    facts.policy_rules.push(selector.clone());
-    Some(Policy { selector: selector.value, action: action? })
+    let Located { value: selectors, span, key } = selectors;
+    facts.policy_rules.push(Located {
+        value: Traffic { selectors: selectors.clone(), directions },
+        span,
+        key,
+    });
+    Some(Policy { name: name.map(|name| name.value), selectors, directions, action: action? })
 }
 
 fn unit<T>(located: Located<T>) -> Located<()> {

@@ -3,10 +3,11 @@
 //! Rules are indexed by their pair of prefixes, of a range the longest that holds all of it. The prefixes of
 //! a rule that covers another are the other's, shortened. So for each pair of lengths in use, the other's
 //! prefixes are shortened to them and looked up. Configurations use few lengths, so that the work grows with
-//! the number of rules and not with its square. Beyond the bounds below, a covering rule may be missed.
+//! the number of rules and not with its square. Beyond the bounds below, a covering rule may be missed; so is
+//! one that is covered by several others together.
 
 use std::collections::{HashMap, HashSet};
-use testudo_ipsec::{Prefix, Selector};
+use testudo_ipsec::{Directions, Prefix, Selector};
 use testudo_wire::ip::Version;
 
 /// Pairs of lengths that are looked up at most.
@@ -17,45 +18,65 @@ const MAX_COMPARED: usize = 256;
 /// Version and length; `None` is `any`.
 type Length = Option<(Version, u8)>;
 
-/// The rules added so far.
+/// One selector of an entry of the SPD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Rule {
+    pub(super) selector: Selector,
+    pub(super) directions: Directions,
+}
+
+impl Rule {
+    fn covers(&self, other: &Rule) -> bool {
+        self.directions.cover(other.directions) && self.selector.covers(&other.selector)
+    }
+}
+
+/// The rules of earlier entries, each with the number of its entry.
+#[derive(Default)]
 pub(super) struct Shadows {
-    rules: Vec<Selector>,
-    exact: HashMap<Selector, usize>,
-    by_prefixes: HashMap<(Prefix, Prefix), Vec<usize>>,
+    exact: HashMap<Rule, usize>,
+    by_prefixes: HashMap<(Prefix, Prefix), Vec<(Rule, usize)>>,
     lengths: Vec<(Length, Length)>,
     known_lengths: HashSet<(Length, Length)>,
 }
 
 impl Shadows {
-    pub(super) fn new(rules: Vec<Selector>) -> Self {
-        let (exact, by_prefixes) = (HashMap::new(), HashMap::new());
-        Self { rules, exact, by_prefixes, lengths: Vec::new(), known_lengths: HashSet::new() }
-    }
-
-    /// The earlier rule that covers the rule at `index`. If there is none, the rule is added for later calls.
-    pub(super) fn cover_or_add(&mut self, index: usize) -> Option<usize> {
-        let rule = *self.rules.get(index)?;
-        let cover = self.exact.get(&rule).copied().or_else(|| self.cover(&rule));
-        if cover.is_none() {
-            self.add(index, rule);
+    /// An earlier entry that covers a rule of this one, if earlier entries cover all of its rules. Otherwise
+    /// they are added for later calls.
+    pub(super) fn cover_or_add(
+        &mut self,
+        entry: usize,
+        rules: impl ExactSizeIterator<Item = Rule>,
+    ) -> Option<usize> {
+        let mut covering = None;
+        let mut open = Vec::new();
+        for rule in rules {
+            match self.exact.get(&rule).copied().or_else(|| self.cover(&rule)) {
+                Some(earlier) => covering = covering.or(Some(earlier)),
+                None => open.push(rule),
+            }
         }
-        cover
+        if open.is_empty() {
+            return covering;
+        }
+        open.into_iter().for_each(|rule| self.add(entry, rule));
+        None
     }
 
-    fn cover(&self, rule: &Selector) -> Option<usize> {
+    fn cover(&self, rule: &Rule) -> Option<usize> {
         self.lengths.iter().find_map(|(local, remote)| {
-            let ends = (rule.local.covering_prefix(), rule.remote.covering_prefix());
+            let ends = (rule.selector.local.covering_prefix(), rule.selector.remote.covering_prefix());
             let prefixes = (widened(ends.0, *local)?, widened(ends.1, *remote)?);
             let candidates = self.by_prefixes.get(&prefixes)?;
-            let covers = |index: &&usize| self.rules.get(**index).is_some_and(|other| other.covers(rule));
-            candidates.iter().take(MAX_COMPARED).find(covers).copied()
+            let covering = candidates.iter().take(MAX_COMPARED).find(|(other, _)| other.covers(rule));
+            covering.map(|(_, entry)| *entry)
         })
     }
 
-    fn add(&mut self, index: usize, rule: Selector) {
-        self.exact.insert(rule, index);
-        let (local, remote) = (rule.local.covering_prefix(), rule.remote.covering_prefix());
-        self.by_prefixes.entry((local, remote)).or_default().push(index);
+    fn add(&mut self, entry: usize, rule: Rule) {
+        self.exact.insert(rule, entry);
+        let (local, remote) = (rule.selector.local.covering_prefix(), rule.selector.remote.covering_prefix());
+        self.by_prefixes.entry((local, remote)).or_default().push((rule, entry));
         let pair = (length(local), length(remote));
         if self.lengths.len() < MAX_LENGTHS && self.known_lengths.insert(pair) {
             self.lengths.push(pair);

@@ -1,5 +1,7 @@
 //! One test per kind of error, against the words that an operator reads.
 
+mod selectors;
+
 use super::*;
 use crate::keys::KeySource;
 use proptest::prelude::*;
@@ -105,7 +107,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!((tunnel.encapsulation, tunnel.keepalive), (Encapsulation::Esp, None));
     assert_eq!((tunnel.lifetime, tunnel.known_answer), (Lifetime::default(), None));
     assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
-    let selector = &tunnel.selectors[0];
+    let selector = &tunnel.selectors[0][0];
     assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
 }
 
@@ -152,7 +154,7 @@ fn a_prefix_that_is_wrong_is_an_error_and_never_selects_everything() {
     let configuration = good(MINIMAL);
     let spd = crate::service::assemble::policies(&configuration, &[TunnelIndex(0)]);
     let in_force: Vec<_> = spd.policies().map(|(_, policy)| policy.selectors[0]).collect();
-    assert_eq!(in_force, configuration.tunnels[0].selectors);
+    assert_eq!(in_force, *configuration.tunnels[0].selectors[0]);
     assert_eq!(in_force[0].to_string(), "10.1.0.0/16 <-> 10.2.0.0/16");
 }
 
@@ -172,8 +174,8 @@ protocol = 47
     let text = with("selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]\n", "") + policies;
     let policies = good(&text).policies;
     assert_eq!(policies[0].action, Action::Protect { tunnel: 0 });
-    assert_eq!(policies[0].selector.remote_ports, PortRange { first: 1000, last: 2000 });
-    assert_eq!((policies[1].action, policies[1].selector.protocol), (Action::Discard, Protocol::Is(47)));
+    assert_eq!(policies[0].selectors[0].remote_ports, PortRange { first: 1000, last: 2000 });
+    assert_eq!((policies[1].action, policies[1].selectors[0].protocol), (Action::Discard, Protocol::Is(47)));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Reads `[[tunnel]]`.
 
-use super::checks::{Facts, KeyRequest};
+use super::checks::{Facts, KeyRequest, Traffic};
 use super::gateway::path;
-use super::model::{KnownAnswer, Remote, SaSettings, Tunnel, legacy_parts};
+use super::model::{KnownAnswer, Remote, SaSettings, Selectors, Tunnel, legacy_parts};
 use super::packet_rules;
-use super::policy::{SelectorDraft, read_selector};
 use super::quantity;
+use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use crate::keys::KeySource;
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, Selector};
+use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode};
 use toml::de::DeValue;
 
 /// Selectors per tunnel at most.
@@ -260,15 +260,15 @@ fn read_addresses(
     (local.map(|local| local.value), remote.map(|remote| remote.value))
 }
 
-fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mut Facts) -> Vec<Selector> {
+fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mut Facts) -> Vec<Selectors> {
     let given = section.value("selectors").is_some();
     let mut selectors = Vec::new();
     for mut item in section.tables(walker, "selectors", MAX_SELECTORS) {
-        let SelectorDraft { selector, remote } = read_selector(&mut item, walker);
+        let SelectorDraft { selectors: entry, remotes } = read_selector(&mut item, walker);
         item.finish(walker);
-        selectors.push(selector.value);
-        facts.routed.extend(remote);
-        facts.tunnel_rules.push(selector);
+        facts.routed.extend(remotes);
+        facts.tunnel_rules.push(entry.clone().map(Traffic::both_ways));
+        selectors.push(entry.value);
     }
     // A list that is wrong was reported already; an empty one counts as none.
     let none = !given

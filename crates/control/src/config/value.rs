@@ -5,8 +5,7 @@ use super::suggest::did_you_mean;
 use super::walk::{Problem, described};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use testudo_crypto::{ProposalError, Suite};
-use testudo_ipsec::{MAX_WINDOW, MIN_WINDOW, PortRange, Prefix, WINDOW_STEP};
-use testudo_wire::protocol as numbers;
+use testudo_ipsec::{MAX_WINDOW, MIN_WINDOW, WINDOW_STEP};
 use toml::de::DeValue;
 
 pub(super) type Parsed<T> = Result<T, Problem>;
@@ -52,7 +51,7 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&DeValue<'_>) -> Parsed<u64>
     }
 }
 
-fn integer(value: &DeValue<'_>) -> Option<i128> {
+pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {
     // Numbers beyond 128 bits saturate: they are outside every range.
     let integer = value.as_integer()?;
     Some(i128::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i128::MAX))
@@ -191,22 +190,6 @@ fn mapped(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// The address or prefix of a selector, or `any`.
-pub(super) fn prefix(value: &DeValue<'_>) -> Parsed<Prefix> {
-    let expected = "an address, a prefix such as \"10.1.0.0/16\", or \"any\"";
-    let text = string(value, expected)?;
-    if text == "any" {
-        return Ok(Prefix::ANY);
-    }
-    let (address, length) = split_prefix(text, expected)?;
-    let whole = Prefix::new(address, length).map_err(|_| Problem::expected(expected))?;
-    if whole.network() != Some(address) {
-        let problem = Problem::expected("a prefix without host bits");
-        return Err(problem.help(format!("the network is \"{whole}\"; one host is \"{address}\"")));
-    }
-    Ok(whole)
-}
-
 /// An address with a prefix length; host bits may be set.
 pub(super) fn interface_address(value: &DeValue<'_>) -> Parsed<InterfaceAddress> {
     let expected = "an address with its prefix length, such as \"10.1.0.1/24\"";
@@ -222,7 +205,7 @@ pub(super) fn interface_address(value: &DeValue<'_>) -> Parsed<InterfaceAddress>
 }
 
 /// `address/length`, or an address, whose length is all of its bits.
-fn split_prefix(text: &str, expected: &str) -> Parsed<(IpAddr, u8)> {
+pub(super) fn split_prefix(text: &str, expected: &str) -> Parsed<(IpAddr, u8)> {
     let problem = || Problem::expected(expected);
     let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
     let address: IpAddr = address.parse().map_err(|_| Problem {
@@ -264,54 +247,4 @@ pub(super) fn loopback_socket(value: &DeValue<'_>) -> Parsed<SocketAddr> {
         return Err(problem().help(help));
     }
     if socket.port() == 0 { Err(problem()) } else { Ok(socket) }
-}
-
-/// Names of protocols that need no number; `None` is every protocol.
-const PROTOCOLS: [(&str, Option<u8>); 6] = [
-    ("any", None),
-    ("icmp", Some(numbers::ICMP)),
-    ("icmpv6", Some(numbers::ICMPV6)),
-    ("tcp", Some(numbers::TCP)),
-    ("udp", Some(numbers::UDP)),
-    ("sctp", Some(numbers::SCTP)),
-];
-
-/// A protocol by name or number.
-pub(super) fn protocol(value: &DeValue<'_>) -> Parsed<Option<u8>> {
-    let names = PROTOCOLS.map(|(name, _)| name);
-    let expected = format!("one of {}, or a number from 0 to 255", quoted(&names));
-    if value.is_integer() {
-        let number = number(0, 255)(value).ok().and_then(|number| u8::try_from(number).ok());
-        return number.map(Some).ok_or_else(|| Problem::expected(expected));
-    }
-    let text = string(value, &expected)?;
-    let known = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, protocol)| *protocol);
-    known.or_else(|| text.parse().ok().map(Some)).ok_or_else(|| {
-        let help = match text {
-            "icmp6" | "ipv6-icmp" => Some("did you mean `icmpv6`?".to_owned()),
-            _ => did_you_mean(text, names),
-        };
-        Problem { help, ..Problem::expected(expected) }
-    })
-}
-
-/// `any`, a port, or `first-last`.
-pub(super) fn ports(value: &DeValue<'_>) -> Parsed<PortRange> {
-    let expected = "\"any\", a port such as \"443\" or a range such as \"1000-2000\"";
-    let problem = || Problem::expected(expected);
-    if value.is_integer() {
-        let port = number_u16(0, u16::MAX)(value).map_err(|_| problem())?;
-        return Ok(PortRange { first: port, last: port });
-    }
-    let text = string(value, expected)?;
-    if text == "any" {
-        return Ok(PortRange::ANY);
-    }
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let port = |text: &str| text.trim().parse::<u16>().map_err(|_| problem().help("ports are 0 to 65535"));
-    let (first, last) = (port(first)?, port(last)?);
-    if first > last {
-        return Err(problem().help(format!("write \"{last}-{first}\"")));
-    }
-    Ok(PortRange { first, last })
 }

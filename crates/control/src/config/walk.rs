@@ -8,8 +8,12 @@ use super::error::{ConfigError, ConfigErrors, MAX_ERRORS};
 use super::mask::masked;
 use super::source::{Source, Span};
 use super::suggest::did_you_mean;
+use super::value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// Bytes of a string of several words at most.
+const MAX_WORDS_BYTES: usize = 4096;
 
 /// What a value should have been.
 #[derive(Debug)]
@@ -40,6 +44,21 @@ pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) span: Span,
     pub(super) key: String,
+}
+
+impl<T> Located<T> {
+    /// Another value at the same place.
+    pub(super) fn map<U>(self, to: impl FnOnce(T) -> U) -> Located<U> {
+        Located { value: to(self.value), span: self.span, key: self.key }
+    }
+}
+
+/// The values of a key that takes several.
+#[derive(Debug)]
+pub(super) struct List<T> {
+    pub(super) items: Vec<Located<T>>,
+    /// Whether some were wrong, and left out.
+    pub(super) is_partial: bool,
 }
 
 /// Collects errors.
@@ -285,6 +304,54 @@ impl<'d> Section<'d> {
         Some(items)
     }
 
+    /// The words under `key`, at most `max`: a string or a number, or a list of them; a string may have
+    /// several, with commas between them. Those that are wrong are reported and left out. `None` without the
+    /// key.
+    pub(super) fn words<T>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        key: &'static str,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Option<List<T>> {
+        let value = self.value(key)?;
+        let path = self.path_of(key);
+        let mut list = List { items: Vec::new(), is_partial: false };
+        let single = std::slice::from_ref(value);
+        let (values, is_list) = match value.get_ref().as_array() {
+            Some(array) => (array.iter().as_slice(), true),
+            None => (single, false),
+        };
+        let words: usize = values.iter().map(|value| words_of(value.get_ref()).map_or(1, |w| w.len())).sum();
+        if words == 0 || words > max {
+            let problem = Problem::expected(format!("1 to {max} values")).found(words.to_string());
+            walker.report(&value.span(), path, problem);
+            return Some(List { is_partial: true, ..list });
+        }
+        for (index, item) in values.iter().enumerate() {
+            let key = if is_list { format!("{path}[{index}]") } else { path.clone() };
+            let Some(words) = words_of(item.get_ref()) else {
+                let problem = Problem::expected("a string or a number").found(described(item.get_ref()));
+                walker.report(&item.span(), key, problem);
+                list.is_partial = true;
+                continue;
+            };
+            for word in &words {
+                match parse(word) {
+                    Ok(value) => list.items.push(Located { value, span: item.span(), key: key.clone() }),
+                    Err(problem) => {
+                        // Of several words in one string, the one that is wrong.
+                        let problem =
+                            if words.len() > 1 { problem.found(format!("\"{word}\"")) } else { problem };
+                        walker.report(&item.span(), key.clone(), problem);
+                        list.is_partial = true;
+                    }
+                }
+            }
+        }
+        Some(list)
+    }
+
     /// Refuses `key` if it is present: it is only allowed in combination with something else.
     pub(super) fn refuse(&mut self, walker: &mut Walker<'_>, key: &'static str, problem: Problem) {
         if let Some(value) = self.value(key) {
@@ -304,6 +371,17 @@ impl<'d> Section<'d> {
             let help = help.unwrap_or_else(|| format!("the keys here are: {known}"));
             walker.report(&key.span(), self.path_of(name), Problem::expected("a known key").help(help));
         }
+    }
+}
+
+/// The words of a string, or a number as a word; `None` for a value of another type.
+fn words_of(value: &DeValue<'_>) -> Option<Vec<String>> {
+    match value {
+        DeValue::String(text) if text.len() <= MAX_WORDS_BYTES && !text.contains('\0') => {
+            Some(text.split(',').map(|word| word.trim().to_owned()).collect())
+        }
+        DeValue::Integer(_) => value::integer(value).map(|number| vec![number.to_string()]),
+        _ => None,
     }
 }
 

@@ -1,59 +1,93 @@
 //! The SPD of a configuration as the rules need it: policies in order, each with a name for people.
 
-use crate::config::{Action, Configuration, Network};
-use testudo_ipsec::{AddressRange, PortRange, Protocol, Selector};
+use crate::config::{Action, Configuration, Network, Policy, networks};
+use std::sync::Arc;
+use testudo_ipsec::{AddressRange, Direction, Directions, PortRange, Protocol, Selector};
 use testudo_wire::ip::Version;
 
-/// One policy.
+/// One selector of a policy. Those of the same policy follow each other: whichever matches, the same happens.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) selector: Selector,
+    pub(super) directions: Directions,
     /// Whether its packets may pass in clear.
     pub(super) bypass: bool,
-    /// Whether its packets are routed into the tunnel interface.
+    /// Whether its packets are protected.
     pub(super) protect: bool,
     /// `tunnel site-b, selector 1`
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
 }
 
 /// All policies: `[[policy]]` first, then each tunnel's selectors.
 pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
-    let tunnel_name = |index: usize| configuration.tunnels.get(index).map_or("", |t| t.name.as_str());
-    let policies = configuration.policies.iter().zip(1..).map(|(policy, number)| Entry {
-        selector: policy.selector,
-        bypass: policy.action == Action::Bypass,
-        protect: matches!(policy.action, Action::Protect { .. }),
-        name: match policy.action {
-            Action::Protect { tunnel } => format!("policy {number}: protect, tunnel {}", tunnel_name(tunnel)),
-            Action::Bypass => format!("policy {number}: bypass"),
-            Action::Discard => format!("policy {number}: discard"),
-        },
+    let policies = configuration.policies.iter().zip(1..).flat_map(|(policy, number)| {
+        let name: Arc<str> = name_of(configuration, policy, number).into();
+        policy.selectors.iter().map(move |selector| Entry {
+            selector: *selector,
+            directions: policy.directions,
+            bypass: policy.action == Action::Bypass,
+            protect: matches!(policy.action, Action::Protect { .. }),
+            name: Arc::clone(&name),
+        })
     });
     let own = configuration.tunnels.iter().flat_map(|tunnel| {
-        tunnel.selectors.iter().zip(1..).map(move |(selector, number)| Entry {
-            selector: *selector,
-            bypass: false,
-            protect: true,
-            name: format!("tunnel {}, selector {number}", tunnel.name),
+        tunnel.selectors.iter().zip(1..).flat_map(move |(selectors, number)| {
+            let name: Arc<str> = format!("tunnel {}, selector {number}", tunnel.name).into();
+            selectors.iter().map(move |selector| Entry {
+                selector: *selector,
+                directions: Directions::Both,
+                bypass: false,
+                protect: true,
+                name: Arc::clone(&name),
+            })
         })
     });
     policies.chain(own).collect()
 }
 
-/// The network of a prefix; `None` if it is every address, of one version or of both.
-pub(super) fn network(range: AddressRange) -> Option<Network> {
-    Network::of(range.covering_prefix()).filter(|network| network.length() > 0)
+/// `policy no-mail: discard`
+fn name_of(configuration: &Configuration, policy: &Policy, number: usize) -> String {
+    let name = policy.name.clone().unwrap_or_else(|| number.to_string());
+    match policy.action {
+        Action::Protect { tunnel } => {
+            let tunnel = configuration.tunnels.get(tunnel).map_or("", |t| t.name.as_str());
+            format!("policy {name}: protect, tunnel {tunnel}")
+        }
+        Action::Bypass => format!("policy {name}: bypass"),
+        Action::Discard => format!("policy {name}: discard"),
+    }
+}
+
+/// The range, unless it is every address, of one version or of both.
+fn named(range: AddressRange) -> Option<AddressRange> {
+    let is_all = range.prefix().is_some_and(|prefix| prefix.length() == 0);
+    (!is_all).then_some(range)
 }
 
 impl Entry {
-    /// The remote network, if it names one.
-    pub(super) fn remote(&self) -> Option<Network> {
-        network(self.selector.remote)
+    /// The remote addresses, if it names some.
+    pub(super) fn remote(&self) -> Option<AddressRange> {
+        named(self.selector.remote)
     }
 
-    /// The local network, if it names one.
-    pub(super) fn local(&self) -> Option<Network> {
-        network(self.selector.local)
+    /// The local addresses, if it names some.
+    pub(super) fn local(&self) -> Option<AddressRange> {
+        named(self.selector.local)
+    }
+
+    /// The networks that make up the remote addresses, if it names some.
+    pub(super) fn remote_networks(&self) -> impl Iterator<Item = Network> + use<> {
+        self.remote().into_iter().flat_map(networks)
+    }
+
+    /// The networks that make up the local addresses, if it names some.
+    pub(super) fn local_networks(&self) -> impl Iterator<Item = Network> + use<> {
+        self.local().into_iter().flat_map(networks)
+    }
+
+    /// Whether its packets are routed into the tunnel interface.
+    pub(super) fn is_routed(&self) -> bool {
+        self.protect && self.directions.include(Direction::Outbound)
     }
 
     /// Whether rules can tell its traffic from all other traffic on the host. A policy with any address at
@@ -63,9 +97,9 @@ impl Entry {
         self.local().is_some() || self.remote().is_some()
     }
 
-    /// The local network, if the remote one is wider and contains it. Packets between two local hosts are
+    /// The local addresses, if the remote ones are more and contain them. Packets between two local hosts are
     /// then none of the policy's, since they do not leave this side.
-    pub(super) fn local_within_remote(&self) -> Option<Network> {
+    pub(super) fn local_within_remote(&self) -> Option<AddressRange> {
         let local = self.local()?;
         let remote = self.selector.remote;
         let holds = remote.covers(&self.selector.local) && remote != self.selector.local;

@@ -178,5 +178,9 @@ fn notes(entries: &[Entry]) -> Vec<String> {
             entry.name
         )
     });
-    nameless.take(MAX_NOTES).chain(same.take(MAX_NOTES)).collect()
+    // Selectors of one policy say the same, one after the other.
+    let (mut nameless, mut same): (Vec<_>, Vec<_>) = (nameless.collect(), same.collect());
+    nameless.dedup();
+    same.dedup();
+    nameless.into_iter().take(MAX_NOTES).chain(same.into_iter().take(MAX_NOTES)).collect()
 }

@@ -5,7 +5,7 @@ use super::rule::{End, Match, Rule, Verdict};
 use crate::config::{Configuration, Network, Networks, OuterProtocol, Remote, Tunnel};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use testudo_ipsec::PortRange;
+use testudo_ipsec::{AddressRange, PortRange};
 
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
@@ -20,9 +20,10 @@ const DHCP: (u16, u16) = (67, 68);
 /// so that a usual configuration has none.
 pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End) -> Vec<Rule> {
     let dropping = || entries.iter().filter(|entry| !entry.bypass && entry.names_a_network());
-    let remotes: Networks = dropping().filter_map(Entry::remote).collect();
+    let remotes: Networks = dropping().flat_map(Entry::remote_networks).collect();
     // The local networks of policies with any remote address.
-    let locals: Networks = dropping().filter(|e| e.remote().is_none()).filter_map(Entry::local).collect();
+    let locals: Networks =
+        dropping().filter(|e| e.remote().is_none()).flat_map(Entry::local_networks).collect();
     let holds = |networks: &Networks, address| networks.holding(Network::host(address)).next().is_some();
     let mut rules = Vec::new();
     if dropping().any(|entry| entry.versions().any(|ipv6| ipv6)) {
@@ -63,7 +64,11 @@ fn link_scope() -> impl Iterator<Item = Rule> {
     ];
     let networks = networks.into_iter().filter_map(|(address, length)| Network::containing(address, length));
     networks.map(|network| {
-        Rule::new(vec![Match::Network(End::Destination, network)], Verdict::Accept, "stays on its link")
+        Rule::new(
+            vec![Match::Addresses(End::Destination, network.into())],
+            Verdict::Accept,
+            "stays on its link",
+        )
     })
 }
 
@@ -89,7 +94,7 @@ struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     fn of(tunnel: &'a Tunnel, ours: End) -> Self {
-        let host = |end, address| Match::Network(end, Network::host(address));
+        let host = |end, address| Match::Addresses(end, AddressRange::host(address));
         let peer = match tunnel.remote {
             Remote::Address(peer) => Some(host(ours.other(), peer)),
             Remote::Any => None,
@@ -143,9 +148,9 @@ mod tests {
     fn sealed_packets_of_each_protocol_pass_between_their_ends_alone() {
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
         let tunnel = &configuration.tunnels[0];
-        let ours = Match::Network(End::Source, Network::host(tunnel.local));
+        let ours = Match::Addresses(End::Source, AddressRange::host(tunnel.local));
         let Remote::Address(peer) = tunnel.remote else { panic!("{tunnel:?}") };
-        let theirs = Match::Network(End::Destination, Network::host(peer));
+        let theirs = Match::Addresses(End::Destination, AddressRange::host(peer));
         let local_port = 4500;
         for (protocol, more) in [
             (OuterProtocol::Esp, vec![Match::Protocol(50)]),

@@ -4,6 +4,7 @@ use super::entry::{Entry, entries};
 use crate::config::{Configuration, Network, Networks, Remote};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use testudo_ipsec::Direction;
 
 /// The origin of a route, as `ip route` shows it: `proto 84`. The kernel does not interpret it, and no
 /// routing daemon uses it.
@@ -32,13 +33,15 @@ pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
     let outer: HashSet<_> = configuration.tunnels.iter().map(|t| Network::host(t.local)).collect();
     let mut places = HashMap::new();
     let mut routes: Vec<TunnelRoute> = Vec::new();
-    for entry in entries(configuration).into_iter().filter(|entry| entry.protect) {
-        let Some(network) = entry.remote() else { continue };
-        let source = entry.local().filter(|local| outer.contains(local)).map(|local| local.address());
-        let place = *places.entry(network).or_insert(routes.len());
-        match routes.get_mut(place) {
-            Some(route) => route.source = route.source.or(source),
-            None => routes.push(TunnelRoute { network, source }),
+    for entry in entries(configuration).into_iter().filter(Entry::is_routed) {
+        let mut locals = entry.local_networks();
+        let source = locals.find(|local| outer.contains(local)).map(|local| local.address());
+        for network in entry.remote_networks() {
+            let place = *places.entry(network).or_insert(routes.len());
+            match routes.get_mut(place) {
+                Some(route) => route.source = route.source.or(source),
+                None => routes.push(TunnelRoute { network, source }),
+            }
         }
     }
     routes
@@ -79,10 +82,11 @@ impl FallbackRoutes {
             Remote::Any => None,
         });
         let entries = entries(configuration);
-        let bypassed = || entries.iter().filter(|entry| entry.bypass);
-        let narrow = peers.chain(bypassed().filter_map(Entry::remote));
+        let leaves = |entry: &&Entry| entry.directions.include(Direction::Outbound);
+        let bypassed = || entries.iter().filter(|entry| entry.bypass).filter(leaves);
+        let narrow = peers.chain(bypassed().flat_map(Entry::remote_networks));
         let needed: HashSet<_> = narrow.flat_map(|network| known.holding(network)).collect();
-        let wide: Networks = bypassed().filter_map(Entry::remote).collect();
+        let wide: Networks = bypassed().flat_map(Entry::remote_networks).collect();
         // A bypass policy with any remote address may be about one version only.
         let all = |ipv6| bypassed().any(|e| e.remote().is_none() && e.versions().any(|v| v == ipv6));
         let all = [all(false), all(true)];

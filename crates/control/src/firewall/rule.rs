@@ -5,7 +5,7 @@
 
 use crate::config::Network;
 use std::net::IpAddr;
-use testudo_ipsec::PortRange;
+use testudo_ipsec::{AddressRange, PortRange};
 
 /// A chain of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,10 +93,10 @@ pub(super) enum Match {
     AnswersGoToTunnel,
     /// IP version: whether it is 6.
     Ipv6(bool),
-    /// The address at this end is in the network.
-    Network(End, Network),
-    /// The address at this end is not in the network, and of the same version.
-    NotNetwork(End, Network),
+    /// The address at this end is one of these.
+    Addresses(End, AddressRange),
+    /// The address at this end is none of these, and of the same version.
+    NotAddresses(End, AddressRange),
     /// Source and destination, truncated to these lengths, are one of these pairs: a hash lookup, however
     /// many there are.
     Pairs(Pairs),
@@ -108,6 +108,21 @@ pub(super) enum Match {
     NoFragmentHeader,
     /// The port at this end is in the range. A later fragment has no ports.
     Ports(End, PortRange),
+    /// A message whose type and code, or whose type times 256 in the Mobility Header, is in the range (RFC
+    /// 4301 4.4.1.1). A later fragment has none.
+    Message {
+        /// Whether it is one of the Mobility Header.
+        is_mobility: bool,
+        /// The range.
+        range: PortRange,
+    },
+    /// Its protocol is known and has no ports.
+    HasNoPorts {
+        /// IP version: whether it is 6.
+        ipv6: bool,
+    },
+    /// IPv4: it is whole, or the first fragment of its datagram.
+    NotLaterFragment,
     /// A fragment that is not the first of its datagram: in IPv4 it hides the ports, in IPv6 the protocol as
     /// well (RFC 8200 4.5).
     LaterFragment {

@@ -7,8 +7,11 @@ use crate::config::tests::MINIMAL;
 use crate::config::{Action, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
-use testudo_ipsec::{AddressRange, Encapsulation, PortRange, Prefix, Protocol, Selector};
-use testudo_wire::protocol::hides_what_follows;
+use testudo_ipsec::{
+    AddressRange, Direction, Directions, Encapsulation, PortRange, Prefix, Protocol, Selector,
+};
+use testudo_wire::ip::Version;
+use testudo_wire::protocol::{MOBILITY, hides_what_follows};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -43,8 +46,10 @@ struct Packet {
     kind: Kind,
     protocol: u8,
     ports: (u16, u16),
-    /// Type of ICMP, and hop limit.
+    /// Type of ICMP or of the Mobility Header, and hop limit.
     icmp: (u8, u8),
+    /// Code of ICMP.
+    code: u8,
 }
 
 impl Packet {
@@ -97,9 +102,10 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
         Match::Out(which) => named(passage.to, *which),
         Match::AnswersGoToTunnel => passage.answers_go_to_tunnel,
         Match::Ipv6(ipv6) => packet.ipv6() == *ipv6,
-        Match::Network(end, network) => in_network(*end, network),
-        Match::NotNetwork(end, network) => {
-            network.address().is_ipv6() == packet.ipv6() && !in_network(*end, network)
+        Match::Addresses(end, range) => in_range(*range, packet.address(*end)),
+        Match::NotAddresses(end, range) => {
+            let is_of_version = range.version() == Some(Version::of(packet.source));
+            is_of_version && !in_range(*range, packet.address(*end))
         }
         Match::Pairs(set) => {
             let cut = |address, bits| Network::containing(address, bits).map(|n| n.address());
@@ -115,6 +121,16 @@ fn holds(condition: &Match, packet: &Packet, passage: Passage) -> bool {
             let port = if *end == End::Source { packet.ports.0 } else { packet.ports.1 };
             !packet.kind.is_later() && ports.first <= port && port <= ports.last
         }
+        Match::Message { is_mobility, range } => {
+            let code = if *is_mobility { 0 } else { packet.code };
+            let value = u16::from_be_bytes([packet.icmp.0, code]);
+            !packet.kind.is_later() && range.first <= value && value <= range.last
+        }
+        Match::HasNoPorts { ipv6 } => {
+            let hides = *ipv6 && hides_what_follows(packet.protocol);
+            !hides && ![TCP, UDP, 132].contains(&packet.protocol)
+        }
+        Match::NotLaterFragment => !packet.ipv6() && packet.kind != Kind::LaterFragment,
         Match::LaterFragment { ipv6 } => packet.ipv6() == *ipv6 && packet.kind == Kind::LaterFragment,
         Match::HeadersInFragment => packet.kind == Kind::LaterFragmentInFragment,
         Match::UnknownHeader => packet.ipv6() && hides_what_follows(packet.protocol),
@@ -158,81 +174,150 @@ fn run(firewall: &Firewall, chain: Chain, packet: &Packet, passage: Passage) -> 
 /// The fields that the model looks at, from our side.
 #[derive(Debug, Clone, Copy)]
 struct Flow {
+    direction: Direction,
     local: IpAddr,
     remote: IpAddr,
-    protocol: u8,
-    ports: (u16, u16),
+    protocol: Option<u8>,
+    ports: Option<(u16, u16)>,
+    message: Option<u16>,
+    /// Whether it has some of these and does not show them.
+    hides: bool,
 }
 
 fn in_range(range: AddressRange, address: IpAddr) -> bool {
-    let range = range.prefix().unwrap();
-    Network::of(range).is_none_or(|network| network.contains(address))
+    let is_in = |(first, last): (IpAddr, IpAddr)| {
+        first.is_ipv6() == address.is_ipv6() && first <= address && address <= last
+    };
+    range.ends().is_none_or(is_in)
 }
 
-fn length(range: AddressRange) -> u8 {
-    range.prefix().unwrap().length()
+fn is_all(range: AddressRange) -> bool {
+    range.prefix().is_some_and(|prefix| prefix.length() == 0)
+}
+
+fn is_of_messages(number: u8) -> bool {
+    [ICMP, ICMPV6, MOBILITY].contains(&number)
 }
 
 fn matches(selector: &Selector, flow: Flow) -> bool {
-    let in_ports =
-        |range: PortRange, port| range == PortRange::ANY || (range.first..=range.last).contains(&port);
-    in_range(selector.local, flow.local)
-        && in_range(selector.remote, flow.remote)
-        && [Protocol::Any, Protocol::Is(flow.protocol)].contains(&selector.protocol)
-        && in_ports(selector.local_ports, flow.ports.0)
-        && in_ports(selector.remote_ports, flow.ports.1)
+    let is_asked = |asked: PortRange, value: Option<u16>| match (asked, value) {
+        (PortRange::ANY, _) | (PortRange::OPAQUE, None) => true,
+        (range, Some(value)) => (range.first..=range.last).contains(&value),
+        (_, None) => false,
+    };
+    let protocol = match selector.protocol {
+        Protocol::Any => true,
+        Protocol::Opaque => flow.protocol.is_none(),
+        Protocol::Is(number) => flow.protocol == Some(number),
+    };
+    // RFC 4301 4.4.1.1: a message is its sender's.
+    let next_layer = match (selector.protocol, flow.direction) {
+        (Protocol::Is(number), Direction::Outbound) if is_of_messages(number) => {
+            is_asked(selector.local_ports, flow.message)
+        }
+        (Protocol::Is(number), Direction::Inbound) if is_of_messages(number) => {
+            is_asked(selector.remote_ports, flow.message)
+        }
+        _ => {
+            is_asked(selector.local_ports, flow.ports.map(|ports| ports.0))
+                && is_asked(selector.remote_ports, flow.ports.map(|ports| ports.1))
+        }
+    };
+    in_range(selector.local, flow.local) && in_range(selector.remote, flow.remote) && protocol && next_layer
 }
 
-fn all_policies(configuration: &Configuration) -> Vec<(Selector, Action)> {
-    let named = configuration.policies.iter().map(|policy| (policy.selector, policy.action));
+fn names_opaque(selector: &Selector, direction: Direction) -> bool {
+    let is_of_messages = matches!(selector.protocol, Protocol::Is(number) if is_of_messages(number));
+    let ports = match (is_of_messages, direction) {
+        (false, _) => [selector.local_ports, selector.remote_ports],
+        (true, Direction::Outbound) => [selector.local_ports; 2],
+        (true, Direction::Inbound) => [selector.remote_ports; 2],
+    };
+    selector.protocol == Protocol::Opaque || ports.contains(&PortRange::OPAQUE)
+}
+
+fn all_policies(configuration: &Configuration) -> Vec<(Selector, Directions, Action)> {
+    let named = configuration.policies.iter();
+    let named = named.flat_map(|p| p.selectors.iter().map(|s| (*s, p.directions, p.action)));
     let own = configuration.tunnels.iter().enumerate();
-    named
-        .chain(own.flat_map(|(tunnel, t)| t.selectors.iter().map(move |s| (*s, Action::Protect { tunnel }))))
-        .collect()
+    let own = own.flat_map(|(tunnel, t)| t.selectors.iter().map(move |s| (s, Action::Protect { tunnel })));
+    let own =
+        own.flat_map(|(selectors, action)| selectors.iter().map(move |s| (*s, Directions::Both, action)));
+    named.chain(own).collect()
 }
 
 /// Whether policy lets a packet travel in clear: the first match decides.
 fn may_pass(configuration: &Configuration, flow: Flow) -> bool {
     let policies = all_policies(configuration);
-    for (selector, action) in &policies {
+    for (selector, directions, action) in &policies {
         // Two local hosts, and "remote" includes the local network.
         let stays = in_range(selector.local, flow.remote)
-            && length(selector.local) > 0
-            && length(selector.remote) < length(selector.local)
+            && !is_all(selector.local)
+            && selector.remote != selector.local
             && selector.remote.covers(&selector.local);
-        let is_nameless = length(selector.local) == 0 && length(selector.remote) == 0;
-        if !matches(selector, flow) || *action != Action::Bypass && (stays || is_nameless) {
+        let is_nameless = is_all(selector.local) && is_all(selector.remote);
+        let is_precaution = *action != Action::Bypass && (stays || is_nameless);
+        // RFC 4301 7.4: what is hidden passes in clear for no OPAQUE.
+        let is_hidden = *action == Action::Bypass && flow.hides && names_opaque(selector, flow.direction);
+        let is_concerned = directions.include(flow.direction) && matches(selector, flow);
+        if !is_concerned || is_precaution || is_hidden {
             continue;
         }
         return *action == Action::Bypass;
     }
     // No policy matches: the remote end must not be in a network that is routed into the tunnel.
     let longest = |range: fn(&Selector) -> AddressRange| {
-        let protecting = policies.iter().filter(|(_, action)| matches!(action, Action::Protect { .. }));
-        let ranges = protecting.map(|(selector, _)| range(selector));
-        ranges.filter(|r| length(*r) > 0 && in_range(*r, flow.remote)).map(length).max()
+        let routed = policies.iter().filter(|(_, directions, action)| {
+            matches!(action, Action::Protect { .. }) && directions.include(Direction::Outbound)
+        });
+        let ranges = routed.map(|(selector, ..)| range(selector)).filter(|r| !is_all(*r));
+        let networks = ranges.flat_map(|range| range.prefixes()).filter_map(Network::of);
+        networks.filter(|network| network.contains(flow.remote)).map(|network| network.length()).max()
     };
     let (remote, local) = (longest(|s| s.remote), longest(|s| s.local));
     !configuration.protected.routes || remote.is_none() || local > remote
 }
 
-/// All flows that a packet may belong to, given the fields that it hides.
+/// All flows that a packet may belong to, given the fields that it hides, and what it shows of itself.
 fn completions(packet: &Packet, local: End) -> Vec<Flow> {
-    let (local_port, remote_port) =
-        if local == End::Source { packet.ports } else { (packet.ports.1, packet.ports.0) };
-    let flow = |protocol, ports| Flow {
-        local: packet.address(local),
-        remote: packet.address(local.other()),
-        protocol,
-        ports,
+    let direction = if local == End::Source { Direction::Outbound } else { Direction::Inbound };
+    let (here, there) = (packet.address(local), packet.address(local.other()));
+    let nothing = Flow {
+        direction,
+        local: here,
+        remote: there,
+        protocol: None,
+        ports: None,
+        message: None,
+        hides: true,
     };
-    if !packet.kind.is_later() && !packet.hides_protocol() {
-        return vec![flow(packet.protocol, (local_port, remote_port))];
+    let has_ports = |number| [TCP, UDP].contains(&number);
+    let with = |number: u8, ports: (u16, u16), message: u16| Flow {
+        protocol: Some(number),
+        ports: has_ports(number).then_some(ports),
+        message: is_of_messages(number).then_some(message),
+        hides: false,
+        ..nothing
+    };
+    let hides_fields =
+        packet.kind.is_later() && (has_ports(packet.protocol) || is_of_messages(packet.protocol));
+    if !hides_fields && !packet.hides_protocol() {
+        let code = if packet.protocol == MOBILITY { 0 } else { packet.code };
+        let (source, destination) = packet.ports;
+        let ports = if local == End::Source { (source, destination) } else { (destination, source) };
+        return vec![with(packet.protocol, ports, u16::from_be_bytes([packet.icmp.0, code]))];
     }
-    let protocols = if packet.hides_protocol() { vec![TCP, UDP, AH, ICMPV6] } else { vec![packet.protocol] };
-    let ports = (0..6_u16).flat_map(|a| (0..6_u16).map(move |b| (a, b)));
-    let all = ports.flat_map(|ports| protocols.iter().map(move |p| (*p, ports)));
-    all.map(|(p, ports)| flow(p, ports)).collect()
+    let shown = Flow { protocol: (!packet.hides_protocol()).then_some(packet.protocol), ..nothing };
+    let protocols =
+        if packet.hides_protocol() { vec![TCP, UDP, AH, ICMPV6, MOBILITY] } else { vec![packet.protocol] };
+    let values = (0..6_u8).flat_map(|a| (0..6_u8).map(move |b| (a, b)));
+    let all = values.flat_map(|(a, b)| {
+        protocols.iter().map(move |p| {
+            let code = if *p == MOBILITY { 0 } else { b };
+            with(*p, (a.into(), b.into()), u16::from_be_bytes([a, code]))
+        })
+    });
+    all.chain([shown]).collect()
 }
 
 fn v4(a: u32, b: u32) -> IpAddr {
@@ -250,52 +335,85 @@ fn range(ipv6: bool) -> impl Strategy<Value = AddressRange> {
         let (address, length) = if ipv6 { (v6(a, b), length * 4) } else { (v4(a, b), length) };
         Prefix::new(address, length).unwrap().into()
     });
-    prop_oneof![1 => Just(AddressRange::ANY), 8 => network]
+    let ends = ((0..5_u32, 0..4_u32), (0..5_u32, 0..4_u32)).prop_map(move |(a, b)| {
+        let address = |(a, b)| if ipv6 { v6(a, b) } else { v4(a, b) };
+        AddressRange::new(address(a.min(b)), address(a.max(b))).unwrap()
+    });
+    prop_oneof![1 => Just(AddressRange::ANY), 6 => network, 2 => ends]
 }
 
 fn ports() -> impl Strategy<Value = PortRange> {
     let some = (0..4_u16, 0..4_u16).prop_map(|(a, b)| PortRange { first: a.min(b), last: a.max(b) });
-    prop_oneof![2 => Just(PortRange::ANY), 1 => some]
+    prop_oneof![4 => Just(PortRange::ANY), 2 => some, 1 => Just(PortRange::OPAQUE)]
+}
+
+fn messages(protocol: Protocol) -> impl Strategy<Value = PortRange> {
+    let some = ((0..5_u8, 0..5_u8), (0..5_u8, 0..5_u8)).prop_map(move |(a, b)| match protocol {
+        Protocol::Is(MOBILITY) => PortRange::mobility(a.0.min(b.0), a.0.max(b.0)),
+        _ => PortRange::icmp(a.min(b), a.max(b)),
+    });
+    prop_oneof![2 => Just(PortRange::ANY), 4 => some, 1 => Just(PortRange::OPAQUE)]
+}
+
+/// What an entry may ask of the next layer.
+fn next_layer() -> impl Strategy<Value = (Protocol, PortRange, PortRange)> {
+    let protocol = prop_oneof![
+        8 => Just(Protocol::Any),
+        1 => Just(Protocol::Opaque),
+        2 => Just(Protocol::Is(TCP)),
+        2 => Just(Protocol::Is(UDP)),
+        2 => Just(Protocol::Is(ICMPV6)),
+        2 => Just(Protocol::Is(ICMP)),
+        1 => Just(Protocol::Is(MOBILITY)),
+        1 => Just(Protocol::Is(AH)),
+        1 => Just(Protocol::Is(HIP))
+    ];
+    protocol.prop_flat_map(|protocol| {
+        let values = if protocol.is_of_messages() {
+            (messages(protocol), messages(protocol)).boxed()
+        } else if matches!(protocol, Protocol::Is(TCP | UDP)) {
+            (ports(), ports()).boxed()
+        } else {
+            let absent = || prop_oneof![4 => Just(PortRange::ANY), 1 => Just(PortRange::OPAQUE)];
+            (absent(), absent()).boxed()
+        };
+        values.prop_map(move |(local, remote)| (protocol, local, remote))
+    })
 }
 
 fn selector() -> impl Strategy<Value = Selector> {
     let networks = any::<bool>().prop_flat_map(|ipv6| (range(ipv6), range(ipv6)));
-    let protocol = prop_oneof![
-        4 => Just(Protocol::Any),
-        1 => Just(Protocol::Is(TCP)),
-        1 => Just(Protocol::Is(UDP)),
-        1 => Just(Protocol::Is(ICMPV6)),
-        1 => Just(Protocol::Is(AH)),
-        1 => Just(Protocol::Is(HIP))
-    ];
-    (networks, protocol, ports(), ports()).prop_map(
-        |((local, remote), protocol, local_ports, remote_ports)| {
-            let ports =
-                |range| if matches!(protocol, Protocol::Is(TCP | UDP)) { range } else { PortRange::ANY };
-            Selector {
-                local,
-                remote,
-                protocol,
-                local_ports: ports(local_ports),
-                remote_ports: ports(remote_ports),
-            }
-        },
-    )
+    (networks, next_layer()).prop_map(|((local, remote), (protocol, local_ports, remote_ports))| Selector {
+        local,
+        remote,
+        protocol,
+        local_ports,
+        remote_ports,
+    })
 }
 
 fn configuration() -> impl Strategy<Value = Configuration> {
     let action = prop_oneof![
         3 => Just(Action::Bypass), 1 => Just(Action::Discard), 2 => Just(Action::Protect { tunnel: 0 })
     ];
-    let policies = prop::collection::vec((selector(), action), 0..8);
+    let directions = prop_oneof![
+        3 => Just(Directions::Both), 1 => Just(Directions::Outbound), 1 => Just(Directions::Inbound)
+    ];
+    let selectors = prop::collection::vec(selector(), 1..4);
+    let policies = prop::collection::vec((selectors, directions, action), 0..8);
     // Enough that some configurations have rules with sets.
     let own = prop::collection::vec(selector(), 0..40);
     (policies, own, any::<bool>()).prop_map(|(policies, selectors, routes)| {
         let mut configuration = minimal();
         configuration.protected.routes = routes;
-        let policies = policies.into_iter().map(|(selector, action)| Policy { selector, action });
+        let policies = policies.into_iter().map(|(selectors, directions, action)| Policy {
+            name: None,
+            selectors: selectors.into(),
+            directions,
+            action,
+        });
         configuration.policies = policies.collect();
-        configuration.tunnels[0].selectors = selectors;
+        configuration.tunnels[0].selectors = selectors.into_iter().map(|s| [s].into()).collect();
         configuration
     })
 }
@@ -309,9 +427,11 @@ fn packet() -> impl Strategy<Value = Packet> {
         2 => Just(Kind::LaterFragment),
         1 => Just(Kind::LaterFragmentInFragment)
     ];
-    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(ICMPV6), Just(1), Just(HIP)];
-    (any::<bool>(), address.clone(), address, kind, protocol, (0..6_u16, 0..6_u16)).prop_map(
-        |(ipv6, from, to, kind, protocol, ports)| {
+    let protocol =
+        prop_oneof![Just(TCP), Just(UDP), Just(ICMPV6), Just(ICMP), Just(MOBILITY), Just(AH), Just(HIP)];
+    let message = (0..6_u8, 0..6_u8);
+    (any::<bool>(), address.clone(), address, kind, protocol, (0..6_u16, 0..6_u16), message).prop_map(
+        |(ipv6, from, to, kind, protocol, ports, (kind_of_message, code))| {
             let address = |(a, b)| if ipv6 { v6(a, b) } else { v4(a, b) };
             let kind = match kind {
                 Kind::AfterOptions if !ipv6 => Kind::Plain,
@@ -319,7 +439,7 @@ fn packet() -> impl Strategy<Value = Packet> {
                 kind => kind,
             };
             let (source, destination) = (address(from), address(to));
-            Packet { source, destination, kind, protocol, ports, icmp: (128, 64) }
+            Packet { source, destination, kind, protocol, ports, icmp: (kind_of_message, 64), code }
         },
     )
 }
@@ -405,7 +525,7 @@ fn with(peer: Remote, encapsulation: Encapsulation, selectors: &[Selector]) -> C
         local: "192.0.2.1".parse().unwrap(),
         remote: peer,
         encapsulation,
-        selectors: selectors.to_vec(),
+        selectors: selectors.iter().map(|s| [*s].into()).collect(),
         ..configuration.tunnels[0].clone()
     };
     configuration.tunnels = vec![tunnel];
@@ -414,7 +534,7 @@ fn with(peer: Remote, encapsulation: Encapsulation, selectors: &[Selector]) -> C
 
 fn udp(source: &str, destination: &str, ports: (u16, u16)) -> Packet {
     let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
-    Packet { source, destination, kind: Kind::Plain, protocol: UDP, ports, icmp: (0, 0) }
+    Packet { source, destination, kind: Kind::Plain, protocol: UDP, ports, icmp: (0, 0), code: 0 }
 }
 
 const IN_UDP: Encapsulation = Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 };
@@ -558,11 +678,38 @@ fn no_fallback_route_stops_legitimate_clear_packets() {
         [("10.2.7.0/24", "10.3.0.0/16 fd02::/64"), ("10.0.0.0/8", "fd02::/64"), ("0.0.0.0/0", "fd02::/64")]
     {
         let selector = between(Prefix::ANY, prefix(bypassed));
-        configuration.policies = vec![Policy { selector, action: Action::Bypass }];
+        let policy = |directions| Policy {
+            name: None,
+            selectors: [selector].into(),
+            directions,
+            action: Action::Bypass,
+        };
+        configuration.policies = vec![policy(Directions::Both)];
         assert_eq!(networks(&configuration), left);
+        // What only arrives in clear needs no route.
+        configuration.policies = vec![policy(Directions::Inbound)];
+        assert_eq!(networks(&configuration), "10.2.0.0/16 10.3.0.0/16 fd02::/64");
     }
     configuration.protected.routes = false;
     assert_eq!(networks(&configuration), "");
+}
+
+/// A range is routed exactly, as the prefixes that it is made of.
+#[test]
+fn ranges_of_addresses_are_routed_and_stopped_to_their_last_address() {
+    let peer = Remote::Address("192.0.2.2".parse().unwrap());
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    let remote = AddressRange::new(address("10.2.0.5"), address("10.2.0.8")).unwrap();
+    let selector = Selector::between(AddressRange::from(prefix("10.1.0.0/16")), remote);
+    let configuration = with(peer, IN_UDP, &[selector]);
+    let routes: Vec<_> = tunnel_routes(&configuration).iter().map(|r| r.network.to_string()).collect();
+    assert_eq!(routes, ["10.2.0.5/32", "10.2.0.6/31", "10.2.0.8/32"]);
+    let firewall = Firewall::of(&configuration).unwrap();
+    assert!(firewall.to_string().contains("ip daddr 10.2.0.5-10.2.0.8"), "{firewall}");
+    for (host, is_dropped) in [(4, false), (5, true), (8, true), (9, false)] {
+        let packet = udp("10.1.0.1", &format!("10.2.0.{host}"), (1, 1));
+        assert_eq!(drops(&firewall, &packet, OUTPUT), is_dropped, "{host}\n{firewall}");
+    }
 }
 
 /// The host's own packets need the address that the policy is about as their source.

@@ -5,6 +5,8 @@ use super::rule::{End, Interface, Match, Pairs, Rule, Verdict};
 use crate::config::Network;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testudo_ipsec::{AddressRange, PortRange};
+use testudo_wire::ip::Version;
 
 /// nft accepts comments of at most 128 bytes.
 const MAX_COMMENT_BYTES: usize = 128;
@@ -56,21 +58,29 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
         Match::Out(which) => write!(f, "oifname {}", interfaces(*which, interface)),
         Match::AnswersGoToTunnel => write!(f, "fib saddr oifname \"{interface}\""),
         Match::Ipv6(ipv6) => write!(f, "meta nfproto {}", if *ipv6 { "ipv6" } else { "ipv4" }),
-        Match::Network(end, prefix) => write!(f, "{} {prefix}", field(*end, prefix)),
-        Match::NotNetwork(end, prefix) => write!(f, "{} != {prefix}", field(*end, prefix)),
+        Match::Addresses(end, range) => write!(f, "{} {range}", field(*end, is_ipv6(range))),
+        Match::NotAddresses(end, range) => write!(f, "{} != {range}", field(*end, is_ipv6(range))),
         Match::Pairs(pairs) => write_pairs(f, pairs),
         Match::Networks(end, networks) => write_networks(f, *end, networks),
         Match::Protocol(number) => write!(f, "meta l4proto {number}"),
         Match::NoFragmentHeader => f.write_str("exthdr frag missing"),
         Match::Ports(end, ports) => {
             let field = if *end == End::Source { "sport" } else { "dport" };
-            write!(f, "th {field} {}", ports.first)?;
-            if ports.last > ports.first { write!(f, "-{}", ports.last) } else { Ok(()) }
+            write!(f, "th {field} {ports}")
         }
+        // Both bytes at once: nftables has no word for a range of types and codes.
+        Match::Message { is_mobility: false, range } => write!(f, "@th,0,16 {range}"),
+        Match::Message { is_mobility: true, range } => {
+            let types = PortRange { first: range.first.div_ceil(256), last: range.last / 256 };
+            write!(f, "@th,16,8 {types}")
+        }
+        Match::HasNoPorts { ipv6: false } => f.write_str("meta l4proto != { 6, 17, 132 }"),
+        Match::HasNoPorts { ipv6: true } => f.write_str("meta l4proto != { 6, 17, 132, 139-140, 148-254 }"),
+        Match::NotLaterFragment => f.write_str("ip frag-off & 0x1fff == 0"),
         Match::LaterFragment { ipv6: false } => f.write_str("ip frag-off & 0x1fff != 0"),
         Match::LaterFragment { ipv6: true } => f.write_str("frag frag-off != 0"),
         Match::HeadersInFragment => f.write_str("frag nexthdr { 0, 43, 44, 60 }"),
-        // The same numbers as in `protocol::hides_what_follows`.
+        // The same numbers as in `protocol::hides_what_follows`, here and where packets have no ports.
         Match::UnknownHeader => f.write_str("meta l4proto { 139-140, 148-254 }"),
         Match::IcmpError { ipv6: false } => f.write_str("icmp type { 3, 11, 12 }"),
         Match::IcmpError { ipv6: true } => f.write_str("icmpv6 type 1-4"),
@@ -88,8 +98,12 @@ fn interfaces(which: Interface, tunnel: &str) -> String {
     }
 }
 
-fn field(end: End, network: &Network) -> &'static str {
-    match (end, network.address().is_ipv6()) {
+fn is_ipv6(range: &AddressRange) -> bool {
+    range.version() == Some(Version::V6)
+}
+
+fn field(end: End, is_ipv6: bool) -> &'static str {
+    match (end, is_ipv6) {
         (End::Source, false) => "ip saddr",
         (End::Destination, false) => "ip daddr",
         (End::Source, true) => "ip6 saddr",
@@ -99,7 +113,7 @@ fn field(end: End, network: &Network) -> &'static str {
 
 /// `ip saddr & 255.255.0.0`
 fn masked(end: End, network: &Network) -> String {
-    let field = field(end, network);
+    let field = field(end, network.address().is_ipv6());
     match mask(network) {
         Some(mask) => format!("{field} & {mask}"),
         None => field.to_owned(),
@@ -149,6 +163,23 @@ mod tests {
         let numbers = [139..=140_u8, 148..=254].into_iter().flatten();
         let hiding = (0..=u8::MAX).filter(|number| testudo_wire::protocol::hides_what_follows(*number));
         assert!(hiding.eq(numbers));
+    }
+
+    #[test]
+    fn messages_are_written_as_ranges_of_their_first_bytes() {
+        let text = |is_mobility, range| {
+            struct Shown(Match);
+            impl fmt::Display for Shown {
+                fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                    write_match(f, &self.0, "tun0")
+                }
+            }
+            Shown(Match::Message { is_mobility, range }).to_string()
+        };
+        assert_eq!(text(false, PortRange::icmp((3, 4), (3, 4))), "@th,0,16 772");
+        assert_eq!(text(false, PortRange::icmp((8, 0), (8, 255))), "@th,0,16 2048-2303");
+        assert_eq!(text(true, PortRange::mobility(5, 5)), "@th,16,8 5");
+        assert_eq!(text(true, PortRange::mobility(1, 4)), "@th,16,8 1-4");
     }
 
     #[test]

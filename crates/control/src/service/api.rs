@@ -223,6 +223,8 @@ fn question(request: &Value) -> Result<Question, String> {
         (None, None) => None,
         (source, destination) => Some((source.unwrap_or(0), destination.unwrap_or(0))),
     };
+    let byte = |key: &str| number(key, 255).map(|n| n.and_then(|n| u8::try_from(n).ok()));
+    let message = byte("message_type")?.zip(Some(byte("message_code")?.unwrap_or(0)));
     Ok(Question {
         side: match request["side"].as_str() {
             Some("protected") => Side::Protected,
@@ -233,6 +235,7 @@ fn question(request: &Value) -> Result<Question, String> {
         destination,
         protocol: u8::try_from(number("protocol", 255)?.unwrap_or(0)).unwrap_or(0),
         ports,
+        message,
         is_later_fragment: request["fragment"] == true,
     })
 }

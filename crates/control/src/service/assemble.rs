@@ -4,7 +4,8 @@ use super::leases::Start;
 use crate::config::{self, Configuration};
 use std::sync::Arc;
 use testudo_ipsec::{
-    Action, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Direction, Directions, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent,
+    TunnelIndex, TunnelParameters,
 };
 
 /// The SPD of a configuration whose tunnels have these `indices`: policies first, then each tunnel's own
@@ -17,20 +18,30 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
         config::Action::Bypass => Action::Bypass,
         config::Action::Discard => Action::Discard,
     };
-    let explicit = configuration.policies.iter().map(|p| Policy::new(p.selector, action(p.action)));
+    let explicit = configuration.policies.iter().map(|p| Policy {
+        selectors: Arc::clone(&p.selectors),
+        directions: p.directions,
+        action: action(p.action),
+    });
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
-        t.selectors.iter().map(move |s| Policy::new(*s, Action::Protect(index(tunnel))))
+        let action = Action::Protect(index(tunnel));
+        let policy =
+            move |s: &Arc<_>| Policy { selectors: Arc::clone(s), directions: Directions::Both, action };
+        t.selectors.iter().map(policy)
     });
     let spd = Spd::new(explicit.chain(own));
     spd.unwrap_or_else(|error| unreachable!("the configuration was checked: {error}"))
 }
 
-/// The selectors of packets that may come through a tunnel: its own, and those of the policies that name it.
+/// The selectors of packets that may come through a tunnel: its own, and those of the policies on packets
+/// that arrive which name it.
 #[must_use]
 pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Selector]> {
-    let named = configuration.policies.iter().filter(|p| p.action == config::Action::Protect { tunnel });
+    let named = configuration.policies.iter().filter(|p| {
+        p.action == config::Action::Protect { tunnel } && p.directions.include(Direction::Inbound)
+    });
     let own = configuration.tunnels.get(tunnel).into_iter().flat_map(|t| &t.selectors);
-    named.map(|p| &p.selector).chain(own).copied().collect()
+    named.map(|p| &p.selectors).chain(own).flat_map(|selectors| selectors.iter().copied()).collect()
 }
 
 /// The parameters of a tunnel with new keys, with sequence numbers and IVs as in `start`.

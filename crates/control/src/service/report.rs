@@ -16,6 +16,7 @@ use testudo_ipsec::{
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 use testudo_wire::next_layer::NextLayerFields;
+use testudo_wire::protocol;
 
 /// What does not change while a gateway runs.
 #[derive(Debug)]
@@ -188,7 +189,10 @@ fn suite(tunnel: &config::Tunnel) -> String {
 /// The origin of a policy of the SPD, in words of the configuration.
 fn origin(configuration: &config::Configuration, index: usize) -> String {
     match index.checked_sub(configuration.policies.len()) {
-        None => format!("policy {}", index + 1),
+        None => {
+            let name = configuration.policies.get(index).and_then(|policy| policy.name.clone());
+            format!("policy {}", name.unwrap_or_else(|| (index + 1).to_string()))
+        }
         Some(mut own) => {
             for tunnel in &configuration.tunnels {
                 match own.checked_sub(tunnel.selectors.len()) {
@@ -216,29 +220,41 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
-fn protocol(protocol: Protocol) -> Value {
+fn protocol_value(protocol: Protocol) -> Value {
     match protocol {
         Protocol::Is(number) => json!(number),
         other => json!(other.to_string()),
     }
 }
 
+/// A selector, in words of the configuration.
+fn selector(selector: &Selector) -> Value {
+    let mut value = json!({
+        "local": selector.local.to_string(),
+        "remote": selector.remote.to_string(),
+        "protocol": protocol_value(selector.protocol),
+    });
+    if selector.protocol.is_of_messages() {
+        value["types_sent"] = json!(selector.local_ports.messages().to_string());
+        value["types_received"] = json!(selector.remote_ports.messages().to_string());
+    } else {
+        value["local_ports"] = json!(selector.local_ports.to_string());
+        value["remote_ports"] = json!(selector.remote_ports.to_string());
+    }
+    value
+}
+
 /// The SPD, in order.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
-    let selectors = |policy: &Policy| policy.selectors.clone();
     let rows = installed.spd.policies().enumerate().map(|(index, (_, policy))| {
-        let Some(selector) = selectors(policy).first().copied() else { return Value::Null };
         json!({
             "place": index + 1,
             "origin": origin(&installed.configuration, index),
             "action": action_name(policy.action),
             "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
-            "local": selector.local.to_string(),
-            "remote": selector.remote.to_string(),
-            "protocol": protocol(selector.protocol),
-            "local_ports": selector.local_ports.to_string(),
-            "remote_ports": selector.remote_ports.to_string(),
+            "direction": policy.directions.to_string(),
+            "selectors": policy.selectors.iter().map(selector).collect::<Vec<_>>(),
         })
     });
     rows.collect::<Vec<_>>().into()
@@ -266,7 +282,9 @@ pub struct Question {
     pub protocol: u8,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
-    /// Whether it is a fragment other than the first. Then `ports` mean nothing.
+    /// Type and code of its message of ICMP, type of that of the Mobility Header.
+    pub message: Option<(u8, u8)>,
+    /// Whether it is a fragment other than the first. Then `ports` and `message` mean nothing.
     pub is_later_fragment: bool,
 }
 
@@ -280,7 +298,13 @@ impl Question {
         if self.is_later_fragment {
             return Flow::of_later_fragments(direction, local, remote, self.protocol);
         }
-        let fields = self.ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
+        let ports = self.ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
+        let message = self.message.map(|(kind, code)| match self.protocol {
+            protocol::MOBILITY => NextLayerFields::Mobility(kind),
+            _ => NextLayerFields::Icmp(kind, code),
+        });
+        let is_of_messages = Protocol::Is(self.protocol).is_of_messages();
+        let fields = if is_of_messages { message } else { ports };
         Flow::new(direction, local, remote, self.protocol, fields)
     }
 }
@@ -301,10 +325,8 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         .enumerate()
         .take(passed_over.min(TOLD))
         .filter_map(|(index, (_, policy))| {
-            let selector = *policy.selectors.first()?;
-            let mismatch = selector.mismatch(&flow)?;
-            let origin = origin(&installed.configuration, index);
-            Some(json!({ "place": index + 1, "origin": origin, "why": why(&selector, mismatch) }))
+            let why = why_not(policy, &flow)?;
+            Some(json!({ "place": index + 1, "origin": origin(&installed.configuration, index), "why": why }))
         })
         .collect();
     let tunnel = found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
@@ -313,7 +335,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
             "place": index + 1,
             "origin": origin(&installed.configuration, index),
             "action": action_name(policy.action),
-            "selector": policy.selectors.first().map(ToString::to_string),
+            "selector": nearest(policy, &flow).map(|(selector, _)| selector.to_string()),
         })),
         "passed_over": why_not,
         "passed_over_untold": passed_over - why_not.len(),
@@ -324,9 +346,30 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         }),
         "fields_hidden": fields_hidden,
         "verdict": match found {
-            Some((_, policy)) if fields_hidden => policy.selectors.first().map(hidden).unwrap_or_default(),
+            Some((_, policy)) if fields_hidden => hidden(policy, &flow),
             _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
         },
+    })
+}
+
+/// The selector of a policy that comes nearest to a flow, and the first field that it does not match.
+fn nearest<'p>(policy: &'p Policy, flow: &Flow) -> Option<(&'p Selector, Option<Mismatch>)> {
+    let compared = policy.selectors.iter().map(|selector| (selector, selector.mismatch(flow)));
+    // `None` is a match, and the later a field, the more have matched before it.
+    compared.max_by_key(|(_, mismatch)| (mismatch.is_none(), *mismatch))
+}
+
+/// Why a policy does not match a flow; `None` if it does.
+fn why_not(policy: &Policy, flow: &Flow) -> Option<String> {
+    if !policy.directions.include(flow.direction()) {
+        let packets = if flow.direction() == Direction::Outbound { "arrive" } else { "leave" };
+        return Some(format!("it is for packets that {packets}"));
+    }
+    let (selector, mismatch) = nearest(policy, flow)?;
+    let why = why(selector, mismatch?);
+    Some(match policy.selectors.len() {
+        1 => why,
+        count => format!("none of its {count} selectors matches; of the nearest, {why}"),
     })
 }
 
@@ -341,9 +384,13 @@ fn why(selector: &Selector, mismatch: Mismatch) -> String {
     }
 }
 
-fn hidden(selector: &Selector) -> String {
-    let ranges = [selector.local_ports, selector.remote_ports];
-    let asked = if ranges == [PortRange::ANY; 2] { "protocol" } else { "protocol and ports" };
+/// The verdict on a flow that hides what a policy asks for.
+fn hidden(policy: &Policy, flow: &Flow) -> String {
+    let asked = match nearest(policy, flow).map(|(selector, _)| selector) {
+        Some(s) if s.protocol.is_of_messages() => "protocol and type",
+        Some(s) if [s.local_ports, s.remote_ports] == [PortRange::ANY; 2] => "protocol",
+        _ => "protocol and ports",
+    };
     format!(
         "discarded as fields_hidden: the policy asks for {asked}, which the packet does not show (RFC 4301 7.4)"
     )

@@ -1,9 +1,11 @@
-//! Outer and inner headers through a tunnel: ECN and DSCP (RFC 6040), fragments before encryption, "packet
-//! too big".
+//! Outer and inner headers through a tunnel: ECN and DSCP (RFC 6040), DF (RFC 4301 8.1), flow labels (RFC
+//! 6438), fragments before encryption, "packet too big".
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::collections::HashSet;
 use testudo_crypto::Suite;
+use testudo_ipsec::{Df, FlowLabel, IpsecProtocol, PacketRules};
 use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 
@@ -206,4 +208,96 @@ fn the_udp_length_bounds_the_esp_packet() {
     let sum = testudo_wire::checksum::of(&longer[..20]).to_bytes();
     longer[10..12].copy_from_slice(&sum);
     assert_eq!(b.open(longer), [packet]);
+}
+
+fn suite_of(protocol: IpsecProtocol) -> Suite {
+    if protocol == IpsecProtocol::Ah { Suite::NULL_SHA384 } else { Suite::AES128GCM16 }
+}
+
+/// RFC 4301 8.1, in ESP and AH: what comes out of the other end is the packet that went in, and what may be
+/// cut has an Identification of its own (RFC 6864 4.3).
+#[test]
+fn outer_df_is_set_copied_or_cleared() {
+    for protocol in [IpsecProtocol::Esp, IpsecProtocol::Ah] {
+        for udp in [false, true].into_iter().filter(|udp| !udp || protocol == IpsecProtocol::Esp) {
+            for df in [Df::Set, Df::Copy, Df::Clear] {
+                let suite = suite_of(protocol);
+                let rules = PacketRules { df, ..PacketRules::default() };
+                let spec = TunnelSpec { protocol, udp, rules, ..TunnelSpec::new(0, suite) };
+                let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+                let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+                let mut identifications = HashSet::new();
+                for round in 0..200 {
+                    let (is_v6, dont_fragment) = (round % 3 == 0, round % 2 == 0);
+                    let packet = Inner { dont_fragment, ..inner(is_v6, 100) }.bytes();
+                    let sealed = a.seal(packet.clone()).remove(0);
+                    let header = IpHeader::parse(&sealed).expect("a datagram");
+                    let expected = match df {
+                        Df::Set => true,
+                        Df::Copy => is_v6 || dont_fragment,
+                        Df::Clear => false,
+                    };
+                    assert_eq!(header.dont_fragment, expected, "{protocol:?}, {df:?}, inner IPv6 {is_v6}");
+                    let is_fresh = identifications.insert([sealed[4], sealed[5]]);
+                    assert!(expected || is_fresh && sealed[4..6] != [0, 0], "round {round}");
+                    assert_eq!(b.open(sealed), [packet]);
+                }
+            }
+        }
+    }
+}
+
+/// A batch of many packets takes the fast path, one with a packet that is not common the slow path.
+#[test]
+fn outer_df_is_copied_packet_by_packet_within_a_batch() {
+    let rules = PacketRules { df: Df::Copy, ..PacketRules::default() };
+    let spec = TunnelSpec { rules, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::with_buffers(Side::A, std::slice::from_ref(&spec), PoolSize(128, 4000));
+    for longest in [100, 3000] {
+        for number in 0..20 {
+            let bytes = if number == 7 { longest } else { 100 };
+            a.protected.push(Inner { dont_fragment: number % 3 == 0, ..inner(false, bytes) }.bytes());
+        }
+        a.settle();
+        let sealed = a.unprotected.take();
+        let set: Vec<bool> =
+            sealed.iter().map(|sealed| IpHeader::parse(sealed).expect("a datagram").dont_fragment).collect();
+        // Packet 7 may be cut: its fragments may be, too.
+        let mut expected: Vec<bool> = (0..20).map(|number| number % 3 == 0).collect();
+        expected.splice(7..7, vec![false; sealed.len() - 20]);
+        assert_eq!(set, expected);
+    }
+    a.assert_settled();
+}
+
+/// RFC 4301 5.1.2.2, note 8: a gateway does not copy flow labels. RFC 6438 3: one for each inner flow.
+#[test]
+fn outer_flow_labels_are_zero_or_one_for_each_flow() {
+    for protocol in [IpsecProtocol::Esp, IpsecProtocol::Ah] {
+        for flow_label in [FlowLabel::Zero, FlowLabel::PerFlow] {
+            let suite = suite_of(protocol);
+            let rules = PacketRules { flow_label, ..PacketRules::default() };
+            let spec = TunnelSpec { protocol, outer: Version::V6, rules, ..TunnelSpec::new(0, suite) };
+            let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+            let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+            let mut labels = HashSet::new();
+            for round in 0..60_u16 {
+                let flow = round % 20;
+                let mut packet = inner(flow % 2 == 0, 100).bytes();
+                if flow % 2 == 0 {
+                    packet[40..42].copy_from_slice(&flow.to_be_bytes());
+                    packet[3] = if flow == 0 { 0xAB } else { 0 };
+                } else {
+                    packet[20..22].copy_from_slice(&flow.to_be_bytes());
+                }
+                let sealed = a.seal(packet.clone()).remove(0);
+                let label = u32::from_be_bytes([0, sealed[1] & 0xF, sealed[2], sealed[3]]);
+                labels.insert((flow, label));
+                assert_eq!(label == 0, flow_label == FlowLabel::Zero);
+                assert_ne!(label, 0xAB, "the inner label is not shown");
+                assert_eq!(b.open(sealed), [packet]);
+            }
+            assert_eq!(labels.len(), 20, "one for each flow");
+        }
+    }
 }

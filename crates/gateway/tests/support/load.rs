@@ -10,7 +10,7 @@ use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus,
 use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
     Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode,
-    Moment, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Moment, PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -232,6 +232,7 @@ impl Load {
             esn: true,
             replay_window: 4096,
             dscp: Dscp::Copy,
+            rules: PacketRules::default(),
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
             keepalive: None,

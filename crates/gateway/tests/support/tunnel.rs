@@ -11,8 +11,8 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{KeyPair, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Policy,
-    Prefix, SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, PacketRules,
+    Policy, Prefix, SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
@@ -39,6 +39,7 @@ pub struct TunnelSpec {
     pub covers: Option<u8>,
     pub path_mtu: usize,
     pub fragmentation: Fragmentation,
+    pub rules: PacketRules,
     pub lifetime: Lifetime,
     pub keepalive: Option<Duration>,
     /// B does not know A's address.
@@ -60,6 +61,7 @@ impl TunnelSpec {
             covers: None,
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
+            rules: PacketRules::default(),
             lifetime: Lifetime::default(),
             keepalive: None,
             b_learns: false,
@@ -158,6 +160,7 @@ impl TunnelSpec {
             esn: self.esn,
             replay_window: self.window,
             dscp: Dscp::Copy,
+            rules: self.rules,
             path_mtu: self.path_mtu,
             fragmentation: self.fragmentation,
             keepalive: self.keepalive,

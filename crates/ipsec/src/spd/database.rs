@@ -88,13 +88,18 @@ fn pieces(policy: &Policy) -> Vec<Piece> {
     pieces
 }
 
-/// Whether a policy has no more parts than are allowed.
-fn check(policy: &Policy) -> Result<(), SpdError> {
-    let counts = policy.selectors.iter().flat_map(|selector| {
-        let pairs = selector.count_prefix_pairs();
-        layers(selector, policy.directions).map(move |(_, layer)| pairs * layer.count_prefixes())
-    });
-    if counts.sum::<usize>() > MAX_PIECES { Err(SpdError::TooManyPieces) } else { Ok(()) }
+impl Policy {
+    /// Whether an SPD takes it: whether it has no more parts than are allowed.
+    ///
+    /// # Errors
+    /// [`SpdError::TooManyPieces`].
+    pub fn check(&self) -> Result<(), SpdError> {
+        let counts = self.selectors.iter().flat_map(|selector| {
+            let pairs = selector.count_prefix_pairs();
+            layers(selector, self.directions).map(move |(_, layer)| pairs * layer.count_prefixes())
+        });
+        if counts.sum::<usize>() > MAX_PIECES { Err(SpdError::TooManyPieces) } else { Ok(()) }
+    }
 }
 
 impl Spd {
@@ -105,7 +110,7 @@ impl Spd {
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Result<Self, SpdError> {
         let mut spd = Self::default();
         for policy in policies {
-            check(&policy)?;
+            policy.check()?;
             spd.last_serial = spd.last_serial.wrapping_add(1);
             spd.policies.insert(Installed { policy, serial: spd.last_serial });
         }
@@ -154,7 +159,7 @@ impl Spd {
     /// # Errors
     /// [`SpdError`]; then nothing has changed.
     pub fn insert(&mut self, position: Position, policy: Policy) -> Result<PolicyId, SpdError> {
-        check(&policy)?;
+        policy.check()?;
         let before = match position {
             Position::First => None,
             Position::Last => self.order.last(),
@@ -196,7 +201,7 @@ impl Spd {
     /// # Errors
     /// [`SpdError`]; then nothing has changed.
     pub fn replace(&mut self, id: PolicyId, policy: Policy) -> Result<Policy, SpdError> {
-        check(&policy)?;
+        policy.check()?;
         self.get(id).ok_or(SpdError::UnknownPolicy)?;
         self.leave(id.slot, self.order.rank(id.slot));
         let installed = self.policies.get_mut(id.slot).ok_or(SpdError::UnknownPolicy)?;

@@ -114,6 +114,13 @@ impl PortRange {
         }
     }
 
+    /// The same in words, where it is about messages: `3/4` is type 3 and code 4, `8` is type 8 with every
+    /// code.
+    #[must_use]
+    pub fn messages(self) -> impl fmt::Display {
+        Messages(self)
+    }
+
     /// Whether it names values, so that it depends on what a packet hides.
     pub(super) fn names_values(self) -> bool {
         self != Self::ANY && self != Self::OPAQUE
@@ -393,8 +400,8 @@ impl fmt::Display for Messages {
     }
 }
 
-/// The part of a flow that a selector does not match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The part of a flow that a selector does not match, in the order in which they are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mismatch {
     /// The address on the protected side.
     Local,

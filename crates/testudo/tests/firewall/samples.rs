@@ -9,13 +9,18 @@ use testudo_lab::attack::{self, Recorded};
 pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
     suite
         .test("the_kernel_drops_what_the_policies_protect_and_nothing_else", judges_packets_by_policy)
+        .test("the_kernel_tells_ranges_messages_and_directions_apart", judges_ranges_messages_and_directions)
         .test("many_policies_become_one_lookup_with_correct_results", looks_up_many_policies)
 }
 
+const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FRAGMENT: u8 = 44;
+const GRE: u8 = 47;
 const AH: u8 = 51;
+const ICMPV6: u8 = 58;
+const MOBILITY: u8 = 135;
 const HIP: u8 = 139;
 const DESTINATION_OPTIONS: u8 = 60;
 
@@ -156,6 +161,73 @@ fn judges_packets_by_policy(site: &mut Site) -> TestResult {
             ("IPv6, a later fragment of options", v6_later_fragment(DESTINATION_OPTIONS)?, true),
             ("IPv6, a later fragment in a fragment", v6_later_fragment_in_a_fragment()?, true),
             ("IPv6, HIP, after which TCP may follow", v6_after(HIP, TCP, 85)?, true),
+        ],
+    )
+}
+
+/// The first bytes of a message of ICMP or ICMPv6.
+fn message(kind: u8, code: u8) -> Vec<u8> {
+    let mut bytes = vec![kind, code];
+    bytes.resize(48, 0);
+    bytes
+}
+
+/// RFC 6275 6.1.1.
+fn mobility(kind: u8) -> Vec<u8> {
+    let mut bytes = vec![59, 5, kind];
+    bytes.resize(48, 0);
+    bytes
+}
+
+/// Pings and some errors are protected, and what arrives only; the rest passes.
+fn judges_ranges_messages_and_directions(site: &mut Site) -> TestResult {
+    let mut config = site.config()?;
+    config.unprotected = "interface = \"wan\"".to_owned();
+    config.tunnels[0].selectors = vec![("10.1.0.0/16".to_owned(), "10.7.0.0/16".to_owned())];
+    let networks = "local = [\"10.1.0.0/16\", \"fd01::/64\"]\nremote = [\"10.2.0.0/16\", \"fd02::/64\"]";
+    for (action, lines) in [
+        ("protect", "protocol = [\"icmp\", \"icmpv6\"]\ntypes = \"echo-request, 3/9-13, 1/4\""),
+        ("discard", "protocol = \"mobility\"\ntypes = \"binding-update\""),
+        ("discard", "direction = \"in\"\nprotocol = \"tcp\"\nremote_ports = \"80-90, 443\""),
+        (
+            "discard",
+            "direction = \"out\"\nprotocol = \"tcp\"\nlocal_ports = \"22\"\nremote_ports = \"1024-65535\"",
+        ),
+        ("bypass", "local_ports = \"opaque\"\nremote_ports = \"opaque\""),
+        ("discard", "protocol = \"gre\""),
+        ("bypass", ""),
+    ] {
+        let tunnel = if action == "protect" { "tunnel = \"a-b\"" } else { "" };
+        config.policies += &format!("[[policy]]\naction = \"{action}\"\n{tunnel}\n{networks}\n{lines}\n");
+    }
+    config.policies += "[[policy]]\naction = \"discard\"\nremote = \"10.5.0.9-10.5.0.20, 10.5.1.1\"\n";
+    let _rules = site.protected(&config)?;
+    remove_routes(site)?;
+    let icmp = |kind, code| v4(REMOTE[0], ICMP, 0, &message(kind, code));
+    let icmpv6 = |kind, code| v6(REMOTE[1], ICMPV6, &message(kind, code));
+    let udp_to = |to| v4(to, UDP, 0, &transport(80));
+    expect_all(
+        site,
+        vec![
+            ("IPv4, a ping", icmp(8, 0)?, true),
+            ("IPv4, its answer", icmp(0, 0)?, false),
+            ("IPv4, a protected error", icmp(3, 13)?, true),
+            ("IPv4, the next code", icmp(3, 14)?, false),
+            ("IPv4, a later fragment of a message", v4(REMOTE[0], ICMP, 25, &message(0, 0))?, true),
+            ("IPv6, a ping", icmpv6(128, 0)?, true),
+            ("IPv6, its answer", icmpv6(129, 0)?, false),
+            ("IPv6, a protected error", icmpv6(1, 4)?, true),
+            ("IPv6, another code", icmpv6(1, 3)?, false),
+            ("IPv6, a binding update", v6(REMOTE[1], MOBILITY, &mobility(5))?, true),
+            ("IPv6, a binding acknowledgement", v6(REMOTE[1], MOBILITY, &mobility(6))?, false),
+            // What is forwarded may be either way, so that both are asked.
+            ("IPv4, a port of the policy on what arrives", v4(REMOTE[0], TCP, 0, &transport(85))?, false),
+            ("IPv4, another protocol without ports", v4(REMOTE[0], GRE, 0, &[0; 48])?, false),
+            ("IPv4, below the range of addresses", udp_to("10.5.0.8")?, false),
+            ("IPv4, the first address of the range", udp_to("10.5.0.9")?, true),
+            ("IPv4, the last address of the range", udp_to("10.5.0.20")?, true),
+            ("IPv4, above the range of addresses", udp_to("10.5.0.21")?, false),
+            ("IPv4, the single address beside it", udp_to("10.5.1.1")?, true),
         ],
     )
 }

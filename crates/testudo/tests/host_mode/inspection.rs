@@ -192,7 +192,8 @@ fn lists_policies(link: &mut Link) -> TestResult {
     ensure(actions == [(&json!(1), &json!("discard")), (&json!(2), &json!("protect"))], || {
         format!("{list:#}")
     })?;
-    ensure(list[1]["tunnel"] == "a-b" && list[0]["remote_ports"] == "25", || format!("{list:#}"))?;
+    let mail = &list[0]["selectors"][0];
+    ensure(list[1]["tunnel"] == "a-b" && mail["remote_ports"] == "25", || format!("{list:#}"))?;
     let words =
         ["policy 1", "discard", "protect by a-b", "tunnel a-b, selector 1", "10.1.0.1", "are discarded"];
     prints(&pair[0], &["policy", "list"], &words)?;
