@@ -30,7 +30,7 @@ pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;
-pub use self_test::self_test;
+pub use self_test::{KNOWN_ANSWERS, KnownAnswer, self_test};
 pub use suite::{
     AesKey, Cipher, CipherInfo, Direction, IcvLength, Integrity, IntegrityInfo, NonceRule, ProposalError,
     Requirement, Suite,

@@ -1,19 +1,23 @@
 //! The answers that engines must know: in hexadecimal, each with its source.
 
-/// One official answer.
-pub(super) struct KnownAnswer {
-    pub(super) source: &'static str,
+/// One official answer; all members but source and suite in hexadecimal.
+#[derive(Debug)]
+pub struct KnownAnswer {
+    /// Document and case.
+    pub source: &'static str,
     /// The suite's name.
-    pub(super) suite: &'static str,
+    pub suite: &'static str,
     /// Cipher key, then integrity key; the salt is in the nonce.
-    pub(super) key: &'static str,
+    pub key: &'static str,
     /// Salt, if there is one, and what is in the IV's field before sealing: the IV, or for CBC the block that
     /// becomes it.
-    pub(super) nonce: &'static str,
-    pub(super) aad: &'static str,
-    pub(super) text: &'static str,
+    pub nonce: &'static str,
+    /// SPI and sequence number: 8 bytes, or 12 with ESN.
+    pub aad: &'static str,
+    /// Plaintext.
+    pub text: &'static str,
     /// IV where the engine makes it, ciphertext, then ICV.
-    pub(super) sealed: &'static str,
+    pub sealed: &'static str,
 }
 
 /// At least one for each primitive, of lengths that are no multiple of a cipher block where the cipher takes
@@ -23,7 +27,7 @@ pub(super) struct KnownAnswer {
 /// completed with OpenSSL: the ICV, under an integrity key that counts up, and for CBC the block that becomes
 /// the IV, which is the IV decrypted. RFC 4309 and RFC 8750 have no examples at all: these are McGrew's
 /// packets, sealed with OpenSSL.
-pub(super) const KNOWN_ANSWERS: &[KnownAnswer] = &[
+pub const KNOWN_ANSWERS: &[KnownAnswer] = &[
     KnownAnswer {
         source: "draft-mcgrew-gcm-test-01, case 1",
         suite: "aes128gcm16",

@@ -2,7 +2,7 @@
 
 mod known_answers;
 
-use self::known_answers::{KNOWN_ANSWERS, KnownAnswer};
+pub use self::known_answers::{KNOWN_ANSWERS, KnownAnswer};
 use crate::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -82,19 +82,6 @@ pub(super) const AEAD: &[Vector] = &[
         sealed: "250327c674aaf477aef2675748cf6971",
     },
     Vector {
-        source: "draft-mcgrew-gcm-test-01, case 1",
-        suite: "aes128gcm16",
-        key: "4c80cdefbb5d10da906ac73c3613a634",
-        nonce: "2e443b684956ed7e3b244cfe",
-        aad: "000043218765432100000000",
-        text: "45000048699a000080114db7c0a80102c0a801010a9bf15638d3010000010000\
-               00000000045f736970045f756470037369700963796265726369747902646b00\
-               0021000101020201",
-        sealed: "fecf537e729d5b07dc30df528dd22b768d1b98736696a6fd348509fa13ceac34\
-               cfa2436f14a3f3cf65925bf1f4a13c5d15b21e1884f5ff6247aeabb786b93bce\
-               61bc17d768fd9732459018148f6cbe722fd04796562dfdb4",
-    },
-    Vector {
         source: "draft-mcgrew-gcm-test-01, case 2",
         suite: "aes128gcm16",
         key: "feffe9928665731c6d6a8f9467308308",
@@ -105,18 +92,6 @@ pub(super) const AEAD: &[Vector] = &[
         sealed: "deb22cd9b07c72c16e3a65beeb8df304a5a5897d33ae530f1ba76d5d114d2a5c\
                3de81827c10e9a4f51330d0eec416642cfbb85a5b47e48a4ec3b9ba95d918bd1\
                83b70d3aa8bc6ee4c309e9d85a41ad4a",
-    },
-    Vector {
-        source: "draft-mcgrew-gcm-test-01, case 3",
-        suite: "aes256gcm16",
-        key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
-        nonce: "112233440102030405060708",
-        aad: "4a2cbfe300000002",
-        text: "4500003069a6400080062690c0a801029389155e0a9e008b2dc57ee000000000\
-               7002400020bf0000020405b40101040201020201",
-        sealed: "ff425c9b724599df7a3bcd510194e00d6a78107f1b0b1cbf06efae9d65a5d763\
-               748a637985771d347f0545659f14e99def842d8eb335f4eecfdbf831824b4c49\
-               15956c96",
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 4",
@@ -234,47 +209,6 @@ pub(super) const AEAD: &[Vector] = &[
                9fb4c053",
     },
     Vector {
-        source: "RFC 7634, appendix A",
-        suite: "chacha20poly1305",
-        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
-        nonce: "a0a1a2a31011121314151617",
-        aad: "0102030400000005",
-        text: "45000054a6f200004001e778c6336405c000020508005b7a3a080000553bec10\
-               0007362708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20212223\
-               2425262728292a2b2c2d2e2f303132333435363701020204",
-        sealed: "24039428b97f417e3c13753a4f05087b67c352e6a7fab1b982d466ef407ae5c6\
-               14ee8099d52844eb61aa95dfab4c02f72aa71e7c4c4f64c9befe2facc638e8f3\
-               cbec163fac469b502773f6fb94e664da9165b82829f641e076aaa8266b7fb0f7\
-               b11b369907e1ad43",
-    },
-    Vector {
-        source: "RFC 8439, 2.8.2",
-        suite: "chacha20poly1305",
-        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
-        nonce: "070000004041424344454647",
-        aad: "50515253c0c1c2c3c4c5c6c7",
-        text: "4c616469657320616e642047656e746c656d656e206f662074686520636c6173\
-               73206f66202739393a204966204920636f756c64206f6666657220796f75206f\
-               6e6c79206f6e652074697020666f7220746865206675747572652c2073756e73\
-               637265656e20776f756c642062652069742e",
-        sealed: "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d6\
-               3dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6a5b67ecd3b36\
-               92ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585808b4831d7bc\
-               3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd060\
-               0691",
-    },
-    Vector {
-        source: "draft-mcgrew-gcm-test-01, case 7",
-        suite: "aes192gcm16",
-        key: "feffe9928665731c6d6a8f9467308308feffe9928665731c",
-        nonce: "cafebabefacedbaddecaf888",
-        aad: "0000a5f80000000a",
-        text: "45000028a4ad4000400678800a01038f0a010612802306b8cb712602dd6bb03e\
-               501016d075680001",
-        sealed: "a5b1f8066029aea40e598b8122de02420938b3ab33f828e687b8858b5bfbdbd0\
-                 315b27452144cc7795457b9652037f5318027b5b4cd7a636",
-    },
-    Vector {
         source: "draft-mcgrew-gcm-test-01, case 16",
         suite: "aes128gcm16",
         key: "3de09874b388e6491988d0c3607eae1f",
@@ -295,27 +229,6 @@ pub(super) const AEAD: &[Vector] = &[
         text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
         sealed: "74752e8aeb5d873cd7c0f4acc36c4bff84b7d7b98f0ca8b6acda6894bc619069\
                  ef9cbc28fe1b56a7c4e0d58c86cd2bc0",
-    },
-    Vector {
-        source: "draft-mcgrew-gcm-test-01, case 16, its tag cut to 8 bytes",
-        suite: "aes128gcm8",
-        key: "3de09874b388e6491988d0c3607eae1f",
-        nonce: "57690e434e280000a2fca1a3",
-        aad: "3f7ef6421010101010101010",
-        text: "45000030da3a00008001df3bc0a80005c0a800010800c6cd0200070061626364\
-               65666768696a6b6c6d6e6f707172737401020201",
-        sealed: "fba2caa8c6c5f9f0f22ca54a061210ad3f6e5791cf1aca210d117cec9c357917\
-                 65acbd8701ad79845bf9fe3fba487bc96321930684eecadb56912546",
-    },
-    Vector {
-        source: "draft-mcgrew-gcm-test-01, case 17, its tag cut to 12 bytes",
-        suite: "aes128gcm12",
-        key: "4c80cdefbb5d10da906ac73c3613a634",
-        nonce: "22433c644855ec7d3a234bfd",
-        aad: "000043218765432100000007",
-        text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
-        sealed: "74752e8aeb5d873cd7c0f4acc36c4bff84b7d7b98f0ca8b6acda6894bc619069\
-                 ef9cbc28fe1b56a7c4e0d58c",
     },
     Vector {
         source: "draft-mcgrew-gcm-test-01, case 7, its tag cut to 8 bytes",

@@ -11,16 +11,6 @@ pub(super) const CCM: &[Vector] = &[
         suite: "aes128ccm8",
         key: "4c80cdefbb5d10da906ac73c3613a634",
         nonce: "433c644855ec7d3a234bfd",
-        aad: "000043218765432100000007",
-        text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
-        sealed: "120d4c68c8be1e4d1fcb0e969d8207c83da06d746ffb45df98b543e7bcf1ec0d\
-                 45c0ccf4355e8740",
-    },
-    Vector {
-        source: "RFC 4309, by OpenSSL",
-        suite: "aes128ccm8",
-        key: "4c80cdefbb5d10da906ac73c3613a634",
-        nonce: "433c644855ec7d3a234bfd",
         aad: "0000432100000007",
         text: "45000030da3a00008001df3bc0a80005c0a800010800c6cd0200070061626364\
                65666768696a6b6c6d6e6f707172737401020201",
@@ -32,31 +22,10 @@ pub(super) const CCM: &[Vector] = &[
         suite: "aes128ccm12",
         key: "4c80cdefbb5d10da906ac73c3613a634",
         nonce: "433c644855ec7d3a234bfd",
-        aad: "0000432100000007",
-        text: "45000030da3a00008001df3bc0a80005c0a800010800c6cd0200070061626364\
-               65666768696a6b6c6d6e6f707172737401020201",
-        sealed: "5f0d8a951084194dfea8b2c9384c60a5946206190a95ec62ebc73793dc918d68\
-                 277ed478522fccc89905413792fcb12d7c39df8efca318075af52797208ec906",
-    },
-    Vector {
-        source: "RFC 4309, by OpenSSL",
-        suite: "aes128ccm12",
-        key: "4c80cdefbb5d10da906ac73c3613a634",
-        nonce: "433c644855ec7d3a234bfd",
         aad: "000043218765432100000007",
         text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
         sealed: "120d4c68c8be1e4d1fcb0e969d8207c83da06d746ffb45df98b543e7bcf1ec0d\
                  52f1271df45188b77970460e",
-    },
-    Vector {
-        source: "RFC 4309, by OpenSSL",
-        suite: "aes128ccm16",
-        key: "4c80cdefbb5d10da906ac73c3613a634",
-        nonce: "433c644855ec7d3a234bfd",
-        aad: "000043218765432100000007",
-        text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
-        sealed: "120d4c68c8be1e4d1fcb0e969d8207c83da06d746ffb45df98b543e7bcf1ec0d\
-                 5b6b924523c05ccfe7fbcaae36f273fd",
     },
     Vector {
         source: "RFC 4309, by OpenSSL",
@@ -90,26 +59,6 @@ pub(super) const CCM: &[Vector] = &[
                65666768696a6b6c6d6e6f707172737401020201",
         sealed: "d8125e2916214a7605855c5b60531fba76275edab5db7f61415e05ff12cf191b\
                  72d2a06934f35888ecb3526923fe8062d927e4acbd23164b854dc48ab7b84195",
-    },
-    Vector {
-        source: "RFC 4309, by OpenSSL",
-        suite: "aes192ccm16",
-        key: "feffe9928665731c6d6a8f9467308308feffe9928665731c",
-        nonce: "433c644855ec7d3a234bfd",
-        aad: "000043218765432100000007",
-        text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
-        sealed: "951298d4ce1b4d76e4e6e004c59d78d7dfe535b7d0b5d6dc322c718b72af787e\
-                 ebe3700a9042abfd3862b09b14577f28",
-    },
-    Vector {
-        source: "RFC 4309, by OpenSSL",
-        suite: "aes256ccm8",
-        key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
-        nonce: "433c644855ec7d3a234bfd",
-        aad: "000043218765432100000007",
-        text: "0800c6cd020007006162636465666768696a6b6c6d6e6f707172737401020201",
-        sealed: "d59caae6aac12665beecbda316da1552bbe41fd00772f2656a463cc1c02c1d8a\
-                 40943fbd940f4ff5",
     },
     Vector {
         source: "RFC 4309, by OpenSSL",

@@ -16,17 +16,6 @@ pub(super) const CTR: &[Vector] = &[
         sealed: "e4095d4fb7a7b3792d6175a3261311b80b68548f0a49ee21d89237c6",
     },
     Vector {
-        source: "RFC 3686, 6, test vector 2, ICV by OpenSSL",
-        suite: "aes128ctr-sha256",
-        key: "7e24067817fae0d743d6ce1f325391634142434445464748494a4b4c4d4e4f50\
-              5152535455565758595a5b5c5d5e5f60",
-        nonce: "006cb6dbc0543b59da48d90b",
-        aad: "000036860000000500000002",
-        text: "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-        sealed: "5104a106168a72d9790d41ee8edad388eb2e1efc46da57c8fce630df9141be28\
-                 52c2fd214825c012af99c8c31198c85c",
-    },
-    Vector {
         source: "RFC 3686, 6, test vector 3, ICV by OpenSSL",
         suite: "aes128ctr-aesxcbc",
         key: "7691be035e5020a8ac6e618529f9a0dc4142434445464748494a4b4c4d4e4f50",
@@ -46,18 +35,6 @@ pub(super) const CTR: &[Vector] = &[
         aad: "000036860000000500000004",
         text: "53696e676c6520626c6f636b206d7367",
         sealed: "4b55384fe259c9c84e7935a003cbe928ea602610ecfede705069fc33",
-    },
-    Vector {
-        source: "RFC 3686, 6, test vector 5, ICV by OpenSSL",
-        suite: "aes192ctr-sha384",
-        key: "7c5cb2401b3dc33c19e7340819e0f69c678c3db8e6f6a91a4142434445464748\
-              494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f606162636465666768\
-              696a6b6c6d6e6f70",
-        nonce: "0096b03b020c6eadc2cb500d",
-        aad: "0000368600000005",
-        text: "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-        sealed: "453243fc609b23327edfaafa7131cd9f8490701c5ad4a79cfc1fe0ff42f4fb00\
-                 2d98c88d9ff23e1ead7eec1d5d8db652ce5e64edeb8fcea8",
     },
     Vector {
         source: "RFC 3686, 6, test vector 6, ICV by OpenSSL",
@@ -82,17 +59,6 @@ pub(super) const CTR: &[Vector] = &[
         aad: "0000368600000007",
         text: "53696e676c6520626c6f636b206d7367",
         sealed: "145ad01dbf824ec7560863dc71e3e0c0013e7ec38673988b6399960c",
-    },
-    Vector {
-        source: "RFC 3686, 6, test vector 8, ICV by OpenSSL",
-        suite: "aes256ctr-sha256",
-        key: "f6d66d6bd52d59bb0796365879eff886c66dd51a5b6a99744b50590c87a23884\
-              4142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f60",
-        nonce: "00faac24c1585ef15a43d875",
-        aad: "000036860000000500000008",
-        text: "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-        sealed: "f05e231b3894612c49ee000b804eb2a9b8306b508f839d6a5530831d9344af1c\
-                 413da6f0c05416709b8d26cea56814fe",
     },
     Vector {
         source: "RFC 3686, 6, test vector 9, ICV by OpenSSL",

@@ -8,16 +8,6 @@ use super::Vector;
 pub(super) const DES: &[Vector] = &[
     Vector {
         source: "FIPS 81, table C1, ICV by OpenSSL",
-        suite: "des-md5",
-        key: "0123456789abcdef4142434445464748494a4b4c4d4e4f50",
-        nonce: "1234567890abcdef",
-        aad: "0000008100000001",
-        text: "4e6f77206973207468652074696d6520666f7220616c6c20",
-        sealed: "e5c7cdde872bf27c43e934008c389c0f683788499a7c05f6bef38951f43ce86a\
-                 8ea445b1",
-    },
-    Vector {
-        source: "FIPS 81, table C1, ICV by OpenSSL",
         suite: "des-sha1",
         key: "0123456789abcdef4142434445464748494a4b4c4d4e4f5051525354",
         nonce: "1234567890abcdef",
@@ -35,16 +25,6 @@ pub(super) const DES: &[Vector] = &[
         aad: "0000006700000001",
         text: "5468652071756663",
         sealed: "a826fd8ce53b855fb45dd73e26029364b23ec108",
-    },
-    Vector {
-        source: "SP 800-67, B.1, block 2, as a packet with an IV of zeros, ICV by OpenSSL",
-        suite: "3des-aesxcbc",
-        key: "0123456789abcdef23456789abcdef01456789abcdef01234142434445464748\
-              494a4b4c4d4e4f50",
-        nonce: "0000000000000000",
-        aad: "000000670000000100000002",
-        text: "6b2062726f776e20",
-        sealed: "cce21c8112256fe614c8f3baa267f21691e4fda6",
     },
     Vector {
         source: "SP 800-67, B.1, block 3, as a packet with an IV of zeros, ICV by OpenSSL",

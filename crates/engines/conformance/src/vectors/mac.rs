@@ -48,15 +48,6 @@ pub(super) const MAC: &[Vector] = &[
         sealed: "79612077616e7420666f72206e6f7468696e673feffcdf6ae5eb2fa2d27416d5",
     },
     Vector {
-        source: "RFC 2202, 3, test case 2, its last bytes taken for the high half",
-        suite: "null-sha1",
-        key: "4a65666500000000000000000000000000000000",
-        nonce: "",
-        aad: "77686174696e673f20646f20",
-        text: "79612077616e7420666f72206e6f7468",
-        sealed: "79612077616e7420666f72206e6f7468effcdf6ae5eb2fa2d27416d5",
-    },
-    Vector {
         source: "RFC 2202, 3, test case 3",
         suite: "null-sha1",
         key: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
@@ -66,59 +57,6 @@ pub(super) const MAC: &[Vector] = &[
                dddddddddddddddddddd",
         sealed: "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd\
                dddddddddddddddddddd125d7342b9ac11cd91a39af4",
-    },
-    Vector {
-        source: "RFC 2202, 3, test case 5",
-        suite: "null-sha1",
-        key: "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c",
-        nonce: "",
-        aad: "5465737420576974",
-        text: "68205472756e636174696f6e",
-        sealed: "68205472756e636174696f6e4c1a03424b55e07fe7f27be1",
-    },
-    Vector {
-        source: "RFC 4868, 2.7.2.2, AUTH384-2",
-        suite: "null-sha384",
-        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
-               4a6566654a6566654a6566654a656665",
-        nonce: "",
-        aad: "7768617420646f20",
-        text: "79612077616e7420666f72206e6f7468696e673f",
-        sealed: "79612077616e7420666f72206e6f7468696e673f\
-                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
-    },
-    Vector {
-        source: "RFC 4868, 2.7.2.2, AUTH384-2, its last bytes taken for the high half",
-        suite: "null-sha384",
-        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
-               4a6566654a6566654a6566654a656665",
-        nonce: "",
-        aad: "77686174696e673f20646f20",
-        text: "79612077616e7420666f72206e6f7468",
-        sealed: "79612077616e7420666f72206e6f7468\
-                 2c7353974f1842fd66d53c452ca42122b28c0b594cfb184d",
-    },
-    Vector {
-        source: "RFC 4868, 2.7.2.3, AUTH512-2",
-        suite: "null-sha512",
-        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
-               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
-        nonce: "",
-        aad: "7768617420646f20",
-        text: "79612077616e7420666f72206e6f7468696e673f",
-        sealed: "79612077616e7420666f72206e6f7468696e673f\
-                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
-    },
-    Vector {
-        source: "RFC 4868, 2.7.2.3, AUTH512-2, its last bytes taken for the high half",
-        suite: "null-sha512",
-        key: "4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665\
-               4a6566654a6566654a6566654a6566654a6566654a6566654a6566654a656665",
-        nonce: "",
-        aad: "77686174696e673f20646f20",
-        text: "79612077616e7420666f72206e6f7468",
-        sealed: "79612077616e7420666f72206e6f7468\
-                 cb370917ae8a7ce28cfd1d8f4705d6141c173b2a9362c15df235dfb251b15454",
     },
     Vector {
         source: "RFC 2202, 2, test case 1",
@@ -137,15 +75,6 @@ pub(super) const MAC: &[Vector] = &[
         aad: "7768617420646f20",
         text: "79612077616e7420666f72206e6f7468696e673f",
         sealed: "79612077616e7420666f72206e6f7468696e673f750c783e6ab0b503eaa86e31",
-    },
-    Vector {
-        source: "RFC 2202, 2, test case 2, its last bytes taken for the high half",
-        suite: "null-md5",
-        key: "4a656665000000000000000000000000",
-        nonce: "",
-        aad: "77686174696e673f20646f20",
-        text: "79612077616e7420666f72206e6f7468",
-        sealed: "79612077616e7420666f72206e6f7468750c783e6ab0b503eaa86e31",
     },
     Vector {
         source: "RFC 2202, 2, test case 3",
@@ -175,15 +104,6 @@ pub(super) const MAC: &[Vector] = &[
         aad: "0001020304050607",
         text: "08090a0b0c0d0e0f",
         sealed: "08090a0b0c0d0e0fd2a246fa349b68a79998a439",
-    },
-    Vector {
-        source: "RFC 3566, 4.6, test case 4, and RFC 4434, 3",
-        suite: "null-aesxcbc",
-        key: "000102030405060708090a0b0c0d0e0f",
-        nonce: "",
-        aad: "0001020304050607",
-        text: "08090a0b0c0d0e0f10111213",
-        sealed: "08090a0b0c0d0e0f1011121347f51b4564966215b8985c63",
     },
     Vector {
         source: "RFC 3566, 4.6, test case 5, its last bytes taken for the high half",
@@ -304,17 +224,6 @@ pub(super) const MAC: &[Vector] = &[
         sealed: "e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411\
                  e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c371051f0bebf7e3b9d92\
                  fc497417",
-    },
-    Vector {
-        source: "RFC 4493, 4, example 4, its last bytes taken for the high half",
-        suite: "null-aescmac",
-        key: "2b7e151628aed2a6abf7158809cf4f3c",
-        nonce: "",
-        aad: "6bc1bee2e66c37102e409f96",
-        text: "e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411\
-               e5fbc1191a0a52eff69f2445df4f9b17ad2b417b",
-        sealed: "e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411\
-                 e5fbc1191a0a52eff69f2445df4f9b17ad2b417b51f0bebf7e3b9d92fc497417",
     },
     Vector {
         source: "RFC 4231, 4.2, test case 1, its key filled up with zeros",

@@ -1,5 +1,6 @@
 //! Official answers, in hexadecimal, each with its source. One file for each family of algorithms says which
-//! documents there are, and what was added to make packets of them.
+//! documents there are, and what was added to make packets of them. The answers that engines must know at
+//! every start ([`testudo_crypto::KNOWN_ANSWERS`]) stand in `crypto`, and are among them.
 
 mod aead;
 mod cbc;
@@ -10,7 +11,7 @@ mod gmac;
 mod implicit_iv;
 mod mac;
 
-use testudo_crypto::Suite;
+use testudo_crypto::{Cipher, KNOWN_ANSWERS, KnownAnswer, Suite};
 
 /// One official answer; all members but source and suite in hexadecimal.
 #[derive(Debug, Clone, Copy)]
@@ -39,11 +40,24 @@ impl Vector {
     }
 }
 
+impl From<&'static KnownAnswer> for Vector {
+    /// Where the engine makes the IV, a known answer begins with it, and names the block that becomes it.
+    fn from(known: &'static KnownAnswer) -> Self {
+        let KnownAnswer { source, suite, key, nonce, aad, text, sealed } = *known;
+        let made = Suite::for_measurement(suite).map_or(0, |suite| match suite.cipher() {
+            Cipher::AesCbc(_) | Cipher::DesCbc | Cipher::TripleDesCbc => 2 * suite.iv_bytes(),
+            _ => 0,
+        });
+        let (nonce, sealed) = if made == 0 { (nonce, sealed) } else { sealed.split_at(made) };
+        Self { source, suite, key, nonce, aad, text, sealed }
+    }
+}
+
 /// All of them.
-pub fn vectors() -> impl Iterator<Item = &'static Vector> {
+pub fn vectors() -> impl Iterator<Item = Vector> {
     let families =
         [aead::AEAD, gmac::GMAC, ccm::CCM, implicit_iv::IMPLICIT_IV, cbc::CBC, ctr::CTR, des::DES, mac::MAC];
-    families.into_iter().flatten()
+    KNOWN_ANSWERS.iter().map(Vector::from).chain(families.into_iter().flatten().copied())
 }
 
 /// The bytes that hexadecimal digits stand for; `None` for anything else.
