@@ -14,7 +14,7 @@ use crate::worker::Worker;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::vec::IntoIter;
-use testudo_ipsec::{Moment, Selector, Spd, TunnelIndex};
+use testudo_ipsec::{Moment, SaRef, Selector, Spd, TunnelIndex};
 
 /// What is left of an update.
 pub struct Change {
@@ -24,9 +24,9 @@ pub struct Change {
     selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
     is_turned_over: bool,
     install: IntoIter<TunnelInstall>,
-    /// Tunnels whose windows others take over; the windows themselves once the tunnels are gone.
-    inherited: HashSet<TunnelIndex>,
-    windows: HashMap<TunnelIndex, Vec<u8>>,
+    /// SAs whose windows others take over; the windows themselves once the SAs are gone.
+    inherited: HashSet<SaRef>,
+    windows: HashMap<SaRef, Vec<u8>>,
     outcome: UpdateOutcome,
     /// The policies before.
     replaced: Option<Box<Spd>>,
@@ -37,7 +37,7 @@ impl Change {
     #[must_use]
     pub fn new(update: Update) -> Self {
         Self {
-            inherited: update.install.iter().filter_map(|tunnel| tunnel.inherits).collect(),
+            inherited: update.install.iter().filter_map(|tunnel| tunnel.inbound.inherits).collect(),
             remove: update.remove.into_iter(),
             policies: update.policies,
             selectors: update.selectors,
@@ -54,8 +54,8 @@ impl Change {
     pub fn step(&mut self, worker: &mut Worker, now: Moment, tunnels: usize) -> bool {
         for _ in 0..tunnels {
             if let Some(index) = self.remove.next() {
-                if self.inherited.contains(&index) {
-                    self.windows.extend(worker.save_window(index).map(|window| (index, window)));
+                for sa in worker.inbound_sas(index).filter(|sa| self.inherited.contains(sa)) {
+                    self.windows.extend(worker.save_window(sa).map(|window| (sa, window)));
                 }
                 worker.remove(index);
                 continue;
@@ -64,8 +64,9 @@ impl Change {
                 self.replaced = worker.turn_over(self.policies.take(), std::mem::take(&mut self.selectors));
             }
             let Some(mut tunnel) = self.install.next() else { return true };
-            let inherited = tunnel.inherits.and_then(|index| self.windows.remove(&index));
-            tunnel.window = inherited.or_else(|| tunnel.window.take());
+            let inbound = &mut tunnel.inbound;
+            let inherited = inbound.inherits.and_then(|sa| self.windows.remove(&sa));
+            inbound.window = inherited.or_else(|| inbound.window.take());
             self.outcome.push((tunnel.index, worker.install(tunnel, now)));
         }
         false

@@ -1,13 +1,15 @@
 //! Commands of the control plane to a running worker.
 
-use crate::placement::{KeyPair, PlacementError};
+use crate::placement::PlacementError;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{
-    InstallError, Installed, PolicyChange, PolicyId, Selector, Spd, SpdError, TunnelIndex, TunnelParameters,
+    AddedSa, InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, Selector,
+    Spd, SpdError, TunnelIndex, TunnelParameters,
 };
 
 /// Commands that may wait for a worker.
@@ -15,20 +17,49 @@ const MAX_COMMANDS: usize = 16;
 /// Policies that one command changes at most: packets wait for all of them.
 const MAX_POLICY_CHANGES: usize = 64;
 
-/// A tunnel to install.
+/// An SA towards the peer, to be installed.
+#[derive(Debug)]
+pub struct OutboundInstall {
+    /// Its parameters.
+    pub parameters: OutboundParameters,
+    /// Its key.
+    pub key: KeyMaterial,
+}
+
+/// An SA from the peer, to be installed.
+#[derive(Debug)]
+pub struct InboundInstall {
+    /// Its parameters.
+    pub parameters: InboundParameters,
+    /// Its key.
+    pub key: KeyMaterial,
+    /// A replay window saved earlier under the same key.
+    pub window: Option<Vec<u8>>,
+    /// An SA with the same key that this update removes: its window, as it is at that moment, is taken over
+    /// instead.
+    pub inherits: Option<SaRef>,
+}
+
+/// A tunnel to install, with one SA each way.
 #[derive(Debug)]
 pub struct TunnelInstall {
     /// Its index.
     pub index: TunnelIndex,
-    /// Its parameters.
+    /// What its SAs have in common.
     pub parameters: TunnelParameters,
-    /// Its keys.
-    pub keys: KeyPair,
-    /// A replay window saved earlier under the same inbound key.
-    pub window: Option<Vec<u8>>,
-    /// A tunnel with the same inbound key that this update removes: its window, as it is at that moment, is
-    /// taken over instead.
-    pub inherits: Option<TunnelIndex>,
+    /// The SA towards the peer, which is in use at once.
+    pub outbound: OutboundInstall,
+    /// The SA from the peer.
+    pub inbound: InboundInstall,
+}
+
+/// The SAs of a tunnel that was installed.
+#[derive(Debug, Clone)]
+pub struct Installed {
+    /// The SA towards the peer.
+    pub outbound: AddedSa,
+    /// The SA from the peer.
+    pub inbound: AddedSa,
 }
 
 /// A change of tunnels and policies. A running gateway makes it a few tunnels at a time, between batches: it
@@ -52,8 +83,8 @@ pub enum UpdateError {
     /// The protocol refused it.
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Its saved replay window cannot be read. Without it the tunnel would accept again what it has accepted
-    /// before.
+    /// The saved replay window of its SA cannot be read. Without it the SA would accept again what was
+    /// accepted before.
     #[error("tunnel {tunnel}: its saved replay window is damaged; give it new keys")]
     Window {
         /// The tunnel.
@@ -89,8 +120,8 @@ pub enum Command {
     Update(Update, SyncSender<UpdateReply>),
     /// Change policies one by one.
     ChangePolicies(Vec<PolicyChange>, SyncSender<Vec<Result<PolicyId, SpdError>>>),
-    /// Give the replay windows of these tunnels.
-    SaveWindows(Vec<TunnelIndex>, SyncSender<Vec<(TunnelIndex, Vec<u8>)>>),
+    /// Give the replay windows of these SAs from peers.
+    SaveWindows(Vec<SaRef>, SyncSender<Vec<(SaRef, Vec<u8>)>>),
     /// End: take nothing more from the protected side, finish what is in flight, and return.
     Stop,
 }
@@ -176,16 +207,13 @@ impl Commander {
         answer.recv().map_err(|_| CommanderError::Ended)
     }
 
-    /// The replay windows of these tunnels, as bytes.
+    /// The replay windows of these SAs from peers, as bytes.
     ///
     /// # Errors
     /// [`CommanderError`] if the worker does not take the command or ends before it answers.
-    pub fn save_windows(
-        &self,
-        tunnels: Vec<TunnelIndex>,
-    ) -> Result<Vec<(TunnelIndex, Vec<u8>)>, CommanderError> {
+    pub fn save_windows(&self, inbound: Vec<SaRef>) -> Result<Vec<(SaRef, Vec<u8>)>, CommanderError> {
         let (reply, answer) = sync_channel(1);
-        self.send(Command::SaveWindows(tunnels, reply))?;
+        self.send(Command::SaveWindows(inbound, reply))?;
         answer.recv().map_err(|_| CommanderError::Ended)
     }
 }

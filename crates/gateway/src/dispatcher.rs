@@ -7,9 +7,9 @@
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{Lane, Lanes, NO_ENGINE};
-use crate::placement::{KeyPair, Placement, PlacementError, SaKeys};
+use crate::placement::{Placement, PlacementError, SaKeys};
 use crate::rings::job_id;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_ipsec::{Moment, SaRef};
 
 /// Completions taken from an engine at a time.
@@ -107,20 +107,17 @@ impl Dispatcher {
         self.in_flight.len() + self.lanes.waiting()
     }
 
-    /// Gives both keys of a tunnel to the engines. What is returned is made effective by
+    /// Gives the key of an SA to the engines. What is returned is made effective by
     /// [`connect`](Self::connect).
-    pub(crate) fn install(&mut self, keys: &KeyPair) -> Result<(SaKeys, SaKeys), PlacementError> {
-        let outbound = self.placement.install(&keys.outbound, Direction::Seal)?;
-        match self.placement.install(&keys.inbound, Direction::Open) {
-            Ok(inbound) => Ok((outbound, inbound)),
-            Err(e) => {
-                self.placement.remove(&outbound);
-                Err(e)
-            }
-        }
+    pub(crate) fn install(
+        &mut self,
+        key: &KeyMaterial,
+        direction: Direction,
+    ) -> Result<SaKeys, PlacementError> {
+        self.placement.install(key, direction)
     }
 
-    /// Takes back keys that were never connected to an SA.
+    /// Takes back a key that was never connected to an SA.
     pub(crate) fn uninstall(&mut self, keys: &SaKeys) {
         self.placement.remove(keys);
     }

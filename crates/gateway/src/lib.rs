@@ -39,12 +39,13 @@ mod worker;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
-    Command, Commander, CommanderError, Inbox, TunnelInstall, Update, UpdateError, UpdateOutcome, UpdateReply,
+    Command, Commander, CommanderError, InboundInstall, Inbox, Installed, OutboundInstall, TunnelInstall,
+    Update, UpdateError, UpdateOutcome, UpdateReply,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;
 pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
 pub use formation::Formation;
-pub use placement::{KeyPair, MAX_ENGINES, PlacementError};
+pub use placement::{MAX_ENGINES, PlacementError};
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

@@ -5,15 +5,6 @@ use testudo_crypto::{Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Su
 /// The most engines in a placement.
 pub const MAX_ENGINES: usize = 4;
 
-/// The keys of a tunnel.
-#[derive(Debug, Clone)]
-pub struct KeyPair {
-    /// Towards the peer.
-    pub outbound: KeyMaterial,
-    /// From the peer.
-    pub inbound: KeyMaterial,
-}
-
 /// An SA's key could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use std::vec::IntoIter;
-use testudo_ipsec::{Event, Moment, TunnelIndex};
+use testudo_ipsec::{Event, Moment, SaRef};
 use testudo_packet::PortError;
 
 /// How often a worker looks at the clock while nothing happens.
@@ -65,8 +65,8 @@ pub fn serve(
                     // The caller may have given up waiting; that is not the worker's concern.
                     let _ = reply.send(worker.change_policies(changes));
                 }
-                Some(Command::SaveWindows(tunnels, reply)) => {
-                    task = Some(Task::Save { tunnels: tunnels.into_iter(), windows: Vec::new(), reply });
+                Some(Command::SaveWindows(sas, reply)) => {
+                    task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
                 }
                 Some(Command::Stop) => {
                     worker.drain();
@@ -105,11 +105,7 @@ pub fn serve(
 /// A command that takes several turns.
 enum Task {
     Change(Change, SyncSender<UpdateReply>),
-    Save {
-        tunnels: IntoIter<TunnelIndex>,
-        windows: Vec<(TunnelIndex, Vec<u8>)>,
-        reply: SyncSender<Vec<(TunnelIndex, Vec<u8>)>>,
-    },
+    Save { sas: IntoIter<SaRef>, windows: Vec<(SaRef, Vec<u8>)>, reply: SyncSender<Vec<(SaRef, Vec<u8>)>> },
 }
 
 impl Task {
@@ -123,11 +119,11 @@ impl Task {
                 // The caller may have given up waiting; that is not the worker's concern.
                 let _ = reply.send(change.into_reply());
             }
-            Task::Save { mut tunnels, mut windows, reply } => {
-                let some = tunnels.by_ref().take(TUNNELS_AT_A_TIME);
-                windows.extend(some.filter_map(|tunnel| Some((tunnel, worker.save_window(tunnel)?))));
-                if tunnels.len() > 0 {
-                    return Some(Task::Save { tunnels, windows, reply });
+            Task::Save { mut sas, mut windows, reply } => {
+                let some = sas.by_ref().take(TUNNELS_AT_A_TIME);
+                windows.extend(some.filter_map(|sa| Some((sa, worker.save_window(sa)?))));
+                if sas.len() > 0 {
+                    return Some(Task::Save { sas, windows, reply });
                 }
                 let _ = reply.send(windows);
             }

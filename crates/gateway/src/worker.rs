@@ -1,16 +1,19 @@
 //! One worker: ports, pool, protocol and engines, run to completion.
 
 use crate::change::Change;
-use crate::command::{TunnelInstall, Update, UpdateError, UpdateOutcome};
+use crate::command::{
+    InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateError, UpdateOutcome,
+};
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
 use crate::outlet::Outlet;
+use crate::placement::SaKeys;
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job};
+use testudo_crypto::{Direction, Engine, Job, KeyMaterial, Suite};
 use testudo_ipsec::{
-    Event, Installed, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, Selector, Spd, SpdError,
-    TunnelIndex, Unprotected,
+    AddedSa, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, SaRef,
+    Selector, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
 
@@ -152,44 +155,119 @@ impl Worker {
     }
 
     pub(crate) fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
-        let TunnelInstall { index, parameters, keys, window, .. } = tunnel;
-        let name = Arc::clone(&parameters.name);
-        let (outbound, inbound) = self
-            .dispatcher
-            .install(&keys)
-            .map_err(|source| UpdateError::Placement { tunnel: Arc::clone(&name), source })?;
-        match self.ipsec.install(index, parameters, now) {
-            Ok(installed) => {
-                let (seal, open) = (keys.outbound.suite(), keys.inbound.suite());
-                self.dispatcher.connect(Direction::Seal, installed.outbound, outbound, seal);
-                self.dispatcher.connect(Direction::Open, installed.inbound, inbound, open);
-                if window.is_some_and(|w| !self.ipsec.restore_window(index, &w)) {
-                    // Without its window the tunnel would accept again what it has accepted before.
-                    self.remove(index);
-                    return Err(UpdateError::Window { tunnel: name });
-                }
-                Ok(installed)
-            }
-            Err(e) => {
-                self.dispatcher.uninstall(&outbound);
-                self.dispatcher.uninstall(&inbound);
-                Err(e.into())
-            }
+        let TunnelInstall { index, parameters, outbound, inbound } = tunnel;
+        self.ipsec.add_tunnel(index, parameters, now)?;
+        let installed = self.add_pair(index, outbound, inbound, now);
+        if installed.is_err() {
+            self.remove(index);
         }
+        installed
+    }
+
+    fn add_pair(
+        &mut self,
+        index: TunnelIndex,
+        outbound: OutboundInstall,
+        inbound: InboundInstall,
+        now: Moment,
+    ) -> Result<Installed, UpdateError> {
+        let inbound = self.add_inbound(index, inbound, now)?;
+        let outbound = self.add_outbound(index, outbound, now)?;
+        self.ipsec.use_outbound(index, outbound.sa);
+        Ok(Installed { outbound, inbound })
+    }
+
+    /// Adds an SA towards the peer, which carries nothing yet.
+    fn add_outbound(
+        &mut self,
+        index: TunnelIndex,
+        install: OutboundInstall,
+        now: Moment,
+    ) -> Result<AddedSa, UpdateError> {
+        let OutboundInstall { parameters, key } = install;
+        let keys = self.place(index, &key, Direction::Seal)?;
+        let added = self.ipsec.add_outbound(index, parameters, now);
+        self.connect(Direction::Seal, added, keys, key.suite())
+    }
+
+    /// Adds an SA from the peer.
+    fn add_inbound(
+        &mut self,
+        index: TunnelIndex,
+        install: InboundInstall,
+        now: Moment,
+    ) -> Result<AddedSa, UpdateError> {
+        let InboundInstall { parameters, key, window, .. } = install;
+        let spi = parameters.sa.spi;
+        let keys = self.place(index, &key, Direction::Open)?;
+        let added = self.ipsec.add_inbound(index, parameters, now);
+        let added = self.connect(Direction::Open, added, keys, key.suite())?;
+        if window.is_some_and(|window| !self.ipsec.restore_window(added.sa, &window)) {
+            // Without its window the SA would accept again what was accepted before.
+            let tunnel = self.name_of(index);
+            self.remove_inbound(index, spi);
+            return Err(UpdateError::Window { tunnel });
+        }
+        Ok(added)
+    }
+
+    fn place(
+        &mut self,
+        index: TunnelIndex,
+        key: &KeyMaterial,
+        direction: Direction,
+    ) -> Result<SaKeys, UpdateError> {
+        let placed = self.dispatcher.install(key, direction);
+        placed.map_err(|source| UpdateError::Placement { tunnel: self.name_of(index), source })
+    }
+
+    /// Makes the keys of an SA effective, or takes them back if it was not added.
+    fn connect(
+        &mut self,
+        direction: Direction,
+        added: Result<AddedSa, InstallError>,
+        keys: SaKeys,
+        suite: Suite,
+    ) -> Result<AddedSa, UpdateError> {
+        match &added {
+            Ok(added) => self.dispatcher.connect(direction, added.sa, keys, suite),
+            Err(_) => self.dispatcher.uninstall(&keys),
+        }
+        Ok(added?)
+    }
+
+    fn name_of(&self, index: TunnelIndex) -> Arc<str> {
+        self.ipsec.tunnel_name(index).unwrap_or_else(|| Arc::from("?"))
     }
 
     pub(crate) fn remove(&mut self, index: TunnelIndex) {
-        let Some((outbound, inbound)) = self.ipsec.remove(index) else { return };
+        let Some(removed) = self.ipsec.remove(index) else { return };
+        removed.outbound.into_iter().for_each(|sa| self.disconnect(Direction::Seal, sa));
+        removed.inbound.into_iter().for_each(|sa| self.disconnect(Direction::Open, sa));
+    }
+
+    fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) {
+        if let Some(sa) = self.ipsec.remove_inbound(index, spi) {
+            self.disconnect(Direction::Open, sa);
+        }
+    }
+
+    /// Forgets the keys of an SA that was removed. Its jobs that have ended are dropped.
+    fn disconnect(&mut self, direction: Direction, sa: SaRef) {
         let mut stale = Vec::new();
-        self.dispatcher.disconnect(Direction::Seal, outbound, &mut stale);
-        self.dispatcher.disconnect(Direction::Open, inbound, &mut stale);
+        self.dispatcher.disconnect(direction, sa, &mut stale);
         stale.into_iter().for_each(|job| self.pool.discard(job.buffer, DropReason::ShuttingDown));
     }
 
-    /// The replay window of a tunnel, as bytes.
+    /// The SAs of a tunnel from its peer, oldest first.
+    pub fn inbound_sas(&self, index: TunnelIndex) -> impl Iterator<Item = SaRef> + '_ {
+        self.ipsec.inbound_sas(index)
+    }
+
+    /// The replay window of an SA from a peer, as bytes.
     #[must_use]
-    pub fn save_window(&self, index: TunnelIndex) -> Option<Vec<u8>> {
-        self.ipsec.save_window(index)
+    pub fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
+        self.ipsec.save_window(inbound)
     }
 
     /// Events of tunnels for the operator since the last call.

@@ -2,7 +2,6 @@
 //! learned of a path's MTU.
 
 use crate::Ipsec;
-use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, Moment};
 use crate::spd::TunnelIndex;
 
@@ -10,32 +9,27 @@ impl Ipsec {
     /// Reports the SAs that have reached a limit since the last call, and forgets MTUs that were learned long
     /// ago. To be called about once a second.
     pub fn age(&mut self, now: Moment) {
+        self.age_lifetimes(now);
         for index in (0..).map(TunnelIndex).take(self.tunnels.len()) {
-            self.age_lifetimes(index, now);
             self.age_path_mtu(index, now);
         }
     }
 
-    fn age_lifetimes(&mut self, index: TunnelIndex, now: Moment) {
-        let Some(tunnel) = self.tunnels.get(index.0 as usize).and_then(Option::as_ref) else { return };
+    fn age_lifetimes(&mut self, now: Moment) {
         let events = &mut self.events;
-        if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
+        for sa in self.outbound.iter_mut() {
             match sa.lifetime.look(now) {
                 LifetimeState::Alive => {}
-                LifetimeState::SoftReached => events.push(soft(index, true)),
+                LifetimeState::SoftReached => events.push(sa.soft_lifetime()),
                 LifetimeState::Expired => sa.expire(events),
             }
         }
-        if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
+        for sa in self.inbound.iter_mut() {
             match sa.lifetime.look(now) {
                 LifetimeState::Alive => {}
-                LifetimeState::SoftReached => events.push(soft(index, false)),
+                LifetimeState::SoftReached => events.push(sa.soft_lifetime()),
                 LifetimeState::Expired => sa.expire(events),
             }
         }
     }
-}
-
-fn soft(tunnel: TunnelIndex, outbound: bool) -> Event {
-    Event { tunnel, kind: EventKind::SoftLifetime { outbound } }
 }

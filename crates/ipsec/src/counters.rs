@@ -1,6 +1,6 @@
 //! State and counters of an SA, readable by other threads while its worker counts.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use testudo_packet::{DropReason, prefetch};
 
 /// Whether an SA can pass packets.
@@ -24,6 +24,7 @@ pub struct SaCounters {
     bytes: AtomicU64,
     sequence: AtomicU64,
     state: AtomicU8,
+    in_use: AtomicBool,
     drops: [AtomicU64; DropReason::ALL.len()],
     refused_packets: AtomicU64,
     refused_bytes: AtomicU64,
@@ -36,6 +37,7 @@ impl Default for SaCounters {
             bytes: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
             state: AtomicU8::new(SaState::Installed as u8),
+            in_use: AtomicBool::new(false),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             refused_packets: AtomicU64::new(0),
             refused_bytes: AtomicU64::new(0),
@@ -81,6 +83,16 @@ impl SaCounters {
 
     pub(crate) fn set_state(&self, state: SaState) {
         self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_in_use(&self, in_use: bool) {
+        self.in_use.store(in_use, Ordering::Relaxed);
+    }
+
+    /// Whether the packets of its tunnel go out through this SA. Of an SA from the peer: always `false`.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed)
     }
 
     /// Whether the SA can pass packets.

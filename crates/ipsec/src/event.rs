@@ -3,7 +3,8 @@
 use crate::spd::TunnelIndex;
 use std::net::IpAddr;
 
-/// Something happened to a tunnel. Each kind is reported once per cause, never per packet.
+/// Something happened to a tunnel, or to one of its SAs. Each kind is reported once per cause, never per
+/// packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// The tunnel.
@@ -17,18 +18,33 @@ pub struct Event {
 pub enum EventKind {
     /// A soft limit was reached: the SA should be replaced soon.
     SoftLifetime {
+        /// The SA.
+        spi: u32,
         /// Whether it is the SA towards the peer.
         outbound: bool,
     },
     /// A hard limit was reached: the SA has stopped.
     HardLifetime {
+        /// The SA.
+        spi: u32,
         /// Whether it is the SA towards the peer.
         outbound: bool,
     },
     /// All sequence numbers are used: the SA has stopped.
-    SequenceExhausted,
+    SequenceExhausted {
+        /// The SA, towards the peer.
+        spi: u32,
+    },
     /// The durable store did not grant numbers in time: packets are dropped until it does.
-    SequenceNotLeased,
+    SequenceNotLeased {
+        /// The SA, towards the peer.
+        spi: u32,
+    },
+    /// The peer has used a new key: packets go out through the SA that waited for that.
+    TookOver {
+        /// The SA towards the peer that is in use from now on.
+        spi: u32,
+    },
     /// A packet of the peer came from a new address, and packets are sent there from now on: at most once a
     /// second for a tunnel.
     PeerMoved {

@@ -424,8 +424,11 @@ impl Ipsec {
         let place = Place { at: header.header_bytes, end: header.total_bytes, udp_port: None };
         let mut arrival = arrival(packet, place, (header.version, destination))?;
         arrival.local_endpoint = arrival.local_endpoint.covered();
-        let covered = self.inbound.get(ah).and_then(|sa| self.tunnel(sa.covers?)).map(|t| t.inbound);
-        let esp = covered.filter(|esp| self.sad.get(arrival.header.spi) == Some(*esp));
+        let covered = self.inbound.get(ah).and_then(|sa| self.tunnel(sa.tunnel)?.parameters.covers);
+        let esp = self
+            .sad
+            .get(arrival.header.spi)
+            .filter(|esp| covered.is_some() && self.inbound.get(*esp).map(|sa| sa.tunnel) == covered);
         let esp = esp.ok_or(DropReason::WrongEncapsulation)?;
         job.sa = esp.bits();
         let sa = self.inbound.get_mut(esp).ok_or(DropReason::ShuttingDown)?;

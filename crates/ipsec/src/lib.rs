@@ -26,6 +26,7 @@
 
 mod addresses;
 mod age;
+mod bundle;
 mod counters;
 mod demand;
 mod ecn;
@@ -57,6 +58,7 @@ mod tables;
 mod tunnel;
 mod udp_ports;
 
+pub use bundle::{AddedSa, InstallError, RemovedTunnel};
 pub use counters::{SaCounters, SaState};
 pub use demand::{Demand, FIRST_BLOCK};
 pub use encap::template::Dscp;
@@ -66,12 +68,16 @@ pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, PacketRules};
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow, WINDOW_STEP};
-pub use sequence::{Lease, SequenceError, SequenceNumbers, Waker};
+pub use sa::MAX_TUNNEL_SAS;
+pub use sequence::{Lease, NumberSource, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_PIECES,
     MAX_POLICIES, Mismatch, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Protocol, Selector,
     Spd, SpdError, TunnelIndex, Verdict,
 };
-pub use tables::{InstallError, Installed, Ipsec};
-pub use tunnel::{Encapsulation, Endpoints, Fragmentation, SaParameters, TunnelParameters};
+pub use tables::Ipsec;
+pub use tunnel::{
+    Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
+    TunnelParameters,
+};

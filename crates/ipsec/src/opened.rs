@@ -97,10 +97,10 @@ impl Ipsec {
         let mut at = 0;
         for run in jobs.chunk_by_mut(|a, b| Prepared::sa_of(a) == Prepared::sa_of(b)) {
             let Some(sa_ref) = run.first().map(Prepared::sa_of) else { continue };
-            // Fast path: no lifetime limit is within reach of this batch and the peer's address is not
-            // learned, so count once per run.
+            // Fast path: no lifetime limit is within reach of this batch and nobody waits for a packet of the
+            // peer, so count once per run.
             let sa = self.inbound.get_mut(sa_ref);
-            let sa = sa.filter(|sa| !sa.learns_remote && !sa.lifetime.is_near(packets, bytes, now));
+            let sa = sa.filter(|sa| !sa.is_watched && !sa.lifetime.is_near(packets, bytes, now));
             runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
@@ -176,19 +176,22 @@ impl Ipsec {
         sa.admit(now, &mut self.events)?;
         let is_newest = job.sequence > sa.window.top();
         sa.commit(job)?;
-        let source = if sa.learns_remote { source_of(job.buffer.bytes(), is_newest) } else { None };
+        let source = if sa.is_watched { source_of(job.buffer.bytes(), is_newest) } else { None };
+        let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
         let inner = match sa.encap {
             Encap::EspTunnel => sa.decapsulate(&self.spd, job),
             Encap::EspTransport => sa.decapsulate_from::<EspTransport>(&self.spd, job),
             Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, job),
             Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, job),
         };
-        let fate = sa.covers.map(|_| Fate::Again);
+        let fate = sa.covers.then_some(Fate::Again);
         let outcome = inner.map(|bytes| bytes as u64).map_err(|_| u64::from(job.text_bytes));
         sa.count(outcome, now, &mut self.events);
         if let Some(source) = source {
-            let tunnel = sa.tunnel;
             self.follow_peer(tunnel, source, now);
+        }
+        if is_watched {
+            self.take_over(tunnel, sa_ref);
         }
         inner.map(|_| fate)
     }
@@ -261,7 +264,7 @@ impl InboundSa {
                 Ok(inner) => {
                     packets += 1;
                     bytes += inner as u64;
-                    if self.covers.is_some() {
+                    if self.covers {
                         refusals.set(place, Fate::Again);
                     }
                 }
@@ -310,7 +313,7 @@ impl InboundSa {
     /// up in policy: the packet inside will be.
     fn decapsulate_from<S: Strip>(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
         let carried = S::strip(self, job)?;
-        if self.covers.is_some() {
+        if self.covers {
             return Ok(job.buffer.len());
         }
         let (bytes, class) = self.check_flow(spd, carried.next_header, job.buffer.bytes())?;

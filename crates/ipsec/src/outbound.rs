@@ -96,7 +96,7 @@ impl Ipsec {
     fn disposition(&self, verdict: Result<Verdict, DropReason>) -> Disposition {
         match verdict {
             Ok(Verdict::Policy(Action::Protect(index))) => {
-                let sa_ref = self.outbound_of.get(index.0 as usize).copied().flatten();
+                let sa_ref = self.outbound_in_use(index);
                 sa_ref.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
             }
             Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
@@ -204,7 +204,7 @@ impl Ipsec {
         now: Moment,
     ) -> Result<Job, (Buffer, DropReason)> {
         let tunnel = self.outbound.get(esp).and_then(|sa| self.tunnel(sa.tunnel));
-        let ah = tunnel.and_then(|tunnel| self.tunnel(tunnel.parameters.covered_by?)).map(|ah| ah.outbound);
+        let ah = tunnel.and_then(|tunnel| self.outbound_in_use(tunnel.parameters.covered_by?));
         let Some((ah, sa)) = ah.and_then(|ah| Some((ah, self.outbound.get_mut(ah)?))) else {
             return Err((datagram, DropReason::NoSa));
         };

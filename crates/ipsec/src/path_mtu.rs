@@ -30,7 +30,7 @@ use crate::gradual_map::GradualMap;
 use crate::lifetime::Moment;
 use crate::sa::{Tunnel, low_32};
 use crate::spd::TunnelIndex;
-use crate::tunnel::{Encapsulation, Endpoints, TunnelParameters};
+use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
 use std::time::Duration;
 use testudo_packet::DropReason;
@@ -97,6 +97,12 @@ impl PathMtu {
         self.learned.map_or(self.configured, |learned| learned.mtu)
     }
 
+    /// Another SA is in use, whose next number is `next`: those that it has sent before count as recent no
+    /// more, nor do those of the SA before it.
+    pub(crate) fn follow(&mut self, next: u64) {
+        self.marks = self.marks.map(|(at, _)| (at, next));
+    }
+
     /// Notes which number is next. To be called about once a second.
     pub(crate) fn mark(&mut self, next: u64, now: Moment) {
         if now.since(self.marks[1].0) >= RECENT {
@@ -154,13 +160,13 @@ pub(crate) struct SaName {
 
 impl SaName {
     /// `None` while the peer is unknown.
-    pub(crate) fn of(tunnel: &TunnelParameters) -> Option<Self> {
-        let port = match tunnel.endpoints.encapsulation {
+    pub(crate) fn of(protocol: IpsecProtocol, endpoints: &Endpoints, spi: u32) -> Option<Self> {
+        let port = match endpoints.encapsulation {
             Encapsulation::EspInUdp { remote_port, .. } => Some(remote_port),
             Encapsulation::Esp => None,
         };
-        let peer = tunnel.endpoints.remote?;
-        Some(Self { protocol: tunnel.protocol, spi: tunnel.outbound.spi, peer, port })
+        let peer = endpoints.remote?;
+        Some(Self { protocol, spi, peer, port })
     }
 
     /// That of a quoted packet of IPsec, and its number; `None` if it is another one, or the quote ends before
@@ -249,8 +255,10 @@ impl Ipsec {
         let quoted = &error.quoted;
         let (name, sequence) = SaName::quoted(quoted)?;
         let index = self.names.get(&name)?;
+        // Of an SA that is not in use no number is recent.
+        let sa = self.outbound_in_use(index).and_then(|sa| self.outbound.get(sa));
+        let next = sa.filter(|sa| sa.spi == name.spi)?.sequence.next();
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let next = self.outbound.get(tunnel.outbound)?.sequence.next();
         let claim = Claim { version: quoted.version, mtu, quoted_bytes: quoted.total_bytes, sequence };
         let is_believed =
             is_from(quoted, &tunnel.parameters.endpoints) && tunnel.path_mtu.believe(&claim, next, now);
@@ -259,9 +267,11 @@ impl Ipsec {
 
     /// Ages the path MTU of a tunnel. To be called about once a second.
     pub(crate) fn age_path_mtu(&mut self, index: TunnelIndex, now: Moment) {
+        let in_use = self.outbound_in_use(index);
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let Some(sa) = self.outbound.get(tunnel.outbound) else { return };
-        tunnel.path_mtu.mark(sa.sequence.next(), now);
+        if let Some(sa) = in_use.and_then(|sa| self.outbound.get(sa)) {
+            tunnel.path_mtu.mark(sa.sequence.next(), now);
+        }
         if tunnel.path_mtu.age(now) {
             self.apply_path_mtu(index);
         }
@@ -273,7 +283,9 @@ impl Ipsec {
         let mtu = tunnel.path_mtu.current();
         let kind = EventKind::PathMtu { mtu, is_learned: tunnel.path_mtu.learned.is_some() };
         self.events.push(Event { tunnel: index, kind });
-        let (covers, longest) = (tunnel.parameters.covers, tunnel.parameters.shape().inner_mtu(mtu));
+        let suites = tunnel.outbound.iter().map(|member| member.suite);
+        let longest = suites.map(|suite| tunnel.parameters.shape(suite).inner_mtu(mtu)).min();
+        let (covers, longest) = (tunnel.parameters.covers, longest.unwrap_or(mtu));
         self.set_path_mtu(index, mtu);
         let covered = covers.and_then(|index| Some((index, self.tunnel(index)?.path_mtu.configured)));
         if let Some((covered, configured)) = covered {
@@ -288,8 +300,10 @@ impl Ipsec {
             return;
         };
         parameters.path_mtu = mtu;
-        if let Some(sa) = self.outbound.get_mut(*outbound) {
-            sa.inner_mtu = parameters.inner_mtu();
+        for member in outbound.iter() {
+            if let Some(sa) = self.outbound.get_mut(member.sa) {
+                sa.inner_mtu = parameters.inner_mtu(member.suite);
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ impl Ipsec {
     /// moved.
     pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let name = SaName::of(&tunnel.parameters);
+        let before = tunnel.parameters.endpoints;
         let endpoints = &mut tunnel.parameters.endpoints;
         let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
         let Source { address, port, is_newest } = source;
@@ -64,13 +64,15 @@ impl Ipsec {
         self.addresses.move_peer(endpoints.remote, Some(address));
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
-        if let Some(sa) = self.outbound.get_mut(tunnel.outbound) {
-            let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
-            let endpoints = &tunnel.parameters.endpoints;
-            sa.template = OuterTemplate::new(endpoints, sa.encap.protocol(), rules, sa.spi);
+        let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
+        let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
+        for member in &tunnel.outbound {
+            self.names.remove(index, SaName::of(protocol, &before, member.spi));
+            self.names.add(index, SaName::of(protocol, &endpoints, member.spi));
+            if let Some(sa) = self.outbound.get_mut(member.sa) {
+                sa.template = OuterTemplate::new(&endpoints, protocol, rules, sa.spi);
+            }
         }
-        self.names.remove(index, name);
-        self.names.add(index, SaName::of(&tunnel.parameters));
         self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
         // It is another path (RFC 8201 4).
         if tunnel.path_mtu.forget() {

@@ -12,6 +12,7 @@ use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
 use crate::tunnel::TunnelParameters;
+use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_packet::DropReason;
@@ -95,10 +96,13 @@ pub(crate) struct InboundSa {
     pub(crate) local_endpoint: LocalEndpoint,
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
-    pub(crate) learns_remote: bool,
+    /// Whether the tunnel is told of each authentic packet: it learns the peer's address, or an SA waits for
+    /// the peer to use this one.
+    pub(crate) is_watched: bool,
     pub(crate) encap: Encap,
-    /// Its packets carry ESP of this tunnel, and nothing else.
-    pub(crate) covers: Option<TunnelIndex>,
+    /// Its packets carry ESP of the tunnel that this one covers, and nothing else.
+    pub(crate) covers: bool,
+    pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
@@ -150,12 +154,36 @@ impl LocalEndpoint {
 /// Three cache lines with its handle.
 const _: () = assert!(size_of::<Entry<InboundSa>>() == 192);
 
-/// A tunnel as the worker holds it: its parameters and its SAs.
+/// The most SAs of a tunnel in each direction. A rekey needs two, and three if the next one begins before the
+/// last has ended.
+pub const MAX_TUNNEL_SAS: usize = 8;
+
+/// An SA of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) spi: u32,
+    pub(crate) sa: SaRef,
+    pub(crate) suite: Suite,
+}
+
+/// The SAs of a tunnel in one direction, oldest first.
+pub(crate) type Members = ArrayVec<Member, MAX_TUNNEL_SAS>;
+
+/// An SA towards the peer that is used once the peer has used an SA towards us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Takeover {
+    pub(crate) inbound: SaRef,
+    pub(crate) outbound: SaRef,
+}
+
+/// A tunnel as the worker holds it: its parameters and its SAs. Which outbound SA is in use is in
+/// [`Ipsec::outbound_of`](crate::Ipsec::outbound_of).
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
-    pub(crate) outbound: SaRef,
-    pub(crate) inbound: SaRef,
+    pub(crate) outbound: Members,
+    pub(crate) inbound: Members,
+    pub(crate) takeover: Option<Takeover>,
     /// When an authentic packet last came from the peer's current address. Kept only where that address is
     /// learned.
     pub(crate) peer_heard: Option<Moment>,
@@ -175,10 +203,16 @@ pub(crate) fn iv_block(unique: u64) -> [u8; MAX_IV_BYTES] {
 }
 
 impl OutboundSa {
+    /// That a soft limit was reached.
+    #[cold]
+    pub(crate) fn soft_lifetime(&self) -> Event {
+        Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { spi: self.spi, outbound: true } }
+    }
+
     /// Notes, and reports once, that a hard limit was reached.
     pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
         self.counters.set_state(SaState::Expired);
-        let kind = EventKind::HardLifetime { outbound: true };
+        let kind = EventKind::HardLifetime { spi: self.spi, outbound: true };
         report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
     }
 
@@ -196,7 +230,7 @@ impl OutboundSa {
         }
         let sequence = self.sequence.reserve().map_err(|e| self.explain(e, events))?;
         if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
-            events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: true } });
+            events.push(self.soft_lifetime());
         }
         self.last_sent = now;
         self.reported.not_leased = false;
@@ -208,11 +242,13 @@ impl OutboundSa {
         match error {
             SequenceError::Exhausted => {
                 self.counters.set_state(SaState::Exhausted);
-                report(events, &mut self.reported.exhausted, self.tunnel, EventKind::SequenceExhausted);
+                let kind = EventKind::SequenceExhausted { spi: self.spi };
+                report(events, &mut self.reported.exhausted, self.tunnel, kind);
                 DropReason::SequenceExhausted
             }
             SequenceError::NotLeased => {
-                report(events, &mut self.reported.not_leased, self.tunnel, EventKind::SequenceNotLeased);
+                let kind = EventKind::SequenceNotLeased { spi: self.spi };
+                report(events, &mut self.reported.not_leased, self.tunnel, kind);
                 DropReason::SequenceNotLeased
             }
         }
@@ -220,11 +256,17 @@ impl OutboundSa {
 }
 
 impl InboundSa {
+    /// That a soft limit was reached.
+    #[cold]
+    pub(crate) fn soft_lifetime(&self) -> Event {
+        Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { spi: self.spi, outbound: false } }
+    }
+
     /// Notes, and reports once, that a hard limit was reached.
     #[cold]
     pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
         self.counters.set_state(SaState::Expired);
-        let kind = EventKind::HardLifetime { outbound: false };
+        let kind = EventKind::HardLifetime { spi: self.spi, outbound: false };
         report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
     }
 
@@ -242,7 +284,7 @@ impl InboundSa {
     pub(crate) fn count(&mut self, outcome: Result<u64, u64>, now: Moment, events: &mut Vec<Event>) {
         let (Ok(bytes) | Err(bytes)) = outcome;
         if self.lifetime.count(bytes, now) == LifetimeState::SoftReached {
-            events.push(Event { tunnel: self.tunnel, kind: EventKind::SoftLifetime { outbound: false } });
+            events.push(self.soft_lifetime());
         }
         match outcome {
             Ok(bytes) => self.counters.count(1, bytes, self.window.top()),

@@ -10,6 +10,9 @@
 //! A number reaches a packet only after the durable store has recorded it as taken. After a crash that record
 //! remains, so that the next start continues above it: numbers are skipped, never used twice. Numbers that an
 //! SA has not used when it ends may be given back, because they can no longer be reserved.
+//!
+//! Only keys that may outlive the process need that. The numbers of a key that dies with it are *ephemeral*:
+//! they begin at 1 and come from memory alone ([`NumberSource`]).
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
@@ -102,6 +105,21 @@ impl fmt::Debug for Lease {
     }
 }
 
+/// Where the numbers of an outbound SA come from.
+#[derive(Debug, Clone)]
+pub enum NumberSource {
+    /// From the durable store, which grants them in blocks: for a key that may be used again after a restart,
+    /// as one that was typed in.
+    Leased {
+        /// First number to send.
+        first: u64,
+        /// The lease of the numbers from there on.
+        lease: Arc<Lease>,
+    },
+    /// From 1 on (RFC 4303 2.2), from memory alone: for a key that no other process has or ever will have.
+    Ephemeral,
+}
+
 /// Why there is no next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
@@ -128,21 +146,34 @@ pub struct SequenceNumbers {
     /// End of the lease when last read.
     leased: u64,
     last: u64,
-    lease: Arc<Lease>,
+    /// `None` for ephemeral numbers: all are at hand.
+    lease: Option<Arc<Lease>>,
 }
 
 impl SequenceNumbers {
-    /// Numbers from `first` on. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
+    /// The numbers of an SA. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
+    #[must_use]
+    pub fn of(source: NumberSource, esn: bool) -> Self {
+        match source {
+            NumberSource::Leased { first, lease } => Self::new(first, esn, lease),
+            NumberSource::Ephemeral => {
+                let last = last_number(esn);
+                Self { next: 1, low_water: last + 1, leased: last + 1, last, lease: None }
+            }
+        }
+    }
+
+    /// Leased numbers from `first` on.
     #[must_use]
     pub fn new(first: u64, esn: bool, lease: Arc<Lease>) -> Self {
-        let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
+        let last = last_number(esn);
         let first = first.max(1);
         let leased = lease.end().min(last.saturating_add(1)).max(first);
         // The first block is small: the first packet requests more.
         if leased == first && leased <= last {
             lease.request();
         }
-        Self { next: first, low_water: first, leased, last, lease }
+        Self { next: first, low_water: first, leased, last, lease: Some(lease) }
     }
 
     /// Reserves the next number.
@@ -200,7 +231,7 @@ impl SequenceNumbers {
             return Err(SequenceError::Exhausted);
         }
         // Read before the lease's end, so that all that was granted before the last-grant mark is seen.
-        let is_last = self.lease.is_last.load(Ordering::Acquire);
+        let is_last = self.lease.as_ref().is_some_and(|lease| lease.is_last.load(Ordering::Acquire));
         if self.next >= self.leased {
             self.look();
         }
@@ -219,15 +250,18 @@ impl SequenceNumbers {
         if self.low_water < self.leased {
             self.low_water = self.leased;
             // After the last number there is nothing to request.
-            if self.leased <= self.last {
-                self.lease.request();
+            if self.leased <= self.last
+                && let Some(lease) = &self.lease
+            {
+                lease.request();
             }
         }
     }
 
     /// Reads what is granted by now.
     fn look(&mut self) {
-        let end = self.lease.end().min(self.last.saturating_add(1));
+        let Some(lease) = &self.lease else { return };
+        let end = lease.end().min(self.last.saturating_add(1));
         if end > self.leased {
             self.leased = end;
             self.low_water = self.next + (end - self.next) / 2;
@@ -238,8 +272,15 @@ impl SequenceNumbers {
 /// The SA has ended: no more of its numbers will be used.
 impl Drop for SequenceNumbers {
     fn drop(&mut self) {
-        self.lease.unused.store(self.next, Ordering::Release);
+        if let Some(lease) = &self.lease {
+            lease.unused.store(self.next, Ordering::Release);
+        }
     }
+}
+
+/// The highest number that an SA sends.
+fn last_number(esn: bool) -> u64 {
+    if esn { u64::MAX - 1 } else { u32::MAX.into() }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -364,6 +405,18 @@ mod tests {
         assert_eq!(numbers.reserve(), Ok(u64::MAX - 2));
         assert_eq!(numbers.reserve(), Ok(u64::MAX - 1));
         assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
+    }
+
+    #[test]
+    fn ephemeral_numbers_begin_at_1_and_end_as_leased_ones_do() {
+        for (esn, last) in [(false, u64::from(u32::MAX)), (true, u64::MAX - 1)] {
+            let mut numbers = SequenceNumbers::of(NumberSource::Ephemeral, esn);
+            assert_eq!((numbers.reserve(), numbers.reserve_run(10), numbers.next()), (Ok(1), Some(2), 12));
+            assert_eq!(numbers.reserve_run(last - 13), Some(12));
+            assert_eq!(numbers.reserve_run(3), None, "two are left");
+            assert_eq!((numbers.reserve_run(1), numbers.reserve()), (Some(last - 1), Ok(last)));
+            assert_eq!((numbers.reserve_run(1), numbers.reserve()), (None, Err(SequenceError::Exhausted)));
+        }
     }
 
     #[test]

@@ -119,6 +119,11 @@ impl<T> Slots<T> {
         self.entry_mut(sa)?.value.as_mut()
     }
 
+    /// All entries.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.blocks.iter_mut().flat_map(|block| block.iter_mut()).filter_map(|entry| entry.value.as_mut())
+    }
+
     /// Prefetches an entry.
     #[inline]
     pub(crate) fn prefetch(&self, sa: SaRef) {

@@ -8,7 +8,7 @@ use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then
 use crate::event::Event;
 use crate::fragments::{Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
-use crate::path_mtu::{OutboundNames, PathMtu, SaName};
+use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
@@ -16,52 +16,12 @@ use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
-use crate::tunnel::{Encapsulation, Endpoints, Fragmentation, TunnelParameters};
+use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
 use std::sync::Arc;
 use testudo_crypto::Job;
 use testudo_wire::ah::ah_bytes;
 use testudo_wire::ip::Version;
-
-/// A tunnel could not be installed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InstallError {
-    /// Another tunnel has this inbound SPI, or it is 0, which names no SA (RFC 4303 2.1).
-    #[error("tunnel {tunnel}: inbound SPI {spi:#x} is reserved or in use")]
-    SpiInUse {
-        /// The tunnel that was to be installed.
-        tunnel: Arc<str>,
-        /// The SPI.
-        spi: u32,
-    },
-    /// Another tunnel has this index.
-    #[error("tunnel {tunnel}: its place {place} is in use")]
-    PlaceInUse {
-        /// The tunnel that was to be installed.
-        tunnel: Arc<str>,
-        /// The index.
-        place: u32,
-    },
-    /// 2^24 SAs are installed.
-    #[error("tunnel {tunnel}: the table of SAs is full")]
-    TableFull {
-        /// The tunnel that was to be installed.
-        tunnel: Arc<str>,
-    },
-}
-
-/// The handles of a tunnel's SAs, and the counters that they share with other threads.
-#[derive(Debug, Clone)]
-pub struct Installed {
-    /// The SA towards the peer.
-    pub outbound: SaRef,
-    /// The SA from the peer.
-    pub inbound: SaRef,
-    /// The counters of the outbound SA.
-    pub outbound_counters: Arc<SaCounters>,
-    /// The counters of the inbound SA.
-    pub inbound_counters: Arc<SaCounters>,
-}
 
 /// The protocol state of one worker, and the data path functions over it (modules `outbound` and `inbound`).
 ///
@@ -70,8 +30,8 @@ pub struct Installed {
 pub struct Ipsec {
     pub(crate) spd: Box<Spd>,
     pub(crate) tunnels: Vec<Option<Tunnel>>,
-    /// The SA towards the peer of each tunnel, by the tunnel's index: all that a packet needs of a tunnel,
-    /// close together.
+    /// The SA towards the peer that each tunnel uses, by the tunnel's index: all that a packet needs of a
+    /// tunnel, close together.
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
@@ -117,92 +77,27 @@ impl Ipsec {
         std::mem::replace(&mut self.spd, spd)
     }
 
-    /// Installs a tunnel at its index, with empty counters and an empty replay window.
-    ///
-    /// # Errors
-    /// [`InstallError`]; then nothing is installed.
-    pub fn install(
-        &mut self,
-        index: TunnelIndex,
-        parameters: TunnelParameters,
-        now: Moment,
-    ) -> Result<Installed, InstallError> {
-        let name = &parameters.name;
-        if self.tunnels.get(index.0 as usize).is_some_and(Option::is_some) {
-            return Err(InstallError::PlaceInUse { tunnel: Arc::clone(name), place: index.0 });
-        }
-        if parameters.inbound.spi == 0 || self.sad(parameters.protocol).get(parameters.inbound.spi).is_some()
-        {
-            return Err(InstallError::SpiInUse { tunnel: Arc::clone(name), spi: parameters.inbound.spi });
-        }
-        let outbound_counters = Arc::new(SaCounters::default());
-        let inbound_counters = Arc::new(SaCounters::default());
-        let full = || InstallError::TableFull { tunnel: Arc::clone(name) };
-        let rules = OuterRules::of(&parameters, self.identifications.seed());
-        let out_sa = outbound_sa(index, &parameters, rules, Arc::clone(&outbound_counters), now);
-        let in_sa = inbound_sa(index, &parameters, Arc::clone(&inbound_counters), now);
-        let outbound = self.outbound.insert(out_sa).ok_or_else(full)?;
-        let Some(inbound) = self.inbound.insert(in_sa) else {
-            self.outbound.remove(outbound);
-            return Err(full());
-        };
-        self.sad(parameters.protocol).insert(parameters.inbound.spi, inbound);
-        if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
-            self.udp_ports.add(local_port);
-        }
-        let remote = parameters.endpoints.remote;
-        self.addresses.add(parameters.endpoints.local, remote);
-        self.names.add(index, SaName::of(&parameters));
-        let path_mtu = PathMtu::new(parameters.path_mtu, parameters.first_sequence, now);
-        let place = index.0 as usize;
-        if self.tunnels.len() <= place {
-            self.tunnels.resize_with(place + 1, || None);
-            self.outbound_of.resize(place + 1, None);
-        }
-        self.outbound_of[place] = Some(outbound);
-        self.tunnels[place] = Some(Tunnel { parameters, outbound, inbound, peer_heard: None, path_mtu });
-        Ok(Installed { outbound, inbound, outbound_counters, inbound_counters })
-    }
-
-    /// Removes a tunnel. Jobs of its SAs that are in flight end as
-    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns the handles of its SAs; `None` if
-    /// there is no such tunnel.
-    pub fn remove(&mut self, index: TunnelIndex) -> Option<(SaRef, SaRef)> {
-        let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
-        self.outbound_of[index.0 as usize] = None;
-        self.outbound.remove(tunnel.outbound);
-        self.inbound.remove(tunnel.inbound);
-        self.sad(tunnel.parameters.protocol).remove(tunnel.parameters.inbound.spi);
-        let Endpoints { remote, encapsulation, local } = tunnel.parameters.endpoints;
-        if let Encapsulation::EspInUdp { local_port, .. } = encapsulation {
-            self.udp_ports.unref(local_port);
-        }
-        self.addresses.unref(local, remote);
-        self.names.remove(index, SaName::of(&tunnel.parameters));
-        Some((tunnel.outbound, tunnel.inbound))
-    }
-
     /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
     pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
-            if let Some(sa) = self.inbound.get_mut(tunnel.inbound) {
-                sa.inbound_selectors = InboundSelectors::new(Arc::clone(&selectors));
+            for member in &tunnel.inbound {
+                if let Some(sa) = self.inbound.get_mut(member.sa) {
+                    sa.inbound_selectors = InboundSelectors::new(Arc::clone(&selectors));
+                }
             }
             tunnel.parameters.selectors = selectors;
         }
     }
 
-    /// The replay window of a tunnel as bytes, to be saved over a restart.
+    /// The replay window of an SA from a peer as bytes, to be saved over a restart.
     #[must_use]
-    pub fn save_window(&self, index: TunnelIndex) -> Option<Vec<u8>> {
-        let tunnel = self.tunnel(index)?;
-        Some(self.inbound.get(tunnel.inbound)?.window.save())
+    pub fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
+        Some(self.inbound.get(inbound)?.window.save())
     }
 
-    /// Restores a saved replay window; `false` if there is no such tunnel or the bytes are no window.
+    /// Restores a saved replay window; `false` if there is no such SA or the bytes are no window.
     #[must_use]
-    pub fn restore_window(&mut self, index: TunnelIndex, bytes: &[u8]) -> bool {
-        let Some(inbound) = self.tunnel(index).map(|t| t.inbound) else { return false };
+    pub fn restore_window(&mut self, inbound: SaRef, bytes: &[u8]) -> bool {
         let Some(sa) = self.inbound.get_mut(inbound) else { return false };
         let is_restored = sa.window.restore(bytes);
         if is_restored {
@@ -225,37 +120,38 @@ impl Ipsec {
         !jobs.is_empty()
     }
 
-    fn sad(&mut self, protocol: IpsecProtocol) -> &mut SpiTable {
-        match protocol {
-            IpsecProtocol::Esp => &mut self.sad,
-            IpsecProtocol::Ah => &mut self.sad_of_ah,
-        }
-    }
-
     pub(crate) fn tunnel(&self, index: TunnelIndex) -> Option<&Tunnel> {
         self.tunnels.get(index.0 as usize)?.as_ref()
     }
+
+    /// The SA that packets of a tunnel go out through.
+    #[inline(always)]
+    pub(crate) fn outbound_in_use(&self, index: TunnelIndex) -> Option<SaRef> {
+        self.outbound_of.get(index.0 as usize).copied().flatten()
+    }
 }
 
-fn outbound_sa(
+pub(crate) fn outbound_sa(
     index: TunnelIndex,
     p: &TunnelParameters,
+    parameters: OutboundParameters,
     rules: OuterRules,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> OutboundSa {
+    let OutboundParameters { sa, numbers, iv_mask } = parameters;
     OutboundSa {
-        spi: p.outbound.spi,
-        layout: SuiteLayout::of(p.suite),
-        esn: p.esn,
-        iv_mask: p.iv_mask,
-        sequence: SequenceNumbers::new(p.first_sequence, p.esn, Arc::clone(&p.lease)),
-        lifetime: LifetimeUse::resumed(p.outbound.lifetime, now, p.outbound.spent),
+        spi: sa.spi,
+        layout: SuiteLayout::of(sa.suite),
+        esn: sa.esn,
+        iv_mask,
+        sequence: SequenceNumbers::of(numbers, sa.esn),
+        lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
         encap: Encap::new(p.protocol, p.mode),
         then: then_of(p),
-        template: OuterTemplate::new(&p.endpoints, p.protocol, rules, p.outbound.spi),
+        template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
         headers_vary: rules.vary(p.mode, Version::of(p.endpoints.local)),
-        inner_mtu: p.inner_mtu(),
+        inner_mtu: p.inner_mtu(sa.suite),
         last_sent: now,
         tunnel: index,
         counters,
@@ -285,7 +181,14 @@ pub(crate) fn longest_datagram(p: &TunnelParameters) -> usize {
     }
 }
 
-fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters>, now: Moment) -> InboundSa {
+pub(crate) fn inbound_sa(
+    index: TunnelIndex,
+    p: &TunnelParameters,
+    parameters: &InboundParameters,
+    counters: Arc<SaCounters>,
+    now: Moment,
+) -> InboundSa {
+    let sa = &parameters.sa;
     let udp_port = match p.endpoints.encapsulation {
         Encapsulation::Esp => None,
         Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
@@ -299,13 +202,14 @@ fn inbound_sa(index: TunnelIndex, p: &TunnelParameters, counters: Arc<SaCounters
             IpsecProtocol::Esp => endpoint,
         },
         encap: Encap::new(p.protocol, p.mode),
-        covers: p.covers,
-        layout: SuiteLayout::of(p.suite),
-        learns_remote: p.learn_remote,
+        covers: p.covers.is_some(),
+        layout: SuiteLayout::of(sa.suite),
+        is_watched: p.learn_remote,
+        spi: sa.spi,
         inbound_selectors: InboundSelectors::new(Arc::clone(&p.selectors)),
-        esn: p.esn,
-        window: ReplayWindow::new(p.replay_window, p.esn),
-        lifetime: LifetimeUse::resumed(p.inbound.lifetime, now, p.inbound.spent),
+        esn: sa.esn,
+        window: ReplayWindow::new(parameters.replay_window, sa.esn),
+        lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
         tunnel: index,
         counters,
         reported: Reported::default(),

@@ -1,10 +1,23 @@
-//! The parameters of a tunnel: one SA each way, and what both share.
+//! The parameters of a tunnel and of its SAs.
+//!
+//! A tunnel is a *bundle* of SAs that carry the same traffic between the same two ends, what Linux calls a
+//! reqid: policies name the tunnel, and so do not change when its keys do. One of its SAs towards the peer is
+//! in use; each of its SAs from the peer may carry its packets, so that those of the old key and those of the
+//! new one are both accepted while a key is replaced (RFC 4301 4.4.2.1, RFC 7296 2.8).
+//!
+//! ```text
+//!   policy ──► tunnel ──► outbound SA in use      inbound SAs ──► tunnel, whose policies decide
+//!                    └─   outbound SA, waiting      0x1001 (old)
+//!                                                   0x1003 (new)
+//! ```
+//!
+//! What a tunnel has is common to all its SAs; SPI, algorithms, numbers, window and lifetime are an SA's own.
 
 use crate::encap::template::Dscp;
 use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
 use crate::packet_rules::PacketRules;
-use crate::sequence::Lease;
+use crate::sequence::NumberSource;
 use crate::spd::Selector;
 use crate::spd::TunnelIndex;
 use crate::tables::longest_datagram;
@@ -39,15 +52,40 @@ pub struct Endpoints {
     pub encapsulation: Encapsulation,
 }
 
-/// The parameters of one SA.
+/// What SAs of both directions have.
 #[derive(Debug, Clone)]
 pub struct SaParameters {
     /// Security parameters index.
     pub spi: u32,
+    /// Algorithms.
+    pub suite: Suite,
+    /// Extended sequence numbers.
+    pub esn: bool,
     /// Its limits.
     pub lifetime: Lifetime,
     /// How much of them its key has used before.
     pub spent: Spent,
+}
+
+/// The parameters of an SA towards the peer. The key is not part of them: engines hold it.
+#[derive(Debug, Clone)]
+pub struct OutboundParameters {
+    /// What SAs of both directions have.
+    pub sa: SaParameters,
+    /// Where its sequence numbers come from.
+    pub numbers: NumberSource,
+    /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give
+    /// the same IVs.
+    pub iv_mask: u64,
+}
+
+/// The parameters of an SA from the peer. The key is not part of them: engines hold it.
+#[derive(Debug, Clone)]
+pub struct InboundParameters {
+    /// What SAs of both directions have.
+    pub sa: SaParameters,
+    /// Packets that the replay window spans.
+    pub replay_window: u32,
 }
 
 /// Where a packet is cut that is too long for the path in tunnel mode (RFC 4301 8.1, RFC 4303 3.3.4). In
@@ -62,7 +100,7 @@ pub enum Fragmentation {
     After,
 }
 
-/// The parameters of a tunnel. Keys are not part of them: engines hold them.
+/// The parameters of a tunnel: what all its SAs have in common.
 #[derive(Debug, Clone)]
 pub struct TunnelParameters {
     /// Name in configuration, tables and metrics.
@@ -81,12 +119,6 @@ pub struct TunnelParameters {
     pub covered_by: Option<TunnelIndex>,
     /// The tunnel of ESP whose datagrams this one, of AH in transport mode, covers. It has no policies then.
     pub covers: Option<TunnelIndex>,
-    /// Algorithms.
-    pub suite: Suite,
-    /// Extended sequence numbers.
-    pub esn: bool,
-    /// Packets that the replay window spans.
-    pub replay_window: u32,
     /// Outer DSCP.
     pub dscp: Dscp,
     /// What is done to packets and their headers.
@@ -99,34 +131,23 @@ pub struct TunnelParameters {
     pub keepalive: Option<Duration>,
     /// The packets that may come through the tunnel: the selectors of the policies that name it.
     pub selectors: Arc<[Selector]>,
-    /// From us to the peer.
-    pub outbound: SaParameters,
-    /// From the peer to us.
-    pub inbound: SaParameters,
-    /// First sequence number to send.
-    pub first_sequence: u64,
-    /// The lease of the numbers from there on.
-    pub lease: Arc<Lease>,
-    /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give
-    /// the same IVs.
-    pub iv_mask: u64,
 }
 
 impl TunnelParameters {
-    /// The longest packet that its datagrams carry, whole or in fragments, in bytes.
-    pub(crate) fn inner_mtu(&self) -> u16 {
-        u16::try_from(self.shape().inner_mtu(longest_datagram(self))).unwrap_or(0)
+    /// The longest packet that its datagrams carry under these algorithms, whole or in fragments, in bytes.
+    pub(crate) fn inner_mtu(&self, suite: Suite) -> u16 {
+        u16::try_from(self.shape(suite).inner_mtu(longest_datagram(self))).unwrap_or(0)
     }
 
-    /// What the lengths of its datagrams depend on.
+    /// What the lengths of its datagrams under these algorithms depend on.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self, suite: Suite) -> Shape {
         Shape {
             outer: Version::of(self.endpoints.local),
             encapsulation: self.endpoints.encapsulation,
             protocol: self.protocol,
             mode: self.mode,
-            suite: self.suite,
+            suite,
         }
     }
 }

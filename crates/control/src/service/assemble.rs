@@ -4,8 +4,8 @@ use super::leases::Start;
 use crate::config::{self, Configuration};
 use std::sync::Arc;
 use testudo_ipsec::{
-    Action, Direction, Directions, Endpoints, Lifetime, Policy, SaParameters, Selector, Spd, Spent,
-    TunnelIndex, TunnelParameters,
+    Action, Direction, Directions, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy,
+    SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 
 /// The SPD of a configuration whose tunnels have these `indices`: policies first, then each tunnel's own
@@ -44,14 +44,9 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
     named.map(|p| &p.selectors).chain(own).flat_map(|selectors| selectors.iter().copied()).collect()
 }
 
-/// The parameters of a tunnel with new keys, with sequence numbers and IVs as in `start`.
+/// What all SAs of a tunnel have in common.
 #[must_use]
-pub fn parameters(
-    tunnel: &config::Tunnel,
-    selectors: Arc<[Selector]>,
-    path_mtu: u16,
-    start: Start,
-) -> TunnelParameters {
+pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu: u16) -> TunnelParameters {
     let remote = match tunnel.remote {
         config::Remote::Address(address) => Some(address),
         config::Remote::Any => None,
@@ -64,23 +59,30 @@ pub fn parameters(
         mode: tunnel.mode,
         covered_by: None,
         covers: None,
-        suite: tunnel.suite,
-        esn: tunnel.esn,
-        replay_window: tunnel.replay_window,
         dscp: tunnel.dscp,
         rules: tunnel.rules,
         path_mtu: path_mtu.into(),
         fragmentation: tunnel.fragmentation,
         keepalive: tunnel.keepalive,
         selectors,
-        outbound: sa(&tunnel.outbound, tunnel.lifetime),
-        inbound: sa(&tunnel.inbound, tunnel.lifetime),
-        first_sequence: start.first,
-        lease: start.lease,
-        iv_mask: start.iv_mask,
     }
 }
 
-fn sa(settings: &config::SaSettings, lifetime: Lifetime) -> SaParameters {
-    SaParameters { spi: settings.spi, lifetime, spent: Spent::default() }
+/// The parameters of a tunnel's SA towards the peer, with sequence numbers and IVs as in `start`.
+#[must_use]
+pub fn outbound(tunnel: &config::Tunnel, start: Start, spent: Spent) -> OutboundParameters {
+    let Start { first, iv_mask, lease } = start;
+    let numbers = NumberSource::Leased { first, lease };
+    OutboundParameters { sa: sa(tunnel, &tunnel.outbound, spent), numbers, iv_mask }
+}
+
+/// The parameters of a tunnel's SA from the peer.
+#[must_use]
+pub fn inbound(tunnel: &config::Tunnel, spent: Spent) -> InboundParameters {
+    InboundParameters { sa: sa(tunnel, &tunnel.inbound, spent), replay_window: tunnel.replay_window }
+}
+
+fn sa(tunnel: &config::Tunnel, settings: &config::SaSettings, spent: Spent) -> SaParameters {
+    let (suite, esn, lifetime) = (tunnel.suite, tunnel.esn, tunnel.lifetime);
+    SaParameters { spi: settings.spi, suite, esn, lifetime, spent }
 }

@@ -305,7 +305,7 @@ impl Daemon {
     fn save(&mut self) {
         let installed = self.shared.installed();
         let Some(due) = self.saver.due(&installed, Instant::now()) else { return };
-        let Ok(windows) = self.commander.save_windows(due.tunnels()) else { return };
+        let Ok(windows) = self.commander.save_windows(due.sas()) else { return };
         const WHAT: &str = "saving replay windows and what keys were used for";
         match self.saver.save(self.store.as_ref(), &due, &windows) {
             Ok(()) if self.saving.ends() => tracing::info!("{WHAT}: it works again"),
@@ -351,17 +351,17 @@ impl Daemon {
             tracing::error!("{error}");
         }
         self.save_what_was_removed(&old);
-        usages::carry_over(&old, &mut installed);
+        usages::carry_over(&old, &installed);
         if let Err(e) = (self.change_routes)(&old.configuration, &installed.configuration) {
             tracing::error!("routes: {e}");
         }
         // An index that is free, or belongs to another tunnel now, says nothing about its peer.
-        let kept: HashSet<_> = old.tunnels.iter().map(|t| (t.index, t.inbound_key)).collect();
-        let kept = installed.tunnels.iter().filter(|t| kept.contains(&(t.index, t.inbound_key)));
+        let kept: HashSet<_> = old.tunnels.iter().map(|t| t.sas.id()).collect();
+        let kept = installed.tunnels.iter().filter(|t| kept.contains(&t.sas.id()));
         let kept: HashSet<_> = kept.map(|t| t.index).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
         self.events.keep(&kept);
-        self.saver.keep(&installed.tunnels.iter().flat_map(|t| [t.outbound_key, t.inbound_key]).collect());
+        self.saver.keep(&installed.keys());
         self.shared.replace_installed(installed);
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
             tracing::error!("giving back the numbers of tunnels that are gone: {e}");
@@ -372,7 +372,7 @@ impl Daemon {
 
     fn save_all(&mut self, installed: &InstalledTunnels) -> Result<(), String> {
         let all = self.saver.all(installed);
-        let windows = self.commander.save_windows(all.tunnels()).map_err(|e| e.to_string())?;
+        let windows = self.commander.save_windows(all.sas()).map_err(|e| e.to_string())?;
         self.saver.save(self.store.as_ref(), &all, &windows).map_err(|e| e.to_string())
     }
 
@@ -395,7 +395,7 @@ impl Daemon {
         // While the worker finished what was in flight, it may have needed numbers.
         let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
         let all = self.saver.last(&self.shared.installed());
-        let windows = all.tunnels().into_iter().filter_map(|t| Some((t, worker.save_window(t)?)));
+        let windows = all.sas().into_iter().filter_map(|sa| Some((sa, worker.save_window(sa)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
         // No numbers are taken any more: the next start continues with the first unused one.

@@ -49,6 +49,7 @@ enum Kind {
     HardLifetime,
     SequenceExhausted,
     SequenceNotLeased,
+    TookOver,
     PeerMoved,
     PeerRestless,
     PathMtu,
@@ -56,11 +57,12 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::SoftLifetime,
         Self::HardLifetime,
         Self::SequenceExhausted,
         Self::SequenceNotLeased,
+        Self::TookOver,
         Self::PeerMoved,
         Self::PeerRestless,
         Self::PathMtu,
@@ -74,6 +76,7 @@ impl Kind {
             Self::HardLifetime => "reached its hard lifetime and has stopped: give it a new key",
             Self::SequenceExhausted => "has used all sequence numbers and has stopped: give it a new key",
             Self::SequenceNotLeased => "waits for sequence numbers from the store",
+            Self::TookOver => "is in use: the peer has its new key",
             Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Lost => "",
         }
     }
@@ -85,6 +88,7 @@ impl Kind {
             Self::HardLifetime => "SAs reached their hard lifetime and have stopped",
             Self::SequenceExhausted => "SAs have used all sequence numbers and have stopped",
             Self::SequenceNotLeased => "SAs wait for sequence numbers from the store",
+            Self::TookOver => "SAs are in use, since their peers have their new keys",
             Self::PeerMoved => "peers have moved",
             Self::PeerRestless => "peers keep changing their address",
             Self::PathMtu => "paths have another MTU",
@@ -173,18 +177,19 @@ impl EventLog {
             }
             EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
-            EventKind::SequenceExhausted => Kind::SequenceExhausted,
-            EventKind::SequenceNotLeased => Kind::SequenceNotLeased,
+            EventKind::SequenceExhausted { .. } => Kind::SequenceExhausted,
+            EventKind::SequenceNotLeased { .. } => Kind::SequenceNotLeased,
+            EventKind::TookOver { .. } => Kind::TookOver,
         };
         if !self.limit(kind).admits(now) {
             return None;
         }
-        let outbound = match event.kind {
-            EventKind::SoftLifetime { outbound } | EventKind::HardLifetime { outbound } => outbound,
-            _ => true,
+        let level = match kind {
+            Kind::TookOver => tracing::Level::INFO,
+            Kind::SoftLifetime => tracing::Level::WARN,
+            _ => tracing::Level::ERROR,
         };
-        let level = if kind == Kind::SoftLifetime { tracing::Level::WARN } else { tracing::Level::ERROR };
-        Some(Line::new(level, format!("{} {}", sa(tunnel()?, outbound), kind.of_one())))
+        Some(Line::new(level, format!("{} {}", sa(tunnel()?, event.kind), kind.of_one())))
     }
 
     /// Records events that were lost because they came too fast.
@@ -310,10 +315,19 @@ impl EventLog {
     }
 }
 
-fn sa(tunnel: &Tunnel, outbound: bool) -> String {
-    let (way, settings) =
-        if outbound { ("outbound", &tunnel.outbound) } else { ("inbound", &tunnel.inbound) };
-    format!("tunnel {}: {way} SA {:#x}", tunnel.name, settings.spi)
+/// The SA that something happened to.
+fn sa(tunnel: &Tunnel, kind: EventKind) -> String {
+    let (way, spi) = match kind {
+        EventKind::SoftLifetime { spi, outbound: false }
+        | EventKind::HardLifetime { spi, outbound: false } => ("inbound", spi),
+        EventKind::SoftLifetime { spi, .. }
+        | EventKind::HardLifetime { spi, .. }
+        | EventKind::SequenceExhausted { spi }
+        | EventKind::SequenceNotLeased { spi }
+        | EventKind::TookOver { spi } => ("outbound", spi),
+        EventKind::PeerMoved { .. } | EventKind::PathMtu { .. } => return format!("tunnel {}", tunnel.name),
+    };
+    format!("tunnel {}: {way} SA {spi:#x}", tunnel.name)
 }
 
 #[cfg(test)]
@@ -405,8 +419,8 @@ mod tests {
     #[test]
     fn twenty_thousand_tunnels_at_once_make_ten_lines_and_one_that_counts_the_rest() {
         let mut log = Log::new();
-        (0..20_000).for_each(|tunnel| log.note(tunnel, EventKind::SoftLifetime { outbound: true }));
-        log.note(0, EventKind::SequenceExhausted);
+        (0..20_000).for_each(|tunnel| log.note(tunnel, EventKind::SoftLifetime { spi: 7, outbound: true }));
+        log.note(0, EventKind::SequenceExhausted { spi: 7 });
         let said = log.said();
         assert_eq!(said.len(), 10 + 1);
         assert!(said[10].ends_with("has used all sequence numbers and has stopped: give it a new key"));
@@ -421,8 +435,8 @@ mod tests {
         for step in 0..SECONDS * 10 {
             for tunnel in 0..50 {
                 log.moves_to(tunnel, u16::try_from(step / 40).unwrap());
-                log.note(tunnel, EventKind::SequenceNotLeased);
-                log.note(tunnel, EventKind::HardLifetime { outbound: false });
+                log.note(tunnel, EventKind::SequenceNotLeased { spi: 7 });
+                log.note(tunnel, EventKind::HardLifetime { spi: 7, outbound: false });
                 let lost = log.log.lost(7, log.start + log.now);
                 log.keep(lost);
             }

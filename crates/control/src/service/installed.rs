@@ -2,14 +2,16 @@
 
 use super::assemble;
 use super::leases::{Leases, Start, check_known};
-use super::usages::{UsedBefore, spent};
+use super::sas::{KeyState, RunningSa, TunnelSas};
+use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use testudo_gateway::{KeyPair, TunnelInstall, Update, UpdateOutcome};
-use testudo_ipsec::{Installed, Lease, Spd, TunnelIndex};
+use testudo_crypto::{Direction, KeyMaterial};
+use testudo_gateway::{InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
+use testudo_ipsec::{Lease, SaRef, Spd, Spent, TunnelIndex};
 
 /// An installed tunnel.
 #[derive(Debug, Clone)]
@@ -18,15 +20,15 @@ pub struct Running {
     pub tunnel: Tunnel,
     /// Its index in the worker.
     pub index: TunnelIndex,
-    /// Its outbound key.
+    /// The outbound key of its configuration.
     pub outbound_key: Fingerprint,
-    /// Its inbound key.
+    /// The inbound key of its configuration.
     pub inbound_key: Fingerprint,
-    /// The usage of its keys before these SAs.
-    pub before: UsedBefore,
-    /// The state and counters of its SAs; `None` if it could not be installed.
-    pub installed: Option<Installed>,
-    /// Why it could not be installed.
+    /// Its SAs.
+    pub sas: TunnelSas,
+    /// Whether it could be installed.
+    pub is_installed: bool,
+    /// Why it could not be.
     pub error: Option<String>,
 }
 
@@ -106,27 +108,20 @@ impl InstalledTunnels {
                     fresh.push((position, keys));
                     let index = free.next().unwrap_or(TunnelIndex(u32::MAX));
                     let tunnel = tunnel.clone();
-                    next.push(Running {
-                        tunnel,
-                        index,
-                        outbound_key,
-                        inbound_key,
-                        before: numbers.before(outbound_key, inbound_key)?,
-                        installed: None,
-                        error: None,
-                    });
+                    let sas = planned_sas(&tunnel, keys, numbers)?;
+                    let (is_installed, error) = (false, None);
+                    next.push(Running { tunnel, index, outbound_key, inbound_key, sas, is_installed, error });
                 }
             }
         }
-        let remove: Vec<_> = old.values().filter(|r| r.installed.is_some()).map(|r| r.index).collect();
+        let remove: Vec<_> = old.values().filter(|r| r.is_installed).map(|r| r.index).collect();
         let changes = Changes { kept: next.len() - fresh.len(), started: fresh.len(), removed: remove.len() };
         let mut install = begin(configuration, &next, &fresh, numbers)?;
         // Windows follow keys, not names: a key that continues under other settings resumes exactly where it
         // was.
-        let by_key: HashMap<_, _> =
-            self.tunnels.iter().filter(|r| r.installed.is_some()).map(|r| (r.inbound_key, r.index)).collect();
+        let by_key = self.inbound_sas();
         for (tunnel, (position, _)) in install.iter_mut().zip(&fresh) {
-            tunnel.inherits = by_key.get(&next[*position].inbound_key).copied();
+            tunnel.inbound.inherits = by_key.get(&next[*position].inbound_key).copied();
         }
         let indices: Vec<_> = next.iter().map(|r| r.index).collect();
         let spd = Arc::new(assemble::policies(configuration, &indices));
@@ -143,7 +138,7 @@ impl InstalledTunnels {
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
         let running = tunnels.map(|(tunnel, keys)| {
             let same = |r: &&Running| {
-                r.installed.is_some()
+                r.is_installed
                     && is_same_sa(&r.tunnel, tunnel)
                     && r.outbound_key == fingerprint(&keys.outbound)
                     && r.inbound_key == fingerprint(&keys.inbound)
@@ -154,9 +149,30 @@ impl InstalledTunnels {
         running.collect()
     }
 
+    /// The SAs from peers, by their keys.
+    fn inbound_sas(&self) -> HashMap<Fingerprint, SaRef> {
+        let mut by_key = HashMap::new();
+        for running in &self.tunnels {
+            for sa in running.sas.lock().iter().filter(|sa| !sa.is_outbound()) {
+                by_key.extend(sa.added.as_ref().map(|added| (sa.key, added.sa)));
+            }
+        }
+        by_key
+    }
+
+    /// The keys of all SAs.
+    #[must_use]
+    pub fn keys(&self) -> HashSet<Fingerprint> {
+        let mut keys = HashSet::new();
+        for running in &self.tunnels {
+            keys.extend(running.sas.lock().iter().map(|sa| sa.key));
+        }
+        keys
+    }
+
     /// Free indices, lowest first, without end.
     fn free_indices(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
-        let taken: std::collections::HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
+        let taken: HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
         (0..u32::MAX).filter(move |index| !taken.contains(index)).map(TunnelIndex)
     }
 
@@ -166,7 +182,7 @@ impl InstalledTunnels {
         let mut errors = Vec::new();
         for running in &mut self.tunnels {
             match outcome.remove(&running.index) {
-                Some(Ok(installed)) => running.installed = Some(installed),
+                Some(Ok(installed)) => running.begin(installed),
                 Some(Err(e)) => {
                     errors.push(e.to_string());
                     running.error = Some(e.to_string());
@@ -176,6 +192,40 @@ impl InstalledTunnels {
         }
         errors
     }
+}
+
+impl Running {
+    /// The worker has installed it.
+    fn begin(&mut self, installed: Installed) {
+        let Installed { outbound, inbound } = installed;
+        for sa in self.sas.lock().iter_mut() {
+            sa.added = Some(if sa.is_outbound() { outbound.clone() } else { inbound.clone() });
+        }
+        self.is_installed = true;
+    }
+}
+
+/// The SAs of a tunnel's configuration, before they are installed.
+fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Result<TunnelSas, StoreError> {
+    let sa = |direction, spi, key: &KeyMaterial| {
+        let key = fingerprint(key);
+        Ok(RunningSa {
+            direction,
+            spi,
+            suite: tunnel.suite,
+            esn: tunnel.esn,
+            replay_window: tunnel.replay_window,
+            lifetime: tunnel.lifetime,
+            key,
+            key_state: KeyState::Durable,
+            before: numbers.before(key)?,
+            added: None,
+        })
+    };
+    Ok(TunnelSas::new(vec![
+        sa(Direction::Seal, tunnel.outbound.spi, &keys.outbound)?,
+        sa(Direction::Open, tunnel.inbound.spi, &keys.inbound)?,
+    ]))
 }
 
 /// Whether two settings of a tunnel make the same SAs. Selectors may differ: they are changed in place. So
@@ -222,17 +272,27 @@ fn begin(
         let index = |position: Option<usize>| position.and_then(|p| Some(tunnels.get(p)?.index));
         let covering = running.tunnel.covered_by.and_then(|p| Some(&tunnels.get(p)?.tunnel));
         let mtu = running.tunnel.path_mtu(configuration.unprotected.mtu, covering);
-        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu, start);
+        let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu);
         parameters.covered_by = index(running.tunnel.covered_by);
         parameters.covers = index(running.tunnel.covers);
-        parameters.outbound.spent = spent(running.before.outbound, numbers.unix_s());
-        parameters.inbound.spent = spent(running.before.inbound, numbers.unix_s());
+        let spent_by = |outbound| {
+            let sas = running.sas.lock();
+            let sa = sas.iter().find(|sa| sa.is_outbound() == outbound);
+            sa.map_or_else(Spent::default, |sa| spent(sa.before, numbers.unix_s()))
+        };
         installs.push(TunnelInstall {
             index: running.index,
             parameters,
-            keys: KeyPair { outbound: keys.outbound.clone(), inbound: keys.inbound.clone() },
-            window,
-            inherits: None,
+            outbound: OutboundInstall {
+                parameters: assemble::outbound(&running.tunnel, start, spent_by(true)),
+                key: keys.outbound.clone(),
+            },
+            inbound: InboundInstall {
+                parameters: assemble::inbound(&running.tunnel, spent_by(false)),
+                key: keys.inbound.clone(),
+                window,
+                inherits: None,
+            },
         });
     }
     Ok(installs)
@@ -263,14 +323,13 @@ impl Numbers<'_> {
         }
     }
 
-    /// The previous usage of keys. A key without a record is installed for the first time.
-    fn before(&self, outbound: Fingerprint, inbound: Fingerprint) -> Result<UsedBefore, StoreError> {
+    /// The previous usage of a key. One without a record is installed for the first time.
+    fn before(&self, key: Fingerprint) -> Result<Usage, StoreError> {
         let unused = Usage { bytes: 0, packets: 0, since_unix_s: self.unix_s() };
-        let of = |key| match self {
+        match self {
             Numbers::Leased { store, .. } => Ok(store.usage(key)?.unwrap_or(unused)),
             Numbers::KnownAnswers => Ok(unused),
-        };
-        Ok(UsedBefore { outbound: of(outbound)?, inbound: of(inbound)? })
+        }
     }
 
     fn unix_s(&self) -> u64 {
@@ -292,8 +351,7 @@ mod tests {
     use crate::MemoryStore;
     use crate::config::tests::MINIMAL;
     use std::time::Duration;
-    use testudo_crypto::{KeyMaterial, Suite};
-    use testudo_ipsec::Spent;
+    use testudo_crypto::Suite;
     use zeroize::Zeroizing;
 
     fn loaded() -> Loaded {
@@ -311,8 +369,8 @@ mod tests {
         let empty = InstalledTunnels::empty(loaded.configuration.clone());
         let numbers = Numbers::Leased { store, leases: &leases, unix_s };
         let (update, ..) = empty.plan(&loaded, &numbers).unwrap();
-        let parameters = &update.install[0].parameters;
-        [parameters.outbound.spent, parameters.inbound.spent]
+        let tunnel = &update.install[0];
+        [tunnel.outbound.parameters.sa.spent, tunnel.inbound.parameters.sa.spent]
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::clients::{self, Admission, Limits};
 use super::daemon::WORKER_THREAD;
 use super::http::{self, Refusal};
 use super::installed::Running;
+use super::sas::RunningSa;
 use super::timed::{Stream, Timed};
 use super::worker_time::worker_time;
 use prometheus_client::collector::Collector;
@@ -319,41 +320,41 @@ fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::R
 }
 
 fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running]) -> fmt::Result {
+    let sas = associations(tunnels);
     for (name, help, get) in SA_METRICS {
-        family(encoder, name, help, associations(tunnels).map(|(labels, c)| (labels, get(c))))?;
+        family(encoder, name, help, sas.iter().map(|(labels, c)| (labels.clone(), get(c))))?;
     }
-    let drops = associations(tunnels).flat_map(|(labels, counters)| {
+    let drops = sas.into_iter().flat_map(|(labels, counters)| {
         let hit = DropReason::ALL.iter().filter(|&&reason| counters.drops(reason) > 0);
-        hit.map(move |&reason| {
+        let hit = hit.map(|&reason| {
             let mut labels = labels.clone();
             labels.push(("reason", reason.name().to_owned()));
             (labels, counters.drops(reason))
-        })
+        });
+        hit.collect::<Vec<_>>()
     });
     family(encoder, "sa_dropped", "Packets of an SA that were dropped, by reason", drops)
 }
 
 /// How many installed SAs are under a legacy algorithm (RFC 8221 5, 6).
 fn legacy_sas(tunnels: &[Running]) -> u64 {
-    let is_legacy = |t: &&Running| t.installed.is_some() && t.tunnel.suite.is_legacy();
-    // Each tunnel has one in either direction.
-    2 * tunnels.iter().filter(is_legacy).count() as u64
+    let is_legacy = |sa: &&RunningSa| sa.added.is_some() && sa.suite.is_legacy();
+    tunnels.iter().map(|t| t.sas.lock().iter().filter(is_legacy).count() as u64).sum()
 }
 
-fn associations(tunnels: &[Running]) -> impl Iterator<Item = (Labels, &SaCounters)> {
-    tunnels.iter().filter_map(|t| Some((t, t.installed.as_ref()?))).flat_map(|(t, installed)| {
-        let labels = |direction: &str, spi: u32| {
-            vec![
-                ("tunnel", t.tunnel.name.clone()),
-                ("direction", direction.to_owned()),
-                ("spi", format!("{spi:#x}")),
-            ]
-        };
-        [
-            (labels("outbound", t.tunnel.outbound.spi), installed.outbound_counters.as_ref()),
-            (labels("inbound", t.tunnel.inbound.spi), installed.inbound_counters.as_ref()),
-        ]
-    })
+fn associations(tunnels: &[Running]) -> Vec<(Labels, Arc<SaCounters>)> {
+    let mut all = Vec::with_capacity(2 * tunnels.len());
+    for tunnel in tunnels {
+        all.extend(tunnel.sas.lock().iter().filter_map(|sa| {
+            let labels = vec![
+                ("tunnel", tunnel.tunnel.name.clone()),
+                ("direction", if sa.is_outbound() { "outbound" } else { "inbound" }.to_owned()),
+                ("spi", format!("{:#x}", sa.spi)),
+            ];
+            Some((labels, Arc::clone(&sa.added.as_ref()?.counters)))
+        }));
+    }
+    all
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod metrics;
 mod peer;
 pub mod privileges;
 pub mod report;
+pub mod sas;
 mod saver;
 mod supplier;
 pub mod system_calls;

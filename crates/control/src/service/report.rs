@@ -2,6 +2,7 @@
 
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
+use super::sas::RunningSa;
 use super::worker_time::worker_time;
 use crate::config::{self, Remote};
 use serde_json::{Map, Value, json};
@@ -9,6 +10,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testudo_crypto::Suite;
 use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
 use testudo_ipsec::{
     Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Policy, PortRange, Protocol,
@@ -118,15 +120,18 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "merged": facts.counters.merged(),
         "free_buffers": facts.counters.free_buffers(),
         "tunnels": installed.tunnels.len(),
-        "tunnels_down": installed.tunnels.iter().filter(|t| t.installed.is_none()).count(),
+        "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
     })
 }
 
-/// Every SA, two for each tunnel.
+/// Every SA.
 #[must_use]
 pub fn security_associations(installed: &InstalledTunnels, peers: &Peers) -> Value {
-    let both = |running| [sa(running, peers, true), sa(running, peers, false)];
-    installed.tunnels.iter().flat_map(both).collect::<Vec<_>>().into()
+    let mut all = Vec::with_capacity(2 * installed.tunnels.len());
+    for running in &installed.tunnels {
+        all.extend(running.sas.lock().iter().map(|of| sa(running, of, peers)));
+    }
+    all.into()
 }
 
 /// The last known addresses of roaming peers.
@@ -142,11 +147,10 @@ fn state(counters: Option<&SaCounters>) -> &'static str {
     }
 }
 
-fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
+fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
     let tunnel = &running.tunnel;
-    let settings = if outbound { &tunnel.outbound } else { &tunnel.inbound };
-    let counters = running.installed.as_ref();
-    let counters = counters.map(|i| if outbound { &*i.outbound_counters } else { &*i.inbound_counters });
+    let outbound = sa.is_outbound();
+    let counters = sa.added.as_ref().map(|added| &*added.counters);
     let count = |get: fn(&SaCounters) -> u64| counters.map_or(0, get);
     let drops: Map<_, _> = DropReason::ALL
         .iter()
@@ -157,12 +161,12 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
     json!({
         "tunnel": tunnel.name,
         "direction": if outbound { "outbound" } else { "inbound" },
-        "spi": settings.spi,
+        "spi": sa.spi,
         "protocol": match tunnel.protocol { IpsecProtocol::Esp => "esp", IpsecProtocol::Ah => "ah" },
         "mode": match tunnel.mode { Mode::Tunnel => "tunnel", Mode::Transport => "transport" },
-        "suite": suite(tunnel),
-        "esn": tunnel.esn,
-        "replay_window": if outbound { Value::Null } else { json!(tunnel.replay_window) },
+        "suite": suite(tunnel.protocol, sa.suite),
+        "esn": sa.esn,
+        "replay_window": if outbound { Value::Null } else { json!(sa.replay_window) },
         "local": tunnel.local,
         "remote": match tunnel.remote { Remote::Address(a) => json!(a), Remote::Any => json!("any") },
         "encapsulation": match (tunnel.protocol, tunnel.encapsulation) {
@@ -171,6 +175,8 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
             (IpsecProtocol::Esp, Encapsulation::EspInUdp { .. }) => "esp-in-udp",
         },
         "state": state(counters),
+        "in_use": if outbound { json!(sa.is_in_use()) } else { Value::Null },
+        "ephemeral": !sa.is_durable(),
         "peer": peers.get(&running.index),
         "error": running.error,
         "packets": count(SaCounters::packets),
@@ -180,10 +186,10 @@ fn sa(running: &Running, peers: &Peers, outbound: bool) -> Value {
     })
 }
 
-/// The name of a tunnel's suite, as the configuration has it.
-fn suite(tunnel: &config::Tunnel) -> String {
-    let of_ah = tunnel.suite.ah_name().filter(|_| tunnel.protocol == IpsecProtocol::Ah);
-    of_ah.map_or_else(|| tunnel.suite.to_string(), str::to_owned)
+/// The name of an SA's suite, as the configuration has it.
+fn suite(protocol: IpsecProtocol, suite: Suite) -> String {
+    let of_ah = suite.ah_name().filter(|_| protocol == IpsecProtocol::Ah);
+    of_ah.map_or_else(|| suite.to_string(), str::to_owned)
 }
 
 /// The origin of a policy of the SPD, in words of the configuration.
@@ -340,10 +346,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         "passed_over": why_not,
         "passed_over_untold": passed_over - why_not.len(),
         "tunnel": tunnel.map(|t| &t.tunnel.name),
-        "sa": tunnel.map(|t| match question.side {
-            Side::Protected => sa(t, peers, true),
-            Side::Unprotected => sa(t, peers, false),
-        }),
+        "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
         "fields_hidden": fields_hidden,
         "verdict": match found {
             Some((_, policy)) if fields_hidden => hidden(policy, &flow),
@@ -396,23 +399,28 @@ fn hidden(policy: &Policy, flow: &Flow) -> String {
     )
 }
 
+/// The SA that packets from a side meet. From the peer they come through any; the newest stands for all.
+fn sa_for(side: Side, tunnel: &Running) -> Option<RunningSa> {
+    match side {
+        Side::Protected => tunnel.sas.outbound(),
+        Side::Unprotected => tunnel.sas.newest_inbound(),
+    }
+}
+
 fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> String {
     let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
-    let down = tunnel.is_none_or(|t| t.installed.is_none());
-    let spi = |outbound: bool| {
-        tunnel.map_or(0, |t| if outbound { t.tunnel.outbound.spi } else { t.tunnel.inbound.spi })
-    };
+    let down = tunnel.is_none_or(|t| !t.is_installed);
+    let spi = tunnel.and_then(|t| sa_for(side, t)).map_or(0, |sa| sa.spi);
     match (side, action) {
         (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),
         (_, Some(Action::Discard)) => "discarded: the policy says so".to_owned(),
         (_, Some(Action::Bypass)) => "passes in clear".to_owned(),
         (_, Some(Action::Protect(_))) if down => format!("discarded: tunnel {name} is down"),
         (Side::Protected, Some(Action::Protect(_))) => {
-            format!("goes through tunnel {name}, outbound SA {:#x}", spi(true))
+            format!("goes through tunnel {name}, outbound SA {spi:#x}")
         }
         (Side::Unprotected, Some(Action::Protect(_))) => format!(
-            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {:#x} of tunnel {name}: passes",
-            spi(false)
+            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {spi:#x} of tunnel {name}: passes"
         ),
     }
 }

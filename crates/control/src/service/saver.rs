@@ -7,7 +7,7 @@ use super::windows::{self, Asked, Windows};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use testudo_ipsec::TunnelIndex;
+use testudo_ipsec::SaRef;
 
 /// Shortest time between two saves of windows.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -24,9 +24,9 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// The tunnels whose windows are to be requested from the worker.
-    pub(crate) fn tunnels(&self) -> Vec<TunnelIndex> {
-        self.asked.tunnels()
+    /// The SAs whose windows are to be requested from the worker.
+    pub(crate) fn sas(&self) -> Vec<SaRef> {
+        self.asked.sas()
     }
 }
 
@@ -85,7 +85,7 @@ impl Saver {
         &mut self,
         store: &dyn LeaseStore,
         due: &Due,
-        windows: &[(TunnelIndex, Vec<u8>)],
+        windows: &[(SaRef, Vec<u8>)],
     ) -> Result<(), StoreError> {
         let started = Instant::now();
         let result = self.save_parts(store, due, windows);
@@ -105,7 +105,7 @@ impl Saver {
         &mut self,
         store: &dyn LeaseStore,
         due: &Due,
-        windows: &[(TunnelIndex, Vec<u8>)],
+        windows: &[(SaRef, Vec<u8>)],
     ) -> Result<(), StoreError> {
         let entries = windows::entries(&due.asked, windows);
         let (mut windows, mut usages) = (windows::transactions(&entries), usages::transactions(&due.usages));
@@ -133,10 +133,10 @@ mod tests {
         crate::fingerprint::digest_of(&[&number.to_le_bytes()])
     }
 
-    /// The windows of tunnels 0, 1, … as they are.
+    /// The windows of SAs 0, 1, … as they are.
     fn asked(count: u32) -> Due {
-        let tunnels = (0..count).map(|number| (TunnelIndex(number), (key(number), Keep::Exact)));
-        Due { asked: Asked::of(tunnels), usages: Vec::new() }
+        let sas = (0..count).map(|number| (SaRef::from_bits(number), (key(number), Keep::Exact)));
+        Due { asked: Asked::of(sas), usages: Vec::new() }
     }
 
     /// Records each transaction, and accepts only the first `takes`.
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    fn windows(count: u32, bytes: usize) -> Vec<(TunnelIndex, Vec<u8>)> {
-        (0..count).map(|number| (TunnelIndex(number), vec![7; bytes])).collect()
+    fn windows(count: u32, bytes: usize) -> Vec<(SaRef, Vec<u8>)> {
+        (0..count).map(|number| (SaRef::from_bits(number), vec![7; bytes])).collect()
     }
 
     #[test]

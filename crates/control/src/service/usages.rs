@@ -3,24 +3,15 @@
 //! An SA's counts are added to its key's earlier usage. A stop saves the exact sum; a crash loses what came
 //! after the last save, about a second (SECURITY.md says so).
 
-use super::installed::{InstalledTunnels, Running};
+use super::installed::InstalledTunnels;
+use super::sas::RunningSa;
 use crate::{Fingerprint, Usage};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 use testudo_ipsec::{SaCounters, Spent};
 
 /// Usages per transaction: a lease may have to wait for one transaction, not for all tunnels.
 const TRANSACTION_USAGES: usize = 2048;
-
-/// The usage of a tunnel's keys before its SAs were installed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsedBefore {
-    /// The outbound key.
-    pub outbound: Usage,
-    /// The inbound key.
-    pub inbound: Usage,
-}
 
 /// The part of a lifetime that `usage` makes up at `unix_s`. If the clock was set back to before the first
 /// use, the key counts as new, not as old.
@@ -37,27 +28,30 @@ fn total(before: Usage, counters: &SaCounters) -> Usage {
     }
 }
 
-/// The current usage of both keys of a running tunnel.
-fn of(running: &Running) -> Option<[(Fingerprint, Usage); 2]> {
-    let (installed, before) = (running.installed.as_ref()?, &running.before);
-    let outbound = total(before.outbound, &installed.outbound_counters);
-    let inbound = total(before.inbound, &installed.inbound_counters);
-    Some([(running.outbound_key, outbound), (running.inbound_key, inbound)])
+/// The current usage of the keys of all running tunnels that the store keeps.
+fn all(installed: &InstalledTunnels) -> Vec<(Fingerprint, Usage)> {
+    let mut usages = Vec::with_capacity(2 * installed.tunnels.len());
+    for running in &installed.tunnels {
+        usages.extend(running.sas.lock().iter().filter_map(of));
+    }
+    usages
+}
+
+/// The current usage of an SA's key, if the store keeps it.
+pub(crate) fn of(sa: &RunningSa) -> Option<(Fingerprint, Usage)> {
+    let counters = &sa.added.as_ref()?.counters;
+    sa.is_durable().then(|| (sa.key, total(sa.before, counters)))
 }
 
 /// Keys of `old` that continue under other SAs in `new` were used by the old ones until the worker switched
 /// over, after their usage was read for the new ones. This corrects the usage for all later saves.
-pub(crate) fn carry_over(old: &InstalledTunnels, new: &mut InstalledTunnels) {
-    let known: HashMap<Fingerprint, Usage> = old.tunnels.iter().filter_map(of).flatten().collect();
-    let sa = |running: &Running| running.installed.as_ref().map(|i| Arc::as_ptr(&i.outbound_counters));
-    let untouched: HashSet<_> = old.tunnels.iter().filter_map(sa).collect();
-    for running in &mut new.tunnels {
-        if sa(running).is_some_and(|sa| untouched.contains(&sa)) {
-            continue;
+pub(crate) fn carry_over(old: &InstalledTunnels, new: &InstalledTunnels) {
+    let known: HashMap<Fingerprint, Usage> = all(old).into_iter().collect();
+    let untouched: HashSet<_> = old.tunnels.iter().map(|running| running.sas.id()).collect();
+    for running in new.tunnels.iter().filter(|running| !untouched.contains(&running.sas.id())) {
+        for sa in running.sas.lock().iter_mut() {
+            sa.before = known.get(&sa.key).copied().unwrap_or(sa.before);
         }
-        let UsedBefore { outbound, inbound } = &mut running.before;
-        *outbound = known.get(&running.outbound_key).copied().unwrap_or(*outbound);
-        *inbound = known.get(&running.inbound_key).copied().unwrap_or(*inbound);
     }
 }
 
@@ -70,8 +64,8 @@ pub(crate) struct Usages {
 impl Usages {
     /// Usages that changed since they were last saved, in the order of their keys.
     pub(crate) fn changed(&self, installed: &InstalledTunnels) -> Vec<(Fingerprint, Usage)> {
-        let usages = installed.tunnels.iter().filter_map(of).flatten();
-        let mut changed: Vec<_> = usages.filter(|(key, usage)| self.saved.get(key) != Some(usage)).collect();
+        let mut changed = all(installed);
+        changed.retain(|(key, usage)| self.saved.get(key) != Some(usage));
         // Neighbours in the store are written together, so that each page is written once.
         changed.sort_unstable_by_key(|(key, _)| *key);
         changed

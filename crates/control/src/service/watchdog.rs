@@ -8,12 +8,12 @@
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 use testudo_gateway::{Command, Commander};
-use testudo_ipsec::TunnelIndex;
+use testudo_ipsec::SaRef;
 
 /// How often the worker is queried within systemd's time-out.
 const ASKED_WITHIN_PATIENCE: u32 = 4;
 
-type Answer = Vec<(TunnelIndex, Vec<u8>)>;
+type Answer = Vec<(SaRef, Vec<u8>)>;
 
 /// When to query, and the pending answer.
 #[derive(Debug)]

@@ -19,8 +19,9 @@ use super::installed::InstalledTunnels;
 use crate::Fingerprint;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testudo_ipsec::{ReplayWindow, TunnelIndex};
+use testudo_ipsec::{AddedSa, ReplayWindow, SaCounters, SaRef};
 
 /// Windows per transaction: a lease may have to wait for one transaction, but not for the windows of all
 /// tunnels.
@@ -46,27 +47,48 @@ pub(crate) enum Keep {
     Ahead { reach: u64, most: u64 },
 }
 
-/// Tunnels whose windows are to be saved.
+/// SAs from peers whose windows are to be saved.
 #[derive(Debug)]
-pub(crate) struct Asked(BTreeMap<TunnelIndex, (Fingerprint, Keep)>);
+pub(crate) struct Asked(BTreeMap<SaRef, (Fingerprint, Keep)>);
 
 impl Asked {
-    /// All tunnels, with unchanged windows.
+    /// All SAs, with unchanged windows.
     pub(crate) fn exactly(installed: &InstalledTunnels) -> Self {
-        Self::of(installed.tunnels.iter().map(|running| (running.index, (running.inbound_key, Keep::Exact))))
+        Self::of(inbound(installed).into_iter().map(|sa| (sa.sa, (sa.key, Keep::Exact))))
     }
 
-    pub(crate) fn of(tunnels: impl Iterator<Item = (TunnelIndex, (Fingerprint, Keep))>) -> Self {
-        Self(tunnels.collect())
+    pub(crate) fn of(sas: impl Iterator<Item = (SaRef, (Fingerprint, Keep))>) -> Self {
+        Self(sas.collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn tunnels(&self) -> Vec<TunnelIndex> {
+    pub(crate) fn sas(&self) -> Vec<SaRef> {
         self.0.keys().copied().collect()
     }
+}
+
+/// An installed SA from a peer, whose window the store keeps.
+struct Inbound {
+    sa: SaRef,
+    key: Fingerprint,
+    esn: bool,
+    counters: Arc<SaCounters>,
+}
+
+fn inbound(installed: &InstalledTunnels) -> Vec<Inbound> {
+    let mut all = Vec::with_capacity(installed.tunnels.len());
+    for running in &installed.tunnels {
+        let sas = running.sas.lock();
+        let kept = sas.iter().filter(|sa| !sa.is_outbound() && sa.is_durable());
+        all.extend(kept.filter_map(|sa| {
+            let AddedSa { sa: handle, counters } = sa.added.clone()?;
+            Some(Inbound { sa: handle, key: sa.key, esn: sa.esn, counters })
+        }));
+    }
+    all
 }
 
 /// A window to be saved.
@@ -122,25 +144,24 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Tunnels that need a new ceiling.
+    /// SAs that need a new ceiling.
     pub(crate) fn due(&mut self, installed: &InstalledTunnels, now: Instant) -> Asked {
         self.look(installed, now, Pace::is_due)
     }
 
-    /// All tunnels that have received anything: each needs a ceiling if it is removed now.
+    /// All SAs that have received anything: each needs a ceiling if it is removed now.
     pub(crate) fn all(&mut self, installed: &InstalledTunnels, now: Instant) -> Asked {
         self.look(installed, now, |pace| pace.packets > 0)
     }
 
     fn look(&mut self, installed: &InstalledTunnels, now: Instant, is_asked: fn(&Pace) -> bool) -> Asked {
         let elapsed = self.looked.replace(now).map_or(Duration::from_secs(1), |then| now - then);
-        let asked = installed.tunnels.iter().filter_map(|running| {
-            let counters = &running.installed.as_ref()?.inbound_counters;
-            let pace = self.paces.entry(running.inbound_key).or_default();
+        let asked = inbound(installed).into_iter().filter_map(|Inbound { sa, key, esn, counters }| {
+            let pace = self.paces.entry(key).or_default();
             // Refused packets move the window, too.
             pace.look(counters.used_packets(), counters.sequence(), elapsed);
-            let keep = Keep::Ahead { reach: pace.reach(), most: last_number(running.tunnel.esn) };
-            is_asked(pace).then_some((running.index, (running.inbound_key, keep)))
+            let keep = Keep::Ahead { reach: pace.reach(), most: last_number(esn) };
+            is_asked(pace).then_some((sa, (key, keep)))
         });
         Asked(asked.collect())
     }
@@ -192,11 +213,11 @@ fn last_number(esn: bool) -> u64 {
 }
 
 /// The requested windows, in the order of their keys.
-pub(crate) fn entries<'w>(asked: &Asked, windows: &'w [(TunnelIndex, Vec<u8>)]) -> Vec<Entry<'w>> {
+pub(crate) fn entries<'w>(asked: &Asked, windows: &'w [(SaRef, Vec<u8>)]) -> Vec<Entry<'w>> {
     let mut entries: Vec<_> = windows
         .iter()
-        .filter_map(|(index, window)| {
-            let (key, keep) = *asked.0.get(index)?;
+        .filter_map(|(sa, window)| {
+            let (key, keep) = *asked.0.get(sa)?;
             Some(Entry { key, window: kept(keep, window) })
         })
         .collect();

@@ -130,7 +130,7 @@ fn a_refused_install_leaves_nothing_behind() {
     let mut store = LeaseTwin::new(1 << 20);
     let now = a.now();
     let mut same_spi = spec(1).install(Side::A, &mut store, None);
-    same_spi.parameters.inbound.spi = spec(0).spi_from(Side::B);
+    same_spi.inbound.parameters.sa.spi = spec(0).spi_from(Side::B);
     let same_place = spec(0).install(Side::A, &mut store, None);
     let good = spec(2).install(Side::A, &mut store, None);
     let update = Update { install: vec![same_spi, same_place, good], ..Update::default() };
@@ -217,7 +217,7 @@ fn a_changed_tunnel_refuses_replays_from_before_the_change() {
     let first = sealer.seal(1, &Handmade::carrying(&packet));
     assert_eq!(b.open(first.clone()).len(), 1);
     let mut install = spec(0).install(Side::B, &mut LeaseTwin::new(10), None);
-    install.inherits = Some(install.index);
+    install.inbound.inherits = b.worker.inbound_sas(install.index).next();
     let update = Update { remove: vec![install.index], install: vec![install], ..Update::default() };
     let now = b.now();
     assert!(b.worker.update(update, now)[0].1.is_ok());

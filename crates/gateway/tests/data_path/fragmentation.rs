@@ -168,7 +168,7 @@ fn a_datagram_is_dropped_whole_where_buffers_for_its_fragments_lack() {
         let sealed = a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 7000).bytes());
         assert_eq!(sealed.len(), if buffers < 5 { 0 } else { 5 });
         assert_eq!(a.drops(DropReason::PoolEmpty) > 0, buffers < 5);
-        assert_eq!(installed.outbound_counters.drops(DropReason::PoolEmpty), u64::from(buffers < 5));
+        assert_eq!(installed.outbound.counters.drops(DropReason::PoolEmpty), u64::from(buffers < 5));
         a.assert_settled();
     }
 }

@@ -28,6 +28,11 @@ fn limits() -> [Lifetime; 3] {
     ]
 }
 
+/// The SPI of packets from a side.
+fn spi(from: Side) -> u32 {
+    TunnelSpec::new(0, Suite::AES128GCM16).spi_from(from)
+}
+
 fn once(events: &[Event], kind: EventKind) {
     let times = events.iter().filter(|e| e.kind == kind).count();
     assert_eq!(times, 1, "{kind:?} was reported {times} times: {events:?}");
@@ -45,8 +50,8 @@ fn an_outbound_sa_warns_once_and_stops_once() {
         assert_eq!(passed, 8, "{lifetime:?}");
         assert_eq!(a.drops(DropReason::LifetimeExpired), 12);
         let events = a.worker.take_events();
-        once(&events, EventKind::SoftLifetime { outbound: true });
-        once(&events, EventKind::HardLifetime { outbound: true });
+        once(&events, EventKind::SoftLifetime { spi: spi(Side::A), outbound: true });
+        once(&events, EventKind::HardLifetime { spi: spi(Side::A), outbound: true });
         assert_eq!(events.len(), 2, "{events:?}");
         a.assert_settled();
     }
@@ -67,8 +72,8 @@ fn an_inbound_sa_warns_once_and_stops_once() {
         assert_eq!(passed, 8, "{lifetime:?}");
         assert_eq!(b.drops(DropReason::LifetimeExpired), 12);
         let events = b.worker.take_events();
-        once(&events, EventKind::SoftLifetime { outbound: false });
-        once(&events, EventKind::HardLifetime { outbound: false });
+        once(&events, EventKind::SoftLifetime { spi: spi(Side::A), outbound: false });
+        once(&events, EventKind::HardLifetime { spi: spi(Side::A), outbound: false });
         assert_eq!(events.len(), 2, "{events:?}");
         b.assert_settled();
     }
@@ -91,8 +96,8 @@ fn a_batch_does_not_overshoot_a_hard_limit() {
         b.settle();
         assert_eq!((a.unprotected.take().len(), b.protected.take().len()), (8, 8));
         assert_eq!((a.drops(DropReason::LifetimeExpired), b.drops(DropReason::LifetimeExpired)), (52, 52));
-        once(&a.worker.take_events(), EventKind::HardLifetime { outbound: true });
-        once(&b.worker.take_events(), EventKind::HardLifetime { outbound: false });
+        once(&a.worker.take_events(), EventKind::HardLifetime { spi: spi(Side::A), outbound: true });
+        once(&b.worker.take_events(), EventKind::HardLifetime { spi: spi(Side::A), outbound: false });
         b.assert_settled();
     }
 }
@@ -130,7 +135,7 @@ fn numbers_that_run_out_are_reported_once() {
     let passed: usize = (0..10).map(|_| a.seal(packet.clone()).len()).sum();
     assert_eq!(passed, 3);
     let events = a.worker.take_events();
-    once(&events, EventKind::SequenceExhausted);
+    once(&events, EventKind::SequenceExhausted { spi: spi(Side::A) });
     assert_eq!(events.len(), 1);
 }
 
@@ -150,7 +155,7 @@ fn a_store_that_does_not_answer_is_reported_once_per_outage() {
             numbers
                 .extend(sealed.iter().map(|d| u32::from_be_bytes(*d[24..].first_chunk().expect("a number"))));
         }
-        once(&a.worker.take_events(), EventKind::SequenceNotLeased);
+        once(&a.worker.take_events(), EventKind::SequenceNotLeased { spi: spi(Side::A) });
         store.serve();
     }
     assert_eq!(numbers, (1..=12).collect::<Vec<u32>>());
@@ -166,8 +171,9 @@ fn a_lifetime_by_time_is_reported_without_any_packet() {
     }
     let events = a.worker.take_events();
     for outbound in [true, false] {
-        once(&events, EventKind::SoftLifetime { outbound });
-        once(&events, EventKind::HardLifetime { outbound });
+        let spi = spi(if outbound { Side::A } else { Side::B });
+        once(&events, EventKind::SoftLifetime { spi, outbound });
+        once(&events, EventKind::HardLifetime { spi, outbound });
     }
     assert_eq!(events.len(), 4, "{events:?}");
 }
@@ -181,7 +187,7 @@ fn an_sa_that_has_stopped_reports_its_state() {
     let install = vec![expiring.install(Side::A, &mut store, None)];
     let outcome = a.worker.update(Update { install, ..Update::default() }, a.now());
     let installed = outcome[0].1.clone().expect("it can be installed");
-    let states = || (installed.outbound_counters.state(), installed.inbound_counters.state());
+    let states = || (installed.outbound.counters.state(), installed.inbound.counters.state());
     assert_eq!(states(), (SaState::Installed, SaState::Installed));
     a.clock.advance(Duration::from_secs(8));
     a.worker.tick(a.now());
@@ -192,7 +198,7 @@ fn an_sa_that_has_stopped_reports_its_state() {
     store.begin_at(short.spi_from(Side::A), u64::from(u32::MAX));
     let install = vec![short.install(Side::A, &mut store, None)];
     let outcome = a.worker.update(Update { install, ..Update::default() }, a.now());
-    let counters = outcome[0].1.clone().expect("it can be installed").outbound_counters;
+    let counters = outcome[0].1.clone().expect("it can be installed").outbound.counters;
     let packet = Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes();
     assert_eq!((a.seal(packet.clone()).len(), counters.state()), (1, SaState::Installed));
     assert_eq!((a.seal(packet).len(), counters.state()), (0, SaState::Exhausted));
@@ -228,7 +234,7 @@ fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
             b.settle();
             assert!(b.protected.take().is_empty(), "round {round}");
             // What is saved of the replay window follows this number.
-            assert_eq!(seen.inbound_counters.sequence(), sequence, "round {round}");
+            assert_eq!(seen.inbound.counters.sequence(), sequence, "round {round}");
         }
         let passed: usize = (0..hard).map(|n| b.open(sealer.seal(sequence + 1 + n, &good)).len()).sum();
         assert_eq!(passed as u64, hard - hard / 6 * 3, "of {hard}");

@@ -1,17 +1,14 @@
 //! 10,000 tunnels: installed, used, and kept apart.
 
 use crate::support::gateway::{PoolSize, portable};
-use crate::support::{Gateway, Inner, Side, TunnelSpec, random_bytes};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec, random_bytes};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
-use testudo_gateway::{KeyPair, TunnelInstall, Update};
-use testudo_ipsec::{
-    Action, Encapsulation, Lease, Lifetime, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex,
-    TunnelParameters,
-};
+use testudo_gateway::{TunnelInstall, Update};
+use testudo_ipsec::{Action, Encapsulation, Policy, Prefix, Selector, Spd, TunnelIndex};
 use testudo_packet::DropReason;
 use zeroize::Zeroizing;
 
@@ -34,23 +31,16 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let spi = |from_a: bool| 0x10_0000 + n * 2 + u32::from(!from_a);
     let material = |spi: u32| random_bytes(&mut Rng::with_seed(spi.into()), suite.keying_material_bytes());
     let key = |spi| KeyMaterial::new(suite, Zeroizing::new(material(spi))).expect("a key");
-    let sa = |spi: u32| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
     let is_a = side == Side::A;
     let (out_spi, in_spi) = (spi(is_a), spi(!is_a));
-    let parameters = TunnelParameters {
-        name: format!("tunnel {n}").into(),
-        selectors: Arc::from([selector(n, side)]),
-        outbound: sa(out_spi),
-        inbound: sa(in_spi),
-        ..spec.parameters(side, 1, Arc::new(Lease::until(1 << 40)))
-    };
-    TunnelInstall {
-        index: TunnelIndex(n),
-        parameters,
-        keys: KeyPair { outbound: key(out_spi), inbound: key(in_spi) },
-        window: None,
-        inherits: None,
-    }
+    let mut store = LeaseTwin::new(1 << 40);
+    let mut tunnel = spec.install(side, &mut store, None);
+    tunnel.index = TunnelIndex(n);
+    tunnel.parameters.name = format!("tunnel {n}").into();
+    tunnel.parameters.selectors = Arc::from([selector(n, side)]);
+    (tunnel.outbound.parameters.sa.spi, tunnel.outbound.key) = (out_spi, key(out_spi));
+    (tunnel.inbound.parameters.sa.spi, tunnel.inbound.key) = (in_spi, key(in_spi));
+    tunnel
 }
 
 fn gateway(side: Side) -> Gateway {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
 };
-use testudo_ipsec::Installed;
+use testudo_gateway::Installed;
 use testudo_packet::{DropReason, Stage, StageTimes};
 
 /// Packets of a turn: one batch.
@@ -124,7 +124,7 @@ fn the_cost_of_outbound_packets_is_booked_to_the_stage_that_caused_it() {
     });
     assert_all_in(Stage::Receive, received, PACKETS);
     let numbered = outbound(|s| {
-        let counters = Arc::clone(&s.installed.outbound_counters);
+        let counters = Arc::clone(&s.installed.outbound.counters);
         Box::new(move || counters.packets())
     });
     assert_all_in(Stage::Framing, numbered, PACKETS);
@@ -145,7 +145,7 @@ fn the_cost_of_inbound_packets_is_booked_to_the_stage_that_caused_it() {
     assert_all_in(Stage::Receive, received, PACKETS);
     assert_all_in(Stage::Cryptography, inbound(sealed(), engine_progress), PACKETS);
     let decapsulated = inbound(sealed(), |s| {
-        let counters = Arc::clone(&s.installed.inbound_counters);
+        let counters = Arc::clone(&s.installed.inbound.counters);
         Box::new(move || counters.packets())
     });
     assert_all_in(Stage::Policy, decapsulated, PACKETS);
@@ -161,7 +161,7 @@ fn the_cost_of_inbound_packets_is_booked_to_the_stage_that_caused_it() {
 fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     let drops = |reason| {
         move |s: &Subject| -> Progress {
-            let counters = Arc::clone(&s.installed.inbound_counters);
+            let counters = Arc::clone(&s.installed.inbound.counters);
             Box::new(move || counters.drops(reason))
         }
     };

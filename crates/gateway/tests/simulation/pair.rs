@@ -477,7 +477,10 @@ impl<'a> Pair<'a> {
 
     fn save_windows_of(&mut self, side: Side) {
         let worker = &self.gateways[index_of(side)].worker;
-        let windows = [0, 1].map(|tunnel| worker.save_window(testudo_ipsec::TunnelIndex(tunnel)));
+        let windows = [0, 1].map(|tunnel| {
+            let inbound = worker.inbound_sas(testudo_ipsec::TunnelIndex(tunnel)).next()?;
+            worker.save_window(inbound)
+        });
         assert!(windows.iter().all(Option::is_some), "every tunnel has a window to save");
         self.saved_windows[index_of(side)] = windows.into();
         self.streams_to(side).for_each(Stream::window_is_saved);

@@ -3,8 +3,8 @@
 use super::{LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine};
-use testudo_gateway::{Clock, ManualClock, PortPair, TunnelInstall, Update, Worker};
-use testudo_ipsec::{Installed, Moment, Policy, Spd};
+use testudo_gateway::{Clock, Installed, ManualClock, PortPair, TunnelInstall, Update, Worker};
+use testudo_ipsec::{Moment, Policy, Spd};
 use testudo_packet::{DropReason, Pool};
 
 /// Number of buffers of a pool, and the bytes of each.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
-use testudo_gateway::{KeyPair, PortPair, TunnelInstall, Update, Worker};
+use testudo_gateway::{InboundInstall, OutboundInstall, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode,
-    Moment, PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease,
+    Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -215,7 +216,13 @@ impl Load {
             let bytes = vec![1; suite.keying_material_bytes()];
             KeyMaterial::new(suite, Zeroizing::new(bytes)).expect("a key")
         };
-        let sa = |spi| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
+        let sa = |spi| SaParameters {
+            spi,
+            suite,
+            esn: true,
+            lifetime: Lifetime::default(),
+            spent: Spent::default(),
+        };
         let encapsulation = match self.udp {
             true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
             false => Encapsulation::Esp,
@@ -228,23 +235,25 @@ impl Load {
             mode: Mode::Tunnel,
             covered_by: None,
             covers: None,
-            suite,
-            esn: true,
-            replay_window: 4096,
             dscp: Dscp::Copy,
             rules: PacketRules::default(),
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
             keepalive: None,
             selectors: Arc::from([self.selector(number)]),
-            outbound: sa(outbound),
-            inbound: sa(inbound),
-            first_sequence: 1,
-            lease,
-            iv_mask: 0,
         };
-        let keys = KeyPair { outbound: key(), inbound: key() };
-        TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None }
+        let numbers = NumberSource::Leased { first: 1, lease };
+        let outbound = OutboundInstall {
+            parameters: OutboundParameters { sa: sa(outbound), numbers, iv_mask: 0 },
+            key: key(),
+        };
+        let inbound = InboundInstall {
+            parameters: InboundParameters { sa: sa(inbound), replay_window: 4096 },
+            key: key(),
+            window: None,
+            inherits: None,
+        };
+        TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound }
     }
 }
 

@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
-use testudo_gateway::{KeyPair, TunnelInstall};
+use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, PacketRules,
-    Policy, Prefix, SaParameters, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
+    Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Shape,
+    Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
@@ -136,14 +137,20 @@ impl TunnelSpec {
         self.selectors(side).iter().map(|&selector| Policy::new(selector, action)).collect()
     }
 
-    pub fn parameters(&self, side: Side, first_sequence: u64, lease: Arc<Lease>) -> TunnelParameters {
-        let other = if side == Side::A { Side::B } else { Side::A };
-        let learns = self.b_learns && side == Side::B;
-        let sa = |from| SaParameters {
-            spi: self.spi_from(from),
+    /// What the SA of packets from this side has at either end.
+    pub fn sa_from(&self, side: Side) -> SaParameters {
+        SaParameters {
+            spi: self.spi_from(side),
+            suite: self.suite,
+            esn: self.esn,
             lifetime: self.lifetime,
             spent: Spent::default(),
-        };
+        }
+    }
+
+    pub fn parameters(&self, side: Side) -> TunnelParameters {
+        let other = if side == Side::A { Side::B } else { Side::A };
+        let learns = self.b_learns && side == Side::B;
         TunnelParameters {
             name: format!("tunnel {}", self.number).into(),
             endpoints: Endpoints {
@@ -156,20 +163,12 @@ impl TunnelSpec {
             mode: self.mode,
             covered_by: self.covered_by.map(|number| TunnelIndex(number.into())),
             covers: self.covers.map(|number| TunnelIndex(number.into())),
-            suite: self.suite,
-            esn: self.esn,
-            replay_window: self.window,
             dscp: Dscp::Copy,
             rules: self.rules,
             path_mtu: self.path_mtu,
             fragmentation: self.fragmentation,
             keepalive: self.keepalive,
             selectors: self.selectors(side),
-            outbound: sa(side),
-            inbound: sa(other),
-            first_sequence,
-            lease,
-            iv_mask: 0,
         }
     }
 
@@ -179,10 +178,21 @@ impl TunnelSpec {
         let (first, lease, iv_mask) = store.start(self.spi_from(side));
         TunnelInstall {
             index: self.index(),
-            parameters: TunnelParameters { iv_mask, ..self.parameters(side, first, lease) },
-            keys: KeyPair { outbound: self.key_from(side), inbound: self.key_from(other) },
-            window,
-            inherits: None,
+            parameters: self.parameters(side),
+            outbound: OutboundInstall {
+                parameters: OutboundParameters {
+                    sa: self.sa_from(side),
+                    numbers: NumberSource::Leased { first, lease },
+                    iv_mask,
+                },
+                key: self.key_from(side),
+            },
+            inbound: InboundInstall {
+                parameters: InboundParameters { sa: self.sa_from(other), replay_window: self.window },
+                key: self.key_from(other),
+                window,
+                inherits: None,
+            },
         }
     }
 }
@@ -208,7 +218,7 @@ impl LeaseTwin {
 
     /// A gateway starts: numbers continue after everything ever recorded. The mask of the IVs has 48 bits of
     /// the SA and 16 of the start, as with the durable store.
-    fn start(&mut self, spi: u32) -> (u64, Arc<Lease>, u64) {
+    pub fn start(&mut self, spi: u32) -> (u64, Arc<Lease>, u64) {
         let noted = self.noted.entry(spi).or_insert(1);
         let first = *noted;
         *noted = noted.saturating_add(self.block);

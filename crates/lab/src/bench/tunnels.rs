@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use testudo_crypto::{KeyMaterial, Suite};
-use testudo_gateway::{KeyPair, TunnelInstall, Update, Worker};
+use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment, PacketRules,
-    Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime, Mode, Moment,
+    NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent,
+    TunnelIndex, TunnelParameters,
 };
 use zeroize::Zeroizing;
 
@@ -44,8 +45,8 @@ fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
     KeyMaterial::new(suite, Zeroizing::new(bytes)).map_err(|e| e.to_string())
 }
 
-fn sa(spi: u32) -> SaParameters {
-    SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() }
+fn sa(spi: u32, suite: Suite) -> SaParameters {
+    SaParameters { spi, suite, esn: true, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
 /// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.
@@ -57,7 +58,6 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         Way::Inbound => (ends[1], ends[0], back, there),
     };
     let suite = case.suites.of(number);
-    let keys = KeyPair { outbound: key(suite, outbound)?, inbound: key(suite, inbound)? };
     let parameters = TunnelParameters {
         name: format!("tunnel {number}").into(),
         endpoints: Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() },
@@ -66,22 +66,25 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         mode: Mode::Tunnel,
         covered_by: None,
         covers: None,
-        suite,
-        esn: true,
-        replay_window: REPLAY_WINDOW,
         dscp: Dscp::Copy,
         rules: PacketRules::default(),
         path_mtu: case.size.longest_bytes() + OVERHEAD_BYTES,
         fragmentation: Fragmentation::Before,
         keepalive: None,
         selectors: Arc::from([selector(number, side)?]),
-        outbound: sa(outbound),
-        inbound: sa(inbound),
-        first_sequence: 1,
-        lease,
-        iv_mask: 0,
     };
-    Ok(TunnelInstall { index: TunnelIndex(number), parameters, keys, window: None, inherits: None })
+    let numbers = NumberSource::Leased { first: 1, lease };
+    let outbound = OutboundInstall {
+        parameters: OutboundParameters { sa: sa(outbound, suite), numbers, iv_mask: 0 },
+        key: key(suite, outbound)?,
+    };
+    let inbound = InboundInstall {
+        parameters: InboundParameters { sa: sa(inbound, suite), replay_window: REPLAY_WINDOW },
+        key: key(suite, inbound)?,
+        window: None,
+        inherits: None,
+    };
+    Ok(TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound })
 }
 
 /// A network that no tunnel leads to: most are hosts next to the tunnels' own, some are longer and shorter

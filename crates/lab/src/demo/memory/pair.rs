@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{
-    Candidate, Clock, EngineOrder, EngineReport, KeyPair, PortPair, SystemClock, TunnelInstall, Update,
-    Worker, choose_engines,
+    Candidate, Clock, EngineOrder, EngineReport, InboundInstall, OutboundInstall, PortPair, SystemClock,
+    TunnelInstall, Update, Worker, choose_engines,
 };
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lease, Lifetime, Mode, Moment,
-    PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
+    Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Spd,
+    Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -85,17 +86,9 @@ impl Tunnel<'_> {
         Ok([key()?, key()?])
     }
 
-    fn parameters(
-        &self,
-        is_a: bool,
-        suite: Suite,
-        selector: Selector,
-        lease: Arc<Lease>,
-    ) -> Result<TunnelParameters, LabError> {
+    fn parameters(&self, is_a: bool, selector: Selector) -> Result<TunnelParameters, LabError> {
         let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
         let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
-        let spis = if is_a { SPIS } else { [SPIS[1], SPIS[0]] };
-        let sa = |spi| SaParameters { spi, lifetime: Lifetime::default(), spent: Spent::default() };
         let encapsulation = match self.encapsulation {
             "esp" => Encapsulation::Esp,
             _ => Encapsulation::EspInUdp { local_port: UDP_PORT, remote_port: UDP_PORT },
@@ -108,20 +101,12 @@ impl Tunnel<'_> {
             mode: Mode::Tunnel,
             covered_by: None,
             covers: None,
-            suite,
-            esn: true,
-            replay_window: REPLAY_WINDOW,
             dscp: Dscp::Copy,
             rules: PacketRules::default(),
             path_mtu: LINK_MTU,
             fragmentation: Fragmentation::Before,
             keepalive: None,
             selectors: Arc::from([selector]),
-            outbound: sa(spis[0]),
-            inbound: sa(spis[1]),
-            first_sequence: 1,
-            lease,
-            iv_mask: 0,
         })
     }
 
@@ -134,20 +119,21 @@ impl Tunnel<'_> {
     }
 
     /// Starts the gateway of one site, with its own engines.
-    fn start(&self, is_a: bool, keys: KeyPair, candidates: &[Candidate]) -> Result<End, LabError> {
+    fn start(&self, is_a: bool, keys: [KeyMaterial; 2], candidates: &[Candidate]) -> Result<End, LabError> {
         let (engines, reports) =
             choose_engines(candidates, EngineOrder::FastestFirst).map_err(failed("start an engine"))?;
         let [(inner, site), (outer, link)] =
             ["site", "link"].map(|name| MemoryPort::with_handle(name, QUEUE_PACKETS));
         let ports = PortPair { protected: Box::new(inner), unprotected: Box::new(outer) };
-        let (suite, selector) = (keys.outbound.suite(), self.selector(is_a)?);
+        let selector = self.selector(is_a)?;
         let mut supply = Supply::default();
-        let parameters = self.parameters(is_a, suite, selector, supply.lease())?;
+        let parameters = self.parameters(is_a, selector)?;
         let index = TunnelIndex(0);
         let policies = Spd::new([Policy::new(selector, Action::Protect(index))]);
         let policies = Box::new(policies.map_err(failed("make the policies"))?);
         let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Box::default());
-        let install = vec![TunnelInstall { index, parameters, keys, window: None, inherits: None }];
+        let (outbound, inbound) = sas(is_a, keys, supply.lease());
+        let install = vec![TunnelInstall { index, parameters, outbound, inbound }];
         let update = Update { policies: Some(policies), install, ..Update::default() };
         for (_, outcome) in worker.update(update, Moment::default()) {
             outcome.map_err(failed("install a tunnel"))?;
@@ -166,6 +152,27 @@ impl Tunnel<'_> {
         candidates.retain(|candidate| candidate.name == wanted);
         Ok(candidates)
     }
+}
+
+/// The SAs of one site, under its key towards the other and the other's.
+fn sas(
+    is_a: bool,
+    [outbound, inbound]: [KeyMaterial; 2],
+    lease: Arc<Lease>,
+) -> (OutboundInstall, InboundInstall) {
+    let spis = if is_a { SPIS } else { [SPIS[1], SPIS[0]] };
+    let sa = |spi, key: &KeyMaterial| SaParameters {
+        spi,
+        suite: key.suite(),
+        esn: true,
+        lifetime: Lifetime::default(),
+        spent: Spent::default(),
+    };
+    let numbers = NumberSource::Leased { first: 1, lease };
+    let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0 };
+    let outbound = OutboundInstall { parameters, key: outbound };
+    let parameters = InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW };
+    (outbound, InboundInstall { parameters, key: inbound, window: None, inherits: None })
 }
 
 impl End {
@@ -192,8 +199,8 @@ impl Pair {
         let candidates = tunnel.candidates(candidates)?;
         let suite = tunnel.suite.parse().map_err(failed("use a suite"))?;
         let [there, back] = tunnel.keys(suite)?;
-        let a = KeyPair { outbound: there.clone(), inbound: back.clone() };
-        let b = KeyPair { outbound: back, inbound: there };
+        let a = [there.clone(), back.clone()];
+        let b = [back, there];
         let ends = [tunnel.start(true, a, &candidates)?, tunnel.start(false, b, &candidates)?];
         if let Some(refused) = tunnel.engine.and_then(|wanted| refusal(&ends[0].engines, wanted)) {
             return Err(failed("use that engine")(refused));

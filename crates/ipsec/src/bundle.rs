@@ -1,0 +1,345 @@
+//! Tunnels as bundles of SAs, which are added, put to use and removed one at a time (RFC 4301 4.4.2): what a
+//! change costs does not depend on how many tunnels and SAs there are.
+//!
+//! A key is replaced without losing a packet ("make before break", RFC 7296 2.8) in this order, at both ends:
+//!
+//! ```text
+//!   add_inbound(new)     packets of both keys are accepted from here on
+//!   add_outbound(new)    it waits
+//!   use_outbound(new)    at once, or with the peer's first packet under the new key (use_outbound_with)
+//!   remove_outbound(old)
+//!   remove_inbound(old)  when no packet of the old key is on its way any more
+//! ```
+
+use crate::Ipsec;
+use crate::counters::SaCounters;
+use crate::encap::IpsecProtocol;
+use crate::encap::outer_fields::OuterRules;
+use crate::event::{Event, EventKind};
+use crate::lifetime::Moment;
+use crate::path_mtu::{PathMtu, SaName};
+use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
+use crate::slots::SaRef;
+use crate::spd::TunnelIndex;
+use crate::spi_table::SpiTable;
+use crate::tables::{inbound_sa, outbound_sa};
+use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
+use std::sync::Arc;
+
+/// A tunnel or an SA could not be installed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InstallError {
+    /// Another SA has this SPI, or it is 0, which names no SA (RFC 4303 2.1).
+    #[error("tunnel {tunnel}: SPI {spi:#x} is reserved or in use")]
+    SpiInUse {
+        /// The tunnel that was to have it.
+        tunnel: Arc<str>,
+        /// The SPI.
+        spi: u32,
+    },
+    /// Another tunnel has this index.
+    #[error("tunnel {tunnel}: its place {place} is in use")]
+    PlaceInUse {
+        /// The tunnel that was to be installed.
+        tunnel: Arc<str>,
+        /// The index.
+        place: u32,
+    },
+    /// No tunnel has this index.
+    #[error("there is no tunnel at place {place}")]
+    NoTunnel {
+        /// The index.
+        place: u32,
+    },
+    /// The tunnel has as many SAs in this direction as it can.
+    #[error("tunnel {tunnel}: it has {MAX_TUNNEL_SAS} SAs in this direction: remove one first")]
+    BundleFull {
+        /// The tunnel.
+        tunnel: Arc<str>,
+    },
+    /// 2^24 SAs are installed.
+    #[error("tunnel {tunnel}: the table of SAs is full")]
+    TableFull {
+        /// The tunnel that was to be installed.
+        tunnel: Arc<str>,
+    },
+}
+
+/// An SA that was added: its handle, and the counters that it shares with other threads.
+#[derive(Debug, Clone)]
+pub struct AddedSa {
+    /// The handle.
+    pub sa: SaRef,
+    /// Its state and counters.
+    pub counters: Arc<SaCounters>,
+}
+
+/// The SAs of a tunnel that was removed.
+#[derive(Debug, Default)]
+pub struct RemovedTunnel {
+    /// The SAs towards the peer.
+    pub outbound: Vec<SaRef>,
+    /// The SAs from the peer.
+    pub inbound: Vec<SaRef>,
+}
+
+impl Ipsec {
+    /// Adds a tunnel without SAs. Packets that policy gives to it are dropped until one towards the peer is
+    /// [in use](Self::use_outbound).
+    ///
+    /// # Errors
+    /// [`InstallError::PlaceInUse`].
+    pub fn add_tunnel(
+        &mut self,
+        index: TunnelIndex,
+        parameters: TunnelParameters,
+        now: Moment,
+    ) -> Result<(), InstallError> {
+        let place = index.0 as usize;
+        if self.tunnels.get(place).is_some_and(Option::is_some) {
+            return Err(InstallError::PlaceInUse { tunnel: parameters.name, place: index.0 });
+        }
+        if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
+            self.udp_ports.add(local_port);
+        }
+        self.addresses.add(parameters.endpoints.local, parameters.endpoints.remote);
+        if self.tunnels.len() <= place {
+            self.tunnels.resize_with(place + 1, || None);
+            self.outbound_of.resize(place + 1, None);
+        }
+        self.tunnels[place] = Some(Tunnel {
+            path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
+            parameters,
+            outbound: Members::new(),
+            inbound: Members::new(),
+            takeover: None,
+            peer_heard: None,
+        });
+        Ok(())
+    }
+
+    /// Removes a tunnel with all its SAs. Jobs of these that are in flight end as
+    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). `None` if there is no such tunnel.
+    pub fn remove(&mut self, index: TunnelIndex) -> Option<RemovedTunnel> {
+        let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
+        self.outbound_of[index.0 as usize] = None;
+        let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
+        for member in &tunnel.outbound {
+            self.outbound.remove(member.sa);
+            self.names.remove(index, SaName::of(protocol, &endpoints, member.spi));
+        }
+        for member in &tunnel.inbound {
+            self.inbound.remove(member.sa);
+            self.sad_of(protocol).remove(member.spi);
+        }
+        if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
+            self.udp_ports.unref(local_port);
+        }
+        self.addresses.unref(endpoints.local, endpoints.remote);
+        let refs = |members: &Members| members.iter().map(|member| member.sa).collect();
+        Some(RemovedTunnel { outbound: refs(&tunnel.outbound), inbound: refs(&tunnel.inbound) })
+    }
+
+    /// Adds an SA from the peer, with empty counters and an empty replay window. Packets of the tunnel are
+    /// accepted under it from now on, and under those that it has already.
+    ///
+    /// # Errors
+    /// [`InstallError`]; then nothing is added.
+    pub fn add_inbound(
+        &mut self,
+        index: TunnelIndex,
+        parameters: InboundParameters,
+        now: Moment,
+    ) -> Result<AddedSa, InstallError> {
+        let (spi, suite) = (parameters.sa.spi, parameters.sa.suite);
+        let place = index.0 as usize;
+        let tunnel = self.tunnels.get_mut(place).and_then(Option::as_mut);
+        let tunnel = tunnel.ok_or(InstallError::NoTunnel { place: index.0 })?;
+        let name = Arc::clone(&tunnel.parameters.name);
+        let protocol = tunnel.parameters.protocol;
+        let sad = match protocol {
+            IpsecProtocol::Esp => &self.sad,
+            IpsecProtocol::Ah => &self.sad_of_ah,
+        };
+        if spi == 0 || sad.get(spi).is_some() {
+            return Err(InstallError::SpiInUse { tunnel: name, spi });
+        }
+        if tunnel.inbound.is_full() {
+            return Err(InstallError::BundleFull { tunnel: name });
+        }
+        let counters = Arc::new(SaCounters::default());
+        let added = inbound_sa(index, &tunnel.parameters, &parameters, Arc::clone(&counters), now);
+        let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
+        tunnel.inbound.push(Member { spi, sa, suite });
+        self.sad_of(protocol).insert(spi, sa);
+        Ok(AddedSa { sa, counters })
+    }
+
+    /// Adds an SA towards the peer. It carries nothing until it is [in use](Self::use_outbound).
+    ///
+    /// # Errors
+    /// [`InstallError`]; then nothing is added.
+    pub fn add_outbound(
+        &mut self,
+        index: TunnelIndex,
+        parameters: OutboundParameters,
+        now: Moment,
+    ) -> Result<AddedSa, InstallError> {
+        let (spi, suite) = (parameters.sa.spi, parameters.sa.suite);
+        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
+        let tunnel = tunnel.ok_or(InstallError::NoTunnel { place: index.0 })?;
+        let name = || Arc::clone(&tunnel.parameters.name);
+        // The peer tells its SAs apart by their SPIs; other peers may have the same one.
+        if spi == 0 || tunnel.outbound.iter().any(|member| member.spi == spi) {
+            return Err(InstallError::SpiInUse { tunnel: name(), spi });
+        }
+        if tunnel.outbound.is_full() {
+            return Err(InstallError::BundleFull { tunnel: name() });
+        }
+        let counters = Arc::new(SaCounters::default());
+        let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
+        let added = outbound_sa(index, &tunnel.parameters, parameters, rules, Arc::clone(&counters), now);
+        let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
+        tunnel.outbound.push(Member { spi, sa, suite });
+        self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
+        Ok(AddedSa { sa, counters })
+    }
+
+    /// Sends the packets of a tunnel through this SA from now on; `false` if the tunnel has no such SA.
+    pub fn use_outbound(&mut self, index: TunnelIndex, sa: SaRef) -> bool {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        if !tunnel.outbound.iter().any(|member| member.sa == sa) {
+            return false;
+        }
+        let before = self.outbound_of[index.0 as usize].replace(sa);
+        for (sa, in_use) in before.map(|sa| (sa, false)).into_iter().chain([(sa, true)]) {
+            if let Some(sa) = self.outbound.get(sa) {
+                sa.counters.set_in_use(in_use);
+            }
+        }
+        if before != Some(sa)
+            && let Some(sa) = self.outbound.get(sa)
+        {
+            tunnel.path_mtu.follow(sa.sequence.next());
+        }
+        self.forget_takeover(index);
+        true
+    }
+
+    /// Sends the packets of a tunnel through the SA `outbound` from the first authentic packet on that comes
+    /// under the SA `inbound`: the peer has the new keys then. `false` if the tunnel has no such SAs.
+    pub fn use_outbound_with(&mut self, index: TunnelIndex, outbound: SaRef, inbound: SaRef) -> bool {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        let has = |members: &Members, sa| members.iter().any(|member| member.sa == sa);
+        if !has(&tunnel.outbound, outbound) || !has(&tunnel.inbound, inbound) {
+            return false;
+        }
+        self.forget_takeover(index);
+        if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            tunnel.takeover = Some(Takeover { inbound, outbound });
+        }
+        if let Some(sa) = self.inbound.get_mut(inbound) {
+            sa.is_watched = true;
+        }
+        true
+    }
+
+    /// An authentic packet came under an SA that is watched: puts the SA to use that waits for it.
+    #[cold]
+    pub(crate) fn take_over(&mut self, index: TunnelIndex, inbound: SaRef) {
+        let takeover = self.tunnel(index).and_then(|tunnel| tunnel.takeover);
+        let Some(takeover) = takeover.filter(|takeover| takeover.inbound == inbound) else { return };
+        if self.use_outbound(index, takeover.outbound)
+            && let Some(sa) = self.outbound.get(takeover.outbound)
+        {
+            self.events.push(Event { tunnel: index, kind: EventKind::TookOver { spi: sa.spi } });
+        }
+    }
+
+    /// Nothing waits for the peer's packets any more.
+    fn forget_takeover(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(takeover) = tunnel.takeover.take() else { return };
+        if let Some(sa) = self.inbound.get_mut(takeover.inbound) {
+            sa.is_watched = tunnel.parameters.learn_remote;
+        }
+    }
+
+    /// Removes an SA towards the peer. Jobs of it that are in flight end as
+    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). If it was in use, packets of the tunnel
+    /// are dropped until another is. Returns its handle; `None` if the tunnel has no SA with this SPI.
+    pub fn remove_outbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
+        let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
+        let sa = take_member(&mut tunnel.outbound, spi)?;
+        let name = SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi);
+        self.names.remove(index, name);
+        if tunnel.takeover.is_some_and(|takeover| takeover.outbound == sa) {
+            self.forget_takeover(index);
+        }
+        let in_use = &mut self.outbound_of[index.0 as usize];
+        *in_use = in_use.filter(|in_use| *in_use != sa);
+        if let Some(removed) = self.outbound.remove(sa) {
+            removed.counters.set_in_use(false);
+        }
+        Some(sa)
+    }
+
+    /// Removes an SA from the peer: later packets under it have an unknown SPI, and jobs of it that are in
+    /// flight end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns its handle; `None`
+    /// if the tunnel has no SA with this SPI.
+    pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
+        let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
+        let sa = take_member(&mut tunnel.inbound, spi)?;
+        let protocol = tunnel.parameters.protocol;
+        if tunnel.takeover.is_some_and(|takeover| takeover.inbound == sa) {
+            self.forget_takeover(index);
+        }
+        self.sad_of(protocol).remove(spi);
+        self.inbound.remove(sa);
+        Some(sa)
+    }
+
+    /// The name of a tunnel.
+    #[must_use]
+    pub fn tunnel_name(&self, index: TunnelIndex) -> Option<Arc<str>> {
+        self.tunnel(index).map(|tunnel| Arc::clone(&tunnel.parameters.name))
+    }
+
+    /// The SAs of a tunnel from its peer, oldest first.
+    pub fn inbound_sas(&self, index: TunnelIndex) -> impl Iterator<Item = SaRef> + '_ {
+        self.tunnel(index).into_iter().flat_map(|tunnel| &tunnel.inbound).map(|member| member.sa)
+    }
+
+    /// The SA of a tunnel from its peer that has this SPI.
+    #[must_use]
+    pub fn inbound_sa(&self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
+        find(&self.tunnel(index)?.inbound, spi)
+    }
+
+    /// The SA of a tunnel towards its peer that has this SPI.
+    #[must_use]
+    pub fn outbound_sa(&self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
+        find(&self.tunnel(index)?.outbound, spi)
+    }
+
+    /// SPIs of a protocol (RFC 4301 4.1).
+    fn sad_of(&mut self, protocol: IpsecProtocol) -> &mut SpiTable {
+        match protocol {
+            IpsecProtocol::Esp => &mut self.sad,
+            IpsecProtocol::Ah => &mut self.sad_of_ah,
+        }
+    }
+}
+
+fn find(members: &Members, spi: u32) -> Option<SaRef> {
+    members.iter().find(|member| member.spi == spi).map(|member| member.sa)
+}
+
+fn take_member(members: &mut Members, spi: u32) -> Option<SaRef> {
+    let at = members.iter().position(|member| member.spi == spi)?;
+    Some(members.remove(at).sa)
+}
