@@ -29,7 +29,11 @@ mod burst;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod chained;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod direct;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod engine;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod gmac;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod library;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

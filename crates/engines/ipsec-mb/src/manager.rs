@@ -2,14 +2,16 @@
 //! safe.
 
 use crate::chained::{Chained, ChainedFunctions};
+use crate::gmac::Gmac;
 use crate::library::Library;
 use crate::raw::{
     ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, ChainedOffsets, FEATURE_VAES, GcmContext,
-    GcmKeyData, GcmPre, GcmRun, ImbMgr, Offsets,
+    GcmKeyData, GcmPre, GcmRun, GmacFinalize, GmacInit, GmacOffsets, GmacUpdate, ImbMgr, Layout,
 };
 use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use subtle::ConstantTimeEq;
+use testudo_crypto::AesKey;
 use zeroize::Zeroize;
 
 /// Bytes of an AEAD's ICV, and of the longest of all.
@@ -18,8 +20,8 @@ pub(crate) const ICV_BYTES: usize = 16;
 /// An integrity check value.
 pub(crate) type Icv = [u8; ICV_BYTES];
 
-/// An AES-GCM key, expanded by the library; zeroed when dropped.
-pub(crate) struct GcmKey(Box<GcmKeyData>);
+/// A key of AES-GCM or AES-GMAC, expanded by the library; zeroed when dropped.
+pub(crate) struct GcmKey(pub(crate) Box<GcmKeyData>);
 
 impl Drop for GcmKey {
     fn drop(&mut self) {
@@ -48,16 +50,29 @@ impl Drop for ChaChaKey {
 
 /// The functions that the manager offered for this machine's instructions.
 struct Functions {
-    gcm128_pre: GcmPre,
-    gcm256_pre: GcmPre,
-    gcm128_enc: GcmRun,
-    gcm256_enc: GcmRun,
-    gcm128_dec: GcmRun,
-    gcm256_dec: GcmRun,
+    /// For each length of key, as below.
+    gcm: [GcmFunctions; 3],
+    gmac: Option<[GmacFunctions; 3]>,
     chacha_init: ChaChaInit,
     chacha_enc: ChaChaUpdate,
     chacha_dec: ChaChaUpdate,
     chacha_finalize: ChaChaFinalize,
+}
+
+/// AES-GCM for one length of key.
+#[derive(Clone, Copy)]
+struct GcmFunctions {
+    expand: GcmPre,
+    seal: GcmRun,
+    open: GcmRun,
+}
+
+/// AES-GMAC for one length of key.
+#[derive(Clone, Copy)]
+pub(crate) struct GmacFunctions {
+    pub(crate) init: GmacInit,
+    pub(crate) update: GmacUpdate,
+    pub(crate) finalize: GmacFinalize,
 }
 
 /// One multi-buffer manager, and the contexts for its direct calls.
@@ -125,7 +140,7 @@ impl Manager {
         // SAFETY: the manager was initialised, and the offsets are those of the library's version.
         unsafe {
             let chained = layout.chained.as_ref().map(|offsets| ChainedFunctions::read(manager, offsets));
-            Ok((Functions::read(manager, &layout.offsets)?, chained.transpose()?))
+            Ok((Functions::read(manager, layout)?, chained.transpose()?))
         }
     }
 
@@ -161,18 +176,22 @@ impl Manager {
         self.library.version()
     }
 
-    /// Expands an AES key of 16 or 32 bytes.
+    /// Whether this version's AES-GMAC is known.
+    pub(crate) fn does_gmac(&self) -> bool {
+        self.functions.gmac.is_some()
+    }
+
+    /// Expands a key of AES-GCM or AES-GMAC.
     ///
-    /// The library refused it, or did not do what it should.
-    /// The library refused it, or did not do what it should.
-    pub(crate) fn expand_gcm(&mut self, key: &[u8]) -> Result<GcmKey, String> {
-        let expand = match key.len() {
-            16 => self.functions.gcm128_pre,
-            32 => self.functions.gcm256_pre,
-            other => return Err(format!("AES-GCM keys of {other} bytes are not supported")),
-        };
+    /// # Errors
+    /// The library refused it, or did not do what it should; or the key has another length.
+    pub(crate) fn expand_gcm(&mut self, length: AesKey, key: &[u8]) -> Result<GcmKey, String> {
+        let GcmFunctions { expand, .. } = self.functions.gcm[length as usize];
+        if key.len() != [16, 24, 32][length as usize] {
+            return Err(format!("a key of {} bytes", key.len()));
+        }
         let mut expanded = GcmKey(Box::new(GcmKeyData([0; _])));
-        // SAFETY: `key` has the length that `expand` reads, just matched. `expanded` is aligned to 64 bytes
+        // SAFETY: `key` has the length that `expand` reads, just checked. `expanded` is aligned to 64 bytes
         // and as large as the largest version's structure (a test compares both with the header). Neither is
         // kept by the library.
         unsafe { expand(key.as_ptr().cast(), &raw mut *expanded.0) };
@@ -216,11 +235,16 @@ pub(crate) struct Aeads<'a> {
 }
 
 impl Aeads<'_> {
-    /// The pass for AES-GCM with keys of 16 bytes (`long` false) or 32.
-    pub(crate) fn gcm(&mut self, long: bool) -> GcmPass<'_> {
-        let f = self.functions;
-        let (seal, open) = if long { (f.gcm256_enc, f.gcm256_dec) } else { (f.gcm128_enc, f.gcm128_dec) };
+    /// The pass for AES-GCM with keys of this length.
+    pub(crate) fn gcm(&mut self, length: AesKey) -> GcmPass<'_> {
+        let GcmFunctions { seal, open, .. } = self.functions.gcm[length as usize];
         GcmPass { seal, open, context: self.gcm_context }
+    }
+
+    /// AES-GMAC with keys of this length; `None` if the library's is not known.
+    pub(crate) fn gmac(&mut self, length: AesKey) -> Option<Gmac<'_>> {
+        let functions = self.functions.gmac.as_ref()?[length as usize];
+        Some(Gmac::new(functions, self.gcm_context))
     }
 
     /// The pass for ChaCha20-Poly1305.
@@ -257,16 +281,22 @@ pub(crate) trait Pass {
     /// Its keys.
     type Key;
 
-    /// Encrypts `text` and writes the ICV.
-    fn seal(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
+    /// Encrypts `text` and writes the ICV, of 16 bytes or fewer.
+    fn seal(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]);
 
     /// Decrypts `text` and writes the ICV that it should have had. The caller compares it.
-    fn decrypt(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv);
+    fn decrypt(&mut self, key: &Self::Key, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]);
 }
 
 /// Compares in constant time.
-pub(crate) fn same_icv(a: &Icv, b: &Icv) -> bool {
-    u128::from_ne_bytes(*a).ct_eq(&u128::from_ne_bytes(*b)).into()
+#[inline]
+pub(crate) fn same_icv<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
+    match (a.first_chunk(), b.first_chunk()) {
+        (Some(a), Some(b)) if N == ICV_BYTES => {
+            u128::from_ne_bytes(*a).ct_eq(&u128::from_ne_bytes(*b)).into()
+        }
+        _ => a.ct_eq(b).into(),
+    }
 }
 
 /// AES-GCM, for one run of jobs.
@@ -285,14 +315,14 @@ impl GcmPass<'_> {
         nonce: &[u8; 12],
         aad: &[u8],
         text: &mut [u8],
-        icv: &mut Icv,
+        icv: &mut [u8],
     ) {
         let (data, len) = (text.as_mut_ptr(), text.len() as u64);
         // SAFETY: `run` is a GCM function of this manager's library, which stays mapped while `self` borrows
         // the manager. It reads an expanded key, 12 bytes of nonce, `aad`, and `len` bytes; it writes the
         // context (larger than the header's structure), `len` bytes in place (the library allows out = in)
-        // and 16 bytes of ICV. Every pointer is from a reference that covers this and lives through the call;
-        // nothing is kept. No safe binding exists.
+        // and as much of the ICV as there is room for. Every pointer is from a reference that covers this and
+        // lives through the call; nothing is kept. No safe binding exists.
         unsafe {
             run(
                 &raw const *key.0,
@@ -304,7 +334,7 @@ impl GcmPass<'_> {
                 aad.as_ptr(),
                 aad.len() as u64,
                 icv.as_mut_ptr(),
-                ICV_BYTES as u64,
+                icv.len() as u64,
             );
         }
     }
@@ -313,11 +343,11 @@ impl GcmPass<'_> {
 impl Pass for GcmPass<'_> {
     type Key = GcmKey;
 
-    fn seal(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+    fn seal(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
         self.call(self.seal, key, nonce, aad, text, icv);
     }
 
-    fn decrypt(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+    fn decrypt(&mut self, key: &GcmKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
         self.call(self.open, key, nonce, aad, text, icv);
     }
 }
@@ -337,16 +367,16 @@ impl ChaChaPass<'_> {
         nonce: &[u8; 12],
         aad: &[u8],
         text: &mut [u8],
-        icv: &mut Icv,
+        icv: &mut [u8],
     ) {
         let key: *const c_void = key.0.as_ptr().cast();
         let data: *mut c_void = text.as_mut_ptr().cast();
         let context = &raw mut *self.context;
         // SAFETY: the functions belong to this manager's library, which stays mapped while `self` borrows the
         // manager. They read 32 bytes of key, 12 of nonce and `aad`, process `text` in place (out = in is
-        // allowed), write 16 bytes of ICV and keep their state in the context, which is larger than the
-        // header's structure. Every pointer is from a reference that lives through the calls; nothing is
-        // kept. No safe binding exists.
+        // allowed), write an ICV of the given length and keep their state in the context, which is larger
+        // than the header's structure. Every pointer is from a reference that lives through the calls;
+        // nothing is kept. No safe binding exists.
         unsafe {
             (self.functions.chacha_init)(
                 key,
@@ -356,7 +386,7 @@ impl ChaChaPass<'_> {
                 aad.len() as u64,
             );
             update(key, context, data, data, text.len() as u64);
-            (self.functions.chacha_finalize)(context, icv.as_mut_ptr().cast(), ICV_BYTES as u64);
+            (self.functions.chacha_finalize)(context, icv.as_mut_ptr().cast(), icv.len() as u64);
         }
     }
 }
@@ -364,11 +394,11 @@ impl ChaChaPass<'_> {
 impl Pass for ChaChaPass<'_> {
     type Key = ChaChaKey;
 
-    fn seal(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+    fn seal(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
         self.call(self.functions.chacha_enc, key, nonce, aad, text, icv);
     }
 
-    fn decrypt(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut Icv) {
+    fn decrypt(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
         self.call(self.functions.chacha_dec, key, nonce, aad, text, icv);
     }
 }
@@ -377,18 +407,32 @@ impl Functions {
     /// Reads the pointers from an initialised manager.
     ///
     /// # Safety
-    /// `o` are the offsets of the version of the library that made `manager`.
-    unsafe fn read(manager: NonNull<ImbMgr>, o: &Offsets) -> Result<Self, String> {
+    /// `layout` is that of the version of the library that made `manager`.
+    unsafe fn read(manager: NonNull<ImbMgr>, layout: &Layout) -> Result<Self, String> {
+        let o = &layout.offsets;
+        // SAFETY: as below.
+        let gcm = |n: usize| unsafe {
+            Ok::<_, String>(GcmFunctions {
+                expand: function(manager, o.gcm_pre[n])?,
+                seal: function(manager, o.gcm_enc[n])?,
+                open: function(manager, o.gcm_dec[n])?,
+            })
+        };
+        // SAFETY: as below.
+        let gmac = |o: &GmacOffsets, n: usize| unsafe {
+            Ok::<_, String>(GmacFunctions {
+                init: function(manager, o.init[n])?,
+                update: function(manager, o.update[n])?,
+                finalize: function(manager, o.finalize[n])?,
+            })
+        };
+        let gmacs = |o| Ok::<_, String>([gmac(o, 0)?, gmac(o, 1)?, gmac(o, 2)?]);
         // SAFETY: each offset is that of a pointer to a function of the signature that the field's type says
         // (our precondition, and the signatures of the headers read for `raw`).
         unsafe {
             Ok(Self {
-                gcm128_pre: function(manager, o.gcm128_pre)?,
-                gcm256_pre: function(manager, o.gcm256_pre)?,
-                gcm128_enc: function(manager, o.gcm128_enc)?,
-                gcm256_enc: function(manager, o.gcm256_enc)?,
-                gcm128_dec: function(manager, o.gcm128_dec)?,
-                gcm256_dec: function(manager, o.gcm256_dec)?,
+                gcm: [gcm(0)?, gcm(1)?, gcm(2)?],
+                gmac: layout.gmac.as_ref().map(gmacs).transpose()?,
                 chacha_init: function(manager, o.chacha20_poly1305_init)?,
                 chacha_enc: function(manager, o.chacha20_poly1305_enc_update)?,
                 chacha_dec: function(manager, o.chacha20_poly1305_dec_update)?,

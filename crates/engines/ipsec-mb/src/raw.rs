@@ -48,6 +48,12 @@ pub(crate) type GcmRun = unsafe extern "C" fn(
     *mut u8,
     u64,
 );
+/// `aes_gmac_init_t`: key, context, IV, its length.
+pub(crate) type GmacInit = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *const u8, u64);
+/// `aes_gmac_update_t`: key, context, a part of the message of any length, its length.
+pub(crate) type GmacUpdate = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *const u8, u64);
+/// `aes_gmac_finalize_t`: key, context, tag, its length.
+pub(crate) type GmacFinalize = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *mut u8, u64);
 /// `chacha_poly_init_t`: key, context, IV (12 bytes), AAD, its length.
 pub(crate) type ChaChaInit =
     unsafe extern "C" fn(*const c_void, *mut ChaChaContext, *const c_void, *const c_void, u64);
@@ -168,16 +174,22 @@ pub(crate) struct ChaChaContext(pub(crate) [u8; 256]);
 pub(crate) struct Offsets {
     pub(crate) features: usize,
     pub(crate) used_arch: usize,
-    pub(crate) gcm128_enc: usize,
-    pub(crate) gcm256_enc: usize,
-    pub(crate) gcm128_dec: usize,
-    pub(crate) gcm256_dec: usize,
-    pub(crate) gcm128_pre: usize,
-    pub(crate) gcm256_pre: usize,
+    /// For keys of 128, 192 and 256 bits, here and below.
+    pub(crate) gcm_enc: [usize; 3],
+    pub(crate) gcm_dec: [usize; 3],
+    pub(crate) gcm_pre: [usize; 3],
     pub(crate) chacha20_poly1305_init: usize,
     pub(crate) chacha20_poly1305_enc_update: usize,
     pub(crate) chacha20_poly1305_dec_update: usize,
     pub(crate) chacha20_poly1305_finalize: usize,
+}
+
+/// Offsets of the functions of AES-GMAC, for keys of 128, 192 and 256 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GmacOffsets {
+    pub(crate) init: [usize; 3],
+    pub(crate) update: [usize; 3],
+    pub(crate) finalize: [usize; 3],
 }
 
 /// Offsets of the functions of CBC and HMAC, for a version whose `IMB_JOB` is [`ImbJob`].
@@ -196,6 +208,8 @@ pub(crate) struct Layout {
     /// Major and minor version; patch releases keep the ABI.
     pub(crate) version: (u32, u32),
     pub(crate) offsets: Offsets,
+    /// `None` where the header was not read for them.
+    pub(crate) gmac: Option<GmacOffsets>,
     /// `None` where jobs have a layout other than [`ImbJob`]'s: 240 bytes in 1.5, 216 in 2.0, which also
     /// wants sessions.
     pub(crate) chained: Option<ChainedOffsets>,
@@ -215,17 +229,17 @@ pub(crate) const FEATURE_VAES: u64 = 1 << 12;
 const OFFSETS: Offsets = Offsets {
     features: 8,
     used_arch: 56,
-    gcm128_enc: 256,
-    gcm256_enc: 272,
-    gcm128_dec: 280,
-    gcm256_dec: 296,
-    gcm128_pre: 448,
-    gcm256_pre: 464,
+    gcm_enc: [256, 264, 272],
+    gcm_dec: [280, 288, 296],
+    gcm_pre: [448, 456, 464],
     chacha20_poly1305_init: 920,
     chacha20_poly1305_enc_update: 928,
     chacha20_poly1305_dec_update: 936,
     chacha20_poly1305_finalize: 944,
 };
+
+const GMAC_OFFSETS: GmacOffsets =
+    GmacOffsets { init: [720, 728, 736], update: [744, 752, 760], finalize: [768, 776, 784] };
 
 const CHAINED_OFFSETS: ChainedOffsets = ChainedOffsets {
     keyexp_128: 112,
@@ -241,6 +255,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (1, 3),
         offsets: OFFSETS,
+        gmac: Some(GMAC_OFFSETS),
         chained: Some(CHAINED_OFFSETS),
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
@@ -250,6 +265,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (1, 5),
         offsets: OFFSETS,
+        gmac: None,
         chained: None,
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
@@ -259,6 +275,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     Layout {
         version: (2, 0),
         offsets: OFFSETS,
+        gmac: None,
         chained: None,
         architectures: &["none", "SSE", "AVX2", "AVX512"],
         self_test_bit: 19,
@@ -293,7 +310,8 @@ mod tests {
         int main(void) {
             printf("%u\n", (unsigned)IMB_VERSION_NUM);
             O(features) O(used_arch)
-            O(gcm128_enc) O(gcm256_enc) O(gcm128_dec) O(gcm256_dec) O(gcm128_pre) O(gcm256_pre)
+            O(gcm128_enc) O(gcm192_enc) O(gcm256_enc) O(gcm128_dec) O(gcm192_dec) O(gcm256_dec)
+            O(gcm128_pre) O(gcm192_pre) O(gcm256_pre)
             O(chacha20_poly1305_init) O(chacha20_poly1305_enc_update)
             O(chacha20_poly1305_dec_update) O(chacha20_poly1305_finalize)
             printf("%zu\n", sizeof(struct gcm_key_data));
@@ -331,6 +349,19 @@ mod tests {
             return 0;
         }"#;
 
+    /// Prints the offsets of [`GmacOffsets`].
+    const PROGRAM_FOR_GMAC: &str = r#"
+        #include <stdio.h>
+        #include <stddef.h>
+        #include <intel-ipsec-mb.h>
+        #define O(f) printf("%zu\n", offsetof(IMB_MGR, f));
+        int main(void) {
+            O(gmac128_init) O(gmac192_init) O(gmac256_init)
+            O(gmac128_update) O(gmac192_update) O(gmac256_update)
+            O(gmac128_finalize) O(gmac192_finalize) O(gmac256_finalize)
+            return 0;
+        }"#;
+
     fn expected_of_jobs(o: &ChainedOffsets) -> Vec<usize> {
         use std::mem::offset_of;
         let mut list = vec![o.keyexp_128, o.keyexp_256, o.sha1_one_block, o.sha256_one_block];
@@ -358,8 +389,9 @@ mod tests {
 
     fn expected(layout: &Layout) -> Vec<usize> {
         let o = &layout.offsets;
-        let mut list = vec![o.features, o.used_arch, o.gcm128_enc, o.gcm256_enc, o.gcm128_dec, o.gcm256_dec];
-        list.extend([o.gcm128_pre, o.gcm256_pre, o.chacha20_poly1305_init, o.chacha20_poly1305_enc_update]);
+        let mut list = vec![o.features, o.used_arch];
+        list.extend([o.gcm_enc, o.gcm_dec, o.gcm_pre].as_flattened());
+        list.extend([o.chacha20_poly1305_init, o.chacha20_poly1305_enc_update]);
         list.extend([o.chacha20_poly1305_dec_update, o.chacha20_poly1305_finalize]);
         list.extend(layout.sizes);
         list.push(layout.architectures.iter().position(|a| *a == "AVX512").unwrap());
@@ -407,6 +439,10 @@ mod tests {
             layout_of(u32::try_from(found[0]).unwrap()).expect("the header is of a version not supported");
         println!("compared with the header of {:x}", found[0]);
         assert_eq!(found[1..], expected(layout));
+        if let Some(gmac) = &layout.gmac {
+            let found = ask_the_compiler(&include, PROGRAM_FOR_GMAC).unwrap();
+            assert_eq!(found, [gmac.init, gmac.update, gmac.finalize].as_flattened());
+        }
         match &layout.chained {
             None => println!("the jobs of this version are not used"),
             Some(offsets) => {
