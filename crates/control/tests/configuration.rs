@@ -271,7 +271,7 @@ fn key_errors_are_reported_with_file_errors() {
 fn known_answers_are_for_replay_only() {
     let folder = Folder::new(&format!("{TUNNEL}known_answer = {{ next_sequence_number = 5 }}"));
     let loaded = folder.load(KnownAnswers::Allow).unwrap();
-    assert_eq!(loaded.configuration.tunnels[0].known_answer.unwrap().next_sequence_number, 5);
+    assert_eq!(loaded.configuration.tunnels[0].known_answer.as_ref().unwrap().next_sequence_number, 5);
     folder.expect(&["tunnel[site-b].known_answer", "only `testudo replay` takes it"]);
 }
 

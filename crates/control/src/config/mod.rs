@@ -17,6 +17,7 @@
 mod checks;
 mod error;
 mod gateway;
+mod known_answer;
 mod load;
 mod loops;
 mod mask;
@@ -42,8 +43,8 @@ pub use gateway::ENGINES;
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use messages::message;
 pub use model::{
-    Action, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy, ProtectedPort, Remote,
-    SaSettings, Selectors, Tunnel, UnprotectedPort,
+    Action, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy, ProtectedPort, Received,
+    Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
 };
 pub use network::Network;
 pub(crate) use network::Networks;

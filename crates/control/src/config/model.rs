@@ -8,7 +8,7 @@ use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{
     Directions, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules,
-    Selector, Shape,
+    ReplayWindow, Selector, Shape,
 };
 use testudo_wire::ip::Version;
 
@@ -196,19 +196,49 @@ pub enum Remote {
 /// The SPI of an SA, and where its key is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaSettings {
-    /// The SPI, 256 or more.
+    /// The SPI, 256 or more; in a tunnel with known answers 1 or more.
     pub spi: u32,
     /// Where the keying material is.
     pub key: KeySource,
 }
 
 /// Where an SA starts, for known answers. Dangerous with a key in use: sequence numbers may repeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownAnswer {
     /// The sequence number of the first packet, at least 1.
     pub next_sequence_number: u64,
     /// The seed of the IVs.
     pub iv_seed: u64,
+    /// What the inbound SA has received; `None` for nothing.
+    pub received: Option<Received>,
+}
+
+/// The sequence numbers that an SA has received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// The highest, at least 1.
+    pub highest: u64,
+    /// Bit `n % 8` of byte `n / 8` says that `highest - n` was received; bit 0 is set. `None`: as if all
+    /// numbers up to the highest were.
+    pub window: Option<Arc<[u8]>>,
+}
+
+impl Received {
+    /// The replay window of an SA that has received these, as bytes for [`ReplayWindow::restore`].
+    #[must_use]
+    pub fn window(&self, replay_window: u32, esn: bool) -> Vec<u8> {
+        let Some(bits) = &self.window else { return ReplayWindow::closed_up_to(self.highest).to_vec() };
+        let mut window = ReplayWindow::new(replay_window, esn);
+        let marked = (0..).zip(bits.iter()).flat_map(|(byte, bits)| {
+            let bits = *bits;
+            (0..8).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| byte * 8 + bit)
+        });
+        for number in marked.filter_map(|back| self.highest.checked_sub(back)) {
+            // The configuration was checked: no number is left of the window.
+            let _ = window.commit(number);
+        }
+        window.save()
+    }
 }
 
 impl Configuration {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use testudo_ipsec::{
     Df, Dscp, Encapsulation, FlowLabel, Fragmentation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol,
-    TunnelIndex,
+    ReplayError, ReplayWindow, TunnelIndex,
 };
 
 /// The smallest configuration.
@@ -105,7 +105,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let tunnel = &configuration.tunnels[0];
     assert_eq!((tunnel.esn, tunnel.replay_window, tunnel.dscp), (true, 4096, Dscp::Copy));
     assert_eq!((tunnel.encapsulation, tunnel.keepalive), (Encapsulation::Esp, None));
-    assert_eq!((tunnel.lifetime, tunnel.known_answer), (Lifetime::default(), None));
+    assert_eq!((tunnel.lifetime, &tunnel.known_answer), (Lifetime::default(), &None));
     assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
     let selector = &tunnel.selectors[0][0];
     assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
@@ -122,7 +122,7 @@ esn = false
 replay_window = 64
 dscp = 46
 lifetime = { soft_bytes = "9 GiB", hard_bytes = "10 GiB", soft_seconds = "7h", hard_seconds = 28800, hard_packets = 5 }
-known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff }"#,
+known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff, inbound_sequence_number = 10, inbound_window = "0x205" }"#,
     );
     let tunnel = &good(&text).tunnels[0];
     let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4502 };
@@ -130,7 +130,9 @@ known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff }"#,
     assert_eq!(tunnel.keepalive, None);
     assert_eq!(tunnel.lifetime.hard.bytes, Some(10 << 30));
     assert_eq!(tunnel.lifetime.soft.time, Some(Duration::from_secs(25_200)));
-    assert_eq!(tunnel.known_answer, Some(KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX }));
+    let received = Some(Received { highest: 10, window: Some([0x05, 0x02].into()) });
+    let known_answer = KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX, received };
+    assert_eq!(tunnel.known_answer.as_ref(), Some(&known_answer));
 }
 
 #[test]
@@ -394,6 +396,58 @@ fn reserved_spis_are_errors() {
     expect(&with("0x1001", "0"), &["an SPI from 256 to 4294967295", "never appears"]);
     expect(&with("0x1001", "255"), &["1 to 255 are reserved (RFC 4303 2.1)"]);
     expect(&with("0x1001", "0x1_0000_0000"), &["an SPI from 256"]);
+}
+
+/// RFC 4303 2.1: packets with them are not to be made, but some are in captures and in test vectors.
+#[test]
+fn reserved_spis_are_for_known_answers() {
+    let known = |spi: &str| in_tunnel("known_answer = {}").replacen("0x1001", spi, 1);
+    assert_eq!([1, 255, 4321].map(|n| good(&known(&n.to_string())).tunnels[0].outbound.spi), [1, 255, 4321]);
+    expect(&known("0"), &["an SPI from 1 to 4294967295"]);
+    expect(&known("0x1_0000_0000"), &["an SPI from 1 to 4294967295"]);
+}
+
+#[test]
+fn what_an_sa_has_received_is_a_window_that_fits() {
+    let known = |answer: &str| {
+        let lines = format!("replay_window = 64\nesn = false\nknown_answer = {{ {answer} }}");
+        in_tunnel(&lines)
+    };
+    let with_window = |highest: u64, window: &str| {
+        known(&format!("inbound_sequence_number = {highest}, inbound_window = \"{window}\""))
+    };
+    expect(&known("inbound_sequence_number = 0"), &["a number from 1 to 4294967295"]);
+    expect(&known("inbound_window = \"1\""), &["`inbound_sequence_number` beside it"]);
+    for window in ["", "0x", "0x1g", "-1"] {
+        expect(&with_window(100, window), &["hexadecimal digits in quotes"]);
+    }
+    expect(&known("inbound_sequence_number = 9, inbound_window = 1"), &["hexadecimal digits in quotes"]);
+    expect(&with_window(100, "2"), &["whose lowest bit is set: 100 was received"]);
+    expect(&with_window(100, "0x1_0000"), &["hexadecimal digits"]);
+    expect(&with_window(100, "10000000000000001"), &["at most 64 bits"]);
+    expect(&with_window(3, "f"), &["no bit for a number below 1"]);
+    for (highest, window) in [(100, "0x8000000000000001"), (3, "007"), (1, "1")] {
+        good(&with_window(highest, window));
+    }
+}
+
+/// Bit 0 is the highest number, as in the kernel's replay bitmap that `ip xfrm state` prints.
+#[test]
+fn a_known_window_refuses_what_its_bits_say_and_nothing_else() {
+    let check = |received: &Received, sequence| {
+        let mut window = ReplayWindow::new(64, true);
+        assert!(window.restore(&received.window(64, true)));
+        window.check(sequence)
+    };
+    let highest = 0x2_0000_0005;
+    let received = Received { highest, window: Some([0b0010_0101, 0x80].into()) };
+    let seen: Vec<u64> =
+        (highest - 63..=highest + 5).filter(|n| check(&received, *n).is_err()).map(|n| highest - n).collect();
+    assert_eq!(seen, [15, 5, 2, 0]);
+    assert_eq!(check(&received, highest - 64), Err(ReplayError::TooOld));
+    let closed = Received { highest, window: None };
+    assert_eq!((0..100).find(|n| check(&closed, highest - n).is_ok()), None);
+    assert_eq!(check(&closed, highest + 1), Ok(()));
 }
 
 #[test]

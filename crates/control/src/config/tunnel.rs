@@ -2,7 +2,8 @@
 
 use super::checks::{Facts, KeyRequest, Traffic};
 use super::gateway::path;
-use super::model::{KnownAnswer, Remote, SaSettings, Selectors, Tunnel, legacy_parts};
+use super::known_answer::{KNOWN_ANSWER, read_known_answer};
+use super::model::{Remote, SaSettings, Selectors, Tunnel, legacy_parts};
 use super::packet_rules;
 use super::quantity;
 use super::selector::{SelectorDraft, read_selector};
@@ -60,7 +61,7 @@ pub(super) fn read_tunnel(
     let suites: Vec<Suite> = [suite, ah_suite].into_iter().flatten().collect();
     read_legacy(&mut section, walker, &suites);
     let lifetime = read_lifetime(&mut section, walker);
-    let known_answer = read_known_answer(&mut section, walker, esn, facts);
+    let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
     let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
     facts.note_sas((&outbound, &inbound), remote, protocol, suite);
@@ -326,12 +327,15 @@ fn read_sa(
         let example = if key == "outbound" { "0x1001" } else { "0x1002" };
         section.missing(walker, key, &format!("{{ spi = {example}, key_file = \"site-b.key\" }}"));
     }
+    // Known answers are packets as they are: those of RFCs have SPIs that no gateway may choose.
+    let is_known = section.value(KNOWN_ANSWER).is_some();
+    let parse: fn(&DeValue<'_>) -> Parsed<u32> = if is_known { value::any_spi } else { value::spi };
     let Some(mut sa) = section.table(walker, key) else { return (nothing(), nothing()) };
-    let spi = sa.required(walker, "spi", "0x1001", value::spi);
+    let spi = sa.required(walker, "spi", "0x1001", parse);
     let own = SaDraft { spi, key: read_key_source(&mut sa, walker, base, &OF_SA) };
     let mut of_ah = nothing();
     if is_pair {
-        of_ah.spi = sa.required(walker, "ah_spi", "0x2001", value::spi);
+        of_ah.spi = sa.required(walker, "ah_spi", "0x2001", parse);
         of_ah.key = read_key_source(&mut sa, walker, base, &OF_AH);
     }
     sa.finish(walker);
@@ -456,26 +460,6 @@ fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime
         soft: limits(soft_bytes, soft_packets, soft_seconds),
         hard: limits(hard_bytes, hard_packets, hard_seconds),
     }
-}
-
-fn read_known_answer(
-    section: &mut Section<'_>,
-    walker: &mut Walker<'_>,
-    esn: bool,
-    facts: &mut Facts,
-) -> Option<KnownAnswer> {
-    let mut table = section.table(walker, "known_answer")?;
-    facts.known_answers.push(Located {
-        value: (),
-        span: table.span().clone(),
-        key: section.path_of("known_answer"),
-    });
-    // The last extended number is not used: an SA stops before it.
-    let last = if esn { u64::MAX - 1 } else { u32::MAX.into() };
-    let next_sequence_number = table.or_default(walker, "next_sequence_number", 1, value::number(1, last));
-    let iv_seed = table.or_default(walker, "iv_seed", 0, value::number(0, u64::MAX));
-    table.finish(walker);
-    Some(KnownAnswer { next_sequence_number, iv_seed })
 }
 
 impl Facts {

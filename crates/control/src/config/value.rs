@@ -75,6 +75,13 @@ pub(super) fn spi(value: &DeValue<'_>) -> Parsed<u32> {
     }
 }
 
+/// An SPI that a packet may have: also one of those that are reserved.
+pub(super) fn any_spi(value: &DeValue<'_>) -> Parsed<u32> {
+    let problem = || Problem::expected("an SPI from 1 to 4294967295");
+    let number = number(1, u32::MAX.into())(value).map_err(|p| Problem { help: p.help, ..problem() })?;
+    u32::try_from(number).map_err(|_| problem())
+}
+
 /// A window of 32 to 2,097,152 packets, in steps of 32; 0 for none.
 pub(super) fn replay_window(value: &DeValue<'_>) -> Parsed<u32> {
     let step = u64::from(WINDOW_STEP);

@@ -254,7 +254,7 @@ fn begin(
         check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
     }
     // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
-    let windows = fresh.iter().map(|(p, _)| numbers.window(tunnels[*p].inbound_key));
+    let windows = fresh.iter().map(|(p, _)| numbers.window(&tunnels[*p]));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| &tunnels[*p]).zip(&windows))?;
     let started = match numbers {
@@ -316,10 +316,13 @@ impl Numbers<'_> {
         Ok(())
     }
 
-    fn window(&self, key: Fingerprint) -> Result<Option<Vec<u8>>, StoreError> {
+    /// The window that a tunnel's inbound SA continues with, as bytes.
+    fn window(&self, running: &Running) -> Result<Option<Vec<u8>>, StoreError> {
+        let tunnel = &running.tunnel;
+        let received = || tunnel.known_answer.as_ref()?.received.as_ref();
         match self {
-            Numbers::Leased { store, .. } => store.window(key),
-            Numbers::KnownAnswers => Ok(None),
+            Numbers::Leased { store, .. } => store.window(running.inbound_key),
+            Numbers::KnownAnswers => Ok(received().map(|r| r.window(tunnel.replay_window, tunnel.esn))),
         }
     }
 
@@ -341,7 +344,8 @@ impl Numbers<'_> {
 }
 
 fn known_answer(tunnel: &Tunnel) -> Start {
-    let (first, iv_mask) = tunnel.known_answer.map_or((1, 0), |k| (k.next_sequence_number, k.iv_seed));
+    let (first, iv_mask) =
+        tunnel.known_answer.as_ref().map_or((1, 0), |k| (k.next_sequence_number, k.iv_seed));
     Start { first, iv_mask, lease: Arc::new(Lease::until(u64::MAX)) }
 }
 
