@@ -15,7 +15,9 @@ use testudo_ipsec::{
     AddedSa, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, SaRef,
     Selector, Spd, SpdError, TunnelIndex, Unprotected,
 };
-use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortError, Stage, StageClock, StageTimes};
+use testudo_packet::{
+    BATCH_SIZE, Batch, DropReason, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
+};
 
 /// Packets of one direction after which a turn takes no more: enough to spread what every turn costs.
 const PACKETS: usize = 4 * BATCH_SIZE;
@@ -351,9 +353,31 @@ impl Worker {
         if self.prepared.jobs.is_empty() {
             return self.unprotected.flush_ready(&mut self.pool);
         }
-        let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+        let in_place = self.submit();
         self.outbound_clock.lap(Stage::Cryptography);
         self.finish(in_place, now);
+    }
+
+    /// Submits the prepared jobs. `true` where all have ended in place; else those that have ended were
+    /// released.
+    #[inline(always)]
+    fn submit(&mut self) -> bool {
+        if self.pool.journal().is_some() {
+            self.note_jobs();
+        }
+        self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released)
+    }
+
+    /// Tells the pool's journal which packets the prepared jobs seal or open.
+    #[cold]
+    #[inline(never)]
+    fn note_jobs(&mut self) {
+        let Some(journal) = self.pool.journal() else { return };
+        for job in &self.prepared.jobs {
+            let Job { sa, sequence, .. } = *job;
+            let (is_outbound, text_start) = (job.direction == Direction::Seal, job.text_start as usize);
+            journal.assigned(&job.buffer, Passage { sa, is_outbound, sequence, text_start });
+        }
     }
 
     fn inbound(&mut self, now: Moment) -> usize {
@@ -390,7 +414,7 @@ impl Worker {
         if self.prepared.jobs.is_empty() {
             return self.protected.flush_ready(&mut self.pool);
         }
-        let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+        let in_place = self.submit();
         self.inbound_clock.lap(Stage::Cryptography);
         self.finish(in_place, now);
     }
@@ -410,7 +434,7 @@ impl Worker {
     fn finish(&mut self, in_place: bool, now: Moment) {
         self.finish_once(in_place, now);
         while self.ipsec.take_again(&mut self.prepared.jobs) {
-            let in_place = self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released);
+            let in_place = self.submit();
             self.finish_once(in_place, now);
         }
     }

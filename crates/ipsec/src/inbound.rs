@@ -18,7 +18,7 @@ use crate::slots::SaRef;
 use crate::spd::{Action, Flow, Verdict};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Passage, Pool, Stage, StageClock};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
@@ -402,7 +402,7 @@ impl Ipsec {
     /// [again](Self::take_again). Only the SA that AH belongs to may open it.
     pub(crate) fn open_covered(&mut self, datagram: Buffer, ah: SaRef, now: Moment, pool: &mut Pool) {
         let mut job = Job::new(datagram, Direction::Open, ah.bits());
-        match self.prepare_covered(&mut job, ah, now) {
+        match self.prepare_covered(&mut job, ah, now, pool) {
             Ok(()) => self.again.push(job),
             Err(reason) => {
                 let esp = SaRef::from_bits(job.sa);
@@ -414,7 +414,13 @@ impl Ipsec {
         }
     }
 
-    fn prepare_covered(&mut self, job: &mut Job, ah: SaRef, now: Moment) -> Result<(), DropReason> {
+    fn prepare_covered(
+        &mut self,
+        job: &mut Job,
+        ah: SaRef,
+        now: Moment,
+        pool: &mut Pool,
+    ) -> Result<(), DropReason> {
         let packet = job.buffer.bytes();
         let header = IpHeader::parse(packet).map_err(reason_of)?;
         let destination = Flow::outbound(&header, packet).remote();
@@ -432,8 +438,12 @@ impl Ipsec {
         let esp = esp.ok_or(DropReason::WrongEncapsulation)?;
         job.sa = esp.bits();
         let sa = self.inbound.get_mut(esp).ok_or(DropReason::ShuttingDown)?;
-        sa.admit(now, &mut self.events)?;
-        sa.prepare(job, &Parsed::Esp(arrival))
+        let arrival = Parsed::Esp(arrival);
+        let prepared = sa.admit(now, &mut self.events).and_then(|()| sa.prepare(job, &arrival));
+        if prepared.is_err() {
+            sa.note_refused(job, &arrival, pool);
+        }
+        prepared
     }
 }
 
@@ -488,6 +498,7 @@ impl InboundSa {
             match self.prepare_ah(&mut job, parsed) {
                 Ok(()) => jobs.push(job),
                 Err(reason) => {
+                    self.note_refused(&job, parsed, pool);
                     self.counters.count_drop(reason);
                     pool.discard(job.buffer, reason);
                 }
@@ -510,6 +521,7 @@ impl InboundSa {
 
     /// Discards the packets of those jobs from `from` on that cannot be [prepared](Self::prepare).
     #[cold]
+    #[inline(never)]
     fn refuse_wrong(&self, parsed: &[Parsed], jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
         let mut kept = from;
         for (at, parsed) in (from..jobs.len()).zip(parsed) {
@@ -519,12 +531,26 @@ impl InboundSa {
                     kept += 1;
                 }
                 Err(reason) => {
+                    self.note_refused(&jobs[at], parsed, pool);
                     self.counters.count_drop(reason);
                     pool.discard(std::mem::take(&mut jobs[at].buffer), reason);
                 }
             }
         }
         jobs.truncate(kept);
+    }
+
+    /// Tells the pool's journal, if there is one, that this SA refuses the packet of a job, and under which
+    /// number.
+    #[cold]
+    #[inline(never)]
+    fn note_refused(&self, job: &Job, parsed: &Parsed, pool: &mut Pool) {
+        if let (Some(journal), Parsed::Esp(arrival)) = (pool.journal(), parsed) {
+            let low = arrival.header.sequence;
+            let sequence = self.window.infer(low).unwrap_or(low.into());
+            let passage = Passage { sa: job.sa, is_outbound: false, sequence, text_start: 0 };
+            journal.assigned(&job.buffer, passage);
+        }
     }
 }
 

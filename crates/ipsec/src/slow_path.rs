@@ -113,7 +113,7 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
     let mut later = Vec::new();
     let mut is_whole = true;
     for piece in pieces {
-        let Some(mut own) = pool.create() else {
+        let Some(mut own) = pool.create_from(&buffer) else {
             is_whole = false;
             break;
         };
@@ -150,7 +150,7 @@ fn reply_too_big(
     if length > pool.packet_bytes() {
         return;
     }
-    if let Some(mut reply) = pool.create() {
+    if let Some(mut reply) = pool.create_from(packet) {
         reply.receive_area()[..length].copy_from_slice(&message[..length]);
         reply.set_len(length);
         replies.push(Originated::new(reply));

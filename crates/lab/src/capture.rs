@@ -203,7 +203,7 @@ impl Recording {
             |what: String| io_error("read a recording")(io::Error::new(ErrorKind::InvalidData, what));
         let mut reader = FrameReader::open(&self.file).map_err(|e| damaged(e.to_string()))?;
         while let Some(frame) = reader.next_frame().map_err(|e| damaged(e.to_string()))? {
-            let Frame { link: Some(Link::Ethernet), bytes, wire_bytes } = frame else {
+            let Frame { link: Some(Link::Ethernet), bytes, wire_bytes, .. } = frame else {
                 return Err(damaged(format!("{}: not a recording of Ethernet", self.file.display())));
             };
             each(bytes, wire_bytes);

@@ -51,6 +51,13 @@ impl Buffer {
         buffer
     }
 
+    /// Tells this buffer from all others that exist; `None` without storage. A packet keeps it wherever it
+    /// moves, and the next packet in the buffer has the same.
+    #[must_use]
+    pub fn identity(&self) -> Option<usize> {
+        self.storage.address()
+    }
+
     /// All bytes of storage, used or not.
     #[must_use]
     pub fn capacity(&self) -> usize {

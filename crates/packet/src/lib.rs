@@ -12,7 +12,8 @@
 //! The holder of a `Buffer` owns it; there is no second handle. Buffers come from a [`Pool`] and go back to
 //! it in exactly one of three ways: [`Pool::recycle`] after the packet was sent, [`Pool::discard`] with a
 //! [`DropReason`], or [`Pool::merge`] after its bytes became a part of another packet. So the books of a
-//! worker always balance: packets in + packets created = packets out + drops by reason + packets merged.
+//! worker always balance: packets in + packets created = packets out + drops by reason + packets merged. A
+//! [`Journal`] keeps books about single packets, where somebody wants them.
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic.
 //!
@@ -28,6 +29,7 @@
 mod batch;
 mod buffer;
 mod drop_reason;
+mod journal;
 mod move_buffers;
 mod pool;
 mod port;
@@ -40,6 +42,7 @@ mod tx_outcome;
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Around, Buffer, NoRoom};
 pub use drop_reason::{DropCounters, DropReason};
+pub use journal::{Journal, Passage, Record};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};
 pub use prefetch::prefetch;

@@ -1,6 +1,6 @@
 //! Where buffers come from and go back to.
 
-use crate::{Batch, Buffer, DropCounters, DropReason, move_buffers};
+use crate::{Batch, Buffer, DropCounters, DropReason, Journal, move_buffers};
 
 /// Headroom of a received packet: the longest headers, rounded up to cache lines, and 16 bytes. With these,
 /// an engine that processes a text in vectors of 64 bytes, the first of which it shares with the block before
@@ -33,6 +33,8 @@ pub struct Pool {
     created: u64,
     merged: u64,
     drops: DropCounters,
+    /// Follows single packets, if anybody wants that.
+    journal: Option<Box<dyn Journal>>,
 }
 
 impl Pool {
@@ -43,10 +45,24 @@ impl Pool {
         let made = count.min(PREPARED);
         let drops = DropCounters::default();
         let free = Vec::with_capacity(count);
-        let mut pool = Self { free, made, size: count, packet_bytes, created: 0, merged: 0, drops };
+        let mut pool =
+            Self { free, made, size: count, packet_bytes, created: 0, merged: 0, drops, journal: None };
         pool.free
             .extend((0..made).map(|_| Buffer::with_capacity(HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES)));
         pool
+    }
+
+    /// The same pool, whose packets `journal` follows.
+    #[must_use]
+    pub fn with_journal(self, journal: Box<dyn Journal>) -> Self {
+        Self { journal: Some(journal), ..self }
+    }
+
+    /// What follows this pool's packets, if anything does.
+    #[must_use]
+    #[inline]
+    pub fn journal(&mut self) -> Option<&mut (dyn Journal + 'static)> {
+        self.journal.as_deref_mut()
     }
 
     /// A buffer, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
@@ -83,6 +99,16 @@ impl Pool {
         Some(buffer)
     }
 
+    /// [Creates](Self::create) a packet that is made of another: a fragment of it, or a message about it.
+    #[must_use]
+    pub fn create_from(&mut self, origin: &Buffer) -> Option<Buffer> {
+        let buffer = self.create()?;
+        if self.journal.is_some() {
+            self.note_derived(&buffer, origin);
+        }
+        Some(buffer)
+    }
+
     /// Takes back the buffer of a packet that was sent.
     pub fn recycle(&mut self, buffer: Buffer) {
         if self.free.len() < self.made && buffer.capacity() >= self.capacity() {
@@ -105,14 +131,45 @@ impl Pool {
     /// Takes back the buffer of a dropped packet, and counts the reason.
     pub fn discard(&mut self, buffer: Buffer, reason: DropReason) {
         self.drops.add(reason, 1);
+        if self.journal.is_some() {
+            self.note_dropped(&buffer, reason);
+        }
         self.recycle(buffer);
     }
 
-    /// Takes back the buffer of a packet whose bytes another packet holds now: a fragment that was copied
-    /// into its datagram. Only that one is sent or dropped later.
-    pub fn merge(&mut self, buffer: Buffer) {
+    /// Takes back the buffer of a packet whose bytes `whole` holds now: a fragment that was copied into its
+    /// datagram. Only that one is sent or dropped later.
+    pub fn merge(&mut self, buffer: Buffer, whole: &Buffer) {
         self.merged += 1;
+        if self.journal.is_some() {
+            self.note_joined(&buffer, whole);
+        }
         self.recycle(buffer);
+    }
+
+    /// What a journal is told is apart, so that nobody's fast path has it inlined.
+    #[cold]
+    #[inline(never)]
+    fn note_derived(&mut self, buffer: &Buffer, origin: &Buffer) {
+        if let Some(journal) = &mut self.journal {
+            journal.derived(buffer, origin);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_joined(&mut self, part: &Buffer, whole: &Buffer) {
+        if let Some(journal) = &mut self.journal {
+            journal.joined(part, whole);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_dropped(&mut self, buffer: &Buffer, reason: DropReason) {
+        if let Some(journal) = &mut self.journal {
+            journal.dropped(buffer, reason);
+        }
     }
 
     /// Writes off leaked buffers so that replacements may be allocated. The leaked ones must not come back:
@@ -226,7 +283,7 @@ mod tests {
     fn a_merged_packet_gives_its_buffer_back_and_is_no_drop() {
         let mut pool = Pool::new(2, 1500);
         let (datagram, fragment) = (pool.pop().unwrap(), pool.pop().unwrap());
-        pool.merge(fragment);
+        pool.merge(fragment, &datagram);
         assert_eq!((pool.merged(), pool.drops().total(), pool.available()), (1, 0, 1));
         pool.recycle(datagram);
         assert_eq!(pool.available(), 2);

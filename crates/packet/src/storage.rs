@@ -91,6 +91,11 @@ impl Storage {
         ((colour + lines) * 64).next_multiple_of(PAGE_BYTES)
     }
 
+    /// Where it starts: no other storage does. `None` if there are no lines.
+    pub(crate) fn address(&self) -> Option<usize> {
+        (self.lines != 0).then(|| self.start.as_ptr().addr())
+    }
+
     fn layout(lines: usize) -> Layout {
         // A length that fits no layout cannot be allocated either; buffers are bounded far below.
         Layout::array::<Line>(lines).unwrap_or(Layout::new::<Line>())

@@ -155,6 +155,13 @@ impl FromStr for PortFile {
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Configuration file (TOML); it may give known answers
+    ///
+    /// A tunnel with `known_answer = { … }` starts where the packets of a file do: `next_sequence_number`
+    /// (default 1) and `iv_seed` (XORed into the numbers to make the IVs, default 0) for the outbound SA;
+    /// `inbound_sequence_number`, the highest number that the inbound SA has received, and `inbound_window`, in
+    /// hexadecimal digits, whose lowest bit is that number, the next one the number before it, and so on
+    /// (without it all numbers up to the highest count as received). Its SPIs may be 1 to 255, too, which
+    /// RFC 4303 2.1 reserves. A gateway that runs refuses known answers.
     pub config: PathBuf,
     /// Packets to receive on a port: PORT=FILE, where PORT is protected or unprotected
     #[arg(long, value_name = "PORT=FILE", required = true)]
@@ -166,9 +173,28 @@ pub struct ReplayArgs {
     /// Engine to use instead of the configuration's
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
+    /// List all packets: what each became, or why it was dropped, through which SA and by which policy
+    ///
+    /// A line has the packet (P and U are the protected and the unprotected side's, numbered from 1 in their
+    /// files); what it became (a packet of an output; "part of" a datagram that was put together; or the
+    /// reason for which it was dropped, by its name in `testudo status`); the SA with tunnel, protocol, SPI and
+    /// sequence number; and the place of the policy, as in `testudo policy list`. A packet that the gateway
+    /// made of another has a line of its own: "fragment" is one that was cut off, "message" an ICMP error.
+    /// Packets that it sent by itself have no number. With --json each line is an object, and the last one has
+    /// the counters.
+    #[arg(long)]
+    pub list: bool,
+    /// Packets of each input that are processed together, 1 to 256, to find faults that depend on it
+    #[arg(long, value_name = "N", value_parser = batch)]
+    pub batch: Option<usize>,
     /// Print counters as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    let packets = text.parse().ok().filter(|packets| (1..=256).contains(packets));
+    packets.ok_or_else(|| "expected a number from 1 to 256".to_owned())
 }
 
 /// Which gateway to query.

@@ -1,11 +1,14 @@
 //! `testudo replay`: the data path of `run`, on packet files.
 //!
 //! Equal inputs give equal outputs: the clock is always zero, sequence numbers come from the configuration's
-//! known answers (or start at 1), and the two sides take turns.
+//! known answers (or start at 1), and the two sides take turns. Packets keep the time stamps of the inputs that
+//! they came from, and a list says what became of each.
 //!
 //! All inputs are opened before any output, so that an unreadable input leaves the outputs of an earlier run
 //! unchanged. A damaged input is read up to the damage; the output so far is kept, and the program fails.
 
+mod journal;
+mod list;
 mod outputs;
 
 use crate::cli::{PortFile, ReplayArgs, SideArg};
@@ -13,6 +16,8 @@ use crate::exit::{Failure, Kind, failure};
 use crate::out::{errln, outln};
 use crate::table::{cell, print};
 use crate::{engines, ports as devices};
+use journal::Notes;
+use list::List;
 use outputs::Output;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,7 +30,7 @@ use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
 use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
-use testudo_port_pcap::{Ending, PcapError, PcapPort, PcapReader};
+use testudo_port_pcap::{Allowance, Ending, PcapError, PcapPort, PcapReader};
 
 /// The replay ends after so many turns in a row without a packet; engines return late jobs well within these.
 const QUIET_TURNS: u32 = 1_000_000;
@@ -43,10 +48,18 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let readers = [open_input(SideArg::Protected, args)?, open_input(SideArg::Unprotected, args)?];
     let endings: Vec<_> = readers.iter().flatten().map(PcapReader::ending).collect();
     let outputs = open_outputs(&loaded, args)?;
-    warn_of_reused_numbers(&loaded, args);
-    let (mut worker, installed) = start(&loaded, ports(readers, &outputs, args)?, args)?;
-    run(&mut worker)?;
     let prints = !outputs.iter().any(Output::is_standard_output);
+    if args.list && !prints {
+        let message = "--list prints to standard output, where packets would end up among its lines";
+        return Err(Failure::new(Kind::Configuration, message));
+    }
+    warn_of_reused_numbers(&loaded, args);
+    let notes = Notes::new(args.list);
+    let pace = args.batch.map(|packets| Pace { packets, left: [Allowance::default(), Allowance::default()] });
+    let ports = ports(readers, &outputs, args, pace.as_ref())?;
+    let (mut worker, installed) = start(&loaded, ports, args, &notes)?;
+    let list = args.list.then(|| List::new(&installed, args.json));
+    run(&mut worker, &notes, list, pace.as_ref())?;
     outputs::keep(outputs)?;
     let answer = summary(&worker, &installed);
     match prints {
@@ -56,6 +69,12 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
         false => {}
     }
     judge(&endings)
+}
+
+/// How many packets of each input a turn takes.
+struct Pace {
+    packets: usize,
+    left: [Allowance; 2],
 }
 
 /// Packets that `replay` encrypts under keys in use must stay secret: their sequence numbers are not leased.
@@ -69,7 +88,12 @@ fn warn_of_reused_numbers(loaded: &Loaded, args: &ReplayArgs) {
     }
 }
 
-fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, InstalledTunnels), Failure> {
+fn start(
+    loaded: &Loaded,
+    pair: PortPair,
+    args: &ReplayArgs,
+    notes: &Notes,
+) -> Result<(Worker, InstalledTunnels), Failure> {
     let names = args
         .engine
         .as_ref()
@@ -86,7 +110,8 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
             None => return Err(Failure::new(Kind::Engine, format!("there is no engine \"{wanted}\""))),
         }
     }
-    let mut worker = Worker::new(pair, devices::pool(&loaded.configuration), engines, Box::default());
+    let pool = devices::pool(&loaded.configuration).with_journal(Box::new(notes.clone()));
+    let mut worker = Worker::new(pair, pool, engines, Box::default());
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
@@ -96,14 +121,29 @@ fn start(loaded: &Loaded, pair: PortPair, args: &ReplayArgs) -> Result<(Worker, 
     }
 }
 
-fn run(worker: &mut Worker) -> Result<(), Failure> {
+fn run(
+    worker: &mut Worker,
+    notes: &Notes,
+    mut list: Option<List<'_>>,
+    pace: Option<&Pace>,
+) -> Result<(), Failure> {
     let mut quiet = 0;
     while !worker.is_finished() && quiet < QUIET_TURNS {
+        if let Some(Pace { packets, left }) = pace {
+            left.iter().for_each(|left| left.set(*packets));
+        }
         let moved = worker.turn(Moment::default()).map_err(failure(Kind::Port))?;
         quiet = if moved > 0 { 0 } else { quiet + 1 };
+        if let Some(list) = &mut list {
+            list.print(&notes.take())?;
+        }
     }
     worker.end_reassembly();
     worker.discard_waiting();
+    if let Some(list) = &mut list {
+        list.print(&notes.take())?;
+        list.print(&notes.take_lost())?;
+    }
     worker.finish_ports().map_err(failure(Kind::Port))
 }
 
@@ -143,13 +183,19 @@ fn ports(
     [protected, unprotected]: [Option<PcapReader>; 2],
     outputs: &[Output],
     args: &ReplayArgs,
+    pace: Option<&Pace>,
 ) -> Result<PortPair, Failure> {
     let port = |name: &str, side: SideArg, reader: Option<PcapReader>| -> Result<Box<dyn Port>, PcapError> {
+        let left = pace.map(|pace| &pace.left[usize::from(side == SideArg::Unprotected)]);
+        let reader = match (reader, left) {
+            (Some(reader), Some(left)) => Some(reader.within(left.clone())),
+            (reader, _) => reader,
+        };
         let output = args.tx.iter().zip(outputs).find(|(file, _)| file.side == side);
         let writer = output.map(|(_, output)| output.writer()).transpose()?;
         Ok(Box::new(PcapPort::new(name, reader, writer)))
     };
-    let pair = port("protected", SideArg::Protected, protected).and_then(|protected| {
+    let pair = port(journal::PROTECTED, SideArg::Protected, protected).and_then(|protected| {
         Ok(PortPair { protected, unprotected: port("unprotected", SideArg::Unprotected, unprotected)? })
     });
     pair.map_err(failure(Kind::Port))

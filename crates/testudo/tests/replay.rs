@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use support::config::{CONFIGURATION, pair};
 use support::gateway::{PROGRAM, Said};
 use support::wait;
@@ -87,7 +88,8 @@ fn packet(mark: u8) -> Vec<u8> {
 fn capture(packets: u8) -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = FrameWriter::new(&mut file, Link::Raw, 65_535).unwrap();
-    (0..packets).for_each(|mark| writer.write(std::time::Duration::ZERO, &packet(mark), 28).unwrap());
+    let time = |mark: u8| Duration::from_secs(1_700_000_000) + Duration::from_micros(7) * mark.into();
+    (0..packets).for_each(|mark| writer.write(time(mark), &packet(mark), 28).unwrap());
     file
 }
 
@@ -250,7 +252,7 @@ fn devices_and_pipes_are_written_directly() {
     let output = fixture.command(&["--rx", IN, "--tx", "unprotected=/dev/stdout"]).output().unwrap();
     assert_eq!(
         output.stdout,
-        fs::read(fixture.path("in.pcap")).map(stamped).unwrap(),
+        fs::read(fixture.path("in.pcap")).map(rewritten).unwrap(),
         "packets and nothing else"
     );
 
@@ -261,7 +263,7 @@ fn devices_and_pipes_are_written_directly() {
         fixture.command(&["--rx", IN, "--tx", "unprotected=/dev/stdout"]).stdout(appended).status().unwrap();
     assert!(
         status.success()
-            && fs::read(fixture.path("appended")).unwrap().starts_with(b"before \xD4\xC3\xB2\xA1")
+            && fs::read(fixture.path("appended")).unwrap().starts_with(b"before \x4D\x3C\xB2\xA1")
     );
 
     let pipe = fixture.path("pipe");
@@ -273,11 +275,13 @@ fn devices_and_pipes_are_written_directly() {
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
 }
 
-/// The capture as `replay` writes it: times are packet numbers, and the snapshot length is the writer's own.
-fn stamped(mut capture: Vec<u8>) -> Vec<u8> {
+/// The capture as `replay` writes it: times are in nanoseconds, and the snapshot length is the writer's own.
+fn rewritten(mut capture: Vec<u8>) -> Vec<u8> {
+    capture[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
     capture[16..20].copy_from_slice(&262_144_u32.to_le_bytes());
-    for (number, record) in capture[24..].chunks_mut(16 + 28).enumerate() {
-        record[4..8].copy_from_slice(&u32::try_from(number).unwrap().to_le_bytes());
+    for record in capture[24..].chunks_mut(16 + 28) {
+        let micros = u32::from_le_bytes([record[4], record[5], record[6], record[7]]);
+        record[4..8].copy_from_slice(&(micros * 1000).to_le_bytes());
     }
     capture
 }

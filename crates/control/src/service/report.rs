@@ -192,8 +192,9 @@ fn suite(protocol: IpsecProtocol, suite: Suite) -> String {
     of_ah.map_or_else(|| suite.to_string(), str::to_owned)
 }
 
-/// The origin of a policy of the SPD, in words of the configuration.
-fn origin(configuration: &config::Configuration, index: usize) -> String {
+/// The origin of a policy of the SPD, by its place from 0, in words of the configuration.
+#[must_use]
+pub fn origin(configuration: &config::Configuration, index: usize) -> String {
     match index.checked_sub(configuration.policies.len()) {
         None => {
             let name = configuration.policies.get(index).and_then(|policy| policy.name.clone());
@@ -218,7 +219,9 @@ fn tunnel_at(installed: &InstalledTunnels, action: Action) -> Option<&Running> {
     }
 }
 
-fn action_name(action: Action) -> &'static str {
+/// What a policy does with packets, in one word.
+#[must_use]
+pub fn action_name(action: Action) -> &'static str {
     match action {
         Action::Protect(_) => "protect",
         Action::Bypass => "bypass",

@@ -84,7 +84,7 @@ pub fn outer_fragments(
         return Err(DropReason::BadHeader);
     };
     let pieces = fragment::pieces_of_ours(&header, buffer.bytes(), mtu, identification);
-    let cut = copy_later(buffer.bytes(), pieces, pool);
+    let cut = copy_later(&buffer, pieces, pool);
     put_first(buffer, cut, pool)
 }
 
@@ -96,14 +96,14 @@ struct Cut {
 }
 
 /// Copies all fragments but the first into buffers of their own.
-fn copy_later(packet: &[u8], mut pieces: impl Iterator<Item = Piece>, pool: &mut Pool) -> Cut {
+fn copy_later(packet: &Buffer, mut pieces: impl Iterator<Item = Piece>, pool: &mut Pool) -> Cut {
     let mut cut = Cut { first: pieces.next(), later: Vec::new(), failure: None };
     for piece in pieces {
-        let Some(mut own) = pool.create() else {
+        let Some(mut own) = pool.create_from(packet) else {
             cut.failure = Some(DropReason::PoolEmpty);
             break;
         };
-        let has_room = copy(packet, &piece, &mut own);
+        let has_room = copy(packet.bytes(), &piece, &mut own);
         cut.later.push(own);
         if !has_room {
             cut.failure = Some(DropReason::NoRoom);

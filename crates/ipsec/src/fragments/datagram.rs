@@ -185,6 +185,11 @@ impl Datagram {
         Ok(buffer)
     }
 
+    /// The buffer that the fragments are copied to.
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
     /// The buffer, to be discarded.
     pub(super) fn into_buffer(self) -> Buffer {
         self.buffer

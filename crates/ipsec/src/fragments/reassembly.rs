@@ -189,7 +189,7 @@ impl Table {
             }
         }
         let is_complete = datagram.is_complete();
-        pool.merge(std::mem::take(buffer));
+        pool.merge(std::mem::take(buffer), datagram.buffer());
         if !is_complete {
             return Ok(Reassembled::Kept);
         }

@@ -7,6 +7,7 @@ use crate::source::{Broken, Order, Source, broken};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
+use std::time::Duration;
 
 /// The longest packet that tools write (`MAXIMUM_SNAPLEN` of libpcap): a record that promises more is broken.
 pub(crate) const MAX_PACKET_BYTES: usize = 262_144;
@@ -22,6 +23,8 @@ pub(crate) struct Record {
     pub(crate) captured: usize,
     /// Bytes that the frame had on the wire.
     pub(crate) original: usize,
+    /// When it was captured, if the record says so.
+    pub(crate) time: Option<Duration>,
 }
 
 /// A frame as it was captured.
@@ -33,6 +36,8 @@ pub struct Frame<'f> {
     pub bytes: &'f [u8],
     /// Bytes that it had on the wire: more than were captured, if it was cut.
     pub wire_bytes: usize,
+    /// When it was captured, since the start of 1970; `None` where the file does not say.
+    pub time: Option<Duration>,
 }
 
 /// Reads a pcap or pcapng file frame by frame.
@@ -55,6 +60,8 @@ enum Format {
 struct Pcap {
     order: Order,
     link: Link,
+    /// Whether time stamps are in nanoseconds, not microseconds.
+    in_nanoseconds: bool,
 }
 
 impl FrameReader {
@@ -104,6 +111,7 @@ impl FrameReader {
                 link: r.link,
                 bytes: &self.buffer[r.start..r.start + r.captured],
                 wire_bytes: r.original,
+                time: r.time,
             })),
             Err(Broken::Io(source)) => Err(PcapError::Io { file: file(), source }),
             Err(Broken::Format(what)) => {
@@ -131,10 +139,11 @@ impl Format {
             Broken::Format(_) => Broken::Format("the file ends within its header".to_owned()),
             other => other,
         })?;
-        let order = match u32::from_be_bytes(magic) {
-            // Time stamps in microseconds or nanoseconds.
-            0xA1B2_C3D4 | 0xA1B2_3C4D => Order::Big,
-            0xD4C3_B2A1 | 0x4D3C_B2A1 => Order::Little,
+        let (order, in_nanoseconds) = match u32::from_be_bytes(magic) {
+            0xA1B2_C3D4 => (Order::Big, false),
+            0xA1B2_3C4D => (Order::Big, true),
+            0xD4C3_B2A1 => (Order::Little, false),
+            0x4D3C_B2A1 => (Order::Little, true),
             PcapNg::MAGIC => return Ok(Format::PcapNg(PcapNg::read(source)?)),
             other => return broken(format!("neither a pcap nor a pcapng file (it begins with {other:08x})")),
         };
@@ -143,7 +152,7 @@ impl Format {
         // The upper bits of the link type hold the length of the frame check sequence.
         let number = order.u32(&rest, 16) & 0xFFFF;
         match Link::of(number) {
-            Some(link) => Ok(Format::Pcap(Pcap { order, link })),
+            Some(link) => Ok(Format::Pcap(Pcap { order, link, in_nanoseconds })),
             None => {
                 broken(format!("link type {number} is not supported (raw IP, Ethernet, Linux cooked are)"))
             }
@@ -164,6 +173,12 @@ impl Pcap {
             ));
         }
         source.fill(buffer, captured)?;
-        Ok(Some(Record { link: Some(self.link), start: 0, captured, original }))
+        let [seconds, fraction] = [0, 4].map(|at| u64::from(self.order.u32(&header, at)));
+        let fraction = match self.in_nanoseconds {
+            true => Duration::from_nanos(fraction),
+            false => Duration::from_micros(fraction),
+        };
+        let time = Some(Duration::from_secs(seconds) + fraction);
+        Ok(Some(Record { link: Some(self.link), start: 0, captured, original, time }))
     }
 }

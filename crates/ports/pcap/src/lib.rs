@@ -2,9 +2,9 @@
 //!
 //! | | reads | writes |
 //! | --- | --- | --- |
-//! | format | pcap of either byte order and resolution, pcapng | pcap, microseconds |
+//! | format | pcap of either byte order and resolution, pcapng | pcap, nanoseconds (the laboratory: microseconds) |
 //! | link types | raw IP, IPv4, IPv6, Ethernet with VLAN tags, Linux "cooked" 1 and 2 | raw IP (the laboratory: Ethernet) |
-//! | time stamps | ignored | the packet's number, as microseconds: two equal runs write equal files |
+//! | time stamps | handed on to the pool's journal | as the journal says; else the packet's number, as microseconds |
 //!
 //! ```text
 //!   file ──► FrameReader ──► PcapReader ─┐
@@ -38,5 +38,5 @@ mod writer;
 pub use error::PcapError;
 pub use frames::{Frame, FrameReader};
 pub use link::Link;
-pub use port::{Ending, PcapPort, PcapReader};
-pub use writer::{FrameWriter, PcapWriter};
+pub use port::{Allowance, Ending, PcapPort, PcapReader};
+pub use writer::{FrameWriter, PcapWriter, Resolution};

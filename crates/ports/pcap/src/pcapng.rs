@@ -4,6 +4,7 @@ use crate::frames::{MAX_PACKET_BYTES, Record};
 use crate::link::Link;
 use crate::source::{Broken, Order, Source, broken};
 use std::io::Read;
+use std::time::Duration;
 
 /// Room for the longest packet with its fields and options.
 const MAX_BLOCK_BYTES: usize = MAX_PACKET_BYTES + 65_536;
@@ -21,6 +22,11 @@ const ENHANCED_PACKET: u32 = 6;
 const NO_PACKETS: [u32; 6] = [4, 5, 9, 10, 0x0BAD, 0x4000_0BAD];
 const BYTE_ORDER: u32 = 0x1A2B_3C4D;
 
+/// Options of an interface description.
+const END_OF_OPTIONS: u16 = 0;
+const RESOLUTION: u16 = 9;
+const OFFSET: u16 = 14;
+
 /// The content of the section and interface headers so far.
 #[derive(Debug)]
 pub(crate) struct PcapNg {
@@ -35,6 +41,61 @@ struct Interface {
     link_type: u16,
     /// The longest capture; only simple packet blocks need it.
     snap_bytes: usize,
+    clock: Clock,
+}
+
+/// What the time stamps of an interface count (options `if_tsresol` and `if_tsoffset`).
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    /// Ticks a second: a power of 10 or of 2.
+    ticks_per_second: u128,
+    /// Seconds from the start of 1970 to tick 0.
+    offset_seconds: i64,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { ticks_per_second: 1_000_000, offset_seconds: 0 }
+    }
+}
+
+impl Clock {
+    /// The clock that the options of an interface description describe.
+    fn read(order: Order, mut options: &[u8]) -> Self {
+        let mut clock = Self::default();
+        while let Some((head, rest)) = options.split_at_checked(4) {
+            let (code, length) = (order.u16(head, 0), usize::from(order.u16(head, 2)));
+            let Some(value) = rest.get(..length) else { break };
+            match (code, value) {
+                (END_OF_OPTIONS, _) => break,
+                (RESOLUTION, [exponent]) => clock.ticks_per_second = ticks_per_second(*exponent),
+                (OFFSET, value) if length == 8 => {
+                    clock.offset_seconds = order.u64(value, 0).cast_signed();
+                }
+                _ => {}
+            }
+            options = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        clock
+    }
+
+    /// Since the start of 1970; what is before that counts as it.
+    fn time(self, ticks: u64) -> Duration {
+        let ticks = u128::from(ticks);
+        let seconds = u64::try_from(ticks / self.ticks_per_second).unwrap_or(u64::MAX);
+        // Ticks have 64 bits, so the product has fewer than 128.
+        let nanos = ticks % self.ticks_per_second * 1_000_000_000 / self.ticks_per_second;
+        let nanos = u32::try_from(nanos).unwrap_or(0);
+        Duration::new(seconds.saturating_add_signed(self.offset_seconds), nanos)
+    }
+}
+
+/// The highest bit says whether the rest is an exponent of 2 or, negative, of 10. Finer than time stamps of
+/// 64 bits can be is as fine as they can be.
+fn ticks_per_second(resolution: u8) -> u128 {
+    let exponent = u32::from(resolution & 0x7F);
+    let base: u128 = if resolution & 0x80 != 0 { 2 } else { 10 };
+    base.checked_pow(exponent).unwrap_or(u128::MAX)
 }
 
 /// How often something occurred, and its first occurrence.
@@ -121,7 +182,8 @@ impl PcapNg {
             0 => usize::MAX,
             limit => limit,
         };
-        self.interfaces.push(Interface { link_type: self.order.u16(body, 0), snap_bytes });
+        let clock = Clock::read(self.order, body.get(8..).unwrap_or_default());
+        self.interfaces.push(Interface { link_type: self.order.u16(body, 0), snap_bytes, clock });
         Ok(())
     }
 
@@ -131,14 +193,15 @@ impl PcapNg {
             PACKET => usize::from(self.order.u16(body, 0)),
             _ => self.order.length(body, 0),
         };
-        let Some(&Interface { link_type, snap_bytes }) = self.interfaces.get(index) else {
+        let Some(&Interface { link_type, snap_bytes, clock }) = self.interfaces.get(index) else {
             return broken(format!("its interface {index} was not described"));
         };
-        let (start, captured, original) = if kind == SIMPLE_PACKET {
+        let (start, captured, original, time) = if kind == SIMPLE_PACKET {
             let original = self.order.length(body, 0);
-            (4, original.min(snap_bytes), original)
+            (4, original.min(snap_bytes), original, None)
         } else {
-            (20, self.order.length(body, 12), self.order.length(body, 16))
+            let ticks = u64::from(self.order.u32(body, 4)) << 32 | u64::from(self.order.u32(body, 8));
+            (20, self.order.length(body, 12), self.order.length(body, 16), Some(clock.time(ticks)))
         };
         if body.len() < start || captured > body.len() - start {
             return broken(format!("it promises {captured} bytes, more than its block has"));
@@ -147,7 +210,7 @@ impl PcapNg {
         if link.is_none() {
             self.foreign_frames.note(link_type.into());
         }
-        Ok(Record { link, start, captured, original })
+        Ok(Record { link, start, captured, original, time })
     }
 }
 

@@ -4,8 +4,9 @@ use crate::error::PcapError;
 use crate::frames::{Frame, FrameReader};
 use crate::writer::PcapWriter;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError, Record};
 use testudo_wire::udp;
 
 /// The outcome of reading a packet file, once no more can be read.
@@ -17,12 +18,33 @@ pub struct Ending {
     pub notes: Vec<String>,
 }
 
+/// How many frames a port may still read: clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Allowance(Arc<AtomicUsize>);
+
+impl Allowance {
+    /// Sets it to this many.
+    pub fn set(&self, frames: usize) {
+        self.0.store(frames, Ordering::Relaxed);
+    }
+
+    /// Takes one; `false` if there is none.
+    fn spend(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
 /// A packet file as a port: it gives the file's packets, then is exhausted. It discards what it is given.
 ///
 /// A damaged file is exhausted where the damage begins. That is no [`PortError`], which ends a gateway: the
 /// packets before it are valid, and are processed to the end.
 pub struct PcapReader {
     frames: FrameReader,
+    /// Name of the port that this is a half of.
+    port: String,
+    /// Frames that were read.
+    records: u64,
+    allowance: Option<Allowance>,
     ending: Arc<OnceLock<Ending>>,
     counters: PortCounters,
 }
@@ -39,7 +61,14 @@ impl PcapReader {
     /// A port that gives what `frames` reads.
     #[must_use]
     pub fn new(frames: FrameReader) -> Self {
-        Self { frames, ending: Arc::default(), counters: PortCounters::default() }
+        let (port, counters) = (frames.name().to_owned(), PortCounters::default());
+        Self { frames, port, records: 0, allowance: None, ending: Arc::default(), counters }
+    }
+
+    /// The same port, which reads no more frames than `allowance` says.
+    #[must_use]
+    pub fn within(self, allowance: Allowance) -> Self {
+        Self { allowance: Some(allowance), ..self }
     }
 
     /// Where the port records how the file ended, once it has.
@@ -75,6 +104,9 @@ impl Port for PcapReader {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
         while !batch.is_full() && pool.available() > 0 && !self.exhausted() {
+            if self.allowance.as_ref().is_some_and(|allowance| !allowance.spend()) {
+                break;
+            }
             let frame = match self.frames.next_frame() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
@@ -87,10 +119,18 @@ impl Port for PcapReader {
                 }
             };
             let Some(mut buffer) = pool.pop() else { break };
-            match datagram(&frame, pool.packet_bytes()) {
-                Ok(bytes) => {
-                    buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
-                    buffer.set_len(bytes.len());
+            self.records += 1;
+            let datagram = datagram(&frame, pool.packet_bytes());
+            if let Ok(bytes) = datagram {
+                buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
+                buffer.set_len(bytes.len());
+            }
+            if let Some(journal) = pool.journal() {
+                let record = Record { port: &self.port, number: self.records, time: frame.time };
+                journal.received(&buffer, record);
+            }
+            match datagram {
+                Ok(_) => {
                     self.counters.rx_bytes += buffer.len() as u64;
                     batch.push(buffer);
                 }
@@ -127,6 +167,8 @@ pub struct PcapPort {
     name: String,
     reader: Option<PcapReader>,
     writer: Option<PcapWriter>,
+    /// What was sent without a writer.
+    discarded: PortCounters,
 }
 
 impl PcapPort {
@@ -134,7 +176,10 @@ impl PcapPort {
     /// what it is given.
     #[must_use]
     pub fn new(name: impl Into<String>, reader: Option<PcapReader>, writer: Option<PcapWriter>) -> Self {
-        Self { name: name.into(), reader, writer }
+        let name = name.into();
+        let reader = reader.map(|reader| PcapReader { port: name.clone(), ..reader });
+        let writer = writer.map(|writer| writer.of_port(&name));
+        Self { name, reader, writer, discarded: PortCounters::default() }
     }
 
     /// Writes buffered data to the file.
@@ -162,7 +207,14 @@ impl Port for PcapPort {
             return writer.tx(pool, batch);
         }
         let taken = batch.len();
-        batch.drain(..).for_each(|buffer| pool.recycle(buffer));
+        for buffer in batch.drain(..) {
+            self.discarded.tx_packets += 1;
+            self.discarded.tx_bytes += buffer.len() as u64;
+            if let Some(journal) = pool.journal() {
+                journal.sent(&buffer, &self.name, self.discarded.tx_packets);
+            }
+            pool.recycle(buffer);
+        }
         Ok(taken)
     }
 
@@ -184,11 +236,10 @@ impl Port for PcapPort {
 
     fn counters(&self) -> PortCounters {
         let mut counters = self.reader.as_ref().map(Port::counters).unwrap_or_default();
-        if let Some(written) = self.writer.as_ref().map(Port::counters) {
-            counters.tx_packets = written.tx_packets;
-            counters.tx_bytes = written.tx_bytes;
-            counters.tx_calls = written.tx_calls;
-        }
+        let sent = self.writer.as_ref().map_or(self.discarded, Port::counters);
+        counters.tx_packets = sent.tx_packets;
+        counters.tx_bytes = sent.tx_bytes;
+        counters.tx_calls = sent.tx_calls;
         counters
     }
 }

@@ -94,6 +94,15 @@ impl Order {
         }
     }
 
+    pub(crate) fn u64(self, bytes: &[u8], at: usize) -> u64 {
+        let (first, second) =
+            (u64::from(self.u32(bytes, at)), u64::from(self.u32(bytes, at.saturating_add(4))));
+        match self {
+            Order::Little => second << 32 | first,
+            Order::Big => first << 32 | second,
+        }
+    }
+
     pub(crate) fn length(self, bytes: &[u8], at: usize) -> usize {
         usize::try_from(self.u32(bytes, at)).unwrap_or(usize::MAX)
     }

@@ -8,24 +8,51 @@ use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 
 const SNAP_BYTES: u32 = 262_144;
 
-/// Writes a pcap file frame by frame: little-endian, time stamps in microseconds.
+/// The resolution of a file's time stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// Microseconds: what every tool reads.
+    Micros,
+    /// Nanoseconds: no time stamp of an input loses anything.
+    Nanos,
+}
+
+/// Writes a pcap file frame by frame, little-endian.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     file: W,
+    resolution: Resolution,
 }
 
 impl<W: Write> FrameWriter<W> {
-    /// Writes the header of a file of frames of one link type, of which at most `snap_bytes` are recorded.
+    /// Writes the header of a file of frames of one link type, of which at most `snap_bytes` are recorded,
+    /// with time stamps in microseconds.
     ///
     /// # Errors
     /// The system's error.
-    pub fn new(mut file: W, link: Link, snap_bytes: u32) -> io::Result<Self> {
-        const MAGIC: u32 = 0xA1B2_C3D4;
+    pub fn new(file: W, link: Link, snap_bytes: u32) -> io::Result<Self> {
+        Self::with_resolution(file, link, snap_bytes, Resolution::Micros)
+    }
+
+    /// The same with time stamps of this resolution.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn with_resolution(
+        mut file: W,
+        link: Link,
+        snap_bytes: u32,
+        resolution: Resolution,
+    ) -> io::Result<Self> {
+        let magic = match resolution {
+            Resolution::Micros => 0xA1B2_C3D4,
+            Resolution::Nanos => 0xA1B2_3C4D,
+        };
         /// 2 and 4, 16 bits each.
         const VERSION: u32 = 0x0004_0002;
-        let words = [MAGIC, VERSION, 0, 0, snap_bytes, link.number()];
+        let words = [magic, VERSION, 0, 0, snap_bytes, link.number()];
         file.write_all(words.map(u32::to_le_bytes).as_flattened())?;
-        Ok(Self { file })
+        Ok(Self { file, resolution })
     }
 
     /// Adds a frame that had `wire_bytes` bytes on the link, as far as it was recorded, at `time` after the
@@ -37,7 +64,11 @@ impl<W: Write> FrameWriter<W> {
         let word = |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         // The format's seconds are 32 bits wide: they wrap in 2106.
         let seconds = u32::try_from(time.as_secs() & 0xFFFF_FFFF).unwrap_or(0);
-        let words = [seconds, time.subsec_micros(), word(recorded.len())?, word(wire_bytes)?];
+        let fraction = match self.resolution {
+            Resolution::Micros => time.subsec_micros(),
+            Resolution::Nanos => time.subsec_nanos(),
+        };
+        let words = [seconds, fraction, word(recorded.len())?, word(wire_bytes)?];
         self.file.write_all(words.map(u32::to_le_bytes).as_flattened())?;
         self.file.write_all(recorded)
     }
@@ -52,8 +83,15 @@ impl<W: Write> FrameWriter<W> {
 }
 
 /// A port that writes what it is given to a pcap file, and never gives anything.
+///
+/// Where the pool has a [journal](testudo_packet::Journal), packets have the time stamps of those that they
+/// came from. Otherwise, and for others, it is the packet's number, as microseconds: equal runs write equal
+/// files.
 pub struct PcapWriter {
+    /// Name of the file.
     name: String,
+    /// Name of the port that this is a half of.
+    port: String,
     frames: FrameWriter<Box<dyn Write + Send>>,
     counters: PortCounters,
 }
@@ -65,10 +103,15 @@ impl PcapWriter {
     /// [`PcapError::Io`] if the header cannot be written.
     pub fn new(name: impl Into<String>, file: Box<dyn Write + Send>) -> Result<Self, PcapError> {
         let name = name.into();
-        match FrameWriter::new(file, Link::Raw, SNAP_BYTES) {
-            Ok(frames) => Ok(Self { name, frames, counters: PortCounters::default() }),
+        match FrameWriter::with_resolution(file, Link::Raw, SNAP_BYTES, Resolution::Nanos) {
+            Ok(frames) => Ok(Self { port: name.clone(), name, frames, counters: PortCounters::default() }),
             Err(source) => Err(PcapError::Io { file: name, source }),
         }
+    }
+
+    /// The same as a half of a port of this name.
+    pub(crate) fn of_port(self, name: &str) -> Self {
+        Self { port: name.to_owned(), ..self }
     }
 
     /// Writes buffered data to the file.
@@ -93,7 +136,9 @@ impl Port for PcapWriter {
         let mut outcome = Ok(());
         let mut taken = 0;
         for buffer in batch.iter() {
-            let time = Duration::from_micros(self.counters.tx_packets);
+            let number = self.counters.tx_packets + 1;
+            let time = pool.journal().and_then(|journal| journal.sent(buffer, &self.port, number));
+            let time = time.unwrap_or(Duration::from_micros(number - 1));
             outcome = self.frames.write(time, buffer.bytes(), buffer.len());
             if outcome.is_err() {
                 break;

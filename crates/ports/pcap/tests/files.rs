@@ -11,8 +11,12 @@ use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
 use std::process::Command;
-use testudo_packet::{Batch, Buffer, DropReason, Pool, Port};
-use testudo_port_pcap::{FrameReader, FrameWriter, Link, PcapError, PcapPort, PcapReader, PcapWriter};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use testudo_packet::{Batch, Buffer, DropReason, Journal, Passage, Pool, Port, Record};
+use testudo_port_pcap::{
+    Allowance, FrameReader, FrameWriter, Link, PcapError, PcapPort, PcapReader, PcapWriter,
+};
 
 const PACKET_BYTES: usize = 2000;
 
@@ -324,6 +328,179 @@ fn frames_are_written_with_the_length_that_they_had_on_the_wire() {
         assert_eq!((frame.link, frame.bytes, frame.wire_bytes), (Some(Link::Ethernet), bytes, wire_bytes));
     }
     assert_eq!(reader.next_frame().unwrap(), None);
+}
+
+/// When the frames of a file were captured, in nanoseconds.
+fn times(file: Vec<u8>) -> Vec<Option<u128>> {
+    let mut reader = FrameReader::from_read("times.pcap", Box::new(Cursor::new(file))).unwrap();
+    let mut times = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        times.push(frame.time.map(|time| time.as_nanos()));
+    }
+    times
+}
+
+/// An interface description whose time stamps have this resolution and this offset in seconds.
+fn clock(resolution: u8, offset: i64) -> Vec<u8> {
+    let options =
+        [&[9, 0, 1, 0, resolution, 0, 0, 0, 14, 0, 8, 0][..], &offset.to_le_bytes(), &[0; 4]].concat();
+    block(1, &[&[101, 0, 0, 0, 0, 0, 0, 0][..], &options].concat())
+}
+
+fn at(interface: u32, ticks: u64) -> Vec<u8> {
+    let fields = [interface, (ticks >> 32) as u32, ticks as u32, 20, 20].map(u32::to_le_bytes).concat();
+    block(6, &[&fields, &[0x45; 20][..]].concat())
+}
+
+#[test]
+fn time_stamps_are_read_in_every_resolution() {
+    for word in [u32::to_le_bytes as fn(u32) -> [u8; 4], u32::to_be_bytes] {
+        for (magic, nanos) in [(0xA1B2_C3D4, 1_000_002_000), (0xA1B2_3C4D, 1_000_000_002)] {
+            assert_eq!(times(pcap(word, magic, 101, &[(&[0x45; 20], 20)])), [Some(nanos)]);
+        }
+    }
+    let interfaces = [
+        // The default is microseconds.
+        (interface(101, 0), 1_500_000, 1_500_000_000),
+        (clock(9, 0), 1_500_000_001, 1_500_000_001),
+        (clock(0, 0), 7, 7_000_000_000),
+        // An upper bit asks for a power of 2.
+        (clock(0x80 | 10, 0), 1536, 1_500_000_000),
+        (clock(3, 100), 2500, 102_500_000_000),
+        (clock(3, -100), 102_500, 2_500_000_000),
+        // Before 1970, and finer or further than can be told.
+        (clock(3, -100), 2500, 500_000_000),
+        (clock(19, 0), u64::MAX, 1_844_674_407),
+        (clock(127, 0), u64::MAX, 0),
+        (clock(0xFF, 0), u64::MAX, 0),
+        (clock(0, 1), u64::MAX, u128::from(u64::MAX) * 1_000_000_000),
+    ];
+    for (interface, ticks, nanos) in interfaces {
+        let file = [section(), interface.clone(), at(0, ticks)].concat();
+        assert_eq!(times(file), [Some(nanos)], "{ticks} on {interface:?}");
+    }
+    let simple = [section(), interface(101, 0), block(3, &[&[20, 0, 0, 0][..], &[0x45; 20]].concat())];
+    assert_eq!(times(simple.concat()), [None], "a simple packet has none");
+}
+
+#[test]
+fn time_stamps_are_those_that_tcpdump_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.pcapng");
+    let seconds = 1_700_000_000;
+    // tcpdump reads no file with several interfaces of raw IP.
+    let ethernet = |mut interface: Vec<u8>| {
+        interface[8] = 1;
+        interface
+    };
+    let content = [
+        section(),
+        ethernet(interface(101, 0)),
+        ethernet(clock(9, 0)),
+        ethernet(clock(0x80 | 20, 0)),
+        ethernet(clock(3, 1_600_000_000)),
+        at(0, seconds * 1_000_000 + 123_456),
+        at(1, seconds * 1_000_000_000 + 123_456_789),
+        at(2, (seconds << 20) + 1),
+        at(3, 100_000_123),
+    ];
+    std::fs::write(&file, content.concat()).unwrap();
+
+    match Command::new("tcpdump").args(["-ttn", "--nano", "-r"]).arg(&file).output() {
+        Ok(output) => {
+            let text = String::from_utf8(output.stdout).unwrap();
+            // Frames of no known protocol are dumped on further lines, indented.
+            let packets = text.lines().filter(|line| !line.starts_with('\t'));
+            let theirs: Vec<_> = packets.filter_map(|line| line.split(' ').next()).collect();
+            let ours = times(content.concat()).into_iter().flatten();
+            let ours: Vec<_> =
+                ours.map(|n| format!("{}.{:09}", n / 1_000_000_000, n % 1_000_000_000)).collect();
+            assert_eq!(ours, theirs, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => println!("tcpdump: {error}; skipped"),
+    }
+}
+
+/// Notes what it is told, and says of each packet that it came at a second of its own.
+#[derive(Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+impl Journal for Told {
+    fn received(&mut self, packet: &Buffer, Record { port, number, time }: Record<'_>) {
+        self.note(format!("{port} received {number}, {} bytes, {time:?}", packet.len()));
+    }
+    fn derived(&mut self, _: &Buffer, _: &Buffer) {}
+    fn joined(&mut self, _: &Buffer, _: &Buffer) {}
+    fn assigned(&mut self, _: &Buffer, _: Passage) {}
+    fn sent(&mut self, packet: &Buffer, port: &str, number: u64) -> Option<Duration> {
+        self.note(format!("{port} sent {number}, {} bytes", packet.len()));
+        (number != 2).then_some(Duration::new(number, 7))
+    }
+    fn dropped(&mut self, packet: &Buffer, reason: DropReason) {
+        self.note(format!("dropped {reason:?}, {} bytes", packet.len()));
+    }
+}
+
+#[test]
+fn a_journal_is_told_of_every_record_and_says_when_packets_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let arp = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
+    let ip = [&[0; 12][..], &[8, 0], &[0x45; 30]].concat();
+    let frames = [(&arp[..], 42), (&ip[..], 44), (&ip[..30], 44), (&ip[..], 44), (&ip[..], 44)];
+    let file = pcap(u32::to_le_bytes, 0xA1B2_C3D4, 1, &frames);
+    let told = Told::default();
+    let lines = Arc::clone(&told.0);
+    let mut pool = Pool::new(64, PACKET_BYTES).with_journal(Box::new(told));
+    let out = folder.path().join("out.pcap");
+    let mut port = PcapPort::new("outside", Some(reader(file).unwrap()), Some(writer(&out)));
+    let mut batch = Batch::new();
+    port.rx(&mut pool, &mut batch).unwrap();
+    port.tx(&mut pool, &mut batch).unwrap();
+    port.finish().unwrap();
+    let time = "Some(1.000002s)";
+    let expected = [
+        format!("outside received 1, 0 bytes, {time}"),
+        "dropped NotIp, 0 bytes".to_owned(),
+        format!("outside received 2, 30 bytes, {time}"),
+        format!("outside received 3, 0 bytes, {time}"),
+        "dropped Truncated, 0 bytes".to_owned(),
+        format!("outside received 4, 30 bytes, {time}"),
+        format!("outside received 5, 30 bytes, {time}"),
+        "outside sent 1, 30 bytes".to_owned(),
+        "outside sent 2, 30 bytes".to_owned(),
+        "outside sent 3, 30 bytes".to_owned(),
+    ];
+    assert_eq!(*lines.lock().unwrap(), expected);
+    let written = times(std::fs::read(&out).unwrap());
+    assert_eq!(
+        written,
+        [Some(1_000_000_007), Some(1000), Some(3_000_000_007)],
+        "what is unknown is a number"
+    );
+}
+
+#[test]
+fn an_allowance_is_for_frames_also_those_that_are_no_packets() {
+    let arp = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
+    let ip = [&[0; 12][..], &[8, 0], &[0x45; 30]].concat();
+    let frames: Vec<_> = (0..100).map(|n| if n % 4 == 0 { (&arp[..], 42) } else { (&ip[..], 44) }).collect();
+    let file = pcap(u32::to_le_bytes, 0xA1B2_C3D4, 1, &frames);
+    let allowance = Allowance::default();
+    let mut port = reader(file).unwrap().within(allowance.clone());
+    let (mut pool, mut batch) = (Pool::new(64, PACKET_BYTES), Batch::new());
+    assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0, "none was allowed");
+    for (frames, packets) in [(1, 0), (4, 3), (3, 3), (0, 0), (1, 0)] {
+        allowance.set(frames);
+        assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), packets);
+        assert_eq!(port.rx(&mut pool, &mut batch).unwrap(), 0, "it is used up");
+    }
+    assert!(!port.exhausted());
 }
 
 #[test]
