@@ -64,5 +64,11 @@ fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
     for end in port.endpoints() {
         tracing::info!("unprotected side: {end}");
     }
+    if !port.hears_icmp_errors() {
+        tracing::warn!(
+            "without CAP_NET_RAW the gateway hears no ICMP errors: where a path carries less than `mtu` of \
+             [port.unprotected], long packets are lost"
+        );
+    }
     Ok(port)
 }

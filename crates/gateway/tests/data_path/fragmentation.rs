@@ -148,6 +148,9 @@ fn a_port_that_fragments_udp_gets_it_whole() {
                 assert_eq!(sealed.len(), if udp || bytes == 1000 { 1 } else { 4 });
                 let header = IpHeader::parse(&sealed[0]).expect("a datagram");
                 assert_eq!(header.dont_fragment, outer == Version::V6 || bytes == 1000);
+                // RFC 6946: where IPv6 has no DF to clear, a fragment header around the whole.
+                let is_marked = outer == Version::V6 && sealed[0][6] == 44 && header.fragment.is_none();
+                assert_eq!(is_marked, outer == Version::V6 && udp && bytes == 5000);
                 let delivered: Vec<_> = sealed.into_iter().flat_map(|datagram| b.open(datagram)).collect();
                 assert_eq!(delivered, [sent]);
             }

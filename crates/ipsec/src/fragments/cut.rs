@@ -7,8 +7,9 @@ use crate::slots::SaRef;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::checksum;
 use testudo_wire::fragment::{self, Piece};
-use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::ip::{IPV6_HEADER_BYTES, IpHeader, Version};
 use testudo_wire::protocol;
+use testudo_wire::reassembly::FRAGMENT_HEADER_BYTES;
 
 impl Ipsec {
     /// Sends a sealed datagram, in fragments if it is longer than the path carries. DF is clear in these,
@@ -30,7 +31,10 @@ impl Ipsec {
             Err(error) => return pool.discard(datagram, reason_of(error)),
         };
         if self.port_fragments_udp && header.protocol == protocol::UDP {
-            clear_dont_fragment(&header, &mut datagram);
+            match header.version {
+                Version::V4 => clear_dont_fragment(&header, &mut datagram),
+                Version::V6 => make_atomic_fragment(&mut datagram),
+            }
             return send(Sealed::new(datagram), pool);
         }
         // AH covers the one that is there, and in transport mode it is the host's own.
@@ -57,12 +61,26 @@ fn identification(header: &IpHeader, datagram: &[u8]) -> Option<u32> {
 /// Lets an IPv4 datagram be fragmented on its way.
 fn clear_dont_fragment(header: &IpHeader, datagram: &mut Buffer) {
     let bytes = datagram.bytes_mut().get_mut(..header.header_bytes).unwrap_or_default();
-    if header.version == Version::V4 && bytes.len() >= 12 {
+    if bytes.len() >= 12 {
         bytes[6] &= !0x40;
         bytes[10..12].fill(0);
         let sum = checksum::of(bytes).to_bytes();
         bytes[10..12].copy_from_slice(&sum);
     }
+}
+
+/// Tells a port that an IPv6 datagram of UDP is too long for its path, by a fragment header around the whole
+/// (RFC 6946): IPv6 has no DF to clear. Where there is no room for one, the datagram is longer than any path
+/// carries, which the port sees.
+fn make_atomic_fragment(datagram: &mut Buffer) {
+    let payload_bytes = u16::try_from(datagram.len() + FRAGMENT_HEADER_BYTES - IPV6_HEADER_BYTES);
+    let (Ok(payload_bytes), Ok(_)) = (payload_bytes, datagram.prepend(FRAGMENT_HEADER_BYTES)) else { return };
+    let bytes = datagram.bytes_mut();
+    bytes.copy_within(FRAGMENT_HEADER_BYTES..FRAGMENT_HEADER_BYTES + IPV6_HEADER_BYTES, 0);
+    let next_header = std::mem::replace(&mut bytes[6], protocol::FRAGMENT);
+    bytes[4..6].copy_from_slice(&payload_bytes.to_be_bytes());
+    let fragment_header = [next_header, 0, 0, 0, 0, 0, 0, 0];
+    bytes[IPV6_HEADER_BYTES..][..FRAGMENT_HEADER_BYTES].copy_from_slice(&fragment_header);
 }
 
 /// Cuts a sealed datagram into fragments of at most `mtu` bytes, without DF, under this Identification (its

@@ -37,14 +37,17 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// Parses the outer headers of `packet`. Over IPv6 the kernel may fragment what is longer than `mtu`.
+    /// Parses the outer headers of `packet`. Over IPv6 the kernel may fragment what is longer than `mtu`, and
+    /// what has a fragment header, which says that it is too long for its path (RFC 6946): UDP sockets write
+    /// their own.
     pub(crate) fn address<'a>(
         packet: &[u8],
         endpoints: impl Iterator<Item = &'a Endpoint> + Clone,
         mtu: usize,
     ) -> Result<Self, DropReason> {
         let mut header = IpHeader::parse(packet).map_err(reason)?;
-        header.dont_fragment &= header.version == Version::V4 || header.total_bytes <= mtu;
+        let is_plain = header.header_bytes == IPV6_HEADER_BYTES && header.total_bytes <= mtu;
+        header.dont_fragment &= header.version == Version::V4 || is_plain;
         let way = |index| Way::Endpoint(index);
         let whole = 0..header.total_bytes;
         let content = header.header_bytes..header.total_bytes;

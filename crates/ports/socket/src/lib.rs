@@ -32,13 +32,17 @@
 //! **DF.** If the gateway requests DF, the socket probes (`IP_PMTUDISC_PROBE`): DF is set, and the kernel's
 //! path MTU, which anyone can lower by forged ICMP, is ignored; a datagram longer than the interface's own
 //! MTU is refused and counted. Without DF, the kernel fragments what goes in UDP; over IPv6, which has no DF,
-//! what goes in UDP and is longer than the paths' MTU ([`SocketConfig::mtu`]). It refuses too long datagrams
+//! what goes in UDP and is longer than the paths' MTU ([`SocketConfig::mtu`]) or has a fragment header (RFC
+//! 6946), which the kernel's own then replace. It refuses too long datagrams
 //! of raw sockets in any case, and sends fragments that were made before.
+//!
+//! **Path MTU.** Raw sockets of ICMP hear what routers say is too big, and the port passes on what is about its
+//! own datagrams (`icmp_errors`): the gateway decides whether to believe it. Without CAP_NET_RAW there are
+//! none.
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
-//! Deliberately missing: IKE on the same UDP port, ICMP errors (they are not authentic), IPv6 link-local
-//! peers.
+//! Deliberately missing: IKE on the same UDP port, ICMP errors but "too big", IPv6 link-local peers.
 
 mod address;
 mod channel;
@@ -47,6 +51,7 @@ mod datagram;
 mod error;
 mod extension_headers;
 mod header;
+mod icmp_errors;
 mod kernel;
 mod open;
 mod port;

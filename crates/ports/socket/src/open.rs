@@ -5,7 +5,8 @@ use crate::sys::Socket;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use testudo_wire::ip::Version;
 use testudo_wire::protocol;
 
 /// How protected datagrams cross the network at an endpoint.
@@ -181,6 +182,42 @@ pub(crate) fn bypass(any: IpAddr, config: &SocketConfig) -> Result<Socket, OpenE
     }
     Ok(socket)
 }
+
+/// Opens a socket that receives the errors of ICMP that say "too big", with what they quote.
+pub(crate) fn icmp(version: Version, config: &SocketConfig) -> Result<Socket, OpenError> {
+    let (any, number) = match version {
+        Version::V4 => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), ipproto::ICMP),
+        Version::V6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), ipproto::ICMPV6),
+    };
+    let socket = new_socket(any, SocketType::RAW, number)?;
+    let action = |what: &str| format!("{what} of the raw socket for ICMP errors");
+    bind_to_interface(&socket, config, &action)?;
+    let set_up = || {
+        socket.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, ERRORS_BUFFER_BYTES)?;
+        match version {
+            // Each bit blocks a type: all but "unreachable", one of whose codes is "too big".
+            Version::V4 => {
+                socket.set_option_bytes(libc::SOL_RAW, ICMP_FILTER, &(!(1_u32 << 3)).to_ne_bytes())
+            }
+            // RFC 3542 3.2. All but type 2.
+            Version::V6 => {
+                let mut blocked = [0xFF; 32];
+                blocked[..4].copy_from_slice(&(!(1_u32 << 2)).to_ne_bytes());
+                socket.set_option_bytes(libc::IPPROTO_ICMPV6, ICMP6_FILTER, &blocked)?;
+                socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
+            }
+        }
+    };
+    set_up().map_err(io_error(action("set the options")))?;
+    Ok(socket)
+}
+
+/// Of raw(7).
+const ICMP_FILTER: i32 = 1;
+/// Of `linux/icmpv6.h`.
+const ICMP6_FILTER: i32 = 1;
+/// A hundred errors or so: more in one turn say nothing new.
+const ERRORS_BUFFER_BYTES: i32 = 128 << 10;
 
 fn new_socket(local: IpAddr, kind: SocketType, protocol: Protocol) -> Result<Socket, OpenError> {
     let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };

@@ -1,7 +1,8 @@
 //! The port: the sockets of all endpoints as one.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, is_fatal};
 use crate::error::OpenError;
+use crate::icmp_errors::ErrorSocket;
 use crate::kernel::MessageSocket;
 use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
 use crate::sys::Socket;
@@ -11,18 +12,26 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+use testudo_wire::ip::Version;
 
 /// The sockets of one or more endpoints.
 pub struct SocketPort<S = Socket> {
     name: String,
     channels: Vec<Channel<S>>,
     bypass: Bypass<S>,
+    /// `None` where none may be opened.
+    errors: Option<Vec<ErrorSocket<S>>>,
     /// Datagrams in UDP over IPv6 that are longer may be fragmented.
     mtu: usize,
     /// The endpoint that receives first next time.
     next: usize,
+    /// Calls until ICMP errors are asked for.
+    errors_in: u32,
     counters: PortCounters,
 }
+
+/// Calls of `rx` under load for each that asks for ICMP errors, too: so these cost next to nothing.
+const CALLS_PER_LOOK: u32 = 16;
 
 impl SocketPort {
     /// Opens and binds a socket for each endpoint.
@@ -41,7 +50,8 @@ impl SocketPort {
         }
         let channels: Vec<_> =
             config.endpoints.iter().map(|&e| Channel::open(e, config)).collect::<Result<_, _>>()?;
-        Ok(Self::with_channels(channels, open_bypass(config)?, config.mtu))
+        let port = Self::with_channels(channels, open_bypass(config)?, config.mtu);
+        Ok(Self { errors: ErrorSocket::open_all(config)?, ..port })
     }
 }
 
@@ -53,10 +63,17 @@ impl<S: MessageSocket> SocketPort<S> {
         Self::with_channels(channels.collect(), bypass, usize::MAX)
     }
 
+    /// The same port with sockets for the ICMP errors of these IP versions.
+    #[must_use]
+    pub fn with_icmp(self, sockets: impl IntoIterator<Item = (Version, S)>) -> Self {
+        let sockets = sockets.into_iter().map(|(version, socket)| ErrorSocket::new(version, socket));
+        Self { errors: Some(sockets.collect()), ..self }
+    }
+
     fn with_channels(channels: Vec<Channel<S>>, bypass: Bypass<S>, mtu: usize) -> Self {
         let names: Vec<_> = channels.iter().map(|c| c.endpoint.to_string()).collect();
         let counters = PortCounters::default();
-        Self { name: names.join(", "), channels, bypass, mtu, next: 0, counters }
+        Self { name: names.join(", "), channels, bypass, errors: None, mtu, next: 0, errors_in: 0, counters }
     }
 
     /// The endpoints as bound: with the ports that the kernel chose.
@@ -75,6 +92,28 @@ impl<S: MessageSocket> SocketPort<S> {
     #[must_use]
     pub fn can_bypass(&self) -> bool {
         self.bypass.v4.is_some()
+    }
+
+    /// Whether ICMP errors about the endpoints' datagrams arrive: not without CAP_NET_RAW.
+    #[must_use]
+    pub fn hears_icmp_errors(&self) -> bool {
+        self.errors.is_some()
+    }
+
+    /// Receives ICMP errors, now and then and when little else arrives.
+    fn hear_errors(&mut self, pool: &mut Pool, batch: &mut Batch, done: &mut Received) -> io::Result<()> {
+        if self.errors_in > 0 {
+            self.errors_in -= 1;
+            return Ok(());
+        }
+        self.errors_in = CALLS_PER_LOOK - 1;
+        for socket in self.errors.iter().flatten() {
+            match socket.receive(self.channels.iter().map(|channel| &channel.endpoint), pool, batch, done) {
+                Err(error) if is_fatal(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn error(&self, what: &str, source: io::Error) -> PortError {
@@ -104,7 +143,8 @@ impl<S: MessageSocket> Port for SocketPort<S> {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
         let mut done = Received::default();
-        let mut outcome = Ok(());
+        // First, since a full batch would leave no room.
+        let mut outcome = self.hear_errors(pool, batch, &mut done);
         for turn in 0..self.channels.len() {
             let index = (self.next + turn) % self.channels.len();
             outcome = outcome.and(self.channels[index].receive(pool, batch, &mut done));
@@ -113,6 +153,9 @@ impl<S: MessageSocket> Port for SocketPort<S> {
             }
         }
         self.next = (self.next + 1) % self.channels.len().max(1);
+        if batch.len() == before {
+            self.errors_in = 0;
+        }
         self.counters.rx_packets += done.packets;
         self.counters.rx_bytes += done.bytes;
         self.counters.rx_calls += done.calls;
@@ -130,7 +173,9 @@ impl<S: MessageSocket> Port for SocketPort<S> {
     }
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
-        self.channels.iter().filter_map(|channel| channel.socket.readiness()).collect()
+        let channels = self.channels.iter().map(|channel| &channel.socket);
+        let errors = self.errors.iter().flatten().map(|errors| &errors.socket);
+        channels.chain(errors).filter_map(MessageSocket::readiness).collect()
     }
 
     /// True while the system segments for any endpoint. Raw sockets and those without the offload send
