@@ -1,7 +1,7 @@
 //! The outbound slow path, one packet at a time: options, fragments, packets too long, a limit or the end of
 //! a lease near; and every packet of an SA that is not of ESP in tunnel mode.
 
-use crate::encap::{Encap, Frame, outer_fields};
+use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::event::Event;
 use crate::fragments::Identifications;
 use crate::lifetime::Moment;
@@ -13,7 +13,7 @@ use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason, Pool};
-use testudo_wire::ip::IpHeader;
+use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::{fragment, icmp};
 
 /// The slow path of one SA.
@@ -27,6 +27,10 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) replies: &'a mut ReplyBudget,
     pub(crate) identifications: &'a mut Identifications,
 }
+
+/// What every path carries over IPv6 (RFC 8200 5). Hosts need not send less, so that the datagrams of such
+/// packets are cut where a path leaves less for them (RFC 2473 7.1).
+const IPV6_LEAST_MTU: u16 = 1280;
 
 impl SlowPath<'_> {
     /// Makes jobs of adjacent packets.
@@ -45,26 +49,32 @@ impl SlowPath<'_> {
         let may_cut = !header.dont_fragment;
         let in_transport = matches!(self.sa.encap, Encap::EspTransport | Encap::AhTransport);
         if buffer.len() <= usize::from(mtu) || may_cut && in_transport {
-            return self.push::<E>(buffer, &header);
+            return self.push::<E>(buffer, &header, then::SEND);
+        }
+        let told = if header.version == Version::V6 { mtu.max(IPV6_LEAST_MTU) } else { mtu };
+        if buffer.len() <= usize::from(told) {
+            return self.push::<E>(buffer, &header, then::CUT);
         }
         if !may_cut {
             if self.replies.spend(self.now, header.source) {
-                reply_too_big(&header, &buffer, mtu, self.pool, &mut self.out.replies);
+                reply_too_big(&header, &buffer, told, self.pool, &mut self.out.replies);
             }
             return self.refuse(buffer, DropReason::TooBig);
         }
         for piece in cut(buffer, &header, mtu.into(), self.pool) {
             // Each has a header of its own.
             match IpHeader::parse(piece.bytes()) {
-                Ok(header) => self.push::<E>(piece, &header),
+                Ok(header) => self.push::<E>(piece, &header, then::SEND),
                 Err(error) => self.refuse(piece, reason_of(error)),
             }
         }
     }
 
-    fn push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader) {
+    /// Makes a job, with more to be done afterwards than its SA's packets usually need.
+    fn push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader, then: u8) {
         match self.try_push::<E>(buffer, header) {
             Ok(mut job) => {
+                job.then |= then;
                 // Headers of AH are complete before they are masked.
                 if self.sa.headers_vary && self.sa.encap == Encap::EspTunnel {
                     let (template, jobs) = (self.sa.template.as_ref(), std::slice::from_mut(&mut job));

@@ -104,6 +104,41 @@ fn hosts_are_told_what_a_router_said_until_it_is_forgotten() {
     }
 }
 
+/// RFC 8200 5: hosts need not send packets of less than 1,280 bytes over IPv6. RFC 2473 7.1: where a path
+/// leaves less for them, the datagrams are cut; longer packets are answered with 1,280.
+#[test]
+fn ipv6_packets_of_1280_bytes_cross_any_path() {
+    for tunnels in every_kind() {
+        let (spec, outer) = (&tunnels[0], tunnels.last().expect("a tunnel").outer);
+        if spec.mode == Mode::Transport && outer == Version::V4 {
+            continue;
+        }
+        let hosts = match spec.mode {
+            Mode::Transport => [Side::A, Side::B].map(|side| spec.address(side).to_string()),
+            Mode::Tunnel => ["fd0a::1", "fd16::2"].map(str::to_owned),
+        };
+        let packet = |bytes| Inner::udp(&hosts[0], &hosts[1], bytes).bytes();
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let mut b = Gateway::with_tunnels(Side::B, &tunnels);
+        let least = if outer == Version::V4 { 576 } else { 1280 };
+        let datagram = a.seal(packet(1280)).remove(0);
+        a.open(too_big(&datagram, least));
+        assert_eq!(events(&mut a), [(usize::from(least), true)], "{tunnels:?}");
+        let fragments = a.seal(packet(1280));
+        assert!(fragments.len() > 1 && fragments.iter().all(|f| f.len() <= usize::from(least)));
+        let delivered: Vec<_> = fragments.into_iter().flat_map(|fragment| b.open(fragment)).collect();
+        // After the UDP header, whose checksum is made anew in transport mode (RFC 3948 3.1.2).
+        assert!(delivered.len() == 1 && delivered[0].len() == 1280, "{tunnels:?}");
+        assert!(delivered[0][48..] == packet(1280)[48..], "{tunnels:?}");
+        assert!(a.seal(packet(1281)).is_empty());
+        let reply = a.protected.take().pop().expect("the sender is told");
+        let header = IpHeader::parse(&reply).expect("a packet");
+        assert_eq!(header.payload(&reply)[4..8], 1280_u32.to_be_bytes());
+        a.assert_settled();
+        b.assert_settled();
+    }
+}
+
 /// Who does not see the packets of an SA knows neither its SPI nor its numbers.
 #[test]
 fn an_error_about_a_packet_that_was_not_sent_changes_nothing() {
