@@ -293,8 +293,8 @@ impl UnprotectedPort {
     /// Ethernet's MTU; many a path carries slightly less.
     const ETHERNET_MTU: u32 = 1500;
 
-    /// A possible MTU problem, in a line: a gateway cannot detect that a path carries less, and its longest
-    /// packets are lost there. `link` is the MTU of the interface that outer packets leave by, if known.
+    /// A possible MTU problem, in a line: where a path carries less and no ICMP error says so, the longest
+    /// packets are lost. `link` is the MTU of the interface that outer packets leave by, if known.
     #[must_use]
     pub fn mtu_warning(&self, link: Option<u32>) -> Option<String> {
         let mtu = u32::from(self.mtu);
@@ -306,9 +306,9 @@ impl UnprotectedPort {
             )),
             _ if mtu < Self::ETHERNET_MTU && link != Some(mtu) => None,
             _ => Some(format!(
-                "{begin}: full-size packets leave as outer packets of up to {mtu} bytes, which are never fragmented; where \
-                 a link on the way to a peer carries less (PPPoE 1492, mobile networks, other tunnels) they vanish, while \
-                 short ones pass: set `mtu` to what the path carries"
+                "{begin}: full-size packets leave as outer packets of up to {mtu} bytes; where a link on the way to a peer \
+                 carries less (PPPoE 1492, mobile networks, other tunnels) and somebody filters the ICMP errors that say \
+                 so, they vanish, while short ones pass: set `mtu` to what the path carries"
             )),
         }
     }
