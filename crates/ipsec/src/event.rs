@@ -53,7 +53,8 @@ pub enum EventKind {
         /// Its UDP port.
         port: u16,
     },
-    /// Datagrams to the peer may have at most this many bytes from now on: at most once a second for a tunnel.
+    /// Datagrams to the peer may have at most this many bytes from now on: at most once a second for a
+    /// tunnel.
     PathMtu {
         /// In bytes.
         mtu: usize,

@@ -169,8 +169,8 @@ impl SaName {
         Some(Self { protocol, spi, peer, port })
     }
 
-    /// That of a quoted packet of IPsec, and its number; `None` if it is another one, or the quote ends before
-    /// the number. That of UDP carries ESP if its ports are those of an SA.
+    /// That of a quoted packet of IPsec, and its number; `None` if it is another one, or the quote ends
+    /// before the number. That of UDP carries ESP if its ports are those of an SA.
     fn quoted(quoted: &QuotedPacket) -> Option<(Self, u32)> {
         let (protocol, spi, sequence, port) = match quoted.header? {
             QuotedHeader::Esp { spi, sequence } => (IpsecProtocol::Esp, spi, sequence?, None),
@@ -223,8 +223,9 @@ fn is_from(quoted: &QuotedPacket, endpoints: &Endpoints) -> bool {
 }
 
 impl Ipsec {
-    /// The ICMP error in a packet that was sent to an address where SAs end, if it is about a packet of ESP or
-    /// AH from there: such errors are IPsec's own matter, others are for policy to decide (RFC 4301 8.2.1).
+    /// The ICMP error in a packet that was sent to an address where SAs end, if it is about a packet of ESP
+    /// or AH from there: such errors are IPsec's own matter, others are for policy to decide (RFC 4301
+    /// 8.2.1).
     pub(crate) fn icmp_error(&self, header: &IpHeader, packet: &[u8]) -> Option<IcmpError> {
         if !self.addresses.is_local(header.destination) {
             return None;

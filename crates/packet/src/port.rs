@@ -76,8 +76,8 @@ pub trait Port: Send {
 
     /// Whether the port fragments datagrams of UDP that its link does not carry, as the kernel's UDP sockets
     /// do: over IPv4 those without DF, over IPv6 those with a fragment header around the whole (RFC 6946), and
-    /// those longer than the paths' MTU that it was configured with. It is then given whole datagrams of UDP. Other ports, and datagrams of other protocols, get
-    /// fragments.
+    /// those longer than the paths' MTU that it was configured with. It is then given whole datagrams of UDP.
+    /// Other ports, and datagrams of other protocols, get fragments.
     fn fragments_udp(&self) -> bool {
         false
     }

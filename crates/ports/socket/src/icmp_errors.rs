@@ -1,9 +1,9 @@
 //! "Packet too big": what routers say of the datagrams that a port has sent (RFC 1191, RFC 8201).
 //!
-//! The kernel takes ICMP errors for itself. A raw socket of ICMP gets a copy of each, whole, with all that the
-//! router quotes: the gateway compares SPI and sequence number before it believes one (RFC 4301 8.2.1). The
-//! error queues of the other sockets (`IP_RECVERR`) would give less, since UDP's lack the quoted header, and
-//! cost more: every ICMP error, forged or not, would make the next transmission fail.
+//! The kernel takes ICMP errors for itself. A raw socket of ICMP gets a copy of each, whole, with all that
+//! the router quotes: the gateway compares SPI and sequence number before it believes one (RFC 4301 8.2.1).
+//! The error queues of the other sockets (`IP_RECVERR`) would give less, since UDP's lack the quoted header,
+//! and cost more: every ICMP error, forged or not, would make the next transmission fail.
 //!
 //! Only errors about a datagram of one of the port's endpoints are passed on; all others are about other
 //! programs of this host. The kernel filters out what is not "too big" or "unreachable".

@@ -36,9 +36,9 @@
 //! 6946), which the kernel's own then replace. It refuses too long datagrams
 //! of raw sockets in any case, and sends fragments that were made before.
 //!
-//! **Path MTU.** Raw sockets of ICMP hear what routers say is too big, and the port passes on what is about its
-//! own datagrams (`icmp_errors`): the gateway decides whether to believe it. Without CAP_NET_RAW there are
-//! none.
+//! **Path MTU.** Raw sockets of ICMP hear what routers say is too big, and the port passes on what is about
+//! its own datagrams (`icmp_errors`): the gateway decides whether to believe it. Without CAP_NET_RAW there
+//! are none.
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
