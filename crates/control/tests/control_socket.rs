@@ -9,7 +9,7 @@ use testudo_control::Configuration;
 use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::InstalledTunnels;
 use testudo_control::service::report::Facts;
-use testudo_gateway::{PortPair, Worker};
+use testudo_gateway::{PortPair, SystemClock, Worker};
 use testudo_packet::Pool;
 use testudo_port_memory::MemoryPort;
 
@@ -22,7 +22,13 @@ fn shared() -> Shared {
     let ports = PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) };
     let worker = Worker::new(ports, Pool::new(1, 2048), Vec::new(), Box::default());
     let counters = worker.counters();
-    let facts = Facts { version: "test", started: Instant::now(), engines: Vec::new(), counters };
+    let facts = Facts {
+        version: "test",
+        started: Instant::now(),
+        clock: SystemClock::default(),
+        engines: Vec::new(),
+        counters,
+    };
     let installed = InstalledTunnels::empty(configuration);
     Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() }
 }

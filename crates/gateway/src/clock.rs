@@ -14,7 +14,7 @@ pub trait Clock: Send {
 
 /// The system's clock since its boot. It advances while the machine is asleep, as lifetimes do; `Instant`
 /// does not.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     /// Since the boot.
     started: Duration,

@@ -200,6 +200,7 @@ impl Ipsec {
         let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
         let added = outbound_sa(index, &tunnel.parameters, parameters, rules, Arc::clone(&counters), now);
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
+        counters.set_learned_mtu(tunnel.path_mtu.learned());
         tunnel.outbound.push(Member { spi, sa, suite });
         self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
         Ok(AddedSa { sa, counters })

@@ -1,5 +1,6 @@
 //! State and counters of an SA, readable by other threads while its worker counts.
 
+use crate::path_mtu::LearnedMtu;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use testudo_packet::{DropReason, prefetch};
 
@@ -25,6 +26,8 @@ pub struct SaCounters {
     sequence: AtomicU64,
     state: AtomicU8,
     in_use: AtomicBool,
+    /// [`LearnedMtu`] in a number; 0 for none.
+    learned_mtu: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     refused_packets: AtomicU64,
     refused_bytes: AtomicU64,
@@ -38,6 +41,7 @@ impl Default for SaCounters {
             sequence: AtomicU64::new(0),
             state: AtomicU8::new(SaState::Installed as u8),
             in_use: AtomicBool::new(false),
+            learned_mtu: AtomicU64::new(0),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             refused_packets: AtomicU64::new(0),
             refused_bytes: AtomicU64::new(0),
@@ -93,6 +97,18 @@ impl SaCounters {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// The path has another MTU.
+    pub(crate) fn set_learned_mtu(&self, learned: Option<LearnedMtu>) {
+        self.learned_mtu.store(learned.map_or(0, LearnedMtu::to_bits), Ordering::Relaxed);
+    }
+
+    /// Outbound: the MTU of the path, where it is not the configured one. Its moment is of the worker's clock,
+    /// in whole seconds.
+    #[must_use]
+    pub fn learned_mtu(&self) -> Option<LearnedMtu> {
+        LearnedMtu::from_bits(self.learned_mtu.load(Ordering::Relaxed))
     }
 
     /// Whether the SA can pass packets.

@@ -67,6 +67,7 @@ pub use event::{Event, EventKind};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, PacketRules};
+pub use path_mtu::LearnedMtu;
 pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow, WINDOW_STEP};
 pub use sa::MAX_TUNNEL_SAS;
 pub use sequence::{Lease, NumberSource, SequenceError, SequenceNumbers, Waker};

@@ -68,19 +68,34 @@ pub(crate) struct Claim {
     pub(crate) sequence: u32,
 }
 
-/// A lowered MTU.
+/// An MTU of a path that is lower than the configured one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Learned {
-    /// In bytes.
-    pub(crate) mtu: usize,
-    pub(crate) at: Moment,
+pub struct LearnedMtu {
+    /// In bytes, at least 576.
+    pub mtu: usize,
+    /// Since when.
+    pub at: Moment,
+}
+
+impl LearnedMtu {
+    const MTU_BITS: u32 = 17;
+
+    /// As a number other than 0, with the moment in whole seconds.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.at.0.as_secs() << Self::MTU_BITS | self.mtu as u64 & ((1 << Self::MTU_BITS) - 1)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        let mtu = usize::try_from(bits & ((1 << Self::MTU_BITS) - 1)).ok().filter(|&mtu| mtu > 0)?;
+        Some(Self { mtu, at: Moment(Duration::from_secs(bits >> Self::MTU_BITS)) })
+    }
 }
 
 /// What an SA knows of its path.
 #[derive(Debug)]
 pub(crate) struct PathMtu {
     configured: usize,
-    learned: Option<Learned>,
+    learned: Option<LearnedMtu>,
     /// The number that was next at each of two moments, the older one first: those from the older one on are
     /// recent.
     marks: [(Moment, u64); 2],
@@ -103,6 +118,11 @@ impl PathMtu {
         self.marks = self.marks.map(|(at, _)| (at, next));
     }
 
+    /// The MTU that was learned, if it is in force.
+    pub(crate) fn learned(&self) -> Option<LearnedMtu> {
+        self.learned
+    }
+
     /// Notes which number is next. To be called about once a second.
     pub(crate) fn mark(&mut self, next: u64, now: Moment) {
         if now.since(self.marks[1].0) >= RECENT {
@@ -121,7 +141,7 @@ impl PathMtu {
         let is_early = self.learned.is_some_and(|learned| now.since(learned.at) < CHANGE_INTERVAL);
         let is_believed = is_in_bounds && !is_early && self.is_recent(claim.sequence, next);
         if is_believed {
-            self.learned = Some(Learned { mtu, at: now });
+            self.learned = Some(LearnedMtu { mtu, at: now });
         }
         is_believed
     }
@@ -284,6 +304,9 @@ impl Ipsec {
         let mtu = tunnel.path_mtu.current();
         let kind = EventKind::PathMtu { mtu, is_learned: tunnel.path_mtu.learned.is_some() };
         self.events.push(Event { tunnel: index, kind });
+        for sa in tunnel.outbound.iter().filter_map(|member| self.outbound.get(member.sa)) {
+            sa.counters.set_learned_mtu(tunnel.path_mtu.learned);
+        }
         let suites = tunnel.outbound.iter().map(|member| member.suite);
         let longest = suites.map(|suite| tunnel.parameters.shape(suite).inner_mtu(mtu)).min();
         let (covers, longest) = (tunnel.parameters.covers, longest.unwrap_or(mtu));
@@ -343,6 +366,15 @@ mod tests {
         }
         let short = Claim { quoted_bytes: 1300, ..claim(1300, 50) };
         assert_eq!(believed(&short), None, "the quoted packet would have fitted");
+    }
+
+    #[test]
+    fn a_learned_mtu_is_told_to_other_threads_in_a_number() {
+        for (mtu, seconds) in [(576, 0), (1280, 1), (65_535, 1 << 40)] {
+            let learned = LearnedMtu { mtu, at: at(seconds) };
+            assert_eq!(LearnedMtu::from_bits(learned.to_bits()), Some(learned));
+        }
+        assert_eq!(LearnedMtu::from_bits(0), None);
     }
 
     /// RFC 1191 5 and 7.1.

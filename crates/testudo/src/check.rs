@@ -5,7 +5,7 @@ use crate::exit::{Failure, Kind};
 use crate::out::{errln, outln};
 use crate::reverse_path;
 use std::path::Path;
-use testudo_control::config::{Configuration, KnownAnswers};
+use testudo_control::config::{Configuration, KnownAnswers, Sizes};
 
 /// Reports all errors of a configuration and its keys.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
@@ -20,6 +20,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             let (tunnels, policies) =
                 (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
             outln!("{}: no errors; tunnels: {tunnels}, further policies: {policies}", args.config.display());
+            print_sizes(&loaded.configuration);
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
             let reverse_path = reverse_path::warning(&loaded.configuration);
             let warnings = loaded.configuration.warnings().into_iter().chain(mtu).chain(reverse_path);
@@ -37,6 +38,30 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             errln!("{errors}");
             Err(Failure::silent(Kind::Configuration))
         }
+    }
+}
+
+/// Tunnels for which `check` says what fits.
+const SIZES_OF: usize = 8;
+
+/// What fits through each of the first tunnels, for the configured MTU.
+fn print_sizes(configuration: &Configuration) {
+    let mut carrying = configuration.tunnels.iter().filter(|tunnel| tunnel.covers.is_none());
+    for tunnel in carrying.by_ref().take(SIZES_OF) {
+        let covering = tunnel.covered_by.and_then(|ah| configuration.tunnels.get(ah));
+        let sizes = tunnel.sizes(configuration.unprotected.mtu, covering);
+        let Sizes { path_mtu, inner_mtu, overhead, mss_ipv4, mss_ipv6 } = sizes;
+        let mss = [(mss_ipv4, "IPv4"), (mss_ipv6, "IPv6")].into_iter();
+        let mss = mss.filter_map(|(mss, version)| Some(format!(", TCP MSS {} over {version}", mss?)));
+        let mss: String = mss.collect();
+        let name = &tunnel.name;
+        outln!(
+            "tunnel {name}: a path of {path_mtu} bytes, less {overhead}, leaves {inner_mtu} for packets{mss}"
+        );
+    }
+    let others = carrying.count();
+    if others > 0 {
+        outln!("and {others} more tunnels");
     }
 }
 

@@ -142,6 +142,7 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&ports);
+    show_path_mtus(status);
     let mut drops = Table::new(&["drop reason", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
     let counted: Vec<_> =
@@ -151,6 +152,30 @@ fn show_status(status: &Value) {
     }
     outln!();
     if counted.is_empty() { outln!("no packet was dropped") } else { print(&drops) }
+}
+
+/// What fits through each tunnel.
+fn show_path_mtus(status: &Value) {
+    let heads = ["tunnel", "path MTU", "source", "overhead", "inner MTU", "TCP MSS (IPv4)", "TCP MSS (IPv6)"];
+    let mut table = Table::new(&heads);
+    for path in rows(&status["path_mtus"]) {
+        let source = match path["age_seconds"].as_u64() {
+            Some(age) => format!("{}, {}:{:02} ago", cell(&path["source"]), age / 60, age % 60),
+            None => cell(&path["source"]),
+        };
+        let [overhead, inner, mss_ipv4, mss_ipv6] =
+            ["overhead", "inner_mtu", "mss_ipv4", "mss_ipv6"].map(|key| cell(&path[key]));
+        let [tunnel, mtu] = ["tunnel", "path_mtu"].map(|key| cell(&path[key]));
+        table.row(vec![tunnel, mtu, source, overhead, inner, mss_ipv4, mss_ipv6]);
+    }
+    if !rows(&status["path_mtus"]).is_empty() {
+        outln!();
+        print(&table);
+    }
+    let omitted = status["path_mtus_omitted"].as_u64().unwrap_or(0);
+    if omitted > 0 {
+        outln!("and {} more: `testudo sa list --json` has all", grouped(omitted));
+    }
 }
 
 fn show_associations(list: &Value) {

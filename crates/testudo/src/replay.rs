@@ -224,7 +224,8 @@ fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {
         "created": counters.created(),
         "merged": counters.merged(),
         "drops": report::drops(&counters),
-        "sas": report::security_associations(installed, &report::Peers::new()),
+        // Packets of a file have no present: what was learned of a path is 0 seconds old.
+        "sas": report::security_associations(installed, &report::Peers::new(), Moment::default()),
     })
 }
 

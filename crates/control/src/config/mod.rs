@@ -30,6 +30,7 @@ mod policy;
 mod quantity;
 mod selector;
 mod shadow;
+mod sizes;
 mod source;
 mod suggest;
 mod traffic;
@@ -49,6 +50,7 @@ pub use model::{
 pub use network::Network;
 pub(crate) use network::Networks;
 pub use outer::{OuterEndpoint, OuterProtocol};
+pub use sizes::Sizes;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;

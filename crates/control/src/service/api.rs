@@ -17,6 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use testudo_gateway::Clock;
 
 /// The longest request, in bytes, including its line end.
 const MAX_REQUEST_BYTES: u64 = 4096;
@@ -190,7 +191,9 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
     let installed = shared.installed();
     match request["verb"].as_str() {
         Some("status") => Ok(report::status(&shared.facts, &installed)),
-        Some("sa-list") => Ok(report::security_associations(&installed, &shared.peers())),
+        Some("sa-list") => {
+            Ok(report::security_associations(&installed, &shared.peers(), shared.facts.clock.now()))
+        }
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),
         _ => Err("unknown verb".to_owned()),

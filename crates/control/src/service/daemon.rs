@@ -146,8 +146,13 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
     worker.seed_identifications(random_seed()?);
     let counters = worker.counters();
-    let facts =
-        Facts { version: parts.version, started: Instant::now(), engines: parts.engine_reports, counters };
+    let facts = Facts {
+        version: parts.version,
+        started: Instant::now(),
+        clock,
+        engines: parts.engine_reports,
+        counters,
+    };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared { facts, installed: Mutex::new(Arc::new(empty)), peers: Mutex::default() });
     let socket = ControlSocket::bind(&configuration.gateway.control)?;

@@ -20,6 +20,7 @@ mod http;
 pub mod installed;
 pub mod leases;
 pub mod metrics;
+mod path_mtu;
 mod peer;
 pub mod privileges;
 pub mod report;

@@ -2,6 +2,7 @@
 
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
+use super::path_mtu::{path_mtu, path_mtus};
 use super::sas::RunningSa;
 use super::worker_time::worker_time;
 use crate::config::{self, Remote};
@@ -11,10 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
-use testudo_gateway::{EngineReport, PortSnapshot, WorkerCounters};
+use testudo_gateway::{Clock, EngineReport, PortSnapshot, SystemClock, WorkerCounters};
 use testudo_ipsec::{
-    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Policy, PortRange, Protocol,
-    SaCounters, SaState, Selector, TunnelIndex, Verdict,
+    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Moment, Policy, PortRange,
+    Protocol, SaCounters, SaState, Selector, TunnelIndex, Verdict,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 use testudo_wire::next_layer::NextLayerFields;
@@ -27,6 +28,8 @@ pub struct Facts {
     pub version: &'static str,
     /// When it started.
     pub started: Instant,
+    /// The worker's clock.
+    pub clock: SystemClock,
     /// The start-up report of each engine.
     pub engines: Vec<EngineReport>,
     /// The worker's counters.
@@ -108,6 +111,7 @@ fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
 pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
     let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
+    let (paths, omitted) = path_mtus(installed, facts.clock.now());
     json!({
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
@@ -121,15 +125,25 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "free_buffers": facts.counters.free_buffers(),
         "tunnels": installed.tunnels.len(),
         "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
+        "path_mtus": paths,
+        "path_mtus_omitted": omitted,
     })
 }
 
-/// Every SA.
+/// Every SA, at `now` in the worker's time.
 #[must_use]
-pub fn security_associations(installed: &InstalledTunnels, peers: &Peers) -> Value {
+pub fn security_associations(installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Value {
     let mut all = Vec::with_capacity(2 * installed.tunnels.len());
     for running in &installed.tunnels {
-        all.extend(running.sas.lock().iter().map(|of| sa(running, of, peers)));
+        let row = |of: &RunningSa| {
+            let mut row = sa(running, of, peers);
+            row["path_mtu"] =
+                if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
+            row
+        };
+        // Copies, since AH that covers a tunnel has a list of its own.
+        let sas = running.sas.lock().clone();
+        all.extend(sas.iter().map(row));
     }
     all.into()
 }

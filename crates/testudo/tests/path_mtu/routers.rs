@@ -6,6 +6,7 @@ use crate::support::gateway::Gateway;
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure, folder};
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+use serde_json::json;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::Duration;
@@ -93,9 +94,28 @@ fn hosts_learn(network: &mut Network, over_ipv6: bool, udp: bool) -> TestResult 
         is_told(&network.left, host, after + 1, after)?;
     }
     a.logs(&format!("the path to the peer carries {NARROW} bytes"))?;
+    calculates(&a, after)?;
     ensure(a.dropped("icmp_believed")? == 1, || "one error was enough".to_owned())?;
     b.stop()?;
     a.stop()
+}
+
+/// `status` and `sa list` have the path that was learned, and what it leaves.
+fn calculates(gateway: &Gateway, inner: usize) -> TestResult {
+    let status = gateway.ask_json(&["status"])?;
+    let sa = gateway.sa("a-b", "outbound")?;
+    for path in [&status["path_mtus"][0], &sa["path_mtu"]] {
+        let expected = json!({
+            "path_mtu": NARROW, "source": "learned", "overhead": NARROW - inner, "inner_mtu": inner,
+            "mss_ipv4": inner - 40, "mss_ipv6": inner - 60,
+        });
+        for (key, value) in expected.as_object().into_iter().flatten() {
+            ensure(path[key] == *value, || format!("{key} is to be {value} in {path:#}"))?;
+        }
+        ensure(path["age_seconds"].as_u64().is_some_and(|age| age < 60), || format!("{path:#}"))?;
+    }
+    let said = gateway.ask(&["status"])?.stdout;
+    ensure(said.contains("learned, 0:0") && said.contains("TCP MSS (IPv6)"), || said.clone())
 }
 
 /// With `fragment = "after"` packets with DF cross whole, in fragments that fit what was learned.
