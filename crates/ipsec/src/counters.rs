@@ -104,8 +104,8 @@ impl SaCounters {
         self.learned_mtu.store(learned.map_or(0, LearnedMtu::to_bits), Ordering::Relaxed);
     }
 
-    /// Outbound: the MTU of the path, where it is not the configured one. Its moment is of the worker's clock,
-    /// in whole seconds.
+    /// Outbound: the MTU of the path, where it is not the configured one. Its moment is of the worker's
+    /// clock, in whole seconds.
     #[must_use]
     pub fn learned_mtu(&self) -> Option<LearnedMtu> {
         LearnedMtu::from_bits(self.learned_mtu.load(Ordering::Relaxed))

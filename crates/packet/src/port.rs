@@ -75,9 +75,9 @@ pub trait Port: Send {
     fn joins(&self) -> bool;
 
     /// Whether the port fragments datagrams of UDP that its link does not carry, as the kernel's UDP sockets
-    /// do: over IPv4 those without DF, over IPv6 those with a fragment header around the whole (RFC 6946), and
-    /// those longer than the paths' MTU that it was configured with. It is then given whole datagrams of UDP.
-    /// Other ports, and datagrams of other protocols, get fragments.
+    /// do: over IPv4 those without DF, over IPv6 those with a fragment header around the whole (RFC 6946),
+    /// and those longer than the paths' MTU that it was configured with. It is then given whole datagrams of
+    /// UDP. Other ports, and datagrams of other protocols, get fragments.
     fn fragments_udp(&self) -> bool {
         false
     }
