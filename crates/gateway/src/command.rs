@@ -1,6 +1,7 @@
 //! Commands of the control plane to a running worker.
 
 use crate::placement::PlacementError;
+use crate::sa_change::{SaChange, SaOutcome};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,6 +17,8 @@ use testudo_ipsec::{
 const MAX_COMMANDS: usize = 16;
 /// Policies that one command changes at most: packets wait for all of them.
 const MAX_POLICY_CHANGES: usize = 64;
+/// Changes of SAs in one command, at most.
+pub const MAX_SA_CHANGES: usize = 64;
 
 /// An SA towards the peer, to be installed.
 #[derive(Debug)]
@@ -120,6 +123,8 @@ pub enum Command {
     Update(Update, SyncSender<UpdateReply>),
     /// Change policies one by one.
     ChangePolicies(Vec<PolicyChange>, SyncSender<Vec<Result<PolicyId, SpdError>>>),
+    /// Change SAs one by one.
+    ChangeSas(Vec<SaChange>, SyncSender<SaOutcome>),
     /// Give the replay windows of these SAs from peers.
     SaveWindows(Vec<SaRef>, SyncSender<Vec<(SaRef, Vec<u8>)>>),
     /// End: take nothing more from the protected side, finish what is in flight, and return.
@@ -135,6 +140,9 @@ pub enum CommanderError {
     /// A command has too many changes of policies to be made between two batches of packets.
     #[error("at most {MAX_POLICY_CHANGES} policies are changed at a time")]
     TooManyChanges,
+    /// A command has too many changes of SAs.
+    #[error("at most {MAX_SA_CHANGES} SAs are changed at a time")]
+    TooManySaChanges,
     /// It has too many commands waiting.
     #[error("the worker is busy: {MAX_COMMANDS} commands wait for it")]
     Busy,
@@ -204,6 +212,21 @@ impl Commander {
         }
         let (reply, answer) = sync_channel(1);
         self.send(Command::ChangePolicies(changes, reply))?;
+        answer.recv().map_err(|_| CommanderError::Ended)
+    }
+
+    /// Sends changes of SAs and waits until they are made. The result is that of each change, in their order:
+    /// where one fails, the others are made all the same.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if there are more than [`MAX_SA_CHANGES`], or if the worker does not take them or
+    /// ends before it answers.
+    pub fn change_sas(&self, changes: Vec<SaChange>) -> Result<SaOutcome, CommanderError> {
+        if changes.len() > MAX_SA_CHANGES {
+            return Err(CommanderError::TooManySaChanges);
+        }
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::ChangeSas(changes, reply))?;
         answer.recv().map_err(|_| CommanderError::Ended)
     }
 

@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::clock::Clock;
 use crate::command::{Command, Inbox, UpdateReply};
 use crate::dispatcher::Withdrawal;
+use crate::sa_change::{SaChanges, SaOutcome};
 use crate::worker::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc::SyncSender;
@@ -14,7 +15,8 @@ use testudo_packet::PortError;
 
 /// How often a worker looks at the clock while nothing happens.
 const TICK: Duration = Duration::from_secs(1);
-/// Tunnels that are changed, or whose windows are saved, between two batches: worth some ten microseconds.
+/// Tunnels or SAs that are changed, or windows that are saved, between two batches: worth some ten
+/// microseconds.
 const TUNNELS_AT_A_TIME: usize = 16;
 /// How long packets in flight may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -65,6 +67,9 @@ pub fn serve(
                     // The caller may have given up waiting; that is not the worker's concern.
                     let _ = reply.send(worker.change_policies(changes));
                 }
+                Some(Command::ChangeSas(changes, reply)) => {
+                    task = Task::ChangeSas(SaChanges::new(changes), reply).go_on(worker, now);
+                }
                 Some(Command::SaveWindows(sas, reply)) => {
                     task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
                 }
@@ -105,6 +110,7 @@ pub fn serve(
 /// A command that takes several turns.
 enum Task {
     Change(Change, SyncSender<UpdateReply>),
+    ChangeSas(SaChanges, SyncSender<SaOutcome>),
     Save { sas: IntoIter<SaRef>, windows: Vec<(SaRef, Vec<u8>)>, reply: SyncSender<Vec<(SaRef, Vec<u8>)>> },
 }
 
@@ -118,6 +124,12 @@ impl Task {
                 }
                 // The caller may have given up waiting; that is not the worker's concern.
                 let _ = reply.send(change.into_reply());
+            }
+            Task::ChangeSas(mut changes, reply) => {
+                if !changes.step(worker, now, TUNNELS_AT_A_TIME) {
+                    return Some(Task::ChangeSas(changes, reply));
+                }
+                let _ = reply.send(changes.into_outcome());
             }
             Task::Save { mut sas, mut windows, reply } => {
                 let some = sas.by_ref().take(TUNNELS_AT_A_TIME);

@@ -9,6 +9,7 @@ use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
 use crate::outlet::Outlet;
 use crate::placement::SaKeys;
+use crate::sa_change::{SaChange, SaChangeError, SaChanged, UseFrom};
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, KeyMaterial, Suite};
 use testudo_ipsec::{
@@ -240,6 +241,59 @@ impl Worker {
 
     fn name_of(&self, index: TunnelIndex) -> Arc<str> {
         self.ipsec.tunnel_name(index).unwrap_or_else(|| Arc::from("?"))
+    }
+
+    /// Changes one SA of a tunnel. What it costs does not depend on how many others there are.
+    ///
+    /// # Errors
+    /// [`SaChangeError`]; then nothing has changed.
+    pub fn change_sa(&mut self, change: SaChange, now: Moment) -> Result<SaChanged, SaChangeError> {
+        match change {
+            SaChange::AddInbound(tunnel, install) => {
+                Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?))
+            }
+            SaChange::AddOutbound(tunnel, install, from) => self.add_and_use(tunnel, *install, from, now),
+            SaChange::UseOutbound(tunnel, spi) => {
+                let sa = self.ipsec.outbound_sa(tunnel, spi);
+                let is_used = sa.is_some_and(|sa| self.ipsec.use_outbound(tunnel, sa));
+                is_used.then_some(SaChanged::InUse).ok_or(SaChangeError::NoSa { spi })
+            }
+            SaChange::RemoveInbound(tunnel, spi) => {
+                let sa = self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
+                let window = self.save_window(sa);
+                self.remove_inbound(tunnel, spi);
+                Ok(SaChanged::Removed(window))
+            }
+            SaChange::RemoveOutbound(tunnel, spi) => {
+                let sa = self.ipsec.remove_outbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
+                self.disconnect(Direction::Seal, sa);
+                Ok(SaChanged::Removed(None))
+            }
+        }
+    }
+
+    /// Adds an SA towards a peer, and says when it is used.
+    fn add_and_use(
+        &mut self,
+        tunnel: TunnelIndex,
+        install: OutboundInstall,
+        from: UseFrom,
+        now: Moment,
+    ) -> Result<SaChanged, SaChangeError> {
+        // Looked up first, so that nothing is left behind.
+        let inbound = match from {
+            UseFrom::PeersUseOf(spi) => {
+                Some(self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?)
+            }
+            UseFrom::Later | UseFrom::Now => None,
+        };
+        let added = self.add_outbound(tunnel, install, now)?;
+        match (from, inbound) {
+            (UseFrom::Now, _) => self.ipsec.use_outbound(tunnel, added.sa),
+            (_, Some(inbound)) => self.ipsec.use_outbound_with(tunnel, added.sa, inbound),
+            (_, None) => true,
+        };
+        Ok(SaChanged::Added(added))
     }
 
     pub(crate) fn remove(&mut self, index: TunnelIndex) {

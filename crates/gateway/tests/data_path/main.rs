@@ -32,6 +32,7 @@ mod policy_changes;
 mod policy_model;
 mod reassembly;
 mod reassembly_flood;
+mod rekeying;
 mod roaming;
 mod rubbish;
 mod source_routes;

@@ -20,6 +20,7 @@ mod late;
 mod model;
 mod network;
 mod pair;
+mod rekey;
 
 use pair::{Engines, Outcome, Pair, Scenario};
 use std::collections::HashMap;

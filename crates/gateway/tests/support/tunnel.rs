@@ -174,26 +174,27 @@ impl TunnelSpec {
 
     /// Everything to install the tunnel on one side.
     pub fn install(&self, side: Side, store: &mut LeaseTwin, window: Option<Vec<u8>>) -> TunnelInstall {
-        let other = if side == Side::A { Side::B } else { Side::A };
-        let (first, lease, iv_mask) = store.start(self.spi_from(side));
         TunnelInstall {
             index: self.index(),
             parameters: self.parameters(side),
-            outbound: OutboundInstall {
-                parameters: OutboundParameters {
-                    sa: self.sa_from(side),
-                    numbers: NumberSource::Leased { first, lease },
-                    iv_mask,
-                },
-                key: self.key_from(side),
-            },
-            inbound: InboundInstall {
-                parameters: InboundParameters { sa: self.sa_from(other), replay_window: self.window },
-                key: self.key_from(other),
-                window,
-                inherits: None,
-            },
+            outbound: self.outbound(side, store),
+            inbound: InboundInstall { window, ..self.inbound(side) },
         }
+    }
+
+    /// Everything to install the SA that this side sends through.
+    pub fn outbound(&self, side: Side, store: &mut LeaseTwin) -> OutboundInstall {
+        let (first, lease, iv_mask) = store.start(self.spi_from(side));
+        let numbers = NumberSource::Leased { first, lease };
+        let parameters = OutboundParameters { sa: self.sa_from(side), numbers, iv_mask };
+        OutboundInstall { parameters, key: self.key_from(side) }
+    }
+
+    /// Everything to install the SA that this side receives through.
+    pub fn inbound(&self, side: Side) -> InboundInstall {
+        let other = if side == Side::A { Side::B } else { Side::A };
+        let parameters = InboundParameters { sa: self.sa_from(other), replay_window: self.window };
+        InboundInstall { parameters, key: self.key_from(other), window: None, inherits: None }
     }
 }
 
