@@ -486,18 +486,21 @@ impl Worker {
     ///
     /// Datagrams that then go through a second SA (AH over ESP) are submitted again.
     fn finish(&mut self, in_place: bool, now: Moment) {
-        self.finish_once(in_place, now);
+        self.finish_once(in_place, !in_place, now);
         while self.ipsec.take_again(&mut self.prepared.jobs) {
             let in_place = self.submit();
-            self.finish_once(in_place, now);
+            // Jobs of both directions may have ended in one poll, and are here together.
+            self.finish_once(in_place, true, now);
         }
     }
 
-    fn finish_once(&mut self, in_place: bool, now: Moment) {
+    /// `is_mixed` if there may be jobs of both directions. What was decrypted must never take the way of what
+    /// was sealed.
+    fn finish_once(&mut self, in_place: bool, is_mixed: bool, now: Moment) {
         let mut jobs = std::mem::take(if in_place { &mut self.prepared.jobs } else { &mut self.released });
         while let Some(direction) = jobs.first().map(|job| job.direction) {
             let mut count = jobs.len().min(BATCH_SIZE);
-            if !in_place {
+            if is_mixed {
                 count = jobs[..count].iter().take_while(|job| job.direction == direction).count();
             }
             match direction {

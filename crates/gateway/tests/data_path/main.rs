@@ -38,3 +38,4 @@ mod rubbish;
 mod source_routes;
 mod stages;
 mod suites;
+mod two_passes;
