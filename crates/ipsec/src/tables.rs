@@ -14,7 +14,7 @@ use crate::reply_budget::ReplyBudget;
 use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
-use crate::spd::{InboundSelectors, Spd, TunnelIndex, address_bits};
+use crate::spd::{AddressRange, InboundSelectors, Selector, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
@@ -78,14 +78,15 @@ impl Ipsec {
     }
 
     /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
-    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[crate::Selector]>) {
+    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[Selector]>) {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            tunnel.parameters.selectors = selectors;
+            let selectors = inbound_selectors(&tunnel.parameters);
             for member in &tunnel.inbound {
                 if let Some(sa) = self.inbound.get_mut(member.sa) {
-                    sa.inbound_selectors = InboundSelectors::new(Arc::clone(&selectors));
+                    sa.inbound_selectors = selectors.clone();
                 }
             }
-            tunnel.parameters.selectors = selectors;
         }
     }
 
@@ -181,6 +182,18 @@ pub(crate) fn longest_datagram(p: &TunnelParameters) -> usize {
     }
 }
 
+/// The packets that may come out of a tunnel. In transport mode they are between its two ends, as outbound
+/// (RFC 4301 4.1): ESP does not cover their addresses, so that wider selectors would let anybody on the way
+/// put others there.
+fn inbound_selectors(p: &TunnelParameters) -> InboundSelectors {
+    let (Mode::Transport, Some(remote)) = (p.mode, p.endpoints.remote) else {
+        return InboundSelectors::new(Arc::clone(&p.selectors));
+    };
+    let [local, remote] = [p.endpoints.local, remote].map(AddressRange::host);
+    let ours = p.selectors.iter().filter(|s| s.local.covers(&local) && s.remote.covers(&remote));
+    InboundSelectors::new(ours.map(|selector| Selector { local, remote, ..*selector }).collect())
+}
+
 pub(crate) fn inbound_sa(
     index: TunnelIndex,
     p: &TunnelParameters,
@@ -206,7 +219,7 @@ pub(crate) fn inbound_sa(
         layout: SuiteLayout::of(sa.suite),
         is_watched: p.learn_remote,
         spi: sa.spi,
-        inbound_selectors: InboundSelectors::new(Arc::clone(&p.selectors)),
+        inbound_selectors: inbound_selectors(p),
         esn: sa.esn,
         window: ReplayWindow::new(parameters.replay_window, sa.esn),
         lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),

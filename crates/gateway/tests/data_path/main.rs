@@ -38,4 +38,5 @@ mod rubbish;
 mod source_routes;
 mod stages;
 mod suites;
+mod transport;
 mod two_passes;
