@@ -244,7 +244,7 @@ impl Ipsec {
             tunnel.takeover = Some(Takeover { inbound, outbound });
         }
         if let Some(sa) = self.inbound.get_mut(inbound) {
-            sa.is_watched = true;
+            sa.watch(true);
         }
         true
     }
@@ -266,7 +266,7 @@ impl Ipsec {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         let Some(takeover) = tunnel.takeover.take() else { return };
         if let Some(sa) = self.inbound.get_mut(takeover.inbound) {
-            sa.is_watched = tunnel.parameters.learn_remote;
+            sa.watch(tunnel.parameters.learn_remote);
         }
     }
 

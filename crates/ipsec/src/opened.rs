@@ -3,7 +3,7 @@
 
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
-use crate::encap::{Encap, Strip};
+use crate::encap::{Encap, MAX_DATAGRAM, Strip};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
@@ -100,7 +100,7 @@ impl Ipsec {
             // Fast path: no lifetime limit is within reach of this batch and nobody waits for a packet of the
             // peer, so count once per run.
             let sa = self.inbound.get_mut(sa_ref);
-            let sa = sa.filter(|sa| !sa.is_watched && !sa.lifetime.is_near(packets, bytes, now));
+            let sa = sa.filter(|sa| sa.counts_runs(packets, bytes, now));
             runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
@@ -207,6 +207,17 @@ fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
 }
 
 impl InboundSa {
+    /// Whether the packets of a batch with texts of so many bytes may be counted run by run.
+    #[inline(always)]
+    fn counts_runs(&self, packets: u64, bytes: u64, now: Moment) -> bool {
+        if self.is_plain {
+            return !self.lifetime.is_near(packets, bytes, now);
+        }
+        // In transport mode a packet is longer than its text, by headers.
+        let most = bytes.saturating_add(packets.saturating_mul(MAX_DATAGRAM as u64));
+        !self.is_watched && !self.lifetime.is_near(packets, most, now)
+    }
+
     /// Checks the engine's verdict, then commits the sequence number.
     #[inline(always)]
     fn commit(&mut self, job: &Job) -> Result<(), DropReason> {

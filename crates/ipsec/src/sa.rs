@@ -99,6 +99,8 @@ pub(crate) struct InboundSa {
     /// Whether the tunnel is told of each authentic packet: it learns the peer's address, or an SA waits for
     /// the peer to use this one.
     pub(crate) is_watched: bool,
+    /// It is not watched, and its packets are not longer than their texts.
+    pub(crate) is_plain: bool,
     pub(crate) encap: Encap,
     /// Its packets carry ESP of the tunnel that this one covers, and nothing else.
     pub(crate) covers: bool,
@@ -256,6 +258,12 @@ impl OutboundSa {
 }
 
 impl InboundSa {
+    /// Whether the tunnel is to be told of each authentic packet from now on.
+    pub(crate) fn watch(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+        self.is_plain = !is_watched && self.encap == Encap::EspTunnel;
+    }
+
     /// That a soft limit was reached.
     #[cold]
     pub(crate) fn soft_lifetime(&self) -> Event {

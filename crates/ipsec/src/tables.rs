@@ -208,7 +208,7 @@ pub(crate) fn inbound_sa(
     };
     let endpoint =
         LocalEndpoint::new(Version::of(p.endpoints.local), address_bits(p.endpoints.local), udp_port);
-    InboundSa {
+    let mut sa = InboundSa {
         local_endpoint: match p.protocol {
             IpsecProtocol::Ah => endpoint.of_ah(),
             IpsecProtocol::Esp if p.covered_by.is_some() => endpoint.covered(),
@@ -217,7 +217,8 @@ pub(crate) fn inbound_sa(
         encap: Encap::new(p.protocol, p.mode),
         covers: p.covers.is_some(),
         layout: SuiteLayout::of(sa.suite),
-        is_watched: p.learn_remote,
+        is_watched: false,
+        is_plain: false,
         spi: sa.spi,
         inbound_selectors: inbound_selectors(p),
         esn: sa.esn,
@@ -226,5 +227,7 @@ pub(crate) fn inbound_sa(
         tunnel: index,
         counters,
         reported: Reported::default(),
-    }
+    };
+    sa.watch(p.learn_remote);
+    sa
 }

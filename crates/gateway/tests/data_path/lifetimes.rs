@@ -1,6 +1,7 @@
 //! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1), and sequence numbers that run out: each is
 //! reported once, and the SA stops where it must.
 
+use super::encapsulations::{every_kind, inner_of};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use testudo_crypto::Suite;
 use testudo_gateway::{Clock, Update};
 use testudo_ipsec::{Event, EventKind, Lifetime, Limits, SaState};
 use testudo_packet::DropReason;
+use testudo_wire::ah::ah_bytes;
 
 const BYTES: usize = 100;
 
@@ -99,6 +101,32 @@ fn a_batch_does_not_overshoot_a_hard_limit() {
         once(&a.worker.take_events(), EventKind::HardLifetime { spi: spi(Side::A), outbound: true });
         once(&b.worker.take_events(), EventKind::HardLifetime { spi: spi(Side::A), outbound: false });
         b.assert_settled();
+    }
+}
+
+/// The same for each encapsulation, and whatever it counts as the bytes of a packet: in transport mode a
+/// packet is longer than what its ICV covers of it.
+#[test]
+fn no_encapsulation_overshoots_a_hard_limit_within_a_batch() {
+    for tunnels in every_kind().into_iter().filter(|tunnels| !tunnels[0].esn) {
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let sealed: Vec<_> = (0..14).map(|_| a.seal(inner_of(&tunnels, BYTES).bytes()).remove(0)).collect();
+        for limited in 0..tunnels.len() {
+            // AH around ESP counts the datagrams that it covers.
+            let counted = match tunnels[limited].covers {
+                Some(_) => sealed[0].len() - ah_bytes(tunnels[limited].suite.icv_bytes(), tunnels[0].outer),
+                None => BYTES,
+            };
+            let hard = Limits { bytes: Some(7 * counted as u64 + 1), ..Limits::default() };
+            let mut specs = tunnels.clone();
+            specs[limited].lifetime = Lifetime { hard, ..Lifetime::default() };
+            for count in 8..=sealed.len() {
+                let mut b = Gateway::with_buffers(Side::B, &specs, PoolSize(64, 2048));
+                sealed[..count].iter().for_each(|datagram| b.unprotected.push(datagram.clone()));
+                b.settle();
+                assert_eq!(b.protected.take().len(), 8, "{count} packets of {specs:?}");
+            }
+        }
     }
 }
 
