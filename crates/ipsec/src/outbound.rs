@@ -221,7 +221,7 @@ impl Ipsec {
             Err(reason) => return Err((datagram, reason)),
         };
         sa.counters.count(1, bytes, sequence);
-        AhTransport::frame(sa, ah, datagram, &header, sequence)
+        AhTransport::frame(sa, ah, datagram, &header, sequence, &mut self.identifications)
     }
 
     /// Discards a packet that was not sealed, or whose SA is gone.

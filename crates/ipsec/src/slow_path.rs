@@ -100,7 +100,7 @@ impl SlowPath<'_> {
             Err(reason) => return Err((buffer, reason)),
         };
         self.sa.counters.count(1, bytes.into(), sequence);
-        E::frame(self.sa, self.sa_ref, buffer, header, sequence)
+        E::frame(self.sa, self.sa_ref, buffer, header, sequence, self.identifications)
     }
 
     fn refuse(&mut self, buffer: Buffer, reason: DropReason) {

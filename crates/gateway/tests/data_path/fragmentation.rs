@@ -92,11 +92,15 @@ fn sealed_datagrams_are_cut_and_come_out_whole() {
 /// RFC 6864 4.3: an Identification does not come again soon, and SAs between the same hosts share the count.
 #[test]
 fn fragmented_datagrams_have_identifications_of_their_own() {
-    for outer in [Version::V4, Version::V6] {
+    let kinds = [(IpsecProtocol::Esp, Suite::AES128GCM16), (IpsecProtocol::Ah, Suite::NULL_SHA384)];
+    for (outer, (protocol, suite)) in
+        [Version::V4, Version::V6].into_iter().flat_map(|outer| kinds.map(|kind| (outer, kind)))
+    {
         let tunnels = [0, 1].map(|number| TunnelSpec {
             outer,
+            protocol,
             fragmentation: Fragmentation::After,
-            ..TunnelSpec::new(number, Suite::AES128GCM16)
+            ..TunnelSpec::new(number, suite)
         });
         let mut a = gateway(Side::A, &tunnels.to_vec());
         let mut seen = HashSet::new();

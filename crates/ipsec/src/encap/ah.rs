@@ -18,6 +18,7 @@
 
 use super::esp_transport::reason_of as reason_of_place;
 use super::{Carried, Frame, MAX_IV_BYTES, Strip, outer_fields, packet_offset, then};
+use crate::fragments::Identifications;
 use crate::sa::{InboundSa, OutboundSa, SuiteLayout, iv_block, low_32};
 use crate::slots::SaRef;
 use testudo_crypto::{Direction, Job};
@@ -51,8 +52,9 @@ impl Frame for AhTunnel {
         mut packet: Buffer,
         header: &IpHeader,
         sequence: u64,
+        identifications: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)> {
-        match surround(sa, &mut packet, header, sequence) {
+        match surround(sa, &mut packet, header, sequence, identifications) {
             Ok(()) => seal_job(sa, sa_ref, packet, sequence),
             Err(reason) => Err((packet, reason)),
         }
@@ -91,8 +93,9 @@ impl Frame for AhTransport {
         mut packet: Buffer,
         _: &IpHeader,
         sequence: u64,
+        identifications: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)> {
-        match insert(sa, &mut packet, sequence) {
+        match insert(sa, &mut packet, sequence, identifications) {
             Ok(()) => seal_job(sa, sa_ref, packet, sequence),
             Err(reason) => Err((packet, reason)),
         }
@@ -132,14 +135,21 @@ fn header(sa: &OutboundSa, version: Version, next_header: u8, sequence: u64) -> 
 }
 
 /// Writes IP header and AH before a packet.
-fn surround(sa: &OutboundSa, packet: &mut Buffer, inner: &IpHeader, sequence: u64) -> Result<(), DropReason> {
+fn surround(
+    sa: &OutboundSa,
+    packet: &mut Buffer,
+    inner: &IpHeader,
+    sequence: u64,
+    identifications: &mut Identifications,
+) -> Result<(), DropReason> {
     let outer = sa.template.as_ref().ok_or(DropReason::PeerUnknown)?;
     packet.truncate(inner.total_bytes);
     let ah = header(sa, outer.version(), inner.version.protocol(), sequence);
     packet.prepend(outer.bytes() + ah.header_bytes).map_err(|_| DropReason::NoRoom)?;
     let (total, class) = (packet.len(), inner.traffic_class);
     let bytes = packet.bytes_mut();
-    outer.write(bytes, total, class, identification(sequence)).map_err(|_| DropReason::NoRoom)?;
+    let identification = outer.next_identification(identifications);
+    outer.write(bytes, total, class, identification).map_err(|_| DropReason::NoRoom)?;
     ah.write(&mut bytes[outer.bytes()..]).map_err(|_| DropReason::NoRoom)?;
     if sa.headers_vary {
         let (front, packet) = bytes.split_at_mut(outer.bytes() + ah.header_bytes);
@@ -149,7 +159,12 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, inner: &IpHeader, sequence: u6
 }
 
 /// Writes AH between a packet's own headers and what it carries.
-fn insert(sa: &OutboundSa, packet: &mut Buffer, sequence: u64) -> Result<(), DropReason> {
+fn insert(
+    sa: &OutboundSa,
+    packet: &mut Buffer,
+    sequence: u64,
+    identifications: &mut Identifications,
+) -> Result<(), DropReason> {
     let place = TransportPlace::to_insert(packet.bytes()).map_err(reason_of_place)?;
     packet.truncate(place.total_bytes);
     let ah = header(sa, place.version, place.next_header, sequence);
@@ -159,24 +174,20 @@ fn insert(sa: &OutboundSa, packet: &mut Buffer, sequence: u64) -> Result<(), Dro
     bytes.copy_within(ah.header_bytes..ah.header_bytes + place.at, 0);
     ah.write(&mut bytes[place.at..]).map_err(|_| DropReason::NoRoom)?;
     place.rewrite(bytes, protocol::AH, total).map_err(|_| DropReason::NoRoom)?;
-    if place.version == Version::V4 {
-        identify(bytes, identification(sequence));
+    let outer = sa.template.as_ref().filter(|_| place.version == Version::V4);
+    if let Some(outer) = outer {
+        identify(bytes, || outer.next_identification(identifications));
     }
     Ok(())
 }
 
-/// An identification that is not 0. It is covered by the ICV, and the kernel would fill in one in place of 0
-/// when it sends the datagram (raw(7)).
-fn identification(sequence: u64) -> u16 {
-    u16::try_from(sequence % u64::from(u16::MAX)).unwrap_or(0) + 1
-}
-
-/// Gives an IPv4 packet an identification if it has none. One that has none is no fragment and will be none
-/// (RFC 6864 4.1), or its sender leaves that to the kernel.
-fn identify(packet: &mut [u8], identification: u16) {
+/// Gives an IPv4 packet an Identification if it has none: the ICV covers it, and the kernel would fill in one
+/// in place of 0 when it sends the datagram (raw(7)). One that has none is no fragment and will be none (RFC
+/// 6864 4.1), or its sender leaves that to the kernel.
+fn identify(packet: &mut [u8], next: impl FnOnce() -> u16) {
     let Some(header) = packet.first_chunk_mut::<IPV4_HEADER_BYTES>() else { return };
     if header[4..6] == [0, 0] {
-        let new = identification.to_be_bytes();
+        let new = next().to_be_bytes();
         let checksum = Checksum::from_bytes([header[10], header[11]]).update(&[0, 0], &new);
         header[10..12].copy_from_slice(&checksum.to_bytes());
         header[4..6].copy_from_slice(&new);

@@ -10,6 +10,7 @@
 //! carried (RFC 4303 3.3.4).
 
 use super::{Carried, Frame, MAX_IV_BYTES, Strip, packet_offset};
+use crate::fragments::Identifications;
 use crate::sa::{InboundSa, OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
 use testudo_crypto::{Direction, Job};
@@ -44,6 +45,7 @@ impl Frame for EspTransport {
         mut packet: Buffer,
         _: &IpHeader,
         sequence: u64,
+        _: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)> {
         match surround(sa, &mut packet, sequence) {
             Ok(job) => Ok(Job { sequence, esn: sa.esn, then: sa.then, ..job.of(packet, sa_ref) }),

@@ -6,6 +6,7 @@
 
 use super::template::{Headers, OuterTemplate};
 use super::{Frame, MAX_IV_BYTES, ROOM_BEFORE, ROOM_BEHIND, has_room, packet_offset};
+use crate::fragments::Identifications;
 use crate::sa::{OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
 use testudo_crypto::{Direction, Job};
@@ -196,6 +197,7 @@ impl Frame for EspTunnel {
         packet: Buffer,
         header: &IpHeader,
         sequence: u64,
+        _: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)> {
         let (Some(framing), Ok(bytes)) = (Framing::of(sa, sa_ref), u16::try_from(packet.len())) else {
             return Err((packet, DropReason::PeerUnknown));

@@ -22,6 +22,7 @@ pub(crate) mod esp_tunnel;
 pub(crate) mod outer_fields;
 pub(crate) mod template;
 
+use crate::fragments::Identifications;
 use crate::sa::{InboundSa, OutboundSa};
 use crate::slots::SaRef;
 use crate::tunnel::Encapsulation;
@@ -128,7 +129,7 @@ pub(crate) trait Frame {
     fn check(sa: &OutboundSa, packet: &Buffer) -> Result<(), DropReason>;
 
     /// Surrounds a packet that passed [`check`](Self::check), and makes the job that seals it under this
-    /// number.
+    /// number. A datagram that needs one gets the next Identification.
     ///
     /// # Errors
     /// The packet, and why it cannot be carried.
@@ -138,6 +139,7 @@ pub(crate) trait Frame {
         packet: Buffer,
         header: &IpHeader,
         sequence: u64,
+        identifications: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)>;
 }
 

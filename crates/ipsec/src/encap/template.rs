@@ -2,6 +2,7 @@
 
 use super::IpsecProtocol;
 use super::outer_fields::OuterRules;
+use crate::fragments::Identifications;
 use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
 use testudo_wire::esp::ESP_HEADER_BYTES;
@@ -172,6 +173,14 @@ impl OuterTemplate {
     pub(crate) fn goes_between(&self, packet: &[u8]) -> bool {
         let (source, destination) = (self.parts.ip.source, self.parts.ip.destination);
         ip::addresses(packet) == Some((source, destination))
+    }
+
+    /// The Identification of the next datagram that must have one, not 0. Of two datagrams of AH neither knows
+    /// whether the other will be cut, so that all between these ends share a count (RFC 6864 4.3), whatever
+    /// their SAs.
+    pub(crate) fn next_identification(&self, identifications: &mut Identifications) -> u16 {
+        let OuterHeader { source, destination, protocol, .. } = self.parts.ip;
+        low16(identifications.next(source, destination, protocol))
     }
 
     /// Which headers these are.
