@@ -203,12 +203,15 @@ impl ReplayWindow {
     }
 
     /// Continues where [`save`](Self::save) left off. A window of another size keeps its own size: numbers
-    /// whose state is unknown are marked as received, so that none is accepted twice. Returns `false`, with
-    /// the window unchanged, if the bytes are no saved window.
+    /// whose state is unknown are marked as received, so that none is accepted twice. Those are all of a
+    /// window that was off. Returns `false`, with the window unchanged, if the bytes are no saved window.
     #[must_use]
     pub fn restore(&mut self, bytes: &[u8]) -> bool {
         if let Some(top) = Self::top_of(bytes).filter(|_| Self::is_closed(bytes)) {
             return self.close_up_to(top);
+        }
+        if let Some(off) = Self::parse(bytes, false).filter(|saved| saved.size == u64::from(OFF)) {
+            return self.close_up_to(off.top);
         }
         let Some(saved) = Self::parse(bytes, self.esn) else { return false };
         if saved.size == self.size {
@@ -388,6 +391,20 @@ mod tests {
         assert!(restored.restore(&window.save()) && restored.restore(&ReplayWindow::closed_up_to(9)));
         assert_eq!(restored.check(7), Ok(()));
         assert_eq!(ReplayWindow::new(0, true).size(), u64::from(MIN_WINDOW), "not with extended numbers");
+    }
+
+    /// A window that was off knows nothing of what it let pass: none of that is accepted once it is on.
+    #[test]
+    fn a_window_that_was_off_is_closed_when_it_is_on() {
+        let mut off = ReplayWindow::new(0, false);
+        [5, 900, 7].into_iter().for_each(|number| off.commit(number).unwrap());
+        for (size, esn) in [(64, false), (4096, false), (4096, true)] {
+            let mut on = ReplayWindow::new(size, esn);
+            assert!(on.restore(&off.save()), "{size}, {esn}");
+            assert_eq!(on.top(), 900);
+            assert!((1..=900).all(|number| on.check(number).is_err()), "{size}, {esn}");
+            assert_eq!((on.commit(901), on.commit(903), on.commit(902)), (Ok(()), Ok(()), Ok(())));
+        }
     }
 
     /// What documents state: the largest window is half a megabyte, the smallest two words.
