@@ -205,6 +205,32 @@ fn esp_that_ah_should_cover_is_refused_without_it() {
     }
 }
 
+/// Each ESP has one AH: that of another pair does not open it, though both keys are right.
+#[test]
+fn ah_of_one_pair_does_not_open_esp_of_another() {
+    let all: Vec<Tunnels> = every_kind().into_iter().filter(|tunnels| tunnels.len() == 2).collect();
+    for tunnels in all.into_iter().filter(|tunnels| tunnels[0].mode == Mode::Tunnel) {
+        let [esp, ah] = [0, 1].map(|at| tunnels[at].clone());
+        let second = [
+            TunnelSpec { number: 2, covered_by: Some(3), ..esp.clone() },
+            TunnelSpec { number: 3, covers: Some(2), ..ah.clone() },
+        ];
+        let crossed = vec![
+            TunnelSpec { number: 2, covered_by: Some(1), ..esp.clone() },
+            TunnelSpec { covers: Some(2), ..ah.clone() },
+        ];
+        let mut b = Gateway::with_tunnels(Side::B, &[&tunnels[..], &second].concat());
+        let mut a = Gateway::with_tunnels(Side::A, &crossed);
+        let sealed = a.seal(Inner::udp("10.0.0.1", "172.18.0.2", 90).bytes()).remove(0);
+        assert_eq!(b.open(sealed), [[0_u8; 0]; 0], "{tunnels:?}");
+        assert_eq!(b.drops(DropReason::WrongEncapsulation), 1, "{tunnels:?}");
+        let mut a = Gateway::with_tunnels(Side::A, &second);
+        let sealed = a.seal(Inner::udp("10.0.0.1", "172.18.0.2", 90).bytes()).remove(0);
+        assert_eq!(b.open(sealed).len(), 1, "{tunnels:?}: its own AH does");
+        b.assert_settled();
+    }
+}
+
 /// Replays of AH and of AH over ESP (RFC 4302 3.4.3).
 #[test]
 fn each_packet_passes_once() {
