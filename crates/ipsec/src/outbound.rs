@@ -132,9 +132,9 @@ impl Ipsec {
                 return;
             }
         }
-        let (events, replies) = (&mut self.events, &mut self.replies);
+        let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
         let identifications = &mut self.identifications;
-        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications };
+        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments };
         match encap {
             Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),

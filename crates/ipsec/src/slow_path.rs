@@ -3,7 +3,7 @@
 
 use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::event::Event;
-use crate::fragments::Identifications;
+use crate::fragments::{Identifications, Reassembled, Reassembler};
 use crate::lifetime::Moment;
 use crate::outcome::{Originated, Prepared};
 use crate::parsed::reason_of;
@@ -26,6 +26,8 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) replies: &'a mut ReplyBudget,
     pub(crate) identifications: &'a mut Identifications,
+    /// Of the host's own datagrams.
+    pub(crate) fragments: &'a mut Reassembler,
 }
 
 /// What every path carries over IPv6 (RFC 8200 5). Hosts need not send less, so that the datagrams of such
@@ -39,15 +41,24 @@ impl SlowPath<'_> {
     }
 
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
-    fn protect<E: Frame>(&mut self, buffer: Buffer) {
-        let header = match IpHeader::parse(buffer.bytes()) {
+    fn protect<E: Frame>(&mut self, mut buffer: Buffer) {
+        let mut header = match IpHeader::parse(buffer.bytes()) {
             Ok(header) => header,
             Err(error) => return self.pool.discard(buffer, reason_of(error)),
         };
         let mtu = self.sa.inner_mtu;
         // Transport mode carries no fragments (RFC 4303 3.3.4): what may be cut is cut after.
-        let may_cut = !header.dont_fragment;
+        let mut may_cut = !header.dont_fragment;
         let in_transport = matches!(self.sa.encap, Encap::EspTransport | Encap::AhTransport);
+        if in_transport && header.fragment.is_some() {
+            header = match self.reassemble(&mut buffer, &header) {
+                Ok(Some(whole)) => whole,
+                Ok(None) => return,
+                Err(reason) => return self.refuse(buffer, reason),
+            };
+            // The source has cut it before, and over IPv6 it alone may (RFC 8200 5).
+            may_cut = true;
+        }
         if buffer.len() <= usize::from(mtu) || may_cut && in_transport {
             return self.push::<E>(buffer, &header, then::SEND);
         }
@@ -67,6 +78,19 @@ impl SlowPath<'_> {
                 Ok(header) => self.push::<E>(piece, &header, then::SEND),
                 Err(error) => self.refuse(piece, reason_of(error)),
             }
+        }
+    }
+
+    /// Puts together what the host's own IP layer has cut before it came here: transport mode is for whole
+    /// datagrams, and outside of that layer they come in fragments (RFC 4303 3.3.4, RFC 4302 3.3.4: "may have
+    /// to first reassemble a packet fragmented by the local IP layer, then apply IPsec, and then fragment the
+    /// resulting packet"). Returns the header of the datagram that is in the buffer then; `None` while
+    /// fragments of it are missing.
+    fn reassemble(&mut self, buffer: &mut Buffer, header: &IpHeader) -> Result<Option<IpHeader>, DropReason> {
+        // All of them come from this host, or claim to: they share the larger part of the room.
+        match self.fragments.take(buffer, header, true, self.now, self.pool)? {
+            Reassembled::Kept => Ok(None),
+            Reassembled::Whole => IpHeader::parse(buffer.bytes()).map(Some).map_err(reason_of),
         }
     }
 

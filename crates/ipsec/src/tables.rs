@@ -43,7 +43,10 @@ pub struct Ipsec {
     pub(crate) again: Vec<Job>,
     pub(crate) udp_ports: UdpPorts,
     pub(crate) addresses: OuterAddresses,
+    /// Of datagrams from the unprotected side.
     pub(crate) fragments: Reassembler,
+    /// Of the host's own datagrams, which go through SAs in transport mode.
+    pub(crate) host_fragments: Reassembler,
     pub(crate) identifications: Identifications,
     /// Whether the port to the unprotected side fragments datagrams of UDP itself.
     pub(crate) port_fragments_udp: bool,

@@ -12,6 +12,7 @@ use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Update, Worker};
 use testudo_ipsec::{Action, IpsecProtocol, Lifetime, Limits, Mode, Policy, PortRange, Selector};
 use testudo_packet::{DropReason, Pool};
+use testudo_wire::ip::Version;
 
 fn spec() -> TunnelSpec {
     TunnelSpec::new(0, Suite::AES128GCM16)
@@ -181,9 +182,14 @@ fn of_ah() -> TunnelSpec {
     TunnelSpec { protocol: IpsecProtocol::Ah, ..TunnelSpec::new(0, Suite::NULL_SHA1) }
 }
 
+/// The host's fragments are put together, and what they make is a fragment itself.
 fn fragment_in_transport_mode() -> Gateway {
-    let mut a = Gateway::with_tunnels(Side::A, &[in_transport()]);
-    a.seal(later_fragment(Inner::udp("192.0.2.1", "198.51.100.2", 100).bytes()));
+    let spec = TunnelSpec { outer: Version::V6, ..in_transport() };
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+    let (source, destination) = (spec.address(Side::A), spec.address(Side::B));
+    let whole = Inner { source, destination, ..Inner::udp("10.0.0.1", "172.16.0.2", 400) }.bytes();
+    let part = fragments(&whole, 1, 200).remove(0);
+    fragments(&part, 2, 104).into_iter().for_each(|piece| drop(a.seal(piece)));
     a
 }
 

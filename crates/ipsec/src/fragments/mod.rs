@@ -46,6 +46,12 @@
 //! its Identification makes it overlap. Nobody can tell such fragments apart before the ICV is checked. Who
 //! depends on fragments in a hostile network should avoid them: `mtu`, and fragmentation before encryption.
 //!
+//! **The host's own fragments.** Transport mode and AH around it are for whole datagrams, too (RFC 4303
+//! 3.3.4, RFC 4302 3.3.4), and a host's IP layer cuts a long datagram before it comes to the gateway's
+//! interface. The fragments of an SA in transport mode are put together by the same rules, with as much
+//! memory again, then sealed, and the result is cut. Policy sees each fragment before that: where it selects
+//! by ports, all but the first are `fields_hidden`.
+//!
 //! **The other way.** A packet that is too long for the path is cut before it is encrypted, where its sender
 //! allows that (`slow_path`), or sealed whole and its datagram cut ([`Fragmentation`](crate::Fragmentation)):
 //! then the peer must reassemble, but the packet may have any length and DF. Transport mode has only the
@@ -87,16 +93,18 @@ impl Ipsec {
     /// Drops datagrams that were not complete in time. To be called about once a second.
     pub fn expire_fragments(&mut self, now: Moment, pool: &mut Pool) {
         self.fragments.expire(now, pool);
+        self.host_fragments.expire(now, pool);
     }
 
     /// Drops all datagrams that are not complete, for this reason.
     pub fn discard_fragments(&mut self, reason: DropReason, pool: &mut Pool) {
         self.fragments.discard_all(reason, pool);
+        self.host_fragments.discard_all(reason, pool);
     }
 
     /// Datagrams that are not complete, each of which has a buffer.
     #[must_use]
     pub fn incomplete_datagrams(&self) -> usize {
-        self.fragments.incomplete()
+        self.fragments.incomplete() + self.host_fragments.incomplete()
     }
 }
