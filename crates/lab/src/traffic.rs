@@ -11,8 +11,8 @@ mod tcp;
 
 pub use echo::udp_echo;
 pub(crate) use pattern::Pattern;
-pub use ping::ping;
 pub(crate) use ping::{echo_answers, echo_request};
+pub use ping::{ping, ping_from};
 pub use tcp::{TcpStreamResult, tcp_stream};
 pub(crate) use tcp::{gbit_s, portless};
 

@@ -27,9 +27,27 @@ pub fn ping(
     count: u16,
     patience: Duration,
 ) -> Result<RoundTrips, LabError> {
+    ping_from(from, None, address, count, patience)
+}
+
+/// The same from this address, or from the one that routes choose.
+///
+/// # Errors
+/// As [`ping`], and the host does not have the address.
+pub fn ping_from(
+    from: &Namespace,
+    source: Option<IpAddr>,
+    address: IpAddr,
+    count: u16,
+    patience: Duration,
+) -> Result<RoundTrips, LabError> {
     // Group 0 is the only one sure to exist in a user namespace, and it is ours.
     from.sysctl("net.ipv4.ping_group_range", "0 0")?;
     let socket = from.within(|| open(address))?.map_err(io("open an ICMP socket"))?;
+    if let Some(source) = source {
+        let bound = rustix::net::bind(&socket, &portless(source));
+        bound.map_err(|error| io(format!("send from {source}"))(error.into()))?;
+    }
     socket.connect(portless(address)).map_err(io(format!("find a route to {address}")))?;
     let mut trips = RoundTrips::default();
     for number in 0..count {
