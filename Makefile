@@ -2,6 +2,7 @@
 #
 #   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
+#   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
 #   STAGES, SKIP                   for audit:                   make audit STAGES='dependencies miri', make audit SKIP=fuzz
 #   PREFIX, DESTDIR                for install:                make install PREFIX=/usr DESTDIR=/tmp/package
@@ -18,7 +19,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-host bench-peer fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-peer fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -31,6 +32,10 @@ demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker,
 test: ## all tests, lints and documentation; what CI runs
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+interop: ## every protocol, mode and suite with a Linux kernel: an hour, goes on where it was stopped; writes docs/INTEROP.md
+	@scripts/setup.sh test
+	@$(CARGO) test --quiet --locked --package testudo --test linux_kernel -- --matrix $(ARGS)
 
 bench: ## the data path in memory: packets per second, cycles by stage, cost of the cryptography alone
 	@scripts/setup.sh demo

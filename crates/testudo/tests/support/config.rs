@@ -21,7 +21,12 @@ pub struct Sa {
 impl Sa {
     /// With a random key for `suite`.
     pub fn random(spi: u32, suite: &str) -> Outcome<Self> {
-        let mut bytes = vec![0; suite.parse::<Suite>()?.keying_material_bytes()];
+        Self::of(spi, suite.parse()?)
+    }
+
+    /// The same for a suite that has been read.
+    pub fn of(spi: u32, suite: Suite) -> Outcome<Self> {
+        let mut bytes = vec![0; suite.keying_material_bytes()];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         let key = bytes.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -45,6 +50,8 @@ pub struct Tunnel {
     pub selectors: Vec<(String, String)>,
     pub outbound: Sa,
     pub inbound: Sa,
+    /// The SAs of AH around those of ESP (`protocol = "ah+esp"`), outbound and inbound.
+    pub covered_by: Option<[Sa; 2]>,
     /// Further lines.
     pub more: String,
 }
@@ -59,6 +66,7 @@ impl Tunnel {
             selectors: self.selectors.iter().map(|(l, r)| (r.clone(), l.clone())).collect(),
             outbound: self.inbound.clone(),
             inbound: self.outbound.clone(),
+            covered_by: self.covered_by.clone().map(|[outbound, inbound]| [inbound, outbound]),
             ..self.clone()
         }
     }
@@ -72,13 +80,18 @@ impl Tunnel {
             .map(|(local, remote)| format!("{{ local = \"{local}\", remote = \"{remote}\" }}"))
             .collect();
         let confirmations = confirmations(suite);
-        let sa = |sa: &Sa| format!("{{ spi = {:#x}, key_file = \"{:x}.key\" }}", sa.spi, sa.spi);
+        let sa = |sa: &Sa, at: usize| {
+            let ah = self.covered_by.as_ref().map_or(String::new(), |ah| {
+                format!(", ah_spi = {:#x}, ah_key_file = \"{:x}.key\"", ah[at].spi, ah[at].spi)
+            });
+            format!("{{ spi = {:#x}, key_file = \"{:x}.key\"{ah} }}", sa.spi, sa.spi)
+        };
         format!(
             "\n[[tunnel]]\nname = \"{name}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nsuite = \"{suite}\"\n\
              encapsulation = \"{encapsulation}\"\nesn = {esn}\nselectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n",
             selectors.join(", "),
-            sa(&self.outbound),
-            sa(&self.inbound),
+            sa(&self.outbound, 0),
+            sa(&self.inbound, 1),
         )
     }
 }
@@ -152,8 +165,11 @@ impl Config {
 
     /// Writes configuration and key files into `folder`, replacing those there.
     pub fn write(&self, folder: &Path) -> Outcome<()> {
-        for sa in self.tunnels.iter().flat_map(|tunnel| [&tunnel.outbound, &tunnel.inbound]) {
-            write_private(&folder.join(format!("{:x}.key", sa.spi)), &sa.key)?;
+        for tunnel in &self.tunnels {
+            let of_ah = tunnel.covered_by.iter().flatten();
+            for sa in [&tunnel.outbound, &tunnel.inbound].into_iter().chain(of_ah) {
+                write_private(&folder.join(format!("{:x}.key", sa.spi)), &sa.key)?;
+            }
         }
         write_private(&folder.join(CONFIGURATION), &self.text())
     }
@@ -178,6 +194,7 @@ pub fn pair(udp: bool) -> Outcome<[Config; 2]> {
         selectors: vec![("10.1.0.1".to_owned(), "10.2.0.1".to_owned())],
         outbound: Sa::random(0x1001, suite)?,
         inbound: Sa::random(0x1002, suite)?,
+        covered_by: None,
         more: String::new(),
     };
     let end = |address: &str, tunnel: Tunnel| Config {

@@ -1,0 +1,89 @@
+//! Testudo interoperates with the Linux kernel's own IPsec: the real program on one end of a TAP device, an
+//! unmodified kernel in a virtual machine on the other, real traffic between them.
+//!
+//! A *row* is one tunnel: protocol, mode, suite, IP version outside, ESN (`testudo_judge::interop`). The tests
+//! try a sample of them, every suite and every protocol in every mode; `make interop` tries all (`matrix`).
+//! Up to sixteen rows stand side by side in one gateway, each with addresses of its own, since an emulated
+//! guest takes longer to start things than to run them.
+//!
+//! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over IPv4
+//! and IPv6, with ESN and without, so that every pair of these occurs.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attacks;
+mod guest;
+mod matrix;
+mod site;
+mod slot;
+mod traffic;
+mod trial;
+
+use site::{Site, boot};
+use slot::SLOTS;
+use std::process::ExitCode;
+use support::ensure;
+use testudo_judge::harness::{self, TestResult};
+use testudo_judge::interop::{Mode, Protocol, Row, Verdict, sample};
+use traffic::Load;
+use trial::try_rows;
+
+/// An orthogonal array of IPv6 outside, ESP in UDP, ESN: any two columns have all four pairs.
+const SHAPES: [[bool; 3]; 4] =
+    [[false, false, true], [false, true, false], [true, false, false], [true, true, true]];
+
+fn main() -> ExitCode {
+    if let Some(arguments) = matrix::arguments() {
+        return matrix::main(&arguments);
+    }
+    let mut tests = harness::Suite::new();
+    for suite in Row::COMMON {
+        let rows = SHAPES.map(|[ipv6, udp, esn]| {
+            let protocol = if udp { Protocol::EspInUdp } else { Protocol::Esp };
+            Row { protocol, mode: Mode::Tunnel, ipv6, esn, suite, ah: None }
+        });
+        let name = format!("linux_speaks_{}_with_long_datagrams", suite.to_string().replace('-', "_"));
+        tests = tests.test(name, move |site| pass(site, &rows, Load::HEAVY));
+    }
+    for rows in cells(&sample()) {
+        let name = name_of(&rows[0]);
+        tests = tests.test(name, move |site| pass(site, &rows, Load::LIGHT));
+    }
+    tests
+        .test("replayed_packets_of_linux_are_refused", attacks::refuses_replays)
+        .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", attacks::refuses_wrong_keys)
+        .test("linux_refuses_our_packets_under_a_wrong_key", attacks::linux_refuses_wrong_keys)
+        .run(boot)
+}
+
+/// The rows of each protocol, mode, IP version and ESN.
+fn cells(rows: &[Row]) -> Vec<Vec<Row>> {
+    let same = |a: &Row, b: &Row| (a.protocol, a.mode, a.ipv6, a.esn) == (b.protocol, b.mode, b.ipv6, b.esn);
+    rows.chunk_by(same).map(<[Row]>::to_vec).collect()
+}
+
+fn name_of(row: &Row) -> String {
+    let protocol = row.protocol.name().replace(['-', '+'], "_");
+    let esn = if row.esn { "esn" } else { "no_esn" };
+    format!("linux_speaks_{protocol}_in_{}_mode_over_{}_{esn}", row.mode.name(), row.family())
+}
+
+/// Expects that every row passes, but for those whose suite Linux lacks: implicit IVs, and GMAC in AH.
+fn pass(site: &mut Site, rows: &[Row], load: Load) -> TestResult {
+    let mut complaints = Vec::new();
+    for lot in rows.chunks(SLOTS) {
+        for (row, verdict) in try_rows(site, lot, load)? {
+            let may_lack =
+                row.has_counter_nonces() || row.protocol == Protocol::Ah && row.suite.is_combined();
+            match verdict {
+                Verdict::Pass => {}
+                Verdict::Lacking(_) if may_lack => {}
+                Verdict::Lacking(reason) | Verdict::Fail(reason) => {
+                    complaints.push(format!("{row}: {reason}"))
+                }
+            }
+        }
+    }
+    ensure(complaints.is_empty(), || complaints.join("\n"))
+}
