@@ -204,29 +204,37 @@ impl SaName {
     }
 }
 
-/// Outbound SAs by name.
+/// Outbound SAs by name. A peer that moves may come to where another one is, whose SA has the same SPI: both
+/// keep their entry, and the sequence number tells whose packet an error quotes.
 #[derive(Debug, Default)]
-pub(crate) struct OutboundNames(GradualMap<SaName, TunnelIndex>);
+pub(crate) struct OutboundNames(GradualMap<SaName, Vec<TunnelIndex>>);
 
 impl OutboundNames {
     /// Adds the SA of a tunnel, unless its peer is unknown.
     pub(crate) fn add(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
-        if let Some(name) = name {
-            self.0.insert(name, tunnel);
+        let Some(name) = name else { return };
+        match self.0.get_mut(&name) {
+            Some(tunnels) => tunnels.push(tunnel),
+            None => self.0.insert(name, vec![tunnel]),
         }
     }
 
     /// Removes it again.
     pub(crate) fn remove(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
-        // A later tunnel may have the same name.
-        if let Some(name) = name.filter(|name| self.get(name) == Some(tunnel)) {
+        let Some((name, tunnels)) = name.and_then(|name| Some((name, self.0.get_mut(&name)?))) else {
+            return;
+        };
+        if let Some(at) = tunnels.iter().position(|other| *other == tunnel) {
+            tunnels.swap_remove(at);
+        }
+        if tunnels.is_empty() {
             self.0.remove(&name);
         }
     }
 
-    /// The tunnel whose outbound SA sends such packets.
-    fn get(&self, name: &SaName) -> Option<TunnelIndex> {
-        self.0.get(name).copied()
+    /// The tunnels whose outbound SAs send such packets: one, but for what the type says.
+    fn get(&self, name: &SaName) -> &[TunnelIndex] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -275,15 +283,33 @@ impl Ipsec {
         let IcmpErrorKind::TooBig { mtu } = error.kind else { return None };
         let quoted = &error.quoted;
         let (name, sequence) = SaName::quoted(quoted)?;
-        let index = self.names.get(&name)?;
+        let claim = Claim { version: quoted.version, mtu, quoted_bytes: quoted.total_bytes, sequence };
+        let mut at = 0;
+        while let Some(&index) = self.names.get(&name).get(at) {
+            if self.believe_of(index, name.spi, quoted, &claim, now) {
+                self.apply_path_mtu(index);
+                return Some(());
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// Whether the claim is to be believed of a tunnel, by its SA with this SPI.
+    fn believe_of(
+        &mut self,
+        index: TunnelIndex,
+        spi: u32,
+        quoted: &QuotedPacket,
+        claim: &Claim,
+        now: Moment,
+    ) -> bool {
         // Of an SA that is not in use no number is recent.
         let sa = self.outbound_in_use(index).and_then(|sa| self.outbound.get(sa));
-        let next = sa.filter(|sa| sa.spi == name.spi)?.sequence.next();
-        let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let claim = Claim { version: quoted.version, mtu, quoted_bytes: quoted.total_bytes, sequence };
-        let is_believed =
-            is_from(quoted, &tunnel.parameters.endpoints) && tunnel.path_mtu.believe(&claim, next, now);
-        is_believed.then(|| self.apply_path_mtu(index))
+        let next = sa.filter(|sa| sa.spi == spi).map(|sa| sa.sequence.next());
+        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
+        let Some((next, tunnel)) = next.zip(tunnel) else { return false };
+        is_from(quoted, &tunnel.parameters.endpoints) && tunnel.path_mtu.believe(claim, next, now)
     }
 
     /// Ages the path MTU of a tunnel. To be called about once a second.
@@ -478,21 +504,25 @@ mod tests {
     }
 
     #[test]
-    fn names_are_of_the_tunnel_that_had_them_last() {
+    fn names_are_of_all_tunnels_that_have_them() {
         let peer: IpAddr = "198.51.100.2".parse().unwrap();
         let name = |spi, port| Some(SaName { protocol: IpsecProtocol::Esp, spi, peer, port });
-        let get = |names: &OutboundNames, spi, port| names.get(&name(spi, port).unwrap());
+        let get = |names: &OutboundNames, spi, port| -> Vec<u32> {
+            names.get(&name(spi, port).unwrap()).iter().map(|index| index.0).collect()
+        };
         let mut names = OutboundNames::default();
         names.add(TunnelIndex(0), name(7, None));
         names.add(TunnelIndex(1), name(7, None));
         names.add(TunnelIndex(2), name(7, Some(4500)));
         names.add(TunnelIndex(3), name(7, Some(4501)));
         names.add(TunnelIndex(4), None);
-        names.remove(TunnelIndex(0), name(7, None));
-        assert_eq!(get(&names, 7, None), Some(TunnelIndex(1)));
-        assert_eq!(get(&names, 7, Some(4501)), Some(TunnelIndex(3)), "two peers behind one NAT");
+        assert_eq!(get(&names, 7, None), [0, 1]);
         names.remove(TunnelIndex(1), name(7, None));
-        assert_eq!((get(&names, 7, None), get(&names, 8, None)), (None, None));
-        assert_eq!(get(&names, 7, Some(4500)), Some(TunnelIndex(2)));
+        assert_eq!(get(&names, 7, None), [0], "where the other one came to and left");
+        assert_eq!(get(&names, 7, Some(4501)), [3], "two peers behind one NAT");
+        names.remove(TunnelIndex(0), name(7, None));
+        names.remove(TunnelIndex(0), name(7, None));
+        assert_eq!((get(&names, 7, None), get(&names, 8, None)), (vec![], vec![]));
+        assert_eq!(get(&names, 7, Some(4500)), [2]);
     }
 }

@@ -1,10 +1,12 @@
 //! "Packet too big" from routers on the way to the peer (RFC 4301 8.2): what is believed, and what follows
 //! for the hosts inside.
 
-use crate::support::{Gateway, Inner, Side, TunnelSpec};
+use crate::support::datagrams::mend;
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{EventKind, IpsecProtocol, Mode};
+use testudo_ipsec::{Event, EventKind, IpsecProtocol, Mode};
 use testudo_packet::DropReason;
 use testudo_wire::icmp::{self, MAX_TOO_BIG_BYTES};
 use testudo_wire::ip::{IpHeader, Version};
@@ -219,4 +221,36 @@ fn a_peer_that_moves_takes_the_learned_mtu_with_it() {
     let datagram = b.seal(back(longest)).remove(0);
     b.open(too_big(&datagram, 1300));
     assert_eq!(events(&mut b), [(1300, true)], "the SA is found at its peer's new place");
+}
+
+/// Operators like to give all peers the same SPI. A peer that is followed to where another one is, in truth or
+/// by a forged source, takes nothing of the other's path MTU discovery, neither while it is there nor after.
+#[test]
+fn a_peer_that_moves_to_another_leaves_it_its_errors() {
+    let roams = TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let stays = TunnelSpec { udp: true, ..TunnelSpec::new(1, Suite::AES128GCM16) };
+    let policies = [&roams, &stays].into_iter().flat_map(|spec| spec.policies(Side::B)).collect();
+    let mut b = Gateway::new(policies, PoolSize(64, 2048), portable());
+    let mut store = LeaseTwin::new(1 << 40);
+    let mut other = stays.install(Side::B, &mut store, None);
+    other.outbound.parameters.sa.spi = roams.spi_from(Side::B);
+    b.install(other);
+    b.install(roams.install(Side::B, &mut store, None));
+    let mut sealer = Sealer::new(&roams, Side::A);
+    let made = Handmade::carrying(&Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes());
+    for (round, believed) in [(1, 1), (2, 2)] {
+        let mut datagram = sealer.seal(round, &made);
+        if round == 2 {
+            // It moves on, to another host's address.
+            datagram[15] ^= 1;
+            mend(&mut datagram[..20]);
+        }
+        assert_eq!(b.open(datagram).len(), 1, "round {round}");
+        let moved = |event: &Event| matches!(event.kind, EventKind::PeerMoved { .. });
+        assert!(b.worker.take_events().iter().any(moved));
+        let sealed = b.seal(Inner::udp("172.17.0.2", "10.0.0.1", 1200).bytes()).remove(0);
+        assert!(b.open(too_big(&sealed, 1100 - 100 * round as u16)).is_empty());
+        assert_eq!(b.drops(DropReason::IcmpBelieved), believed, "round {round}");
+        later(&mut b, 2);
+    }
 }
