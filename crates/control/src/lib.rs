@@ -33,4 +33,4 @@ pub mod store;
 
 pub use config::{ConfigError, ConfigErrors, Configuration};
 pub use fingerprint::{Fingerprint, fingerprint, numbers_of};
-pub use store::{Lease, LeaseStore, MemoryStore, NUMBERS_END, Store, StoreError, Usage};
+pub use store::{Known, Lease, LeaseStore, MemoryStore, NUMBERS_END, Store, StoreError, Usage};

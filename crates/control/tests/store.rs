@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -56,6 +56,8 @@ fn lease_and_print(path: &Path) {
         out.write_all(format!("\nLEASE 2 {} {used}\n", lease.first).as_bytes()).unwrap();
         store.give_back(&[(number, used..lease.end)]).unwrap();
         store.save_windows(&[(key(0), &round.to_le_bytes())]).unwrap();
+        // All keys but one are retired, and come back with the next lease.
+        let _ = store.retire(&HashSet::from([key(u8::try_from(round % 3).unwrap())])).unwrap();
     }
 }
 

@@ -35,7 +35,8 @@ pub struct Passage {
     pub is_outbound: bool,
     /// The packet's sequence number, whole.
     pub sequence: u64,
-    /// Where in the packet the text begins that is sealed or opened, in bytes; 0 for a packet that is refused.
+    /// Where in the packet the text begins that is sealed or opened, in bytes; 0 for a packet that is
+    /// refused.
     pub text_start: usize,
 }
 

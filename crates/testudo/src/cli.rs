@@ -30,6 +30,9 @@ pub enum Verb {
     Check(CheckArgs),
     /// Create the durable store of sequence numbers, once, before a gateway's first start
     Init(InitArgs),
+    /// List the keys that the durable store remembers, and have it forget some, while no gateway runs
+    #[command(subcommand)]
+    Store(StoreVerb),
     /// Print, load or remove the nftables rules and routes that stop packets which policy protects from
     /// passing this host in clear
     Firewall(FirewallArgs),
@@ -89,6 +92,46 @@ pub struct InitArgs {
     /// first start with suites whose nonces are their sequence numbers
     #[arg(long)]
     pub fresh_keys: bool,
+}
+
+/// `testudo store …`
+#[derive(Debug, Subcommand)]
+pub enum StoreVerb {
+    /// List the keys that the store remembers: configured, kept, or retired
+    List(StoreListArgs),
+    /// Forget retired keys of which no copy exists any more
+    ///
+    /// The store remembers every key that it has seen, so that no sequence number comes twice under it. A key
+    /// that is not configured when the gateway starts or reloads is retired: little more is kept than its
+    /// next sequence number and the highest one that it received. The store remembers at most 1,048,576 keys
+    /// and then refuses new ones. Only then is there a reason to forget any. Never use a forgotten key again:
+    /// its nonces would repeat, which reveals its secrets (RFC 4106 2).
+    Forget(StoreForgetArgs),
+    /// Retire keys that are not configured, and give unused space of the file back
+    Compact(ConfigArgs),
+}
+
+/// `testudo store list`
+#[derive(Debug, Args)]
+pub struct StoreListArgs {
+    /// Configuration file (TOML), which names the store
+    pub config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `testudo store forget`
+#[derive(Debug, Args)]
+pub struct StoreForgetArgs {
+    /// Configuration file (TOML), which names the store
+    pub config: PathBuf,
+    /// Keys, as `testudo store list` shows them
+    #[arg(value_name = "KEY", required = true)]
+    pub keys: Vec<String>,
+    /// Confirm that every copy of these keys is destroyed, in files, backups and peers
+    #[arg(long)]
+    pub keys_are_destroyed: bool,
 }
 
 /// `testudo check`
@@ -158,10 +201,10 @@ pub struct ReplayArgs {
     ///
     /// A tunnel with `known_answer = { … }` starts where the packets of a file do: `next_sequence_number`
     /// (default 1) and `iv_seed` (XORed into the numbers to make the IVs, default 0) for the outbound SA;
-    /// `inbound_sequence_number`, the highest number that the inbound SA has received, and `inbound_window`, in
-    /// hexadecimal digits, whose lowest bit is that number, the next one the number before it, and so on
-    /// (without it all numbers up to the highest count as received). Its SPIs may be 1 to 255, too, which
-    /// RFC 4303 2.1 reserves. A gateway that runs refuses known answers.
+    /// `inbound_sequence_number`, the highest number that the inbound SA has received, and `inbound_window`,
+    /// in hexadecimal digits, whose lowest bit is that number, the next one the number before it, and so on
+    /// (without it all numbers up to the highest count as received). Its SPIs may be 1 to 255, too, which RFC
+    /// 4303 2.1 reserves. A gateway that runs refuses known answers.
     pub config: PathBuf,
     /// Packets to receive on a port: PORT=FILE, where PORT is protected or unprotected
     #[arg(long, value_name = "PORT=FILE", required = true)]
@@ -177,11 +220,11 @@ pub struct ReplayArgs {
     ///
     /// A line has the packet (P and U are the protected and the unprotected side's, numbered from 1 in their
     /// files); what it became (a packet of an output; "part of" a datagram that was put together; or the
-    /// reason for which it was dropped, by its name in `testudo status`); the SA with tunnel, protocol, SPI and
-    /// sequence number; and the place of the policy, as in `testudo policy list`. A packet that the gateway
-    /// made of another has a line of its own: "fragment" is one that was cut off, "message" an ICMP error.
-    /// Packets that it sent by itself have no number. With --json each line is an object, and the last one has
-    /// the counters.
+    /// reason for which it was dropped, by its name in `testudo status`); the SA with tunnel, protocol, SPI
+    /// and sequence number; and the place of the policy, as in `testudo policy list`. A packet that the
+    /// gateway made of another has a line of its own: "fragment" is one that was cut off, "message" an ICMP
+    /// error. Packets that it sent by itself have no number. With --json each line is an object, and the last
+    /// one has the counters.
     #[arg(long)]
     pub list: bool,
     /// Packets of each input that are processed together, 1 to 256, to find faults that depend on it

@@ -21,6 +21,7 @@ mod query;
 mod replay;
 mod reverse_path;
 mod run;
+mod store;
 mod table;
 mod top;
 
@@ -31,7 +32,12 @@ use std::process::ExitCode;
 /// Disables core dumps for verbs that read a configuration, and keys with it.
 fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
     match verb {
-        Verb::Run(_) | Verb::Check(_) | Verb::Init(_) | Verb::Firewall(_) | Verb::Replay(_) => {
+        Verb::Run(_)
+        | Verb::Check(_)
+        | Verb::Init(_)
+        | Verb::Store(_)
+        | Verb::Firewall(_)
+        | Verb::Replay(_) => {
             testudo_control::service::privileges::hide_memory().map_err(exit::failure(exit::Kind::Port))
         }
         _ => Ok(()),
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::run(&args),
         Verb::Check(args) => check::check(&args),
         Verb::Init(args) => init::init(&args),
+        Verb::Store(verb) => store::store(&verb),
         Verb::Firewall(args) => firewall::firewall(&args),
         Verb::Replay(args) => replay::replay(&args),
         Verb::Status(args) => query::status(&args),

@@ -1,8 +1,8 @@
 //! `testudo replay`: the data path of `run`, on packet files.
 //!
 //! Equal inputs give equal outputs: the clock is always zero, sequence numbers come from the configuration's
-//! known answers (or start at 1), and the two sides take turns. Packets keep the time stamps of the inputs that
-//! they came from, and a list says what became of each.
+//! known answers (or start at 1), and the two sides take turns. Packets keep the time stamps of the inputs
+//! that they came from, and a list says what became of each.
 //!
 //! All inputs are opened before any output, so that an unreadable input leaves the outputs of an earlier run
 //! unchanged. A damaged input is read up to the damage; the output so far is kept, and the program fails.

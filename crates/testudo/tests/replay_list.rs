@@ -1,5 +1,5 @@
-//! `testudo replay --list`: each packet's line says what became of it, by which SA and policy. What it says is
-//! held against the outputs and the counters of the same replay.
+//! `testudo replay --list`: each packet's line says what became of it, by which SA and policy. What it says
+//! is held against the outputs and the counters of the same replay.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 
@@ -177,8 +177,8 @@ fn inner(host: u8, bytes: u16) -> Vec<u8> {
     packet([10, 1, 0, host], [10, 2, 0, host], bytes, 0)
 }
 
-/// A gateway whose tunnel takes hosts 1, 3 and 4, and one whose tunnel takes hosts 1, 4 and 5, but whose first
-/// policy discards 4.
+/// A gateway whose tunnel takes hosts 1, 3 and 4, and one whose tunnel takes hosts 1, 4 and 5, but whose
+/// first policy discards 4.
 fn gateways(more: &str) -> [Gateway; 2] {
     let [mut a, mut b] = pair(false).unwrap();
     let host = |n: u8| (format!("10.1.0.{n}"), format!("10.2.0.{n}"));

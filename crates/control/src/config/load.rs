@@ -6,9 +6,9 @@ use super::mask::may_be_key;
 use super::model::Configuration;
 use super::walk::{Problem, Walker};
 use super::{Draft, MAX_FILE_BYTES, too_large};
-use crate::fingerprint::{Fingerprint, digest_of, numbers_of};
+use crate::fingerprint::{Fingerprint, digest_of, fingerprint, numbers_of};
 use crate::keys::{self, Environment, KeyError, KeySource};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -37,6 +37,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// All fingerprints under which the store remembers something of these keys.
+    #[must_use]
+    pub fn fingerprints(&self) -> HashSet<Fingerprint> {
+        let of = |keys: &TunnelKeys| {
+            [numbers_of(&keys.outbound), fingerprint(&keys.outbound), fingerprint(&keys.inbound)]
+        };
+        self.keys.iter().flat_map(of).collect()
+    }
+
     /// The fingerprints under which sequence numbers are stored, of keys whose nonces are sequence numbers.
     #[must_use]
     pub fn counter_keys(&self) -> Vec<Fingerprint> {

@@ -12,7 +12,7 @@ use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
 use crate::config::{Configuration, KnownAnswers, Loaded};
-use crate::{LeaseStore, StoreError};
+use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -162,6 +162,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     }
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
     let (commander, inbox) = Commander::channel()?;
+    let kept = parts.loaded.fingerprints();
     // Sequence numbers come last: a start that fails again and again must not use them up.
     if let Err(e) = install(&mut worker, &shared, parts.loaded, &leases, parts.store.as_ref(), clock.now()) {
         drop(worker);
@@ -172,6 +173,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
     warn(&configuration);
+    retire(parts.store.as_ref(), &kept);
     let daemon = Daemon {
         path: parts.path,
         store: parts.store,
@@ -205,6 +207,15 @@ fn install(
     let failed = installed.note(worker.update(update, now));
     shared.replace_installed(installed);
     if failed.is_empty() { Ok(()) } else { Err(DaemonError::Tunnels(failed)) }
+}
+
+/// Retires the keys that the configuration has no more. They may come back, and go on where they were.
+fn retire(store: &dyn LeaseStore, kept: &HashSet<Fingerprint>) {
+    match store.retire(kept) {
+        Ok(0) => {}
+        Ok(keys) => tracing::info!("the store has retired {keys} keys that are not configured"),
+        Err(e) => tracing::error!("retiring keys that are not configured: {e}"),
+    }
 }
 
 fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), MetricsError> {
@@ -371,6 +382,7 @@ impl Daemon {
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
             tracing::error!("giving back the numbers of tunnels that are gone: {e}");
         }
+        retire(self.store.as_ref(), &loaded.fingerprints());
         warn(&loaded.configuration);
         Ok(changes)
     }

@@ -188,6 +188,10 @@ mod tests {
         fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
             self.inner.usage(fingerprint)
         }
+
+        fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
+            self.inner.retire(kept)
+        }
     }
 
     fn windows(count: u32, bytes: usize) -> Vec<(SaRef, Vec<u8>)> {

@@ -114,6 +114,7 @@ mod tests {
     use super::*;
     use crate::service::leases::Start;
     use crate::{Fingerprint, Lease, MemoryStore, StoreError, Usage};
+    use std::collections::HashSet;
     use std::ops::Range;
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
@@ -187,6 +188,10 @@ mod tests {
 
         fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
             self.inner.usage(fingerprint)
+        }
+
+        fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
+            self.inner.retire(kept)
         }
     }
 

@@ -3,8 +3,9 @@
 use super::file::{ExistingFile, NewFile};
 use super::ledger::Ledger;
 use super::masks::Masks;
-use super::{Lease, LeaseStore, StoreError, Usage};
+use super::{Known, Lease, LeaseStore, StoreError, Usage};
 use crate::fingerprint::Fingerprint;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
@@ -39,6 +40,31 @@ impl Store {
         let masks = Masks::random().map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
         Ledger::open(ExistingFile::at(path), masks).map(|ledger| Self { ledger })
     }
+
+    /// All keys that it remembers, in the order of their fingerprints.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::Io`].
+    pub fn known(&self) -> Result<Vec<Known>, StoreError> {
+        self.ledger.known()
+    }
+
+    /// Forgets keys that are retired; others are left alone. Who uses a forgotten key again repeats nonces.
+    /// Returns how many were forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::Io`]; then none is.
+    pub fn forget(&self, keys: &[Fingerprint]) -> Result<u64, StoreError> {
+        self.ledger.forget(keys)
+    }
+
+    /// Gives space that nothing needs any more back to the file system.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::Io`].
+    pub fn compact(&self) -> Result<(), StoreError> {
+        self.ledger.compact()
+    }
 }
 
 impl LeaseStore for Store {
@@ -72,5 +98,9 @@ impl LeaseStore for Store {
 
     fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
         self.ledger.usage(fingerprint)
+    }
+
+    fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
+        self.ledger.retire(kept)
     }
 }

@@ -65,7 +65,7 @@ pub enum StoreError {
         fingerprint: Fingerprint,
     },
     /// There are [`MAX_KEYS`](super::MAX_KEYS) keys already.
-    #[error("{}: full, with {keys} keys", path.display())]
+    #[error("{}: full: it remembers {keys} keys, and takes no new one until others are forgotten (testudo store list, testudo store forget)", path.display())]
     Full {
         /// The file.
         path: PathBuf,

@@ -3,26 +3,28 @@
 
 use super::masks::Masks;
 use super::record::{self, BadSeal, FORMAT, Noted, Seal};
+use super::retired::{self, revive};
 use super::turns::Turns;
 use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
 use redb::{
-    Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
-    TableError, WriteTransaction,
+    Builder, Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageBackend, Table, TableDefinition, TableError, WriteTransaction,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::MutexGuard;
+use testudo_ipsec::ReplayWindow;
 
-type Key = &'static [u8; Fingerprint::BYTES];
-const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
-const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows");
+pub(super) type Key = &'static [u8; Fingerprint::BYTES];
+pub(super) const LEASES: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("leases");
+pub(super) const WINDOWS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("windows");
 /// Missing in a store that was created before this table existed.
-const USAGE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("usage");
+pub(super) const USAGE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("usage");
 const SEAL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seal");
 const SEAL_KEY: &str = "seal";
 /// Cache size for the database's pages.
@@ -45,10 +47,12 @@ pub(super) struct Ledger<M> {
     medium: M,
     masks: Masks,
     state: Turns<State>,
+    /// The most keys that it remembers.
+    limit: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// `None` after an error, until it is opened again.
     database: Option<Database>,
     /// The end of each key's last lease in this process: no file may say less.
@@ -76,11 +80,34 @@ impl<M: Medium> Ledger<M> {
     /// Opens a store; it must have other `masks` each time.
     pub(super) fn open(medium: M, masks: Masks) -> Result<Self, StoreError> {
         let database = Some(open_checked(&medium, &HashMap::new())?);
-        Ok(Self { medium, masks, state: Turns::new(State { database, promised: HashMap::new() }) })
+        let state = Turns::new(State { database, promised: HashMap::new() });
+        Ok(Self { medium, masks, state, limit: MAX_KEYS })
+    }
+
+    pub(super) fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Gives the space of what is no longer there back to the medium.
+    pub(super) fn compact(&self) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let mut database = match state.database.take() {
+            Some(database) => database,
+            None => open_checked(&self.medium, &state.promised)?,
+        };
+        fenced(&self.medium, || {
+            database.compact().map_err(|e| translated(&self.medium, e))?;
+            state.database = Some(database);
+            Ok(())
+        })
     }
 
     /// Runs `work` with the database, which is opened again if an error closed it.
-    fn with_database<T>(
+    pub(super) fn with_database<T>(
         &self,
         state: &mut State,
         work: impl FnOnce(&Database) -> Result<T, StoreError>,
@@ -104,7 +131,7 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// Commits `work`, then the same state once more (the module's documentation says why).
-    fn commit_twice<T>(
+    pub(super) fn commit_twice<T>(
         &self,
         state: &mut State,
         work: impl FnOnce(&WriteTransaction, &mut Seal) -> Result<T, StoreError>,
@@ -116,7 +143,7 @@ impl<M: Medium> Ledger<M> {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.take()
     }
 
@@ -143,7 +170,7 @@ impl<M: Medium> Ledger<M> {
         match stored {
             Some(old) => seal.replace(key, old, noted),
             None => {
-                check_room(medium, seal.keys)?;
+                self.check_room(seal.keys)?;
                 seal.add(key, noted);
             }
         }
@@ -163,6 +190,7 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         let promised = requests.iter().filter_map(|(key, _)| Some((*key, *state.promised.get(key)?)));
         let mut next: HashMap<Fingerprint, u64> = promised.collect();
         let leases = self.commit_twice(&mut state, |transaction, seal| {
+            revive(&self.medium, transaction, seal, requests.iter().map(|(key, _)| *key))?;
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
             let lease = |&(key, block): &(Fingerprint, u64)| {
                 let lease = self.lease_one(&mut table, seal, (key, block), next.get(&key).copied())?;
@@ -180,18 +208,23 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         self.with_database(&mut self.state(), |database| {
             let transaction = database.begin_read().map_err(self.error())?;
             let table = transaction.open_table(LEASES).map_err(self.error())?;
-            Ok(table.get(fingerprint.as_bytes()).map_err(self.error())?.is_some())
+            if table.get(fingerprint.as_bytes()).map_err(self.error())?.is_some() {
+                return Ok(true);
+            }
+            let tombstone = retired::find(&self.medium, &transaction, fingerprint)?;
+            Ok(tombstone.is_some_and(|tombstone| tombstone.noted.is_some()))
         })
     }
 
     fn note_fresh(&self, keys: &[Fingerprint]) -> Result<(), StoreError> {
         self.commit_twice(&mut self.state(), |transaction, seal| {
+            revive(&self.medium, transaction, seal, keys.iter().copied())?;
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
             for &key in keys {
                 if stored(&self.medium, &table, key)?.is_some() {
                     continue;
                 }
-                check_room(&self.medium, seal.keys)?;
+                self.check_room(seal.keys)?;
                 let noted = Noted { next: FIRST_NUMBER, iv_mask: 0 };
                 seal.add(key, noted);
                 let value = record::encode_lease(key, noted);
@@ -213,6 +246,7 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         // Before everything else: after an error the file may hold either state, and both are right.
         state.promised.extend(rests.iter().map(|(key, rest)| (*key, rest.start)));
         self.commit_twice(&mut state, |transaction, seal| {
+            revive(&self.medium, transaction, seal, rests.iter().map(|(key, _)| *key))?;
             let mut table = transaction.open_table(LEASES).map_err(self.error())?;
             for (key, rest) in rests {
                 let Some(old) = stored(&self.medium, &table, *key)? else { continue };
@@ -233,14 +267,16 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         if let Some((_, long)) = windows.iter().find(|(_, window)| window.len() > MAX_WINDOW_BYTES) {
             return Err(StoreError::WindowTooLong(long.len()));
         }
-        self.commit_twice(&mut self.state(), |transaction, _| {
+        self.commit_twice(&mut self.state(), |transaction, seal| {
+            let keys = windows.iter().map(|(key, _)| *key).chain(usages.iter().map(|(key, _)| *key));
+            revive(&self.medium, transaction, seal, keys)?;
             let mut table = transaction.open_table(WINDOWS).map_err(self.error())?;
             for (key, window) in windows {
-                put(&self.medium, &mut table, *key, &record::encode_window(*key, window))?;
+                self.put(&mut table, *key, &record::encode_window(*key, window))?;
             }
             let mut table = transaction.open_table(USAGE).map_err(self.error())?;
             for (key, usage) in usages {
-                put(&self.medium, &mut table, *key, &record::encode_usage(*key, *usage))?;
+                self.put(&mut table, *key, &record::encode_usage(*key, *usage))?;
             }
             Ok(())
         })
@@ -250,46 +286,88 @@ impl<M: Medium> LeaseStore for Ledger<M> {
         self.with_database(&mut self.state(), |database| {
             let transaction = database.begin_read().map_err(self.error())?;
             let table = transaction.open_table(WINDOWS).map_err(self.error())?;
-            let Some(value) = table.get(fingerprint.as_bytes()).map_err(self.error())? else {
-                return Ok(None);
-            };
-            let window = record::decode_window(fingerprint, value.value());
-            window.map(Some).ok_or_else(|| damaged(&self.medium, "the checksum of a window is wrong"))
+            if let Some(value) = table.get(fingerprint.as_bytes()).map_err(self.error())? {
+                return decoded_window(&self.medium, fingerprint, value.value()).map(Some);
+            }
+            let top = retired::find(&self.medium, &transaction, fingerprint)?.and_then(|t| t.top);
+            Ok(top.map(|top| ReplayWindow::closed_up_to(top).to_vec()))
         })
     }
 
     fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
         self.with_database(&mut self.state(), |database| {
             let transaction = database.begin_read().map_err(self.error())?;
-            let table = match transaction.open_table(USAGE) {
-                Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-                table => table.map_err(self.error())?,
-            };
-            let Some(value) = table.get(fingerprint.as_bytes()).map_err(self.error())? else {
-                return Ok(None);
-            };
-            let usage = record::decode_usage(fingerprint, value.value());
-            usage.map(Some).ok_or_else(|| damaged(&self.medium, "the checksum of a usage is wrong"))
+            if let Some(table) = optional_table(&self.medium, &transaction, USAGE)?
+                && let Some(usage) = stored_usage(&self.medium, &table, fingerprint)?
+            {
+                return Ok(Some(usage));
+            }
+            Ok(retired::find(&self.medium, &transaction, fingerprint)?.and_then(|t| t.usage))
         })
+    }
+
+    fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
+        self.retire_all_but(kept)
     }
 }
 
-/// Replaces a key's value; a key without one needs room for one more key.
-fn put<M: Medium>(
+impl<M: Medium> Ledger<M> {
+    /// Replaces a key's value; a key without one needs room for one more key.
+    fn put(
+        &self,
+        table: &mut Table<'_, Key, &'static [u8]>,
+        key: Fingerprint,
+        value: &[u8],
+    ) -> Result<(), StoreError> {
+        let known = table.insert(key.as_bytes(), value).map_err(self.error())?.is_some();
+        if known {
+            return Ok(());
+        }
+        self.check_room(table_length(&self.medium, table)?.saturating_sub(1))
+    }
+
+    fn check_room(&self, keys: u64) -> Result<(), StoreError> {
+        let path = || self.medium.path().to_owned();
+        if keys < self.limit { Ok(()) } else { Err(StoreError::Full { path: path(), keys }) }
+    }
+}
+
+/// A table that a store may lack.
+pub(super) fn optional_table<M: Medium>(
     medium: &M,
-    table: &mut Table<'_, Key, &'static [u8]>,
+    transaction: &ReadTransaction,
+    definition: TableDefinition<'static, Key, &'static [u8]>,
+) -> Result<Option<ReadOnlyTable<Key, &'static [u8]>>, StoreError> {
+    match transaction.open_table(definition) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        table => table.map(Some).map_err(|e| translated(medium, e)),
+    }
+}
+
+/// A window in its record.
+pub(super) fn decoded_window<M: Medium>(
+    medium: &M,
     key: Fingerprint,
     value: &[u8],
-) -> Result<(), StoreError> {
-    let known = table.insert(key.as_bytes(), value).map_err(|e| translated(medium, e))?.is_some();
-    if known {
-        return Ok(());
-    }
-    check_room(medium, table_length(medium, table)?.saturating_sub(1))
+) -> Result<Vec<u8>, StoreError> {
+    let window = record::decode_window(key, value);
+    window.ok_or_else(|| damaged(medium, "the checksum of a window is wrong"))
+}
+
+/// The usage of a key.
+pub(super) fn stored_usage<M: Medium>(
+    medium: &M,
+    table: &impl ReadableTable<Key, &'static [u8]>,
+    key: Fingerprint,
+) -> Result<Option<Usage>, StoreError> {
+    let value = table.get(key.as_bytes()).map_err(|e| translated(medium, e))?;
+    let Some(value) = value else { return Ok(None) };
+    let usage = record::decode_usage(key, value.value());
+    usage.map(Some).ok_or_else(|| damaged(medium, "the checksum of a usage is wrong"))
 }
 
 /// The store's entry for a key.
-fn stored<M: Medium>(
+pub(super) fn stored<M: Medium>(
     medium: &M,
     table: &Table<'_, Key, &'static [u8]>,
     key: Fingerprint,
@@ -303,11 +381,6 @@ fn stored<M: Medium>(
 fn table_length<M: Medium>(medium: &M, table: &Table<'_, Key, &'static [u8]>) -> Result<u64, StoreError> {
     use redb::ReadableTableMetadata;
     table.len().map_err(|e| translated(medium, e))
-}
-
-fn check_room<M: Medium>(medium: &M, keys: u64) -> Result<(), StoreError> {
-    let path = || medium.path().to_owned();
-    if keys < MAX_KEYS { Ok(()) } else { Err(StoreError::Full { path: path(), keys }) }
 }
 
 /// One durable commit: `work`, and the seal renewed.
@@ -374,8 +447,13 @@ fn check_leases<M: Medium>(
         counted.add(key, noted);
         kept += usize::from(promised.get(&key).is_some_and(|end| noted.next >= *end));
     }
+    retired::for_each(medium, &transaction, |key, tombstone| {
+        counted.bury(key, &tombstone, true);
+        let next = tombstone.noted.map_or(0, |noted| noted.next);
+        kept += usize::from(promised.get(&key).is_some_and(|end| next >= *end));
+    })?;
     if !seal.agrees_with(&counted) {
-        return Err(damaged(medium, "leases are missing or changed"));
+        return Err(damaged(medium, "leases or retired keys are missing or changed"));
     }
     if kept < promised.len() {
         return Err(damaged(medium, "it went back behind numbers that are in use"));
@@ -393,12 +471,12 @@ fn io_error<M: Medium>(medium: &M, source: io::Error) -> StoreError {
     StoreError::Io { path: medium.path().to_owned(), source }
 }
 
-fn damaged<M: Medium>(medium: &M, detail: &str) -> StoreError {
+pub(super) fn damaged<M: Medium>(medium: &M, detail: &str) -> StoreError {
     StoreError::Damaged { path: medium.path().to_owned(), detail: detail.to_owned() }
 }
 
 /// Converts an error of the database to ours.
-fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreError {
+pub(super) fn translated<M: Medium>(medium: &M, error: impl Into<redb::Error>) -> StoreError {
     use io::ErrorKind::{InvalidData, UnexpectedEof};
     let path = medium.path().to_owned();
     match error.into() {
@@ -424,6 +502,25 @@ impl<M: Medium> Ledger<M> {
             assert!(gone, "there was none");
             Ok(())
         })
+    }
+
+    /// The same store with room for no more than `limit` keys.
+    pub(super) fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Turns a store without retired keys into one of a program that knew of none.
+    pub(super) fn make_format_2(medium: &M) -> Result<(), StoreError> {
+        let database = open_checked(medium, &HashMap::new())?;
+        let transaction = database.begin_write().map_err(|e| translated(medium, e))?;
+        retired::delete_table(medium, &transaction)?;
+        {
+            let mut table = transaction.open_table(SEAL).map_err(|e| translated(medium, e))?;
+            let seal = table.get(SEAL_KEY).map_err(|e| translated(medium, e))?;
+            let seal = seal.map(|seal| decode_seal(medium, seal.value())).transpose()?.unwrap_or_default();
+            table.insert(SEAL_KEY, &seal.encode_as(2)[..]).map_err(|e| translated(medium, e))?;
+        }
+        transaction.commit().map_err(|e| translated(medium, e))
     }
 
     /// Turns a new store into one of a program that had no masks, with these keys and their next numbers.

@@ -4,11 +4,12 @@ use super::masks::Masks;
 use super::record::Noted;
 use super::{FIRST_NUMBER, Lease, LeaseStore, MAX_KEYS, MAX_WINDOW_BYTES, StoreError, Usage, block_after};
 use crate::fingerprint::Fingerprint;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use testudo_ipsec::ReplayWindow;
 
 /// Keeps leases, windows and usages as long as it lives. It can set a key's first number, and fail like a
 /// full disk.
@@ -137,5 +138,19 @@ impl LeaseStore for MemoryStore {
 
     fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError> {
         Ok(self.state().usages.get(&fingerprint).copied())
+    }
+
+    /// Numbers and usages stay where they are: here, nothing is shorter elsewhere.
+    fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
+        let mut state = self.state();
+        state.check_space()?;
+        let mut retired: HashSet<_> = state.noted.keys().chain(state.usages.keys()).copied().collect();
+        for (key, window) in &mut state.windows {
+            if let Some(top) = ReplayWindow::top_of(window).filter(|_| !kept.contains(key)) {
+                *window = ReplayWindow::closed_up_to(top).to_vec();
+            }
+            retired.insert(*key);
+        }
+        Ok(retired.difference(kept).count() as u64)
     }
 }

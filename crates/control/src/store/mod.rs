@@ -23,8 +23,13 @@
 //! start (`masks`). Still: do not restore it from a backup, and if it is lost, change the keys and create a
 //! new one.
 //!
-//! **Entries stay forever.** A key that leaves the configuration may come back, and must not start at 1. An
-//! entry takes about 50 bytes; once there are [`MAX_KEYS`] of them, new keys are refused.
+//! **Nothing is forgotten, and little is kept.** A key that leaves the configuration may come back, and must
+//! not start at 1, accept old packets, or live longer than its lifetime. It is retired, when the gateway next
+//! starts or reloads, to a tombstone of at most 69 bytes (usually 15 to 40) instead of a window of up to half
+//! a megabyte; what it loses is which numbers below the highest one have not come yet: they count as
+//! received. Once [`MAX_KEYS`] keys are remembered, new ones are refused until the operator has old ones
+//! forgotten (`testudo store forget`). A tombstone takes about 110 bytes of the file (`compact`), so that it
+//! has about 110 MiB of them. Keys that are negotiated never come here.
 //!
 //! **When the disk is full** or fails, a call returns the error and has promised nothing. The next call opens
 //! the file again, checks that nothing it handed out was forgotten, and continues once the disk works.
@@ -40,6 +45,8 @@ mod ledger;
 mod masks;
 mod memory;
 mod record;
+mod retired;
+mod tombstone;
 mod turns;
 mod usage;
 
@@ -50,9 +57,11 @@ pub use memory::MemoryStore;
 pub use usage::Usage;
 
 use crate::fingerprint::Fingerprint;
+use std::collections::HashSet;
 use std::ops::Range;
 
-/// The most keys that a store remembers.
+/// The most keys that a store remembers: those with numbers and those that are retired, together; those with
+/// windows, and those with usages.
 pub const MAX_KEYS: u64 = 1 << 20;
 /// The most bytes of a saved window: the largest one is half a megabyte, and two numbers before it.
 pub const MAX_WINDOW_BYTES: usize = (512 << 10) + 16;
@@ -70,6 +79,27 @@ pub struct Lease {
     /// The mask XORed into the key's numbers to make IVs: the same in all leases of one store while it is
     /// open.
     pub iv_mask: u64,
+}
+
+/// What a store remembers of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Whether only a tombstone is left of it.
+    pub is_retired: bool,
+    /// The next number that is not leased, of a key for outbound SAs.
+    pub next: Option<u64>,
+    /// The highest number that counts as received, of a key for inbound SAs.
+    pub top: Option<u64>,
+    /// What it was used for.
+    pub usage: Option<Usage>,
+}
+
+impl Known {
+    fn new(fingerprint: Fingerprint) -> Self {
+        Self { fingerprint, is_retired: false, next: None, top: None, usage: None }
+    }
 }
 
 /// Leases sequence numbers and keeps replay windows and usages.
@@ -146,6 +176,14 @@ pub trait LeaseStore: Send + Sync {
     /// # Errors
     /// [`StoreError::Damaged`], or the disk's error.
     fn usage(&self, fingerprint: Fingerprint) -> Result<Option<Usage>, StoreError>;
+
+    /// Retires all keys but these: of their windows only the highest number is kept. A key that is used
+    /// nevertheless continues with its numbers. Returns how many were retired; the others, for which there is
+    /// no room, stay as they are.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or the disk's error: then only some are.
+    fn retire(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError>;
 }
 
 /// The block of numbers that starts at `next`: its first number, and the one after its last.

@@ -5,22 +5,26 @@
 //! | `leases` | fingerprint | next number that is not leased (8 bytes), mask of IVs (8 bytes), checksum (8 bytes) |
 //! | `windows` | fingerprint | checksum (8 bytes), window |
 //! | `usage` | fingerprint | bytes (8), packets (8), Unix time of the first installation in seconds (8), checksum (8) |
-//! | `seal` | `seal` | format (4), commits (8), number of leases (8), digest of leases (32), checksum (8) |
+//! | `retired` | fingerprint | [tombstone](Tombstone) |
+//! | `seal` | `seal` | format (4), commits (8), number of leases and tombstones (8), their digest (32), checksum (8) |
 //!
 //! Numbers are little-endian. A checksum is the start of a SHA-256 over a domain string, the key and the
-//! value, so that an entry that ends up under another key is detected too. The digest of leases is the
-//! exclusive or of the hashes of all entries, so that each commit renews it without reading the others. A
-//! store made before there was a table `usage` gets the table with its first entry; the format is the same,
-//! since a program that does not know the table leaves it alone.
+//! value, so that an entry that ends up under another key is detected too. The digest is the exclusive or of
+//! the hashes of all leases and tombstones, so that each commit renews it without reading the others. A store
+//! made before there was a table `usage` gets the table with its first entry; the format is the same, since a
+//! program that does not know the table leaves it alone.
 //!
 //! **Format 1** had no masks: its leases are 16 bytes, number and checksum. A mask of 0 is still written that
-//! way, so that a key of an old store continues unchanged: the IVs it has used were its numbers.
+//! way, so that a key of an old store continues unchanged: the IVs it has used were its numbers. **Format 2**
+//! had no tombstones. The first commit of this program makes either one of format 3, which is the same as
+//! long as no key is retired; older programs refuse it, since they would begin a retired key at 1.
 
 use super::Usage;
+use super::tombstone::Tombstone;
 use crate::fingerprint::{Fingerprint, digest_of};
 
 /// The format that this program writes.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 /// The oldest format that it reads: without masks.
 const OLDEST_FORMAT: u32 = 1;
 
@@ -29,13 +33,15 @@ const MASKED_LEASE_DOMAIN: &[u8] = b"testudo lease v2";
 const WINDOW_DOMAIN: &[u8] = b"testudo window v1";
 const USAGE_DOMAIN: &[u8] = b"testudo usage v1";
 const SEAL_DOMAIN: &[u8] = b"testudo seal v1";
-const CHECK_BYTES: usize = 8;
+/// Bytes of a record's checksum.
+pub(super) const CHECK_BYTES: usize = 8;
 const SEAL_BYTES: usize = 4 + 8 + 8 + 32;
 
 /// Bytes of a usage's value.
 pub(super) const USAGE_BYTES: usize = 3 * 8 + CHECK_BYTES;
 
-fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+/// SHA-256 over a domain string and the parts of a record.
+pub(super) fn hash(domain: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let all: Vec<&[u8]> = std::iter::once(domain).chain(parts.iter().copied()).collect();
     *digest_of(&all).as_bytes()
 }
@@ -108,12 +114,12 @@ pub(super) fn decode_usage(fingerprint: Fingerprint, value: &[u8]) -> Option<Usa
     (value == encode_usage(fingerprint, usage)).then_some(usage)
 }
 
-/// Each commit's summary of all leases.
+/// Each commit's summary of all leases and tombstones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seal {
     /// Commits so far.
     pub(super) commits: u64,
-    /// Number of leases.
+    /// Number of leases and tombstones.
     pub(super) keys: u64,
     /// Exclusive or of their hashes.
     digest: [u8; 32],
@@ -141,11 +147,27 @@ impl Seal {
         self.toggle(fingerprint, new);
     }
 
-    fn toggle(&mut self, fingerprint: Fingerprint, noted: Noted) {
-        self.digest.iter_mut().zip(noted.hash(fingerprint)).for_each(|(byte, other)| *byte ^= other);
+    /// Takes out a lease.
+    pub(super) fn remove(&mut self, fingerprint: Fingerprint, noted: Noted) {
+        self.keys = self.keys.saturating_sub(1);
+        self.toggle(fingerprint, noted);
     }
 
-    /// Whether both describe the same leases.
+    /// Adds a tombstone, or takes it out.
+    pub(super) fn bury(&mut self, fingerprint: Fingerprint, tombstone: &Tombstone, is_new: bool) {
+        self.keys = if is_new { self.keys + 1 } else { self.keys.saturating_sub(1) };
+        self.toggle_hash(tombstone.hash(fingerprint));
+    }
+
+    fn toggle(&mut self, fingerprint: Fingerprint, noted: Noted) {
+        self.toggle_hash(noted.hash(fingerprint));
+    }
+
+    fn toggle_hash(&mut self, hash: [u8; 32]) {
+        self.digest.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
+    }
+
+    /// Whether both describe the same leases and tombstones.
     pub(super) fn agrees_with(&self, other: &Seal) -> bool {
         (self.keys, self.digest) == (other.keys, other.digest)
     }
@@ -258,10 +280,11 @@ mod tests {
         same.replace(KEY, noted(100, 1), noted(100, 0));
         assert!(seal.agrees_with(&same));
         assert_eq!(Seal::decode(&seal.encode()), Ok(seal));
-        assert_eq!(Seal::decode(&seal.encode_as(OLDEST_FORMAT)), Ok(seal));
-        let mut newer = seal.encode();
-        newer[0] = 3;
-        assert_eq!(Seal::decode(&newer), Err(BadSeal::Format(3)));
+        for format in OLDEST_FORMAT..=FORMAT {
+            assert_eq!(Seal::decode(&seal.encode_as(format)), Ok(seal));
+        }
+        let newer = seal.encode_as(FORMAT + 1);
+        assert_eq!(Seal::decode(&newer), Err(BadSeal::Format(FORMAT + 1)));
         let mut damaged = seal.encode();
         damaged[30] ^= 1;
         assert_eq!(Seal::decode(&damaged), Err(BadSeal::Damaged));

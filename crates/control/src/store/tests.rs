@@ -5,7 +5,8 @@ use super::masks::Masks;
 use super::twin::Disk;
 use super::*;
 use fastrand::Rng;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use testudo_ipsec::ReplayWindow;
 
 fn key(number: u64) -> Fingerprint {
     crate::fingerprint::digest_of(&[&number.to_le_bytes()])
@@ -177,7 +178,7 @@ fn ivs(lease: &Lease) -> impl Iterator<Item = u64> {
 /// What a backup, a clone or a new store would otherwise repeat.
 #[test]
 fn two_stores_under_one_key_do_not_repeat_ivs() {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for seed in [1, 2] {
         let disk = created();
         for start in 0..3 {
@@ -200,7 +201,7 @@ fn an_older_copy_of_a_store_does_not_repeat_ivs() {
     let lease = opened_with(&disk, 2).unwrap().lease(key(1), 1000).unwrap();
     let again = opened_with(&Disk::holding(copy), 3).unwrap().lease(key(1), 1000).unwrap();
     assert_eq!(lease.first, again.first);
-    let seen: std::collections::HashSet<_> = ivs(&lease).collect();
+    let seen: HashSet<_> = ivs(&lease).collect();
     assert!(ivs(&again).all(|iv| !seen.contains(&iv)));
 }
 
@@ -235,6 +236,140 @@ fn keys_that_were_never_used_are_noted_once_and_begin_at_one() {
     });
 }
 
+fn kept(keys: &[u64]) -> HashSet<Fingerprint> {
+    keys.iter().map(|number| key(*number)).collect()
+}
+
+/// The window of an SA that has received these numbers.
+fn window_of(numbers: &[u64]) -> Vec<u8> {
+    let mut window = ReplayWindow::new(64, true);
+    numbers.iter().for_each(|number| window.commit(*number).unwrap());
+    window.save()
+}
+
+/// The numbers up to 100 that an SA which continues with these bytes accepts.
+fn accepted(saved: &[u8]) -> Vec<u64> {
+    let mut window = ReplayWindow::new(64, true);
+    assert!(window.restore(saved));
+    (1..=100).filter(|number| window.check(*number).is_ok()).collect()
+}
+
+/// RFC 4106 2, RFC 4303 3.4.3: neither a nonce nor a packet comes twice, however long a key was away.
+#[test]
+fn a_key_that_comes_back_goes_on_where_it_was_and_accepts_nothing_from_before() {
+    let usage = Usage { bytes: 500, packets: 5, since_unix_s: 1_790_000_000 };
+    for_each_store(|store| {
+        let before = store.lease_many(&[(key(1), 10), (key(2), 10)]).unwrap();
+        store
+            .save(&[(key(3), &window_of(&[90, 97])), (key(4), &window_of(&[90, 97]))], &[(key(1), usage)])
+            .unwrap();
+        assert_eq!(store.retire(&kept(&[2, 4])).unwrap(), 2);
+        assert_eq!(store.usage(key(1)).unwrap(), Some(usage), "a lifetime goes on, too");
+        assert!(store.is_known(key(1)).unwrap());
+        assert_eq!(accepted(&store.window(key(3)).unwrap().unwrap()), [98, 99, 100]);
+        assert_eq!(accepted(&store.window(key(4)).unwrap().unwrap()).len(), 65, "it was not retired");
+        let after = store.lease_many(&[(key(1), 10), (key(2), 10)]).unwrap();
+        assert_eq!([after[0].first, after[1].first], [11, 11]);
+        assert_eq!([0, 1].map(|n| after[n].iv_mask), [0, 1].map(|n| before[n].iv_mask));
+        store.save_windows(&[(key(3), &window_of(&[98]))]).unwrap();
+        assert_eq!(accepted(&store.window(key(3)).unwrap().unwrap()).len(), 65);
+    });
+}
+
+#[test]
+fn a_retired_key_leaves_one_small_record_and_survives_restarts() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let lease = store.lease(key(1), 1000).unwrap();
+    store.save_windows(&[(key(2), &vec![1; MAX_WINDOW_BYTES])]).unwrap();
+    assert_eq!(store.retire(&kept(&[])).unwrap(), 2);
+    assert_eq!(store.retire(&kept(&[])).unwrap(), 0, "once");
+    drop(store);
+    let store = opened(&disk).unwrap();
+    let known = store.known().unwrap();
+    let of = |number| *known.iter().find(|known| known.fingerprint == key(number)).unwrap();
+    assert_eq!((known.len(), of(1).is_retired, of(1).next), (2, true, Some(1001)));
+    assert_eq!((of(2).is_retired, of(2).top), (true, Some(0x0101_0101_0101_0101)));
+    let again = store.lease(key(1), 10).unwrap();
+    assert_eq!((again.first, again.iv_mask), (lease.end, lease.iv_mask));
+    assert!(!store.known().unwrap().iter().any(|known| known.fingerprint == key(1) && known.is_retired));
+}
+
+/// Numbers that a removed SA has not used come back to a key that is retired by then.
+#[test]
+fn numbers_are_given_back_to_a_retired_key() {
+    for_each_store(|store| {
+        let _ = store.lease(key(1), 1000).unwrap();
+        store.retire(&kept(&[])).unwrap();
+        store.give_back(&[(key(1), 42..1001)]).unwrap();
+        store.retire(&kept(&[])).unwrap();
+        assert_eq!(store.lease(key(1), 1).unwrap().first, 42);
+    });
+}
+
+#[test]
+fn a_full_store_refuses_new_keys_and_no_others_until_some_are_forgotten() {
+    let disk = created();
+    let store = opened(&disk).unwrap().with_limit(4);
+    let requests: Vec<_> = (0..4).map(|number| (key(number), 10)).collect();
+    let _ = store.lease_many(&requests).unwrap();
+    assert_eq!(store.retire(&kept(&[0])).unwrap(), 3, "a tombstone takes the place of the numbers");
+    let refused = store.lease(key(5), 10).unwrap_err();
+    assert!(matches!(refused, StoreError::Full { keys: 4, .. }), "{refused}");
+    assert!(refused.to_string().contains("testudo store forget"), "{refused}");
+    assert_eq!(store.lease(key(1), 10).unwrap().first, 11, "a key that it knows");
+    store.retire(&kept(&[0])).unwrap();
+    // A window has no entry yet, and no room for one as a tombstone: it stays as it is.
+    store.save_windows(&[(key(7), &window_of(&[9]))]).unwrap();
+    assert_eq!(store.retire(&kept(&[0])).unwrap(), 0);
+    assert_eq!(accepted(&store.window(key(7)).unwrap().unwrap())[..9], [1, 2, 3, 4, 5, 6, 7, 8, 10]);
+    assert_eq!(store.forget(&[key(0), key(2), key(9)]).unwrap(), 1, "only what is retired");
+    assert_eq!(store.lease(key(5), 10).unwrap().first, 1);
+    assert!(!store.is_known(key(2)).unwrap());
+    drop(store);
+    assert_eq!(opened(&disk).unwrap().lease(key(1), 1).unwrap().first, 21);
+}
+
+/// A store of a program that knew no tombstones.
+#[test]
+fn a_store_of_format_2_opens_and_takes_tombstones() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let lease = store.lease(key(1), 10).unwrap();
+    store.retire(&kept(&[1])).unwrap();
+    drop(store);
+    Ledger::make_format_2(&disk).unwrap();
+    let store = opened(&disk).unwrap();
+    assert_eq!(store.window(key(1)).unwrap(), None);
+    assert_eq!((store.usage(key(1)).unwrap(), store.known().unwrap().len()), (None, 1));
+    store.retire(&kept(&[])).unwrap();
+    drop(store);
+    let again = opened(&disk).unwrap().lease(key(1), 10).unwrap();
+    assert_eq!((again.first, again.iv_mask), (lease.end, lease.iv_mask));
+}
+
+/// The bound that the module states: about 110 bytes of the file for each.
+#[test]
+fn ten_thousand_retired_keys_take_a_megabyte() {
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    for part in 0..10 {
+        let keys = || (part * 1000..(part + 1) * 1000).map(key);
+        let _ = store.lease_many(&keys().map(|key| (key, 1 << 20)).collect::<Vec<_>>()).unwrap();
+        let usage = Usage { bytes: 1 << 40, packets: 1 << 30, since_unix_s: 1_790_000_000 };
+        store.save(&[], &keys().map(|key| (key, usage)).collect::<Vec<_>>()).unwrap();
+        store.retire(&HashSet::new()).unwrap();
+    }
+    store.compact().unwrap();
+    drop(store);
+    let bytes = disk.bytes().len();
+    println!("10,000 retired keys: {bytes} bytes");
+    assert!(bytes < 10_000 * 150, "{bytes} bytes");
+    let store = opened(&disk).unwrap();
+    assert!(store.known().unwrap().iter().all(|known| known.is_retired && known.next == Some(1 + (1 << 20))));
+    assert_eq!(store.lease(key(77), 1).unwrap().first, 1 + (1 << 20));
+}
+
 #[test]
 fn ten_thousand_keys_take_one_transaction_and_survive_closing() {
     let disk = created();
@@ -257,6 +392,9 @@ fn lease_until_power_cut(disk: &Disk, writes: u64, promised: &mut HashMap<u64, u
         let end = promised.entry(number).or_insert(1);
         assert!(lease.first >= *end, "a number came twice");
         *end = lease.end;
+        if random.u64(..3) == 0 && store.retire(&HashSet::from([key(random.u64(..3))])).is_err() {
+            break;
+        }
         if random.u64(..3) == 0 {
             // Whether this succeeds or not, the used numbers end here.
             *end = lease.first + random.u64(..lease.end - lease.first);
@@ -342,6 +480,8 @@ fn with_history(closed: bool) -> (Vec<u8>, u64) {
         // The lease comes last, since losing it would be worst.
         store.lease_many(&requests).unwrap();
     }
+    // Half of the keys are retired.
+    store.retire(&(0..keys / 2).map(key).collect()).unwrap();
     if closed {
         drop(store);
         return (disk.bytes(), keys);

@@ -7,8 +7,8 @@
 //! U1       replay_duplicate         site-b esp 0x1002 #7            -  192.0.2.2 > 192.0.2.1 esp 92
 //! ```
 //!
-//! The journal says what happened to a packet; which policy was asked is looked up again, in the same SPD with
-//! the same fields.
+//! The journal says what happened to a packet; which policy was asked is looked up again, in the same SPD
+//! with the same fields.
 
 use super::journal::{Captured, End, Entry, Place, inbound_flow};
 use crate::exit::{Failure, Kind};
@@ -99,7 +99,8 @@ impl<'i> List<'i> {
         list
     }
 
-    /// Prints the lines of packets that have ended. A reader that has gone away ends the list, not the replay.
+    /// Prints the lines of packets that have ended. A reader that has gone away ends the list, not the
+    /// replay.
     pub fn print(&mut self, entries: &[Entry]) -> Result<(), Failure> {
         let mut text = String::new();
         if !std::mem::replace(&mut self.has_head, true) {
