@@ -20,15 +20,25 @@ use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 
-/// What happens to a job whose packet is not forwarded.
+/// What happens to a job whose packet is not forwarded as it is.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Drop(DropReason),
     /// It carried ESP, which is opened next.
     Again,
+    /// It is forwarded with its [MSS lowered](crate::mss_clamp).
+    ClampMss,
 }
 
-/// Why jobs of a batch are not forwarded, by their index; most often all are.
+/// An inner packet that may be forwarded.
+#[derive(Debug, Clone, Copy)]
+struct Inner {
+    bytes: usize,
+    /// Whether it may be a SYN of TCP.
+    is_syn: bool,
+}
+
+/// Which jobs of a batch are not forwarded as they are, by their index; most often all are.
 struct Refusals {
     fates: [Option<Fate>; BATCH_SIZE],
     is_any: bool,
@@ -84,6 +94,11 @@ impl Ipsec {
                 None => forward(Cleared::new(job.buffer), pool),
                 Some(Fate::Drop(reason)) => self.refuse(job.buffer, sa, reason, pool),
                 Some(Fate::Again) => self.open_covered(job.buffer, sa, now, pool),
+                Some(Fate::ClampMss) => {
+                    let mut packet = job.buffer;
+                    self.clamp_mss_inbound(&mut packet, sa);
+                    forward(Cleared::new(packet), pool);
+                }
             }
         }
     }
@@ -184,8 +199,8 @@ impl Ipsec {
             Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, job),
             Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, job),
         };
-        let fate = sa.covers.then_some(Fate::Again);
-        let outcome = inner.map(|bytes| bytes as u64).map_err(|_| u64::from(job.text_bytes));
+        let outcome = inner.map(|inner| inner.bytes as u64).map_err(|_| u64::from(job.text_bytes));
+        let fate = inner.map(|inner| sa.fate_of(inner));
         sa.count(outcome, now, &mut self.events);
         if let Some(source) = source {
             self.follow_peer(tunnel, source, now);
@@ -193,17 +208,18 @@ impl Ipsec {
         if is_watched {
             self.take_over(tunnel, sa_ref);
         }
-        inner.map(|_| fate)
+        fate
     }
 }
 
 #[cold]
-fn uncommon_flow(packet: &[u8]) -> Result<(Flow, usize, u8), DropReason> {
+fn uncommon_flow(packet: &[u8]) -> Result<(Flow, Inner, u8), DropReason> {
     let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
     if header.has_source_route {
         return Err(DropReason::SourceRoute);
     }
-    Ok((Flow::inbound(&header, packet), header.total_bytes, header.traffic_class))
+    let inner = Inner { bytes: header.total_bytes, is_syn: header.protocol == protocol::TCP };
+    Ok((Flow::inbound(&header, packet), inner, header.traffic_class))
 }
 
 impl InboundSa {
@@ -264,7 +280,7 @@ impl InboundSa {
         jobs: &mut [Job],
         at: usize,
         refusals: &mut Refusals,
-        decapsulate: impl Fn(&Self, &mut Job) -> Result<usize, DropReason>,
+        decapsulate: impl Fn(&Self, &mut Job) -> Result<Inner, DropReason>,
     ) {
         let (mut packets, mut bytes) = (0, 0);
         for (place, job) in (at..).zip(jobs) {
@@ -274,9 +290,9 @@ impl InboundSa {
             match decapsulate(self, job) {
                 Ok(inner) => {
                     packets += 1;
-                    bytes += inner as u64;
-                    if self.covers {
-                        refusals.set(place, Fate::Again);
+                    bytes += inner.bytes as u64;
+                    if let Some(fate) = self.fate_of(inner) {
+                        refusals.set(place, fate);
                     }
                 }
                 Err(reason) => {
@@ -292,10 +308,20 @@ impl InboundSa {
         }
     }
 
-    /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
-    /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4). Returns its length in bytes.
+    /// What happens to an inner packet, if it is not forwarded as it is.
     #[inline(always)]
-    fn decapsulate(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
+    fn fate_of(&self, inner: Inner) -> Option<Fate> {
+        match inner {
+            _ if self.covers => Some(Fate::Again),
+            Inner { is_syn: true, .. } => Some(Fate::ClampMss),
+            Inner { is_syn: false, .. } => None,
+        }
+    }
+
+    /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
+    /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4).
+    #[inline(always)]
+    fn decapsulate(&self, spd: &Spd, job: &mut Job) -> Result<Inner, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
         let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
@@ -304,44 +330,45 @@ impl InboundSa {
         let ours = Answer::protect(self.tunnel);
         let answer = |pair| spd.answer_v4(Direction::Inbound, pair);
         let is_ours = |pair| self.inbound_selectors.holds_pair(pair) && ours == Some(answer(pair));
-        let (bytes, class) = match PlainV4::parse(payload) {
+        let (inner, class) = match PlainV4::parse(payload) {
             Some(header) if trailer.next_header == protocol::IPV4 && is_ours(Pair::inbound(&header)) => {
-                (usize::from(header.total_bytes), header.traffic_class)
+                let bytes = usize::from(header.total_bytes);
+                (Inner { bytes, is_syn: header.is_syn(payload) }, header.traffic_class)
             }
             _ => self.check_flow(spd, trailer.next_header, payload)?,
         };
         // No more than the payload has, which the parse has checked: nothing is cut off here.
-        debug_assert!(bytes <= payload.len());
-        job.buffer.narrow(job.text_start, low_32(bytes as u64));
+        debug_assert!(inner.bytes <= payload.len());
+        job.buffer.narrow(job.text_start, low_32(inner.bytes as u64));
         let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
         if ecn != class & ecn::MASK {
             ip::set_ecn(job.buffer.bytes_mut(), ecn);
         }
-        Ok(bytes)
+        Ok(inner)
     }
 
     /// [`decapsulate`](Self::decapsulate) for what is not ESP in tunnel mode. What carries ESP is not looked
     /// up in policy: the packet inside will be.
-    fn decapsulate_from<S: Strip>(&self, spd: &Spd, job: &mut Job) -> Result<usize, DropReason> {
+    fn decapsulate_from<S: Strip>(&self, spd: &Spd, job: &mut Job) -> Result<Inner, DropReason> {
         let carried = S::strip(self, job)?;
         if self.covers {
-            return Ok(job.buffer.len());
+            return Ok(Inner { bytes: job.buffer.len(), is_syn: false });
         }
-        let (bytes, class) = self.check_flow(spd, carried.next_header, job.buffer.bytes())?;
-        job.buffer.truncate(bytes);
+        let (inner, class) = self.check_flow(spd, carried.next_header, job.buffer.bytes())?;
+        job.buffer.truncate(inner.bytes);
         if let Some(outer_class) = carried.outer_class {
             let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
             if ecn != class & ecn::MASK {
                 ip::set_ecn(job.buffer.bytes_mut(), ecn);
             }
         }
-        Ok(bytes)
+        Ok(inner)
     }
 
     /// Checks an inner packet that is not plain IPv4, or that its addresses alone do not decide. Returns its
-    /// length in bytes and its traffic class.
+    /// traffic class, too.
     #[inline(never)]
-    fn check_flow(&self, spd: &Spd, next_header: u8, packet: &[u8]) -> Result<(usize, u8), DropReason> {
+    fn check_flow(&self, spd: &Spd, next_header: u8, packet: &[u8]) -> Result<(Inner, u8), DropReason> {
         let version = match next_header {
             protocol::IPV4 => 4,
             protocol::IPV6 => 6,
@@ -351,9 +378,10 @@ impl InboundSa {
         if packet.first().is_none_or(|b| b >> 4 != version) {
             return Err(DropReason::InnerMalformed);
         }
-        let (flow, bytes, class) = match PlainHeader::parse(packet) {
+        let (flow, inner, class) = match PlainHeader::parse(packet) {
             Some(header) => {
-                (Flow::plain_inbound(&header), usize::from(header.total_bytes), header.traffic_class)
+                let inner = Inner { bytes: usize::from(header.total_bytes), is_syn: header.is_syn(packet) };
+                (Flow::plain_inbound(&header), inner, header.traffic_class)
             }
             None => uncommon_flow(packet)?,
         };
@@ -363,7 +391,7 @@ impl InboundSa {
         // Selectors come from an ordered SPD: packets that an earlier policy discards, or gives to another
         // tunnel, must not come through this one.
         match spd.verdict(&flow) {
-            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((bytes, class)),
+            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((inner, class)),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
             Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
             _ => Err(DropReason::SelectorMismatch),

@@ -245,7 +245,7 @@ fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u
     let (mut bytes, mut all_common) = (0, sa.template.is_some());
     for meta in metas {
         bytes += u64::from(meta.content.bytes);
-        all_common &= (meta.content.bytes <= sa.inner_mtu) & meta.has_room;
+        all_common &= (meta.content.bytes <= sa.inner_mtu) & meta.is_common;
     }
     let packets = metas.len() as u64;
     if !all_common || sa.lifetime.is_near(packets, bytes, now) {

@@ -1,5 +1,8 @@
 //! What a tunnel does to packets and to the headers around them, beyond protecting them: all of it optional.
 
+use testudo_wire::ip::Version;
+use testudo_wire::mss;
+
 /// The DF bit of outer IPv4 headers (RFC 4301 8.1). IPv6 has none: its routers never cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Df {
@@ -23,6 +26,30 @@ pub enum FlowLabel {
     PerFlow,
 }
 
+/// The MSS of TCP connections through a tunnel (RFC 9293 3.7.1): their SYNs are changed so that no segment is
+/// longer than fits. Never raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MssClamp {
+    /// What fits the path, as far as it is known.
+    #[default]
+    Auto,
+    /// SYNs stay as they are.
+    Off,
+    /// This, in bytes.
+    Bytes(u16),
+}
+
+impl MssClamp {
+    /// The highest MSS over IPv4 and over IPv6, where packets of `mtu` bytes fit the path.
+    pub(crate) fn limits(self, mtu: u16) -> [u16; 2] {
+        match self {
+            Self::Auto => [Version::V4, Version::V6].map(|version| mss::that_fits(mtu, version)),
+            Self::Off => [u16::MAX; 2],
+            Self::Bytes(bytes) => [bytes; 2],
+        }
+    }
+}
+
 /// The choices of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PacketRules {
@@ -30,4 +57,6 @@ pub struct PacketRules {
     pub df: Df,
     /// Flow label of outer IPv6 headers, in tunnel mode.
     pub flow_label: FlowLabel,
+    /// MSS of TCP connections, in both directions.
+    pub mss_clamp: MssClamp,
 }

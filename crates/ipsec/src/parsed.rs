@@ -19,8 +19,9 @@ pub(crate) struct PacketMeta {
     protocol: u8,
     pub(crate) content: Content,
     kind: Kind,
-    /// Whether the packet may take the fast path, and its buffer has the room that this needs.
-    pub(crate) has_room: bool,
+    /// Whether the packet may take the fast path: nothing in it is to be changed, and its buffer has the room
+    /// that this needs.
+    pub(crate) is_common: bool,
 }
 
 /// How a packet is matched against policy.
@@ -60,7 +61,7 @@ impl ParsedBatch {
                 next_header: protocol::IPV4,
             },
             kind: Kind::V4,
-            has_room,
+            is_common: has_room && !header.is_syn(buffer.bytes()),
         });
     }
 
@@ -74,7 +75,8 @@ impl ParsedBatch {
             traffic_class: header.traffic_class,
             next_header: header.version.protocol(),
         };
-        self.push_flow(Flow::plain_outbound(&header), content, has_room);
+        let is_common = has_room && !header.is_syn(buffer.bytes());
+        self.push_flow(Flow::plain_outbound(&header), content, is_common);
     }
 
     #[cold]
@@ -99,15 +101,15 @@ impl ParsedBatch {
     }
 
     #[inline]
-    fn push_flow(&mut self, flow: Flow, content: Content, has_room: bool) {
+    fn push_flow(&mut self, flow: Flow, content: Content, is_common: bool) {
         let place = u8::try_from(self.flows.len()).unwrap_or(u8::MAX);
         self.flows.push(flow);
-        self.push(Kind::Flow(place), content, has_room);
+        self.push(Kind::Flow(place), content, is_common);
     }
 
     #[inline]
-    fn push(&mut self, kind: Kind, content: Content, has_room: bool) {
-        self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, has_room });
+    fn push(&mut self, kind: Kind, content: Content, is_common: bool) {
+        self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, is_common });
     }
 
     /// The metadata, in the order of the packets.

@@ -28,6 +28,7 @@ use crate::encap::IpsecProtocol;
 use crate::event::{Event, EventKind};
 use crate::gradual_map::GradualMap;
 use crate::lifetime::Moment;
+use crate::mss_clamp;
 use crate::sa::{Tunnel, low_32};
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints};
@@ -353,6 +354,7 @@ impl Ipsec {
         for member in outbound.iter() {
             if let Some(sa) = self.outbound.get_mut(member.sa) {
                 sa.inner_mtu = parameters.inner_mtu(member.suite);
+                sa.mss_limits = mss_clamp::limits_of(parameters, member.suite);
             }
         }
     }

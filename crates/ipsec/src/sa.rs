@@ -40,6 +40,8 @@ pub(crate) struct OutboundSa {
     pub(crate) last_sent: Moment,
     /// Longest inner packet, in bytes.
     pub(crate) inner_mtu: u16,
+    /// The highest MSS of TCP over IPv4 and over IPv6.
+    pub(crate) mss_limits: [u16; 2],
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
     pub(crate) encap: Encap,

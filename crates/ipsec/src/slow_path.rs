@@ -1,5 +1,5 @@
-//! The outbound slow path, one packet at a time: options, fragments, packets too long, a limit or the end of
-//! a lease near; and every packet of an SA that is not of ESP in tunnel mode.
+//! The outbound slow path, one packet at a time: options, fragments, packets too long, SYNs, a limit or
+//! the end of a lease near; and every packet of an SA that is not of ESP in tunnel mode.
 
 use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::event::Event;
@@ -46,6 +46,7 @@ impl SlowPath<'_> {
             Ok(header) => header,
             Err(error) => return self.pool.discard(buffer, reason_of(error)),
         };
+        self.sa.clamp_mss(&header, &mut buffer);
         let mtu = self.sa.inner_mtu;
         // Transport mode carries no fragments (RFC 4303 3.3.4): what may be cut is cut after.
         let mut may_cut = !header.dont_fragment;

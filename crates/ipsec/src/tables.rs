@@ -8,6 +8,7 @@ use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then
 use crate::event::Event;
 use crate::fragments::{Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
+use crate::mss_clamp;
 use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
@@ -156,6 +157,7 @@ pub(crate) fn outbound_sa(
         template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
         headers_vary: rules.vary(p.mode, Version::of(p.endpoints.local)),
         inner_mtu: p.inner_mtu(sa.suite),
+        mss_limits: mss_clamp::limits_of(p, sa.suite),
         last_sent: now,
         tunnel: index,
         counters,

@@ -7,7 +7,7 @@
 //! 9293 3.7.1).
 
 use crate::checksum::Checksum;
-use crate::ip::IpHeader;
+use crate::ip::{IpHeader, Version};
 use crate::tcp::{self, TCP_HEADER_BYTES, TcpHeader, flags};
 use crate::{options, protocol};
 
@@ -18,6 +18,14 @@ use crate::{options, protocol};
 pub fn is_syn(segment: &[u8]) -> bool {
     const FLAGS_AT: usize = 13;
     segment.get(FLAGS_AT).is_some_and(|byte| byte & flags::SYN != 0)
+}
+
+/// The longest MSS whose segments fit packets of `mtu` bytes: without options, which count as data (RFC 6691
+/// 2).
+#[must_use]
+pub fn that_fits(mtu: u16, version: Version) -> u16 {
+    const HEADERS: [u16; 2] = [20 + 20, 40 + 20];
+    mtu.saturating_sub(HEADERS[usize::from(version == Version::V6)])
 }
 
 /// Lowers the MSS in `packet`, whose header is `header`, to `limit` bytes, if it is a SYN that has a higher

@@ -7,7 +7,7 @@
 
 use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Version};
 use crate::next_layer::{NextLayerFields, SELECTOR_BYTES as FIRST_BYTES};
-use crate::{checksum, protocol};
+use crate::{checksum, mss, protocol};
 
 const V4_BYTES: usize = IPV4_HEADER_BYTES + FIRST_BYTES;
 const V6_BYTES: usize = IPV6_HEADER_BYTES + FIRST_BYTES;
@@ -71,6 +71,13 @@ impl PlainV4 {
         })
     }
 
+    /// Whether `packet`, which this header was parsed from, opens a TCP connection, or answers that.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_syn(&self, packet: &[u8]) -> bool {
+        self.protocol == protocol::TCP && mss::is_syn(&packet[IPV4_HEADER_BYTES..])
+    }
+
     /// Source and destination port, where the protocol has them.
     #[must_use]
     #[inline]
@@ -80,6 +87,13 @@ impl PlainV4 {
 }
 
 impl PlainHeader {
+    /// Whether `packet`, which this header was parsed from, opens a TCP connection, or answers that.
+    #[must_use]
+    #[inline]
+    pub fn is_syn(&self, packet: &[u8]) -> bool {
+        self.protocol == protocol::TCP && mss::is_syn(&packet[self.version.header_bytes()..])
+    }
+
     /// Source and destination port, where the protocol has them.
     #[must_use]
     #[inline(always)]

@@ -1,9 +1,14 @@
-//! Reads what a tunnel does to packets and their headers: `df`, `flow_label`.
+//! Reads what a tunnel does to packets and their headers: `df`, `flow_label`,
+//! `mss_clamp`.
 
-use super::value;
+use super::value::{self, Parsed};
 use super::walk::{Problem, Section, Walker};
 use std::net::IpAddr;
-use testudo_ipsec::{Df, FlowLabel, Mode, PacketRules};
+use testudo_ipsec::{Df, FlowLabel, Mode, MssClamp, PacketRules};
+use toml::de::DeValue;
+
+/// The least MSS that may be asked for: senders take less for an attack (Linux, `tcp_min_snd_mss`: 48).
+const LEAST_MSS: u16 = 64;
 
 /// The rules of a tunnel in this mode, from this outer address (`None` where that could not be read).
 pub(super) fn read(
@@ -17,9 +22,21 @@ pub(super) fn read(
     let rules = PacketRules {
         df: section.or_default(walker, "df", Df::default(), value::choice(&dfs)),
         flow_label: section.or_default(walker, "flow_label", FlowLabel::default(), value::choice(&labels)),
+        mss_clamp: section.or_default(walker, "mss_clamp", MssClamp::default(), mss_clamp),
     };
     refuse_absent_fields(section, walker, mode, local);
     rules
+}
+
+fn mss_clamp(value: &DeValue<'_>) -> Parsed<MssClamp> {
+    match value.as_str() {
+        Some("auto") => return Ok(MssClamp::Auto),
+        Some("off") => return Ok(MssClamp::Off),
+        _ => {}
+    }
+    let expected = format!("\"auto\", \"off\" or a number from {LEAST_MSS} to {}", u16::MAX);
+    let number = value::number_u16(LEAST_MSS, u16::MAX)(value);
+    number.map(MssClamp::Bytes).map_err(|p| Problem { help: p.help, ..Problem::expected(expected) })
 }
 
 /// A field that no outer header has cannot be chosen.

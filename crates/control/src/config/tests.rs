@@ -7,8 +7,8 @@ use crate::keys::KeySource;
 use proptest::prelude::*;
 use std::time::Duration;
 use testudo_ipsec::{
-    Df, Dscp, Encapsulation, FlowLabel, Fragmentation, IpsecProtocol, Lifetime, Mode, PortRange, Protocol,
-    ReplayError, ReplayWindow, TunnelIndex,
+    Df, Dscp, Encapsulation, FlowLabel, Fragmentation, IpsecProtocol, Lifetime, Mode, MssClamp, PortRange,
+    Protocol, ReplayError, ReplayWindow, TunnelIndex,
 };
 
 /// The smallest configuration.
@@ -300,6 +300,18 @@ fn a_tunnel_says_what_df_and_flow_label_its_outer_headers_have() {
     for key in ["df = \"set\"", "flow_label = \"zero\""] {
         let lines = format!("mode = \"transport\"\n{key}");
         expect(&in_tunnel(&lines), &["only in tunnel mode", "a packet keeps its own header"]);
+    }
+}
+
+#[test]
+fn a_tunnel_says_which_mss_its_connections_have() {
+    let read = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules.mss_clamp;
+    assert_eq!(read(""), MssClamp::Auto);
+    assert_eq!(read("mss_clamp = \"auto\""), MssClamp::Auto);
+    assert_eq!(read("mss_clamp = \"off\""), MssClamp::Off);
+    assert_eq!(read("mss_clamp = 1300"), MssClamp::Bytes(1300));
+    for wrong in ["\"of\"", "63", "65536", "true"] {
+        expect(&in_tunnel(&format!("mss_clamp = {wrong}")), &["\"auto\", \"off\" or a number from 64"]);
     }
 }
 

@@ -26,6 +26,7 @@ mod hidden_fields;
 mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
+mod mss;
 mod path_mtu;
 mod policies;
 mod policy_changes;

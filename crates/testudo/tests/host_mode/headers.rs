@@ -1,11 +1,14 @@
 //! Outer headers as they are seen on the wire, of packets that a Linux host sends, in sockets of UDP and of
-//! ESP: DSCP, ECN, TTL, DF (RFC 4301 5.1.2.1 and 8.1, RFC 6040), flow labels (RFC 6438).
+//! ESP: DSCP, ECN, TTL, DF (RFC 4301 5.1.2.1 and 8.1, RFC 6040), flow labels (RFC 6438); and the MSS of TCP
+//! connections through a narrow path (RFC 9293 3.7.1).
 
 use crate::support::config::{Config, pair};
 use crate::support::link::{LINK, Link};
 use crate::support::{Outcome, ensure, folder};
 use std::collections::HashSet;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, WHOLE};
 
@@ -13,6 +16,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("outer_headers_follow_the_inner_ones_as_the_tunnel_says", v4_fields)
         .test("outer_flow_labels_tell_flows_apart_only_where_that_is_wanted", flow_labels)
+        .test("tcp_segments_fit_a_narrow_path_from_the_start", clamps_mss)
 }
 
 const A: &str = "10.1.0.1";
@@ -113,6 +117,54 @@ fn flow_labels(link: &mut Link) -> TestResult {
     }
     for (host, address) in [&link.a, &link.b].into_iter().zip(OUTER_V6) {
         host.run(&["ip", "address", "del", &format!("{address}/64"), "dev", LINK])?;
+    }
+    Ok(())
+}
+
+/// A megabyte each way over one connection from A to B.
+fn transfer(link: &Link) -> TestResult {
+    const BYTES: usize = 1 << 20;
+    let listener = link.b.within(|| TcpListener::bind((B, 5000)))??;
+    let server = thread::spawn(move || -> std::io::Result<usize> {
+        let (mut stream, _) = listener.accept()?;
+        let received = stream.read_to_end(&mut Vec::new())?;
+        stream.write_all(&vec![0xB0; BYTES])?;
+        Ok(received)
+    });
+    let mut stream = link.a.within(|| TcpStream::connect((B, 5000)))??;
+    stream.write_all(&vec![0xA0; BYTES])?;
+    stream.shutdown(Shutdown::Write)?;
+    let back = stream.read_to_end(&mut Vec::new())?;
+    let there = server.join().map_err(|_| "the server has panicked")??;
+    ensure((there, back) == (BYTES, BYTES), || format!("{there} bytes there, {back} back"))
+}
+
+/// The hosts' interfaces carry 4,000 bytes, the path 1,300: without clamping their first segments are too
+/// long, and they must be told.
+fn clamps_mss(link: &mut Link) -> TestResult {
+    const PATH: usize = 1300;
+    for host in [&link.a, &link.b] {
+        host.mtu(LINK, PATH)?;
+    }
+    for (udp, clamp) in [(true, "\"auto\""), (false, "\"auto\""), (true, "\"off\""), (false, "1000")] {
+        let mut ends = pair(udp)?;
+        for end in &mut ends {
+            end.protected = "mtu = 4000".to_owned();
+            end.unprotected = format!("mtu = {PATH}");
+            end.tunnels[0].more = format!("mss_clamp = {clamp}");
+        }
+        let (left, _) = link.start_a(&ends[0])?;
+        let (right, _) = link.start_b(&ends[1])?;
+        transfer(link)?;
+        let too_long = left.dropped("too_big")? + right.dropped("too_big")?;
+        ensure((too_long > 0) == (clamp == "\"off\""), || {
+            format!("mss_clamp = {clamp}, UDP {udp}: {too_long} packets were too long")
+        })?;
+        right.stop()?;
+        left.stop()?;
+    }
+    for host in [&link.a, &link.b] {
+        host.mtu(LINK, 1500)?;
     }
     Ok(())
 }
