@@ -83,6 +83,9 @@ pub fn serve(
             worker.tick(now);
             next_tick = Moment(now.0 + TICK);
         }
+        if worker.next_dummy().is_some_and(|due| now >= due) {
+            worker.send_dummies(now);
+        }
         let moved = worker.turn(now).unwrap_or_else(|error| {
             // A failed port ends the gateway, but packets that are with engines leave first, as when it is
             // told to stop.
@@ -102,7 +105,8 @@ pub fn serve(
                 return failure.map_or(Ok(()), |error| Err(error.into()));
             }
         } else if is_idle && !worker.is_busy() && task.is_none() {
-            wait(worker, inbox, next_tick.since(now))?;
+            let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));
+            wait(worker, inbox, next.since(now))?;
         }
     }
 }

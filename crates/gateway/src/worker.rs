@@ -538,6 +538,23 @@ impl Worker {
         self.publish();
     }
 
+    /// When [`send_dummies`](Self::send_dummies) has something to do next; `None` for never.
+    #[must_use]
+    pub fn next_dummy(&self) -> Option<Moment> {
+        self.ipsec.next_dummy()
+    }
+
+    /// Sends the dummy packets that are due (RFC 4303 2.6), unless other packets wait for the port.
+    pub fn send_dummies(&mut self, now: Moment) {
+        if self.unprotected.is_waiting() || self.draining {
+            return;
+        }
+        self.ipsec.dummies(now, &mut self.pool, &mut self.prepared.jobs);
+        self.seal(now);
+        self.flush(1);
+        self.publish();
+    }
+
     /// From now on nothing is taken from the protected side: the gateway is ending.
     pub fn drain(&mut self) {
         self.draining = true;

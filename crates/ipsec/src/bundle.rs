@@ -107,7 +107,10 @@ impl Ipsec {
             self.tunnels.resize_with(place + 1, || None);
             self.outbound_of.resize(place + 1, None);
         }
+        let is_esp = parameters.protocol == IpsecProtocol::Esp;
+        let per_second = if is_esp { parameters.rules.dummy_packets_per_second } else { 0 };
         self.tunnels[place] = Some(Tunnel {
+            dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
             parameters,
             outbound: Members::new(),

@@ -31,6 +31,8 @@ pub struct SaCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     refused_packets: AtomicU64,
     refused_bytes: AtomicU64,
+    dummies: AtomicU64,
+    dummy_bytes: AtomicU64,
 }
 
 impl Default for SaCounters {
@@ -45,6 +47,8 @@ impl Default for SaCounters {
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             refused_packets: AtomicU64::new(0),
             refused_bytes: AtomicU64::new(0),
+            dummies: AtomicU64::new(0),
+            dummy_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -73,6 +77,13 @@ impl SaCounters {
     pub(crate) fn count_refused(&self, bytes: u64, sequence: u64) {
         add(&self.refused_packets, 1);
         add(&self.refused_bytes, bytes);
+        self.set_sequence(sequence);
+    }
+
+    /// Counts a dummy packet of so many bytes that is sent: it has used the key, and is nobody's packet.
+    pub(crate) fn count_dummy(&self, bytes: u64, sequence: u64) {
+        add(&self.dummies, 1);
+        add(&self.dummy_bytes, bytes);
         self.set_sequence(sequence);
     }
 
@@ -133,17 +144,24 @@ impl SaCounters {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Packets that count towards the key's lifetime: those that passed, and the authentic ones that were
-    /// refused later.
+    /// Dummy packets that were sent (RFC 4303 2.6).
+    #[must_use]
+    pub fn dummies(&self) -> u64 {
+        self.dummies.load(Ordering::Relaxed)
+    }
+
+    /// Packets that count towards the key's lifetime: those that passed, the authentic ones that were refused
+    /// later, and dummies.
     #[must_use]
     pub fn used_packets(&self) -> u64 {
-        self.packets().wrapping_add(self.refused_packets.load(Ordering::Relaxed))
+        self.packets().wrapping_add(self.refused_packets.load(Ordering::Relaxed)).wrapping_add(self.dummies())
     }
 
     /// Bytes that count towards the key's lifetime, likewise.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.bytes().wrapping_add(self.refused_bytes.load(Ordering::Relaxed))
+        let others = [&self.refused_bytes, &self.dummy_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+        others.into_iter().fold(self.bytes(), u64::wrapping_add)
     }
 
     /// Outbound: the number last used. Inbound: the highest received.

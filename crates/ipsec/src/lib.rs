@@ -29,6 +29,7 @@ mod age;
 mod bundle;
 mod counters;
 mod demand;
+mod dummies;
 mod ecn;
 mod encap;
 mod event;

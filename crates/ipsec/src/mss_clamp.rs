@@ -1,8 +1,8 @@
-//! The MSS of TCP connections through a tunnel, lowered to what fits it (see [`testudo_wire::mss`]), in SYNs of
-//! both directions.
+//! The MSS of TCP connections through a tunnel, lowered to what fits it (see [`testudo_wire::mss`]), in SYNs
+//! of both directions.
 //!
 //! SYNs are rare, so that what finds them must cost other packets nothing: the fast path looks at one byte of
-//! TCP's packets. Outbound, a SYN then takes the slow path; inbound, it is set aside when it has been checked.
+//! TCP's packets. Outbound, a SYN then takes the slow path; inbound, it is set aside when it was checked.
 
 use crate::Ipsec;
 use crate::sa::OutboundSa;
@@ -13,7 +13,7 @@ use testudo_packet::Buffer;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::mss;
 
-/// The limits of an SA with this suite, over IPv4 and over IPv6. The peer's path is taken for as wide as ours.
+/// The limits of an SA with this suite, over IPv4 and over IPv6. The peer's path is taken to be like ours.
 pub(crate) fn limits_of(p: &TunnelParameters, suite: Suite) -> [u16; 2] {
     let mtu = p.shape(suite).inner_mtu(p.path_mtu);
     p.rules.mss_clamp.limits(u16::try_from(mtu).unwrap_or(u16::MAX))

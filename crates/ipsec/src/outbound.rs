@@ -14,7 +14,7 @@ use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
 use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
 use crate::runs::{Disposition, Runs, discard, drain};
-use crate::sa::OutboundSa;
+use crate::sa::{Framed, OutboundSa};
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Answer, Verdict};
@@ -119,19 +119,19 @@ impl Ipsec {
         out: &mut Prepared,
     ) {
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
-        let encap = sa.encap;
-        if encap == Encap::EspTunnel {
+        if sa.framed != Framed::Singly {
             let first = admit_run(sa, metas, now);
             if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
-                let from = out.jobs.len();
                 frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
-                if sa.headers_vary {
-                    let (template, jobs) = (sa.template.as_ref(), &mut out.jobs[from..]);
-                    outer_fields::complete_run(template, jobs, &mut self.identifications);
+                if sa.framed == Framed::InRunsThatVary {
+                    let (template, jobs) =
+                        (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
+                    outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
                 }
                 return;
             }
         }
+        let encap = sa.encap;
         let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
         let identifications = &mut self.identifications;
         let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments };

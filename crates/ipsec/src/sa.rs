@@ -26,6 +26,28 @@ pub(crate) struct Reported {
     not_leased: bool,
 }
 
+/// How the packets of an outbound SA are framed, decided when it is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framed {
+    /// Runs of them at once.
+    InRuns,
+    /// Likewise, and outer headers are [completed](crate::encap::outer_fields) after that.
+    InRunsThatVary,
+    /// One by one.
+    Singly,
+}
+
+impl Framed {
+    pub(crate) fn new(encap: Encap, headers_vary: bool, is_padded: bool) -> Self {
+        match encap {
+            Encap::EspTunnel if is_padded => Self::Singly,
+            Encap::EspTunnel if headers_vary => Self::InRunsThatVary,
+            Encap::EspTunnel => Self::InRuns,
+            _ => Self::Singly,
+        }
+    }
+}
+
 /// An SA towards the peer. Fields that each packet needs come first; those that few need come last or lie
 /// behind a pointer.
 #[derive(Debug)]
@@ -40,6 +62,9 @@ pub(crate) struct OutboundSa {
     pub(crate) last_sent: Moment,
     /// Longest inner packet, in bytes.
     pub(crate) inner_mtu: u16,
+    pub(crate) framed: Framed,
+    /// Packets are padded to this length, in bytes; 0 for not at all.
+    pub(crate) tfc_pad_to: u16,
     /// The highest MSS of TCP over IPv4 and over IPv6.
     pub(crate) mss_limits: [u16; 2],
     pub(crate) layout: SuiteLayout,
@@ -192,6 +217,8 @@ pub(crate) struct Tunnel {
     /// learned.
     pub(crate) peer_heard: Option<Moment>,
     pub(crate) path_mtu: PathMtu,
+    /// Its number among those that send [dummies](crate::dummies).
+    pub(crate) dummies: u64,
 }
 
 /// The low 32 bits, which ESP carries.

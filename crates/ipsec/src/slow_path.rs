@@ -102,8 +102,8 @@ impl SlowPath<'_> {
                 job.then |= then;
                 // Headers of AH are complete before they are masked.
                 if self.sa.headers_vary && self.sa.encap == Encap::EspTunnel {
-                    let (template, jobs) = (self.sa.template.as_ref(), std::slice::from_mut(&mut job));
-                    outer_fields::complete_run(template, jobs, self.identifications);
+                    let (template, jobs) = (self.sa.template.as_ref(), std::iter::once(&mut job));
+                    outer_fields::complete_run(template, self.sa_ref, jobs, self.identifications);
                 }
                 self.out.jobs.push(job);
             }

@@ -2,6 +2,7 @@
 
 use crate::addresses::OuterAddresses;
 use crate::counters::SaCounters;
+use crate::dummies::Dummies;
 use crate::encap::outer_fields::OuterRules;
 use crate::encap::template::OuterTemplate;
 use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then};
@@ -12,7 +13,7 @@ use crate::mss_clamp;
 use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
-use crate::sa::{InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
+use crate::sa::{Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{AddressRange, InboundSelectors, Selector, Spd, TunnelIndex, address_bits};
@@ -52,6 +53,7 @@ pub struct Ipsec {
     /// Whether the port to the unprotected side fragments datagrams of UDP itself.
     pub(crate) port_fragments_udp: bool,
     pub(crate) names: OutboundNames,
+    pub(crate) dummies: Dummies,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -145,6 +147,8 @@ pub(crate) fn outbound_sa(
     now: Moment,
 ) -> OutboundSa {
     let OutboundParameters { sa, numbers, iv_mask } = parameters;
+    let encap = Encap::new(p.protocol, p.mode);
+    let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
     OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),
@@ -152,12 +156,14 @@ pub(crate) fn outbound_sa(
         iv_mask,
         sequence: SequenceNumbers::of(numbers, sa.esn),
         lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
-        encap: Encap::new(p.protocol, p.mode),
+        encap,
         then: then_of(p),
         template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
-        headers_vary: rules.vary(p.mode, Version::of(p.endpoints.local)),
+        headers_vary,
         inner_mtu: p.inner_mtu(sa.suite),
         mss_limits: mss_clamp::limits_of(p, sa.suite),
+        tfc_pad_to: p.rules.tfc_pad_to,
+        framed: Framed::new(encap, headers_vary, p.rules.tfc_pad_to > 0),
         last_sent: now,
         tunnel: index,
         counters,

@@ -1,31 +1,66 @@
 //! Reads what a tunnel does to packets and their headers: `df`, `flow_label`,
-//! `mss_clamp`.
+//! `mss_clamp`, `tfc_pad_to`, `dummy_packets_per_second`.
 
 use super::value::{self, Parsed};
 use super::walk::{Problem, Section, Walker};
 use std::net::IpAddr;
-use testudo_ipsec::{Df, FlowLabel, Mode, MssClamp, PacketRules};
+use testudo_ipsec::{Df, FlowLabel, IpsecProtocol, Mode, MssClamp, PacketRules};
 use toml::de::DeValue;
 
 /// The least MSS that may be asked for: senders take less for an attack (Linux, `tcp_min_snd_mss`: 48).
 const LEAST_MSS: u16 = 64;
+
+/// The least length that packets may be padded to: a host's shortest packets are no secret.
+const LEAST_PADDED: u16 = 64;
+/// The most dummy packets of a tunnel in a second.
+const MOST_DUMMIES: u16 = 1000;
 
 /// The rules of a tunnel in this mode, from this outer address (`None` where that could not be read).
 pub(super) fn read(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     mode: Mode,
+    protocol: IpsecProtocol,
     local: Option<IpAddr>,
 ) -> PacketRules {
     let dfs = [("copy", Df::Copy), ("set", Df::Set), ("clear", Df::Clear)];
+    let rate = value::number_u16(0, MOST_DUMMIES);
     let labels = [("zero", FlowLabel::Zero), ("per-flow", FlowLabel::PerFlow)];
     let rules = PacketRules {
         df: section.or_default(walker, "df", Df::default(), value::choice(&dfs)),
         flow_label: section.or_default(walker, "flow_label", FlowLabel::default(), value::choice(&labels)),
         mss_clamp: section.or_default(walker, "mss_clamp", MssClamp::default(), mss_clamp),
+        tfc_pad_to: section.or_default(walker, "tfc_pad_to", 0, value::number_u16(LEAST_PADDED, u16::MAX)),
+        dummy_packets_per_second: section.or_default(walker, "dummy_packets_per_second", 0, rate),
     };
     refuse_absent_fields(section, walker, mode, local);
+    refuse_without_confidentiality(section, walker, mode, protocol);
     rules
+}
+
+/// Traffic flow confidentiality is a service of ESP (RFC 4303 2.6, 2.7). In transport mode a packet has no
+/// length of its own that says where padding begins, unless its protocol brings one.
+fn refuse_without_confidentiality(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    mode: Mode,
+    protocol: IpsecProtocol,
+) {
+    for key in ["tfc_pad_to", "dummy_packets_per_second"] {
+        if protocol == IpsecProtocol::Ah {
+            let problem = Problem::expected(format!("`{key}` only with ESP"));
+            section.refuse(
+                walker,
+                key,
+                problem.help("AH hides nothing: what is padding or a dummy can be seen"),
+            );
+        } else if mode == Mode::Transport && key == "tfc_pad_to" {
+            let problem = Problem::expected(format!("`{key}` only in tunnel mode"));
+            let help =
+                "in transport mode nothing says where a packet ends and its padding begins (RFC 4303 2.7)";
+            section.refuse(walker, key, problem.help(help));
+        }
+    }
 }
 
 fn mss_clamp(value: &DeValue<'_>) -> Parsed<MssClamp> {

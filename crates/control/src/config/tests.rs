@@ -315,6 +315,23 @@ fn a_tunnel_says_which_mss_its_connections_have() {
     }
 }
 
+/// RFC 4303 2.6, 2.7.
+#[test]
+fn padding_and_dummies_are_for_esp_and_padding_for_tunnel_mode() {
+    let rules = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules;
+    assert_eq!((rules("").tfc_pad_to, rules("").dummy_packets_per_second), (0, 0));
+    let both = rules("tfc_pad_to = 1400\ndummy_packets_per_second = 20");
+    assert_eq!((both.tfc_pad_to, both.dummy_packets_per_second), (1400, 20));
+    assert_eq!(rules("mode = \"transport\"\ndummy_packets_per_second = 1000").dummy_packets_per_second, 1000);
+    expect(&in_tunnel("mode = \"transport\"\ntfc_pad_to = 1400"), &["only in tunnel mode", "RFC 4303 2.7"]);
+    expect(&in_tunnel("tfc_pad_to = 63"), &["a number from 64 to 65535"]);
+    expect(&in_tunnel("dummy_packets_per_second = 1001"), &["a number from 0 to 1000"]);
+    for key in ["tfc_pad_to = 1400", "dummy_packets_per_second = 1"] {
+        let text = in_tunnel(&format!("protocol = \"ah\"\n{key}")).replace("aes128gcm16", "sha256");
+        expect(&text, &["only with ESP", "AH hides nothing"]);
+    }
+}
+
 /// The default leaves most packets whole; where a path is too narrow even for the least that hosts must be
 /// able to send, datagrams are cut.
 #[test]

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode};
+use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules};
 use toml::de::DeValue;
 
 /// Selectors per tunnel at most.
@@ -51,7 +51,8 @@ pub(super) fn read_tunnel(
     let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
-    let rules = packet_rules::read(&mut section, walker, mode, local);
+    let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
+    let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
     let selectors = read_selectors(&mut section, walker, facts);
     let is_pair = protocols == Protocols::AhAndEsp;
     let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
@@ -63,7 +64,6 @@ pub(super) fn read_tunnel(
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
-    let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
     facts.note_sas((&outbound, &inbound), remote, protocol, suite);
     if is_pair {
         facts.note_sas_of_ah((&outbound_ah, &inbound_ah), remote, ah_suite);
@@ -105,6 +105,7 @@ fn covering(tunnel: &Tunnel, suite: Suite, outbound: SaSettings, inbound: SaSett
         protocol: IpsecProtocol::Ah,
         mode: Mode::Transport,
         suite,
+        rules: PacketRules::default(),
         selectors: Vec::new(),
         outbound,
         inbound,

@@ -180,9 +180,10 @@ struct Gateway(Arc<Shared>);
 /// One metric over all SAs: name, help text, value.
 type SaMetric = (&'static str, &'static str, fn(&SaCounters) -> u64);
 
-const SA_METRICS: [SaMetric; 3] = [
+const SA_METRICS: [SaMetric; 4] = [
     ("sa_packets", "Packets that passed an SA", SaCounters::packets),
     ("sa_bytes", "Inner bytes that passed an SA", SaCounters::bytes),
+    ("sa_dummies", "Dummy packets that an outbound SA sent (RFC 4303 2.6)", SaCounters::dummies),
     ("sa_sequence", "Outbound: sequence number last used; inbound: highest received", SaCounters::sequence),
 ];
 

@@ -195,6 +195,7 @@ fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         "error": running.error,
         "packets": count(SaCounters::packets),
         "bytes": count(SaCounters::bytes),
+        "dummies": count(SaCounters::dummies),
         "sequence": count(SaCounters::sequence),
         "drops": drops,
     })

@@ -39,5 +39,6 @@ mod rubbish;
 mod source_routes;
 mod stages;
 mod suites;
+mod traffic_flow;
 mod transport;
 mod two_passes;

@@ -194,11 +194,12 @@ impl Frame for EspTunnel {
     fn frame(
         sa: &OutboundSa,
         sa_ref: SaRef,
-        packet: Buffer,
+        mut packet: Buffer,
         header: &IpHeader,
         sequence: u64,
         _: &mut Identifications,
     ) -> Result<Job, (Buffer, DropReason)> {
+        pad(sa, &mut packet);
         let (Some(framing), Ok(bytes)) = (Framing::of(sa, sa_ref), u16::try_from(packet.len())) else {
             return Err((packet, DropReason::PeerUnknown));
         };
@@ -211,4 +212,13 @@ impl Frame for EspTunnel {
             Err((job.buffer, DropReason::NoRoom))
         }
     }
+}
+
+/// Appends the TFC padding that an SA wants (RFC 4303 2.7), as far as the path carries it and the buffer has
+/// room.
+fn pad(sa: &OutboundSa, packet: &mut Buffer) {
+    let wanted = usize::from(sa.tfc_pad_to.min(sa.inner_mtu)).saturating_sub(packet.len());
+    let bytes = wanted.min(packet.tailroom().saturating_sub(ROOM_BEHIND));
+    // Zeroed, and encrypted. It fits: see above.
+    let _ = packet.append(bytes);
 }

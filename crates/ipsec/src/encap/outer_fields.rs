@@ -6,6 +6,7 @@ use super::Mode;
 use super::template::{Dscp, OuterTemplate};
 use crate::fragments::{Identifications, folded, mix};
 use crate::packet_rules::{Df, FlowLabel, PacketRules};
+use crate::slots::SaRef;
 use crate::tunnel::TunnelParameters;
 use testudo_crypto::Job;
 use testudo_wire::checksum::Checksum;
@@ -40,16 +41,17 @@ impl OuterRules {
     }
 }
 
-/// Completes the outer headers of jobs whose packets are framed and not sealed yet.
+/// Completes the outer headers of those jobs that are of this SA: packets that are framed and not sealed.
 #[cold]
 #[inline(never)]
-pub(crate) fn complete_run(
+pub(crate) fn complete_run<'j>(
     template: Option<&OuterTemplate>,
-    jobs: &mut [Job],
+    sa: SaRef,
+    jobs: impl Iterator<Item = &'j mut Job>,
     identifications: &mut Identifications,
 ) {
     let Some(template) = template else { return };
-    for job in jobs {
+    for job in jobs.filter(|job| job.sa == sa.bits()) {
         let text_start = job.text_start as usize;
         if let Some((outer, inner)) = job.buffer.bytes_mut().split_at_mut_checked(text_start) {
             complete(template, outer, inner, Some(&mut *identifications));
@@ -109,7 +111,9 @@ fn clear_df(outer: &mut [u8], identification: impl FnOnce() -> u32) {
 /// there is one, else of protocol and ports, without ports where it is a fragment, so that all fragments have
 /// the same (RFC 6437 3, RFC 6438 3).
 fn flow_label(inner: &[u8], seed: u64) -> u32 {
-    let Ok(header) = IpHeader::parse(inner) else { return 0 };
+    let label = |hash: u64| u32::try_from(hash >> 44).unwrap_or(0).max(1);
+    // A dummy packet: it looks like a flow of its own.
+    let Ok(header) = IpHeader::parse(inner) else { return label(mix(seed)) };
     let own = match (header.version, inner.first_chunk()) {
         (Version::V6, Some(word)) => u32::from_be_bytes(*word) & 0xF_FFFF,
         _ => 0,
@@ -124,9 +128,7 @@ fn flow_label(inner: &[u8], seed: u64) -> u32 {
         None if header.fragment.is_some() => u64::from(protocol::FRAGMENT) << 32,
         None => u64::from(header.protocol) << 32,
     };
-    let hash = mix(mix(mix(seed ^ folded(header.source)) ^ folded(header.destination)) ^ rest);
-    // Lossless: 20 bits.
-    u32::try_from(hash >> 44).unwrap_or(0).max(1)
+    label(mix(mix(mix(seed ^ folded(header.source)) ^ folded(header.destination)) ^ rest))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::site::{Site, TAP};
 use crate::slot::Slot;
 use crate::support::config::Sa;
-use crate::support::wait::PATIENCE;
+use crate::support::wait::{PATIENCE, until};
 use crate::support::{Outcome, ensure, folder};
 use crate::traffic::pings_both_ways;
 use std::net::Ipv4Addr;
@@ -27,6 +27,26 @@ const PLAIN: Row = Row {
 /// The name of the only tunnel.
 fn only(standing: &[(Row, Slot, String)]) -> Outcome<String> {
     Ok(standing.first().ok_or("no tunnel stands")?.2.clone())
+}
+
+/// TFC padding and dummy packets against one who watches (RFC 4303 2.6, 2.7): Linux finds the end of each inner
+/// packet, and counts a packet whose next header is 59 as one that it has no protocol for.
+pub fn hides_traffic(site: &mut Site) -> TestResult {
+    let before = site.statistics()?;
+    let more = "tfc_pad_to = 1300\ndummy_packets_per_second = 200\n";
+    let lot = site.connect(&[PLAIN], |tunnel| tunnel.more.push_str(more))?;
+    let tunnel = only(&lot.standing)?;
+    until("for dummies to be sent", || {
+        Ok((lot.gateway.sa(&tunnel, "outbound")?["dummies"].as_u64() > Some(20)).then_some(()))
+    })?;
+    let (ours, theirs) = Slot(0).inner(false);
+    pings_both_ways(site, &ours, &theirs, 5)?;
+    let now = site.statistics()?;
+    let changed: Vec<_> = now.lines().filter(|line| !before.contains(*line)).collect();
+    ensure(matches!(changed[..], [line] if line.starts_with("XfrmInStateProtoError")), || {
+        format!("Linux counted {changed:?}")
+    })?;
+    lot.gateway.stop()
 }
 
 pub fn refuses_replays(site: &mut Site) -> TestResult {

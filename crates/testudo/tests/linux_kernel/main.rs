@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         tests = tests.test(name, move |site| pass(site, &rows, Load::LIGHT));
     }
     tests
+        .test("linux_takes_off_padding_and_ignores_dummies", attacks::hides_traffic)
         .test("replayed_packets_of_linux_are_refused", attacks::refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", attacks::refuses_wrong_keys)
         .test("linux_refuses_our_packets_under_a_wrong_key", attacks::linux_refuses_wrong_keys)

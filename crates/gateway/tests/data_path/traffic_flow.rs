@@ -1,0 +1,169 @@
+//! Traffic flow confidentiality: TFC padding (RFC 4303 2.7) and dummy packets (RFC 4303 2.6), which a peer
+//! takes off and drops.
+
+use super::encapsulations::every_kind;
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use std::collections::HashSet;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_ipsec::{IpsecProtocol, Lifetime, Limits, Mode, PacketRules};
+use testudo_packet::DropReason;
+
+fn with(rules: PacketRules, spec: TunnelSpec) -> TunnelSpec {
+    TunnelSpec { rules, ..spec }
+}
+
+fn inner(is_v6: bool, bytes: usize) -> Vec<u8> {
+    let inner = if is_v6 {
+        Inner::udp("fd0a::1", "fd16::2", bytes)
+    } else {
+        Inner::udp("10.0.0.1", "172.16.0.2", bytes)
+    };
+    inner.bytes()
+}
+
+/// RFC 4303 2.7: shorter packets become equally long, longer ones stay, and all come out as they went in.
+#[test]
+fn packets_are_padded_to_one_length_as_far_as_the_path_carries_it() {
+    for suite in [Suite::AES128GCM16, Suite::AES256_SHA256] {
+        for pad_to in [300, 1400, 9000] {
+            let rules = PacketRules { tfc_pad_to: pad_to, ..PacketRules::default() };
+            let spec = with(rules, TunnelSpec::new(0, suite));
+            let mut a = Gateway::with_buffers(Side::A, std::slice::from_ref(&spec), PoolSize(64, 9000));
+            let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+            let full = usize::from(pad_to).min(spec.inner_mtu());
+            let mut lengths = HashSet::new();
+            for is_v6 in [false, true] {
+                for bytes in [48, 60, 100, full - 1, full, full + 1, spec.inner_mtu()] {
+                    let packet = inner(is_v6, bytes.min(spec.inner_mtu()));
+                    let sealed = a.seal(packet.clone()).remove(0);
+                    assert!(sealed.len() <= spec.path_mtu);
+                    if bytes <= full {
+                        lengths.insert(sealed.len());
+                    }
+                    assert_eq!(b.open(sealed), [packet], "{suite}, to {pad_to}, {bytes} bytes");
+                }
+            }
+            assert_eq!(lengths.len(), 1, "{suite}, to {pad_to}: {lengths:?}");
+            a.assert_settled();
+            b.assert_settled();
+        }
+    }
+}
+
+/// The next moments at which dummies are due, until `end`; what was sent at each.
+fn run(a: &mut Gateway, end: Duration) -> Vec<(Duration, Vec<u8>)> {
+    let mut sent = Vec::new();
+    while let Some(due) = a.worker.next_dummy().filter(|due| due.0 <= end) {
+        a.clock.advance(due.since(a.now()));
+        let now = a.now();
+        a.worker.send_dummies(now);
+        a.settle();
+        sent.extend(a.unprotected.take().into_iter().map(|datagram| (now.0, datagram)));
+    }
+    sent
+}
+
+/// RFC 4303 2.6: at the rate that is wanted, in every encapsulation of ESP; the peer authenticates and drops
+/// them, and both count them apart from packets.
+#[test]
+fn dummies_are_sent_at_their_rate_and_dropped_by_the_peer() {
+    let rules = PacketRules { dummy_packets_per_second: 50, ..PacketRules::default() };
+    for tunnels in every_kind() {
+        let tunnels: Vec<_> = tunnels.into_iter().map(|spec| with(rules, spec)).collect();
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let mut b = Gateway::with_tunnels(Side::B, &tunnels);
+        let sent = run(&mut a, Duration::from_secs(10));
+        if tunnels[0].protocol == IpsecProtocol::Ah {
+            assert!(sent.is_empty(), "AH hides nothing");
+            continue;
+        }
+        assert!((450..=550).contains(&sent.len()), "{} in ten seconds: {tunnels:?}", sent.len());
+        let count = sent.len() as u64;
+        for (_, datagram) in sent {
+            assert!(datagram.len() <= tunnels[0].path_mtu.max(1500));
+            assert!(b.open(datagram).is_empty());
+        }
+        assert_eq!(b.drops(DropReason::DummyPacket), count, "{tunnels:?}: {:?}", b.books());
+        assert_eq!(b.worker.pool().drops().total(), count);
+        a.assert_settled();
+        b.assert_settled();
+    }
+}
+
+#[test]
+fn dummies_are_as_long_as_padded_packets_or_of_any_length_and_keep_no_beat() {
+    for pad_to in [0, 700] {
+        let rules =
+            PacketRules { dummy_packets_per_second: 100, tfc_pad_to: pad_to, ..PacketRules::default() };
+        let spec = with(rules, TunnelSpec::new(0, Suite::AES128GCM16));
+        let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+        let padded = a.seal(inner(false, 100)).remove(0).len();
+        let sent = run(&mut a, Duration::from_secs(5));
+        let lengths: HashSet<usize> = sent.iter().map(|(_, datagram)| datagram.len()).collect();
+        if pad_to == 0 {
+            assert!(lengths.len() > 100, "{} lengths", lengths.len());
+        } else {
+            assert_eq!(lengths, HashSet::from([padded]));
+        }
+        let gaps: HashSet<Duration> = sent.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(gaps.len() > 100, "{} intervals", gaps.len());
+        let bounds = Duration::from_millis(5)..=Duration::from_millis(15);
+        assert!(gaps.iter().all(|gap| bounds.contains(gap)), "{gaps:?}");
+    }
+}
+
+/// What was missed while the machine slept is not made up for, and a tunnel that is gone sends nothing; one
+/// that takes its place has its own rate.
+#[test]
+fn dummies_never_come_in_bursts_and_end_with_their_tunnel() {
+    let rules = PacketRules { dummy_packets_per_second: 100, ..PacketRules::default() };
+    let spec = with(rules, TunnelSpec::new(0, Suite::AES128GCM16));
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2000), portable());
+    let mut store = LeaseTwin::new(1 << 40);
+    a.install(spec.install(Side::A, &mut store, None));
+    run(&mut a, Duration::from_secs(1));
+    a.clock.advance(Duration::from_secs(3600));
+    let now = a.now();
+    a.worker.send_dummies(now);
+    a.settle();
+    let at_once = a.unprotected.take().len();
+    assert!(at_once <= 2, "{at_once} at once");
+    for round in 0..3 {
+        let update = testudo_gateway::Update { remove: vec![spec.index()], ..Default::default() };
+        let now = a.now();
+        a.worker.update(update, now);
+        a.install(spec.install(Side::A, &mut store, None));
+        let end = a.now().0 + Duration::from_secs(2);
+        let sent = run(&mut a, end).len();
+        assert!((170..=230).contains(&sent), "round {round}: {sent} in two seconds");
+    }
+    a.assert_settled();
+}
+
+#[test]
+fn no_dummy_is_sent_to_an_unknown_peer_nor_by_an_sa_whose_lifetime_is_over() {
+    let rules = PacketRules { dummy_packets_per_second: 100, ..PacketRules::default() };
+    let spec = TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut b = Gateway::with_tunnels(Side::B, &[with(rules, spec)]);
+    assert!(run(&mut b, Duration::from_secs(2)).is_empty());
+    let hard = Limits { packets: Some(30), ..Limits::default() };
+    let lifetime = Lifetime { soft: Limits::default(), hard };
+    let spec = TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::with_tunnels(Side::A, &[with(rules, spec)]);
+    assert_eq!(run(&mut a, Duration::from_secs(2)).len(), 30, "they use up the key as all packets do");
+    a.assert_settled();
+    b.assert_settled();
+}
+
+/// In transport mode, too, a datagram of ESP hides what it is.
+#[test]
+fn dummies_of_transport_mode_look_like_its_packets() {
+    let rules = PacketRules { dummy_packets_per_second: 10, ..PacketRules::default() };
+    let spec = TunnelSpec { mode: Mode::Transport, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::with_tunnels(Side::A, &[with(rules, spec)]);
+    for (_, datagram) in run(&mut a, Duration::from_secs(2)) {
+        assert_eq!((datagram[9], &datagram[12..20]), (50, &[192, 0, 2, 1, 198, 51, 100, 2][..]));
+    }
+}

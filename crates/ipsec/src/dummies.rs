@@ -1,0 +1,131 @@
+//! Dummy packets (RFC 4303 2.6): ESP with next header 59, which the peer authenticates and drops.
+//! With them, and with [TFC padding](crate::PacketRules::tfc_pad_to), who watches cannot tell how much a
+//! tunnel carries (RFC 4303 2.7).
+//!
+//! A tunnel sends them at a steady rate, beside its own packets, with intervals that vary by half. They use
+//! up sequence numbers and lifetime as all packets do, and are counted apart. While the peer is unknown there
+//! are none, and what could not be sent in time is not made up for.
+
+use crate::Ipsec;
+use crate::encap::esp_tunnel::{Content, Framing};
+use crate::encap::{Encap, outer_fields};
+use crate::fragments::mix;
+use crate::lifetime::Moment;
+use crate::slots::SaRef;
+use crate::spd::TunnelIndex;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+use testudo_crypto::Job;
+use testudo_packet::{DropReason, Pool};
+use testudo_wire::protocol;
+
+/// Packets that are made at a time; others stay due.
+const MAX_AT_A_TIME: usize = 256;
+/// Where packets are not padded to one length, that of dummies varies from here to what fits the path, in
+/// bytes.
+const LEAST_BYTES: u16 = 40;
+/// The most where a path carries more.
+const MOST_BYTES: u16 = 1400;
+
+/// When the next dummy of each tunnel is due.
+#[derive(Debug, Default)]
+pub(crate) struct Dummies {
+    due: BinaryHeap<Reverse<Due>>,
+    /// Tunnels so far.
+    tunnels: u64,
+    /// Dummies so far, which lengths and intervals are drawn with.
+    count: u64,
+}
+
+/// When, for the tunnel at which index, and which of those that were there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(Moment, TunnelIndex, u64);
+
+impl Dummies {
+    /// Notes a tunnel that sends so many dummies, and returns its number. When it is gone, its entry ends as
+    /// soon as it is due.
+    pub(crate) fn add(&mut self, tunnel: TunnelIndex, per_second: u16, now: Moment) -> u64 {
+        self.tunnels += 1;
+        if per_second > 0 {
+            self.due.push(Reverse(Due(now, tunnel, self.tunnels)));
+        }
+        self.tunnels
+    }
+
+    /// A number below `limit`, at least 1, that follows from the seed.
+    fn draw(&mut self, seed: u64, limit: u64) -> u64 {
+        self.count = self.count.wrapping_add(1);
+        mix(seed ^ self.count.rotate_left(32)) % limit.max(1)
+    }
+}
+
+impl Ipsec {
+    /// When [`dummies`](Self::dummies) has something to do next; `None` for never.
+    #[must_use]
+    pub fn next_dummy(&self) -> Option<Moment> {
+        self.dummies.due.peek().map(|Reverse(due)| due.0)
+    }
+
+    /// Appends the jobs of dummy packets that are due, at most 256.
+    pub fn dummies(&mut self, now: Moment, pool: &mut Pool, jobs: &mut Vec<Job>) {
+        for _ in 0..MAX_AT_A_TIME {
+            let Some(&Reverse(Due(due, index, number))) = self.dummies.due.peek() else { return };
+            if due > now {
+                return;
+            }
+            self.dummies.due.pop();
+            let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
+            let rules = tunnel.parameters.rules;
+            jobs.extend(self.outbound_in_use(index).and_then(|sa| self.dummy(sa, now, pool)));
+            let mean = Duration::from_secs(1) / u32::from(rules.dummy_packets_per_second.max(1));
+            let nanoseconds = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
+            let varied = nanoseconds / 2 + self.dummies.draw(self.identifications.seed(), nanoseconds);
+            // What was missed is not made up for: a burst would tell the dummies from the rest.
+            let next = due.0 + Duration::from_nanos(varied);
+            self.dummies.due.push(Reverse(Due(Moment(next.max(now.0)), index, number)));
+        }
+    }
+
+    /// The job of one dummy packet; `None` if it cannot be sent now.
+    fn dummy(&mut self, sa_ref: SaRef, now: Moment, pool: &mut Pool) -> Option<Job> {
+        let sa = self.outbound.get_mut(sa_ref)?;
+        // A packet in transport mode brings its header; this one gets the tunnel's.
+        let header = match (sa.encap, &sa.template) {
+            (Encap::EspTransport, Some(template)) => template.version().header_bytes(),
+            _ => 0,
+        };
+        let fits = sa.inner_mtu.saturating_sub(u16::try_from(header).unwrap_or(0));
+        let longest = fits.min(MOST_BYTES);
+        let bytes = match sa.tfc_pad_to {
+            0 => {
+                let range = longest.saturating_sub(LEAST_BYTES) + 1;
+                let more = self.dummies.draw(self.identifications.seed(), range.into());
+                LEAST_BYTES + u16::try_from(more).unwrap_or(0)
+            }
+            // As long as other packets become.
+            padded => padded.min(fits),
+        };
+        let can_send = sa.template.is_some() && usize::from(bytes) <= pool.packet_bytes();
+        if !can_send || pool.available() == 0 {
+            return None;
+        }
+        let sequence = sa.admit(bytes.into(), now, &mut self.events).ok()?;
+        let mut buffer = pool.create()?;
+        buffer.receive_area()[..usize::from(bytes)].fill(0);
+        buffer.set_len(bytes.into());
+        sa.counters.count_dummy(bytes.into(), sequence);
+        let framing = Framing::of(sa, sa_ref)?;
+        let mut job = framing.job(buffer, sequence);
+        let content = Content { bytes, traffic_class: 0, next_header: protocol::NO_NEXT_HEADER };
+        if !framing.write_one(&mut job, content, sequence) {
+            pool.discard(job.buffer, DropReason::NoRoom);
+            return None;
+        }
+        if sa.headers_vary {
+            let (template, jobs) = (sa.template.as_ref(), std::iter::once(&mut job));
+            outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
+        }
+        Some(job)
+    }
+}
