@@ -7,7 +7,7 @@ use crate::support::gateway::{PoolSize, portable};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use testudo_control::Configuration;
 use testudo_control::config::KnownAnswers;
@@ -66,7 +66,12 @@ fn shared() -> Shared {
     assert!(failed.is_empty(), "{failed:?}");
     let counters = gateway.worker.counters();
     let facts = Facts { version: "fuzz", started: Instant::now(), engines: Vec::new(), counters };
-    Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() }
+    Shared {
+        facts,
+        installed: Mutex::new(Arc::new(installed)),
+        peers: Mutex::default(),
+        sas: OnceLock::new(),
+    }
 }
 
 /// A client that sends its request in pieces.

@@ -104,8 +104,11 @@ pub fn load(source: &KeySource, suite: Suite, environment: Environment<'_>) -> R
     }
 }
 
-/// Reads a file that must be private to the gateway.
-fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+/// Reads a file that must be private to the gateway, with the text of one key or more.
+///
+/// # Errors
+/// [`KeyError`] says what is wrong with the file.
+pub fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     // Without NONBLOCK, opening a pipe would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -114,6 +117,17 @@ fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     // Capacity for all of it from the start: a vector that grows leaves copies in freed memory.
     let mut text = Zeroizing::new(vec![0; MAX_KEY_TEXT_BYTES + 1]);
     let length = read_up_to(&mut file, &mut text).map_err(KeyError::Unreadable)?;
+    text.truncate(length);
+    Ok(text)
+}
+
+/// The same from standard input, whose owner is whoever gives it.
+///
+/// # Errors
+/// [`KeyError::Unreadable`].
+pub fn read_from(mut input: impl Read) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    let mut text = Zeroizing::new(vec![0; MAX_KEY_TEXT_BYTES + 1]);
+    let length = read_up_to(&mut input, &mut text).map_err(KeyError::Unreadable)?;
     text.truncate(length);
     Ok(text)
 }
@@ -145,7 +159,7 @@ fn is_service_group(group: u32) -> bool {
     group == rustix::process::getegid().as_raw() || account::group() == Some(group)
 }
 
-fn read_up_to(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn read_up_to(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read(&mut buffer[filled..]) {

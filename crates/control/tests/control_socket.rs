@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use serde_json::Value;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use testudo_control::Configuration;
 use testudo_control::service::api::{Shared, converse};
@@ -30,7 +30,12 @@ fn shared() -> Shared {
         counters,
     };
     let installed = InstalledTunnels::empty(configuration);
-    Shared { facts, installed: Mutex::new(Arc::new(installed)), peers: Mutex::default() }
+    Shared {
+        facts,
+        installed: Mutex::new(Arc::new(installed)),
+        peers: Mutex::default(),
+        sas: OnceLock::new(),
+    }
 }
 
 /// The answer to these bytes: a line of JSON.

@@ -39,6 +39,13 @@ impl Default for Demand {
 }
 
 impl Demand {
+    /// That of an SA which takes over the packets of another, whose rate is not known: a block that lasts at
+    /// any rate.
+    #[must_use]
+    pub fn busy() -> Self {
+        Self { block: MOST_BLOCK, asked: None }
+    }
+
     /// Length of the last block, in numbers.
     #[must_use]
     pub fn block(&self) -> u64 {

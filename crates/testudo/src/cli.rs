@@ -42,7 +42,7 @@ pub enum Verb {
     Status(QueryArgs),
     /// Watch the running gateway: rates, cycles per packet by stage, and the bottleneck
     Top(TopArgs),
-    /// Show the security associations of the running gateway
+    /// Show and change the security associations of the running gateway
     #[command(subcommand)]
     Sa(SaVerb),
     /// Show the policies of the running gateway
@@ -66,7 +66,169 @@ pub enum Verb {
 #[derive(Debug, Subcommand)]
 pub enum SaVerb {
     /// List all SAs with their counters
-    List(QueryArgs),
+    List(SaListArgs),
+    /// Add SAs to a tunnel, beside those that it has
+    Add(SaAddArgs),
+    /// Replace the SAs of a tunnel and lose no packet: the old ones stay until no packet of theirs is on its
+    /// way
+    Replace(SaReplaceArgs),
+    /// Send the packets of a tunnel through another of its outbound SAs
+    Use(SaUseArgs),
+    /// Remove an SA from a tunnel
+    Delete(SaDeleteArgs),
+}
+
+const RUN_TIME_NOTES: &str = "Such SAs last until they are deleted or replaced, a reload changes their tunnel, or the gateway \
+ends: a restart brings back the SAs of the configuration. Write their SPIs and keys into the configuration as well, unless they are \
+ephemeral.\n\nKeys are hex text as in key files. With both --inbound and --outbound, the key file has the key of the inbound SA \
+first, then an empty line, then that of the outbound SA. A key file must be readable by its owner alone.";
+
+/// `testudo sa list`
+#[derive(Debug, Args)]
+pub struct SaListArgs {
+    /// Only the SAs of this tunnel
+    #[arg(long, value_name = "TUNNEL")]
+    pub tunnel: Option<String>,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+/// The SAs that a verb adds.
+#[derive(Debug, Args)]
+pub struct NewSaArgs {
+    /// Name of the tunnel
+    #[arg(value_name = "TUNNEL")]
+    pub tunnel: String,
+    /// SPI of a new SA from the peer, 0x… or decimal, at least 256
+    #[arg(long, value_name = "SPI", value_parser = spi, required_unless_present = "outbound")]
+    pub inbound: Option<u32>,
+    /// SPI of a new SA towards the peer
+    #[arg(long, value_name = "SPI", value_parser = spi)]
+    pub outbound: Option<u32>,
+    /// File with the keys, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub key_file: PathBuf,
+    /// Algorithms [default: those of the tunnel's configuration]
+    #[arg(long, value_name = "SUITE")]
+    pub suite: Option<String>,
+    /// Take sequence numbers from memory alone: for keys that no gateway had before, or will have after this
+    /// one ends. The durable store never hears of them
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// Go on after the numbers of a key that the durable store knows
+    #[arg(long, conflicts_with = "ephemeral")]
+    pub resume: bool,
+    /// Limits of the SAs.
+    #[command(flatten)]
+    pub lifetime: LifetimeArgs,
+}
+
+/// Limits of an SA; without any, those of the tunnel's configuration hold.
+#[derive(Debug, Args)]
+pub struct LifetimeArgs {
+    /// Warn after so many seconds
+    #[arg(long, value_name = "N")]
+    pub soft_seconds: Option<u64>,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "N")]
+    pub hard_seconds: Option<u64>,
+    /// Warn after so many packets
+    #[arg(long, value_name = "N")]
+    pub soft_packets: Option<u64>,
+    /// Stop after so many packets
+    #[arg(long, value_name = "N")]
+    pub hard_packets: Option<u64>,
+    /// Warn after so many bytes
+    #[arg(long, value_name = "N")]
+    pub soft_bytes: Option<u64>,
+    /// Stop after so many bytes
+    #[arg(long, value_name = "N")]
+    pub hard_bytes: Option<u64>,
+}
+
+/// `testudo sa add`
+#[derive(Debug, Args)]
+#[command(after_help = RUN_TIME_NOTES)]
+pub struct SaAddArgs {
+    /// The SAs.
+    #[command(flatten)]
+    pub new: NewSaArgs,
+    /// Send the tunnel's packets through the new outbound SA at once; otherwise only if none is in use
+    #[arg(long = "use", requires = "outbound")]
+    pub use_now: bool,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+/// `testudo sa replace`
+#[derive(Debug, Args)]
+#[command(after_help = RUN_TIME_NOTES)]
+pub struct SaReplaceArgs {
+    /// The SAs.
+    #[command(flatten)]
+    pub new: NewSaArgs,
+    /// Send through the new outbound SA when the first authentic packet has come through the new inbound one,
+    /// not at once: for the end that is changed first
+    #[arg(long, requires_all = ["inbound", "outbound"])]
+    pub when_peer_does: bool,
+    /// Remove the old SAs so many seconds after the new outbound SA is in use
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub overlap: u64,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+/// `testudo sa use`
+#[derive(Debug, Args)]
+pub struct SaUseArgs {
+    /// Name of the tunnel
+    #[arg(value_name = "TUNNEL")]
+    pub tunnel: String,
+    /// SPI of one of its outbound SAs
+    #[arg(long, value_name = "SPI", value_parser = spi)]
+    pub spi: u32,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+/// A direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DirectionArg {
+    /// From the peer
+    Inbound,
+    /// Towards the peer
+    Outbound,
+}
+
+/// `testudo sa delete`
+#[derive(Debug, Args)]
+pub struct SaDeleteArgs {
+    /// Name of the tunnel
+    #[arg(value_name = "TUNNEL")]
+    pub tunnel: String,
+    /// SPI of the SA
+    #[arg(long, value_name = "SPI", value_parser = spi)]
+    pub spi: u32,
+    /// Which of two SAs with this SPI
+    #[arg(long, value_enum)]
+    pub direction: Option<DirectionArg>,
+    /// Even if the tunnel's packets are dropped then
+    #[arg(long)]
+    pub force: bool,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+fn spi(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let number = digits.map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
+    let expected = "expected an SPI from 256 to 4294967295, decimal or 0x…";
+    number.ok().filter(|spi| *spi >= 256).ok_or_else(|| expected.to_owned())
 }
 
 /// `testudo policy …`
@@ -335,6 +497,27 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_key_never_stands_on_the_command_line_and_an_spi_is_checked() {
+        let line = |words: &str| Cli::try_parse_from(words.split(' '));
+        let good = "testudo sa replace site-b --inbound 0x1001 --outbound 4098 --key-file -";
+        for more in ["", " --when-peer-does", " --overlap 5 --ephemeral", " --hard-packets 9 t.toml"] {
+            assert!(line(&format!("{good}{more}")).is_ok(), "{more}");
+        }
+        let bad = [
+            "testudo sa replace site-b --key-file -",
+            "testudo sa replace site-b --inbound 255 --key-file -",
+            "testudo sa replace site-b --inbound 300",
+            "testudo sa replace site-b --inbound 300 --key-file - --when-peer-does",
+            "testudo sa add site-b --inbound 300 --key-file - --use",
+            "testudo sa add site-b --inbound 300 --key-file - --ephemeral --resume",
+            "testudo sa delete site-b",
+        ];
+        for words in bad {
+            assert!(line(words).is_err(), "{words}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod query;
 mod replay;
 mod reverse_path;
 mod run;
+mod sa;
 mod store;
 mod table;
 mod top;
@@ -37,7 +38,8 @@ fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
         | Verb::Init(_)
         | Verb::Store(_)
         | Verb::Firewall(_)
-        | Verb::Replay(_) => {
+        | Verb::Replay(_)
+        | Verb::Sa(cli::SaVerb::Add(_) | cli::SaVerb::Replace(_)) => {
             testudo_control::service::privileges::hide_memory().map_err(exit::failure(exit::Kind::Port))
         }
         _ => Ok(()),
@@ -60,7 +62,11 @@ fn main() -> ExitCode {
         Verb::Replay(args) => replay::replay(&args),
         Verb::Status(args) => query::status(&args),
         Verb::Top(args) => top::top(&args),
-        Verb::Sa(cli::SaVerb::List(args)) => query::security_associations(&args),
+        Verb::Sa(cli::SaVerb::List(args)) => sa::list(&args),
+        Verb::Sa(cli::SaVerb::Add(args)) => sa::add(&args),
+        Verb::Sa(cli::SaVerb::Replace(args)) => sa::replace(&args),
+        Verb::Sa(cli::SaVerb::Use(args)) => sa::put_to_use(&args),
+        Verb::Sa(cli::SaVerb::Delete(args)) => sa::delete(&args),
         Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use testudo_control::config::{message, protocol_name};
-use testudo_control::service::api::ask;
+use testudo_control::service::api::{AskError, ask};
 use testudo_control::service::daemon::control_path;
 use testudo_lab::table::{Table, grouped};
 
@@ -54,12 +54,24 @@ impl Asked {
         Ok(Self { socket: socket.unwrap_or_else(|| DEFAULT_CONTROL.into()), is_default })
     }
 
+    /// Sends a request to change something and returns the answer. Where the gateway refuses, that is a failure
+    /// of the request alone.
+    pub fn change(&self, request: &Value) -> Result<Value, Failure> {
+        match ask(&self.socket, request) {
+            Err(error @ AskError::Refused(_)) => Err(Failure::new(Kind::Other, error)),
+            Err(error) => Err(self.unreachable(&error)),
+            Ok(answer) => Ok(answer),
+        }
+    }
+
     /// Sends a request and returns the answer.
     pub fn ask(&self, request: &Value) -> Result<Value, Failure> {
-        ask(&self.socket, request).map_err(|error| {
-            let hint = "; to ask another gateway, give its CONFIG, --control or $TESTUDO_CONTROL";
-            Failure::new(Kind::Unreachable, format!("{error}{}", if self.is_default { hint } else { "" }))
-        })
+        ask(&self.socket, request).map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &AskError) -> Failure {
+        let hint = "; to ask another gateway, give its CONFIG, --control or $TESTUDO_CONTROL";
+        Failure::new(Kind::Unreachable, format!("{error}{}", if self.is_default { hint } else { "" }))
     }
 }
 
@@ -82,11 +94,6 @@ fn query(args: &QueryArgs, request: &Value, show: fn(&Value)) -> Result<(), Fail
 /// `testudo status`
 pub fn status(args: &QueryArgs) -> Result<(), Failure> {
     query(args, &json!({ "verb": "status" }), show_status)
-}
-
-/// `testudo sa list`
-pub fn security_associations(args: &QueryArgs) -> Result<(), Failure> {
-    query(args, &json!({ "verb": "sa-list" }), show_associations)
 }
 
 /// `testudo policy list`
@@ -178,7 +185,7 @@ fn show_path_mtus(status: &Value) {
     }
 }
 
-fn show_associations(list: &Value) {
+pub fn show_associations(list: &Value) {
     let heads = [
         "tunnel",
         "direction",
@@ -203,7 +210,10 @@ fn show_associations(list: &Value) {
             cell(if sa["peer"].is_null() { &sa["remote"] } else { &sa["peer"] }),
             format!("{}{}", cell(&sa["suite"]), if sa["esn"] == true { ", esn" } else { "" }),
             cell(&sa["encapsulation"]),
-            cell(&sa["state"]),
+            match (sa["state"].as_str(), sa["in_use"].as_bool()) {
+                (Some("installed"), Some(false)) => "waiting".to_owned(),
+                _ => cell(&sa["state"]),
+            },
             cell(&sa["packets"]),
             cell(&sa["bytes"]),
             cell(&sa["sequence"]),

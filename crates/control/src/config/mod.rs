@@ -51,6 +51,7 @@ pub use network::Network;
 pub(crate) use network::Networks;
 pub use outer::{OuterEndpoint, OuterProtocol};
 pub use sizes::Sizes;
+pub(crate) use suggest::did_you_mean;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;

@@ -2,25 +2,33 @@
 //! root.
 //!
 //! A client that is refused gets the reason in a normal answer.
+//!
+//! Requests are objects with a `verb`: `status`, `sa-list`, `policy-list` and `explain` ask
+//! ([`report`]), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`). An answer with a
+//! text `error` refuses the request, and nothing has changed then. Requests may have keys: their bytes are
+//! zeroed once they are read.
 
 use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
 use super::peer::{check_user, user_of};
 use super::report::{self, Facts, Peers, Question, Side};
+use super::sa_control::{self, SaControl};
+use super::sa_request::SaRequest;
 use super::timed::Timed;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use testudo_gateway::Clock;
+use zeroize::Zeroizing;
 
 /// The longest request, in bytes, including its line end.
-const MAX_REQUEST_BYTES: u64 = 4096;
+const MAX_REQUEST_BYTES: usize = 4096;
 /// The most clients that are served, and that are refused, at the same time.
 const LIMITS: Limits = Limits { served: 8, refused: 8 };
 /// How long a client may take to send its request and read the answer, in total; also how long our own client
@@ -42,6 +50,8 @@ pub struct Shared {
     pub installed: Mutex<Arc<InstalledTunnels>>,
     /// The last known addresses of roaming peers.
     pub peers: Mutex<Peers>,
+    /// Changes SAs, once the worker runs.
+    pub sas: OnceLock<SaControl>,
 }
 
 impl Shared {
@@ -167,10 +177,26 @@ pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Re
     answer(output, reply(&line, shared))
 }
 
-fn read_request(input: impl Read) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
+/// Reads up to the end of a line. It may have keys: the buffer never grows, which would leave copies behind.
+fn read_request(mut input: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
     // One byte more, to tell a request that is too long from one that just fits.
-    BufReader::new(input.take(MAX_REQUEST_BYTES + 1)).read_until(b'\n', &mut line)?;
+    let mut line = Zeroizing::new(vec![0; MAX_REQUEST_BYTES + 1]);
+    let mut filled = 0;
+    while filled < line.len() {
+        match input.read(&mut line[filled..]) {
+            Ok(0) => break,
+            Ok(read) => {
+                let end = line[filled..filled + read].iter().position(|byte| *byte == b'\n');
+                filled += end.map_or(read, |end| end + 1);
+                if end.is_some() {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    line.truncate(filled);
     Ok(line)
 }
 
@@ -179,20 +205,32 @@ fn answer(output: impl Write, reply: Result<Value, String>) -> io::Result<()> {
 }
 
 fn write_line(mut output: impl Write, value: &Value) -> io::Result<()> {
-    output.write_all(format!("{value}\n").as_bytes())
+    let line = Zeroizing::new(format!("{value}\n"));
+    output.write_all(line.as_bytes())
 }
 
 /// The answer to one request, which may be any bytes.
 fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
-    if line.len() as u64 > MAX_REQUEST_BYTES {
+    if line.len() > MAX_REQUEST_BYTES {
         return Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes"));
     }
-    let request: Value = serde_json::from_slice(line).map_err(|e| format!("the request is no JSON: {e}"))?;
+    let mut request: Value =
+        serde_json::from_slice(line).map_err(|e| format!("the request is no JSON: {e}"))?;
+    if let Some(change) = SaRequest::read(&mut request)? {
+        let sas = shared.sas.get().ok_or("the gateway is still starting: try again")?;
+        return sas.answer(shared, change);
+    }
     let installed = shared.installed();
     match request["verb"].as_str() {
         Some("status") => Ok(report::status(&shared.facts, &installed)),
         Some("sa-list") => {
-            Ok(report::security_associations(&installed, &shared.peers(), shared.facts.clock.now()))
+            let (peers, now) = (shared.peers(), shared.facts.clock.now());
+            match request["tunnel"].as_str() {
+                None => Ok(report::security_associations(&installed, &peers, now)),
+                Some(name) => {
+                    Ok(report::tunnel_sas(sa_control::find(&installed, name)?, &installed, &peers, now))
+                }
+            }
         }
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),

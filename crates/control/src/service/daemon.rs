@@ -7,6 +7,7 @@ use super::installed::{Changes, InstalledTunnels, Numbers};
 use super::leases::Leases;
 use super::metrics::{MetricsError, MetricsSocket};
 use super::report::Facts;
+use super::sa_control::{self, SaControl};
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
@@ -21,7 +22,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
@@ -126,7 +127,7 @@ enum News {
 }
 
 /// What nobody outside can guess.
-fn random_seed() -> io::Result<u64> {
+pub(super) fn random_seed() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let filled = aws_lc_rs::rand::fill(&mut bytes);
     filled.map_err(|_| io::Error::other("the system has no random numbers"))?;
@@ -154,7 +155,12 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         counters,
     };
     let empty = InstalledTunnels::empty(configuration.clone());
-    let shared = Arc::new(Shared { facts, installed: Mutex::new(Arc::new(empty)), peers: Mutex::default() });
+    let shared = Arc::new(Shared {
+        facts,
+        installed: Mutex::new(Arc::new(empty)),
+        peers: Mutex::default(),
+        sas: OnceLock::new(),
+    });
     let socket = ControlSocket::bind(&configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
     if let Some(address) = configuration.gateway.metrics {
@@ -170,6 +176,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         return Err(e);
     }
     let thread = start_worker(worker, inbox, clock, sender)?;
+    let sas = SaControl::new(commander.clone(), Arc::clone(&leases), Arc::clone(&parts.store));
+    // Nobody else sets it.
+    let _ = shared.sas.set(sas);
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
     warn(&configuration);
@@ -285,7 +294,7 @@ struct Daemon {
 }
 
 /// Seconds since 1970 by the host's clock, which may be wrong; 0 if it is before 1970.
-fn unix_s() -> u64 {
+pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
@@ -311,11 +320,18 @@ impl Daemon {
             }
             (self.keep_interface)(&self.shared.installed().configuration);
             self.log_what_is_due();
+            self.end_overlaps();
             self.save();
             if self.watchdog.is_alive(&self.commander, Instant::now()) {
                 tell_systemd(&[NotifyState::Watchdog]);
             }
         }
+    }
+
+    /// Removes the SAs whose successors have been in use for long enough.
+    fn end_overlaps(&mut self) {
+        let gone = self.shared.sas.get().map(|sas| sas.end_overlaps(Instant::now()));
+        self.saver.forget(&gone.unwrap_or_default());
     }
 
     fn save(&mut self) {
@@ -356,7 +372,13 @@ impl Daemon {
         let environment = |name: &str| std::env::var(name).ok();
         let loaded = Configuration::load(&self.path, KnownAnswers::Refuse, &environment)
             .map_err(|e| format!("\n{e}"))?;
+        let shared = Arc::clone(&self.shared);
+        // No SA changes meanwhile.
+        let mut sas = shared.sas.get().map(SaControl::lock);
         let old = self.shared.installed();
+        if let Some(sas) = &sas {
+            refuse_ephemeral_keys(sas, &loaded)?;
+        }
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         // A key that is removed and returns later starts from the ceiling that is saved now.
         self.save_all(&old)?;
@@ -378,12 +400,19 @@ impl Daemon {
         self.shared.peers().retain(|index, _| kept.contains(index));
         self.events.keep(&kept);
         self.saver.keep(&installed.keys());
+        if let Some(sas) = &mut sas {
+            sas.keep(&installed);
+        }
         self.shared.replace_installed(installed);
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
             tracing::error!("giving back the numbers of tunnels that are gone: {e}");
         }
-        retire(self.store.as_ref(), &loaded.fingerprints());
+        // Keys that were added at run time are in use, though no configuration has them.
+        let mut kept = loaded.fingerprints();
+        kept.extend(self.shared.installed().keys());
+        retire(self.store.as_ref(), &kept);
         warn(&loaded.configuration);
+        warn_of_replaced_sas(&self.shared.installed());
         Ok(changes)
     }
 
@@ -450,6 +479,30 @@ fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
         "engine {engine} has kept packets for too long and is out of service until a restart: {packets} are lost, tunnels go on with the next engine; \
          see whether its device or library is in order"
     );
+}
+
+/// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
+fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
+    for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
+        if [&keys.outbound, &keys.inbound].into_iter().any(|key| sas.was_ephemeral(key)) {
+            return Err(format!(
+                "tunnel {}: its key was added as an ephemeral one: a configuration needs another",
+                tunnel.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// SAs that were replaced at run time go on in a reload, and a restart would bring back the old ones.
+fn warn_of_replaced_sas(installed: &InstalledTunnels) {
+    for running in installed.tunnels.iter().filter(|running| running.has_another_key()) {
+        tracing::warn!(
+            "tunnel {} goes on with SAs that were added at run time: write them into the configuration, or a \
+             restart brings back those that it names",
+            running.tunnel.name
+        );
+    }
 }
 
 /// Ports, engines and paths do not change while a gateway runs.

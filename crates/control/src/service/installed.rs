@@ -41,6 +41,8 @@ pub struct InstalledTunnels {
     pub tunnels: Vec<Running>,
     /// Its policies, as the worker has them.
     pub spd: Arc<Spd>,
+    /// Positions of its tunnels by their names.
+    by_name: HashMap<String, usize>,
 }
 
 /// Where the first numbers of new tunnels come from, and what is known of their keys.
@@ -73,7 +75,13 @@ impl InstalledTunnels {
     /// No tunnels yet.
     #[must_use]
     pub fn empty(configuration: Configuration) -> Self {
-        Self { configuration, tunnels: Vec::new(), spd: Arc::default() }
+        Self { configuration, tunnels: Vec::new(), spd: Arc::default(), by_name: HashMap::new() }
+    }
+
+    /// The tunnel of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Running> {
+        self.tunnels.get(*self.by_name.get(name)?)
     }
 
     /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel
@@ -102,7 +110,8 @@ impl InstalledTunnels {
             match running {
                 Some(running) => {
                     old.remove(tunnel.name.as_str());
-                    next.push(Running { tunnel: tunnel.clone(), ..running.clone() });
+                    let (tunnel, sas) = (tunnel.clone(), running.clone());
+                    next.push(Running { tunnel, outbound_key, inbound_key, ..sas });
                 }
                 None => {
                     fresh.push((position, keys));
@@ -129,7 +138,10 @@ impl InstalledTunnels {
             indices.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
         let policies = Some(Box::new(spd.as_ref().clone()));
         let update = Update { remove, install, selectors: selectors.collect(), policies };
-        Ok((update, InstalledTunnels { configuration: configuration.clone(), tunnels: next, spd }, changes))
+        let by_name =
+            next.iter().enumerate().map(|(at, running)| (running.tunnel.name.clone(), at)).collect();
+        let (configuration, tunnels) = (configuration.clone(), next);
+        Ok((update, InstalledTunnels { configuration, tunnels, spd, by_name }, changes))
     }
 
     /// By tunnel of `loaded`, that of the same name whose SAs are the same.
@@ -137,12 +149,9 @@ impl InstalledTunnels {
         let same_path = self.configuration.unprotected.mtu == loaded.configuration.unprotected.mtu;
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
         let running = tunnels.map(|(tunnel, keys)| {
+            let keys = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
             let same = |r: &&Running| {
-                r.is_installed
-                    && is_same_sa(&r.tunnel, tunnel)
-                    && r.outbound_key == fingerprint(&keys.outbound)
-                    && r.inbound_key == fingerprint(&keys.inbound)
-                    && same_path
+                r.is_installed && same_path && (r.is_configured_as(tunnel, keys) || r.runs_as(tunnel, keys))
             };
             old.get(tunnel.name.as_str()).copied().filter(same)
         });
@@ -160,12 +169,12 @@ impl InstalledTunnels {
         by_key
     }
 
-    /// The keys of all SAs.
+    /// The keys of all SAs, and what their numbers belong to.
     #[must_use]
     pub fn keys(&self) -> HashSet<Fingerprint> {
         let mut keys = HashSet::new();
         for running in &self.tunnels {
-            keys.extend(running.sas.lock().iter().map(|sa| sa.key));
+            keys.extend(running.sas.lock().iter().flat_map(|sa| [sa.key, sa.numbers]));
         }
         keys
     }
@@ -195,6 +204,41 @@ impl InstalledTunnels {
 }
 
 impl Running {
+    /// Whether nothing has changed in its configuration that makes other SAs. It goes on with the SAs that it
+    /// has, also if they have been replaced since.
+    fn is_configured_as(&self, tunnel: &Tunnel, (outbound, inbound): (Fingerprint, Fingerprint)) -> bool {
+        is_same_sa(&self.tunnel, tunnel) && self.outbound_key == outbound && self.inbound_key == inbound
+    }
+
+    /// Whether it runs with the SAs of this configuration already, which were added at run time.
+    fn runs_as(&self, tunnel: &Tunnel, (outbound, inbound): (Fingerprint, Fingerprint)) -> bool {
+        let own = Tunnel {
+            suite: tunnel.suite,
+            esn: tunnel.esn,
+            replay_window: tunnel.replay_window,
+            lifetime: tunnel.lifetime,
+            outbound: tunnel.outbound.clone(),
+            inbound: tunnel.inbound.clone(),
+            ..self.tunnel.clone()
+        };
+        let is = |sa: &RunningSa, spi, key| {
+            (sa.spi, sa.key, sa.suite, sa.esn) == (spi, key, tunnel.suite, tunnel.esn)
+                && (sa.lifetime, sa.replay_window) == (tunnel.lifetime, tunnel.replay_window)
+                && sa.is_durable()
+        };
+        let sas = self.sas.lock();
+        is_same_sa(&own, tunnel)
+            && sas.iter().any(|sa| sa.is_in_use() && is(sa, tunnel.outbound.spi, outbound))
+            && sas.iter().any(|sa| !sa.is_outbound() && is(sa, tunnel.inbound.spi, inbound))
+    }
+
+    /// Whether packets go out through an SA that its configuration does not have: a restart brings back the
+    /// one that it has.
+    #[must_use]
+    pub fn has_another_key(&self) -> bool {
+        self.sas.lock().iter().any(|sa| sa.is_in_use() && sa.key != self.outbound_key)
+    }
+
     /// The worker has installed it.
     fn begin(&mut self, installed: Installed) {
         let Installed { outbound, inbound } = installed;
@@ -208,7 +252,7 @@ impl Running {
 /// The SAs of a tunnel's configuration, before they are installed.
 fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Result<TunnelSas, StoreError> {
     let sa = |direction, spi, key: &KeyMaterial| {
-        let key = fingerprint(key);
+        let (key, numbers_of) = (fingerprint(key), numbers_of(key));
         Ok(RunningSa {
             direction,
             spi,
@@ -217,6 +261,7 @@ fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Res
             replay_window: tunnel.replay_window,
             lifetime: tunnel.lifetime,
             key,
+            numbers: numbers_of,
             key_state: KeyState::Durable,
             before: numbers.before(key)?,
             added: None,

@@ -13,7 +13,7 @@
 //! is granted to.
 
 use crate::{Fingerprint, LeaseStore, NUMBERS_END, StoreError};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -62,7 +62,6 @@ pub fn check_known(
 /// One SA's supply.
 #[derive(Debug)]
 struct Supply {
-    key: Fingerprint,
     /// Its first sequence number.
     first: u64,
     lease: Arc<Lease>,
@@ -83,7 +82,7 @@ impl Supply {
 /// All SAs to be supplied. May be used from any thread.
 #[derive(Debug, Default)]
 pub struct Leases {
-    supplies: Mutex<Vec<Supply>>,
+    supplies: Mutex<HashMap<Fingerprint, Supply>>,
     /// The thread to wake when an SA needs numbers.
     granter: Arc<OnceLock<Thread>>,
 }
@@ -108,8 +107,38 @@ impl Leases {
     ///
     /// [`Exhausted`]: testudo_ipsec::SequenceError::Exhausted
     pub fn begin(&self, store: &dyn LeaseStore, keys: &[Fingerprint]) -> Result<Vec<Start>, StoreError> {
+        self.begin_all(store, keys, &Demand::default())
+    }
+
+    /// The same for one key, whose first block is as long as `demand` says if it has no SA yet.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_with(
+        &self,
+        store: &dyn LeaseStore,
+        key: Fingerprint,
+        demand: Demand,
+    ) -> Result<Start, StoreError> {
+        let starts = self.begin_all(store, &[key], &demand)?;
+        Ok(starts.into_iter().next().unwrap_or_else(exhausted))
+    }
+
+    /// How fast the SA with this key uses numbers; `None` if there is none.
+    #[must_use]
+    pub fn demand_of(&self, key: Fingerprint) -> Option<Demand> {
+        self.supplies().get(&key).map(|supply| supply.demand.clone())
+    }
+
+    fn begin_all(
+        &self,
+        store: &dyn LeaseStore,
+        keys: &[Fingerprint],
+        first: &Demand,
+    ) -> Result<Vec<Start>, StoreError> {
         let mut supplies = self.supplies();
-        let mut demands: HashMap<_, _> = supplies.iter().map(|s| (s.key, s.demand.clone())).collect();
+        let known = |key| supplies.get(key).map_or_else(|| first.clone(), |supply| supply.demand.clone());
+        let mut demands: HashMap<_, _> = keys.iter().map(|key| (*key, known(key))).collect();
         let mut requests: Vec<_> =
             keys.iter().map(|&key| (key, demands.entry(key).or_default().block())).collect();
         let blocks = loop {
@@ -121,14 +150,14 @@ impl Leases {
                 result => break result?,
             }
         };
-        let taken: HashSet<_> = keys.iter().copied().collect();
-        supplies.retain(|supply| !taken.contains(&supply.key));
+        keys.iter().for_each(|key| drop(supplies.remove(key)));
         let mut blocks = requests.iter().map(|(key, _)| key).zip(blocks).peekable();
         let start = |&key: &Fingerprint| {
             let Some((_, block)) = blocks.next_if(|(leased, _)| **leased == key) else { return exhausted() };
             let lease = Arc::new(Lease::with_waker(block.end, self.waker()));
             let demand = demands.remove(&key).unwrap_or_default();
-            supplies.push(Supply { key, first: block.first, lease: Arc::clone(&lease), demand, owed: None });
+            let supply = Supply { first: block.first, lease: Arc::clone(&lease), demand, owed: None };
+            supplies.insert(key, supply);
             Start { first: block.first, iv_mask: block.iv_mask, lease }
         };
         Ok(keys.iter().map(start).collect())
@@ -146,23 +175,24 @@ impl Leases {
     /// The store's error; the requests are remembered and served by a later call.
     pub fn refill(&self, store: &dyn LeaseStore, now: Moment) -> Result<usize, StoreError> {
         let mut supplies = self.supplies();
-        for supply in supplies.iter_mut().filter(|s| s.lease.take_request()) {
+        for supply in supplies.values_mut().filter(|s| s.lease.take_request()) {
             supply.owed.get_or_insert_with(|| supply.demand.next_block(now));
         }
         loop {
-            let requests: Vec<_> = supplies.iter().filter_map(|s| Some((s.key, s.owed?))).collect();
+            let requests: Vec<_> = supplies.iter().filter_map(|(key, s)| Some((*key, s.owed?))).collect();
             if requests.is_empty() {
                 return Ok(0);
             }
             let blocks = match store.lease_many(&requests) {
                 // One exhausted key must not starve the others.
                 Err(StoreError::Exhausted { fingerprint }) => {
-                    supplies.iter_mut().filter(|s| s.key == fingerprint).for_each(Supply::finish);
+                    supplies.get_mut(&fingerprint).into_iter().for_each(Supply::finish);
                     continue;
                 }
                 result => result?,
             };
-            let owed = supplies.iter_mut().filter_map(|s| s.owed.take().map(|_| s));
+            // In the order of the requests: nothing was inserted or removed.
+            let owed = supplies.values_mut().filter_map(|s| s.owed.take().map(|_| s));
             owed.zip(&blocks).for_each(|(supply, block)| supply.grant(block));
             return Ok(blocks.len());
         }
@@ -175,9 +205,9 @@ impl Leases {
     pub fn give_back(&self, store: &dyn LeaseStore) -> Result<(), StoreError> {
         let mut supplies = self.supplies();
         let mut rests = Vec::new();
-        supplies.retain_mut(|supply| match supply.rest() {
+        supplies.retain(|key, supply| match supply.rest() {
             Some(rest) => {
-                rests.push((supply.key, rest));
+                rests.push((*key, rest));
                 false
             }
             None => true,
@@ -185,7 +215,18 @@ impl Leases {
         store.give_back(&rests)
     }
 
-    fn supplies(&self) -> MutexGuard<'_, Vec<Supply>> {
+    /// The same for the SA with one key, if it has ended.
+    ///
+    /// # Errors
+    /// As [`give_back`](Self::give_back).
+    pub fn give_back_of(&self, store: &dyn LeaseStore, key: Fingerprint) -> Result<(), StoreError> {
+        let mut supplies = self.supplies();
+        let Some(rest) = supplies.get_mut(&key).and_then(Supply::rest) else { return Ok(()) };
+        supplies.remove(&key);
+        store.give_back(&[(key, rest)])
+    }
+
+    fn supplies(&self) -> MutexGuard<'_, HashMap<Fingerprint, Supply>> {
         self.supplies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -269,6 +310,26 @@ mod tests {
         let last = drain(&mut numbers);
         assert!(last > 1 << 20, "{last}");
         assert_eq!(drain(&mut begin(&leases, &store)), last);
+    }
+
+    /// Otherwise a busy SA would starve when its key is replaced.
+    #[test]
+    fn a_successor_begins_with_a_block_as_long_as_its_predecessors() {
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let mut old = begin(&leases, &store);
+        for ms in 0..4 {
+            drain(&mut old);
+            leases.refill(&store, Moment(Duration::from_millis(ms))).unwrap();
+        }
+        let last = drain(&mut old);
+        assert_eq!(leases.demand_of(key(2)).map(|demand| demand.block()), None);
+        let demand = leases.demand_of(key(1)).unwrap();
+        let mut new = numbers(&leases.begin_with(&store, key(2), demand).unwrap());
+        assert_eq!(drain(&mut new), last);
+        drop(new);
+        leases.give_back_of(&store, key(1)).unwrap();
+        leases.give_back_of(&store, key(2)).unwrap();
+        assert_eq!(leases.supplies().len(), 1, "the old one goes on");
     }
 
     #[test]

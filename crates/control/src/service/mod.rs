@@ -4,6 +4,7 @@
 //!   Configuration ──► assemble ──► InstalledTunnels ──► Update ──► worker          (start, SIGHUP)
 //!   Store ──► leases (granted by a supplier's thread) ──► Lease           (when an SA asks)
 //!   worker ──► windows and usages (saved while they change, and at the end) ──► Store
+//!   control socket ──► sa_control ──► changes of SAs ──► worker                     (at run time)
 //!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
 //! ```
 //!
@@ -24,6 +25,8 @@ mod path_mtu;
 mod peer;
 pub mod privileges;
 pub mod report;
+pub mod sa_control;
+mod sa_request;
 pub mod sas;
 mod saver;
 mod supplier;

@@ -133,19 +133,25 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
 /// Every SA, at `now` in the worker's time.
 #[must_use]
 pub fn security_associations(installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Value {
-    let mut all = Vec::with_capacity(2 * installed.tunnels.len());
-    for running in &installed.tunnels {
-        let row = |of: &RunningSa| {
-            let mut row = sa(running, of, peers);
-            row["path_mtu"] =
-                if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
-            row
-        };
-        // Copies, since AH that covers a tunnel has a list of its own.
-        let sas = running.sas.lock().clone();
-        all.extend(sas.iter().map(row));
-    }
-    all.into()
+    let tunnels = installed.tunnels.iter();
+    tunnels.flat_map(|running| rows_of(running, installed, peers, now)).collect::<Vec<_>>().into()
+}
+
+/// The SAs of one tunnel.
+#[must_use]
+pub fn tunnel_sas(running: &Running, installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Value {
+    rows_of(running, installed, peers, now).into()
+}
+
+fn rows_of(running: &Running, installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Vec<Value> {
+    let row = |of: &RunningSa| {
+        let mut row = sa(running, of, peers);
+        row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
+        row
+    };
+    // Copies, since AH that covers a tunnel has a list of its own.
+    let sas = running.sas.lock().clone();
+    sas.iter().map(row).collect()
 }
 
 /// The last known addresses of roaming peers.

@@ -35,6 +35,8 @@ pub struct RunningSa {
     pub lifetime: Lifetime,
     /// Its key.
     pub key: Fingerprint,
+    /// What its sequence numbers belong to.
+    pub numbers: Fingerprint,
     /// Whether what is known of the key outlives the gateway.
     pub key_state: KeyState,
     /// The usage of its key before this SA.

@@ -94,6 +94,14 @@ impl Saver {
         result
     }
 
+    /// Forgets these keys, as [`keep`](Self::keep) forgets all others.
+    pub(crate) fn forget(&mut self, keys: &[Fingerprint]) {
+        keys.iter().for_each(|key| {
+            self.windows.forget(key);
+            self.usages.forget(key);
+        });
+    }
+
     /// Forgets all keys but these. A key that is installed again later counts from 0, so its last saved
     /// counts would mislead; and a stream of new keys must not grow memory without bound.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {

@@ -75,6 +75,10 @@ impl Usages {
         self.saved.extend(saved.iter().copied());
     }
 
+    pub(crate) fn forget(&mut self, key: &Fingerprint) {
+        self.saved.remove(key);
+    }
+
     /// Forgets all keys but these.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
         self.saved.retain(|key, _| keys.contains(key));

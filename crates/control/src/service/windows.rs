@@ -173,6 +173,10 @@ impl Windows {
         }
     }
 
+    pub(crate) fn forget(&mut self, key: &Fingerprint) {
+        self.paces.remove(key);
+    }
+
     /// Forgets all keys but these.
     pub(crate) fn keep(&mut self, keys: &HashSet<Fingerprint>) {
         self.paces.retain(|key, _| keys.contains(key));

@@ -13,6 +13,7 @@ mod life;
 mod memory;
 mod packets;
 mod refusals;
+mod rekey;
 mod reload;
 mod service;
 mod suites;
@@ -26,5 +27,6 @@ fn main() -> ExitCode {
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = headers::tests(suite);
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
+    let suite = rekey::tests(suite);
     clients::tests(inspection::tests(suite)).run(Link::build)
 }

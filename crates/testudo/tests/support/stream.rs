@@ -36,6 +36,11 @@ pub struct Stream {
 impl Stream {
     /// Starts sending from one host and address (without port) to another.
     pub fn start(from: (&Namespace, &str), to: (&Namespace, &str)) -> Outcome<Self> {
+        Self::start_at(from, to, 1.0 / PAUSE.as_secs_f64())
+    }
+
+    /// The same at so many datagrams a second, or as fast as possible if that is infinite.
+    pub fn start_at(from: (&Namespace, &str), to: (&Namespace, &str), per_second: f64) -> Outcome<Self> {
         let far = to.0.within(|| UdpSocket::bind(format!("{}:0", to.1)))??;
         rustix::net::sockopt::set_socket_recv_buffer_size(&far, BUFFER_BYTES)?;
         far.set_read_timeout(Some(POLL))?;
@@ -43,7 +48,7 @@ impl Stream {
         near.connect(far.local_addr()?)?;
         let shared = Arc::new(Shared::default());
         let (of_sender, of_receiver) = (Arc::clone(&shared), Arc::clone(&shared));
-        let sender = thread::spawn(move || send(&near, &of_sender));
+        let sender = thread::spawn(move || send(&near, &of_sender, per_second));
         let receiver = thread::spawn(move || receive(&far, &of_receiver));
         Ok(Self { shared, sender, receiver })
     }
@@ -69,12 +74,18 @@ impl Stream {
     }
 }
 
-fn send(socket: &UdpSocket, shared: &Shared) {
+/// Sends what is due, and waits for more to be.
+fn send(socket: &UdpSocket, shared: &Shared, per_second: f64) {
+    let began = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
+        let due = began.elapsed().as_secs_f64() * per_second;
+        if shared.sent.load(Ordering::Relaxed) as f64 > due {
+            thread::sleep(PAUSE.min(Duration::from_secs_f64(1.0 / per_second)));
+            continue;
+        }
         // A datagram that cannot be sent (say, because a gateway's route is gone) counts as lost.
         let _ = socket.send(&shared.sent.load(Ordering::Relaxed).to_be_bytes());
         shared.sent.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(PAUSE);
     }
 }
 

@@ -1,0 +1,273 @@
+//! Requests to change SAs, as the control socket gets them.
+//!
+//! ```text
+//!   { "verb": "sa-add" | "sa-replace", "tunnel": "site-b",
+//!     "inbound": 4097, "inbound_key": "4c80cdef…", "outbound": 4098, "outbound_key": "bb5d10da…",
+//!     "suite": "aes128gcm16", "ephemeral": true, "resume": true, "use": true,
+//!     "when_peer_does": true, "overlap_seconds": 30, "lifetime": { "soft_seconds": 3000, "hard_seconds": 3600 } }
+//!   { "verb": "sa-use", "tunnel": "site-b", "spi": 4098 }
+//!   { "verb": "sa-delete", "tunnel": "site-b", "spi": 4097, "direction": "inbound", "force": true }
+//! ```
+//!
+//! Keys are hex text as in key files. What is left out of the first kind is as in the tunnel's configuration.
+
+use super::sas::KeyState;
+use serde_json::Value;
+use std::time::Duration;
+use testudo_crypto::{Direction, Suite};
+use testudo_ipsec::{Lifetime, Limits};
+use zeroize::Zeroizing;
+
+/// The lowest SPI that is not reserved (RFC 4303 2.1).
+const LOWEST_SPI: u64 = 256;
+/// How long replaced SAs stay, unless the request says otherwise: longer than a packet lives (RFC 9293 3.4.1
+/// has two minutes; 30 s cover what is seen).
+const OVERLAP: Duration = Duration::from_secs(30);
+/// The longest overlap, in seconds: a day.
+const MAX_OVERLAP_SECONDS: u64 = 86_400;
+
+/// A change that is requested.
+pub enum SaRequest {
+    /// Add SAs to a tunnel.
+    Add {
+        /// Its name.
+        tunnel: String,
+        /// The SAs.
+        sas: Wanted,
+    },
+    /// Add SAs to a tunnel in place of those that it has.
+    Replace {
+        /// Its name.
+        tunnel: String,
+        /// The SAs.
+        sas: Wanted,
+        /// How long the old ones stay after that.
+        overlap: Duration,
+    },
+    /// Send a tunnel's packets through this SA.
+    Use {
+        /// Its name.
+        tunnel: String,
+        /// The SA.
+        spi: u32,
+    },
+    /// Remove an SA.
+    Delete {
+        /// The tunnel's name.
+        tunnel: String,
+        /// The SA.
+        choice: SaChoice,
+        /// Even if the tunnel's packets are dropped then.
+        force: bool,
+    },
+}
+
+/// SAs to be added.
+pub struct Wanted {
+    pub(super) inbound: Option<NewSa>,
+    pub(super) outbound: Option<NewSa>,
+    pub(super) suite: Option<Suite>,
+    pub(super) lifetime: Option<Lifetime>,
+    pub(super) key_state: KeyState,
+    pub(super) resumes: bool,
+    pub(super) is_used_at_once: bool,
+    pub(super) is_waiting_for_peer: bool,
+}
+
+/// An SA to be added.
+pub struct NewSa {
+    pub(super) spi: u32,
+    pub(super) key: Zeroizing<String>,
+}
+
+/// An SA of a tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct SaChoice {
+    pub(super) spi: u32,
+    pub(super) direction: Option<Direction>,
+}
+
+impl SaRequest {
+    /// The tunnel's name.
+    #[must_use]
+    pub fn tunnel(&self) -> &str {
+        match self {
+            Self::Add { tunnel, .. }
+            | Self::Replace { tunnel, .. }
+            | Self::Use { tunnel, .. }
+            | Self::Delete { tunnel, .. } => tunnel,
+        }
+    }
+
+    /// Reads a request; `None` if it is none of these. Keys are taken out of it.
+    ///
+    /// # Errors
+    /// The message for the client.
+    pub fn read(request: &mut Value) -> Result<Option<Self>, String> {
+        let verb = request["verb"].as_str().unwrap_or_default().to_owned();
+        if !["sa-add", "sa-replace", "sa-use", "sa-delete"].contains(&verb.as_str()) {
+            return Ok(None);
+        }
+        // First of all, so that no error leaves them behind.
+        let keys = [take_key(request, "inbound_key"), take_key(request, "outbound_key")];
+        let tunnel = request["tunnel"].as_str().ok_or("tunnel: expected a tunnel's name")?.to_owned();
+        Ok(Some(match verb.as_str() {
+            "sa-add" => Self::Add { tunnel, sas: wanted(request, keys, false)? },
+            "sa-replace" => {
+                Self::Replace { tunnel, sas: wanted(request, keys, true)?, overlap: overlap(request)? }
+            }
+            "sa-use" => Self::Use { tunnel, spi: spi(request, "spi")?.ok_or("spi: missing")? },
+            _ => {
+                let spi = spi(request, "spi")?.ok_or("spi: missing")?;
+                let choice = SaChoice { spi, direction: direction(&request["direction"])? };
+                Self::Delete { tunnel, choice, force: request["force"] == true }
+            }
+        }))
+    }
+}
+
+fn take_key(request: &mut Value, name: &str) -> Option<Zeroizing<String>> {
+    match request.get_mut(name).map(Value::take) {
+        Some(Value::String(key)) => Some(Zeroizing::new(key)),
+        _ => None,
+    }
+}
+
+fn wanted(
+    request: &Value,
+    [inbound_key, outbound_key]: [Option<Zeroizing<String>>; 2],
+    replaces: bool,
+) -> Result<Wanted, String> {
+    let sa = |name: &str, key: Option<Zeroizing<String>>| match (spi(request, name)?, key) {
+        (None, None) => Ok(None),
+        (Some(spi), Some(key)) => Ok(Some(NewSa { spi, key })),
+        (Some(_), None) => Err(format!("{name}_key: missing beside the SPI")),
+        (None, Some(_)) => Err(format!("{name}: missing beside the key")),
+    };
+    let (inbound, outbound) = (sa("inbound", inbound_key)?, sa("outbound", outbound_key)?);
+    if inbound.is_none() && outbound.is_none() {
+        return Err("give an inbound SA, an outbound SA, or both".to_owned());
+    }
+    let suite = match &request["suite"] {
+        Value::Null => None,
+        value => {
+            let name = value.as_str().ok_or("suite: expected a name")?;
+            let of_ah = Suite::all_for_ah().find(|suite| suite.ah_name() == Some(name));
+            Some(of_ah.map_or_else(|| name.parse().map_err(|e| format!("suite: {e}")), Ok)?)
+        }
+    };
+    let is_waiting_for_peer = request["when_peer_does"] == true;
+    let key_state = if request["ephemeral"] == true { KeyState::Ephemeral } else { KeyState::Durable };
+    let resumes = request["resume"] == true;
+    if resumes && key_state == KeyState::Ephemeral {
+        return Err("resume: an ephemeral key has nothing to resume".to_owned());
+    }
+    Ok(Wanted {
+        inbound,
+        outbound,
+        suite,
+        lifetime: lifetime(&request["lifetime"])?,
+        key_state,
+        resumes,
+        is_used_at_once: !is_waiting_for_peer && (replaces || request["use"] == true),
+        is_waiting_for_peer,
+    })
+}
+
+fn number(value: &Value, name: &str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let number = value.as_u64().filter(|number| range.contains(number));
+    number.map(Some).ok_or_else(|| format!("{name}: expected {} to {}", range.start(), range.end()))
+}
+
+fn spi(request: &Value, name: &str) -> Result<Option<u32>, String> {
+    let spi = number(&request[name], name, LOWEST_SPI..=u32::MAX.into())?;
+    Ok(spi.and_then(|spi| u32::try_from(spi).ok()))
+}
+
+fn overlap(request: &Value) -> Result<Duration, String> {
+    let seconds = number(&request["overlap_seconds"], "overlap_seconds", 0..=MAX_OVERLAP_SECONDS)?;
+    Ok(seconds.map_or(OVERLAP, Duration::from_secs))
+}
+
+fn direction(value: &Value) -> Result<Option<Direction>, String> {
+    match value.as_str() {
+        None if value.is_null() => Ok(None),
+        Some("inbound") => Ok(Some(Direction::Open)),
+        Some("outbound") => Ok(Some(Direction::Seal)),
+        _ => Err("direction: expected \"inbound\" or \"outbound\"".to_owned()),
+    }
+}
+
+/// Limits of a lifetime, soft below hard.
+fn lifetime(value: &Value) -> Result<Option<Lifetime>, String> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let pair = |unit: &str| {
+        let names = [format!("soft_{unit}"), format!("hard_{unit}")];
+        let [soft, hard] = names.map(|name| number(&value[&name], &name, 1..=u64::MAX));
+        let (soft, hard) = (soft?, hard?);
+        match (soft, hard) {
+            (Some(soft), Some(hard)) if soft >= hard => {
+                Err(format!("lifetime: soft_{unit} must be less than hard_{unit}"))
+            }
+            limits => Ok(limits),
+        }
+    };
+    let (bytes, packets, seconds) = (pair("bytes")?, pair("packets")?, pair("seconds")?);
+    let limits = |bytes, packets, seconds: Option<u64>| Limits {
+        bytes,
+        packets,
+        time: seconds.map(Duration::from_secs),
+    };
+    let (soft, hard) = (limits(bytes.0, packets.0, seconds.0), limits(bytes.1, packets.1, seconds.1));
+    Ok(Some(Lifetime { soft, hard }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refusal(mut request: Value) -> String {
+        SaRequest::read(&mut request).err().unwrap()
+    }
+
+    #[test]
+    fn keys_are_taken_out_of_a_request() {
+        let mut request =
+            json!({ "verb": "sa-add", "tunnel": "t", "inbound": 300, "inbound_key": "11", "suite": "rot13" });
+        assert!(SaRequest::read(&mut request).is_err_and(|error| error.starts_with("suite: ")));
+        assert_eq!(request["inbound_key"], Value::Null);
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_request_is_named() {
+        let add = |more: Value| {
+            let mut request = json!({ "verb": "sa-add", "tunnel": "t" });
+            for (name, value) in more.as_object().unwrap() {
+                request[name] = value.clone();
+            }
+            refusal(request)
+        };
+        assert!(add(json!({})).contains("inbound SA, an outbound SA, or both"));
+        assert_eq!(add(json!({ "inbound": 255, "inbound_key": "" })), "inbound: expected 256 to 4294967295");
+        assert_eq!(add(json!({ "inbound": 256 })), "inbound_key: missing beside the SPI");
+        assert_eq!(add(json!({ "outbound_key": "11" })), "outbound: missing beside the key");
+        let sa = json!({ "inbound": 256, "inbound_key": "11", "resume": true, "ephemeral": true });
+        assert!(add(sa).contains("nothing to resume"));
+        let limits = json!({ "soft_packets": 5, "hard_packets": 5 });
+        let sa = json!({ "inbound": 256, "inbound_key": "11", "lifetime": limits });
+        assert!(add(sa).contains("soft_packets must be less than hard_packets"));
+        assert_eq!(refusal(json!({ "verb": "sa-delete", "tunnel": "t" })), "spi: missing");
+        let wrong = json!({ "verb": "sa-delete", "tunnel": "t", "spi": 300, "direction": "up" });
+        assert!(refusal(wrong).starts_with("direction: "));
+        let long = json!({ "verb": "sa-replace", "tunnel": "t", "inbound": 256, "inbound_key": "11",
+                           "overlap_seconds": 86_401 });
+        assert_eq!(refusal(long), "overlap_seconds: expected 0 to 86400");
+        assert!(SaRequest::read(&mut json!({ "verb": "status" })).unwrap().is_none());
+    }
+}
