@@ -210,10 +210,10 @@ fn run(tunnels: &Tunnels, seed: u64, engines: &mut dyn FnMut() -> Vec<Box<dyn En
             for _ in 0..3 {
                 ends.stores.iter_mut().for_each(LeaseTwin::serve);
                 ends.gateways[at].turn();
-                if let Some(mut rekey) = rekeys.pop() {
-                    if ends.random.usize(..4) != 0 || !ends.advance(&mut rekey, step) {
-                        rekeys.insert(0, rekey);
-                    }
+                if let Some(mut rekey) = rekeys.pop()
+                    && (ends.random.usize(..4) != 0 || !ends.advance(&mut rekey, step))
+                {
+                    rekeys.insert(0, rekey);
                 }
             }
             ends.gateways[at].settle();
