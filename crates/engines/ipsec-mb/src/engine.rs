@@ -2,9 +2,11 @@
 
 use crate::NAME;
 use crate::burst::{self, Bursts, Waiting};
+use crate::ccm::{self, CcmKey};
 use crate::chained::ChainedKey;
-use crate::direct::{self, BATCH_SIZE, MAX_TEXT_BYTES, Scratch};
+use crate::direct::{self, BATCH_SIZE, Scratch};
 use crate::library::Library;
+use crate::line;
 use crate::manager::{ChaChaKey, GcmKey, Manager};
 use crate::raw::SONAMES;
 use std::ffi::OsStr;
@@ -20,6 +22,7 @@ pub(crate) enum Form {
     Gcm(AesKey, GcmKey),
     ChaCha(ChaChaKey),
     Gmac(AesKey, GcmKey),
+    Ccm(CcmKey),
     Chained(ChainedKey),
 }
 
@@ -36,6 +39,14 @@ pub(crate) enum Kind {
     /// A combined mode without an IV (RFC 8750), with an ICV of 16 bytes.
     ImplicitIv,
     Gmac,
+    /// AES-CCM with an IV of 8 bytes and an ICV of 16.
+    Ccm16,
+    /// The same with an ICV of 12 bytes.
+    Ccm12,
+    /// The same with an ICV of 8 bytes.
+    Ccm8,
+    /// AES-CCM without an IV (RFC 8750), with an ICV of 8 bytes.
+    CcmImplicitIv,
     Chained,
 }
 
@@ -48,9 +59,20 @@ impl Kind {
             (Cipher::AesGcm(_), 8) => Some(Self::Aead8),
             (Cipher::AesGcmImplicitIv(_) | Cipher::ChaCha20Poly1305ImplicitIv, 16) => Some(Self::ImplicitIv),
             (Cipher::AesGmac(_), _) => Some(Self::Gmac),
+            // The library has no AES-CCM with keys of 192 bits.
+            (Cipher::AesCcm(AesKey::Aes192) | Cipher::AesCcmImplicitIv(AesKey::Aes192), _) => None,
+            (Cipher::AesCcm(_), 16) => Some(Self::Ccm16),
+            (Cipher::AesCcm(_), 12) => Some(Self::Ccm12),
+            (Cipher::AesCcm(_), 8) => Some(Self::Ccm8),
+            (Cipher::AesCcmImplicitIv(_), 8) => Some(Self::CcmImplicitIv),
             _ if burst::does(suite) => Some(Self::Chained),
             _ => None,
         }
+    }
+
+    /// Whether it needs jobs, whose layout must be known.
+    fn has_jobs(self) -> bool {
+        matches!(self, Self::Ccm16 | Self::Ccm12 | Self::Ccm8 | Self::CcmImplicitIv | Self::Chained)
     }
 }
 
@@ -117,10 +139,11 @@ impl Engine for IpsecMbEngine {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let max_text_bytes = match Kind::of(suite)? {
-            Kind::Chained if self.manager.chained.is_some() => burst::MAX_TEXT_BYTES,
-            Kind::Gmac if self.manager.does_gmac() => MAX_TEXT_BYTES,
-            Kind::Chained | Kind::Gmac => return None,
-            Kind::Aead16 | Kind::Aead12 | Kind::Aead8 | Kind::ImplicitIv => MAX_TEXT_BYTES,
+            kind if kind.has_jobs() && self.manager.chained.is_none() => return None,
+            Kind::Gmac if !self.manager.does_gmac() => return None,
+            Kind::Chained => line::MAX_TEXT_BYTES,
+            kind if kind.has_jobs() => ccm::MAX_TEXT_BYTES,
+            _ => direct::MAX_TEXT_BYTES,
         };
         Some(Capability { max_text_bytes, max_keys: self.keys.limit() })
     }
@@ -138,13 +161,13 @@ impl Engine for IpsecMbEngine {
             Cipher::AesGmac(length) => {
                 Form::Gmac(length, self.manager.expand_gcm(length, key.key()).map_err(refused)?)
             }
+            Cipher::AesCcm(length) | Cipher::AesCcmImplicitIv(length) => {
+                Form::Ccm(self.manager.expand_ccm(length, key.key()).map_err(refused)?)
+            }
             Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv => {
                 Form::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
             }
-            _ => {
-                let expanded = self.manager.expand_chained(suite, direction, key.key(), key.integrity_key());
-                Form::Chained(expanded.map_err(refused)?)
-            }
+            _ => Form::Chained(self.manager.expand_chained(key, direction).map_err(refused)?),
         };
         self.keys.insert(NAME, MbKey { form, kind, salt: key.nonce_salt(), direction })
     }
@@ -156,7 +179,7 @@ impl Engine for IpsecMbEngine {
 
     fn preferred_burst(&self, suite: Suite) -> usize {
         // Lanes of HMAC-SHA-1 with AVX-512; the other cases have as many or half.
-        if burst::does(suite) { 16 } else { 1 }
+        if Kind::of(suite).is_some_and(Kind::has_jobs) { 16 } else { 1 }
     }
 
     fn is_synchronous(&self) -> bool {
@@ -171,29 +194,30 @@ impl Engine for IpsecMbEngine {
         let mut rest = jobs;
         while let Some(id) = rest.first().map(|job| job.key) {
             let key = self.keys.get(id);
-            let run = match key {
-                Some(MbKey { kind: Kind::Chained | Kind::Gmac, .. }) => run_length(rest, id),
-                Some(MbKey { kind, .. }) => {
-                    direct::batch(*kind, &mut aeads, &self.keys, &mut self.scratch, rest)
+            let kind = key.map_or(Kind::Aead16, |key| key.kind);
+            let done = match (kind, &mut bursts) {
+                (Kind::Aead16 | Kind::Aead12 | Kind::Aead8 | Kind::ImplicitIv, _) => {
+                    direct::batch(kind, &mut aeads, &self.keys, &mut self.scratch, rest)
                 }
-                // Ended there as faults.
-                None => direct::batch(Kind::Aead16, &mut aeads, &self.keys, &mut self.scratch, rest),
+                (Kind::Ccm16 | Kind::Ccm12 | Kind::Ccm8 | Kind::CcmImplicitIv, Some(bursts)) => {
+                    ccm::batch(kind, &mut bursts.scratch, &self.keys, &mut self.scratch, rest)
+                }
+                _ => run_length(rest, id),
             };
-            let (run, behind) = rest.split_at_mut(run);
-            match (key, &mut bursts) {
+            let (run, behind) = rest.split_at_mut(done);
+            match (key.map(|key| (&key.form, key)), &mut bursts) {
                 // Keys may differ within a burst, so that these jobs are collected by kind.
-                (Some(MbKey { form: Form::Chained(key), .. }), Some(bursts)) => bursts.push(key, run),
-                (Some(MbKey { form: Form::Gmac(length, form), salt, direction, .. }), _) => {
-                    match aeads.gmac(*length) {
-                        Some(mut gmac) => gmac.run(form, **salt, *direction, run, MAX_TEXT_BYTES),
-                        // Not reached: no such key was installed.
-                        None => run.iter_mut().for_each(|job| job.status = JobStatus::Fault),
+                (Some((Form::Chained(key), _)), Some(bursts)) => bursts.push(key, run),
+                (Some((Form::Gmac(length, form), key)), _) => {
+                    if let Some(mut gmac) = aeads.gmac(*length) {
+                        gmac.run(form, *key.salt, key.direction, run, direct::MAX_TEXT_BYTES);
                     }
                 }
                 // Not reached: without bursts no such key was installed.
-                (Some(MbKey { form: Form::Chained(_), .. }), None) => {
+                (Some((Form::Chained(_) | Form::Ccm(_), _)), None) => {
                     run.iter_mut().for_each(|job| job.status = JobStatus::Fault);
                 }
+                // Done above.
                 _ => {}
             }
             rest = behind;
@@ -214,6 +238,7 @@ pub(crate) fn run_length(jobs: &[Job], key: KeyId) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chained::ChainedFunctions;
     use crate::raw::{ImbJob, ImbMgr};
 
     #[test]
@@ -234,22 +259,45 @@ mod tests {
         assert!(["SSE", "AVX"].iter().any(|i| description.contains(i)), "{description}");
     }
 
-    /// An engine, and jobs for both directions of one SA of aes128-sha1, with ESN.
-    fn engine_and_jobs() -> (IpsecMbEngine, Vec<Job>) {
+    /// An engine, and jobs for both directions of one SA, with ESN. All their bytes are 0xA5.
+    fn engine_and_jobs(suite: &str, text_bytes: usize) -> (IpsecMbEngine, Vec<Job>) {
         let mut engine = IpsecMbEngine::open().expect("install the package libipsec-mb1");
-        let suite = Suite::AES128_SHA1;
-        let material = KeyMaterial::new(suite, vec![7; suite.keying_material_bytes()].into()).unwrap();
+        let suite: Suite = suite.parse().unwrap();
+        let material =
+            KeyMaterial::new(suite, (7..).take(suite.keying_material_bytes()).collect::<Vec<_>>().into());
+        let material = material.unwrap();
+        let text_start = 8 + suite.iv_bytes();
+        let bytes = vec![0xA5; text_start + text_bytes + suite.icv_bytes()];
         let job = |direction, key| Job {
             sequence: 1 << 32,
             key,
-            text_start: 24,
-            text_bytes: 48,
+            text_start: u32::try_from(text_start).unwrap(),
+            text_bytes: u32::try_from(text_bytes).unwrap(),
             esn: true,
-            ..Job::new(testudo_packet::Buffer::copied(&[0xA5; 24 + 48 + 12], 0, 0), direction, 0)
+            ..Job::new(testudo_packet::Buffer::copied(&bytes, 0, 0), direction, 0)
         };
         let directions = [Direction::Seal, Direction::Open];
         let jobs = directions.map(|d| job(d, engine.install(&material, d).unwrap()));
         (engine, jobs.into())
+    }
+
+    /// What a library neglects, without an error.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Lazy {
+        Ciphering,
+        Hashing,
+        Queue,
+    }
+
+    impl Lazy {
+        fn make(self, engine: &mut IpsecMbEngine) {
+            let functions = &mut engine.manager.chained.as_mut().unwrap().functions;
+            match self {
+                Self::Ciphering => functions.cipher = ciphers_nothing,
+                Self::Hashing => functions.hash = hashes_nothing,
+                Self::Queue => functions.queue.submit = ends_at_once,
+            }
+        }
     }
 
     unsafe extern "C" fn ciphers_nothing(
@@ -263,56 +311,143 @@ mod tests {
         count
     }
 
-    #[test]
-    fn a_library_that_ciphers_or_hashes_nothing_seals_nothing() {
-        let spoiled = [[0xA5; 8].as_slice(), &[0; 76]].concat();
-        for lazy_at_hashing in [true, false] {
-            let (mut engine, mut jobs) = engine_and_jobs();
-            let functions = &mut engine.manager.chained.as_mut().unwrap().functions;
-            if lazy_at_hashing {
-                functions.hash = hashes_nothing;
-            } else {
-                functions.cipher = ciphers_nothing;
-            }
-            engine.submit(&mut jobs[..1]);
-            assert_eq!(jobs[0].status, JobStatus::AuthenticationFailed, "hashing {lazy_at_hashing}");
-            assert_eq!(jobs[0].buffer.bytes(), spoiled);
-        }
-    }
-
     unsafe extern "C" fn hashes_nothing(_: *mut ImbMgr, _: *mut ImbJob, count: u32, _: u32) -> u32 {
         count
+    }
+
+    /// Says that a job ended, without a look at it.
+    unsafe extern "C" fn ends_at_once(manager: *mut ImbMgr) -> *mut ImbJob {
+        manager.cast()
     }
 
     unsafe extern "C" fn ends_all_but_one(_: *mut ImbMgr, _: *mut ImbJob, count: u32, _: u32) -> u32 {
         count - 1
     }
 
+    unsafe extern "C" fn ends_none(_: *mut ImbMgr) -> *mut ImbJob {
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn keeps_one(_: *mut ImbMgr) -> u32 {
+        1
+    }
+
+    /// Suites, what they need of the library, and the lengths of text worth a try: with AES-CTR also less
+    /// than a block.
+    const NEEDS: [(&str, Lazy, &[usize]); 13] = [
+        ("aes128-sha1", Lazy::Ciphering, &[48]),
+        ("aes128-sha1", Lazy::Hashing, &[0, 48]),
+        ("aes192-sha512", Lazy::Ciphering, &[48]),
+        ("aes256-sha384", Lazy::Hashing, &[48]),
+        ("aes192ctr-sha256", Lazy::Ciphering, &[0, 4, 15, 16, 48]),
+        ("aes128ctr-sha512", Lazy::Hashing, &[4, 48]),
+        ("3des-sha1", Lazy::Queue, &[0, 48]),
+        ("des-sha256", Lazy::Queue, &[48]),
+        ("aes128-md5", Lazy::Queue, &[48]),
+        ("null-aescmac", Lazy::Queue, &[0, 48]),
+        ("aes256ctr-aesxcbc", Lazy::Queue, &[4, 48]),
+        ("aes128ccm16", Lazy::Queue, &[4, 48]),
+        ("aes256ccm8iiv", Lazy::Queue, &[4, 48]),
+    ];
+
+    #[test]
+    fn a_library_that_ciphers_or_hashes_nothing_seals_nothing() {
+        for (suite, lazy, lengths) in NEEDS {
+            for text_bytes in lengths {
+                let (mut engine, mut jobs) = engine_and_jobs(suite, *text_bytes);
+                lazy.make(&mut engine);
+                engine.submit(&mut jobs[..1]);
+                let what = format!("{suite}, {lazy:?}, {text_bytes} bytes");
+                assert_eq!(jobs[0].status, JobStatus::AuthenticationFailed, "{what}");
+                let text_start = jobs[0].text_start as usize;
+                assert!(jobs[0].buffer.bytes()[text_start..].iter().all(|byte| *byte == 0), "{what}");
+                assert_eq!(jobs[0].buffer.bytes()[..8], [0xA5; 8]);
+            }
+        }
+    }
+
+    /// What was not decrypted stays as it was; AES-CCM may have decrypted it, and it is wiped.
     #[test]
     fn a_library_that_hashes_nothing_finds_nothing_authentic() {
-        let (mut engine, mut jobs) = engine_and_jobs();
-        engine.manager.chained.as_mut().unwrap().functions.hash = hashes_nothing;
-        engine.submit(&mut jobs[1..]);
-        assert_eq!(jobs[1].status, JobStatus::AuthenticationFailed);
-        assert_eq!(jobs[1].buffer.bytes(), [0xA5; 84]);
+        for (suite, lazy, lengths) in NEEDS.into_iter().filter(|(_, lazy, _)| *lazy != Lazy::Ciphering) {
+            for text_bytes in lengths {
+                let (mut engine, mut jobs) = engine_and_jobs(suite, *text_bytes);
+                lazy.make(&mut engine);
+                engine.submit(&mut jobs[1..]);
+                let what = format!("{suite}, {lazy:?}, {text_bytes} bytes");
+                assert_eq!(jobs[1].status, JobStatus::AuthenticationFailed, "{what}");
+                let text = &jobs[1].buffer.bytes()[jobs[1].text_start as usize..][..*text_bytes];
+                let left = if suite.contains("ccm") { 0 } else { 0xA5 };
+                assert!(text.iter().all(|byte| *byte == left), "{what}");
+            }
+        }
+    }
+
+    /// Ends packets that a broken library has touched, and gives it no other: it may hold their addresses.
+    fn is_the_last(
+        suite: &str,
+        breaks: impl Fn(&mut ChainedFunctions),
+        repairs: impl Fn(&mut ChainedFunctions),
+    ) {
+        for direction in [0, 1] {
+            let (mut engine, mut jobs) = engine_and_jobs(suite, 48);
+            breaks(&mut engine.manager.chained.as_mut().unwrap().functions);
+            engine.submit(&mut jobs[direction..=direction]);
+            assert_eq!(jobs[direction].status, JobStatus::AuthenticationFailed, "{suite}");
+            let text = &jobs[direction].buffer.bytes()[jobs[direction].text_start as usize..][..48];
+            assert_eq!(text, [0; 48], "{suite}");
+            repairs(&mut engine.manager.chained.as_mut().unwrap().functions);
+            let (_, mut later) = engine_and_jobs(suite, 48);
+            later.iter_mut().zip(&jobs).for_each(|(job, old)| job.key = old.key);
+            engine.submit(&mut later);
+            for job in later {
+                assert_eq!(job.status, JobStatus::Fault, "{suite}");
+                assert!(job.buffer.bytes().iter().all(|byte| *byte == 0xA5), "{suite}");
+            }
+        }
     }
 
     #[test]
     fn a_burst_that_does_not_end_is_wiped_and_is_the_last() {
-        for direction in [0, 1] {
-            let (mut engine, mut jobs) = engine_and_jobs();
-            let functions = &mut engine.manager.chained.as_mut().unwrap().functions;
-            let works = std::mem::replace(&mut functions.hash, ends_all_but_one);
-            engine.submit(&mut jobs[direction..=direction]);
-            assert_eq!(jobs[direction].status, JobStatus::AuthenticationFailed);
-            assert_eq!(jobs[direction].buffer.bytes(), [[0xA5; 8].as_slice(), &[0; 76]].concat());
-            engine.manager.chained.as_mut().unwrap().functions.hash = works;
-            let (_, mut later) = engine_and_jobs();
-            later.iter_mut().zip(&jobs).for_each(|(job, old)| job.key = old.key);
-            engine.submit(&mut later);
-            for job in later {
-                assert_eq!((job.status, job.buffer.bytes()), (JobStatus::Fault, [0xA5; 84].as_slice()));
-            }
+        let (engine, _) = engine_and_jobs("aes128-sha1", 48);
+        let works = engine.manager.chained.as_ref().unwrap().functions.hash;
+        is_the_last(
+            "aes128-sha1",
+            |functions| functions.hash = ends_all_but_one,
+            |functions| functions.hash = works,
+        );
+    }
+
+    #[test]
+    fn a_queue_that_keeps_jobs_is_wiped_and_is_the_last() {
+        for suite in ["null-aesxcbc", "aes128-md5", "aes128ccm16"] {
+            let (engine, _) = engine_and_jobs(suite, 48);
+            let queue = &engine.manager.chained.as_ref().unwrap().functions.queue;
+            let (get_next, flush, size) = (queue.get_next, queue.flush, queue.size);
+            is_the_last(suite, |f| f.queue.flush = ends_none, |f| f.queue.flush = flush);
+            is_the_last(suite, |f| f.queue.size = keeps_one, |f| f.queue.size = size);
+            is_the_last(suite, |f| f.queue.get_next = ends_none, |f| f.queue.get_next = get_next);
         }
+    }
+
+    #[test]
+    fn a_queue_that_ends_more_jobs_than_it_got_is_not_used_again() {
+        let (engine, _) = engine_and_jobs("null-aescmac", 48);
+        let works = engine.manager.chained.as_ref().unwrap().functions.queue.get_completed;
+        is_the_last(
+            "null-aescmac",
+            |f| (f.queue.submit, f.queue.get_completed) = (ends_at_once, ends_at_once),
+            |f| f.queue.get_completed = works,
+        );
+    }
+
+    #[test]
+    fn what_the_library_lacks_is_not_offered() {
+        let engine = IpsecMbEngine::open().expect("install the package libipsec-mb1");
+        let lacking: Vec<_> =
+            Suite::ALL.iter().filter(|suite| engine.capability(**suite).is_none()).collect();
+        let names: Vec<_> = lacking.iter().map(|suite| suite.to_string()).collect();
+        let all = ["aes192ccm8", "aes192ccm12", "aes192ccm16", "aes192ccm8iiv"];
+        assert_eq!(names, if engine.manager.chained.is_some() { all.to_vec() } else { Vec::new() });
     }
 }

@@ -4,14 +4,19 @@
 //!
 //! ```text
 //!   engine    the safe Engine: keys in a table, runs of jobs under one key
-//!   manager   owns library, manager, keys in the library's form; safe methods (and `chained`, `burst`)
+//!     direct    AES-GCM in one direct call, ChaCha20-Poly1305 in three
+//!     gmac      AES-GMAC in direct calls, its AAD part by part
+//!     ccm       AES-CCM in the library's queue of jobs
+//!     burst     a cipher and an integrity algorithm: AES-CBC, AES-CTR and HMAC with SHA in the library's
+//!               bursts, the rest in its queue (`shape`, `line`, `queue`)
+//!   manager   owns library, manager, keys in the library's form (`chained`); safe methods
 //!   raw       the ABI: symbols, offsets per version, structures of the library
 //! ```
 //!
-//! Only synchronous calls are used: AES-GCM in one direct call, ChaCha20-Poly1305 in three, AES-CBC and HMAC
-//! in bursts that the library spreads over SIMD lanes. Every job ends inside `submit`. An AEAD's text is
-//! decrypted before its ICV is compared, and wiped if that is wrong. The other suites decrypt only authentic
-//! text.
+//! Bursts and queue spread packets over SIMD lanes. Every job ends inside `submit`: what waits in the queue
+//! is flushed. An AEAD's text is decrypted before its ICV is compared, and wiped if that is wrong. The other
+//! suites decrypt only authentic text. A library that returns without an error and has done nothing is found
+//! out for every suite: neither plaintext leaves nor is anything taken for authentic.
 //!
 //! Checked before it is trusted: the version (an unknown one is refused, because offsets into the manager
 //! depend on it), that a function exists, that the library accepted a key (its error code and the first round
@@ -20,12 +25,15 @@
 //! Threads: one engine, with one manager, per worker. Debian's package is `libipsec-mb1`; its -dev package is
 //! not needed.
 //!
-//! Deliberately missing: jobs in versions other than 1.3, whose structure differs: with those the engine does
-//! the AEADs only, and the next one does CBC and HMAC. On anything but x86-64 Linux [`IpsecMbEngine::open`]
-//! says that there is no such library.
+//! Deliberately missing: AES-CCM with keys of 192 bits, which the library lacks; jobs in versions other than
+//! 1.3, whose structure differs: with those the engine does AES-GCM and ChaCha20-Poly1305 only, and the next
+//! one does the rest. On anything but x86-64 Linux [`IpsecMbEngine::open`] says that there is no such
+//! library.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod burst;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod ccm;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod chained;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -37,9 +45,15 @@ mod gmac;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod library;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod line;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod manager;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod queue;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod raw;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod shape;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod unavailable;
 

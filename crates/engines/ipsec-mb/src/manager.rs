@@ -4,6 +4,7 @@
 use crate::chained::{Chained, ChainedFunctions};
 use crate::gmac::Gmac;
 use crate::library::Library;
+use crate::queue::QueueFunctions;
 use crate::raw::{
     ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, ChainedOffsets, FEATURE_VAES, GcmContext,
     GcmKeyData, GcmPre, GcmRun, GmacFinalize, GmacInit, GmacOffsets, GmacUpdate, ImbMgr, Layout,
@@ -451,12 +452,28 @@ impl ChainedFunctions {
         // SAFETY: as in `Functions::read`.
         unsafe {
             Ok(Self {
-                expand_128: function(manager, o.keyexp_128)?,
-                expand_256: function(manager, o.keyexp_256)?,
+                expand_aes: [
+                    function(manager, o.keyexp[0])?,
+                    function(manager, o.keyexp[1])?,
+                    function(manager, o.keyexp[2])?,
+                ],
+                expand_des: function(manager, o.des_key_sched)?,
+                expand_xcbc: function(manager, o.xcbc_keyexp)?,
+                cmac_subkeys: function(manager, o.cmac_subkey_gen_128)?,
+                md5_block: function(manager, o.md5_one_block)?,
                 sha1_block: function(manager, o.sha1_one_block)?,
                 sha256_block: function(manager, o.sha256_one_block)?,
+                sha384_block: function(manager, o.sha384_one_block)?,
+                sha512_block: function(manager, o.sha512_one_block)?,
                 cipher: function(manager, o.submit_cipher_burst_nocheck)?,
                 hash: function(manager, o.submit_hash_burst_nocheck)?,
+                queue: QueueFunctions {
+                    get_next: function(manager, o.get_next_job)?,
+                    submit: function(manager, o.submit_job_nocheck)?,
+                    get_completed: function(manager, o.get_completed_job)?,
+                    flush: function(manager, o.flush_job)?,
+                    size: function(manager, o.queue_size)?,
+                },
             })
         }
     }

@@ -7,7 +7,9 @@
 //! The offsets were computed with a C compiler from `intel-ipsec-mb.h` of 1.3.0, 1.5.0, 2.0.0 and 2.0.2. The
 //! pointers used here precede the first member that ever changed size (the ring of `IMB_JOB`), and came out
 //! equal; what differs is the size of a GCM key (1,024 bytes in 1.3, 1,280 since), the numbers of the
-//! architectures and the self-test's feature bits.
+//! architectures and the self-test's feature bits. Offsets for AES-GCM with keys of 192 bits come from 1.3
+//! alone: in all of them just one pointer is between the functions for 128 and for 256 bits. All others are
+//! of 1.3 alone, too, and used with it alone.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -65,7 +67,13 @@ pub(crate) type ChaChaFinalize = unsafe extern "C" fn(*mut ChaChaContext, *mut c
 
 /// `keyexp_t`: a cipher key, its round keys for encryption and for decryption.
 pub(crate) type KeyExp = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void);
-/// `hash_one_block_t`: a block of 64 bytes, and where the digest's state after it is written.
+/// `cmac_subkey_gen_t`: round keys, and the masks for a whole and for a padded last block.
+pub(crate) type CmacSubkeys = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void);
+/// `xcbc_keyexp_t`: a key, the round keys of K1, then K2 and K3.
+pub(crate) type XcbcKeyExp = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void, *mut c_void);
+/// `des_keysched_t`: 16 round keys of 8 bytes, and the key; returns 0 if it took it.
+pub(crate) type DesSchedule = unsafe extern "C" fn(*mut u64, *const c_void) -> c_int;
+/// `hash_one_block_t`: a block of 64 or 128 bytes, and where the digest's state after it is written.
 pub(crate) type HashOneBlock = unsafe extern "C" fn(*const c_void, *mut c_void);
 /// `submit_cipher_burst_t`, also of the burst without checks: jobs, their number, cipher, direction, bytes of
 /// the key; returns how many were completed.
@@ -75,7 +83,15 @@ pub(crate) type CipherBurst =
 /// were completed.
 pub(crate) type HashBurst = unsafe extern "C" fn(*mut ImbMgr, *mut ImbJob, u32, c_uint) -> u32;
 
-/// `IMB_JOB` of 1.3. Its union of the hash algorithms' parameters has only those of HMAC here.
+/// `get_next_job_t`, `submit_job_t`, `get_completed_job_t`, `flush_job_t`: the next free slot of the queue;
+/// the first job in it that has ended, or null.
+pub(crate) type GetJob = unsafe extern "C" fn(*mut ImbMgr) -> *mut ImbJob;
+/// `queue_size_t`: jobs in the queue.
+pub(crate) type QueueSize = unsafe extern "C" fn(*mut ImbMgr) -> u32;
+
+/// `IMB_JOB` of 1.3. Its union of the hash algorithms' parameters is three words here: addresses of inner and
+/// outer state for HMAC, of round keys and of two masks or keys for AES-XCBC and AES-CMAC; for AES-CCM the
+/// address and the length of the AAD.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ImbJob {
@@ -92,9 +108,7 @@ pub(crate) struct ImbJob {
     pub(crate) iv_len_in_bytes: u64,
     pub(crate) auth_tag_output: *mut u8,
     pub(crate) auth_tag_output_len_in_bytes: u64,
-    pub(crate) hashed_auth_key_xor_ipad: *const u8,
-    pub(crate) hashed_auth_key_xor_opad: *const u8,
-    pub(crate) rest_of_union: *const c_void,
+    pub(crate) algorithm_fields: [*const u8; 3],
     pub(crate) status: c_uint,
     pub(crate) cipher_mode: c_uint,
     pub(crate) cipher_direction: c_uint,
@@ -108,7 +122,7 @@ pub(crate) struct ImbJob {
 
 /// The sizes and offsets in 1.3; a test compares them with the header.
 const _: () = assert!(size_of::<ImbJob>() == 200 && align_of::<ImbJob>() == 8);
-const _: () = assert!(std::mem::offset_of!(ImbJob, hashed_auth_key_xor_ipad) == 104);
+const _: () = assert!(std::mem::offset_of!(ImbJob, algorithm_fields) == 104);
 const _: () = assert!(std::mem::offset_of!(ImbJob, status) == 128);
 const _: () = assert!(std::mem::offset_of!(ImbJob, user_data) == 152);
 const _: () = assert!(std::mem::offset_of!(ImbJob, cipher_fields) == 192);
@@ -129,9 +143,7 @@ impl ImbJob {
         iv_len_in_bytes: 0,
         auth_tag_output: std::ptr::null_mut(),
         auth_tag_output_len_in_bytes: 0,
-        hashed_auth_key_xor_ipad: std::ptr::null(),
-        hashed_auth_key_xor_opad: std::ptr::null(),
-        rest_of_union: std::ptr::null(),
+        algorithm_fields: [std::ptr::null(); 3],
         status: 0,
         cipher_mode: CIPHER_NULL,
         cipher_direction: DIR_ENCRYPT,
@@ -146,13 +158,24 @@ impl ImbJob {
 
 /// `IMB_CIPHER_MODE`, `IMB_CIPHER_DIRECTION`, `IMB_HASH_ALG`, `IMB_CHAIN_ORDER` of 1.3.
 pub(crate) const CIPHER_CBC: c_uint = 1;
+pub(crate) const CIPHER_CTR: c_uint = 2;
 pub(crate) const CIPHER_NULL: c_uint = 3;
+pub(crate) const CIPHER_DES: c_uint = 7;
+pub(crate) const CIPHER_CCM: c_uint = 9;
+pub(crate) const CIPHER_DES3: c_uint = 10;
 pub(crate) const DIR_ENCRYPT: c_uint = 1;
 pub(crate) const DIR_DECRYPT: c_uint = 2;
 pub(crate) const AUTH_HMAC_SHA_1: c_uint = 1;
 pub(crate) const AUTH_HMAC_SHA_256: c_uint = 3;
-const AUTH_NULL: c_uint = 8;
-const ORDER_CIPHER_HASH: c_uint = 1;
+pub(crate) const AUTH_HMAC_SHA_384: c_uint = 4;
+pub(crate) const AUTH_HMAC_SHA_512: c_uint = 5;
+pub(crate) const AUTH_AES_XCBC: c_uint = 6;
+pub(crate) const AUTH_HMAC_MD5: c_uint = 7;
+pub(crate) const AUTH_NULL: c_uint = 8;
+pub(crate) const AUTH_AES_CCM: c_uint = 11;
+pub(crate) const AUTH_AES_CMAC: c_uint = 12;
+pub(crate) const ORDER_CIPHER_HASH: c_uint = 1;
+pub(crate) const ORDER_HASH_CIPHER: c_uint = 2;
 
 /// `IMB_MAX_BURST_SIZE`: jobs in a burst.
 pub(crate) const MAX_BURST: c_uint = 128;
@@ -192,13 +215,24 @@ pub(crate) struct GmacOffsets {
     pub(crate) finalize: [usize; 3],
 }
 
-/// Offsets of the functions of CBC and HMAC, for a version whose `IMB_JOB` is [`ImbJob`].
+/// Offsets of the functions of all other suites, for a version whose `IMB_JOB` is [`ImbJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChainedOffsets {
-    pub(crate) keyexp_128: usize,
-    pub(crate) keyexp_256: usize,
+    pub(crate) get_next_job: usize,
+    pub(crate) submit_job_nocheck: usize,
+    pub(crate) get_completed_job: usize,
+    pub(crate) flush_job: usize,
+    pub(crate) queue_size: usize,
+    /// For keys of 128, 192 and 256 bits.
+    pub(crate) keyexp: [usize; 3],
+    pub(crate) cmac_subkey_gen_128: usize,
+    pub(crate) xcbc_keyexp: usize,
+    pub(crate) des_key_sched: usize,
     pub(crate) sha1_one_block: usize,
     pub(crate) sha256_one_block: usize,
+    pub(crate) sha384_one_block: usize,
+    pub(crate) sha512_one_block: usize,
+    pub(crate) md5_one_block: usize,
     pub(crate) submit_cipher_burst_nocheck: usize,
     pub(crate) submit_hash_burst_nocheck: usize,
 }
@@ -242,10 +276,20 @@ const GMAC_OFFSETS: GmacOffsets =
     GmacOffsets { init: [720, 728, 736], update: [744, 752, 760], finalize: [768, 776, 784] };
 
 const CHAINED_OFFSETS: ChainedOffsets = ChainedOffsets {
-    keyexp_128: 112,
-    keyexp_256: 128,
+    get_next_job: 64,
+    submit_job_nocheck: 80,
+    get_completed_job: 88,
+    flush_job: 96,
+    queue_size: 104,
+    keyexp: [112, 120, 128],
+    cmac_subkey_gen_128: 136,
+    xcbc_keyexp: 144,
+    des_key_sched: 152,
     sha1_one_block: 160,
     sha256_one_block: 176,
+    sha384_one_block: 184,
+    sha512_one_block: 192,
+    md5_one_block: 200,
     submit_cipher_burst_nocheck: 992,
     submit_hash_burst_nocheck: 1008,
 };
@@ -334,18 +378,29 @@ mod tests {
         #define E(e) printf("%u\n", (unsigned)e);
         int main(void) {
             printf("%u\n", (unsigned)IMB_VERSION_NUM);
-            O(keyexp_128) O(keyexp_256) O(sha1_one_block) O(sha256_one_block)
+            O(get_next_job) O(submit_job_nocheck) O(get_completed_job) O(flush_job) O(queue_size)
+            O(keyexp_128) O(keyexp_192) O(keyexp_256)
+            O(cmac_subkey_gen_128) O(xcbc_keyexp) O(des_key_sched)
+            O(sha1_one_block) O(sha256_one_block) O(sha384_one_block) O(sha512_one_block) O(md5_one_block)
             O(submit_cipher_burst_nocheck) O(submit_hash_burst_nocheck)
             J(enc_keys) J(dec_keys) J(key_len_in_bytes) J(src) J(dst) J(cipher_start_src_offset_in_bytes)
             J(msg_len_to_cipher_in_bytes) J(hash_start_src_offset_in_bytes) J(msg_len_to_hash_in_bytes)
             J(iv) J(iv_len_in_bytes) J(auth_tag_output) J(auth_tag_output_len_in_bytes)
             J(u.HMAC._hashed_auth_key_xor_ipad) J(u.HMAC._hashed_auth_key_xor_opad)
+            J(u.XCBC._k1_expanded) J(u.XCBC._k2) J(u.XCBC._k3)
+            J(u.CMAC._key_expanded) J(u.CMAC._skey1) J(u.CMAC._skey2)
+            J(u.CCM.aad) J(u.CCM.aad_len_in_bytes)
             J(status) J(cipher_mode) J(cipher_direction) J(hash_alg) J(chain_order)
             J(user_data) J(cipher_func) J(sgl_state) J(cipher_fields)
             printf("%zu\n", sizeof(IMB_JOB));
-            E(IMB_CIPHER_CBC) E(IMB_CIPHER_NULL) E(IMB_DIR_ENCRYPT) E(IMB_DIR_DECRYPT)
-            E(IMB_AUTH_HMAC_SHA_1) E(IMB_AUTH_HMAC_SHA_256) E(IMB_AUTH_NULL) E(IMB_ORDER_CIPHER_HASH)
+            E(IMB_CIPHER_CBC) E(IMB_CIPHER_CNTR) E(IMB_CIPHER_NULL) E(IMB_CIPHER_DES) E(IMB_CIPHER_CCM)
+            E(IMB_CIPHER_DES3) E(IMB_DIR_ENCRYPT) E(IMB_DIR_DECRYPT)
+            E(IMB_AUTH_HMAC_SHA_1) E(IMB_AUTH_HMAC_SHA_256) E(IMB_AUTH_HMAC_SHA_384) E(IMB_AUTH_HMAC_SHA_512)
+            E(IMB_AUTH_AES_XCBC) E(IMB_AUTH_MD5) E(IMB_AUTH_NULL) E(IMB_AUTH_AES_CCM) E(IMB_AUTH_AES_CMAC)
+            E(IMB_ORDER_CIPHER_HASH) E(IMB_ORDER_HASH_CIPHER)
             printf("%d\n", IMB_MAX_BURST_SIZE);
+            printf("%d\n", IMB_MAX_JOBS >= IMB_MAX_BURST_SIZE);
+            printf("%d\n", DES_KEY_SCHED_SIZE);
             return 0;
         }"#;
 
@@ -364,7 +419,11 @@ mod tests {
 
     fn expected_of_jobs(o: &ChainedOffsets) -> Vec<usize> {
         use std::mem::offset_of;
-        let mut list = vec![o.keyexp_128, o.keyexp_256, o.sha1_one_block, o.sha256_one_block];
+        let mut list =
+            vec![o.get_next_job, o.submit_job_nocheck, o.get_completed_job, o.flush_job, o.queue_size];
+        list.extend(o.keyexp);
+        list.extend([o.cmac_subkey_gen_128, o.xcbc_keyexp, o.des_key_sched, o.sha1_one_block]);
+        list.extend([o.sha256_one_block, o.sha384_one_block, o.sha512_one_block, o.md5_one_block]);
         list.extend([o.submit_cipher_burst_nocheck, o.submit_hash_burst_nocheck]);
         list.extend([offset_of!(ImbJob, enc_keys), offset_of!(ImbJob, dec_keys)]);
         list.extend([offset_of!(ImbJob, key_len_in_bytes), offset_of!(ImbJob, src), offset_of!(ImbJob, dst)]);
@@ -375,15 +434,20 @@ mod tests {
         list.extend([offset_of!(ImbJob, iv), offset_of!(ImbJob, iv_len_in_bytes)]);
         list.push(offset_of!(ImbJob, auth_tag_output));
         list.push(offset_of!(ImbJob, auth_tag_output_len_in_bytes));
-        list.push(offset_of!(ImbJob, hashed_auth_key_xor_ipad));
-        list.push(offset_of!(ImbJob, hashed_auth_key_xor_opad));
+        let fields = [0, 8, 16].map(|word| offset_of!(ImbJob, algorithm_fields) + word);
+        list.extend([&fields[..2], &fields, &fields, &fields[..2]].concat());
         list.extend([offset_of!(ImbJob, status), offset_of!(ImbJob, cipher_mode)]);
         list.extend([offset_of!(ImbJob, cipher_direction), offset_of!(ImbJob, hash_alg)]);
         list.extend([offset_of!(ImbJob, chain_order), offset_of!(ImbJob, user_data)]);
         list.extend([offset_of!(ImbJob, functions), offset_of!(ImbJob, sgl_state)]);
         list.extend([offset_of!(ImbJob, cipher_fields), size_of::<ImbJob>()]);
-        let enums = [CIPHER_CBC, CIPHER_NULL, DIR_ENCRYPT, DIR_DECRYPT, AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256];
-        list.extend(enums.into_iter().chain([AUTH_NULL, ORDER_CIPHER_HASH, MAX_BURST]).map(|e| e as usize));
+        let enums = [
+            [CIPHER_CBC, CIPHER_CTR, CIPHER_NULL, CIPHER_DES, CIPHER_CCM, CIPHER_DES3].as_slice(),
+            &[DIR_ENCRYPT, DIR_DECRYPT, AUTH_HMAC_SHA_1, AUTH_HMAC_SHA_256, AUTH_HMAC_SHA_384],
+            &[AUTH_HMAC_SHA_512, AUTH_AES_XCBC, AUTH_HMAC_MD5, AUTH_NULL, AUTH_AES_CCM, AUTH_AES_CMAC],
+            &[ORDER_CIPHER_HASH, ORDER_HASH_CIPHER, MAX_BURST, 1, 128],
+        ];
+        list.extend(enums.concat().into_iter().map(|value| value as usize));
         list
     }
 
