@@ -85,6 +85,24 @@ pub struct BenchOptions {
     pub svg: Option<PathBuf>,
 }
 
+/// The most reasons of one engine that are told one by one.
+const REASONS_TOLD: usize = 4;
+
+/// Why engines do not do cases: each reason, or where an engine has many, how many there are.
+fn summarised(refused: &[(usize, String)], engines: &Engines) -> Vec<String> {
+    let mut told = Vec::new();
+    for (engine, available) in engines.available.iter().enumerate() {
+        let of_it: Vec<_> = refused.iter().filter(|(other, _)| *other == engine).collect();
+        match of_it.len() {
+            0..=REASONS_TOLD => told.extend(of_it.into_iter().map(|(_, reason)| reason.clone())),
+            many => {
+                told.push(format!("{many} suites or sizes with {}, which does not do them", available.name()))
+            }
+        }
+    }
+    told
+}
+
 /// `items` without duplicates, in order.
 fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
@@ -111,14 +129,15 @@ impl BenchOptions {
             }
             match available.refusal(&case) {
                 None => cases.push(case),
-                Some(reason) if refused.contains(&reason) => {}
-                Some(reason) => refused.push(reason),
+                Some(reason) if refused.contains(&(engine, reason.clone())) => {}
+                Some(reason) => refused.push((engine, reason)),
             }
         }
         if cases.is_empty() {
-            return Err(BenchError::Engine(format!("nothing can be measured: {}", refused.join("; "))));
+            let reasons: Vec<_> = refused.into_iter().map(|(_, reason)| reason).collect();
+            return Err(BenchError::Engine(format!("nothing can be measured: {}", reasons.join("; "))));
         }
-        Ok((cases, refused))
+        Ok((cases, summarised(&refused, engines)))
     }
 
     /// All combinations of the options, for this many engines, before unsupported ones are removed.
@@ -204,6 +223,7 @@ impl BenchOptions {
         let mut text = format!(
             "\n  Medians of {} repetitions; spread: lowest and highest. bytes, Gbit/s, /byte: of inner packets; random choices use seed {SEED}.\n  \
              cycles: of the time stamp counter, per packet. floor: the engine alone with the same jobs, in the same run.\n  \
+             Where rows are suites, each has the engines that do it, the fastest first.\n  \
              rx … tx: percent of the cycles, by stage. No packet was lost; a peer processed {judged} of them, and all match the originals.\n",
             self.repetitions,
         );

@@ -113,20 +113,20 @@ impl Series {
     fn group(&self, rows: Rows, has_orders: bool) -> String {
         let Case { suites, way, size, carrier, order, .. } = self.case;
         let (way, sas, carrier) = (way.name(), self.case.scale(), carrier.name());
-        let first = match (rows, size) {
-            (Rows::Sizes, _) => suites.to_string(),
-            (Rows::Suites, Size::Bytes(bytes)) => format!("{bytes} bytes"),
-            (Rows::Suites, mix) => mix.to_string(),
+        let group = match (rows, size) {
+            (Rows::Sizes, _) => format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine),
+            (Rows::Suites, Size::Bytes(bytes)) => format!("{bytes} bytes, {way}, {sas}, {carrier}"),
+            (Rows::Suites, mix) => format!("{mix}, {way}, {sas}, {carrier}"),
         };
-        let group = format!("{first}, {way}, {}, {sas}, {carrier}", self.engine);
         if has_orders { format!("{group}, formation {}", order.name()) } else { group }
     }
 
-    fn row(&self, rows: Rows) -> Vec<String> {
+    /// A row with its label.
+    fn row(&self, label: String) -> Vec<String> {
         let rate = self.packets_per_second();
         let mpps = |rate: f64| figure(rate / 1e6);
         let mut row = vec![
-            if rows == Rows::Sizes { self.case.size.to_string() } else { self.case.suites.to_string() },
+            label,
             mpps(rate.median),
             format!("{}-{}", mpps(rate.lowest), mpps(rate.highest)),
             figure(self.gbit_s().median),
@@ -169,7 +169,7 @@ enum Rows {
 
 impl Rows {
     /// The rows that make few and large groups: where there are more suites than sizes, one can compare
-    /// suites.
+    /// suites, and the engines that do each.
     fn of(series: &[Series]) -> Self {
         let suites: HashSet<_> = series.iter().map(|series| series.case.suites).collect();
         let sizes: HashSet<_> = series.iter().map(|series| series.case.size).collect();
@@ -179,33 +179,54 @@ impl Rows {
     fn head(self) -> &'static str {
         match self {
             Self::Sizes => "bytes",
-            Self::Suites => "suite",
+            Self::Suites => "suite, engine",
         }
     }
 
-    /// The series in the order of the table: those of a group side by side, groups as they come.
+    /// The series in the order of the table: those of a group side by side, groups as they come; in a group
+    /// of suites each one's engines, the fastest first.
     fn arranged(self, series: &[Series]) -> Vec<&Series> {
         let group = |series: &Series| {
-            let Case { way, size, sas, order, engine, .. } = series.case;
-            (way, size, sas, order, engine)
+            let Case { way, size, sas, order, .. } = series.case;
+            (way, size, sas, order)
         };
         let mut arranged: Vec<_> = series.iter().collect();
         if self == Self::Suites {
             let first_of = |one: &Series| series.iter().position(|other| group(other) == group(one));
-            arranged.sort_by_key(|series| first_of(series));
+            let suites_of =
+                |one: &Series| series.iter().position(|other| other.case.suites == one.case.suites);
+            // Numbers above zero are in the order of their bits.
+            let cycles = |one: &Series| one.cycles_per_packet().median.to_bits();
+            arranged.sort_by_cached_key(|series| (first_of(series), suites_of(series), cycles(series)));
         }
         arranged
     }
+
+    /// The rows' labels; a suite stands only before the first of its engines.
+    fn labels(self, series: &[&Series]) -> Vec<String> {
+        let name = |series: &Series| series.case.suites.to_string();
+        let width = series.iter().map(|series| name(series).len()).max().unwrap_or(0);
+        let mut suite = String::new();
+        let label = |series: &&Series| match self {
+            Self::Sizes => series.case.size.to_string(),
+            Self::Suites => {
+                let before = std::mem::replace(&mut suite, name(series));
+                let shown = if before == suite { "" } else { &suite };
+                format!("{shown:width$}  {}", series.engine)
+            }
+        };
+        series.iter().map(label).collect()
+    }
 }
 
-/// One row per case; rows that differ only in size, or only in suite, form a group.
+/// One row per case; rows that differ only in size, or only in suite and engine, form a group.
 pub(super) fn table(series: &[Series]) -> String {
     let kind = Rows::of(series);
     let series = kind.arranged(series);
     let heads = [kind.head(), "Mpps", "spread", "Gbit/s", "cycles", "/byte", "floor", "×floor"];
     let heads = heads.into_iter().chain(Stage::ALL.map(short_name));
     let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
-    rows.extend(series.iter().map(|series| series.row(kind)));
+    rows.extend(series.iter().zip(kind.labels(&series)).map(|(series, label)| series.row(label)));
     let text = Table::report(rows).to_string();
     let has_orders = series.iter().any(|other| other.case.order != series[0].case.order);
     let mut lines = text.lines();
@@ -226,4 +247,64 @@ pub(super) fn table(series: &[Series]) -> String {
 /// The array that `--json` prints.
 pub(super) fn json(series: &[Series]) -> Value {
     Value::Array(series.iter().map(Series::json).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use testudo_packet::StageTimes;
+
+    use super::super::case::{Carrier, Order, Way};
+    use super::super::subject::Run;
+    use super::*;
+
+    fn series(suite: &str, engine: &'static str, ticks: u64, size: u16) -> Series {
+        let suites = Suites::One(suite.parse().expect("a suite"));
+        let (carrier, order) = (Carrier::Esp, Order::Length);
+        let size = Size::Bytes(size.into());
+        let case = Case { suites, way: Way::Outbound, size, sas: 1, policies: 1, carrier, order, engine: 0 };
+        let elapsed = Duration::from_millis(1);
+        let stages = StageTimes::default();
+        let run = Run { packets: 1, bytes: 1, ticks, elapsed, running: elapsed, stages };
+        Series {
+            case,
+            engine,
+            judge: "",
+            samples: vec![Sample { run, floor_cycles_per_packet: 1.0, judged: 1 }],
+        }
+    }
+
+    fn first_columns(table: &str) -> Vec<String> {
+        let cells = |line: &str| line.split("   ").next().unwrap_or_default().trim_end().to_owned();
+        table.lines().map(cells).collect()
+    }
+
+    #[test]
+    fn a_table_of_suites_has_the_engines_of_each_side_by_side_and_the_fastest_first() {
+        let found = table(&[
+            series("aes128gcm16", "one", 300, 64),
+            series("aes128gcm16", "other", 200, 64),
+            series("aes128-sha1", "one", 100, 64),
+            series("aes128-sha1", "other", 400, 64),
+        ]);
+        println!("{found}");
+        let rows = found.lines().skip(3).map(str::trim_end);
+        let labels =
+            ["  aes128gcm16  other", "               one", "  aes128-sha1  one", "               other"];
+        assert!(rows.zip(labels).all(|(row, label)| row.starts_with(label)), "{found}");
+        assert_eq!(found.lines().nth(2), Some("  64 bytes, outbound, 1 SA, esp"), "{found}");
+    }
+
+    #[test]
+    fn a_table_of_sizes_has_a_group_for_each_engine() {
+        let found = table(&[
+            series("aes128gcm16", "one", 300, 64),
+            series("aes128gcm16", "one", 300, 1420),
+            series("aes128gcm16", "other", 300, 64),
+            series("aes128gcm16", "other", 300, 1420),
+        ]);
+        let groups = first_columns(&found).into_iter().filter(|line| line.contains("aes128gcm16")).count();
+        assert_eq!(groups, 2, "{found}");
+    }
 }
