@@ -9,22 +9,13 @@ import random
 import struct
 import sys
 
-from gateway import IP, SUITES, Gateway, WithHighHalf, compare_drops, compare_lists, fail, ip
+from gateway import INTEGRITY, IP, SUITES, Gateway, WithHighHalf, compare_drops, compare_lists, fail, ip
 from scapy.layers.inet import ICMP, TCP, UDP, IPOption_NOP, IPOption_Router_Alert, IPOption_RR
 from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, PadN, RouterAlert
 from scapy.layers.ipsec import AH, ESP, AuthAlgo, SecurityAssociation
 from scapy.packet import Raw
 
 import tomllib
-
-# The integrity algorithms of AH, by the names of configurations, and the bytes of their keys.
-AH_SUITES = {
-    "sha1": ("HMAC-SHA1-96", 20),
-    "sha256": ("SHA2-256-128", 32),
-    "sha384": ("SHA2-384-192", 48),
-    "sha512": ("SHA2-512-256", 64),
-}
-
 
 class OverEsp(AuthAlgo):
     """Scapy 2.5 puts the ICV of AH into ESP where it sees ESP behind AH: this one shows it mere bytes there."""
@@ -76,7 +67,7 @@ class End:
         return association
 
     def ah(self, spi, name, key, tunnel):
-        auth, key_bytes = AH_SUITES[name]
+        auth, key_bytes, _ = INTEGRITY[name]
         if len(key) != key_bytes:
             fail(f"a key of {len(key)} bytes for {name}")
         association = SecurityAssociation(AH, spi=spi, auth_algo=auth, auth_key=key, tunnel_header=tunnel, esn_en=self.esn)

@@ -1,6 +1,7 @@
 """A gateway's own configuration, and what its peer makes of it: Scapy's security associations."""
 
 import collections
+import copy
 import ipaddress
 import json
 import pathlib
@@ -9,30 +10,44 @@ import subprocess
 import sys
 import tomllib
 
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.ipsec import ESP, AuthAlgo, SecurityAssociation
+from scapy.layers.ipsec import ESP, AuthAlgo, CryptAlgo, SecurityAssociation
 from scapy.utils import RawPcapReader, RawPcapWriter, hexdump
 
 # Scapy's names for the algorithms; bytes of the cipher's key (with its salt, as RFC 4106 8.1 has it), of the integrity key, of IV and ICV,
 # and what ciphertext is a multiple of.
 Suite = collections.namedtuple("Suite", "crypt auth crypt_key_bytes auth_key_bytes iv_bytes icv_bytes alignment")
+AES_BYTES = {"aes128": 16, "aes192": 24, "aes256": 32}
+# By keyword: Scapy's name, bytes of key with salt, of IV, and what ciphertext is a multiple of.
+CIPHERS = {
+    **{name: ("AES-CBC", key, 16, 16) for name, key in AES_BYTES.items()},
+    **{name + "ctr": ("AES-CTR", key + 4, 8, 4) for name, key in AES_BYTES.items()},
+    "3des": ("3DES", 24, 8, 8),
+    "des": ("DES", 8, 8, 8),
+    "null": ("NULL", 0, 0, 4),
+}
+# By keyword: Scapy's name, bytes of key and of ICV. Scapy 2.5 lacks AES-XCBC.
+INTEGRITY = {
+    "md5": ("HMAC-MD5-96", 16, 12),
+    "sha1": ("HMAC-SHA1-96", 20, 12),
+    "sha256": ("SHA2-256-128", 32, 16),
+    "sha384": ("SHA2-384-192", 48, 24),
+    "sha512": ("SHA2-512-256", 64, 32),
+    "aescmac": ("AES-CMAC-96", 16, 12),
+}
+# Scapy 2.5 lacks AES-GMAC and implicit IVs.
 SUITES = {
-    "aes128gcm16": Suite("AES-GCM", "NULL", 20, 0, 8, 16, 4),
-    "aes256gcm16": Suite("AES-GCM", "NULL", 36, 0, 8, 16, 4),
     "chacha20poly1305": Suite("CHACHA20-POLY1305", "NULL", 36, 0, 8, 16, 4),
-    "aes128-sha1": Suite("AES-CBC", "HMAC-SHA1-96", 16, 20, 16, 12, 16),
-    "aes128-sha256": Suite("AES-CBC", "SHA2-256-128", 16, 32, 16, 16, 16),
-    "aes128-sha384": Suite("AES-CBC", "SHA2-384-192", 16, 48, 16, 24, 16),
-    "aes128-sha512": Suite("AES-CBC", "SHA2-512-256", 16, 64, 16, 32, 16),
-    "aes256-sha384": Suite("AES-CBC", "SHA2-384-192", 32, 48, 16, 24, 16),
-    "aes256-sha512": Suite("AES-CBC", "SHA2-512-256", 32, 64, 16, 32, 16),
-    "null-sha384": Suite("NULL", "SHA2-384-192", 0, 48, 0, 24, 4),
-    "null-sha512": Suite("NULL", "SHA2-512-256", 0, 64, 0, 32, 4),
-    "aes256-sha1": Suite("AES-CBC", "HMAC-SHA1-96", 32, 20, 16, 12, 16),
-    "aes256-sha256": Suite("AES-CBC", "SHA2-256-128", 32, 32, 16, 16, 16),
-    "null-sha1": Suite("NULL", "HMAC-SHA1-96", 0, 20, 0, 12, 4),
-    "null-sha256": Suite("NULL", "SHA2-256-128", 0, 32, 0, 16, 4),
+    **{f"{name}gcm{icv}": Suite("AES-GCM", "NULL", key + 4, 0, 8, icv, 4) for name, key in AES_BYTES.items() for icv in (8, 12, 16)},
+    **{f"{name}ccm{icv}": Suite("AES-CCM", "NULL", key + 3, 0, 8, icv, 4) for name, key in AES_BYTES.items() for icv in (8, 12, 16)},
+    **{
+        f"{name}-{auth_name}": Suite(crypt, auth, key, auth_key, iv, icv, alignment)
+        for name, (crypt, key, iv, alignment) in CIPHERS.items()
+        for auth_name, (auth, auth_key, icv) in INTEGRITY.items()
+    },
 }
 HEADER_BYTES = {4: 20, 6: 40}
 RAW_IP = 101  # LINKTYPE_RAW
@@ -41,6 +56,19 @@ RAW_IP = 101  # LINKTYPE_RAW
 def ip(packet):
     """Dissects a packet that starts with its IP header."""
     return (IP if packet[0] >> 4 == 4 else IPv6)(packet)
+
+
+def with_icv(algorithm, icv_bytes):
+    """Scapy's AES-GCM or AES-CCM with a shorter ICV. Its AES-CCM takes the length as it is; its AES-GCM always seals with 16 bytes, by an
+    AEAD of cryptography's that has no other, but the same class does it with that library's mode of the cipher (SP 800-38D 5.2.1.2)."""
+    if algorithm.name == "AES-GCM":
+        return CryptAlgo(
+            algorithm.name, cipher=AES, mode=GCM, block_size=1, iv_size=8, icv_size=icv_bytes, salt_size=4,
+            format_mode_iv=algorithm._format_mode_iv,
+        )
+    algorithm = copy.copy(algorithm)
+    algorithm.icv_size = icv_bytes
+    return algorithm
 
 
 class WithHighHalf(AuthAlgo):
@@ -111,6 +139,8 @@ class Tunnel:
         )
         if association.auth_algo.mac:
             association.auth_algo = WithHighHalf(association.auth_algo, association)
+        elif self.suite.icv_bytes < 16:
+            association.crypt_algo = with_icv(association.crypt_algo, self.suite.icv_bytes)
         return association
 
     def addresses(self, version):

@@ -9,7 +9,7 @@ import struct
 import sys
 
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.algorithms import AES, TripleDES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from gateway import Gateway, compare_drops, compare_lists, fail, ip
 from packets import inner_packets, of_length
@@ -59,12 +59,13 @@ def check_outer(tunnel, datagram, inner, number):
 
 
 def iv(tunnel, number):
-    """The IV of an AEAD is the number; of CBC the same as a block, encrypted under the SA's key (SP 800-38A, appendix C)."""
+    """The IV of an AEAD or of AES-CTR is the number; of CBC the same as a block, encrypted under the SA's key (SP 800-38A, appendix C)."""
     unique = struct.pack("!Q", number ^ tunnel.iv_seed)
-    if tunnel.suite.crypt != "AES-CBC":
+    cipher = {"AES-CBC": AES, "3DES": TripleDES, "DES": TripleDES}.get(tunnel.suite.crypt)
+    if cipher is None:
         return unique[:tunnel.suite.iv_bytes]
-    encryptor = Cipher(AES(tunnel.outbound.crypt_key), ECB()).encryptor()
-    return encryptor.update(bytes(8) + unique) + encryptor.finalize()
+    encryptor = Cipher(cipher(tunnel.outbound.crypt_key), ECB()).encryptor()
+    return encryptor.update(unique.rjust(tunnel.suite.iv_bytes, b"\0")) + encryptor.finalize()
 
 
 def traffic_class(packet):
