@@ -14,6 +14,7 @@ use testudo_control::config::KnownAnswers;
 use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report::Facts;
+use testudo_gateway::SystemClock;
 
 /// The longest request, according to the manual.
 const MAX_REQUEST_BYTES: usize = 4096;
@@ -65,7 +66,13 @@ fn shared() -> Shared {
     let failed = installed.note(gateway.worker.update(update, now));
     assert!(failed.is_empty(), "{failed:?}");
     let counters = gateway.worker.counters();
-    let facts = Facts { version: "fuzz", started: Instant::now(), engines: Vec::new(), counters };
+    let facts = Facts {
+        version: "fuzz",
+        started: Instant::now(),
+        clock: SystemClock::default(),
+        engines: Vec::new(),
+        counters,
+    };
     Shared {
         facts,
         installed: Mutex::new(Arc::new(installed)),
