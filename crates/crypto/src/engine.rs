@@ -1,6 +1,7 @@
 //! The contract between the gateway and its cryptographic engines.
 
-use crate::{Direction, Job, KeyId, KeyMaterial, Suite};
+use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Suite};
+use std::sync::Arc;
 
 /// What an engine can do with one suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,21 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError::Unsupported`], [`EngineError::Full`] or [`EngineError::KeyRefused`].
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError>;
+
+    /// Expands keys on other threads, so that [`link`](Self::link) is all that this one has to do; `None` if
+    /// only [`install`](Self::install) can.
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        None
+    }
+
+    /// Makes the engine hold a key that its [`preparer`](Self::preparer) has expanded.
+    ///
+    /// # Errors
+    /// [`EngineError::Full`], or [`EngineError::KeyRefused`] for a key that was prepared for another engine.
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        drop(key);
+        Err(EngineError::KeyRefused { engine: self.name(), reason: "it takes no expanded keys".to_owned() })
+    }
 
     /// Forgets a key and zeroes it. Jobs in flight under it still end.
     fn remove(&mut self, key: KeyId);

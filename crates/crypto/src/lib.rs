@@ -21,6 +21,7 @@ mod job;
 mod key;
 mod key_table;
 mod portable;
+mod prepared;
 mod self_test;
 mod suite;
 
@@ -30,6 +31,7 @@ pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
 pub use portable::PortableEngine;
+pub use prepared::{KeyPreparer, PreparedKey};
 pub use self_test::{KNOWN_ANSWERS, KnownAnswer, self_test};
 pub use suite::{
     AesKey, Cipher, CipherInfo, Direction, IcvLength, Integrity, IntegrityInfo, NonceRule, ProposalError,

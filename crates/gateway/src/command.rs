@@ -1,13 +1,12 @@
 //! Commands of the control plane to a running worker.
 
-use crate::placement::PlacementError;
+use crate::placement::{PlacedKey, PlacementError};
 use crate::sa_change::{SaChange, SaOutcome};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{
     AddedSa, InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, Selector,
     Spd, SpdError, TunnelIndex, TunnelParameters,
@@ -26,7 +25,7 @@ pub struct OutboundInstall {
     /// Its parameters.
     pub parameters: OutboundParameters,
     /// Its key.
-    pub key: KeyMaterial,
+    pub key: PlacedKey,
 }
 
 /// An SA from the peer, to be installed.
@@ -35,7 +34,7 @@ pub struct InboundInstall {
     /// Its parameters.
     pub parameters: InboundParameters,
     /// Its key.
-    pub key: KeyMaterial,
+    pub key: PlacedKey,
     /// A replay window saved earlier under the same key.
     pub window: Option<Vec<u8>>,
     /// An SA with the same key that this update removes: its window, as it is at that moment, is taken over

@@ -7,9 +7,9 @@
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{Lane, Lanes, NO_ENGINE};
-use crate::placement::{Placement, PlacementError, SaKeys};
+use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKeys};
 use crate::rings::job_id;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, SaRef};
 
 /// Completions taken from an engine at a time.
@@ -109,12 +109,13 @@ impl Dispatcher {
 
     /// Gives the key of an SA to the engines. What is returned is made effective by
     /// [`connect`](Self::connect).
-    pub(crate) fn install(
-        &mut self,
-        key: &KeyMaterial,
-        direction: Direction,
-    ) -> Result<SaKeys, PlacementError> {
+    pub(crate) fn install(&mut self, key: PlacedKey, direction: Direction) -> Result<SaKeys, PlacementError> {
         self.placement.install(key, direction)
+    }
+
+    /// What expands keys for the engines.
+    pub(crate) fn preparers(&self) -> KeyPreparers {
+        self.placement.preparers()
     }
 
     /// Takes back a key that was never connected to an SA.

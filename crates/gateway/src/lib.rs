@@ -47,7 +47,7 @@ pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;
 pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
 pub use formation::Formation;
-pub use placement::{MAX_ENGINES, PlacementError};
+pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

@@ -1,9 +1,61 @@
 //! Which engines an SA's jobs may go to, in order.
 
-use testudo_crypto::{Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Suite};
+use std::fmt;
+use std::sync::Arc;
+use testudo_crypto::{
+    Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Suite,
+};
 
 /// The most engines in a placement.
 pub const MAX_ENGINES: usize = 4;
+
+/// A key to be placed, expanded already for those engines that can have that done elsewhere.
+pub struct PlacedKey {
+    material: KeyMaterial,
+    prepared: [Option<PreparedKey>; MAX_ENGINES],
+}
+
+/// A key that each engine expands itself.
+impl From<KeyMaterial> for PlacedKey {
+    fn from(material: KeyMaterial) -> Self {
+        Self { material, prepared: Default::default() }
+    }
+}
+
+impl PlacedKey {
+    pub(crate) fn suite(&self) -> Suite {
+        self.material.suite()
+    }
+}
+
+impl fmt::Debug for PlacedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.material, f)
+    }
+}
+
+/// Expands keys for a worker's engines, on any thread.
+#[derive(Clone, Default)]
+pub struct KeyPreparers(Vec<Option<Arc<dyn KeyPreparer>>>);
+
+impl KeyPreparers {
+    /// Expands a key for the engines that can have that done. What an engine refuses, it is asked for again
+    /// when the key is placed, and then says why.
+    #[must_use]
+    pub fn prepare(&self, material: KeyMaterial, direction: Direction) -> PlacedKey {
+        let mut prepared: [Option<PreparedKey>; MAX_ENGINES] = Default::default();
+        for (slot, preparer) in prepared.iter_mut().zip(&self.0) {
+            *slot = preparer.as_ref().and_then(|preparer| preparer.prepare(&material, direction).ok());
+        }
+        PlacedKey { material, prepared }
+    }
+}
+
+impl fmt::Debug for KeyPreparers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyPreparers").field(&self.0.len()).finish()
+    }
+}
 
 /// An SA's key could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,18 +107,23 @@ impl Placement {
         self.engines.iter().map(|e| e.name()).collect()
     }
 
+    /// What expands keys for these engines.
+    pub(crate) fn preparers(&self) -> KeyPreparers {
+        KeyPreparers(self.engines.iter().map(|engine| engine.preparer()).collect())
+    }
+
     /// Gives a key to every engine in service that accepts it.
-    pub(crate) fn install(
-        &mut self,
-        key: &KeyMaterial,
-        direction: Direction,
-    ) -> Result<SaKeys, PlacementError> {
+    pub(crate) fn install(&mut self, key: PlacedKey, direction: Direction) -> Result<SaKeys, PlacementError> {
+        let PlacedKey { material, prepared } = key;
         let mut keys = SaKeys::default();
         let mut last = PlacementError::Empty;
-        let in_service =
-            keys.0.iter_mut().zip(&mut self.engines).zip(self.withdrawn).filter(|(_, gone)| !gone);
-        for ((slot, engine), _) in in_service {
-            match engine.install(key, direction) {
+        let in_service = keys.0.iter_mut().zip(&mut self.engines).zip(prepared).zip(self.withdrawn);
+        for (((slot, engine), prepared), _) in in_service.filter(|(_, gone)| !gone) {
+            let installed = match prepared {
+                Some(key) => engine.link(key),
+                None => engine.install(&material, direction),
+            };
+            match installed {
                 Ok(id) => *slot = Some(id),
                 Err(e) => last = PlacementError::NoEngine(e),
             }

@@ -8,10 +8,10 @@ use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
 use crate::outlet::Outlet;
-use crate::placement::SaKeys;
+use crate::placement::{KeyPreparers, PlacedKey, SaKeys};
 use crate::sa_change::{SaChange, SaChangeError, SaChanged, UseFrom};
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job, KeyMaterial, Suite};
+use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
     AddedSa, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, SaRef,
     Selector, Spd, SpdError, TunnelIndex, Unprotected,
@@ -120,6 +120,12 @@ impl Worker {
         self.dispatcher.engine_names()
     }
 
+    /// What expands keys for its engines on other threads.
+    #[must_use]
+    pub fn preparers(&self) -> KeyPreparers {
+        self.dispatcher.preparers()
+    }
+
     /// How jobs are arranged for engines that prefer bursts; by suite and length unless told otherwise.
     pub fn set_formation(&mut self, formation: Formation) {
         self.dispatcher.set_formation(formation);
@@ -188,9 +194,10 @@ impl Worker {
         now: Moment,
     ) -> Result<AddedSa, UpdateError> {
         let OutboundInstall { parameters, key } = install;
-        let keys = self.place(index, &key, Direction::Seal)?;
+        let suite = key.suite();
+        let keys = self.place(index, key, Direction::Seal)?;
         let added = self.ipsec.add_outbound(index, parameters, now);
-        self.connect(Direction::Seal, added, keys, key.suite())
+        self.connect(Direction::Seal, added, keys, suite)
     }
 
     /// Adds an SA from the peer.
@@ -201,10 +208,10 @@ impl Worker {
         now: Moment,
     ) -> Result<AddedSa, UpdateError> {
         let InboundInstall { parameters, key, window, .. } = install;
-        let spi = parameters.sa.spi;
-        let keys = self.place(index, &key, Direction::Open)?;
+        let (spi, suite) = (parameters.sa.spi, key.suite());
+        let keys = self.place(index, key, Direction::Open)?;
         let added = self.ipsec.add_inbound(index, parameters, now);
-        let added = self.connect(Direction::Open, added, keys, key.suite())?;
+        let added = self.connect(Direction::Open, added, keys, suite)?;
         if window.is_some_and(|window| !self.ipsec.restore_window(added.sa, &window)) {
             // Without its window the SA would accept again what was accepted before.
             let tunnel = self.name_of(index);
@@ -217,7 +224,7 @@ impl Worker {
     fn place(
         &mut self,
         index: TunnelIndex,
-        key: &KeyMaterial,
+        key: PlacedKey,
         direction: Direction,
     ) -> Result<SaKeys, UpdateError> {
         let placed = self.dispatcher.install(key, direction);

@@ -27,8 +27,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
 use testudo_gateway::{
-    Clock, Command, Commander, CommanderError, EngineReport, Inbox, Notice, PortPair, ServeError,
-    SystemClock, Withdrawal, Worker, serve,
+    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, PortPair,
+    ServeError, SystemClock, Withdrawal, Worker, serve,
 };
 use testudo_ipsec::{Event, EventKind, Moment};
 use testudo_packet::Pool;
@@ -175,8 +175,10 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         leases.give_back(parts.store.as_ref())?;
         return Err(e);
     }
+    let preparers = worker.preparers();
     let thread = start_worker(worker, inbox, clock, sender)?;
-    let sas = SaControl::new(commander.clone(), Arc::clone(&leases), Arc::clone(&parts.store));
+    let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
+    let sas = SaControl::new(commander.clone(), leased, store, preparers.clone());
     // Nobody else sets it.
     let _ = shared.sas.set(sas);
     tell_systemd(&[NotifyState::Ready]);
@@ -186,6 +188,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let daemon = Daemon {
         path: parts.path,
         store: parts.store,
+        preparers,
         change_routes: parts.change_routes,
         keep_interface: parts.keep_interface,
         leases,
@@ -211,7 +214,8 @@ fn install(
     store: &dyn LeaseStore,
     now: Moment,
 ) -> Result<(), DaemonError> {
-    let numbers = Numbers::Leased { store, leases, unix_s: unix_s() };
+    let preparers = &worker.preparers();
+    let numbers = Numbers::Leased { store, leases, unix_s: unix_s(), preparers };
     let (update, mut installed, _) = shared.installed().plan(&loaded, &numbers)?;
     let failed = installed.note(worker.update(update, now));
     shared.replace_installed(installed);
@@ -279,6 +283,8 @@ fn tell_systemd(states: &[NotifyState<'_>]) {
 struct Daemon {
     path: PathBuf,
     store: Arc<dyn LeaseStore>,
+    /// Expands keys for the worker's engines.
+    preparers: KeyPreparers,
     change_routes: RouteChanger,
     keep_interface: InterfaceKeeper,
     leases: Arc<Leases>,
@@ -382,7 +388,8 @@ impl Daemon {
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         // A key that is removed and returns later starts from the ceiling that is saved now.
         self.save_all(&old)?;
-        let numbers = Numbers::Leased { store: self.store.as_ref(), leases: &self.leases, unix_s: unix_s() };
+        let (store, leases, preparers) = (self.store.as_ref(), &self.leases, &self.preparers);
+        let numbers = Numbers::Leased { store, leases, unix_s: unix_s(), preparers };
         let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
         for error in installed.note(outcome) {

@@ -10,7 +10,9 @@ use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of}
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use testudo_crypto::{Direction, KeyMaterial};
-use testudo_gateway::{InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
+use testudo_gateway::{
+    InboundInstall, Installed, KeyPreparers, OutboundInstall, PlacedKey, TunnelInstall, Update, UpdateOutcome,
+};
 use testudo_ipsec::{Lease, SaRef, Spd, Spent, TunnelIndex};
 
 /// An installed tunnel.
@@ -55,6 +57,8 @@ pub enum Numbers<'s> {
         leases: &'s Leases,
         /// The time in seconds since 1970, which determines the age of keys.
         unix_s: u64,
+        /// Expands keys for the worker's engines.
+        preparers: &'s KeyPreparers,
     },
     /// The configuration's known answers, else 1: for `replay`, whose packets reach no peer.
     KnownAnswers,
@@ -330,11 +334,11 @@ fn begin(
             parameters,
             outbound: OutboundInstall {
                 parameters: assemble::outbound(&running.tunnel, start, spent_by(true)),
-                key: keys.outbound.clone(),
+                key: numbers.prepared(&keys.outbound, Direction::Seal),
             },
             inbound: InboundInstall {
                 parameters: assemble::inbound(&running.tunnel, spent_by(false)),
-                key: keys.inbound.clone(),
+                key: numbers.prepared(&keys.inbound, Direction::Open),
                 window,
                 inherits: None,
             },
@@ -380,6 +384,14 @@ impl Numbers<'_> {
         }
     }
 
+    /// A key as the worker gets it: expanded, as far as engines can have that done here.
+    fn prepared(&self, key: &KeyMaterial, direction: Direction) -> PlacedKey {
+        match self {
+            Numbers::Leased { preparers, .. } => preparers.prepare(key.clone(), direction),
+            Numbers::KnownAnswers => key.clone().into(),
+        }
+    }
+
     fn unix_s(&self) -> u64 {
         match self {
             Numbers::Leased { unix_s, .. } => *unix_s,
@@ -416,7 +428,7 @@ mod tests {
     fn spent_at(unix_s: u64, store: &MemoryStore) -> [Spent; 2] {
         let (loaded, leases) = (loaded(), Leases::default());
         let empty = InstalledTunnels::empty(loaded.configuration.clone());
-        let numbers = Numbers::Leased { store, leases: &leases, unix_s };
+        let numbers = Numbers::Leased { store, leases: &leases, unix_s, preparers: &KeyPreparers::default() };
         let (update, ..) = empty.plan(&loaded, &numbers).unwrap();
         let tunnel = &update.install[0];
         [tunnel.outbound.parameters.sa.spent, tunnel.inbound.parameters.sa.spent]

@@ -29,7 +29,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, KeyMaterial, NonceRule, Suite};
-use testudo_gateway::{Commander, InboundInstall, OutboundInstall, SaChange, SaChanged, UseFrom};
+use testudo_gateway::{
+    Commander, InboundInstall, KeyPreparers, OutboundInstall, SaChange, SaChanged, UseFrom,
+};
 use testudo_ipsec::{
     AddedSa, Demand, InboundParameters, InstallError, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
     SaCounters, SaParameters, Spent,
@@ -43,6 +45,7 @@ pub struct SaControl {
     commander: Commander,
     leases: Arc<Leases>,
     store: Arc<dyn LeaseStore>,
+    preparers: KeyPreparers,
     state: Mutex<State>,
 }
 
@@ -114,8 +117,13 @@ struct Report {
 
 impl SaControl {
     /// Changes SAs of the worker behind `commander`.
-    pub fn new(commander: Commander, leases: Arc<Leases>, store: Arc<dyn LeaseStore>) -> Self {
-        Self { commander, leases, store, state: Mutex::default() }
+    pub fn new(
+        commander: Commander,
+        leases: Arc<Leases>,
+        store: Arc<dyn LeaseStore>,
+        preparers: KeyPreparers,
+    ) -> Self {
+        Self { commander, leases, store, preparers, state: Mutex::default() }
     }
 
     /// Keeps all other changes of SAs out for as long as the guard lives.
@@ -254,7 +262,8 @@ impl SaControl {
             let window = self.window_of(&sa)?;
             let parameters =
                 InboundParameters { sa: parameters_of(&sa), replay_window: running.tunnel.replay_window };
-            let install = InboundInstall { parameters, key: key.clone(), window, inherits: None };
+            let key = self.preparers.prepare(key.clone(), Direction::Open);
+            let install = InboundInstall { parameters, key, window, inherits: None };
             changes.push(SaChange::AddInbound(running.index, Box::new(install)));
             planned.push(sa);
         }
@@ -262,7 +271,8 @@ impl SaControl {
             let sa = self.planned(running, wanted, Direction::Seal, *spi, key)?;
             let (numbers, iv_mask) = self.numbers(running, key, wanted.key_state)?;
             let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
-            let install = OutboundInstall { parameters, key: key.clone() };
+            let key = self.preparers.prepare(key.clone(), Direction::Seal);
+            let install = OutboundInstall { parameters, key };
             let from = match &wanted.inbound {
                 Some((inbound, _)) if wanted.is_waiting_for_peer => UseFrom::PeersUseOf(*inbound),
                 _ if wanted.is_used_at_once || running.sas.outbound().is_none_or(|sa| !sa.is_in_use()) => {

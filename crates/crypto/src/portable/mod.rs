@@ -25,9 +25,10 @@ use self::gcm::GcmKey;
 use self::pair::PairKey;
 use crate::{
     AeadParts, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId,
-    KeyMaterial, KeyTable, Suite,
+    KeyMaterial, KeyPreparer, KeyTable, PreparedKey, Suite,
 };
 use aws_lc_rs::aead::LessSafeKey;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "portable";
@@ -93,11 +94,15 @@ impl Engine for PortableEngine {
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
-        // `KeyMaterial` has the length of its suite, so that only memory can run out here.
-        let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
-        let form = Form::new(key, direction).ok_or_else(lacking)?;
-        let (salt, suite) = (key.nonce_salt(), key.suite());
-        self.keys.insert(NAME, PortableKey { form, salt, suite, direction })
+        self.keys.insert(NAME, PortableKey::new(key, direction)?)
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        Some(Arc::new(Preparer))
+    }
+
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        self.keys.insert(NAME, key.into_form(NAME)?)
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -116,6 +121,24 @@ impl Engine for PortableEngine {
             };
         }
         jobs.len()
+    }
+}
+
+impl PortableKey {
+    fn new(key: &KeyMaterial, direction: Direction) -> Result<Self, EngineError> {
+        // `KeyMaterial` has the length of its suite, so that only memory can run out here.
+        let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
+        let form = Form::new(key, direction).ok_or_else(lacking)?;
+        Ok(Self { form, salt: key.nonce_salt(), suite: key.suite(), direction })
+    }
+}
+
+/// Expands keys without an engine.
+struct Preparer;
+
+impl KeyPreparer for Preparer {
+    fn prepare(&self, key: &KeyMaterial, direction: Direction) -> Result<PreparedKey, EngineError> {
+        PortableKey::new(key, direction).map(PreparedKey::new)
     }
 }
 

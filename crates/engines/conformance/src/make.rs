@@ -28,13 +28,19 @@ impl TestKey {
         Self { suite, key, salt: random_bytes(random, suite.salt_bytes()) }
     }
 
-    /// Installs it for one direction.
+    /// Installs it for one direction: every other key expanded by the engine's preparer, as a control thread
+    /// does, where there is one.
     pub fn install(&self, engine: &mut dyn Engine, direction: Direction) -> Result<KeyId, String> {
         let (cipher, integrity) =
             self.key.split_at_checked(self.suite.key_bytes()).ok_or("the key is short")?;
         let bytes = Zeroizing::new([cipher, &self.salt, integrity].concat());
         let material = KeyMaterial::new(self.suite, bytes).map_err(|e| e.to_string())?;
-        engine.install(&material, direction).map_err(|e| e.to_string())
+        let preparer = engine.preparer().filter(|_| self.key.first().is_some_and(|byte| byte % 2 == 1));
+        let installed = match preparer {
+            Some(preparer) => preparer.prepare(&material, direction).and_then(|key| engine.link(key)),
+            None => engine.install(&material, direction),
+        };
+        installed.map_err(|e| e.to_string())
     }
 }
 

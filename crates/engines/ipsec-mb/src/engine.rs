@@ -172,6 +172,9 @@ impl Engine for IpsecMbEngine {
         self.keys.insert(NAME, MbKey { form, kind, salt: key.nonce_salt(), direction })
     }
 
+    // No preparer: the library expands keys with the manager that also does the packets, whose last error is
+    // how it says that a key was refused. That manager belongs to the thread of the engine.
+
     fn remove(&mut self, key: KeyId) {
         drop(self.keys.remove(key));
         self.manager.wipe_contexts();

@@ -19,7 +19,11 @@
 #![forbid(unsafe_code)]
 
 use fastrand::Rng;
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use std::sync::Arc;
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, PreparedKey,
+    Suite,
+};
 
 /// The order of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -218,6 +222,14 @@ impl Engine for LateEngine {
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.inner.install(key, direction)
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        self.inner.preparer()
+    }
+
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        self.inner.link(key)
     }
 
     fn remove(&mut self, key: KeyId) {

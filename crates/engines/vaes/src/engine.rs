@@ -9,9 +9,10 @@ use crate::packet::Packet;
 use crate::short::{MAX_SHORT_VECTORS, SIDE_BY_SIDE};
 use crate::{NAME, long, short};
 use arrayvec::ArrayVec;
+use std::sync::Arc;
 use testudo_crypto::{
-    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable,
-    Suite,
+    AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial,
+    KeyPreparer, KeyTable, PreparedKey, Suite,
 };
 
 /// The longest text: more than an IP datagram can carry.
@@ -74,11 +75,18 @@ pub struct VaesEngine {
     keys: KeyTable<VaesKey>,
     scratch: Box<Scratch>,
     /// Created only after the CPU was found to have all instructions.
-    _checked: Checked,
+    checked: Checked,
 }
 
 /// Proof that the CPU has what the kernels need; only [`Checked::new`] makes one.
+#[derive(Clone, Copy)]
 struct Checked(());
+
+impl KeyPreparer for Checked {
+    fn prepare(&self, key: &KeyMaterial, direction: Direction) -> Result<PreparedKey, EngineError> {
+        self.expand(key, direction).map(PreparedKey::new)
+    }
+}
 
 impl Checked {
     fn new() -> Result<Self, EngineError> {
@@ -102,6 +110,15 @@ impl Checked {
         let reason = format!("the CPU, or the hypervisor, lacks {}", missing.join(", "));
         Err(EngineError::Unavailable { engine: NAME, reason })
     }
+
+    /// The key in the form for the kernels of its suite.
+    fn expand(self, key: &KeyMaterial, direction: Direction) -> Result<VaesKey, EngineError> {
+        // SAFETY: the CPU has the instructions (`self` is the proof), the only requirement beyond those of
+        // safe functions.
+        let form = unsafe { expand(key, direction) };
+        let form = form.ok_or(EngineError::Unsupported { engine: NAME, suite: key.suite() })?;
+        Ok(VaesKey { form, direction })
+    }
 }
 
 impl VaesEngine {
@@ -113,7 +130,7 @@ impl VaesEngine {
     pub fn open() -> Result<Self, EngineError> {
         let checked = Checked::new()?;
         let keys = KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS);
-        Ok(Self { keys, scratch: Scratch::new(), _checked: checked })
+        Ok(Self { keys, scratch: Scratch::new(), checked })
     }
 }
 
@@ -135,11 +152,15 @@ impl Engine for VaesEngine {
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
-        let unsupported = EngineError::Unsupported { engine: NAME, suite: key.suite() };
-        // SAFETY: the CPU has the instructions (`_checked`), the only requirement beyond those of safe
-        // functions.
-        let form = unsafe { expand(key, direction) }.ok_or(unsupported)?;
-        self.keys.insert(NAME, VaesKey { form, direction })
+        self.keys.insert(NAME, self.checked.expand(key, direction)?)
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        Some(Arc::new(self.checked))
+    }
+
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        self.keys.insert(NAME, key.into_form(NAME)?)
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -162,7 +183,7 @@ impl Engine for VaesEngine {
         let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
         let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
         let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
-        // SAFETY: the CPU has the instructions (`_checked`), the only requirement beyond those of safe
+        // SAFETY: the CPU has the instructions (`checked`), the only requirement beyond those of safe
         // functions.
         unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
         taken

@@ -38,8 +38,8 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     tunnel.index = TunnelIndex(n);
     tunnel.parameters.name = format!("tunnel {n}").into();
     tunnel.parameters.selectors = Arc::from([selector(n, side)]);
-    (tunnel.outbound.parameters.sa.spi, tunnel.outbound.key) = (out_spi, key(out_spi));
-    (tunnel.inbound.parameters.sa.spi, tunnel.inbound.key) = (in_spi, key(in_spi));
+    (tunnel.outbound.parameters.sa.spi, tunnel.outbound.key) = (out_spi, key(out_spi).into());
+    (tunnel.inbound.parameters.sa.spi, tunnel.inbound.key) = (in_spi, key(in_spi).into());
     tunnel
 }
 

@@ -1,9 +1,15 @@
 //! SAs that are added, put to use and removed one at a time (RFC 4301 4.4.2): several at once from a peer, and
 //! a new one towards it at the right moment.
 
+use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
-use testudo_crypto::Suite;
-use testudo_gateway::{SaChange, SaChangeError, SaChanged, UpdateError, UseFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PortableEngine,
+    PreparedKey, Suite,
+};
+use testudo_gateway::{InboundInstall, SaChange, SaChangeError, SaChanged, UpdateError, UseFrom};
 use testudo_ipsec::{
     AddedSa, EventKind, InstallError, Lifetime, Limits, MAX_TUNNEL_SAS, NumberSource, ReplayWindow,
 };
@@ -243,4 +249,70 @@ fn an_ephemeral_sa_numbers_its_packets_from_1() {
         .collect();
     assert_eq!(numbers, (1..=100).collect::<Vec<u32>>());
     assert!(a.worker.take_events().is_empty());
+}
+
+/// Counts how often it is told to expand a key itself.
+struct Linking {
+    engine: PortableEngine,
+    expanded: Arc<AtomicU64>,
+}
+
+impl Engine for Linking {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn description(&self) -> String {
+        self.engine.description()
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.engine.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.expanded.fetch_add(1, Ordering::Relaxed);
+        self.engine.install(key, direction)
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        self.engine.preparer()
+    }
+
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        self.engine.link(key)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.engine.remove(key);
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.engine.submit(jobs)
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_worker_links_keys_that_were_expanded_elsewhere() {
+    let expanded = Arc::new(AtomicU64::new(0));
+    let engine = Linking { engine: PortableEngine::new(), expanded: Arc::clone(&expanded) };
+    let mut b = Gateway::new(under(0).policies(Side::B), PoolSize(64, 2048), vec![Box::new(engine)]);
+    b.install(under(0).install(Side::B, &mut LeaseTwin::new(1 << 40), None));
+    assert_eq!(expanded.swap(0, Ordering::Relaxed), 2, "both keys of the tunnel");
+    let preparers = b.worker.preparers();
+    for key in 1..4 {
+        // As a control thread does.
+        let (preparers, spec) = (preparers.clone(), under(key));
+        let prepared = std::thread::spawn(move || preparers.prepare(spec.key_from(Side::A), Direction::Open));
+        let key_of_a = prepared.join().expect("a key");
+        let install = InboundInstall { key: key_of_a, ..under(key).inbound(Side::B) };
+        change(&mut b, SaChange::AddInbound(under(0).index(), Box::new(install)));
+        assert_eq!(b.open(sealed_by_a(key, 1)), [packet()]);
+    }
+    assert_eq!(expanded.load(Ordering::Relaxed), 0);
+    b.assert_settled();
 }

@@ -245,11 +245,11 @@ impl Load {
         let numbers = NumberSource::Leased { first: 1, lease };
         let outbound = OutboundInstall {
             parameters: OutboundParameters { sa: sa(outbound), numbers, iv_mask: 0 },
-            key: key(),
+            key: key().into(),
         };
         let inbound = InboundInstall {
             parameters: InboundParameters { sa: sa(inbound), replay_window: 4096 },
-            key: key(),
+            key: key().into(),
             window: None,
             inherits: None,
         };

@@ -187,14 +187,14 @@ impl TunnelSpec {
         let (first, lease, iv_mask) = store.start(self.spi_from(side));
         let numbers = NumberSource::Leased { first, lease };
         let parameters = OutboundParameters { sa: self.sa_from(side), numbers, iv_mask };
-        OutboundInstall { parameters, key: self.key_from(side) }
+        OutboundInstall { parameters, key: self.key_from(side).into() }
     }
 
     /// Everything to install the SA that this side receives through.
     pub fn inbound(&self, side: Side) -> InboundInstall {
         let other = if side == Side::A { Side::B } else { Side::A };
         let parameters = InboundParameters { sa: self.sa_from(other), replay_window: self.window };
-        InboundInstall { parameters, key: self.key_from(other), window: None, inherits: None }
+        InboundInstall { parameters, key: self.key_from(other).into(), window: None, inherits: None }
     }
 }
 

@@ -76,11 +76,11 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
     let numbers = NumberSource::Leased { first: 1, lease };
     let outbound = OutboundInstall {
         parameters: OutboundParameters { sa: sa(outbound, suite), numbers, iv_mask: 0 },
-        key: key(suite, outbound)?,
+        key: key(suite, outbound)?.into(),
     };
     let inbound = InboundInstall {
         parameters: InboundParameters { sa: sa(inbound, suite), replay_window: REPLAY_WINDOW },
-        key: key(suite, inbound)?,
+        key: key(suite, inbound)?.into(),
         window: None,
         inherits: None,
     };

@@ -170,9 +170,9 @@ fn sas(
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0 };
-    let outbound = OutboundInstall { parameters, key: outbound };
+    let outbound = OutboundInstall { parameters, key: outbound.into() };
     let parameters = InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW };
-    (outbound, InboundInstall { parameters, key: inbound, window: None, inherits: None })
+    (outbound, InboundInstall { parameters, key: inbound.into(), window: None, inherits: None })
 }
 
 impl End {
