@@ -121,7 +121,7 @@ pub fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     Ok(text)
 }
 
-/// The same from standard input, whose owner is whoever gives it.
+/// The same from standard input, which nobody checks.
 ///
 /// # Errors
 /// [`KeyError::Unreadable`].

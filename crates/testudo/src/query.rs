@@ -54,8 +54,8 @@ impl Asked {
         Ok(Self { socket: socket.unwrap_or_else(|| DEFAULT_CONTROL.into()), is_default })
     }
 
-    /// Sends a request to change something and returns the answer. Where the gateway refuses, that is a failure
-    /// of the request alone.
+    /// Sends a request to change something and returns the answer. Where the gateway refuses, that is a
+    /// failure of the request alone.
     pub fn change(&self, request: &Value) -> Result<Value, Failure> {
         match ask(&self.socket, request) {
             Err(error @ AskError::Refused(_)) => Err(Failure::new(Kind::Other, error)),

@@ -1,5 +1,5 @@
-//! SAs that are added, put to use and removed one at a time (RFC 4301 4.4.2): several at once from a peer, and
-//! a new one towards it at the right moment.
+//! SAs that are added, put to use and removed one at a time (RFC 4301 4.4.2): several at once from a peer,
+//! and a new one towards it at the right moment.
 
 use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
