@@ -93,7 +93,7 @@ fn window(row: &Row, protocol: &str, mode: Mode) -> String {
         flags.push("esn");
     }
     // RFC 4302 2.6: over IPv4 the header's length is a multiple of 4 bytes; without the flag Linux makes it
-    // one of 8, as RFC 2402 did for IPv6 alone.
+    // one of 8, as over IPv6.
     if protocol == "ah" && !row.ipv6 {
         flags.push("align4");
     }

@@ -1,13 +1,13 @@
 //! Testudo interoperates with the Linux kernel's own IPsec: the real program on one end of a TAP device, an
 //! unmodified kernel in a virtual machine on the other, real traffic between them.
 //!
-//! A *row* is one tunnel: protocol, mode, suite, IP version outside, ESN (`testudo_judge::interop`). The tests
-//! try a sample of them, every suite and every protocol in every mode; `make interop` tries all (`matrix`).
-//! Up to sixteen rows stand side by side in one gateway, each with addresses of its own, since an emulated
-//! guest takes longer to start things than to run them.
+//! A *row* is one tunnel: protocol, mode, suite, IP version outside, ESN (`testudo_judge::interop`). The
+//! tests try a sample of them, every suite and every protocol in every mode; `make interop` tries all
+//! (`matrix`). Up to sixteen rows stand side by side in one gateway, each with addresses of its own, since an
+//! emulated guest takes longer to start things than to run them.
 //!
-//! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over IPv4
-//! and IPv6, with ESN and without, so that every pair of these occurs.
+//! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over
+//! IPv4 and IPv6, with ESN and without, so that every pair of these occurs.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -81,7 +81,8 @@ impl Site {
         Ok(format!("Linux {}", self.peer.run("uname -r")?.trim()))
     }
 
-    /// Configures both ends of rows alike, at most [`SLOTS`] of them, except for what `spoil` changes at ours.
+    /// Configures both ends of rows alike, at most [`SLOTS`] of them, except for what `spoil` changes at
+    /// ours.
     pub fn connect(&mut self, rows: &[Row], spoil: impl Fn(&mut Tunnel)) -> Outcome<Lot> {
         self.lots += 1;
         let folder = folder(&format!("lot-{}", self.lots))?;
@@ -93,7 +94,7 @@ impl Site {
         for (row, slot) in rows.iter().zip((0..SLOTS).map(Slot)) {
             let tunnel = self.tunnel(row, slot)?;
             match guest::states_and_policies(row, slot, &tunnel) {
-                None => refused.push((*row, format!("Linux has no name for {}", row.suites()))),
+                None => refused.push((*row, "Linux does not have this algorithm".to_owned())),
                 Some(batch) => {
                     script += &format!("echo row {}\n{}", slot.0, guest::ip_batch(&batch));
                     wanted.push((*row, slot, tunnel));
