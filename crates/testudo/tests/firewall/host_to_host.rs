@@ -2,18 +2,19 @@
 
 use crate::samples::dropped;
 use crate::site::{OUR_OUTER, OUTER, Site, firewall, hears, socket};
-use crate::support::config::Config;
+use crate::support::config::{Config, Sa};
 use crate::support::gateway::Gateway;
 use crate::support::link::LINK;
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use testudo_judge::harness::{Suite, TestResult};
+use testudo_crypto::Suite;
+use testudo_judge::harness::{self, TestResult};
 use testudo_lab::namespaces::Namespace;
 use testudo_lab::traffic::ping;
 
-pub fn tests<'a>(mut suite: Suite<'a, Site>) -> Suite<'a, Site> {
+pub fn tests<'a>(mut suite: harness::Suite<'a, Site>) -> harness::Suite<'a, Site> {
     for shape in SHAPES {
         let Shape { version, udp } = shape;
         let name = format!(
@@ -21,7 +22,15 @@ pub fn tests<'a>(mut suite: Suite<'a, Site>) -> Suite<'a, Site> {
             ["raw_esp", "udp"][usize::from(udp)],
             ["ipv4", "ipv6"][version]
         );
-        suite = suite.test(name, move |site| hosts_talk(site, shape));
+        suite = suite.test(name, move |site| hosts_talk(site, shape, pair(shape)?));
+    }
+    for (protocol, mode) in PROTECTIONS {
+        for (version, shape) in [SHAPES[1], SHAPES[3]].into_iter().enumerate() {
+            let protocols = protocol.replace('+', "_");
+            let family = ["ipv4", "ipv6"][version];
+            let name = format!("hosts_behind_rules_talk_by_{protocols}_in_{mode}_mode_over_{family}");
+            suite = suite.test(name, move |site| hosts_talk(site, shape, protected(shape, protocol, mode)?));
+        }
     }
     suite
         .test("a_tunnel_between_outer_addresses_needs_an_interface", needs_an_interface)
@@ -63,6 +72,39 @@ fn pair(shape: Shape) -> Outcome<[Config; 2]> {
     Ok(pair)
 }
 
+/// Protocols and modes other than ESP in tunnel mode, as a configuration names them.
+const PROTECTIONS: [(&str, &str); 5] = [
+    ("esp", "transport"),
+    ("ah", "tunnel"),
+    ("ah", "transport"),
+    ("ah+esp", "tunnel"),
+    ("ah+esp", "transport"),
+];
+
+/// The configurations of both hosts with another protocol or mode.
+fn protected(shape: Shape, protocol: &str, mode: &str) -> Outcome<[Config; 2]> {
+    let mut pair = pair(shape)?;
+    let of_ah = Suite::for_ah("sha256")?;
+    let [forth, back] = [Sa::of(0x2001, of_ah)?, Sa::of(0x2002, of_ah)?];
+    for (config, sas) in pair.iter_mut().zip([[&forth, &back], [&back, &forth]]) {
+        let tunnel = &mut config.tunnels[0];
+        tunnel.more = format!("protocol = \"{protocol}\"\nmode = \"{mode}\"\n");
+        let [outbound, inbound] = sas.map(Sa::clone);
+        match protocol {
+            "ah" => {
+                tunnel.suite = "sha256".to_owned();
+                (tunnel.outbound, tunnel.inbound) = (outbound, inbound);
+            }
+            "ah+esp" => {
+                tunnel.more += "ah_suite = \"sha256\"\n";
+                tunnel.covered_by = Some([outbound, inbound]);
+            }
+            _ => {}
+        }
+    }
+    Ok(pair)
+}
+
 /// Expects three pings of the peer to be answered, and to go through the tunnel.
 fn pings_are_sealed(site: &Site, gateway: &Gateway, shape: Shape) -> TestResult {
     let packets = || Ok::<_, Box<dyn std::error::Error>>(gateway.sa("a-b", "outbound")?["packets"].as_u64());
@@ -73,8 +115,7 @@ fn pings_are_sealed(site: &Site, gateway: &Gateway, shape: Shape) -> TestResult 
     ensure(sealed == Some(before + 3), || format!("{sealed:?} packets were sealed after {before}"))
 }
 
-fn hosts_talk(site: &mut Site, shape: Shape) -> TestResult {
-    let pair = pair(shape)?;
+fn hosts_talk(site: &mut Site, shape: Shape, pair: [Config; 2]) -> TestResult {
     let rules = site.protected(&pair[0])?;
     let gateway = Gateway::start(&site.link.a, &rules.folder)?;
     let (peer, _) = site.link.start_b(&pair[1])?;
