@@ -40,6 +40,14 @@ pub enum EventKind {
         /// The SA, towards the peer.
         spi: u32,
     },
+    /// More than 2^32 packets of the peer were lost, and the high half of its numbers was found again (RFC 4303
+    /// A3).
+    Resynchronised {
+        /// The SA, from the peer.
+        spi: u32,
+        /// Packets that are missing.
+        lost: u64,
+    },
     /// The peer has used a new key: packets go out through the SA that waited for that.
     TookOver {
         /// The SA towards the peer that is in use from now on.

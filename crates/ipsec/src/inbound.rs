@@ -347,6 +347,9 @@ impl Ipsec {
         if !all_right {
             sa.refuse_wrong(parsed, jobs, from, pool);
         }
+        if sa.resync.is_due() {
+            sa.resynchronise(sa_ref, jobs, from, pool);
+        }
         if many_sas {
             jobs[from..].iter().for_each(|job| sa.window.prefetch(job.sequence));
         }
@@ -486,13 +489,14 @@ impl InboundSa {
     #[cold]
     #[inline(never)]
     fn open_ah(
-        &self,
+        &mut self,
         sa_ref: SaRef,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
         pool: &mut Pool,
         jobs: &mut Vec<Job>,
     ) {
+        let from = jobs.len();
         for (parsed, buffer) in parsed.iter().zip(drain(buffers)) {
             let mut job = Job::new(buffer, Direction::Open, sa_ref.bits());
             match self.prepare_ah(&mut job, parsed) {
@@ -504,6 +508,17 @@ impl InboundSa {
                 }
             }
         }
+        if self.resync.is_due() {
+            self.resynchronise(sa_ref, jobs, from, pool);
+        }
+    }
+
+    /// Appends a job that tries the last packet of those from `from` on under a higher half of its number, too.
+    #[cold]
+    fn resynchronise(&mut self, sa_ref: SaRef, jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
+        let last = jobs.get(from..).and_then(<[Job]>::last);
+        let tried = last.and_then(|job| self.try_higher_half(job, sa_ref, pool));
+        jobs.extend(tried);
     }
 
     /// [`prepare`](Self::prepare) for AH (RFC 4302 3.4.3).

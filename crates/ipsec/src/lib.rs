@@ -47,6 +47,7 @@ mod parsed;
 mod path_mtu;
 mod replay;
 mod reply_budget;
+mod resync;
 mod roaming;
 mod runs;
 mod sa;

@@ -186,11 +186,15 @@ impl Ipsec {
     /// All checks on one job, and the counting.
     fn judge(&mut self, job: &mut Job, sa_ref: SaRef, now: Moment) -> Result<Option<Fate>, DropReason> {
         let sa = self.inbound.get_mut(sa_ref).ok_or(DropReason::ShuttingDown)?;
-        verdict_of(job)?;
+        verdict_of(job).map_err(|reason| sa.note_failure(job, reason))?;
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
-        let is_newest = job.sequence > sa.window.top();
+        let before = sa.window.top();
+        let is_newest = job.sequence > before;
         sa.commit(job)?;
+        if is_newest && sa.resync.is_searching() {
+            sa.end_search(job, before, &mut self.events);
+        }
         let source = if sa.is_watched { source_of(job.buffer.bytes(), is_newest) } else { None };
         let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
         let inner = match sa.encap {
@@ -231,7 +235,7 @@ impl InboundSa {
         }
         // In transport mode a packet is longer than its text, by headers.
         let most = bytes.saturating_add(packets.saturating_mul(MAX_DATAGRAM as u64));
-        !self.is_watched && !self.lifetime.is_near(packets, most, now)
+        !self.is_watched && !self.resync.is_searching() && !self.lifetime.is_near(packets, most, now)
     }
 
     /// Checks the engine's verdict, then commits the sequence number.
@@ -251,7 +255,7 @@ impl InboundSa {
         }
         for (place, job) in (at..).zip(jobs) {
             if let Err(reason) = self.commit(job) {
-                refusals.add(place, reason);
+                refusals.add(place, self.note_failure(job, reason));
             }
         }
     }

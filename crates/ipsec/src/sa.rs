@@ -8,6 +8,7 @@ use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::path_mtu::PathMtu;
 use crate::replay::ReplayWindow;
+use crate::resync::Resync;
 use crate::sequence::{SequenceError, SequenceNumbers};
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
@@ -126,13 +127,14 @@ pub(crate) struct InboundSa {
     /// Whether the tunnel is told of each authentic packet: it learns the peer's address, or an SA waits for
     /// the peer to use this one.
     pub(crate) is_watched: bool,
-    /// It is not watched, and its packets are not longer than their texts.
+    /// It is not watched, does not search for its numbers, and its packets are not longer than their texts.
     pub(crate) is_plain: bool,
     pub(crate) encap: Encap,
     /// Its packets carry ESP of the tunnel that this one covers, and nothing else.
     pub(crate) covers: bool,
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
+    pub(crate) resync: Resync,
     pub(crate) lifetime: LifetimeUse,
     pub(crate) counters: Arc<SaCounters>,
     pub(crate) inbound_selectors: InboundSelectors,
@@ -290,7 +292,7 @@ impl InboundSa {
     /// Whether the tunnel is to be told of each authentic packet from now on.
     pub(crate) fn watch(&mut self, is_watched: bool) {
         self.is_watched = is_watched;
-        self.is_plain = !is_watched && self.encap == Encap::EspTunnel;
+        self.is_plain = !is_watched && !self.resync.is_searching() && self.encap == Encap::EspTunnel;
     }
 
     /// That a soft limit was reached.

@@ -13,6 +13,7 @@ use crate::mss_clamp;
 use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
+use crate::resync::Resync;
 use crate::sa::{Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
@@ -237,6 +238,7 @@ pub(crate) fn inbound_sa(
         lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
         tunnel: index,
         counters,
+        resync: Resync::default(),
         reported: Reported::default(),
     };
     sa.watch(p.learn_remote);

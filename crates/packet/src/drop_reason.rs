@@ -76,6 +76,7 @@ drop_reasons! {
     EngineFault, "engine_fault", "No engine could process the packet, or one kept it too long and was taken out of service.";
     BadPadding, "bad_padding", "Padding or pad length is wrong (RFC 4303 2.4).";
     BadNextHeader, "bad_next_header", "The ESP trailer names no IP version (tunnel mode carries 4 or 41).";
+    ResyncFailed, "resync_failed", "A copy of a packet, made after many had failed authentication in a row, failed under a higher half of its extended sequence number, too (RFC 4303 A3).";
     DummyPacket, "dummy_packet", "A dummy packet, consumed as it should be (RFC 4303 2.6).";
     InnerMalformed, "inner_malformed", "The decrypted bytes are no well-formed packet of the announced version.";
     EcnCongestion, "ecn_congestion", "Congestion was marked outside, but the inner packet cannot carry the mark (RFC 6040 4.2).";

@@ -49,6 +49,7 @@ enum Kind {
     HardLifetime,
     SequenceExhausted,
     SequenceNotLeased,
+    Resynchronised,
     TookOver,
     PeerMoved,
     PeerRestless,
@@ -57,11 +58,12 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::SoftLifetime,
         Self::HardLifetime,
         Self::SequenceExhausted,
         Self::SequenceNotLeased,
+        Self::Resynchronised,
         Self::TookOver,
         Self::PeerMoved,
         Self::PeerRestless,
@@ -76,6 +78,7 @@ impl Kind {
             Self::HardLifetime => "reached its hard lifetime and has stopped: give it a new key",
             Self::SequenceExhausted => "has used all sequence numbers and has stopped: give it a new key",
             Self::SequenceNotLeased => "waits for sequence numbers from the store",
+            Self::Resynchronised => "has found the peer's numbers again after 2^32 lost packets or more",
             Self::TookOver => "is in use: the peer has its new key",
             Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Lost => "",
         }
@@ -88,6 +91,7 @@ impl Kind {
             Self::HardLifetime => "SAs reached their hard lifetime and have stopped",
             Self::SequenceExhausted => "SAs have used all sequence numbers and have stopped",
             Self::SequenceNotLeased => "SAs wait for sequence numbers from the store",
+            Self::Resynchronised => "SAs have found their peers' numbers again",
             Self::TookOver => "SAs are in use, since their peers have their new keys",
             Self::PeerMoved => "peers have moved",
             Self::PeerRestless => "peers keep changing their address",
@@ -179,6 +183,7 @@ impl EventLog {
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
             EventKind::SequenceExhausted { .. } => Kind::SequenceExhausted,
             EventKind::SequenceNotLeased { .. } => Kind::SequenceNotLeased,
+            EventKind::Resynchronised { .. } => Kind::Resynchronised,
             EventKind::TookOver { .. } => Kind::TookOver,
         };
         if !self.limit(kind).admits(now) {
@@ -186,7 +191,7 @@ impl EventLog {
         }
         let level = match kind {
             Kind::TookOver => tracing::Level::INFO,
-            Kind::SoftLifetime => tracing::Level::WARN,
+            Kind::SoftLifetime | Kind::Resynchronised => tracing::Level::WARN,
             _ => tracing::Level::ERROR,
         };
         Some(Line::new(level, format!("{} {}", sa(tunnel()?, event.kind), kind.of_one())))
@@ -319,7 +324,8 @@ impl EventLog {
 fn sa(tunnel: &Tunnel, kind: EventKind) -> String {
     let (way, spi) = match kind {
         EventKind::SoftLifetime { spi, outbound: false }
-        | EventKind::HardLifetime { spi, outbound: false } => ("inbound", spi),
+        | EventKind::HardLifetime { spi, outbound: false }
+        | EventKind::Resynchronised { spi, .. } => ("inbound", spi),
         EventKind::SoftLifetime { spi, .. }
         | EventKind::HardLifetime { spi, .. }
         | EventKind::SequenceExhausted { spi }

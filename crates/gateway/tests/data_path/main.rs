@@ -34,6 +34,7 @@ mod policy_model;
 mod reassembly;
 mod reassembly_flood;
 mod rekeying;
+mod resync;
 mod roaming;
 mod rubbish;
 mod source_routes;

@@ -175,6 +175,9 @@ pub(crate) mod then {
     pub(crate) const AUTHENTICATE: u8 = 2;
     /// The datagram is cut if it is too long for the path.
     pub(crate) const CUT: u8 = 4;
+    /// A copy of a packet from the peer, tried under another high half of its number
+    /// ([`resync`](crate::resync)).
+    pub(crate) const RESYNCHRONISE: u8 = 16;
 }
 
 /// Bytes of the longest IV.
