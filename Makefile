@@ -19,7 +19,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-peer fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-sas bench-peer fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ bench-host: ## one TCP stream through two gateways, compared with the bare link 
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench host $(ARGS)
+
+bench-sas: ## the worker's rate while SAs are replaced beside full traffic, and how many can be
+	@$(CARGO) run --release --locked --quiet --package testudo-gateway --example sa_changes
 
 bench-peer: ## the data path compared with DPDK's ipsec-secgw, on one core; needs root for huge pages
 	@scripts/setup.sh peer

@@ -40,8 +40,8 @@ mod worker;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
-    Command, Commander, CommanderError, InboundInstall, Inbox, Installed, OutboundInstall, TunnelInstall,
-    Update, UpdateError, UpdateOutcome, UpdateReply,
+    Command, Commander, CommanderError, InboundInstall, Inbox, Installed, MAX_SA_CHANGES, OutboundInstall,
+    TunnelInstall, Update, UpdateError, UpdateOutcome, UpdateReply,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;

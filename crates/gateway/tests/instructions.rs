@@ -24,7 +24,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use support::load::{Load, turn_until_idle};
 use testudo_crypto::Direction::{Open, Seal};
-use testudo_ipsec::{Action, Policy, PolicyId, Position, Prefix, Selector, Spd};
+use testudo_gateway::{SaChange, UseFrom};
+use testudo_ipsec::{Action, Moment, Policy, PolicyId, Position, Prefix, Selector, Spd, TunnelIndex};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
@@ -36,7 +37,7 @@ const MANY: usize = 4 * FEW;
 const PACKETS: &str = "TESTUDO_COUNTED_PACKETS";
 /// Set for it to lease all numbers from the start.
 const ALL_LEASED: &str = "TESTUDO_COUNTED_ALL_LEASED";
-/// Set for it to change policies beside so many others.
+/// Set for it to change policies or SAs beside so many others.
 const INSTALLED: &str = "TESTUDO_COUNTED_INSTALLED";
 /// Margin of a ceiling above the measured count: another compiler release may change it slightly.
 const ROOM_PERCENT: u64 = 2;
@@ -232,6 +233,45 @@ fn one_policy_costs_about_the_same_beside_10_and_100_000() {
     let [few, many] = ["10", "100000"].map(|installed| measure(name, &[(INSTALLED, installed)]));
     println!("{few:.0} instructions for a policy beside 10, {many:.0} beside 100,000");
     assert!(many < 2.0 * few, "{few:.0} instructions beside 10, {many:.0} beside 100,000");
+}
+
+/// Replaces the SAs of tunnels that have `installed` SAs, and takes the new ones away again.
+fn change_sas(installed: u32, changes: usize) {
+    let load = Load { tunnels: installed / 2, ..SEALING };
+    let mut worker = load.installed();
+    for number in (0..load.tunnels).cycle().take(changes) {
+        let (outbound, inbound) = load.next_sas(number);
+        let (index, new) = (TunnelIndex(number), [&outbound.parameters.sa, &inbound.parameters.sa]);
+        let [new_out, new_in] = new.map(|sa| sa.spi);
+        let changes = [
+            SaChange::AddInbound(index, Box::new(inbound)),
+            SaChange::AddOutbound(index, Box::new(outbound), UseFrom::Now),
+            SaChange::UseOutbound(index, new_out & !(1 << 31)),
+            SaChange::RemoveOutbound(index, new_out),
+            SaChange::RemoveInbound(index, new_in),
+        ];
+        for change in changes {
+            worker.change_sa(change, Moment::default()).expect("it can be changed");
+        }
+    }
+}
+
+/// An SA is added, put to use and removed at the same cost beside 10,000 times as many others: nothing is
+/// searched, and no table is moved.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
+fn one_sa_costs_the_same_beside_10_and_100_000() {
+    let name = "one_sa_costs_the_same_beside_10_and_100_000";
+    if let Ok(changes) = std::env::var(PACKETS) {
+        let installed = std::env::var(INSTALLED).expect("a number of SAs");
+        return change_sas(
+            installed.parse().expect("a number of SAs"),
+            changes.parse().expect("a number of changes"),
+        );
+    }
+    let [few, many] = ["10", "100000"].map(|installed| measure(name, &[(INSTALLED, installed)]));
+    println!("{few:.0} instructions to replace a pair of SAs beside 10, {many:.0} beside 100,000");
+    assert!((many - few).abs() < 0.1 * few, "{few:.0} instructions beside 10, {many:.0} beside 100,000");
 }
 
 #[test]

@@ -122,13 +122,22 @@ pub struct Load {
 impl Load {
     /// A worker under this load that receives from `feed` and sends to `sink`.
     pub fn worker(&self, feed: impl Port + 'static, sink: impl Port + 'static) -> Loaded {
+        let nothing = Nothing { is_late: self.is_late, ..Nothing::default() };
+        self.worker_with(vec![Box::new(nothing)], feed, sink)
+    }
+
+    /// The same with other engines.
+    pub fn worker_with(
+        &self,
+        engines: Vec<Box<dyn Engine>>,
+        feed: impl Port + 'static,
+        sink: impl Port + 'static,
+    ) -> Loaded {
         let (feed, sink): (Box<dyn Port>, Box<dyn Port>) = (Box::new(feed), Box::new(sink));
         let ports = match self.direction {
             Direction::Seal => PortPair { protected: feed, unprotected: sink },
             Direction::Open => PortPair { protected: sink, unprotected: feed },
         };
-        let engines: Vec<Box<dyn Engine>> =
-            vec![Box::new(Nothing { is_late: self.is_late, ..Nothing::default() })];
         let mut worker = Worker::new(ports, Pool::new(1024, 2048), engines, Box::default());
         let tunnels = 0..self.tunnels;
         let policy = |n| Policy::new(self.selector(n), Action::Protect(TunnelIndex(n)));
@@ -148,6 +157,32 @@ impl Load {
             outcome.expect("the tunnel can be installed");
         }
         Loaded { worker, sas, is_asked, turns: 0 }
+    }
+
+    /// A worker with the tunnels of this load, no policies, and ports that carry nothing: for changes of SAs.
+    pub fn installed(&self) -> Worker {
+        let ports = PortPair {
+            protected: Box::new(LoopPort::discard("protected")),
+            unprotected: Box::new(LoopPort::discard("unprotected")),
+        };
+        let mut worker =
+            Worker::new(ports, Pool::new(64, 2048), vec![Box::new(Nothing::default())], Box::default());
+        let install = (0..self.tunnels).map(|number| self.tunnel(number, Arc::new(Lease::until(1 << 40))));
+        let update = Update { install: install.collect(), ..Update::default() };
+        for (_, outcome) in worker.update(update, Moment::default()) {
+            outcome.expect("the tunnel can be installed");
+        }
+        worker
+    }
+
+    /// The SAs of a tunnel once more, as for its next key, under other SPIs and with numbers from memory.
+    pub fn next_sas(&self, number: u32) -> (OutboundInstall, InboundInstall) {
+        let TunnelInstall { mut outbound, mut inbound, .. } =
+            self.tunnel(number, Arc::new(Lease::until(1 << 40)));
+        outbound.parameters.sa.spi |= 1 << 31;
+        inbound.parameters.sa.spi |= 1 << 31;
+        outbound.parameters.numbers = NumberSource::Ephemeral;
+        (outbound, inbound)
     }
 
     /// Inner packets, the same number for each tunnel, no two alike.
