@@ -133,8 +133,9 @@ impl Ipsec {
         }
         let encap = sa.encap;
         let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
-        let identifications = &mut self.identifications;
-        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments };
+        let (identifications, spd) = (&mut self.identifications, &*self.spd);
+        let slow_path =
+            SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments, spd };
         match encap {
             Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),

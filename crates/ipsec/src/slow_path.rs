@@ -11,6 +11,7 @@ use crate::reply_budget::ReplyBudget;
 use crate::runs::drain;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
+use crate::spd::{Action, Flow, Spd, Verdict};
 use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ip::{IpHeader, Version};
@@ -28,6 +29,8 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) identifications: &'a mut Identifications,
     /// Of the host's own datagrams.
     pub(crate) fragments: &'a mut Reassembler,
+    /// What these meet when they are whole.
+    pub(crate) spd: &'a Spd,
 }
 
 /// What every path carries over IPv6 (RFC 8200 5). Hosts need not send less, so that the datagrams of such
@@ -87,11 +90,20 @@ impl SlowPath<'_> {
     /// to first reassemble a packet fragmented by the local IP layer, then apply IPsec, and then fragment the
     /// resulting packet"). Returns the header of the datagram that is in the buffer then; `None` while
     /// fragments of it are missing.
+    ///
+    /// Policy has seen each fragment by itself, and may have given them to different SAs: only the whole
+    /// shows what the first asked for and the others hid (RFC 4301 7.4). Where it belongs to another SA than
+    /// that of the fragment that completed it, it is dropped.
     fn reassemble(&mut self, buffer: &mut Buffer, header: &IpHeader) -> Result<Option<IpHeader>, DropReason> {
         // All of them come from this host, or claim to: they share the larger part of the room.
-        match self.fragments.take(buffer, header, true, self.now, self.pool)? {
-            Reassembled::Kept => Ok(None),
-            Reassembled::Whole => IpHeader::parse(buffer.bytes()).map(Some).map_err(reason_of),
+        if self.fragments.take(buffer, header, true, self.now, self.pool)? == Reassembled::Kept {
+            return Ok(None);
+        }
+        let whole = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
+        match self.spd.verdict(&Flow::outbound(&whole, buffer.bytes())) {
+            Verdict::Policy(Action::Protect(index)) if index == self.sa.tunnel => Ok(Some(whole)),
+            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
+            _ => Err(DropReason::FieldsHidden),
         }
     }
 

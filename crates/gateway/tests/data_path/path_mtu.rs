@@ -223,8 +223,9 @@ fn a_peer_that_moves_takes_the_learned_mtu_with_it() {
     assert_eq!(events(&mut b), [(1300, true)], "the SA is found at its peer's new place");
 }
 
-/// Operators like to give all peers the same SPI. A peer that is followed to where another one is, in truth or
-/// by a forged source, takes nothing of the other's path MTU discovery, neither while it is there nor after.
+/// Operators like to give all peers the same SPI. A peer that is followed to where another one is, in truth
+/// or by a forged source, takes nothing of the other's path MTU discovery, neither while it is there nor
+/// after.
 #[test]
 fn a_peer_that_moves_to_another_leaves_it_its_errors() {
     let roams = TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) };

@@ -3,12 +3,13 @@
 
 use super::encapsulations::{Tunnels, every_kind, inner_of};
 use crate::support::datagrams::mend;
+use crate::support::fragments::{fragmentable, fragments};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_gateway::{TunnelInstall, Update};
-use testudo_ipsec::{Action, IpsecProtocol, Mode, Policy, Selector, TunnelParameters};
+use testudo_ipsec::{Action, IpsecProtocol, Mode, Policy, PortRange, Selector, TunnelParameters};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
@@ -124,4 +125,38 @@ fn extension_headers_behind_esp_are_walked() {
         }
     }
     b.assert_settled();
+}
+
+/// A host's fragments meet policy one by one, and the whole they become meets it again: what the first of
+/// them shows does not go through an SA that is only for fragments that show nothing (RFC 4301 4.4.1.1, 7.4).
+#[test]
+fn fragments_of_different_sas_do_not_become_a_datagram_of_one() {
+    let with =
+        |number, suite| TunnelSpec { mode: Mode::Transport, esn: false, ..TunnelSpec::new(number, suite) };
+    let (secret, readable) = (with(0, Suite::AES128GCM16), with(1, Suite::NULL_SHA384));
+    let udp = Selector { protocol: protocol::UDP.into(), ..Selector::ANY };
+    let dns = Selector { remote_ports: PortRange::one(53), ..udp };
+    let hidden = Selector { local_ports: PortRange::OPAQUE, remote_ports: PortRange::OPAQUE, ..udp };
+    let policies = [(dns, &secret), (hidden, &readable)];
+    let policies = policies.map(|(selector, spec)| Policy::new(selector, Action::Protect(spec.index())));
+    let mut a = Gateway::new(policies.to_vec(), PoolSize(64, 65_535), portable());
+    let mut store = LeaseTwin::new(1 << 40);
+    for spec in [&secret, &readable] {
+        a.install(spec.install(Side::A, &mut store, None));
+    }
+    let datagram = fragmentable(inner_of(&vec![secret.clone()], 1800).bytes(), 9);
+    for (round, first_is_last) in [(0, true), (1, false)] {
+        let mut parts = fragments(&datagram, 10 + round, 1000);
+        if first_is_last {
+            parts.reverse();
+        }
+        parts.into_iter().for_each(|part| a.protected.push(part));
+        a.settle();
+        let sealed = a.unprotected.take();
+        let in_clear = |bytes: &[u8]| bytes.windows(16).any(|window| window == &datagram[100..116]);
+        assert!(!sealed.iter().any(|bytes| in_clear(bytes)), "the first comes last: {first_is_last}");
+        assert_eq!(sealed.is_empty(), !first_is_last, "{sealed:02x?}");
+        assert_eq!(a.drops(DropReason::FieldsHidden), u64::from(!first_is_last));
+    }
+    a.assert_settled();
 }

@@ -175,9 +175,9 @@ impl OuterTemplate {
         ip::addresses(packet) == Some((source, destination))
     }
 
-    /// The Identification of the next datagram that must have one, not 0. Of two datagrams of AH neither knows
-    /// whether the other will be cut, so that all between these ends share a count (RFC 6864 4.3), whatever
-    /// their SAs.
+    /// The Identification of the next datagram that must have one, not 0. Of two datagrams of AH neither
+    /// knows whether the other will be cut, so that all between these ends share a count (RFC 6864 4.3),
+    /// whatever their SAs.
     pub(crate) fn next_identification(&self, identifications: &mut Identifications) -> u16 {
         let OuterHeader { source, destination, protocol, .. } = self.parts.ip;
         low16(identifications.next(source, destination, protocol))
