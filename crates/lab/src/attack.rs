@@ -27,6 +27,11 @@ impl Recorded {
         (packet.len() >= shortest).then(|| recorded.with_udp_checksum())
     }
 
+    /// `packet` has its AH at `ah_at`: SPI and number follow the first word there (RFC 4302 2).
+    pub fn of_ah(packet: &[u8], ah_at: usize) -> Option<Self> {
+        Self::new(packet, ah_at + 4, false)
+    }
+
     /// The bytes to send.
     pub fn packet(&self) -> &[u8] {
         &self.packet
@@ -89,15 +94,23 @@ fn udp_checksum_v6(packet: &[u8], udp_at: usize) -> u16 {
     }
 }
 
-/// Sends `packets` from `namespace` to `destination`, with the source addresses in their headers.
+/// Sends `packets` from `namespace` to `destination` by the interface `link`, with the source addresses in
+/// their headers: a route to `destination` may lead into the tunnel.
 ///
 /// # Errors
 /// A raw socket cannot be opened, or a packet cannot be sent.
-pub fn send(namespace: &Namespace, destination: IpAddr, packets: &[Recorded]) -> Result<(), LabError> {
+pub fn send(
+    namespace: &Namespace,
+    link: &str,
+    destination: IpAddr,
+    packets: &[Recorded],
+) -> Result<(), LabError> {
     let family = if destination.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     // IPPROTO_RAW: we supply the headers, source address included (`man 7 raw`).
     let open = || socket(family, SocketType::RAW, Some(ipproto::RAW)).map(UdpSocket::from);
     let socket = namespace.within(open)?.map_err(|errno| io("open a raw socket")(errno.into()))?;
+    let bound = socket2::SockRef::from(&socket).bind_device(Some(link.as_bytes()));
+    bound.map_err(io(format!("bind a socket to {link}")))?;
     for packet in packets {
         socket
             .send_to(packet.packet(), portless(destination))

@@ -30,14 +30,23 @@ use crate::error::{LabError, io};
 use crate::gateway::CONFIGURATION;
 use crate::namespaces::{Entered, NamespaceError, require_tun};
 use crate::progress::Progress;
+use crate::protection::Protection;
 use crate::render;
 use crate::suites;
 use crate::workspace::{Workspace, enter_with_workspace};
 use report::Report;
 
-/// The suites that encrypt: only with these is cleartext on the link a failure.
-fn encrypting() -> PossibleValuesParser {
-    suites::parser(|suite| suite.encrypts())
+/// The suites that encrypt (only with these is cleartext on the link a failure), and those of AH.
+fn suites() -> PossibleValuesParser {
+    suites::parser_with_ah(|suite| suite.encrypts())
+}
+
+impl DemoOptions {
+    /// The tunnel that is asked for.
+    fn protection(&self) -> Result<Protection, LabError> {
+        let Self { protocol, mode, suite, ah_suite, encapsulation, .. } = self;
+        Protection::choose(protocol, mode, suite.as_deref(), ah_suite.as_deref(), encapsulation.as_deref())
+    }
 }
 
 /// Options of `testudo demo`.
@@ -59,13 +68,26 @@ pub struct DemoOptions {
     #[arg(long)]
     pub ipv6: bool,
 
-    /// Suite of the tunnel: one that encrypts, because the eavesdropper must find nothing to read
-    #[arg(long, default_value = "aes128gcm16", value_parser = encrypting())]
-    pub suite: String,
+    /// Security protocols of the tunnel; with AH alone packets are authentic, and the eavesdropper reads them
+    #[arg(long, default_value = "esp", value_parser = ["esp", "ah", "ah+esp"])]
+    pub protocol: String,
 
-    /// Encapsulation of ESP
-    #[arg(long, default_value = "esp-in-udp", value_parser = ["esp-in-udp", "esp"])]
-    pub encapsulation: String,
+    /// Tunnel between the sites, or transport mode between the gateways themselves
+    #[arg(long, default_value = "tunnel", value_parser = ["tunnel", "transport"])]
+    pub mode: String,
+
+    /// Suite of ESP: one that encrypts, because the eavesdropper must find nothing to read; with AH alone,
+    /// its integrity algorithm [default: aes128gcm16, of AH sha256]
+    #[arg(long, value_parser = suites())]
+    pub suite: Option<String>,
+
+    /// Integrity algorithm of AH over ESP [default: sha256]
+    #[arg(long)]
+    pub ah_suite: Option<String>,
+
+    /// Encapsulation of ESP [default: esp-in-udp; beside AH, esp]
+    #[arg(long, value_parser = ["esp-in-udp", "esp"])]
+    pub encapsulation: Option<String>,
 
     /// Engine that does the cryptography [default: the best that works here]
     #[arg(long)]
@@ -143,6 +165,7 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
 }
 
 fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, LabError> {
+    let protection = options.protection()?;
     let (environment, workspace) = choose_environment(options)?;
     let program = program(options.testudo.as_deref())?;
     if !options.json {
@@ -151,8 +174,12 @@ fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, 
     let silent = options.json || !std::io::stderr().is_terminal();
     let mut progress = Progress::new(Duration::from_secs(2 * options.seconds + 4), silent);
     let report = match environment {
-        Environment::Namespaces(inside) => stages::run(inside, options, &program, &workspace, &mut progress)?,
-        Environment::Memory(why) => memory::run(options, &why, candidates, &workspace, &mut progress)?,
+        Environment::Namespaces(inside) => {
+            stages::run(inside, options, &protection, &program, &workspace, &mut progress)?
+        }
+        Environment::Memory(why) => {
+            memory::run(options, &protection, &why, candidates, &workspace, &mut progress)?
+        }
     };
     drop(progress);
     show(options, &report)?;
@@ -241,12 +268,13 @@ mod tests {
     #[test]
     fn options_have_defaults_and_limits() {
         let options = Line::parse_from(["demo"]).options;
-        assert_eq!((options.seconds, options.suite.as_str(), options.ipv6), (5, "aes128gcm16", false));
+        assert_eq!((options.seconds, options.ipv6), (5, false));
+        assert_eq!(options.protection().unwrap(), Protection::esp("aes128gcm16", "esp-in-udp"));
         assert!(Line::try_parse_from(["demo", "--seconds", "0"]).is_err());
-        for accepted in ["aes128-sha1", "aes256ctr-aesxcbc", "3des-md5", "aes128ccm8iiv"] {
+        for accepted in ["aes128-sha1", "aes256ctr-aesxcbc", "3des-md5", "aes128ccm8iiv", "sha256"] {
             assert!(Line::try_parse_from(["demo", "--suite", accepted]).is_ok(), "{accepted}");
         }
-        for refused in ["rot13", "null-sha1", "aes128gmac", "aes128-none"] {
+        for refused in ["rot13", "null-sha1", "aes128-none"] {
             assert!(Line::try_parse_from(["demo", "--suite", refused]).is_err());
         }
     }

@@ -33,6 +33,7 @@ pub mod gateway;
 pub mod namespaces;
 mod network;
 mod progress;
+pub mod protection;
 mod render;
 mod statistics;
 mod suites;

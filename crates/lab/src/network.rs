@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::error::{LabError, io};
 use crate::gateway::{Gateway, Keys, Settings};
 use crate::namespaces::{Entered, Namespace, veth};
+use crate::protection::Protection;
 
 /// The interface of both gateways on the link.
 pub(crate) const LINK: &str = "wan";
@@ -27,10 +28,16 @@ pub(crate) struct Site {
     pub(crate) network: String,
 }
 
+impl Site {
+    /// The host that sends and receives here, and its address: in transport mode the gateway itself.
+    pub(crate) fn end(&self, in_transport: bool) -> (&Namespace, IpAddr) {
+        if in_transport { (&self.gateway, self.outer) } else { (&self.host, self.address) }
+    }
+}
+
 /// The tunnel between the two gateways.
 pub(crate) struct Tunnel<'a> {
-    pub(crate) suite: &'a str,
-    pub(crate) encapsulation: &'a str,
+    pub(crate) protection: &'a Protection,
     pub(crate) engine: Option<&'a str>,
 }
 
@@ -125,7 +132,7 @@ impl Network {
         program: &Path,
         folder: &Path,
     ) -> Result<[Gateway; 2], LabError> {
-        let keys = Keys::random(tunnel.suite)?;
+        let keys = Keys::random(tunnel.protection)?;
         let start = |is_a: bool| {
             let (here, there) = if is_a { (&self.a, &self.b) } else { (&self.b, &self.a) };
             let (name, below) = if is_a { ("gateway A", "gateway-a") } else { ("gateway B", "gateway-b") };
@@ -144,8 +151,8 @@ fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings 
         remote: there.outer,
         local_network: here.network.clone(),
         remote_network: there.network.clone(),
-        suite: tunnel.suite.to_owned(),
-        encapsulation: tunnel.encapsulation.to_owned(),
+        protection: tunnel.protection.clone(),
+        interface: LINK,
         engine: tunnel.engine.map(str::to_owned),
     }
 }

@@ -11,14 +11,23 @@ pub(crate) fn parser(is_in: impl Fn(&Suite) -> bool) -> PossibleValuesParser {
     PossibleValuesParser::new(Suite::ALL.iter().filter(|suite| is_in(suite)).map(value))
 }
 
+/// The same, and the integrity algorithms of AH.
+pub(crate) fn parser_with_ah(is_in: impl Fn(&Suite) -> bool) -> PossibleValuesParser {
+    let value = |name: String, suite: &Suite| {
+        PossibleValue::new(name).hide(suite.requirement() > Requirement::Should)
+    };
+    let esp = Suite::ALL.iter().filter(|suite| is_in(suite)).map(|suite| value(suite.to_string(), suite));
+    let ah = Suite::all_for_ah().filter_map(|suite| Some(value(suite.ah_name()?.to_string(), &suite)));
+    PossibleValuesParser::new(esp.chain(ah.collect::<Vec<_>>()).collect::<Vec<_>>())
+}
+
 /// Confirms that nonces are sequence numbers.
 pub(crate) const ALLOW_COUNTER_NONCE: &str = "allow_manual_counter_nonce = true\n";
 
-/// The lines of a `[[tunnel]]` without which a configuration refuses the suite of this name.
-pub(crate) fn confirmations(name: &str) -> String {
-    let Ok(suite) = name.parse::<Suite>() else { return String::new() };
+/// The lines of a `[[tunnel]]` without which a configuration refuses one of these suites.
+pub(crate) fn confirmations(suite: Suite, ah_suite: Option<Suite>) -> String {
     let mut lines = String::new();
-    if suite.is_legacy() {
+    if suite.is_legacy() || ah_suite.is_some_and(|suite| suite.is_legacy()) {
         lines += "allow_legacy = true\n";
     }
     if suite.nonce_rule() == NonceRule::Counter {
@@ -47,8 +56,11 @@ mod tests {
 
     #[test]
     fn what_a_configuration_wants_confirmed_is_confirmed() {
-        assert_eq!(confirmations("aes128gcm16"), "");
-        assert_eq!(confirmations("3des-sha1"), "allow_legacy = true\n");
-        assert_eq!(confirmations("aes128ccm8iiv"), "allow_manual_counter_nonce = true\n");
+        let confirmed = |name: &str| confirmations(name.parse().unwrap(), None);
+        assert_eq!(confirmed("aes128gcm16"), "");
+        assert_eq!(confirmed("3des-sha1"), "allow_legacy = true\n");
+        assert_eq!(confirmed("aes128ccm8iiv"), "allow_manual_counter_nonce = true\n");
+        let (suite, md5) = ("aes128gcm16".parse().unwrap(), Suite::for_ah("md5").unwrap());
+        assert_eq!(confirmations(suite, Some(md5)), "allow_legacy = true\n");
     }
 }

@@ -132,3 +132,38 @@ fn in_memory_any_engine_can_be_chosen_and_an_unknown_one_is_refused() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("\"abacus\""), "{}", text(&refused.stderr));
 }
+
+/// With namespaces and in memory; only with AH alone does the eavesdropper read anything, and is that right.
+#[test]
+fn every_protocol_and_mode_passes_and_the_report_says_what_can_be_read() {
+    for (protocol, words) in [
+        ("ah", &["--ipv6"][..]),
+        ("ah+esp", &["--ah-suite", "sha512"]),
+        ("esp", &["--suite", "aes256-sha512", "--mode", "transport"]),
+        ("ah", &["--suite", "aescmac", "--mode", "transport"]),
+    ] {
+        for place in [&["--memory"][..], &[]] {
+            let mut command = Command::new(PROGRAM);
+            command
+                .args(["demo", "--json", "--seconds", "1", "--protocol", protocol])
+                .args(words)
+                .args(place);
+            let report = report(&command.output().unwrap()).unwrap();
+            assert_eq!(
+                (&report["passed"], &report["protocol"]),
+                (&true.into(), &protocol.into()),
+                "{report:#}"
+            );
+            let read = report["readable_packets_outside"].as_u64().unwrap();
+            assert_eq!(read > 0, protocol == "ah", "{words:?}: {report:#}");
+            if place.is_empty() {
+                assert_eq!(report["mode"], "namespaces", "{report:#}");
+            } else {
+                passed_in_memory(&report);
+            }
+        }
+    }
+    let run = |words: &[&str]| Command::new(PROGRAM).arg("demo").args(words).output().unwrap();
+    let refused = run(&["--memory", "--protocol", "ah", "--suite", "aes128gcm16"]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("aes128gcm16, with AH"));
+}

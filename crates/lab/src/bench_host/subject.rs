@@ -12,6 +12,7 @@ use crate::error::{LabError, io};
 use crate::gateway::Gateway;
 use crate::namespaces::{Entered, Namespace};
 use crate::network::{Network, Site, Tunnel};
+use crate::protection::Protection;
 use crate::traffic::tcp_stream;
 use crate::workspace::write_private;
 
@@ -74,7 +75,8 @@ impl Subject {
             }
             Subject::Testudo => {
                 let engine = setting.engine.as_deref();
-                let tunnel = Tunnel { suite: &setting.suite, encapsulation: "esp-in-udp", engine };
+                let protection = Protection::esp(&setting.suite, "esp-in-udp");
+                let tunnel = Tunnel { protection: &protection, engine };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine().to_owned();

@@ -4,14 +4,19 @@ use std::net::IpAddr;
 
 use super::Recording;
 use super::frame::{Frame, Ip};
+use crate::attack::Recorded;
 use crate::error::LabError;
+use crate::protection::{Protocols, known_text};
 
 const ICMPV6: u8 = 58;
 const UDP: u8 = 17;
 const ESP: u8 = 50;
+const AH: u8 = 51;
 const UDP_HEADER: usize = 8;
 /// SPI, sequence number, and at least an ICV of 16 bytes.
 const SHORTEST_ESP: usize = 24;
+/// The fixed fields of AH, and at least an ICV of 12 bytes.
+const SHORTEST_AH: usize = 24;
 
 /// Judges frames of the link between two gateways.
 #[derive(Debug, Clone)]
@@ -22,13 +27,17 @@ pub struct Eavesdropper {
     pub udp_port: Option<u16>,
     /// Two addresses of the protected side that exchange traffic; their headers must not be seen.
     pub inner: [IpAddr; 2],
+    /// The tunnel's protocols: AH hides nothing.
+    pub protocols: Protocols,
 }
 
 /// Packets on the link, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// ESP between the gateways.
+    /// ESP, or AH, between the gateways.
     pub protected: u64,
+    /// Those of them that anybody on the link can read: AH without ESP.
+    pub readable: u64,
     /// NAT keepalives between the gateways (RFC 3948 2.3).
     pub keepalives: u64,
     /// The background traffic of every link: ARP, neighbour discovery, multicast listener reports.
@@ -47,6 +56,8 @@ const KEPT: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Protected,
+    /// Protected by AH alone, and read.
+    Readable,
     Keepalive,
     Housekeeping,
     Cleartext,
@@ -67,8 +78,9 @@ impl Eavesdropper {
     /// [`Self::inner_headers`].
     pub(super) fn look(&self, inner_headers: &[Vec<u8>], frame: &[u8], length: usize, seen: &mut Seen) {
         match self.verdict(frame, inner_headers) {
-            Verdict::Protected => {
+            verdict @ (Verdict::Protected | Verdict::Readable) => {
                 seen.protected += 1;
+                seen.readable += u64::from(verdict == Verdict::Readable);
                 self.keep(frame, length, &mut seen.to_send_again);
             }
             Verdict::Keepalive => seen.keepalives += 1,
@@ -78,19 +90,30 @@ impl Eavesdropper {
     }
 
     /// Source and destination as they are adjacent in an IP header, in both directions. Eight bytes are
-    /// enough that ciphertext does not contain them by chance; the four of one IPv4 address would not be.
-    pub(super) fn inner_headers(&self) -> [Vec<u8>; 2] {
+    /// enough that ciphertext does not contain them by chance; the four of one IPv4 address would not be. In
+    /// transport mode these are in every packet: what the hosts say is looked for instead.
+    pub(super) fn inner_headers(&self) -> Vec<Vec<u8>> {
+        if self.inner == self.gateways {
+            return vec![known_text()];
+        }
         let bytes = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
             IpAddr::V6(v6) => v6.octets().to_vec(),
         };
         let [a, b] = self.inner.map(bytes);
-        [[a.clone(), b.clone()].concat(), [b, a].concat()]
+        vec![[a.clone(), b.clone()].concat(), [b, a].concat()]
     }
 
     fn verdict(&self, frame: &[u8], inner_headers: &[Vec<u8>]) -> Verdict {
-        if inner_headers.iter().any(|header| frame.windows(header.len()).any(|window| window == header)) {
-            return Verdict::Cleartext;
+        let is_read =
+            inner_headers.iter().any(|header| frame.windows(header.len()).any(|window| window == header));
+        if is_read {
+            return match Frame::parse(frame) {
+                Frame::Ip(ip) if self.is_between_gateways(&ip) && self.is_of_ah_alone(&ip) => {
+                    Verdict::Readable
+                }
+                _ => Verdict::Cleartext,
+            };
         }
         match Frame::parse(frame) {
             Frame::Arp => Verdict::Housekeeping,
@@ -105,8 +128,20 @@ impl Eavesdropper {
         [(a, b), (b, a)].contains(&(ip.source, ip.destination))
     }
 
+    /// Whether a packet between the gateways is one of a tunnel that authenticates and does not encrypt.
+    fn is_of_ah_alone(&self, ip: &Ip<'_>) -> bool {
+        self.protocols == Protocols::Ah && ip.protocol == AH && ip.payload().len() >= SHORTEST_AH
+    }
+
     fn verdict_on_tunnel(&self, ip: &Ip<'_>) -> Verdict {
         let payload = ip.payload();
+        if self.protocols.has_ah() {
+            let long_enough = ip.protocol == AH && payload.len() >= SHORTEST_AH;
+            // RFC 4302 2.1: the first byte says what is inside; AH over ESP must show nothing else.
+            let is_esp_inside = payload.first() == Some(&ESP);
+            let is_right = long_enough && (self.protocols == Protocols::Ah || is_esp_inside);
+            return if is_right { Verdict::Protected } else { Verdict::Cleartext };
+        }
         let Some(port) = self.udp_port else {
             let long_enough = ip.protocol == ESP && payload.len() >= SHORTEST_ESP;
             return if long_enough { Verdict::Protected } else { Verdict::Cleartext };
@@ -140,8 +175,16 @@ impl Eavesdropper {
         kept.push(ip.packet.to_vec());
     }
 
-    /// Offset of the ESP header in a packet that [`Self::judge`] has kept.
-    pub(crate) fn esp_at(&self) -> usize {
+    /// A packet that [`Self::judge`] has kept, to be sent again.
+    pub(crate) fn recorded(&self, packet: &[u8]) -> Option<Recorded> {
+        match self.protocols {
+            Protocols::Esp => Recorded::new(packet, self.header_at(), self.udp_port.is_some()),
+            Protocols::Ah | Protocols::AhAndEsp => Recorded::of_ah(packet, self.header_at()),
+        }
+    }
+
+    /// Offset of the ESP or AH header in a packet that [`Self::judge`] has kept.
+    fn header_at(&self) -> usize {
         let ip = if self.gateways[0].is_ipv6() { 40 } else { 20 };
         ip + self.udp_port.map_or(0, |_| UDP_HEADER)
     }
@@ -170,7 +213,12 @@ mod tests {
             gateways: ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap()),
             udp_port: Some(4500),
             inner: ["10.1.0.2", "10.2.0.2"].map(|address| address.parse().unwrap()),
+            protocols: Protocols::Esp,
         }
+    }
+
+    fn of(protocols: Protocols) -> Eavesdropper {
+        Eavesdropper { protocols, udp_port: None, ..eavesdropper() }
     }
 
     /// An IPv4 packet in Ethernet.
@@ -229,6 +277,42 @@ mod tests {
         assert_eq!(raw.verdict(&frame(A, B, 17, &udp(&[7; 60])), &raw.inner_headers()), Verdict::Cleartext);
     }
 
+    /// AH with what it covers: Next Header, and twelve bytes each of fixed fields and ICV.
+    fn ah(next_header: u8, inside: &[u8]) -> Vec<u8> {
+        [&[next_header, 4, 0, 0], &[7; 20][..], inside].concat()
+    }
+
+    #[test]
+    fn ah_hides_nothing_and_is_no_cleartext_where_it_is_expected() {
+        let inner = frame([10, 1, 0, 2], [10, 2, 0, 2], 6, &[0; 40]);
+        let packet = frame(A, B, 51, &ah(4, &inner[14..]));
+        let verdict = |of: &Eavesdropper, packet: &[u8]| of.verdict(packet, &of.inner_headers());
+        assert_eq!(verdict(&of(Protocols::Ah), &packet), Verdict::Readable);
+        assert_eq!(verdict(&of(Protocols::Ah), &frame(A, B, 51, &ah(4, &[1; 60]))), Verdict::Protected);
+        assert_eq!(
+            verdict(&of(Protocols::Ah), &frame(A, [192, 0, 2, 3], 51, &ah(4, &inner[14..]))),
+            Verdict::Cleartext
+        );
+        assert_eq!(verdict(&of(Protocols::Ah), &frame(A, B, 4, &inner[14..])), Verdict::Cleartext, "no AH");
+        assert_eq!(verdict(&of(Protocols::Esp), &packet), Verdict::Cleartext);
+        assert_eq!(verdict(&of(Protocols::AhAndEsp), &packet), Verdict::Cleartext, "ESP hides it");
+        let sealed = frame(A, B, 51, &ah(50, &[1; 60]));
+        assert_eq!(verdict(&of(Protocols::AhAndEsp), &sealed), Verdict::Protected);
+        assert_eq!(verdict(&of(Protocols::AhAndEsp), &frame(A, B, 51, &ah(6, &[1; 60]))), Verdict::Cleartext);
+    }
+
+    #[test]
+    fn in_transport_mode_it_is_what_the_hosts_say_that_must_not_be_seen() {
+        let of = Eavesdropper { inner: eavesdropper().gateways, ..of(Protocols::Esp) };
+        let verdict = |packet: &[u8]| of.verdict(packet, &of.inner_headers());
+        assert_eq!(verdict(&frame(A, B, 50, &[7; 60])), Verdict::Protected);
+        assert_eq!(
+            verdict(&frame(A, B, 50, &[&[7; 20], &*known_text(), &[7; 20]].concat())),
+            Verdict::Cleartext
+        );
+        assert_eq!(verdict(&frame(A, B, 17, &[7; 60])), Verdict::Cleartext, "neither ESP nor AH");
+    }
+
     #[test]
     fn only_whole_packets_of_the_first_gateway_are_kept_and_the_last_ones() {
         let (eavesdropper, mut kept) = (eavesdropper(), Vec::new());
@@ -241,7 +325,7 @@ mod tests {
             eavesdropper.keep(&packet, packet.len(), &mut kept);
         }
         assert_eq!(kept.len(), KEPT);
-        assert_eq!(kept[0][eavesdropper.esp_at()], 4);
+        assert_eq!(kept[0][eavesdropper.header_at()], 4);
     }
 
     #[test]

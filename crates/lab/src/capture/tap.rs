@@ -18,7 +18,7 @@ const ETHERNET_HEADER: usize = 14;
 #[derive(Debug)]
 pub(crate) struct Tap {
     eavesdropper: Eavesdropper,
-    inner_headers: [Vec<u8>; 2],
+    inner_headers: Vec<Vec<u8>>,
     seen: Seen,
     /// Bytes of each packet that are judged and recorded.
     snap: u32,
@@ -109,6 +109,7 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protection::Protocols;
 
     #[test]
     fn a_recording_ends_while_judging_goes_on() {
@@ -116,7 +117,7 @@ mod tests {
         let path = folder.path().join("link.pcap");
         let [gateways, inner] = [["192.0.2.1", "192.0.2.2"], ["10.1.0.2", "10.2.0.2"]]
             .map(|pair| pair.map(|address| address.parse().unwrap()));
-        let mut tap = Tap::new(Eavesdropper { gateways, udp_port: None, inner });
+        let mut tap = Tap::new(Eavesdropper { gateways, udp_port: None, inner, protocols: Protocols::Esp });
         tap.record(&path, WHOLE).unwrap();
         let mut cleartext = vec![0; 60];
         cleartext[..4].copy_from_slice(&[0x45, 0, 0, 60]);

@@ -28,9 +28,7 @@ impl Attack {
     /// window.
     pub(super) fn plan(eavesdropper: &Eavesdropper, old: &[Vec<u8>], fresh: &[Vec<u8>]) -> Self {
         let last = |packets: &[Vec<u8>]| -> Vec<Recorded> {
-            let recorded = packets.iter().rev().filter_map(|packet| {
-                Recorded::new(packet, eavesdropper.esp_at(), eavesdropper.udp_port.is_some())
-            });
+            let recorded = packets.iter().rev().filter_map(|packet| eavesdropper.recorded(packet));
             recorded.take(ATTACKS).collect()
         };
         let (old, fresh) = (last(old), last(fresh));

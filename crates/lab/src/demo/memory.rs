@@ -22,8 +22,8 @@ use super::{DemoOptions, Direction};
 use crate::attack::Recorded;
 use crate::capture::{Eavesdropper, HEADERS, Tap, WHOLE};
 use crate::error::LabError;
-use crate::gateway::UDP_PORT;
 use crate::progress::Progress;
+use crate::protection::Protection;
 use crate::traffic::{Pattern, RoundTrips, echo_answers, echo_request, gbit_s};
 use crate::workspace::Workspace;
 use host::{Route, echo_message, udp_data};
@@ -53,23 +53,23 @@ struct Demo<'a> {
 /// Builds both gateways, runs every stage, and judges. The report states `why` it is not in namespaces.
 pub(super) fn run(
     options: &DemoOptions,
+    protection: &Protection,
     why: &str,
     candidates: Vec<Candidate>,
     workspace: &Workspace,
     progress: &mut Progress,
 ) -> Result<Report, LabError> {
     progress.stage("starting two gateways in this process", SECOND);
-    let [gateways, hosts] = addresses(options.ipv6)?;
-    let udp_port = (options.encapsulation == "esp-in-udp").then_some(UDP_PORT);
-    let eavesdropper = Eavesdropper { gateways, udp_port, inner: hosts };
-    let tunnel = Tunnel {
-        suite: &options.suite,
-        encapsulation: &options.encapsulation,
-        engine: options.engine.as_deref(),
-        ipv6: options.ipv6,
+    let [gateways, hosts] = addresses(options.ipv6, protection.in_transport)?;
+    let eavesdropper = Eavesdropper {
+        gateways,
+        udp_port: protection.udp_port(),
+        inner: hosts,
+        protocols: protection.protocols,
     };
+    let tunnel = Tunnel { protection, engine: options.engine.as_deref(), ipv6: options.ipv6 };
     let pair = Pair::build(&tunnel, candidates, Tap::new(eavesdropper))?;
-    let report = Report::in_memory(options, workspace, why);
+    let report = Report::in_memory(options, protection, workspace, why);
     let mut demo = Demo { options, workspace, progress, hosts, pair, report };
     demo.stages()?;
     Ok(demo.finish())
@@ -241,9 +241,18 @@ mod tests {
     use super::*;
 
     fn pair() -> (Pair, Route) {
-        let [gateways, inner] = addresses(false).unwrap();
-        let tap = Tap::new(Eavesdropper { gateways, udp_port: Some(UDP_PORT), inner });
-        let tunnel = Tunnel { suite: "aes128gcm16", encapsulation: "esp-in-udp", engine: None, ipv6: false };
+        pair_of(&Protection::esp("aes128gcm16", "esp-in-udp"), false)
+    }
+
+    fn tap(protection: &Protection, ipv6: bool) -> (Tap, [std::net::IpAddr; 2]) {
+        let [gateways, inner] = addresses(ipv6, protection.in_transport).unwrap();
+        let (udp_port, protocols) = (protection.udp_port(), protection.protocols);
+        (Tap::new(Eavesdropper { gateways, udp_port, inner, protocols }), inner)
+    }
+
+    fn pair_of(protection: &Protection, ipv6: bool) -> (Pair, Route) {
+        let (tap, inner) = tap(protection, ipv6);
+        let tunnel = Tunnel { protection, engine: None, ipv6 };
         let route = Route { source: inner[0], destination: inner[1] };
         (Pair::build(&tunnel, Vec::new(), tap).unwrap(), route)
     }
@@ -258,6 +267,26 @@ mod tests {
         assert_eq!((seen.protected, seen.cleartext), (2, 0));
         pair.inject(&packet).unwrap();
         assert_eq!(pair.tap().finish().unwrap().cleartext, 1);
+    }
+
+    #[test]
+    fn every_protocol_and_mode_carries_packets_and_only_ah_alone_lets_them_be_read() {
+        for (protocol, readable) in [("esp", 0), ("ah", 2), ("ah+esp", 0)] {
+            for (mode, ipv6) in
+                [("tunnel", false), ("tunnel", true), ("transport", false), ("transport", true)]
+            {
+                let protection = Protection::choose(protocol, mode, None, None, None).unwrap();
+                let (mut pair, route) = pair_of(&protection, ipv6);
+                let pattern = Pattern::new();
+                let text = &pattern.from(0)[..100];
+                let packet = route.udp(text).unwrap();
+                let (answer, _) = pair.round_trip(Direction::AToB, &packet).unwrap().unwrap();
+                assert_eq!(udp_data(&answer), Some(text), "{protocol}, {mode}");
+                let seen = pair.tap().finish().unwrap();
+                let found = (seen.protected, seen.readable, seen.cleartext);
+                assert_eq!(found, (2, readable, 0), "{protocol}, {mode}, IPv6: {ipv6}");
+            }
+        }
     }
 
     #[test]
@@ -293,10 +322,9 @@ mod tests {
 
     #[test]
     fn an_engine_that_does_not_exist_is_refused_with_those_that_do() {
-        let [gateways, inner] = addresses(false).unwrap();
-        let tap = Tap::new(Eavesdropper { gateways, udp_port: Some(UDP_PORT), inner });
-        let tunnel =
-            Tunnel { suite: "aes128gcm16", encapsulation: "esp", engine: Some("abacus"), ipv6: false };
+        let protection = Protection::esp("aes128gcm16", "esp");
+        let (tap, _) = tap(&protection, false);
+        let tunnel = Tunnel { protection: &protection, engine: Some("abacus"), ipv6: false };
         let words = Pair::build(&tunnel, Vec::new(), tap).err().unwrap().to_string();
         assert!(words.contains("abacus") && words.contains("portable"), "{words}");
     }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::DemoOptions;
 use crate::capture::Seen;
 use crate::gateway::Status;
+use crate::protection::Protection;
 use crate::table::{Table, grouped};
 use crate::traffic::RoundTrips;
 use crate::workspace::Workspace;
@@ -62,8 +63,11 @@ pub(super) struct Report {
     pub(super) pings_lost: usize,
     pub(super) udp_sent: usize,
     pub(super) udp_lost: usize,
+    /// Packets on the link that neither ESP nor AH protects, or that show what ESP hides.
     pub(super) cleartext_packets_outside: u64,
-    /// ESP packets in the recordings; a super-segment counts once.
+    /// Packets that AH alone protects and that the eavesdropper has read.
+    pub(super) readable_packets_outside: u64,
+    /// Packets of ESP or AH in the recordings; a super-segment counts once.
     pub(super) packets_captured: u64,
     /// Packets of the link that are missing from the recordings.
     pub(super) packets_not_captured: u64,
@@ -76,8 +80,17 @@ pub(super) struct Report {
     /// Packets refused as replayed or forged before the attack.
     pub(super) valid_refused: u64,
     pub(super) engine: String,
+    /// `esp`, `ah`, `ah+esp`.
+    pub(super) protocol: String,
+    /// `tunnel` or `transport`.
+    pub(super) tunnel_mode: String,
     pub(super) suite: String,
+    /// The suite of AH over ESP.
+    pub(super) ah_suite: Option<String>,
     pub(super) encapsulation: String,
+    /// All of it, for people.
+    #[serde(skip)]
+    tunnel: String,
     pub(super) gateway_a: Packets,
     pub(super) gateway_b: Packets,
     /// Duration of TCP in each direction.
@@ -90,24 +103,38 @@ pub(super) struct Report {
 }
 
 impl Report {
-    fn of(options: &DemoOptions, workspace: &Workspace, mode: Mode) -> Self {
+    fn of(options: &DemoOptions, protection: &Protection, workspace: &Workspace, mode: Mode) -> Self {
         Self {
             mode,
             seconds: options.seconds,
-            suite: options.suite.clone(),
-            encapsulation: options.encapsulation.clone(),
+            protocol: options.protocol.clone(),
+            tunnel_mode: options.mode.clone(),
+            suite: protection.suite.clone(),
+            ah_suite: protection.ah_suite.clone(),
+            encapsulation: protection.encapsulation.clone(),
+            tunnel: protection.description(),
             files: options.keep.then(|| workspace.path().display().to_string()),
             ..Self::default()
         }
     }
 
-    pub(super) fn in_namespaces(options: &DemoOptions, workspace: &Workspace) -> Self {
-        Self::of(options, workspace, Mode::Namespaces)
+    pub(super) fn in_namespaces(
+        options: &DemoOptions,
+        protection: &Protection,
+        workspace: &Workspace,
+    ) -> Self {
+        Self::of(options, protection, workspace, Mode::Namespaces)
     }
 
     /// `why` states the reason for not using namespaces.
-    pub(super) fn in_memory(options: &DemoOptions, workspace: &Workspace, why: &str) -> Self {
-        Self { mode_reason: Some(why.to_owned()), ..Self::of(options, workspace, Mode::Memory) }
+    pub(super) fn in_memory(
+        options: &DemoOptions,
+        protection: &Protection,
+        workspace: &Workspace,
+        why: &str,
+    ) -> Self {
+        let mode_reason = Some(why.to_owned());
+        Self { mode_reason, ..Self::of(options, protection, workspace, Mode::Memory) }
     }
 
     /// Takes both gateways' final status.
@@ -131,6 +158,7 @@ impl Report {
 
     pub(super) fn set_seen(&mut self, seen: &Seen) {
         self.cleartext_packets_outside = seen.cleartext;
+        self.readable_packets_outside = seen.readable;
         self.packets_captured = seen.protected;
         self.packets_not_captured = seen.not_recorded;
     }
@@ -153,7 +181,12 @@ impl Report {
             (there > Some(0.0), format!("no {data} data from site A to site B")),
             (back > Some(0.0), format!("no {data} data from site B to site A")),
             (lost == 0, format!("{lost} of {sent} UDP packets were lost in memory")),
-            (self.packets_captured > 0, "no ESP packet was seen on the link".to_owned()),
+            (self.packets_captured > 0, format!("no {} packet was seen on the link", self.header())),
+            (
+                !self.is_readable() || self.readable_packets_outside > 0,
+                "nothing was read on the link, though AH hides nothing: the eavesdropper did not look"
+                    .to_owned(),
+            ),
             (
                 self.cleartext_packets_outside == 0,
                 format!("{} cleartext packets on the unprotected link", self.cleartext_packets_outside),
@@ -180,6 +213,16 @@ impl Report {
         self.passed = self.failures.is_empty();
     }
 
+    /// Whether the tunnel authenticates only.
+    fn is_readable(&self) -> bool {
+        self.protocol == "ah"
+    }
+
+    /// The outermost header of the tunnel's packets.
+    fn header(&self) -> &'static str {
+        if self.protocol.starts_with("ah") { "AH" } else { "ESP" }
+    }
+
     /// For people.
     pub(super) fn table(&self) -> String {
         let verdict = if self.passed { "✓ every expectation met" } else { "✗ failed" };
@@ -199,7 +242,7 @@ impl Report {
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
         pairs(&[
-            ("tunnel", format!("{}, {}, ESN", self.encapsulation, self.suite)),
+            ("tunnel", format!("{}, ESN", self.tunnel)),
             ("engine in use", self.engine.clone()),
             ("TCP, site A → site B", self.rate(self.tcp_gbit_s_a_to_b, self.memory_gbit_s_a_to_b)),
             ("TCP, site B → site A", self.rate(self.tcp_gbit_s_b_to_a, self.memory_gbit_s_b_to_a)),
@@ -225,17 +268,23 @@ impl Report {
         let refused = |refused: u64, sent: u64| format!("{} {refused} of {sent}", mark(refused == sent));
         // A super-segment, which the kernel delivers in one piece, is recorded as one packet.
         let joined = if self.mode == Mode::Namespaces { ", segments joined" } else { "" };
-        let mut recorded = format!("{} ESP{joined}", grouped(self.packets_captured));
+        let mut recorded = format!("{} {}{joined}", grouped(self.packets_captured), self.header());
         if self.packets_not_captured > 0 {
             recorded += &format!(", {} missed", grouped(self.packets_not_captured));
         }
         let cleartext = self.cleartext_packets_outside;
-        pairs(&[
-            ("recorded on the link", recorded),
-            ("cleartext seen outside", format!("{} {}", mark(cleartext == 0), grouped(cleartext))),
+        let mut rows = vec![("recorded on the link", recorded)];
+        if self.is_readable() {
+            let read = grouped(self.readable_packets_outside);
+            rows.push(("read by the eavesdropper", format!("{read}: AH authenticates, and hides nothing")));
+        }
+        let outside = if self.is_readable() { "unprotected outside" } else { "cleartext seen outside" };
+        rows.extend([
+            (outside, format!("{} {}", mark(cleartext == 0), grouped(cleartext))),
             ("replayed packets refused", refused(self.replayed_refused, self.replayed_sent)),
             ("forged packets refused", refused(self.forged_refused, self.forged_sent)),
-        ])
+        ]);
+        pairs(&rows)
     }
 }
 
@@ -332,6 +381,20 @@ mod tests {
             report.failures,
             ["no UDP data from site B to site A", "2 of 9 UDP packets were lost in memory"]
         );
+    }
+
+    /// Who uses AH alone is told what it means, and a blind eavesdropper proves nothing.
+    #[test]
+    fn with_ah_the_report_says_that_packets_were_read() {
+        let mut report = Report { protocol: "ah".to_owned(), readable_packets_outside: 1500, ..good() };
+        report.conclude();
+        let table = report.table();
+        assert!(report.passed && table.contains("1,500: AH authenticates, and hides nothing"), "{table}");
+        assert!(table.contains("5 AH") && !table.contains("cleartext seen"), "{table}");
+        report.cleartext_packets_outside = 1;
+        report.readable_packets_outside = 0;
+        report.conclude();
+        assert_eq!(report.failures.len(), 2, "{:?}", report.failures);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The demonstration, step by step.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +11,11 @@ use super::{DemoOptions, Direction};
 use crate::attack::{self, Recorded};
 use crate::capture::{Capture, Eavesdropper, HEADERS, Seen, WHOLE};
 use crate::error::LabError;
-use crate::gateway::{Gateway, Status, UDP_PORT};
-use crate::namespaces::Entered;
+use crate::gateway::{Gateway, Status};
+use crate::namespaces::{Entered, Namespace};
 use crate::network::{LINK, Network, Site, Tunnel};
 use crate::progress::Progress;
+use crate::protection::Protection;
 use crate::traffic::{RoundTrips, gbit_s, ping, tcp_stream, udp_echo};
 use crate::workspace::Workspace;
 
@@ -22,11 +24,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const PINGS: u16 = 50;
 /// Bytes of UDP data: small, nearly a whole packet, and large enough to be fragmented inside the tunnel.
 const UDP_SIZES: [usize; 6] = [1, 64, 512, 1350, 4000, 8000];
+/// The first of these fit a packet.
+const WHOLE_SIZES: usize = 4;
 /// How long it may take until the refusals are counted.
 const REFUSED_WITHIN: Duration = Duration::from_secs(3);
 /// The state shared by the stages.
 struct Demo<'a> {
     options: &'a DemoOptions,
+    protection: &'a Protection,
     workspace: &'a Workspace,
     progress: &'a mut Progress,
     network: Network,
@@ -39,6 +44,7 @@ struct Demo<'a> {
 pub(super) fn run(
     inside: Entered,
     options: &DemoOptions,
+    protection: &Protection,
     program: &Path,
     workspace: &Workspace,
     progress: &mut Progress,
@@ -46,15 +52,11 @@ pub(super) fn run(
     progress.stage("building two sites and a link", SECOND);
     let network = Network::build(inside, options.ipv6)?;
     progress.stage("starting two gateways", SECOND);
-    let tunnel = Tunnel {
-        suite: &options.suite,
-        encapsulation: &options.encapsulation,
-        engine: options.engine.as_deref(),
-    };
+    let tunnel = Tunnel { protection, engine: options.engine.as_deref() };
     let gateways = network.start_gateways(&tunnel, program, workspace.path())?;
-    let eavesdropper = eavesdropper(&network, options);
-    let report = Report::in_namespaces(options, workspace);
-    let mut demo = Demo { options, workspace, progress, network, eavesdropper, gateways, report };
+    let eavesdropper = eavesdropper(&network, protection);
+    let report = Report::in_namespaces(options, protection, workspace);
+    let mut demo = Demo { options, protection, workspace, progress, network, eavesdropper, gateways, report };
     match demo.stages() {
         Ok(()) => demo.finish(),
         // A gateway that has died explains any other failure.
@@ -66,11 +68,13 @@ pub(super) fn run(
 }
 
 /// The addresses and port that the eavesdropper judges by.
-fn eavesdropper(network: &Network, options: &DemoOptions) -> Eavesdropper {
+fn eavesdropper(network: &Network, protection: &Protection) -> Eavesdropper {
+    let address = |site: &Site| site.end(protection.in_transport).1;
     Eavesdropper {
         gateways: [network.a.outer, network.b.outer],
-        udp_port: (options.encapsulation == "esp-in-udp").then_some(UDP_PORT),
-        inner: [network.a.address, network.b.address],
+        udp_port: protection.udp_port(),
+        inner: [address(&network.a), address(&network.b)],
+        protocols: protection.protocols,
     }
 }
 
@@ -104,16 +108,19 @@ impl Demo<'_> {
         self.eavesdropper.judge(&capture.finish(&self.network.a.gateway)?, seen)
     }
 
-    fn ends(&self, direction: Direction) -> (&Site, &Site) {
-        match direction {
-            Direction::AToB => (&self.network.a, &self.network.b),
-            Direction::BToA => (&self.network.b, &self.network.a),
-        }
+    /// Who sends and who receives, with the receiver's address.
+    fn ends(&self, direction: Direction) -> (&Namespace, &Namespace, IpAddr) {
+        let [a, b] = [&self.network.a, &self.network.b].map(|site| site.end(self.protection.in_transport));
+        let (from, to) = match direction {
+            Direction::AToB => (a, b),
+            Direction::BToA => (b, a),
+        };
+        (from.0, to.0, to.1)
     }
 
     fn ping(&mut self, direction: Direction) -> Result<RoundTrips, LabError> {
-        let (from, to) = self.ends(direction);
-        let trips = ping(&from.host, to.address, PINGS, SECOND)?;
+        let (from, _, address) = self.ends(direction);
+        let trips = ping(from, address, PINGS, SECOND)?;
         self.report.add_pings(&trips);
         Ok(trips)
     }
@@ -134,19 +141,21 @@ impl Demo<'_> {
     fn stream(&mut self, direction: Direction, name: &str) -> Result<f64, LabError> {
         let duration = Duration::from_secs(self.options.seconds);
         self.progress.stage(name, duration);
-        let (from, to) = self.ends(direction);
+        let (from, to, address) = self.ends(direction);
         let mut observe = |elapsed: Duration, bytes| {
             self.progress.at(elapsed, duration, &format!("{:.2} Gbit/s", gbit_s(bytes, elapsed)));
         };
-        let result = tcp_stream(&from.host, &to.host, to.address, duration, &mut observe)?;
+        let result = tcp_stream(from, to, address, duration, &mut observe)?;
         Ok(result.gbit_s())
     }
 
     /// After TCP, so that both hosts know the path's MTU and fragment larger packets.
     fn datagrams(&mut self) -> Result<(), LabError> {
+        // Transport mode takes no fragments (RFC 4303 3.3.4), and the host cuts what is longer.
+        let sizes = &UDP_SIZES[..if self.protection.in_transport { WHOLE_SIZES } else { UDP_SIZES.len() }];
         for direction in [Direction::AToB, Direction::BToA] {
-            let (from, to) = self.ends(direction);
-            let trips = udp_echo(&from.host, &to.host, to.address, &UDP_SIZES)?;
+            let (from, to, address) = self.ends(direction);
+            let trips = udp_echo(from, to, address, sizes)?;
             self.report.add_udp(&trips);
         }
         // The last packets from A: still in B's replay window when they are sent again.
@@ -169,7 +178,7 @@ impl Demo<'_> {
     /// returns that number.
     fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
         let before = self.gateways[1].status()?;
-        attack::send(&self.network.a.gateway, self.network.b.outer, packets)?;
+        attack::send(&self.network.a.gateway, LINK, self.network.b.outer, packets)?;
         let deadline = Instant::now() + REFUSED_WITHIN;
         loop {
             let now = self.gateways[1].status()?;

@@ -6,9 +6,10 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
-use testudo_crypto::{ProposalError, Suite};
+use testudo_crypto::Suite;
 
 use crate::error::{LabError, io};
+use crate::protection::Protection;
 use crate::suites;
 use crate::workspace::write_private;
 
@@ -22,18 +23,20 @@ pub(crate) const UDP_PORT: u16 = 4500;
 pub struct Keys {
     a_to_b: String,
     b_to_a: String,
+    /// Of AH that covers ESP: A to B, and back.
+    ah: Option<[String; 2]>,
 }
 
 impl Keys {
-    /// Random keys for `suite`, from the kernel.
+    /// Random keys for a tunnel, from the kernel.
     ///
     /// # Errors
     /// There is no such suite, or no `/dev/urandom`.
-    pub fn random(suite: &str) -> Result<Self, LabError> {
-        let unknown =
-            |e: ProposalError| io(format!("use the suite: {e}"))(std::io::ErrorKind::Unsupported.into());
-        let bytes = suite.parse::<Suite>().map_err(unknown)?.keying_material_bytes();
-        Ok(Self { a_to_b: random_hex(bytes)?, b_to_a: random_hex(bytes)? })
+    pub fn random(protection: &Protection) -> Result<Self, LabError> {
+        let (suite, ah_suite) = protection.suites()?;
+        let key = |suite: Suite| random_hex(suite.keying_material_bytes());
+        let ah = ah_suite.map(|suite| Ok::<_, LabError>([key(suite)?, key(suite)?])).transpose()?;
+        Ok(Self { a_to_b: key(suite)?, b_to_a: key(suite)?, ah })
     }
 }
 
@@ -65,10 +68,10 @@ pub struct Settings {
     pub local_network: String,
     /// The protected network at the other end.
     pub remote_network: String,
-    /// The suite's name.
-    pub suite: String,
-    /// `esp-in-udp` or `esp`.
-    pub encapsulation: String,
+    /// Protocols, mode, suites.
+    pub protection: Protection,
+    /// The interface to the unprotected side: sealed packets go by it, whatever routes say.
+    pub interface: &'static str,
     /// The engine to use; `None` for the gateway's own choice.
     pub engine: Option<String>,
 }
@@ -82,25 +85,41 @@ impl Settings {
         fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
         write_private(&folder.join("a-to-b.key"), &format!("{}\n", keys.a_to_b))?;
         write_private(&folder.join("b-to-a.key"), &format!("{}\n", keys.b_to_a))?;
-        write_private(&folder.join(CONFIGURATION), &self.text())
+        if let Some([there, back]) = &keys.ah {
+            write_private(&folder.join("a-to-b-ah.key"), &format!("{there}\n"))?;
+            write_private(&folder.join("b-to-a-ah.key"), &format!("{back}\n"))?;
+        }
+        write_private(&folder.join(CONFIGURATION), &self.text()?)
     }
 
-    fn text(&self) -> String {
+    fn text(&self) -> Result<String, LabError> {
         let (peer, outbound, inbound) = if self.is_a {
-            ("b", (0x1001, "a-to-b.key"), (0x1002, "b-to-a.key"))
+            ("b", (0x1001, "a-to-b"), (0x1002, "b-to-a"))
         } else {
-            ("a", (0x1002, "b-to-a.key"), (0x1001, "a-to-b.key"))
+            ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
         let engine = self.engine.as_ref().map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
-        let ports = match self.encapsulation.as_str() {
-            "esp-in-udp" => format!("local_port = {UDP_PORT}\nremote_port = {UDP_PORT}\n"),
-            _ => String::new(),
+        let Self { local, remote, protection, .. } = self;
+        let (suite, ah_suite) = protection.suites()?;
+        let sa = |(spi, key): (u32, &str)| {
+            let ah = match ah_suite {
+                Some(_) => format!(", ah_spi = {:#x}, ah_key_file = \"{key}-ah.key\"", spi + 0x1000),
+                None => String::new(),
+            };
+            format!("{{ spi = {spi:#x}, key_file = \"{key}.key\"{ah} }}")
         };
-        let Self { local, remote, suite, encapsulation, local_network, remote_network, .. } = self;
-        let sa = |(spi, key): (u32, &str)| format!("{{ spi = {spi:#x}, key_file = \"{key}\" }}");
         let (outbound, inbound) = (sa(outbound), sa(inbound));
-        let confirmations = suites::confirmations(suite);
-        format!(
+        let confirmations = suites::confirmations(suite, ah_suite);
+        let lines = protection.lines();
+        // Between two hosts the policy is about the outer addresses, and the route to the peer leads inside.
+        let (interface, networks) = match protection.in_transport {
+            true => {
+                (format!("interface = \"{}\"\n", self.interface), [local.to_string(), remote.to_string()])
+            }
+            false => (String::new(), [self.local_network.clone(), self.remote_network.clone()]),
+        };
+        let [local_network, remote_network] = networks;
+        Ok(format!(
             r#"[gateway]
 state = "state.redb"
 control = "control.sock"
@@ -112,20 +131,18 @@ name = "testudo0"
 [port.unprotected]
 kind = "socket"
 mtu = 1500
-
+{interface}
 [[tunnel]]
 name = "site-{peer}"
 local = "{local}"
 remote = "{remote}"
-suite = "{suite}"
-{confirmations}encapsulation = "{encapsulation}"
-{ports}esn = true
+{lines}{confirmations}esn = true
 replay_window = 4096
 selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]
 outbound = {outbound}
 inbound = {inbound}
 "#
-        )
+        ))
     }
 }
 
@@ -150,15 +167,15 @@ mod tests {
             remote: "192.0.2.2".parse().unwrap(),
             local_network: "10.1.0.0/24".to_owned(),
             remote_network: "10.2.0.0/24".to_owned(),
-            suite: "aes128gcm16".to_owned(),
-            encapsulation: "esp-in-udp".to_owned(),
+            protection: Protection::esp("aes128gcm16", "esp-in-udp"),
+            interface: "wan",
             engine: Some("portable".to_owned()),
         }
     }
 
     #[test]
     fn the_outbound_keys_of_one_end_are_the_inbound_keys_of_the_other() {
-        let (a, b) = (settings(true).text(), settings(false).text());
+        let (a, b) = (settings(true).text().unwrap(), settings(false).text().unwrap());
         let line =
             |text: &str, key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
         assert_eq!(line(&a, "outbound").replace("outbound", "inbound"), line(&b, "inbound"));
@@ -169,10 +186,12 @@ mod tests {
     #[test]
     fn keys_have_the_suites_length_and_differ() {
         for (suite, bytes) in [("aes128gcm16", 20), ("aes256-sha256", 64), ("null-sha1", 20)] {
-            let keys = Keys::random(suite).unwrap();
+            let keys = Keys::random(&Protection::esp(suite, "esp")).unwrap();
             assert_eq!((keys.a_to_b.len(), keys.b_to_a.len()), (2 * bytes, 2 * bytes));
             assert_ne!(keys.a_to_b, keys.b_to_a);
         }
-        assert!(Keys::random("rot13").is_err());
+        assert!(Keys::random(&Protection::esp("rot13", "esp")).is_err());
+        let both = Protection::choose("ah+esp", "tunnel", None, Some("sha512"), None).unwrap();
+        assert_eq!(Keys::random(&both).unwrap().ah.unwrap().map(|key| key.len()), [128, 128]);
     }
 }

@@ -84,9 +84,11 @@ fn exchange(socket: &UdpSocket, sizes: &[usize]) -> Result<RoundTrips, LabError>
 /// length is a late one, to an attempt that was given up.
 fn there_and_back(socket: &UdpSocket, datagram: &[u8], answer: &mut [u8]) -> io::Result<Option<Duration>> {
     let started = Instant::now();
+    // The path's MTU has just been learned from an ICMP message: the kernel fragments the next attempt. The
+    // message may have come before this attempt, or in answer to it.
+    let is_too_long = |error: &io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
     match socket.send(datagram) {
-        // The path's MTU has just been learned from an ICMP message: the kernel fragments the next attempt.
-        Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => return Ok(None),
+        Err(error) if is_too_long(&error) => return Ok(None),
         other => other?,
     };
     loop {
@@ -99,6 +101,7 @@ fn there_and_back(socket: &UdpSocket, datagram: &[u8], answer: &mut [u8]) -> io:
             Ok(length) if length == datagram.len() => return Ok(Some(started.elapsed())),
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error) if is_too_long(&error) => return Ok(None),
             Err(error) => return Err(error),
         }
     }

@@ -24,8 +24,9 @@ use super::host::reflect;
 use crate::capture::Tap;
 use crate::demo::Direction;
 use crate::error::{LabError, io as io_error};
-use crate::gateway::{EngineStatus, PortStatus, Ports, Status, UDP_PORT, random_bytes};
+use crate::gateway::{EngineStatus, PortStatus, Ports, Status, random_bytes};
 use crate::network::Plan;
+use crate::protection::{Protection, Protocols};
 use crate::supply::Supply;
 
 /// Capacity of each queue: more packets than are ever in flight.
@@ -38,6 +39,9 @@ const LINK_MTU: usize = 1500;
 const REPLAY_WINDOW: u32 = 4096;
 /// SPIs of the SAs from A to B and back.
 const SPIS: [u32; 2] = [0x1001, 0x1002];
+/// The tunnel, and that of AH which covers its ESP.
+const TUNNEL_INDEX: TunnelIndex = TunnelIndex(0);
+const AH_INDEX: TunnelIndex = TunnelIndex(1);
 /// How often a gateway checks lifetimes and keepalives.
 const TICK: Duration = Duration::from_secs(1);
 /// How long to wait for packets in flight.
@@ -63,11 +67,25 @@ pub(super) struct Pair {
     tap: Tap,
 }
 
+/// The keys of one end: outbound, inbound.
+#[derive(Clone)]
+struct TunnelKeys {
+    own: [KeyMaterial; 2],
+    /// Those of AH that covers ESP.
+    ah: Option<[KeyMaterial; 2]>,
+}
+
+impl TunnelKeys {
+    /// The keys of the other end.
+    fn mirrored(self) -> Self {
+        let swap = |[outbound, inbound]: [KeyMaterial; 2]| [inbound, outbound];
+        Self { own: swap(self.own), ah: self.ah.map(swap) }
+    }
+}
+
 /// Settings of both gateways.
 pub(super) struct Tunnel<'a> {
-    pub(super) suite: &'a str,
-    /// `esp-in-udp` or `esp`.
-    pub(super) encapsulation: &'a str,
+    pub(super) protection: &'a Protection,
     /// The only engine besides the portable one; `None` for the gateway's own choice.
     pub(super) engine: Option<&'a str>,
     pub(super) ipv6: bool,
@@ -78,7 +96,7 @@ fn failed<E: std::fmt::Display>(action: &'static str) -> impl Fn(E) -> LabError 
 }
 
 impl Tunnel<'_> {
-    fn keys(&self, suite: Suite) -> Result<[KeyMaterial; 2], LabError> {
+    fn keys(suite: Suite) -> Result<[KeyMaterial; 2], LabError> {
         let key = || {
             let bytes = Zeroizing::new(random_bytes(suite.keying_material_bytes())?);
             KeyMaterial::new(suite, bytes).map_err(failed("make a key"))
@@ -89,17 +107,18 @@ impl Tunnel<'_> {
     fn parameters(&self, is_a: bool, selector: Selector) -> Result<TunnelParameters, LabError> {
         let plans = [Plan::of(self.ipv6, is_a), Plan::of(self.ipv6, !is_a)];
         let [local, remote] = [plans[0].outer()?, plans[1].outer()?];
-        let encapsulation = match self.encapsulation {
-            "esp" => Encapsulation::Esp,
-            _ => Encapsulation::EspInUdp { local_port: UDP_PORT, remote_port: UDP_PORT },
+        let encapsulation = match self.protection.udp_port() {
+            None => Encapsulation::Esp,
+            Some(port) => Encapsulation::EspInUdp { local_port: port, remote_port: port },
         };
+        let is_ah = self.protection.protocols == Protocols::Ah;
         Ok(TunnelParameters {
             name: if is_a { "site-b" } else { "site-a" }.into(),
             endpoints: Endpoints { local, remote: Some(remote), encapsulation },
             learn_remote: false,
-            protocol: IpsecProtocol::Esp,
-            mode: Mode::Tunnel,
-            covered_by: None,
+            protocol: if is_ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp },
+            mode: if self.protection.in_transport { Mode::Transport } else { Mode::Tunnel },
+            covered_by: (self.protection.protocols == Protocols::AhAndEsp).then_some(AH_INDEX),
             covers: None,
             dscp: Dscp::Copy,
             rules: PacketRules::default(),
@@ -112,14 +131,18 @@ impl Tunnel<'_> {
 
     fn selector(&self, is_a: bool) -> Result<Selector, LabError> {
         let prefix = |is_a| -> Result<Prefix, LabError> {
-            let (network, length) = Plan::of(self.ipv6, is_a).network()?;
+            let plan = Plan::of(self.ipv6, is_a);
+            let (network, length) = match self.protection.in_transport {
+                true => (plan.outer()?, if self.ipv6 { 128 } else { 32 }),
+                false => plan.network()?,
+            };
             Prefix::new(network, length).map_err(failed("build a prefix"))
         };
         Ok(Selector::between(prefix(is_a)?, prefix(!is_a)?))
     }
 
     /// Starts the gateway of one site, with its own engines.
-    fn start(&self, is_a: bool, keys: [KeyMaterial; 2], candidates: &[Candidate]) -> Result<End, LabError> {
+    fn start(&self, is_a: bool, keys: TunnelKeys, candidates: &[Candidate]) -> Result<End, LabError> {
         let (engines, reports) =
             choose_engines(candidates, EngineOrder::FastestFirst).map_err(failed("start an engine"))?;
         let [(inner, site), (outer, link)] =
@@ -128,12 +151,26 @@ impl Tunnel<'_> {
         let selector = self.selector(is_a)?;
         let mut supply = Supply::default();
         let parameters = self.parameters(is_a, selector)?;
-        let index = TunnelIndex(0);
+        let index = TUNNEL_INDEX;
         let policies = Spd::new([Policy::new(selector, Action::Protect(index))]);
         let policies = Box::new(policies.map_err(failed("make the policies"))?);
         let mut worker = Worker::new(ports, Pool::new(BUFFERS, BUFFER_BYTES), engines, Box::default());
-        let (outbound, inbound) = sas(is_a, keys, supply.lease());
-        let install = vec![TunnelInstall { index, parameters, outbound, inbound }];
+        let mut install = Vec::new();
+        if let Some(keys) = keys.ah {
+            let parameters = TunnelParameters {
+                name: format!("{}/ah", parameters.name).into(),
+                protocol: IpsecProtocol::Ah,
+                mode: Mode::Transport,
+                covered_by: None,
+                covers: Some(index),
+                selectors: Arc::from([]),
+                ..parameters.clone()
+            };
+            let (outbound, inbound) = sas(is_a, keys, supply.lease());
+            install.push(TunnelInstall { index: AH_INDEX, parameters, outbound, inbound });
+        }
+        let (outbound, inbound) = sas(is_a, keys.own, supply.lease());
+        install.push(TunnelInstall { index, parameters, outbound, inbound });
         let update = Update { policies: Some(policies), install, ..Update::default() };
         for (_, outcome) in worker.update(update, Moment::default()) {
             outcome.map_err(failed("install a tunnel"))?;
@@ -197,11 +234,10 @@ impl Pair {
     /// Two gateways with a tunnel of fresh keys between them. Every packet on the link passes `tap`.
     pub(super) fn build(tunnel: &Tunnel, candidates: Vec<Candidate>, tap: Tap) -> Result<Self, LabError> {
         let candidates = tunnel.candidates(candidates)?;
-        let suite = tunnel.suite.parse().map_err(failed("use a suite"))?;
-        let [there, back] = tunnel.keys(suite)?;
-        let a = [there.clone(), back.clone()];
-        let b = [back, there];
-        let ends = [tunnel.start(true, a, &candidates)?, tunnel.start(false, b, &candidates)?];
+        let (suite, ah_suite) = tunnel.protection.suites()?;
+        let a = TunnelKeys { own: Tunnel::keys(suite)?, ah: ah_suite.map(Tunnel::keys).transpose()? };
+        let ends =
+            [tunnel.start(true, a.clone(), &candidates)?, tunnel.start(false, a.mirrored(), &candidates)?];
         if let Some(refused) = tunnel.engine.and_then(|wanted| refusal(&ends[0].engines, wanted)) {
             return Err(failed("use that engine")(refused));
         }
@@ -294,8 +330,10 @@ fn refusal(reports: &[EngineReport], wanted: &str) -> Option<String> {
     (!report.in_use).then(|| format!("{wanted}: {}", report.detail))
 }
 
-/// The gateways' addresses on the link, and the hosts', in the order A, B.
-pub(super) fn addresses(ipv6: bool) -> Result<[[IpAddr; 2]; 2], LabError> {
+/// The gateways' addresses on the link, and the hosts', in the order A, B: in transport mode these are the
+/// same.
+pub(super) fn addresses(ipv6: bool, in_transport: bool) -> Result<[[IpAddr; 2]; 2], LabError> {
     let [a, b] = [Plan::of(ipv6, true), Plan::of(ipv6, false)];
-    Ok([[a.outer()?, b.outer()?], [a.host()?, b.host()?]])
+    let outer = [a.outer()?, b.outer()?];
+    Ok([outer, if in_transport { outer } else { [a.host()?, b.host()?] }])
 }
