@@ -542,6 +542,14 @@ impl Worker {
         self.ipsec.expire_fragments(now, &mut self.pool);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
+        // As in a turn: nothing is made for a port that takes nothing.
+        if !self.unprotected.is_waiting() && !self.draining {
+            self.ipsec.probe_paths(now, &mut self.pool, &mut self.prepared);
+            if !self.prepared.jobs.is_empty() {
+                self.seal(now);
+                self.unprotected.flush(&mut self.pool);
+            }
+        }
         self.publish();
     }
 

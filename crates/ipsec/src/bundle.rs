@@ -17,6 +17,7 @@ use crate::encap::IpsecProtocol;
 use crate::encap::outer_fields::OuterRules;
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
+use crate::mtu_probe::Prober;
 use crate::path_mtu::{PathMtu, SaName};
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
@@ -112,6 +113,7 @@ impl Ipsec {
         self.tunnels[place] = Some(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
+            prober: parameters.rules.mtu_probe.map(|probe| Box::new(Prober::new(&probe, now))),
             parameters,
             outbound: Members::new(),
             inbound: Members::new(),
@@ -246,9 +248,7 @@ impl Ipsec {
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
             tunnel.takeover = Some(Takeover { inbound, outbound });
         }
-        if let Some(sa) = self.inbound.get_mut(inbound) {
-            sa.watch(true);
-        }
+        self.settle_watches(index);
         true
     }
 
@@ -267,9 +267,20 @@ impl Ipsec {
     /// Nothing waits for the peer's packets any more.
     fn forget_takeover(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let Some(takeover) = tunnel.takeover.take() else { return };
-        if let Some(sa) = self.inbound.get_mut(takeover.inbound) {
-            sa.watch(tunnel.parameters.learn_remote);
+        if tunnel.takeover.take().is_some() {
+            self.settle_watches(index);
+        }
+    }
+
+    /// Settles which SAs from the peer are watched.
+    pub(crate) fn settle_watches(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnels.get(index.0 as usize).and_then(Option::as_ref) else { return };
+        let is_probed = tunnel.prober.as_ref().is_some_and(|prober| prober.is_waiting());
+        let all = tunnel.parameters.learn_remote || is_probed;
+        for member in &tunnel.inbound {
+            if let Some(sa) = self.inbound.get_mut(member.sa) {
+                sa.watch(all || tunnel.takeover.is_some_and(|takeover| takeover.inbound == member.sa));
+            }
         }
     }
 

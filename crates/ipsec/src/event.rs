@@ -1,5 +1,6 @@
 //! Events for the operator.
 
+use crate::path_mtu::LearnedFrom;
 use crate::spd::TunnelIndex;
 use std::net::IpAddr;
 
@@ -66,7 +67,7 @@ pub enum EventKind {
     PathMtu {
         /// In bytes.
         mtu: usize,
-        /// Whether a router said so; if not, it is the configured value again.
-        is_learned: bool,
+        /// Who says so; `None` if it is the configured value again.
+        learned_from: Option<LearnedFrom>,
     },
 }

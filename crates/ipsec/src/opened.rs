@@ -212,6 +212,9 @@ impl Ipsec {
         if is_watched {
             self.take_over(tunnel, sa_ref);
         }
+        if is_watched && inner.is_ok() && self.take_probe_answer(tunnel, job.buffer.bytes(), now) {
+            return Err(DropReason::MtuProbeAnswered);
+        }
         fate
     }
 }

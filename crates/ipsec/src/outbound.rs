@@ -177,23 +177,24 @@ impl Ipsec {
             return self.fail(job.buffer, sa, DropReason::EngineFault, pool);
         }
         if then & then::AUTHENTICATE != 0 {
-            return self.authenticate(job.buffer, sa, now, pool);
+            return self.authenticate(job.buffer, sa, then & then::WHOLE, now, pool);
         }
         if then & then::UNMASK != 0
             && let Err(reason) = unmask(&mut job, Direction::Seal)
         {
             return self.fail(job.buffer, sa, reason, pool);
         }
-        if then & then::CUT != 0 {
+        if then & (then::CUT | then::WHOLE) == then::CUT {
             return self.send_in_fragments(job.buffer, sa, pool, send);
         }
         send(Sealed::new(job.buffer), pool);
     }
 
-    /// Sends a datagram of ESP through the SA of AH that covers it.
-    fn authenticate(&mut self, datagram: Buffer, esp: SaRef, now: Moment, pool: &mut Pool) {
+    /// Sends a datagram of ESP through the SA of AH that covers it, with more to be done afterwards than that
+    /// SA's packets usually need.
+    fn authenticate(&mut self, datagram: Buffer, esp: SaRef, then: u8, now: Moment, pool: &mut Pool) {
         match self.try_authenticate(datagram, esp, now) {
-            Ok(job) => self.again.push(job),
+            Ok(job) => self.again.push(Job { then: job.then | then, ..job }),
             Err((datagram, reason)) => self.fail(datagram, esp, reason, pool),
         }
     }

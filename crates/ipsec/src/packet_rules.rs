@@ -2,6 +2,7 @@
 
 use testudo_wire::ip::Version;
 use testudo_wire::mss;
+use crate::mtu_probe::MtuProbe;
 
 /// The DF bit of outer IPv4 headers (RFC 4301 8.1). IPv6 has none: its routers never cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -65,4 +66,6 @@ pub struct PacketRules {
     pub tfc_pad_to: u16,
     /// Dummy packets that are sent (RFC 4303 2.6), by ESP alone; 0 for none.
     pub dummy_packets_per_second: u16,
+    /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none.
+    pub mtu_probe: Option<MtuProbe>,
 }

@@ -21,7 +21,8 @@
 //!
 //! An attacker on the path, who sees the packets, can thus reduce an SA to 1280 or 576 bytes, not stop it (he
 //! could drop the packets as well). What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
-//! 4), or when the peer moves. All other errors about packets of SAs are ignored.
+//! 4), or when the peer moves. All other errors about packets of SAs are ignored. Where routers are silent,
+//! [`crate::mtu_probe`] finds out.
 
 use crate::Ipsec;
 use crate::encap::IpsecProtocol;
@@ -76,19 +77,36 @@ pub struct LearnedMtu {
     pub mtu: usize,
     /// Since when.
     pub at: Moment,
+    /// Who says so.
+    pub from: LearnedFrom,
+}
+
+/// Who says what a path carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LearnedFrom {
+    /// A router, by an ICMP error.
+    Router,
+    /// Probes inside the SA ([`crate::MtuProbe`]).
+    Probes,
 }
 
 impl LearnedMtu {
     const MTU_BITS: u32 = 17;
+    const FROM_BITS: u32 = 1;
 
     /// As a number other than 0, with the moment in whole seconds.
     pub(crate) fn to_bits(self) -> u64 {
-        self.at.0.as_secs() << Self::MTU_BITS | self.mtu as u64 & ((1 << Self::MTU_BITS) - 1)
+        let from = u64::from(self.from == LearnedFrom::Probes) << Self::MTU_BITS;
+        let seconds = self.at.0.as_secs() << (Self::MTU_BITS + Self::FROM_BITS);
+        seconds | from | self.mtu as u64 & ((1 << Self::MTU_BITS) - 1)
     }
 
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         let mtu = usize::try_from(bits & ((1 << Self::MTU_BITS) - 1)).ok().filter(|&mtu| mtu > 0)?;
-        Some(Self { mtu, at: Moment(Duration::from_secs(bits >> Self::MTU_BITS)) })
+        let is_probed = bits >> Self::MTU_BITS & 1 != 0;
+        let from = if is_probed { LearnedFrom::Probes } else { LearnedFrom::Router };
+        let seconds = bits >> (Self::MTU_BITS + Self::FROM_BITS);
+        Some(Self { mtu, at: Moment(Duration::from_secs(seconds)), from })
     }
 }
 
@@ -142,7 +160,7 @@ impl PathMtu {
         let is_early = self.learned.is_some_and(|learned| now.since(learned.at) < CHANGE_INTERVAL);
         let is_believed = is_in_bounds && !is_early && self.is_recent(claim.sequence, next);
         if is_believed {
-            self.learned = Some(LearnedMtu { mtu, at: now });
+            self.learned = Some(LearnedMtu { mtu, at: now, from: LearnedFrom::Router });
         }
         is_believed
     }
@@ -156,10 +174,27 @@ impl PathMtu {
         age != 0 && u64::from(age) <= used
     }
 
-    /// Forgets what was learned long ago; whether that changes anything.
-    pub(crate) fn age(&mut self, now: Moment) -> bool {
-        let is_over = self.learned.is_some_and(|learned| now.since(learned.at) >= LASTS);
-        is_over && self.forget()
+    /// The MTU without anything learned, in bytes.
+    pub(crate) fn configured(&self) -> usize {
+        self.configured
+    }
+
+    /// Takes what probes have found: more or less than before.
+    pub(crate) fn set_probed(&mut self, mtu: usize, now: Moment) {
+        let learned = LearnedMtu { mtu, at: now, from: LearnedFrom::Probes };
+        self.learned = Some(learned).filter(|learned| learned.mtu < self.configured);
+    }
+
+    /// Whether it was learned long ago.
+    fn is_old(&self, now: Moment) -> bool {
+        self.learned.is_some_and(|learned| now.since(learned.at) >= LASTS)
+    }
+
+    /// It holds for as long again.
+    fn renew(&mut self, now: Moment) {
+        if let Some(learned) = &mut self.learned {
+            learned.at = now;
+        }
     }
 
     /// Forgets what was learned; whether there was anything.
@@ -320,7 +355,25 @@ impl Ipsec {
         if let Some(sa) = in_use.and_then(|sa| self.outbound.get(sa)) {
             tunnel.path_mtu.mark(sa.sequence.next(), now);
         }
-        if tunnel.path_mtu.age(now) {
+        if tunnel.path_mtu.is_old(now) {
+            self.renew_path_mtu(index, now);
+        }
+    }
+
+    /// Searches for more than was learned long ago, or forgets it where nobody answers probes.
+    #[cold]
+    fn renew_path_mtu(&mut self, index: TunnelIndex, now: Moment) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let (current, configured) = (tunnel.path_mtu.current(), tunnel.path_mtu.configured());
+        // Where AH covers ESP, the tunnel of ESP has the addresses to probe with.
+        let probing = tunnel.parameters.covers.unwrap_or(index);
+        let prober = self.tunnels.get_mut(probing.0 as usize).and_then(Option::as_mut);
+        let prober = prober.and_then(|tunnel| tunnel.prober.as_mut());
+        let is_searched = prober.is_some_and(|prober| prober.raise(current, configured));
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        if is_searched {
+            tunnel.path_mtu.renew(now);
+        } else if tunnel.path_mtu.forget() {
             self.apply_path_mtu(index);
         }
     }
@@ -329,7 +382,8 @@ impl Ipsec {
     pub(crate) fn apply_path_mtu(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         let mtu = tunnel.path_mtu.current();
-        let kind = EventKind::PathMtu { mtu, is_learned: tunnel.path_mtu.learned.is_some() };
+        let learned_from = tunnel.path_mtu.learned.map(|learned| learned.from);
+        let kind = EventKind::PathMtu { mtu, learned_from };
         self.events.push(Event { tunnel: index, kind });
         for sa in tunnel.outbound.iter().filter_map(|member| self.outbound.get(member.sa)) {
             sa.counters.set_learned_mtu(tunnel.path_mtu.learned);
@@ -399,8 +453,10 @@ mod tests {
     #[test]
     fn a_learned_mtu_is_told_to_other_threads_in_a_number() {
         for (mtu, seconds) in [(576, 0), (1280, 1), (65_535, 1 << 40)] {
-            let learned = LearnedMtu { mtu, at: at(seconds) };
-            assert_eq!(LearnedMtu::from_bits(learned.to_bits()), Some(learned));
+            for from in [LearnedFrom::Router, LearnedFrom::Probes] {
+                let learned = LearnedMtu { mtu, at: at(seconds), from };
+                assert_eq!(LearnedMtu::from_bits(learned.to_bits()), Some(learned));
+            }
         }
         assert_eq!(LearnedMtu::from_bits(0), None);
     }
@@ -477,11 +533,16 @@ mod tests {
     #[test]
     fn what_was_learned_is_forgotten_after_ten_minutes() {
         let mut path = path();
-        assert!(!path.age(at(10_000)), "there is nothing to forget");
+        assert!(!path.is_old(at(10_000)), "there is nothing to forget");
         assert!(path.believe(&claim(1400, 100), 101, at(1)));
-        assert!(!path.age(at(600)) && path.current() == 1400);
-        assert!(path.age(at(601)) && path.current() == 1500);
-        assert!(!path.age(at(602)));
+        assert!(!path.is_old(at(600)) && path.current() == 1400);
+        assert!(path.is_old(at(601)) && path.forget() && path.current() == 1500);
+        assert!(!path.is_old(at(1202)) && !path.forget());
+        path.set_probed(1400, at(2000));
+        path.renew(at(2100));
+        assert!(!path.is_old(at(2699)) && path.is_old(at(2700)));
+        path.set_probed(1500, at(2700));
+        assert!(!path.forget(), "all that was configured passes");
     }
 
     proptest! {

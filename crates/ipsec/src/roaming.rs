@@ -75,6 +75,9 @@ impl Ipsec {
         }
         self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
         // It is another path (RFC 8201 4).
+        if let Some(prober) = &mut tunnel.prober {
+            prober.reset(now);
+        }
         if tunnel.path_mtu.forget() {
             self.apply_path_mtu(index);
         }

@@ -6,6 +6,7 @@ use crate::encap::MAX_IV_BYTES;
 use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
 use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
+use crate::mtu_probe::Prober;
 use crate::path_mtu::PathMtu;
 use crate::replay::ReplayWindow;
 use crate::resync::Resync;
@@ -124,8 +125,8 @@ pub(crate) struct InboundSa {
     pub(crate) local_endpoint: LocalEndpoint,
     pub(crate) layout: SuiteLayout,
     pub(crate) esn: bool,
-    /// Whether the tunnel is told of each authentic packet: it learns the peer's address, or an SA waits for
-    /// the peer to use this one.
+    /// Whether the tunnel is told of each authentic packet: it learns the peer's address, an SA waits for the
+    /// peer to use this one, or one may answer a probe.
     pub(crate) is_watched: bool,
     /// It is not watched, does not search for its numbers, and its packets are not longer than their texts.
     pub(crate) is_plain: bool,
@@ -221,6 +222,8 @@ pub(crate) struct Tunnel {
     pub(crate) path_mtu: PathMtu,
     /// Its number among those that send [dummies](crate::dummies).
     pub(crate) dummies: u64,
+    /// Where its path is probed.
+    pub(crate) prober: Option<Box<Prober>>,
 }
 
 /// The low 32 bits, which ESP carries.

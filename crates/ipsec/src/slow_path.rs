@@ -43,6 +43,11 @@ impl SlowPath<'_> {
         drain(buffers).for_each(|buffer| self.protect::<E>(buffer));
     }
 
+    /// Makes a job of a packet that crosses the path whole or not at all.
+    pub(crate) fn probe<E: Frame>(mut self, buffer: Buffer, header: &IpHeader) {
+        self.push::<E>(buffer, header, then::WHOLE);
+    }
+
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
     fn protect<E: Frame>(&mut self, mut buffer: Buffer) {
         let mut header = match IpHeader::parse(buffer.bytes()) {

@@ -55,6 +55,8 @@ pub struct Ipsec {
     pub(crate) port_fragments_udp: bool,
     pub(crate) names: OutboundNames,
     pub(crate) dummies: Dummies,
+    /// The place of the tunnel that is probed first next time.
+    pub(crate) probed_next: usize,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }

@@ -64,6 +64,7 @@ drop_reasons! {
     IcmpBelieved, "icmp_believed", "An ICMP error said that a packet of an SA was too big, and lowered the SA's path MTU (RFC 4301 8.2).";
     IcmpIgnored, "icmp_ignored", "An ICMP error about a packet of ESP or AH was not believed, or says nothing that an SA follows (RFC 4301 8.2.1).";
     NatKeepalive, "nat_keepalive", "A NAT keepalive, consumed as it should be (RFC 3948 4).";
+    MtuProbeAnswered, "mtu_probe_answered", "An answer to a probe of the path's MTU, consumed as it should be (RFC 8899 4.1).";
     IkeOnEspPort, "ike_on_esp_port", "An IKE message came to the ESP port (non-ESP marker, RFC 3948 2.2).";
     UnknownSpi, "unknown_spi", "No SA has this SPI.";
     WrongEncapsulation, "wrong_encapsulation", "The SA exists, but with another encapsulation or IP version.";

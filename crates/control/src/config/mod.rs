@@ -23,6 +23,7 @@ mod loops;
 mod mask;
 mod messages;
 mod model;
+mod mtu_probe;
 mod network;
 mod outer;
 mod packet_rules;

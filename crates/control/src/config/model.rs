@@ -308,7 +308,7 @@ impl UnprotectedPort {
             _ => Some(format!(
                 "{begin}: full-size packets leave as outer packets of up to {mtu} bytes; where a link on the way to a peer \
                  carries less (PPPoE 1492, mobile networks, other tunnels) and somebody filters the ICMP errors that say \
-                 so, they vanish, while short ones pass: set `mtu` to what the path carries"
+                 so, they vanish, while short ones pass: set `mtu` to what the path carries, or `mtu_probe` in the tunnel"
             )),
         }
     }

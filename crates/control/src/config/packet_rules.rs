@@ -32,6 +32,7 @@ pub(super) fn read(
         mss_clamp: section.or_default(walker, "mss_clamp", MssClamp::default(), mss_clamp),
         tfc_pad_to: section.or_default(walker, "tfc_pad_to", 0, value::number_u16(LEAST_PADDED, u16::MAX)),
         dummy_packets_per_second: section.or_default(walker, "dummy_packets_per_second", 0, rate),
+        ..PacketRules::default()
     };
     refuse_absent_fields(section, walker, mode, local);
     refuse_without_confidentiality(section, walker, mode, protocol);

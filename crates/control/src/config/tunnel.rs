@@ -4,11 +4,11 @@ use super::checks::{Facts, KeyRequest, Traffic};
 use super::gateway::path;
 use super::known_answer::{KNOWN_ANSWER, read_known_answer};
 use super::model::{Remote, SaSettings, Selectors, Tunnel, legacy_parts};
-use super::packet_rules;
 use super::quantity;
 use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
+use super::{mtu_probe, packet_rules};
 use crate::keys::KeySource;
 use std::net::IpAddr;
 use std::path::Path;
@@ -54,6 +54,7 @@ pub(super) fn read_tunnel(
     let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
     let selectors = read_selectors(&mut section, walker, facts);
+    let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
     let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
     let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
@@ -107,6 +108,8 @@ fn covering(tunnel: &Tunnel, suite: Suite, outbound: SaSettings, inbound: SaSett
         suite,
         rules: PacketRules::default(),
         selectors: Vec::new(),
+        // The tunnel of ESP has the addresses to probe with.
+        rules: PacketRules { mtu_probe: None, ..tunnel.rules },
         outbound,
         inbound,
         ..tunnel.clone()

@@ -8,7 +8,7 @@ use crate::config::Tunnel;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use testudo_ipsec::{Event, EventKind, TunnelIndex};
+use testudo_ipsec::{Event, EventKind, LearnedFrom, TunnelIndex};
 
 /// Lines of one kind per [`WINDOW`], over all tunnels.
 const MAX_LINES: u32 = 10;
@@ -176,8 +176,8 @@ impl EventLog {
             EventKind::PeerMoved { address, port } => {
                 return self.peer_moved(event.tunnel, SocketAddr::new(address, port), tunnel, now);
             }
-            EventKind::PathMtu { mtu, is_learned } => {
-                return self.path_mtu(mtu, is_learned, tunnel, now);
+            EventKind::PathMtu { mtu, learned_from } => {
+                return self.path_mtu(mtu, learned_from, tunnel, now);
             }
             EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
@@ -291,16 +291,18 @@ impl EventLog {
     fn path_mtu<'n>(
         &mut self,
         mtu: usize,
-        is_learned: bool,
+        learned_from: Option<LearnedFrom>,
         tunnel: impl FnOnce() -> Option<&'n Tunnel>,
         now: Instant,
     ) -> Option<Line> {
-        let text = if is_learned {
-            format!(
+        let text = match learned_from {
+            Some(LearnedFrom::Router) => format!(
                 "a router says that the path to the peer carries {mtu} bytes: longer datagrams are not sent"
-            )
-        } else {
-            format!("the path to the peer is taken to carry {mtu} bytes again, as configured")
+            ),
+            Some(LearnedFrom::Probes) => {
+                format!("probes say that the path to the peer carries {mtu} bytes: longer ones were lost")
+            }
+            None => format!("the path to the peer is taken to carry {mtu} bytes again, as configured"),
         };
         self.peer_line(Kind::PathMtu, now, || Some((tunnel()?, text)))
     }
@@ -462,11 +464,13 @@ mod tests {
     #[test]
     fn each_change_of_a_path_mtu_is_logged() {
         let mut log = Log::new();
-        log.note(1, EventKind::PathMtu { mtu: 1400, is_learned: true });
-        log.note(1, EventKind::PathMtu { mtu: 1500, is_learned: false });
+        log.note(1, EventKind::PathMtu { mtu: 1400, learned_from: Some(LearnedFrom::Router) });
+        log.note(1, EventKind::PathMtu { mtu: 1500, learned_from: None });
+        log.note(1, EventKind::PathMtu { mtu: 576, learned_from: Some(LearnedFrom::Probes) });
         let said = log.said();
         assert!(said[0].starts_with("tunnel site-b: a router says that the path to the peer carries 1400"));
         assert!(said[1].ends_with("is taken to carry 1500 bytes again, as configured"));
+        assert!(said[2].contains("probes say that the path to the peer carries 576 bytes"));
     }
 
     #[test]

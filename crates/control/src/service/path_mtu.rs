@@ -4,7 +4,7 @@ use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
 use crate::config::Sizes;
 use serde_json::{Value, json};
-use testudo_ipsec::Moment;
+use testudo_ipsec::{LearnedFrom, Moment};
 
 /// The most tunnels whose paths the status has; `sa list` has all.
 const LISTED: usize = 16;
@@ -27,7 +27,11 @@ pub(super) fn path_mtu(
     let Sizes { path_mtu, inner_mtu, overhead, mss_ipv4, mss_ipv6 } = sizes;
     json!({
         "path_mtu": path_mtu,
-        "source": if learned.is_some() { "learned" } else { "configured" },
+        "source": match learned.map(|learned| learned.from) {
+            Some(LearnedFrom::Router) => "router",
+            Some(LearnedFrom::Probes) => "probes",
+            None => "configured",
+        },
         "age_seconds": learned.map(|learned| now.since(learned.at).as_secs()),
         "overhead": overhead,
         "inner_mtu": inner_mtu,

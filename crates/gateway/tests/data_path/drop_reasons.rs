@@ -145,6 +145,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::IcmpBelieved => told_of_a_narrow_path(1400),
         DropReason::IcmpIgnored => told_of_a_narrow_path(575),
         DropReason::NatKeepalive => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0xFF], 0)),
+        DropReason::MtuProbeAnswered => crate::mtu_probe::answered(),
         DropReason::IkeOnEspPort => b_given(&in_udp(), encapsulate(&in_udp(), Side::A, &[0; 40], 0)),
         DropReason::UnknownSpi => b_given(&spec(), encapsulate(&spec(), Side::A, &[0x77; 60], 0)),
         DropReason::WrongEncapsulation => esp_without_its_udp(),

@@ -27,6 +27,7 @@ mod kept_jobs;
 mod lifetimes;
 mod many_tunnels;
 mod mss;
+mod mtu_probe;
 mod path_mtu;
 mod policies;
 mod policy_changes;

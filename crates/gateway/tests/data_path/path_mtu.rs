@@ -22,7 +22,7 @@ pub fn too_big(datagram: &[u8], mtu: u16) -> Vec<u8> {
 }
 
 /// Every encapsulation over either IP version; the last tunnel is the one whose packets a router sees.
-fn every_kind() -> Vec<Vec<TunnelSpec>> {
+pub fn every_kind() -> Vec<Vec<TunnelSpec>> {
     let mut all = Vec::new();
     for (outer, mode) in [
         (Version::V4, Mode::Tunnel),
@@ -41,13 +41,13 @@ fn every_kind() -> Vec<Vec<TunnelSpec>> {
 }
 
 /// The longest inner packet over a path with this MTU.
-fn longest(tunnels: &[TunnelSpec], path_mtu: usize) -> usize {
+pub fn longest(tunnels: &[TunnelSpec], path_mtu: usize) -> usize {
     let longest = |spec: &TunnelSpec, path_mtu| TunnelSpec { path_mtu, ..spec.clone() }.inner_mtu();
     tunnels.iter().rev().fold(path_mtu, |mtu, spec| longest(spec, mtu))
 }
 
 /// A packet of A's network that must not be fragmented.
-fn inner(tunnels: &[TunnelSpec], bytes: usize) -> Vec<u8> {
+pub fn inner(tunnels: &[TunnelSpec], bytes: usize) -> Vec<u8> {
     let spec = &tunnels[0];
     let hosts = match spec.mode {
         Mode::Transport => [Side::A, Side::B].map(|side| spec.address(side).to_string()),
@@ -78,7 +78,7 @@ fn events(a: &mut Gateway) -> Vec<(usize, bool)> {
     let events = a.worker.take_events().into_iter();
     events
         .filter_map(|event| match event.kind {
-            EventKind::PathMtu { mtu, is_learned } => Some((mtu, is_learned)),
+            EventKind::PathMtu { mtu, learned_from } => Some((mtu, learned_from.is_some())),
             _ => None,
         })
         .collect()

@@ -178,6 +178,8 @@ pub(crate) mod then {
     /// A copy of a packet from the peer, tried under another high half of its number
     /// ([`resync`](crate::resync)).
     pub(crate) const RESYNCHRONISE: u8 = 16;
+    /// It is not cut, whatever its length: a probe of the path.
+    pub(crate) const WHOLE: u8 = 32;
 }
 
 /// Bytes of the longest IV.

@@ -5,6 +5,7 @@
 mod support;
 
 mod network;
+mod probes;
 mod routers;
 
 use network::Network;
@@ -12,5 +13,5 @@ use std::process::ExitCode;
 use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
-    routers::tests(Suite::new()).run(Network::build)
+    probes::tests(routers::tests(Suite::new())).run(Network::build)
 }

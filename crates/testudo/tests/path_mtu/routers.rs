@@ -106,7 +106,7 @@ fn calculates(gateway: &Gateway, inner: usize) -> TestResult {
     let sa = gateway.sa("a-b", "outbound")?;
     for path in [&status["path_mtus"][0], &sa["path_mtu"]] {
         let expected = json!({
-            "path_mtu": NARROW, "source": "learned", "overhead": NARROW - inner, "inner_mtu": inner,
+            "path_mtu": NARROW, "source": "router", "overhead": NARROW - inner, "inner_mtu": inner,
             "mss_ipv4": inner - 40, "mss_ipv6": inner - 60,
         });
         for (key, value) in expected.as_object().into_iter().flatten() {
@@ -115,7 +115,7 @@ fn calculates(gateway: &Gateway, inner: usize) -> TestResult {
         ensure(path["age_seconds"].as_u64().is_some_and(|age| age < 60), || format!("{path:#}"))?;
     }
     let said = gateway.ask(&["status"])?.stdout;
-    ensure(said.contains("learned, 0:0") && said.contains("TCP MSS (IPv6)"), || said.clone())
+    ensure(said.contains("router, 0:0") && said.contains("TCP MSS (IPv6)"), || said.clone())
 }
 
 /// With `fragment = "after"` packets with DF cross whole, in fragments that fit what was learned.
