@@ -1,8 +1,8 @@
 //! What a tunnel does to packets and to the headers around them, beyond protecting them: all of it optional.
 
+use crate::mtu_probe::MtuProbe;
 use testudo_wire::ip::Version;
 use testudo_wire::mss;
-use crate::mtu_probe::MtuProbe;
 
 /// The DF bit of outer IPv4 headers (RFC 4301 8.1). IPv6 has none: its routers never cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

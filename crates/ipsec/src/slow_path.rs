@@ -45,7 +45,10 @@ impl SlowPath<'_> {
 
     /// Makes a job of a packet that crosses the path whole or not at all.
     pub(crate) fn probe<E: Frame>(mut self, buffer: Buffer, header: &IpHeader) {
+        // Its length is what it asks for: TFC padding would make it another probe.
+        let tfc_pad_to = std::mem::take(&mut self.sa.tfc_pad_to);
         self.push::<E>(buffer, header, then::WHOLE);
+        self.sa.tfc_pad_to = tfc_pad_to;
     }
 
     /// Makes a job of the packet, or of each fragment that it has to be cut into.

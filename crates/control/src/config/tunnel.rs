@@ -108,8 +108,6 @@ fn covering(tunnel: &Tunnel, suite: Suite, outbound: SaSettings, inbound: SaSett
         suite,
         rules: PacketRules::default(),
         selectors: Vec::new(),
-        // The tunnel of ESP has the addresses to probe with.
-        rules: PacketRules { mtu_probe: None, ..tunnel.rules },
         outbound,
         inbound,
         ..tunnel.clone()
