@@ -94,23 +94,38 @@ fn udp_checksum_v6(packet: &[u8], udp_at: usize) -> u16 {
     }
 }
 
-/// Sends `packets` from `namespace` to `destination` by the interface `link`, with the source addresses in
-/// their headers: a route to `destination` may lead into the tunnel.
+/// Sends `packets` from `namespace` to `destination`, with the source addresses in their headers.
 ///
 /// # Errors
 /// A raw socket cannot be opened, or a packet cannot be sent.
-pub fn send(
+pub fn send(namespace: &Namespace, destination: IpAddr, packets: &[Recorded]) -> Result<(), LabError> {
+    send_through(&raw_socket(namespace, destination)?, destination, packets)
+}
+
+/// The same by the interface `link`: a route to `destination` may lead into the tunnel.
+///
+/// # Errors
+/// As [`send`], or there is no such interface.
+pub fn send_by(
     namespace: &Namespace,
     link: &str,
     destination: IpAddr,
     packets: &[Recorded],
 ) -> Result<(), LabError> {
+    let socket = raw_socket(namespace, destination)?;
+    let bound = socket2::SockRef::from(&socket).bind_device(Some(link.as_bytes()));
+    bound.map_err(io(format!("bind a socket to {link}")))?;
+    send_through(&socket, destination, packets)
+}
+
+fn raw_socket(namespace: &Namespace, destination: IpAddr) -> Result<UdpSocket, LabError> {
     let family = if destination.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     // IPPROTO_RAW: we supply the headers, source address included (`man 7 raw`).
     let open = || socket(family, SocketType::RAW, Some(ipproto::RAW)).map(UdpSocket::from);
-    let socket = namespace.within(open)?.map_err(|errno| io("open a raw socket")(errno.into()))?;
-    let bound = socket2::SockRef::from(&socket).bind_device(Some(link.as_bytes()));
-    bound.map_err(io(format!("bind a socket to {link}")))?;
+    namespace.within(open)?.map_err(|errno| io("open a raw socket")(errno.into()))
+}
+
+fn send_through(socket: &UdpSocket, destination: IpAddr, packets: &[Recorded]) -> Result<(), LabError> {
     for packet in packets {
         socket
             .send_to(packet.packet(), portless(destination))

@@ -178,7 +178,7 @@ impl Demo<'_> {
     /// returns that number.
     fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
         let before = self.gateways[1].status()?;
-        attack::send(&self.network.a.gateway, LINK, self.network.b.outer, packets)?;
+        attack::send_by(&self.network.a.gateway, LINK, self.network.b.outer, packets)?;
         let deadline = Instant::now() + REFUSED_WITHIN;
         loop {
             let now = self.gateways[1].status()?;
