@@ -139,7 +139,7 @@ fn outbound_as_the_model_says(data: &[u8]) {
 
 /// A packet of a hostile datagram, with some bytes changed and a valid IPv4 checksum.
 fn damaged_datagram(input: &mut Input<'_>, leaves: bool) -> Vec<u8> {
-    let datagram = datagram(&mut || input.byte(), leaves);
+    let datagram = datagram(&mut || input.byte(), leaves, 7);
     let at = usize::from(input.byte()) % datagram.packets.len();
     let mut packet = datagram.packets[at].clone();
     overwrite(&mut packet, input.run());

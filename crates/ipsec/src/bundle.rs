@@ -13,8 +13,8 @@
 
 use crate::Ipsec;
 use crate::counters::SaCounters;
-use crate::encap::IpsecProtocol;
 use crate::encap::outer_fields::OuterRules;
+use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
@@ -104,6 +104,9 @@ impl Ipsec {
             self.udp_ports.add(local_port);
         }
         self.addresses.add(parameters.endpoints.local, parameters.endpoints.remote);
+        // In transport mode the datagram goes out whole, so that there is nothing to agree on.
+        let takes_fragments = parameters.non_first_fragments || parameters.mode == Mode::Transport;
+        self.checker.agree(index, takes_fragments);
         if self.tunnels.len() <= place {
             self.tunnels.resize_with(place + 1, || None);
             self.outbound_of.resize(place + 1, None);
@@ -128,6 +131,8 @@ impl Ipsec {
     pub fn remove(&mut self, index: TunnelIndex) -> Option<RemovedTunnel> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
         self.outbound_of[index.0 as usize] = None;
+        self.checker.agree(index, false);
+        self.checker.forget();
         let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
         for member in &tunnel.outbound {
             self.outbound.remove(member.sa);

@@ -7,7 +7,7 @@
 use crate::Ipsec;
 use crate::encap::ah::mask_datagram;
 use crate::encap::{IpsecProtocol, packet_offset};
-use crate::fragments::Reassembled;
+use crate::fragments::{Reassembled, Way};
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared};
 use crate::parsed::reason_of;
@@ -47,6 +47,8 @@ enum Parsed {
     Fragment,
     /// An ICMP error about a packet of ESP or AH of ours.
     IcmpError,
+    /// A fragment to somebody else in clear, on which what came before may decide.
+    ClearFragment,
     /// A packet that policy lets pass in clear.
     Pass,
     Drop(DropReason),
@@ -168,7 +170,8 @@ impl Ipsec {
     #[cold]
     fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         let uncommon = self.parse_uncommon(buffer);
-        parsed.has_uncommon |= matches!(uncommon, Parsed::Fragment | Parsed::IcmpError);
+        parsed.has_uncommon |=
+            matches!(uncommon, Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError);
         parsed.push(uncommon);
     }
 
@@ -188,6 +191,7 @@ impl Ipsec {
             }
             match self.demultiplex(&header, packet)? {
                 Some(place) => arrival(packet, place, (header.version, destination)).map(Parsed::Esp),
+                None if header.fragment.is_some() => Ok(Parsed::ClearFragment),
                 None => self.pass_clear(&header, packet).map(|()| Parsed::Pass),
             }
         });
@@ -219,6 +223,9 @@ impl Ipsec {
                 };
                 *known = whole;
             }
+            if matches!(known, Parsed::ClearFragment) {
+                *known = self.take_clear_fragment(buffer.bytes(), now);
+            }
             if matches!(known, Parsed::IcmpError) {
                 *known = Parsed::Drop(self.take_icmp_error(buffer.bytes(), now));
             }
@@ -241,6 +248,17 @@ impl Ipsec {
             },
             Err(reason) => Some(Parsed::Drop(reason)),
         }
+    }
+
+    /// Asks policy about a fragment in clear.
+    fn take_clear_fragment(&mut self, packet: &[u8], now: Moment) -> Parsed {
+        let passed = IpHeader::parse(packet).map_err(reason_of).and_then(|header| {
+            if header.has_source_route {
+                return Err(DropReason::SourceRoute);
+            }
+            passes_clear(self.verdict_on_fragment(Way::Clear, &header, packet, now))
+        });
+        passed.map_or_else(Parsed::Drop, |()| Parsed::Pass)
     }
 
     /// Finds the ESP packet in a datagram; `None` if policy is to decide.
@@ -266,13 +284,7 @@ impl Ipsec {
         if header.has_source_route {
             return Err(DropReason::SourceRoute);
         }
-        match self.spd.verdict(&Flow::inbound(header, packet)) {
-            Verdict::Policy(Action::Bypass) => Ok(()),
-            Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
-            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
-            Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
-            Verdict::NoPolicy => Err(DropReason::NotForUs),
-        }
+        passes_clear(self.spd.verdict(&Flow::inbound(header, packet)))
     }
 
     /// Finds the SA of each arrival, and prefetches it.
@@ -298,7 +310,9 @@ impl Ipsec {
                 }
                 Parsed::Pass => (Disposition::Pass, None),
                 // Not reached: these have become something else.
-                Parsed::Fragment | Parsed::IcmpError => (Disposition::Drop(DropReason::OuterFragment), None),
+                Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError => {
+                    (Disposition::Drop(DropReason::OuterFragment), None)
+                }
                 Parsed::Drop(reason) => (Disposition::Drop(*reason), None),
             };
             last = spi;
@@ -353,6 +367,17 @@ impl Ipsec {
         if many_sas {
             jobs[from..].iter().for_each(|job| sa.window.prefetch(job.sequence));
         }
+    }
+}
+
+/// Whether policy's verdict lets a packet come in in clear.
+fn passes_clear(verdict: Verdict) -> Result<(), DropReason> {
+    match verdict {
+        Verdict::Policy(Action::Bypass) => Ok(()),
+        Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
+        Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
+        Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
+        Verdict::NoPolicy => Err(DropReason::NotForUs),
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::{Encap, MAX_DATAGRAM, Strip};
+use crate::fragments::{FragmentChecker, Way};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::outcome::{Cleared, Prepared};
@@ -13,12 +14,14 @@ use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, Pair, Spd, Verdict};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
+use std::cell::RefCell;
 use testudo_crypto::{Job, JobStatus};
 use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::EspTrailer;
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
+use testudo_wire::reassembly::ReceivedFragment;
 
 /// What happens to a job whose packet is not forwarded as it is.
 #[derive(Debug, Clone, Copy)]
@@ -131,10 +134,12 @@ impl Ipsec {
             self.prefetch_sas(jobs);
         }
         at = 0;
+        let check = FragmentCheck { checker: RefCell::new(&mut self.checker), now };
         for &CompletedRun { sa, jobs: count, is_done } in &runs {
+            let run = &mut jobs[at..at + count];
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
-                Some(sa) => sa.decapsulate_run(&self.spd, &mut jobs[at..at + count], at, &mut refusals),
+                Some(sa) => sa.decapsulate_run(&self.spd, &check, run, at, &mut refusals),
                 // Not reached: the SA was there in the first phase.
                 None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
@@ -197,11 +202,12 @@ impl Ipsec {
         }
         let source = if sa.is_watched { source_of(job.buffer.bytes(), is_newest) } else { None };
         let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
+        let check = &FragmentCheck { checker: RefCell::new(&mut self.checker), now };
         let inner = match sa.encap {
-            Encap::EspTunnel => sa.decapsulate(&self.spd, job),
-            Encap::EspTransport => sa.decapsulate_from::<EspTransport>(&self.spd, job),
-            Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, job),
-            Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, job),
+            Encap::EspTunnel => sa.decapsulate(&self.spd, check, job),
+            Encap::EspTransport => sa.decapsulate_from::<EspTransport>(&self.spd, check, job),
+            Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, check, job),
+            Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, check, job),
         };
         let outcome = inner.map(|inner| inner.bytes as u64).map_err(|_| u64::from(job.text_bytes));
         let fate = inner.map(|inner| sa.fate_of(inner));
@@ -219,14 +225,10 @@ impl Ipsec {
     }
 }
 
-#[cold]
-fn uncommon_flow(packet: &[u8]) -> Result<(Flow, Inner, u8), DropReason> {
-    let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
-    if header.has_source_route {
-        return Err(DropReason::SourceRoute);
-    }
-    let inner = Inner { bytes: header.total_bytes, is_syn: header.protocol == protocol::TCP };
-    Ok((Flow::inbound(&header, packet), inner, header.traffic_class))
+/// What decides on fragments that come out of tunnels, while a batch is opened.
+struct FragmentCheck<'c> {
+    checker: RefCell<&'c mut FragmentChecker>,
+    now: Moment,
 }
 
 impl InboundSa {
@@ -266,17 +268,27 @@ impl InboundSa {
     /// [`decapsulate`](Self::decapsulate) for adjacent jobs of this SA that were committed, from index `at`
     /// of the batch on; counts the packets.
     #[inline]
-    fn decapsulate_run(&mut self, spd: &Spd, jobs: &mut [Job], at: usize, refusals: &mut Refusals) {
+    fn decapsulate_run(
+        &mut self,
+        spd: &Spd,
+        check: &FragmentCheck<'_>,
+        jobs: &mut [Job],
+        at: usize,
+        refusals: &mut Refusals,
+    ) {
         match self.encap {
-            Encap::EspTunnel => self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(spd, job)),
+            Encap::EspTunnel => self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(spd, check, job)),
             Encap::EspTransport => {
-                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<EspTransport>(spd, job));
+                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<EspTransport>(spd, check, job);
+                self.run_with(jobs, at, refusals, open);
             }
             Encap::AhTunnel => {
-                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<AhTunnel>(spd, job));
+                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTunnel>(spd, check, job);
+                self.run_with(jobs, at, refusals, open);
             }
             Encap::AhTransport => {
-                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_from::<AhTransport>(spd, job));
+                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTransport>(spd, check, job);
+                self.run_with(jobs, at, refusals, open);
             }
         }
     }
@@ -328,7 +340,7 @@ impl InboundSa {
     /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
     /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4).
     #[inline(always)]
-    fn decapsulate(&self, spd: &Spd, job: &mut Job) -> Result<Inner, DropReason> {
+    fn decapsulate(&self, spd: &Spd, check: &FragmentCheck<'_>, job: &mut Job) -> Result<Inner, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
         let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
@@ -342,7 +354,7 @@ impl InboundSa {
                 let bytes = usize::from(header.total_bytes);
                 (Inner { bytes, is_syn: header.is_syn(payload) }, header.traffic_class)
             }
-            _ => self.check_flow(spd, trailer.next_header, payload)?,
+            _ => self.check_flow(spd, check, trailer.next_header, payload)?,
         };
         // No more than the payload has, which the parse has checked: nothing is cut off here.
         debug_assert!(inner.bytes <= payload.len());
@@ -356,12 +368,17 @@ impl InboundSa {
 
     /// [`decapsulate`](Self::decapsulate) for what is not ESP in tunnel mode. What carries ESP is not looked
     /// up in policy: the packet inside will be.
-    fn decapsulate_from<S: Strip>(&self, spd: &Spd, job: &mut Job) -> Result<Inner, DropReason> {
+    fn decapsulate_from<S: Strip>(
+        &self,
+        spd: &Spd,
+        check: &FragmentCheck<'_>,
+        job: &mut Job,
+    ) -> Result<Inner, DropReason> {
         let carried = S::strip(self, job)?;
         if self.covers {
             return Ok(Inner { bytes: job.buffer.len(), is_syn: false });
         }
-        let (inner, class) = self.check_flow(spd, carried.next_header, job.buffer.bytes())?;
+        let (inner, class) = self.check_flow(spd, check, carried.next_header, job.buffer.bytes())?;
         job.buffer.truncate(inner.bytes);
         if let Some(outer_class) = carried.outer_class {
             let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
@@ -375,7 +392,13 @@ impl InboundSa {
     /// Checks an inner packet that is not plain IPv4, or that its addresses alone do not decide. Returns its
     /// traffic class, too.
     #[inline(never)]
-    fn check_flow(&self, spd: &Spd, next_header: u8, packet: &[u8]) -> Result<(Inner, u8), DropReason> {
+    fn check_flow(
+        &self,
+        spd: &Spd,
+        check: &FragmentCheck<'_>,
+        next_header: u8,
+        packet: &[u8],
+    ) -> Result<(Inner, u8), DropReason> {
         let version = match next_header {
             protocol::IPV4 => 4,
             protocol::IPV6 => 6,
@@ -385,20 +408,73 @@ impl InboundSa {
         if packet.first().is_none_or(|b| b >> 4 != version) {
             return Err(DropReason::InnerMalformed);
         }
-        let (flow, inner, class) = match PlainHeader::parse(packet) {
-            Some(header) => {
-                let inner = Inner { bytes: usize::from(header.total_bytes), is_syn: header.is_syn(packet) };
-                (Flow::plain_inbound(&header), inner, header.traffic_class)
+        if let Some(header) = PlainHeader::parse(packet) {
+            self.check_policy(spd, &Flow::plain_inbound(&header))?;
+            let inner = Inner { bytes: header.total_bytes.into(), is_syn: header.is_syn(packet) };
+            return Ok((inner, header.traffic_class));
+        }
+        self.check_uncommon(spd, check, packet)
+    }
+
+    /// [`check_flow`](Self::check_flow) for a packet with options, extension headers, or a fragment.
+    #[cold]
+    fn check_uncommon(
+        &self,
+        spd: &Spd,
+        check: &FragmentCheck<'_>,
+        packet: &[u8],
+    ) -> Result<(Inner, u8), DropReason> {
+        let header = IpHeader::parse(packet).map_err(|_| DropReason::InnerMalformed)?;
+        if header.has_source_route {
+            return Err(DropReason::SourceRoute);
+        }
+        let flow = Flow::inbound(&header, packet);
+        match ReceivedFragment::read(&header, packet) {
+            None => self.check_policy(spd, &flow)?,
+            Some(fragment) => self.check_fragment(spd, check, &header, &fragment, &flow)?,
+        }
+        let inner = Inner { bytes: header.total_bytes, is_syn: header.protocol == protocol::TCP };
+        Ok((inner, header.traffic_class))
+    }
+
+    /// What decides on a fragment: policy, and on a later one that hides what policy asks for, the decision
+    /// on its first one (RFC 4301 7.3).
+    fn check_fragment(
+        &self,
+        spd: &Spd,
+        check: &FragmentCheck<'_>,
+        header: &IpHeader,
+        fragment: &ReceivedFragment,
+        flow: &Flow,
+    ) -> Result<(), DropReason> {
+        let own = self.check_policy(spd, flow);
+        let (way, mut checker) = (Way::Tunnel(self.tunnel), check.checker.borrow_mut());
+        if fragment.offset_bytes > 0 {
+            if own != Err(DropReason::FieldsHidden) {
+                return own;
             }
-            None => uncommon_flow(packet)?,
-        };
-        if !self.inbound_selectors.holds(&flow) {
-            return Err(self.inbound_selectors.reason_against(&flow));
+            return checker.follow(way, header, fragment, check.now).map_or(own, |_| Ok(()));
+        }
+        let (local, remote) = (header.destination, header.source);
+        let later = Flow::of_later_fragments(Direction::Inbound, local, remote, header.protocol);
+        if self.check_policy(spd, &later) == Err(DropReason::FieldsHidden) {
+            let is_decided = own.is_ok() && !flow.hides_fields();
+            let decision = is_decided.then_some(Action::Protect(self.tunnel));
+            checker.note(way, header, fragment, decision, check.now);
+        }
+        own
+    }
+
+    /// Whether the SA's selectors and the SPD allow a flow (RFC 4301 5.2, step 4).
+    #[inline]
+    fn check_policy(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+        if !self.inbound_selectors.holds(flow) {
+            return Err(self.inbound_selectors.reason_against(flow));
         }
         // Selectors come from an ordered SPD: packets that an earlier policy discards, or gives to another
         // tunnel, must not come through this one.
-        match spd.verdict(&flow) {
-            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok((inner, class)),
+        match spd.verdict(flow) {
+            Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok(()),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
             Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
             _ => Err(DropReason::SelectorMismatch),

@@ -10,6 +10,7 @@ use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
 use crate::encap::{Encap, Frame, outer_fields, then};
+use crate::fragments::Way;
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
 use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
@@ -38,6 +39,9 @@ impl Ipsec {
         for buffer in batch.iter_mut() {
             parsed.read(buffer);
         }
+        if parsed.has_fragments() {
+            self.decide_on_fragments(&mut parsed, batch, now);
+        }
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
             for meta in parsed.as_slice() {
@@ -61,6 +65,14 @@ impl Ipsec {
         // All are drained: what remains are empty buffers, which own no memory.
         batch.clear();
         clock.lap(Stage::Framing);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decide_on_fragments(&mut self, parsed: &mut ParsedBatch, batch: &Batch, now: Moment) {
+        parsed.decide_on_fragments(batch, |header, packet| {
+            self.verdict_on_fragment(Way::Outbound, header, packet, now)
+        });
     }
 
     /// Looks up the policy of each packet, and prefetches the SAs that it leads to.

@@ -41,6 +41,10 @@ pub(crate) struct ParsedBatch {
     packets: ArrayVec<PacketMeta, BATCH_SIZE>,
     /// Flows of packets that are not plain IPv4, kept apart because a flow is several times as long.
     flows: ArrayVec<Flow, BATCH_SIZE>,
+    /// The packets that are fragments, each with the index of its flow.
+    fragments: ArrayVec<(u8, u8), BATCH_SIZE>,
+    /// Verdicts on fragments, of which first ones have decided, by the index of their flow.
+    followed: ArrayVec<(u8, Verdict), BATCH_SIZE>,
 }
 
 impl ParsedBatch {
@@ -88,11 +92,16 @@ impl ParsedBatch {
             let bytes = u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?;
             let next_header = header.version.protocol();
             let content = Content { bytes, traffic_class: header.traffic_class, next_header };
-            Ok((Flow::outbound(&header, buffer.bytes()), content))
+            Ok((Flow::outbound(&header, buffer.bytes()), content, header.fragment.is_some()))
         });
         match read {
-            Ok((flow, content)) => {
+            Ok((flow, content, is_fragment)) => {
                 buffer.truncate(content.bytes.into());
+                if is_fragment {
+                    // Lossless: a batch has fewer packets.
+                    let index = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+                    self.fragments.push((index(self.packets.len()), index(self.flows.len())));
+                }
                 // `false` even if there is room: packets like this one take the slow path.
                 self.push_flow(flow, content, false);
             }
@@ -110,6 +119,34 @@ impl ParsedBatch {
     #[inline]
     fn push(&mut self, kind: Kind, content: Content, is_common: bool) {
         self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, is_common });
+    }
+
+    /// Asks policy about the fragments, in their order.
+    #[cold]
+    pub(crate) fn decide_on_fragments(
+        &mut self,
+        buffers: &[Buffer],
+        mut decide: impl FnMut(&IpHeader, &[u8]) -> Verdict,
+    ) {
+        for (packet, flow) in &self.fragments {
+            let buffer = buffers.get(usize::from(*packet)).map(Buffer::bytes).unwrap_or_default();
+            if let Ok(header) = IpHeader::parse(buffer) {
+                self.followed.push((*flow, decide(&header, buffer)));
+            }
+        }
+    }
+
+    /// Whether any packet is a fragment.
+    #[inline(always)]
+    pub(crate) fn has_fragments(&self) -> bool {
+        !self.fragments.is_empty()
+    }
+
+    /// The verdict on a packet that hides what policy asks for, by the index of its flow.
+    #[cold]
+    fn followed(&self, flow: u8) -> Verdict {
+        let followed = self.followed.iter().find(|(of, _)| *of == flow);
+        followed.map_or(Verdict::FieldsHidden, |(_, verdict)| *verdict)
     }
 
     /// The metadata, in the order of the packets.
@@ -142,7 +179,11 @@ impl ParsedBatch {
         match meta.kind {
             Kind::V4 => Ok(spd.verdict(&meta.flow())),
             Kind::Flow(place) => {
-                self.flows.get(usize::from(place)).map(|flow| spd.verdict(flow)).ok_or(DropReason::BadHeader)
+                let flow = self.flows.get(usize::from(place)).ok_or(DropReason::BadHeader)?;
+                match spd.verdict(flow) {
+                    Verdict::FieldsHidden => Ok(self.followed(place)),
+                    verdict => Ok(verdict),
+                }
             }
             Kind::Refused(reason) => Err(reason),
         }

@@ -7,7 +7,7 @@ use crate::encap::outer_fields::OuterRules;
 use crate::encap::template::OuterTemplate;
 use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then};
 use crate::event::Event;
-use crate::fragments::{Identifications, Reassembler};
+use crate::fragments::{FragmentChecker, Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
 use crate::path_mtu::OutboundNames;
@@ -50,6 +50,7 @@ pub struct Ipsec {
     pub(crate) fragments: Reassembler,
     /// Of the host's own datagrams, which go through SAs in transport mode.
     pub(crate) host_fragments: Reassembler,
+    pub(crate) checker: FragmentChecker,
     pub(crate) identifications: Identifications,
     /// Whether the port to the unprotected side fragments datagrams of UDP itself.
     pub(crate) port_fragments_udp: bool,
@@ -76,6 +77,7 @@ impl Ipsec {
 
     /// The same, to change policies: for all later packets.
     pub fn spd_mut(&mut self) -> &mut Spd {
+        self.checker.forget();
         &mut self.spd
     }
 
@@ -83,11 +85,13 @@ impl Ipsec {
     /// takes longer than packets should wait.
     #[must_use = "it is freed best where no packet waits"]
     pub fn replace_policies(&mut self, spd: Box<Spd>) -> Box<Spd> {
+        self.checker.forget();
         std::mem::replace(&mut self.spd, spd)
     }
 
     /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
     pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[Selector]>) {
+        self.checker.forget();
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
             tunnel.parameters.selectors = selectors;
             let selectors = inbound_selectors(&tunnel.parameters);

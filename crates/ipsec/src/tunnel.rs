@@ -127,6 +127,9 @@ pub struct TunnelParameters {
     pub path_mtu: usize,
     /// Where packets are cut that are too long for it.
     pub fragmentation: Fragmentation,
+    /// Whether the peer takes fragments that hide what the tunnel's policies ask for, because it remembers
+    /// their first ones as we do (RFC 4301 7.3).
+    pub non_first_fragments: bool,
     /// After this time without a packet, a NAT keepalive is sent; `None` for never.
     pub keepalive: Option<Duration>,
     /// The packets that may come through the tunnel: the selectors of the policies that name it.

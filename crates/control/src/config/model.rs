@@ -171,6 +171,8 @@ pub struct Tunnel {
     pub rules: PacketRules,
     /// Where packets are cut that are too long for the path; in transport mode after encryption in any case.
     pub fragmentation: Fragmentation,
+    /// Whether the peer takes fragments that hide what policies ask for, as we do (RFC 4301 7.3).
+    pub non_first_fragments: bool,
     /// Traffic that it protects, an entry each, in order. May be empty only if a policy names the tunnel.
     pub selectors: Vec<Selectors>,
     /// The SA towards the peer.

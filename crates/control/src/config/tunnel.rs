@@ -51,6 +51,7 @@ pub(super) fn read_tunnel(
     let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
+    let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
     let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
     let selectors = read_selectors(&mut section, walker, facts);
@@ -85,6 +86,7 @@ pub(super) fn read_tunnel(
         dscp,
         rules,
         fragmentation,
+        non_first_fragments,
         selectors,
         outbound: outbound.complete()?,
         inbound: inbound.complete()?,

@@ -63,6 +63,7 @@ pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu:
         rules: tunnel.rules,
         path_mtu: path_mtu.into(),
         fragmentation: tunnel.fragmentation,
+        non_first_fragments: tunnel.non_first_fragments,
         keepalive: tunnel.keepalive,
         selectors,
     }

@@ -19,6 +19,7 @@ mod drop_reasons;
 mod encapsulations;
 mod failing_ports;
 mod formation;
+mod fragment_checking;
 mod fragmentation;
 mod handmade;
 mod headers;

@@ -68,8 +68,13 @@ fn cuts(choose: Choose<'_>, bytes: usize) -> Vec<(usize, usize)> {
     parts
 }
 
-pub fn datagram(choose: Choose<'_>, leaves: bool) -> Datagram {
-    if choose().is_multiple_of(2) { ipv4(choose, leaves) } else { ipv6(choose, leaves) }
+/// A datagram with this Identification.
+pub fn datagram(choose: Choose<'_>, leaves: bool, identification: u8) -> Datagram {
+    if choose().is_multiple_of(2) {
+        ipv4(choose, leaves, identification)
+    } else {
+        ipv6(choose, leaves, identification)
+    }
 }
 
 fn ends(choose: Choose<'_>, ipv6: bool, leaves: bool) -> (u128, u128) {
@@ -77,7 +82,7 @@ fn ends(choose: Choose<'_>, ipv6: bool, leaves: bool) -> (u128, u128) {
     if leaves { (local, remote) } else { (remote, local) }
 }
 
-fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
+fn ipv4(choose: Choose<'_>, leaves: bool, identification: u8) -> Datagram {
     let (source, destination) = ends(choose, false, leaves);
     let protocol = one_of(choose, &PROTOCOLS);
     let (ports, message, payload) = transport(choose, protocol);
@@ -93,7 +98,7 @@ fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
         let place = (offset / 8) as u16 | if more { 0x2000 } else { 0 };
         let mut bytes = vec![0x40 | (header / 4) as u8, 0];
         bytes.extend(total.to_be_bytes());
-        bytes.extend([0, 77]);
+        bytes.extend([0, identification]);
         bytes.extend(place.to_be_bytes());
         bytes.extend([61, protocol, 0, 0]);
         bytes.extend((source as u32).to_be_bytes());
@@ -115,7 +120,16 @@ fn ipv4(choose: Choose<'_>, leaves: bool) -> Datagram {
     };
     let protocol = Field::Shown(protocol);
     Datagram {
-        whole: Seen { ipv6: false, source, destination, protocol, ports, message, source_routed: false },
+        whole: Seen {
+            ipv6: false,
+            source,
+            destination,
+            protocol,
+            ports,
+            message,
+            source_routed: false,
+            part: None,
+        },
         packets,
     }
 }
@@ -166,7 +180,7 @@ fn linked(chain: &Chain, last: u8) -> (u8, Vec<u8>) {
     (chain.first().map_or(last, |(number, _)| *number), bytes)
 }
 
-fn ipv6(choose: Choose<'_>, leaves: bool) -> Datagram {
+fn ipv6(choose: Choose<'_>, leaves: bool, identification: u8) -> Datagram {
     let (source, destination) = ends(choose, true, leaves);
     let protocol = one_of(choose, &PROTOCOLS);
     let (ports, message, payload) = transport(choose, protocol);
@@ -193,13 +207,22 @@ fn ipv6(choose: Choose<'_>, leaves: bool) -> Datagram {
             let said =
                 if at == 0 || choose().is_multiple_of(2) { inner_first } else { one_of(choose, &LIES) };
             let place = (at as u16 | u16::from(at + n < end)).to_be_bytes();
-            packet(44, &[said, 0, place[0], place[1], 0, 0, 0, 77], &fragmentable[at..at + n])
+            packet(44, &[said, 0, place[0], place[1], 0, 0, 0, identification], &fragmentable[at..at + n])
         };
         all.into_iter().map(|part| fragment(choose, part)).collect()
     };
     let protocol = Field::Shown(protocol);
     Datagram {
-        whole: Seen { ipv6: true, source, destination, protocol, ports, message, source_routed: false },
+        whole: Seen {
+            ipv6: true,
+            source,
+            destination,
+            protocol,
+            ports,
+            message,
+            source_routed: false,
+            part: None,
+        },
         packets,
     }
 }

@@ -274,6 +274,7 @@ impl Load {
             rules: PacketRules::default(),
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
+            non_first_fragments: false,
             keepalive: None,
             selectors: Arc::from([self.selector(number)]),
         };

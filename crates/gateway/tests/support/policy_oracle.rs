@@ -4,7 +4,8 @@
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
 use super::rfc4301::{
-    Addresses, Asked, Fate, Field, Net, Rule, Ways, is_treated_apart, judge, may_come_through, read,
+    Addresses, Asked, Fate, Field, Memory, Net, Rule, Way, Ways, is_treated_apart, judge, judge_fully,
+    judge_through, may_come_through, read,
 };
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
@@ -13,6 +14,8 @@ use testudo_ipsec::{Action, AddressRange, Directions, Policy, PortRange, Prefix,
 
 /// Tunnels of a gateway, all between the same networks: only policies tell them apart.
 const TUNNELS: u8 = 3;
+/// Those whose other end takes fragments that hide fields (RFC 4301 7.3).
+const AGREES: [u8; 2] = [0, 1];
 /// Policies: more than the eight that are scanned, so that the index is used as well.
 const MAX_RULES: u8 = 14;
 /// Offset of the SPI's number in an outgoing datagram: after an IPv4 header without options.
@@ -25,6 +28,7 @@ pub struct Site {
     selectors: Vec<Vec<Rule>>,
     peers: Vec<Sealer>,
     sealed: u64,
+    memory: Memory,
 }
 
 /// Counts of outcomes, so that a test can check that it covered them.
@@ -188,11 +192,25 @@ impl Site {
             let own: Vec<Rule> = rules.iter().filter(is_own).copied().collect();
             let mut install = spec(tunnel).install(Side::A, &mut store, None);
             install.parameters.selectors = own.iter().map(selector).collect();
+            install.parameters.non_first_fragments = AGREES.contains(&tunnel);
             gateway.install(install);
             selectors.push(own);
         }
         let peers = (0..TUNNELS).map(|tunnel| Sealer::new(&spec(tunnel), Side::B)).collect();
-        Self { gateway, rules, selectors, peers, sealed: 0 }
+        Self { gateway, rules, selectors, peers, sealed: 0, memory: Memory::default() }
+    }
+
+    /// What the model says about a packet on its way.
+    fn expected(&mut self, way: Way, packet: &[u8]) -> Fate {
+        let Some(seen) = read(packet) else { return Fate::Nothing };
+        let own = match way {
+            Way::Out => judge_fully(&self.rules, &seen, true),
+            Way::Clear => judge_fully(&self.rules, &seen, false),
+            Way::Through(tunnel) => {
+                judge_through(tunnel, &self.selectors[usize::from(tunnel)], &self.rules, &seen)
+            }
+        };
+        self.memory.decide(way, &seen, own, &AGREES)
     }
 
     /// What the gateway does with a packet from the protected side.
@@ -231,7 +249,7 @@ impl Site {
         let whole = judge(&self.rules, &datagram.whole, true);
         for packet in &datagram.packets {
             let seen = read(packet);
-            let expected = seen.map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
+            let expected = self.expected(Way::Out, packet);
             let fate = self.fate_out(packet);
             assert_eq!(fate, expected, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
             let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, true));
@@ -248,7 +266,7 @@ impl Site {
     pub fn receive_clear(&mut self, datagram: &Datagram, met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, false);
         for packet in &datagram.packets {
-            let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, false));
+            let expected = self.expected(Way::Clear, packet);
             let came = self.comes_in(packet.clone(), packet);
             assert_eq!(
                 came,
@@ -266,9 +284,8 @@ impl Site {
         let selectors = &self.selectors[usize::from(tunnel)];
         let whole = may_come_through(tunnel, selectors, &self.rules, &datagram.whole);
         for packet in &datagram.packets {
-            let selectors = &self.selectors[usize::from(tunnel)];
             let seen = read(packet);
-            let expected = seen.is_some_and(|seen| may_come_through(tunnel, selectors, &self.rules, &seen));
+            let expected = self.expected(Way::Through(tunnel), packet) == Fate::Tunnel(tunnel);
             let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, false));
             let came = self.comes_through(tunnel, packet);
             assert_eq!(
@@ -293,7 +310,7 @@ impl Site {
 
     /// Any bytes leave as the model says, or are dropped: they may be too long, for one.
     pub fn send_bytes(&mut self, packet: &[u8]) {
-        let expected = read(packet).map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, true));
+        let expected = self.expected(Way::Out, packet);
         self.gateway.protected.push(packet);
         self.gateway.settle();
         // Replies that the packet is too long come back.
@@ -307,7 +324,7 @@ impl Site {
     /// Any bytes come in in clear only where the model says so, ESP and AH never.
     pub fn receive_bytes(&mut self, packet: &[u8]) {
         let seen = read(packet);
-        let expected = seen.map_or(Fate::Nothing, |seen| judge(&self.rules, &seen, false));
+        let expected = self.expected(Way::Clear, packet);
         let is_ipsec = seen.is_some_and(|seen| matches!(seen.protocol, Field::Shown(50 | 51)));
         let came = self.comes_in(packet.to_vec(), packet);
         assert!(!came || expected == Fate::Clear && !is_ipsec, "{packet:02x?} under {:x?}", self.rules);
@@ -315,10 +332,9 @@ impl Site {
 
     /// Any bytes come out of a tunnel only where the model says so.
     pub fn receive_bytes_through(&mut self, tunnel: u8, packet: &[u8]) {
-        let selectors = &self.selectors[usize::from(tunnel % TUNNELS)];
-        let may =
-            read(packet).is_some_and(|s| may_come_through(tunnel % TUNNELS, selectors, &self.rules, &s));
-        let came = self.comes_through(tunnel % TUNNELS, packet);
+        let tunnel = tunnel % TUNNELS;
+        let may = self.expected(Way::Through(tunnel), packet) == Fate::Tunnel(tunnel);
+        let came = self.comes_through(tunnel, packet);
         assert!(!came || may, "{packet:02x?} through {tunnel} under {:x?}", self.rules);
     }
 
@@ -330,8 +346,8 @@ impl Site {
 /// Sends some datagrams out through a gateway with random policies.
 pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
-    for _ in 0..datagrams {
-        let datagram = datagram(choose, true);
+    for number in 0..datagrams {
+        let datagram = datagram(choose, true, number as u8);
         site.send(&datagram, met);
     }
     site.assert_settled();
@@ -341,9 +357,9 @@ pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
 /// Receives some datagrams, in clear and through tunnels.
 pub fn inbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
-    for _ in 0..datagrams {
+    for number in 0..datagrams {
         let tunnel = choose() % (TUNNELS + 1);
-        let datagram = datagram(choose, false);
+        let datagram = datagram(choose, false, number as u8);
         if tunnel == TUNNELS {
             site.receive_clear(&datagram, met)
         } else {

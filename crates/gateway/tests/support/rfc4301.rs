@@ -2,7 +2,10 @@
 //! itself, header by header, and tries the rules in order.
 //!
 //! A field of a packet is shown, absent or hidden. Whether a rule matches a hidden field cannot be known, and
-//! the packet is dropped (RFC 4301 7).
+//! the packet is dropped (RFC 4301 7), unless it is a later fragment whose first one was decided on
+//! ([`Memory`]).
+
+use std::collections::HashMap;
 
 /// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,17 @@ pub enum Field<T> {
     Absent,
 }
 
+/// Which part of which datagram a packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    pub identification: u128,
+    /// The protocol that it claims.
+    pub protocol: u8,
+    pub offset: usize,
+    pub end: usize,
+    pub more: bool,
+}
+
 /// The fields that policy can see of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
@@ -33,6 +47,8 @@ pub struct Seen {
     pub message: Field<u16>,
     /// LSRR, SSRR or routing header 0: the packet does not go to its destination field.
     pub source_routed: bool,
+    /// Of a fragment.
+    pub part: Option<Part>,
 }
 
 /// Addresses of one version with a common prefix.
@@ -141,6 +157,9 @@ fn read_ipv4(packet: &[u8]) -> Option<Seen> {
         at += length;
     }
     let offset = (number(&packet[6..8]) as usize % 0x2000) * 8;
+    let more = packet[6] & 0x20 > 0;
+    let identification = number(&packet[4..6]);
+    let part = Part { identification, protocol: packet[9], offset, end: offset + total - header, more };
     if offset > 0 && offset + total - header > 65_535 {
         return None;
     }
@@ -152,6 +171,7 @@ fn read_ipv4(packet: &[u8]) -> Option<Seen> {
         ports: ports_of(packet[9], offset, &packet[header..total]),
         message: message_of(packet[9], offset, &packet[header..total]),
         source_routed,
+        part: Some(part).filter(|part| part.more || part.offset > 0),
     })
 }
 
@@ -197,6 +217,7 @@ fn read_ipv6(packet: &[u8]) -> Option<Seen> {
         ports: Field::Hidden,
         message: Field::Hidden,
         source_routed: false,
+        part: None,
     };
     let (mut next, mut at, mut headers) = (packet[6], 40, 0);
     // RFC 4301 4.4.1.1: hop-by-hop options, routing, fragment and destination options are skipped.
@@ -209,7 +230,12 @@ fn read_ipv6(packet: &[u8]) -> Option<Seen> {
         next = packet[at];
         if this == 44 {
             let offset = number(&packet[at + 2..at + 4]) as usize / 8 * 8;
+            let more = packet[at + 3] % 2 == 1;
+            let identification = number(&packet[at + 4..at + 8]);
             at += 8;
+            let part = Part { identification, protocol: next, offset, end: offset + end - at, more };
+            // RFC 6946: an atomic fragment is a whole packet.
+            seen.part = seen.part.or(Some(part).filter(|part| part.more || part.offset > 0));
             if offset > 0 {
                 // RFC 8200 4.5: only the first fragment says what follows.
                 return (offset + end - at <= 65_535).then_some(seen);
@@ -330,21 +356,26 @@ fn policies(rules: &[Rule]) -> impl Iterator<Item = &[Rule]> {
 /// One for OPAQUE decides on a packet that hides fields, even after one that may match: fragments may have an
 /// SA of their own (7.2). But none passes in clear for that (7.4).
 pub fn judge(rules: &[Rule], seen: &Seen, leaves: bool) -> Fate {
+    judge_fully(rules, seen, leaves).0
+}
+
+/// The same, and whether the packet is dropped only because of what it hides.
+pub fn judge_fully(rules: &[Rule], seen: &Seen, leaves: bool) -> (Fate, bool) {
     if seen.source_routed {
-        return Fate::Nothing;
+        return (Fate::Nothing, false);
     }
     let mut may_be_another = false;
     for policy in policies(rules) {
         let then = policy[0].then;
         match ask_policy(policy, seen, leaves) {
-            (Answer::Yes, true) if then == Fate::Clear => return Fate::Nothing,
-            (Answer::Yes, false) if may_be_another => return Fate::Nothing,
-            (Answer::Yes, _) => return then,
+            (Answer::Yes, true) if then == Fate::Clear => return (Fate::Nothing, true),
+            (Answer::Yes, false) if may_be_another => return (Fate::Nothing, true),
+            (Answer::Yes, _) => return (then, false),
             (Answer::Perhaps, _) => may_be_another = true,
             (Answer::No, _) => {}
         }
     }
-    Fate::Nothing
+    (Fate::Nothing, may_be_another)
 }
 
 /// Whether the policy that decides asks for OPAQUE of what the packet hides, so that another may decide on
@@ -356,7 +387,80 @@ pub fn is_treated_apart(rules: &[Rule], seen: &Seen, leaves: bool) -> bool {
 
 /// Whether a packet may come out of a tunnel whose SA has these selectors (RFC 4301 5.2, step 4).
 pub fn may_come_through(tunnel: u8, selectors: &[Rule], rules: &[Rule], seen: &Seen) -> bool {
-    let mut arriving = selectors.iter().filter(|rule| rule.ways.include(false));
-    let is_selected = arriving.any(|rule| ask(rule, seen, false) == Answer::Yes);
-    is_selected && judge(rules, seen, false) == Fate::Tunnel(tunnel)
+    judge_through(tunnel, selectors, rules, seen).0 == Fate::Tunnel(tunnel)
+}
+
+/// The same, and whether the packet is dropped only because of what it hides.
+pub fn judge_through(tunnel: u8, selectors: &[Rule], rules: &[Rule], seen: &Seen) -> (Fate, bool) {
+    if seen.source_routed {
+        return (Fate::Nothing, false);
+    }
+    let arriving = selectors.iter().filter(|rule| rule.ways.include(false));
+    let answers: Vec<_> = arriving.map(|rule| ask(rule, seen, false)).collect();
+    if !answers.contains(&Answer::Yes) {
+        return (Fate::Nothing, answers.contains(&Answer::Perhaps));
+    }
+    match judge_fully(rules, seen, false) {
+        (Fate::Tunnel(other), _) if other != tunnel => (Fate::Nothing, false),
+        (Fate::Clear, _) => (Fate::Nothing, false),
+        judged => judged,
+    }
+}
+
+/// Where a packet comes from: a fragment follows only a first one that came the same way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    Out,
+    Clear,
+    Through(u8),
+}
+
+/// What was decided on first fragments (RFC 4301 7.3, 7.4). Nothing is forgotten but complete datagrams.
+#[derive(Debug, Default)]
+pub struct Memory {
+    known: HashMap<(Way, bool, [u128; 2], u8, u128), Known>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    fate: Fate,
+    first_end: usize,
+    come: usize,
+    total: usize,
+}
+
+impl Memory {
+    /// What happens to a packet that policy decides on so, and whether that is because it hides something.
+    /// `agrees` are the tunnels whose other end takes fragments that hide fields.
+    pub fn decide(&mut self, way: Way, seen: &Seen, (own, hides): (Fate, bool), agrees: &[u8]) -> Fate {
+        let Some(part) = seen.part.filter(|_| !seen.source_routed) else { return own };
+        let protocol = if seen.ipv6 { 0 } else { part.protocol };
+        let key = (way, seen.ipv6, [seen.source, seen.destination], protocol, part.identification);
+        if part.offset == 0 {
+            let is_agreed = !matches!(own, Fate::Tunnel(tunnel) if !agrees.contains(&tunnel));
+            let hidden = [seen.protocol == Field::Hidden, seen.ports == Field::Hidden];
+            let shows_all = !hidden.contains(&true) && seen.message != Field::Hidden;
+            let may_follow = is_agreed && shows_all;
+            let fate = if may_follow { own } else { Fate::Nothing };
+            let new = Known { fate, first_end: part.end, come: part.end, total: usize::MAX };
+            let before = self.known.insert(key, new);
+            if before.is_some_and(|before| before.fate != fate || before.first_end != part.end) {
+                self.known.insert(key, Known { fate: Fate::Nothing, ..new });
+            }
+            return own;
+        }
+        let Some(known) = self.known.get_mut(&key).filter(|_| hides) else { return own };
+        if part.offset < known.first_end {
+            known.fate = Fate::Nothing;
+        }
+        known.come += part.end - part.offset;
+        if !part.more {
+            known.total = part.end;
+        }
+        let fate = known.fate;
+        if known.come >= known.total && fate != Fate::Nothing {
+            self.known.remove(&key);
+        }
+        fate
+    }
 }

@@ -167,6 +167,7 @@ impl TunnelSpec {
             rules: self.rules,
             path_mtu: self.path_mtu,
             fragmentation: self.fragmentation,
+            non_first_fragments: false,
             keepalive: self.keepalive,
             selectors: self.selectors(side),
         }

@@ -10,7 +10,8 @@
 //! ESP and AH are processed only on whole datagrams (RFC 4303 3.4.1, RFC 4302 3.4.1), and a port may deliver
 //! fragments: a packet file does, and so will a NIC. The kernel's sockets deliver whole datagrams, which come
 //! past this module. Only fragments to an address where an SA ends are reassembled: only a datagram's
-//! destination may do so (RFC 8200 4.5). All others stay fragments, and policy decides on each.
+//! destination may do so (RFC 8200 4.5). All others stay fragments, and policy decides on each, or on the
+//! later ones as on the first (`checker`).
 //!
 //! **Rules.** A datagram is known by addresses, Identification and, over IPv4, protocol (RFC 791 3.2, RFC
 //! 8200 4.5). It keeps the header of its first fragment, which must hold the whole header chain (RFC 7112 5).
@@ -63,12 +64,14 @@
 //! Deliberately missing: ICMP Time Exceeded and Parameter Problem to senders of bad fragments (RFC 792, RFC
 //! 8200 4.5), which are not authentic and would make the gateway a reflector.
 
+mod checker;
 mod cut;
 mod datagram;
 mod identification;
 mod reassembly;
 mod shares;
 
+pub(crate) use checker::{FragmentChecker, Way};
 pub use cut::outer_fragments;
 pub use identification::Identifications;
 pub(crate) use identification::{folded, mix};
@@ -76,9 +79,41 @@ pub use reassembly::{Reassembled, Reassembler};
 
 use crate::Ipsec;
 use crate::lifetime::Moment;
+use crate::spd::{Flow, Verdict};
 use testudo_packet::{DropReason, Pool};
+use testudo_wire::ip::IpHeader;
+use testudo_wire::reassembly::ReceivedFragment;
 
 impl Ipsec {
+    /// Policy's verdict on a fragment that is not for us: on a later one that hides what policy asks for, the
+    /// verdict on its first one (RFC 4301 7.3, 7.4).
+    pub(crate) fn verdict_on_fragment(
+        &mut self,
+        way: Way,
+        header: &IpHeader,
+        packet: &[u8],
+        now: Moment,
+    ) -> Verdict {
+        let (flow, local, remote) = match way {
+            Way::Outbound => (Flow::outbound(header, packet), header.source, header.destination),
+            Way::Clear | Way::Tunnel(_) => (Flow::inbound(header, packet), header.destination, header.source),
+        };
+        let own = self.spd.verdict(&flow);
+        let Some(fragment) = ReceivedFragment::read(header, packet) else { return own };
+        if fragment.offset_bytes > 0 {
+            let mut followed = || self.checker.follow(way, header, &fragment, now).map(Verdict::Policy);
+            return if own == Verdict::FieldsHidden { followed().unwrap_or(own) } else { own };
+        }
+        let later = Flow::of_later_fragments(flow.direction(), local, remote, header.protocol);
+        if self.spd.verdict(&later) == Verdict::FieldsHidden {
+            let decision = if let Verdict::Policy(action) = own { Some(action) } else { None };
+            // What hides something of itself was decided on as what it shows (RFC 4301 7.2).
+            let decision = decision.filter(|_| !flow.hides_fields());
+            self.checker.note(way, header, &fragment, decision, now);
+        }
+        own
+    }
+
     /// Says whether the port to the unprotected side fragments datagrams of UDP itself: it then gets them
     /// whole.
     pub fn set_port_fragments_udp(&mut self, does: bool) {

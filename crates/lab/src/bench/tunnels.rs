@@ -70,6 +70,7 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         rules: PacketRules::default(),
         path_mtu: case.size.longest_bytes() + OVERHEAD_BYTES,
         fragmentation: Fragmentation::Before,
+        non_first_fragments: false,
         keepalive: None,
         selectors: Arc::from([selector(number, side)?]),
     };

@@ -124,6 +124,7 @@ impl Tunnel<'_> {
             rules: PacketRules::default(),
             path_mtu: LINK_MTU,
             fragmentation: Fragmentation::Before,
+            non_first_fragments: false,
             keepalive: None,
             selectors: Arc::from([selector]),
         })

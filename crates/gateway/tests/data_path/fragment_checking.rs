@@ -1,0 +1,263 @@
+//! Stateful fragment checking (RFC 4301 7.3, 7.4): later fragments share what happens to their first one, and
+//! nothing that hides its ports gets past a policy that asks for them.
+
+use crate::support::datagrams::mend;
+use crate::support::fragments::{Part, fragment};
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_ipsec::{Action, Mode, Policy, PolicyChange, PortRange, Position, Selector};
+use testudo_packet::DropReason;
+use testudo_wire::protocol::UDP;
+
+const HERE: [u8; 4] = [10, 0, 0, 1];
+const THERE: [u8; 4] = [10, 9, 0, 1];
+/// What passes in clear, what is protected, and what no policy names.
+const CLEAR: u16 = 53;
+const PROTECTED: u16 = 4000;
+const UNNAMED: u16 = 9;
+/// Bytes of each fragment but the last.
+const CUT: usize = 256;
+
+fn spec() -> TunnelSpec {
+    TunnelSpec::new(0, Suite::AES128GCM16)
+}
+
+fn to_port(port: u16) -> Selector {
+    Selector { protocol: UDP.into(), remote_ports: PortRange::one(port), ..Selector::ANY }
+}
+
+/// Datagrams to one port pass in clear, to another through the tunnel, whose other end `agrees` to take
+/// fragments that hide their ports.
+fn gateway(agrees: bool) -> Gateway {
+    let (bypass, protect) = (to_port(CLEAR), to_port(PROTECTED));
+    let policies =
+        [Policy::new(bypass, Action::Bypass), Policy::new(protect, Action::Protect(spec().index()))];
+    let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
+    let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    install.parameters.selectors = Arc::from([protect]);
+    install.parameters.non_first_fragments = agrees;
+    gateway.install(install);
+    gateway
+}
+
+/// The remote port is the destination's where a datagram leaves, and the source's where it arrives.
+fn datagram(source: [u8; 4], destination: [u8; 4], port: u16) -> Vec<u8> {
+    let length = (20 + 3 * CUT) as u16;
+    let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0];
+    bytes[2..4].copy_from_slice(&length.to_be_bytes());
+    bytes.extend([source, destination].concat());
+    mend(&mut bytes);
+    let ports = if source == THERE { [port, 40_000] } else { [40_000, port] };
+    bytes.extend(ports.map(u16::to_be_bytes).concat());
+    bytes.resize(length.into(), 0x53);
+    bytes
+}
+
+/// Its three fragments.
+fn fragments(datagram: &[u8], identification: u32) -> [Vec<u8>; 3] {
+    [0, 1, 2].map(|n| fragment(datagram, identification, Part { offset: n * CUT, bytes: CUT, more: n < 2 }))
+}
+
+fn leaving(port: u16, identification: u32) -> [Vec<u8>; 3] {
+    fragments(&datagram(HERE, THERE, port), identification)
+}
+
+fn arriving(port: u16, identification: u32) -> [Vec<u8>; 3] {
+    fragments(&datagram(THERE, HERE, port), identification)
+}
+
+fn is_sealed(left: &[Vec<u8>]) -> bool {
+    left.len() == 1 && left[0][9] == 50
+}
+
+/// RFC 4301 7.4: stateful fragment checking for BYPASS with ports, which all implementations MUST support.
+#[test]
+fn fragments_follow_their_first_one_in_clear() {
+    let mut a = gateway(false);
+    for packet in leaving(CLEAR, 1) {
+        assert_eq!(a.seal(packet.clone()), [packet]);
+    }
+    for packet in arriving(CLEAR, 1) {
+        assert_eq!(a.open(packet.clone()), [packet]);
+    }
+    let [first, middle, last] = leaving(UNNAMED, 2);
+    for packet in [first, middle, last] {
+        assert!(a.seal(packet).is_empty(), "no policy names it");
+    }
+    assert_eq!((a.drops(DropReason::NoPolicy), a.drops(DropReason::FieldsHidden)), (1, 2));
+    let [first, middle, last] = arriving(PROTECTED, 2);
+    for packet in [first, middle, last] {
+        assert!(a.open(packet).is_empty(), "policy wants it protected");
+    }
+    a.assert_settled();
+}
+
+/// RFC 4301 7.3: only over an SA whose other end takes them, and only from such an SA.
+#[test]
+fn fragments_follow_their_first_one_through_a_tunnel_where_both_ends_agreed() {
+    for agrees in [true, false] {
+        let mut a = gateway(agrees);
+        let [first, middle, last] = leaving(PROTECTED, 1);
+        assert!(is_sealed(&a.seal(first)));
+        for packet in [middle, last] {
+            let left = a.seal(packet);
+            assert!(if agrees { is_sealed(&left) } else { left.is_empty() }, "{left:02x?}");
+        }
+        let mut sealer = Sealer::new(&spec(), Side::B);
+        let [first, middle, last] = arriving(PROTECTED, 1);
+        let mut through = |number, packet: &Vec<u8>| a.open(sealer.seal(number, &Handmade::carrying(packet)));
+        assert_eq!(through(1, &first), std::slice::from_ref(&first));
+        for (number, packet) in [(2, middle), (3, last)] {
+            let expected = if agrees { vec![packet.clone()] } else { Vec::new() };
+            assert_eq!(through(number, &packet), expected);
+        }
+        assert_eq!(a.drops(DropReason::FieldsHidden), if agrees { 0 } else { 4 });
+        a.assert_settled();
+    }
+}
+
+/// RFC 4303 3.3.4: transport mode carries whole datagrams, put together of what the host's IP layer has cut,
+/// so that a policy on ports needs no consent for their fragments.
+#[test]
+fn fragments_of_the_host_follow_their_first_one_in_transport_mode() {
+    let spec = TunnelSpec { mode: Mode::Transport, ..spec() };
+    let protect = Policy::new(to_port(PROTECTED), Action::Protect(spec.index()));
+    let mut a = Gateway::new(vec![protect], PoolSize(64, 2048), portable());
+    a.install(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+    let mut whole = datagram(HERE, THERE, PROTECTED);
+    for (at, side) in [(12, Side::A), (16, Side::B)] {
+        let IpAddr::V4(address) = spec.address(side) else { panic!("the tunnel is of IPv4") };
+        whole[at..at + 4].copy_from_slice(&address.octets());
+    }
+    mend(&mut whole[..20]);
+    let [first, middle, last] = fragments(&whole, 1);
+    assert!(a.seal(first).is_empty() && a.seal(middle).is_empty());
+    assert!(is_sealed(&a.seal(last)));
+    assert_eq!(a.drops(DropReason::FieldsHidden), 0);
+}
+
+#[test]
+fn what_comes_before_its_first_fragment_is_dropped() {
+    let mut a = gateway(true);
+    let [first, middle, last] = leaving(CLEAR, 1);
+    assert!(a.seal(last).is_empty());
+    assert_eq!(a.seal(first).len(), 1);
+    assert_eq!(a.seal(middle).len(), 1);
+    assert_eq!(a.drops(DropReason::FieldsHidden), 1);
+}
+
+/// RFC 4301 7.4: a forged fragment in clear must not become a part of what is protected, and the reverse.
+#[test]
+fn a_first_fragment_decides_only_on_the_way_that_it_came() {
+    let mut a = gateway(true);
+    let mut sealer = Sealer::new(&spec(), Side::B);
+    // Through the tunnel, then in clear under the same Identification.
+    let [first, middle, _] = arriving(PROTECTED, 1);
+    assert_eq!(a.open(sealer.seal(1, &Handmade::carrying(&first))).len(), 1);
+    assert!(a.open(middle.clone()).is_empty(), "in clear, of a protected datagram");
+    // In clear, then through the tunnel.
+    let [first, later, _] = arriving(CLEAR, 2);
+    assert_eq!(a.open(first).len(), 1);
+    assert!(
+        a.open(sealer.seal(2, &Handmade::carrying(&later))).is_empty(),
+        "through the tunnel, of a clear one"
+    );
+    // From inside, what came in in clear decides nothing.
+    assert!(a.seal(fragments(&datagram(HERE, THERE, CLEAR), 2)[1].clone()).is_empty());
+    assert_eq!(a.open(sealer.seal(3, &Handmade::carrying(&middle))), [middle]);
+}
+
+/// RFC 5722 3, RFC 3128: bytes that policy looked at are not replaced by later ones.
+#[test]
+fn a_fragment_that_overlaps_the_first_one_ends_its_datagram() {
+    let mut a = gateway(true);
+    let whole = datagram(HERE, THERE, CLEAR);
+    let [first, middle, last] = fragments(&whole, 1);
+    assert_eq!(a.seal(first).len(), 1);
+    let over = fragment(&whole, 1, Part { offset: CUT - 8, bytes: CUT, more: true });
+    assert!([over, middle, last].into_iter().all(|packet| a.seal(packet).is_empty()));
+}
+
+/// Nobody can tell to which of two first fragments a later one belongs.
+#[test]
+fn two_first_fragments_that_differ_let_nothing_follow() {
+    let shorter = |port| fragment(&datagram(HERE, THERE, port), 1, Part { offset: 0, bytes: 8, more: true });
+    for (one, other) in [
+        (leaving(CLEAR, 1)[0].clone(), leaving(PROTECTED, 1)[0].clone()),
+        (leaving(PROTECTED, 1)[0].clone(), leaving(CLEAR, 1)[0].clone()),
+        (leaving(UNNAMED, 1)[0].clone(), leaving(CLEAR, 1)[0].clone()),
+        (leaving(CLEAR, 1)[0].clone(), shorter(CLEAR)),
+    ] {
+        for agrees in [true, false] {
+            let mut a = gateway(agrees);
+            a.seal(one.clone());
+            a.seal(other.clone());
+            let [_, middle, last] = leaving(CLEAR, 1);
+            assert!(a.seal(middle).is_empty() && a.seal(last).is_empty());
+        }
+    }
+    let mut a = gateway(true);
+    let [first, middle, last] = leaving(CLEAR, 1);
+    let all = [first.clone(), first, middle, last];
+    assert!(all.into_iter().all(|packet| a.seal(packet).len() == 1), "a copy decides the same");
+}
+
+#[test]
+fn a_decision_holds_for_a_second_and_until_all_bytes_have_come() {
+    let mut a = gateway(true);
+    let [first, middle, last] = leaving(CLEAR, 1);
+    assert_eq!(a.seal(first.clone()).len(), 1);
+    a.clock.advance(Duration::from_millis(999));
+    assert_eq!(a.seal(middle.clone()).len(), 1);
+    a.clock.advance(Duration::from_millis(1));
+    assert!(a.seal(last.clone()).is_empty(), "a second later");
+    assert_eq!(a.seal(first).len(), 1);
+    assert_eq!(a.seal(middle.clone()).len(), 1);
+    assert_eq!(a.seal(last).len(), 1);
+    assert!(a.seal(middle).is_empty(), "it is complete");
+}
+
+#[test]
+fn a_change_of_policies_forgets_what_was_decided_before() {
+    let mut a = gateway(true);
+    let [first, middle, _] = leaving(CLEAR, 1);
+    assert_eq!(a.seal(first).len(), 1);
+    let discard = Policy::new(to_port(CLEAR), Action::Discard);
+    let outcome = a.worker.change_policies(vec![PolicyChange::Insert(Position::First, discard)]);
+    assert!(outcome.iter().all(Result::is_ok));
+    assert!(a.seal(middle).is_empty());
+}
+
+/// The table is bounded, and a source that fills it pushes out its own datagrams.
+#[test]
+fn a_flood_of_first_fragments_pushes_out_no_datagram_of_another_source() {
+    let mut a = gateway(true);
+    let [first, middle, last] = leaving(CLEAR, 1);
+    assert_eq!(a.seal(first).len(), 1);
+    for number in 0..2000_u32 {
+        let other = datagram([10, 0, 0, 2], [10, 9, (number >> 8) as u8, number as u8], CLEAR);
+        assert_eq!(a.seal(fragments(&other, number)[0].clone()).len(), 1);
+    }
+    assert_eq!(a.seal(middle).len(), 1);
+    assert_eq!(a.seal(last).len(), 1);
+    // From the other side, from as many addresses as one likes: neither what leaves nor what comes through
+    // the tunnel is pushed out, and in clear a new datagram is taken at once.
+    let mut sealer = Sealer::new(&spec(), Side::B);
+    let [inside, inside_later, _] = leaving(CLEAR, 2);
+    let [through, through_later, _] = arriving(PROTECTED, 2);
+    a.seal(inside);
+    assert_eq!(a.open(sealer.seal(1, &Handmade::carrying(&through))).len(), 1);
+    for number in 0..2000_u32 {
+        let mut forged = datagram(THERE, HERE, CLEAR);
+        forged[12..16].copy_from_slice(&[11, 0, (number >> 8) as u8, number as u8]);
+        mend(&mut forged[..20]);
+        assert_eq!(a.open(fragments(&forged, 2)[0].clone()).len(), 1);
+    }
+    assert_eq!(a.seal(inside_later).len(), 1);
+    assert_eq!(a.open(sealer.seal(2, &Handmade::carrying(&through_later))).len(), 1);
+    assert!(arriving(CLEAR, 3).into_iter().all(|packet| a.open(packet).len() == 1));
+}

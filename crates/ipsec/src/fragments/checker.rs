@@ -1,0 +1,278 @@
+//! Stateful fragment checking (RFC 4301 7.3, 7.4): later fragments follow the decision on their first one.
+//!
+//! All fragments of a datagram but the first hide its ports, and over IPv6 its protocol. Where policy asks
+//! for these, a later fragment cannot be decided by itself. So the decision on each first fragment of that
+//! kind is remembered for a moment:
+//!
+//! ```text
+//!   first fragment  ─► SPD ─► protect, bypass, discard ──► noted under its datagram's key
+//!   later fragment  ─► SPD ─► "fields hidden" ───────────► what was noted; nothing noted: dropped
+//! ```
+//!
+//! **Never a way past policy.** A later fragment passes only
+//!
+//! - on the same way as its first one: from the protected side, in clear from the unprotected side, or out of
+//!   the
+//!   same tunnel. So a forged datagram in clear decides nothing for what comes through a tunnel (7.4);
+//! - after its first one: what overtakes it is dropped; and the first one must show all of its fields, or it
+//!   was
+//!   decided on as what it shows (7.2);
+//! - where it carries none of the bytes that the first one had: those were what policy looked at. One that
+//!   overlaps them ends the datagram (RFC 5722 3, RFC 3128), and so does another first fragment with another
+//!   decision or length: nobody can tell to which of both a later one belongs;
+//! - under the policies that decided on the first one: any change of policies or tunnels forgets all
+//!   decisions;
+//! - within a second of its first one, and not once all bytes of the datagram have come. Then the
+//!   Identification
+//!   may belong to another datagram (RFC 4963).
+//!
+//! **PROTECT** by a policy on ports needs the consent of the other end: "if an implementation does not
+//! successfully negotiate transmission of non-initial fragments for such an SA, it MUST NOT send such
+//! fragments over the SA", and a receiver "MUST discard" them (7.3). With manual keys the operator says so
+//! for both ends. BYPASS always follows, which all implementations MUST support (7.4).
+//!
+//! **Memory.** 512 datagrams on each of the three ways, a table of its own for each, with the first fragment
+//! on it. A new datagram is always taken; if there is no room, the oldest of the source that has the most
+//! makes it. So one source cannot take the room of others, a flood from invented addresses in clear takes
+//! nothing from what comes through tunnels or from inside, and what is pushed out was not to be used for more
+//! than a second.
+
+use super::shares::{Pair, ShareIndex, Shares};
+use crate::lifetime::Moment;
+use crate::spd::{Action, TunnelIndex};
+use hashbrown::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_wire::ip::{IpHeader, Version};
+use testudo_wire::reassembly::ReceivedFragment;
+
+/// How long a decision holds. A gateway sees fragments right after each other.
+const LIFETIME: Duration = Duration::from_secs(1);
+/// Datagrams at most on each way.
+const ROOM: usize = 512;
+
+/// Where a fragment comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    /// The protected side.
+    Outbound,
+    /// The unprotected side, in clear.
+    Clear,
+    /// The unprotected side, through a tunnel.
+    Tunnel(TunnelIndex),
+}
+
+/// What fragments of one datagram have in common (RFC 791 3.2, RFC 8200 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    way: Way,
+    source: IpAddr,
+    destination: IpAddr,
+    identification: u32,
+    /// 0 over IPv6, where it is not a part of the key.
+    protocol: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Later fragments share what happens to the first one.
+    Follow(Action),
+    /// They are dropped.
+    Drop,
+}
+
+/// The decision on a datagram.
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    since: Moment,
+    state: State,
+    /// Where the first fragment ends in the datagram's payload.
+    first_end: usize,
+    /// Bytes of payload that have come, and all, once that is known.
+    come: usize,
+    total: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    index: HashMap<Key, u16, foldhash::fast::RandomState>,
+    entries: Vec<Entry>,
+    /// The share of each entry, and a number that is lower for older ones.
+    ages: Vec<(ShareIndex, u64)>,
+    /// By source.
+    shares: Shares,
+    begun: u64,
+}
+
+/// Remembers the decisions on first fragments. See the [module](self) for rules and bounds.
+///
+/// One belongs to a worker. It allocates a table with the first fragment on a way, and nothing later.
+#[derive(Debug, Default)]
+pub(crate) struct FragmentChecker {
+    outbound: Table,
+    clear: Table,
+    tunnels: Table,
+    /// One bit for each tunnel whose other end takes later fragments.
+    agreed: Vec<u64>,
+}
+
+impl FragmentChecker {
+    /// Notes whether the other end of a tunnel takes fragments that hide what its policies ask for (RFC 4301
+    /// 7.3).
+    pub(crate) fn agree(&mut self, tunnel: TunnelIndex, agrees: bool) {
+        let (word, bit) = (tunnel.0 as usize / 64, 1 << (tunnel.0 % 64));
+        if agrees && self.agreed.len() <= word {
+            self.agreed.resize(word + 1, 0);
+        }
+        if let Some(word) = self.agreed.get_mut(word) {
+            *word = if agrees { *word | bit } else { *word & !bit };
+        }
+    }
+
+    /// Whether later fragments may follow this decision.
+    fn may_follow(&self, action: Action) -> bool {
+        match action {
+            Action::Protect(TunnelIndex(index)) => {
+                self.agreed.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+            }
+            Action::Bypass => true,
+            Action::Discard => false,
+        }
+    }
+
+    fn table(&mut self, way: Way) -> &mut Table {
+        match way {
+            Way::Outbound => &mut self.outbound,
+            Way::Clear => &mut self.clear,
+            Way::Tunnel(_) => &mut self.tunnels,
+        }
+    }
+
+    /// Notes the decision on a first fragment, of a datagram whose later ones hide what policy asks for.
+    /// `None` is any reason to drop it.
+    pub(crate) fn note(
+        &mut self,
+        way: Way,
+        header: &IpHeader,
+        fragment: &ReceivedFragment,
+        decision: Option<Action>,
+        now: Moment,
+    ) {
+        let state = match decision.filter(|action| self.may_follow(*action)) {
+            Some(action) => State::Follow(action),
+            None => State::Drop,
+        };
+        let (key, end) = (key(way, header, fragment), fragment.end_bytes());
+        self.table(way).note(Entry { key, since: now, state, first_end: end, come: end, total: None });
+    }
+
+    /// What is done with a later fragment that hides what policy asks for: what was done with its first one.
+    /// `None` drops it.
+    pub(crate) fn follow(
+        &mut self,
+        way: Way,
+        header: &IpHeader,
+        fragment: &ReceivedFragment,
+        now: Moment,
+    ) -> Option<Action> {
+        let key = key(way, header, fragment);
+        self.table(way).follow(&key, fragment, now)
+    }
+
+    /// Forgets all decisions: policies or tunnels have changed.
+    pub(crate) fn forget(&mut self) {
+        for table in [&mut self.outbound, &mut self.clear, &mut self.tunnels] {
+            while !table.entries.is_empty() {
+                table.remove(table.entries.len() - 1);
+            }
+        }
+    }
+}
+
+fn key(way: Way, header: &IpHeader, fragment: &ReceivedFragment) -> Key {
+    let protocol = if header.version == Version::V4 { fragment.protocol } else { 0 };
+    let (source, destination) = (header.source, header.destination);
+    Key { way, source, destination, identification: fragment.identification, protocol }
+}
+
+impl Table {
+    fn note(&mut self, first: Entry) {
+        if self.entries.capacity() < ROOM {
+            self.reserve();
+        }
+        if let Some(at) = self.current(&first.key, first.since) {
+            let known = &mut self.entries[at];
+            let is_same = known.state == first.state && known.first_end == first.first_end;
+            let state = if is_same { first.state } else { State::Drop };
+            *known = Entry { state, ..first };
+            return;
+        }
+        if self.entries.len() >= ROOM
+            && let Some(victim) = self.shares.victim(self.ages.iter().copied())
+        {
+            self.remove(victim);
+        }
+        let source = first.key.source;
+        let (share, _) = self.shares.begin(Pair { source, destination: source });
+        self.begun += 1;
+        let at = u16::try_from(self.entries.len()).unwrap_or(u16::MAX);
+        self.index.insert(first.key, at);
+        self.ages.push((share, self.begun));
+        self.entries.push(first);
+    }
+
+    fn follow(&mut self, key: &Key, fragment: &ReceivedFragment, now: Moment) -> Option<Action> {
+        let at = self.current(key, now)?;
+        let entry = &mut self.entries[at];
+        if fragment.offset_bytes < entry.first_end {
+            entry.state = State::Drop;
+        }
+        entry.come = entry.come.saturating_add(fragment.payload_bytes());
+        if !fragment.more {
+            entry.total = Some(fragment.end_bytes());
+        }
+        let state = entry.state;
+        let is_complete = entry.total.is_some_and(|total| entry.come >= total);
+        // What is dropped stays, so that nothing of it passes in the name of another first fragment.
+        if is_complete && state != State::Drop {
+            self.remove(at);
+        }
+        match state {
+            State::Follow(action) => Some(action),
+            State::Drop => None,
+        }
+    }
+
+    /// Where the entry of a key is, if it still holds.
+    fn current(&mut self, key: &Key, now: Moment) -> Option<usize> {
+        let at = self.index.get(key).map(|at| usize::from(*at))?;
+        if now.since(self.entries[at].since) < LIFETIME {
+            return Some(at);
+        }
+        self.remove(at);
+        None
+    }
+
+    /// Gives the tables their final size; what is hashed gets twice as much (see `Reassembler`).
+    #[cold]
+    fn reserve(&mut self) {
+        self.entries.reserve_exact(ROOM);
+        self.ages.reserve_exact(ROOM);
+        self.index.reserve(2 * ROOM);
+        self.shares.reserve(ROOM);
+    }
+
+    /// Takes an entry out; the last one moves to its index.
+    fn remove(&mut self, at: usize) {
+        let entry = self.entries.swap_remove(at);
+        let (share, _) = self.ages.swap_remove(at);
+        self.shares.end(share);
+        self.index.remove(&entry.key);
+        if let Some(moved) = self.entries.get(at)
+            && let Some(index) = self.index.get_mut(&moved.key)
+        {
+            *index = u16::try_from(at).unwrap_or(u16::MAX);
+        }
+    }
+}
