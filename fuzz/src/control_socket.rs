@@ -78,6 +78,7 @@ fn shared() -> Shared {
         installed: Mutex::new(Arc::new(installed)),
         peers: Mutex::default(),
         sas: OnceLock::new(),
+        changer: OnceLock::new(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The command line. Man pages and completions are generated from it.
 
+pub mod policy;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy::PolicyVerb;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -45,7 +48,7 @@ pub enum Verb {
     /// Show and change the security associations of the running gateway
     #[command(subcommand)]
     Sa(SaVerb),
-    /// Show the policies of the running gateway
+    /// Show the policies of the running gateway, or change them
     #[command(subcommand)]
     Policy(PolicyVerb),
     /// Show which policy and SA of the running gateway a packet would match, and why
@@ -229,13 +232,6 @@ fn spi(text: &str) -> Result<u32, String> {
     let number = digits.map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
     let expected = "expected an SPI from 256 to 4294967295, decimal or 0x…";
     number.ok().filter(|spi| *spi >= 256).ok_or_else(|| expected.to_owned())
-}
-
-/// `testudo policy …`
-#[derive(Debug, Subcommand)]
-pub enum PolicyVerb {
-    /// List all policies in order of evaluation
-    List(QueryArgs),
 }
 
 /// A configuration file.
@@ -524,12 +520,16 @@ mod tests {
     fn every_verb_takes_a_configuration_as_a_positional_argument() {
         let explain = ["explain", "10.0.0.1", "10.0.0.2"];
         let files = ["replay", "--rx", "protected=in.pcap"];
+        let add = ["policy", "add", "--action", "discard"];
+        let replace = ["policy", "replace", "2", "--action", "discard"];
+        let changing = [&add[..], &replace, &["policy", "delete", "2"]];
         let asking = [&["status"][..], &["top"], &["sa", "list"], &["policy", "list"], &explain];
-        for words in [&["run"][..], &["check"], &["init"], &files].into_iter().chain(asking) {
+        let asking = || asking.into_iter().chain(changing);
+        for words in [&["run"][..], &["check"], &["init"], &files].into_iter().chain(asking()) {
             let line = [&["testudo"], words, &["t.toml"]].concat();
             assert!(Cli::try_parse_from(&line).is_ok(), "{line:?}");
         }
-        for words in asking {
+        for words in asking() {
             for more in [&[][..], &["--config", "t.toml"], &["--control", "c.sock"]] {
                 let line = [&["testudo"], words, more].concat();
                 assert!(Cli::try_parse_from(&line).is_ok(), "{line:?}");

@@ -16,6 +16,7 @@ mod host_routes;
 mod init;
 mod interface;
 mod out;
+mod policy;
 mod ports;
 mod query;
 mod replay;
@@ -27,6 +28,7 @@ mod table;
 mod top;
 
 use clap::Parser;
+use cli::policy::PolicyVerb;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
 
@@ -67,7 +69,10 @@ fn main() -> ExitCode {
         Verb::Sa(cli::SaVerb::Replace(args)) => sa::replace(&args),
         Verb::Sa(cli::SaVerb::Use(args)) => sa::put_to_use(&args),
         Verb::Sa(cli::SaVerb::Delete(args)) => sa::delete(&args),
-        Verb::Policy(cli::PolicyVerb::List(args)) => query::policies(&args),
+        Verb::Policy(PolicyVerb::List(args)) => query::policies(&args),
+        Verb::Policy(PolicyVerb::Add(args)) => policy::add(&args),
+        Verb::Policy(PolicyVerb::Replace(args)) => policy::replace(&args),
+        Verb::Policy(PolicyVerb::Delete(args)) => policy::delete(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => return args.run(engines::known()),

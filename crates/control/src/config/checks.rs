@@ -111,7 +111,7 @@ impl Facts {
     }
 
     /// Bypassed packets must leave through a known interface.
-    fn check_interface(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
+    pub(super) fn check_interface(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
         if let (None, Some(bypass)) = (&port.interface, self.bypasses.first()) {
             let problem =
                 Problem::expected("`interface` in [port.unprotected], where a policy says \"bypass\"");

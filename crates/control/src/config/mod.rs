@@ -14,6 +14,7 @@
 //! is a selector that an earlier one covers, since no packet ever reaches it. All sizes are bounded, and no
 //! text makes the parser panic.
 
+mod addition;
 mod checks;
 mod error;
 mod gateway;
@@ -179,7 +180,8 @@ fn read_document(
     let by_name = facts.tunnels_by_name();
     let sections = root.tables(walker, "policy", MAX_POLICIES);
     let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
-    let policies: Vec<Policy> = policies.collect();
+    let policies: Vec<Policy> =
+        policies.zip(1..).map(|(policy, number)| Policy { number, ..policy }).collect();
     root.finish(walker);
     facts.check(walker, &policies, &unprotected.value);
     if protected.routes {

@@ -114,12 +114,32 @@ pub type Selectors = Arc<[Selector]>;
 pub struct Policy {
     /// Its name, unique among policies: 1 to 64 of `a-z`, `0-9`, `-`, `_` and `.`.
     pub name: Option<String>,
+    /// Its number, by which it is called without a name: its place in the file from 1 on; of those that are
+    /// added later, one above all others.
+    pub number: u32,
     /// The packets that it matches.
     pub selectors: Selectors,
     /// The directions that it applies to.
     pub directions: Directions,
     /// What happens to them.
     pub action: Action,
+}
+
+impl Policy {
+    /// What it is called by: its name, or its number.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.number.to_string())
+    }
+
+    /// The index in [`Configuration::tunnels`] of the tunnel that it names.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<usize> {
+        match self.action {
+            Action::Protect { tunnel } => Some(tunnel),
+            Action::Bypass | Action::Discard => None,
+        }
+    }
 }
 
 /// The action of a policy.

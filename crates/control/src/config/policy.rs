@@ -56,7 +56,7 @@ pub(super) fn read_policy(
         span,
         key,
     });
-    Some(Policy { name: name.map(|name| name.value), selectors, directions, action: action? })
+    Some(Policy { name: name.map(|name| name.value), number: 0, selectors, directions, action: action? })
 }
 
 fn unit<T>(located: Located<T>) -> Located<()> {

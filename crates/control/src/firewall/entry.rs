@@ -20,8 +20,8 @@ pub(super) struct Entry {
 
 /// All policies: `[[policy]]` first, then each tunnel's selectors.
 pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
-    let policies = configuration.policies.iter().zip(1..).flat_map(|(policy, number)| {
-        let name: Arc<str> = name_of(configuration, policy, number).into();
+    let policies = configuration.policies.iter().flat_map(|policy| {
+        let name: Arc<str> = name_of(configuration, policy).into();
         policy.selectors.iter().map(move |selector| Entry {
             selector: *selector,
             directions: policy.directions,
@@ -46,8 +46,8 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
 }
 
 /// `policy no-mail: discard`
-fn name_of(configuration: &Configuration, policy: &Policy, number: usize) -> String {
-    let name = policy.name.clone().unwrap_or_else(|| number.to_string());
+fn name_of(configuration: &Configuration, policy: &Policy) -> String {
+    let name = policy.label();
     match policy.action {
         Action::Protect { tunnel } => {
             let tunnel = configuration.tunnels.get(tunnel).map_or("", |t| t.name.as_str());

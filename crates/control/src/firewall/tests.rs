@@ -408,6 +408,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
         configuration.protected.routes = routes;
         let policies = policies.into_iter().map(|(selectors, directions, action)| Policy {
             name: None,
+            number: 1,
             selectors: selectors.into(),
             directions,
             action,
@@ -680,6 +681,7 @@ fn no_fallback_route_stops_legitimate_clear_packets() {
         let selector = between(Prefix::ANY, prefix(bypassed));
         let policy = |directions| Policy {
             name: None,
+            number: 1,
             selectors: [selector].into(),
             directions,
             action: Action::Bypass,

@@ -11,6 +11,7 @@
 use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
 use super::peer::{check_user, user_of};
+use super::policies::{self, Changer};
 use super::report::{self, Facts, Peers, Question, Side};
 use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
@@ -52,6 +53,8 @@ pub struct Shared {
     pub peers: Mutex<Peers>,
     /// Changes SAs, once the worker runs.
     pub sas: OnceLock<SaControl>,
+    /// The way to the thread that makes changes; none where nothing can be changed.
+    pub changer: OnceLock<Changer>,
 }
 
 impl Shared {
@@ -234,6 +237,10 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
         }
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),
+        Some("policy-add" | "policy-replace" | "policy-delete") => match shared.changer.get() {
+            Some(changer) => policies::ask(changer, &request),
+            None => Err("this gateway takes no changes".to_owned()),
+        },
         _ => Err("unknown verb".to_owned()),
     }
 }

@@ -12,25 +12,30 @@ use testudo_ipsec::{
 /// selectors.
 #[must_use]
 pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
-    let index = |tunnel: usize| indices.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX));
-    let action = |action| match action {
-        config::Action::Protect { tunnel } => Action::Protect(index(tunnel)),
-        config::Action::Bypass => Action::Bypass,
-        config::Action::Discard => Action::Discard,
-    };
-    let explicit = configuration.policies.iter().map(|p| Policy {
-        selectors: Arc::clone(&p.selectors),
-        directions: p.directions,
-        action: action(p.action),
-    });
+    let explicit = configuration.policies.iter().map(|p| policy(p, indices));
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
-        let action = Action::Protect(index(tunnel));
+        let action = Action::Protect(index(indices, tunnel));
         let policy =
             move |s: &Arc<_>| Policy { selectors: Arc::clone(s), directions: Directions::Both, action };
         t.selectors.iter().map(policy)
     });
     let spd = Spd::new(explicit.chain(own));
     spd.unwrap_or_else(|error| unreachable!("the configuration was checked: {error}"))
+}
+
+/// A policy of a configuration whose tunnels have these `indices`, as the SPD has it.
+#[must_use]
+pub fn policy(policy: &config::Policy, indices: &[TunnelIndex]) -> Policy {
+    let action = match policy.action {
+        config::Action::Protect { tunnel } => Action::Protect(index(indices, tunnel)),
+        config::Action::Bypass => Action::Bypass,
+        config::Action::Discard => Action::Discard,
+    };
+    Policy { selectors: Arc::clone(&policy.selectors), directions: policy.directions, action }
+}
+
+fn index(indices: &[TunnelIndex], tunnel: usize) -> TunnelIndex {
+    indices.get(tunnel).copied().unwrap_or(TunnelIndex(u32::MAX))
 }
 
 /// The selectors of packets that may come through a tunnel: its own, and those of the policies on packets

@@ -6,15 +6,17 @@ use super::fault::Fault;
 use super::installed::{Changes, InstalledTunnels, Numbers};
 use super::leases::Leases;
 use super::metrics::{MetricsError, MetricsSocket};
+use super::policies::{self, ChangeRequest, Changer};
 use super::report::Facts;
 use super::sa_control::{self, SaControl};
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
-use crate::config::{Configuration, KnownAnswers, Loaded};
+use crate::config::{Action, Configuration, KnownAnswers, Loaded};
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::HashSet;
@@ -120,6 +122,7 @@ pub struct Parts {
 
 enum News {
     Signal(i32),
+    Change(ChangeRequest),
     Notice(Notice),
     /// Events that were dropped because the queue was full.
     Lost(u64),
@@ -160,6 +163,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         installed: Mutex::new(Arc::new(empty)),
         peers: Mutex::default(),
         sas: OnceLock::new(),
+        changer: OnceLock::from(changer(sender.clone())),
     });
     let socket = ControlSocket::bind(&configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
@@ -197,11 +201,18 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         watchdog: Watchdog::from_environment(),
         events: EventLog::default(),
         saving: Fault::default(),
+        may_bypass: bypasses(&configuration),
+        policy_changes: 0,
         shared,
         commander,
         thread,
     };
     daemon.run(&news)
+}
+
+/// Hands changes that clients ask for to the main thread, which takes them between its other duties.
+fn changer(main: SyncSender<News>) -> Changer {
+    Changer::new(move |request| main.try_send(News::Change(request)).is_ok())
 }
 
 /// Installs the tunnels of `loaded`. The keys are erased on return: kept for the gateway's lifetime, they
@@ -294,6 +305,10 @@ struct Daemon {
     events: EventLog,
     /// Saving windows and usages; fails on a full disk.
     saving: Fault,
+    /// Whether the port was opened for packets that pass in clear.
+    may_bypass: bool,
+    /// Changes of policies since the configuration was read.
+    policy_changes: u64,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
@@ -315,6 +330,8 @@ impl Daemon {
             match news.recv_timeout(LOOK_INTERVAL) {
                 Ok(News::Signal(SIGHUP)) => self.reload(),
                 Ok(News::Signal(_)) => return self.stop(),
+                // A client that has gone hears nothing.
+                Ok(News::Change(change)) => drop(change.reply.try_send(self.change(&change.request))),
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
                 Ok(News::Lost(n)) => self.write(|events| events.lost(n, Instant::now())),
@@ -374,6 +391,23 @@ impl Daemon {
         tell_systemd(&[NotifyState::Ready]);
     }
 
+    /// Changes a policy, as a client asked for.
+    fn change(&mut self, request: &Value) -> Result<Value, String> {
+        let old = self.shared.installed();
+        let planned = policies::plan(&old, request)?;
+        refuse_bypass(self.may_bypass, &planned.next.configuration)?;
+        planned.carry_out(&old.configuration, &self.commander)?;
+        let mut answer = json!({ "said": planned.said });
+        if let Err(e) = (self.change_routes)(&old.configuration, &planned.next.configuration) {
+            tracing::error!("routes: {e}");
+            answer["warning"] = json!(format!("routes: {e}"));
+        }
+        tracing::info!("{}", planned.said);
+        self.policy_changes += 1;
+        self.shared.replace_installed(planned.next);
+        Ok(answer)
+    }
+
     fn try_reload(&mut self) -> Result<Changes, String> {
         let environment = |name: &str| std::env::var(name).ok();
         let loaded = Configuration::load(&self.path, KnownAnswers::Refuse, &environment)
@@ -386,6 +420,7 @@ impl Daemon {
             refuse_ephemeral_keys(sas, &loaded)?;
         }
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
+        refuse_bypass(self.may_bypass, &loaded.configuration)?;
         // A key that is removed and returns later starts from the ceiling that is saved now.
         self.save_all(&old)?;
         let (store, leases, preparers) = (self.store.as_ref(), &self.leases, &self.preparers);
@@ -411,6 +446,15 @@ impl Daemon {
             sas.keep(&installed);
         }
         self.shared.replace_installed(installed);
+        match std::mem::take(&mut self.policy_changes) {
+            0 => {}
+            1 => {
+                tracing::warn!("1 change of policies while it ran is undone: those of the file are in force")
+            }
+            n => tracing::warn!(
+                "{n} changes of policies while it ran are undone: those of the file are in force"
+            ),
+        }
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
             tracing::error!("giving back the numbers of tunnels that are gone: {e}");
         }
@@ -513,6 +557,18 @@ fn warn_of_replaced_sas(installed: &InstalledTunnels) {
 }
 
 /// Ports, engines and paths do not change while a gateway runs.
+fn bypasses(configuration: &Configuration) -> bool {
+    configuration.policies.iter().any(|policy| policy.action == Action::Bypass)
+}
+
+/// Packets that pass in clear leave through a socket that is opened with the port.
+fn refuse_bypass(may_bypass: bool, new: &Configuration) -> Result<(), String> {
+    if bypasses(new) && !may_bypass {
+        return Err("no policy said \"bypass\" when the gateway started: that needs a restart".to_owned());
+    }
+    Ok(())
+}
+
 fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
     if old.gateway != new.gateway {

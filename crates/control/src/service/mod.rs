@@ -23,6 +23,7 @@ pub mod leases;
 pub mod metrics;
 mod path_mtu;
 mod peer;
+pub mod policies;
 pub mod privileges;
 pub mod report;
 pub mod sa_control;

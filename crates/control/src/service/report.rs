@@ -218,8 +218,8 @@ fn suite(protocol: IpsecProtocol, suite: Suite) -> String {
 pub fn origin(configuration: &config::Configuration, index: usize) -> String {
     match index.checked_sub(configuration.policies.len()) {
         None => {
-            let name = configuration.policies.get(index).and_then(|policy| policy.name.clone());
-            format!("policy {}", name.unwrap_or_else(|| (index + 1).to_string()))
+            let policy = configuration.policies.get(index);
+            format!("policy {}", policy.map(config::Policy::label).unwrap_or_default())
         }
         Some(mut own) => {
             for tunnel in &configuration.tunnels {
@@ -281,6 +281,7 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
         json!({
             "place": index + 1,
             "origin": origin(&installed.configuration, index),
+            "policy": installed.configuration.policies.get(index).map(config::Policy::label),
             "action": action_name(policy.action),
             "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
             "direction": policy.directions.to_string(),

@@ -12,6 +12,7 @@ mod inspection;
 mod life;
 mod memory;
 mod packets;
+mod policies;
 mod refusals;
 mod rekey;
 mod reload;
@@ -25,7 +26,7 @@ use testudo_judge::harness::Suite;
 fn main() -> ExitCode {
     let suite = suites::tests(refusals::tests(Suite::new()));
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
-    let suite = headers::tests(suite);
+    let suite = policies::tests(headers::tests(suite));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
     let suite = rekey::tests(suite);
     clients::tests(inspection::tests(suite)).run(Link::build)

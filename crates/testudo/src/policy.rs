@@ -1,0 +1,44 @@
+//! `testudo policy add`, `replace` and `delete`.
+
+use crate::cli::QueryArgs;
+use crate::cli::policy::{PolicyAddArgs, PolicyDeleteArgs, PolicyReplaceArgs, PolicyWords};
+use crate::exit::Failure;
+use crate::out::{errln, outln};
+use crate::query::Asked;
+use serde_json::{Map, Value, json};
+
+/// `testudo policy add`
+pub fn add(args: &PolicyAddArgs) -> Result<(), Failure> {
+    let (before, after) = (&args.before, &args.after);
+    let words = words(&args.words);
+    change(&args.gateway, &json!({ "verb": "policy-add", "words": words, "before": before, "after": after }))
+}
+
+/// `testudo policy replace`
+pub fn replace(args: &PolicyReplaceArgs) -> Result<(), Failure> {
+    let words = words(&args.words);
+    change(&args.gateway, &json!({ "verb": "policy-replace", "policy": args.policy, "words": words }))
+}
+
+/// `testudo policy delete`
+pub fn delete(args: &PolicyDeleteArgs) -> Result<(), Failure> {
+    change(&args.gateway, &json!({ "verb": "policy-delete", "policy": args.policy }))
+}
+
+fn words(words: &PolicyWords) -> Map<String, Value> {
+    words.given().map(|(key, word)| (key.to_owned(), json!(word))).collect()
+}
+
+/// Has the change made, and says what it was.
+fn change(gateway: &QueryArgs, request: &Value) -> Result<(), Failure> {
+    let answer = Asked::find(gateway)?.ask(request)?;
+    if gateway.json {
+        outln!("{answer}");
+        return Ok(());
+    }
+    outln!("{}, until the next reload or restart", answer["said"].as_str().unwrap_or_default());
+    if let Some(warning) = answer["warning"].as_str() {
+        errln!("warning: {warning}");
+    }
+    Ok(())
+}
