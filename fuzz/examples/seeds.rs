@@ -353,7 +353,7 @@ fn frame(kind: u8, length: u16, size: u16) -> Vec<u8> {
     [&[kind][..], &length.to_be_bytes(), &size.to_be_bytes()].concat()
 }
 
-fn state_machines() {
+fn socket_port() {
     let read = |taken: u8| vec![40, taken];
     let single = |length: u16| [&[100][..], &length.to_be_bytes(), &[1]].concat();
     for (name, choice, buffers) in [
@@ -406,6 +406,11 @@ fn state_machines() {
     write("socket_receive", "ah6-extension-headers", &[&[0x2F, 60][..], &steps].concat());
     let both = [message(4_000, 1_000), single(0), single(60), read(255)].concat();
     write("socket_receive", "empty-behind-a-super-packet", &[&[0x08, 40][..], &both].concat());
+}
+
+/// Super-frames and single packets from a TUN interface.
+fn tun_port() {
+    let read = |taken: u8| vec![40, taken];
     for (name, choice, buffers) in [("many-buffers", 2u8, 140u8), ("few-buffers", 1, 3)] {
         let one = |kind: u8| {
             [frame(kind, 14_000, 1_400), frame(kind, 14_000, 1_400), read(200), frame(kind, 30_000, 1_400)]
@@ -420,6 +425,10 @@ fn state_machines() {
         let odd = [&[66][..], &run(&[0; 9]), &[66], &run(&[0; 10]), &[70], &run(&[3; 50])].concat();
         write("tun_receive", name, &[&[choice, buffers][..], &flows, &singles, &odd, &read(255)].concat());
     }
+}
+
+/// What the kernel answers to packets that are sent.
+fn transmission() {
     for (name, answers) in
         [("all-goes", &[0u8][..]), ("refused", &[3, 10, 15, 9]), ("later", &[4, 14, 2, 200, 5])]
     {
@@ -435,6 +444,18 @@ fn state_machines() {
     }
 }
 
+/// Policies, datagrams and changes drawn from runs of bytes.
+fn policy_changes() {
+    for (name, step) in [("odd-steps", 7_u8), ("even-steps", 52), ("many-removals", 31)] {
+        let bytes: Vec<u8> = (0..900_u16).map(|n| (n as u8).wrapping_mul(step) ^ (n >> 3) as u8).collect();
+        write("policy_changes", name, &bytes);
+    }
+    // Insertions at both ends, then removals, with packets in between.
+    let changes: Vec<u8> =
+        [0, 3, 200, 9].into_iter().chain((0..1200_u16).map(|n| [0, 1, 3, 40, 2][n as usize % 5])).collect();
+    write("policy_changes", "in-turn", &changes);
+}
+
 fn main() {
     wire();
     headers();
@@ -446,5 +467,8 @@ fn main() {
     control_socket();
     store();
     ports();
-    state_machines();
+    socket_port();
+    tun_port();
+    transmission();
+    policy_changes();
 }

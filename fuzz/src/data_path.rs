@@ -137,6 +137,23 @@ fn outbound_as_the_model_says(data: &[u8]) {
     site.assert_settled();
 }
 
+/// Policies that come and go between packets: each packet meets those of its moment, as in the model of RFC
+/// 4301.
+pub fn policy_changes(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut site = policy_oracle::changing(&mut || input.byte(), MODEL_DATAGRAMS, &mut Met::default());
+    while !input.is_empty() {
+        let kind = input.byte();
+        match kind % 4 {
+            0 => site.change(&mut || input.byte()),
+            1 => site.send_bytes(&damaged_datagram(&mut input, true)),
+            2 => site.receive_bytes(&damaged_datagram(&mut input, false)),
+            _ => site.receive_bytes_through(kind >> 2, &damaged_datagram(&mut input, false)),
+        }
+    }
+    site.assert_settled();
+}
+
 /// A packet of a hostile datagram, with some bytes changed and a valid IPv4 checksum.
 fn damaged_datagram(input: &mut Input<'_>, leaves: bool) -> Vec<u8> {
     let datagram = datagram(&mut || input.byte(), leaves, 7);

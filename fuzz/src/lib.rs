@@ -65,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     target("nat_checksum", headers::nat_checksum),
     target("mss", headers::mss),
     target("icmp_error", headers::icmp_error),
+    target("policy_changes", data_path::policy_changes),
     target("inbound", data_path::inbound),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),

@@ -1,7 +1,7 @@
 //! For random policies and hostile datagrams, exactly those packets pass that a slow, plain model of RFC 4301
 //! lets pass, and no part of a datagram is treated differently from the datagram as a whole.
 
-use crate::support::policy_oracle::{Met, inbound, outbound};
+use crate::support::policy_oracle::{Met, changing, inbound, outbound};
 use crate::support::random;
 use fastrand::Rng;
 
@@ -30,5 +30,11 @@ fn every_packet_leaves_as_the_model_of_rfc_4301_says() {
 #[test]
 fn every_packet_comes_in_as_the_model_of_rfc_4301_says() {
     let met = draw(|choose, met| drop(inbound(choose, DATAGRAMS, met)));
+    assert!(met.tunnel > 500 && met.clear > 500 && met.nothing > 1000, "{met:?}");
+}
+
+#[test]
+fn every_packet_meets_the_policies_of_its_moment_as_the_model_says() {
+    let met = draw(|choose, met| drop(changing(choose, 2 * DATAGRAMS, met)));
     assert!(met.tunnel > 500 && met.clear > 500 && met.nothing > 1000, "{met:?}");
 }

@@ -10,7 +10,11 @@ use super::rfc4301::{
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, AddressRange, Directions, Policy, PortRange, Prefix, Protocol, Selector};
+use testudo_gateway::Update;
+use testudo_ipsec::{
+    Action, AddressRange, Directions, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Protocol,
+    Selector,
+};
 
 /// Tunnels of a gateway, all between the same networks: only policies tell them apart.
 const TUNNELS: u8 = 3;
@@ -18,6 +22,8 @@ const TUNNELS: u8 = 3;
 const AGREES: [u8; 2] = [0, 1];
 /// Policies: more than the eight that are scanned, so that the index is used as well.
 const MAX_RULES: u8 = 14;
+/// Policies at most after changes.
+const MAX_POLICIES: usize = 100;
 /// Offset of the SPI's number in an outgoing datagram: after an IPv4 header without options.
 const SPI_AT: usize = 20;
 
@@ -77,28 +83,37 @@ fn ports(choose: Choose<'_>, protocol: Asked<u8>) -> Asked<u16> {
     }
 }
 
-/// The selectors of random policies. Most have one, some several; some are those of an earlier policy, or
-/// contain these.
+/// The selectors of random policies.
 fn rules(choose: Choose<'_>) -> Vec<Rule> {
     let count = 1 + choose() % MAX_RULES;
     let mut rules = Vec::new();
     for policy in 0..count {
-        let then = match choose() % 6 {
-            0 => Fate::Nothing,
-            1 | 2 => Fate::Clear,
-            _ => Fate::Tunnel(choose() % TUNNELS),
-        };
-        let ways = one_of(choose, &[Ways::Both, Ways::Both, Ways::Both, Ways::Out, Ways::In]);
-        let selectors = if choose().is_multiple_of(4) { 1 + choose() % 3 } else { 1 };
-        for _ in 0..selectors {
-            let drawn = match choose() % 5 {
-                0 if !rules.is_empty() => around(choose, &rules),
-                _ => rule(choose),
-            };
-            rules.push(Rule { policy, ways, then, ..drawn });
-        }
+        let drawn = one_policy(choose, &rules);
+        rules.extend(drawn.into_iter().map(|rule| Rule { policy, ..rule }));
     }
     rules
+}
+
+/// The selectors of a policy. Most have one, some several; some are those of an earlier policy, or contain
+/// these.
+fn one_policy(choose: Choose<'_>, earlier: &[Rule]) -> Vec<Rule> {
+    let then = match choose() % 6 {
+        0 => Fate::Nothing,
+        1 | 2 => Fate::Clear,
+        _ => Fate::Tunnel(choose() % TUNNELS),
+    };
+    let ways = one_of(choose, &[Ways::Both, Ways::Both, Ways::Both, Ways::Out, Ways::In]);
+    let selectors = if choose().is_multiple_of(4) { 1 + choose() % 3 } else { 1 };
+    let mut drawn = Vec::new();
+    for _ in 0..selectors {
+        let known = [earlier, &drawn].concat();
+        let rule = match choose() % 5 {
+            0 if !known.is_empty() => around(choose, &known),
+            _ => rule(choose),
+        };
+        drawn.push(Rule { ways, then, ..rule });
+    }
+    drawn
 }
 
 /// The selector of an earlier policy, or one around it.
@@ -211,6 +226,73 @@ impl Site {
             }
         };
         self.memory.decide(way, &seen, own, &AGREES)
+    }
+
+    /// Adds a policy, puts another in the place of one, or removes one, in the gateway and in the model.
+    /// Where the gateway refuses, because of too many ranges, nothing changes.
+    pub fn change(&mut self, choose: Choose<'_>) {
+        let mut policies: Vec<Vec<Rule>> =
+            self.rules.chunk_by(|a, b| a.policy == b.policy).map(<[Rule]>::to_vec).collect();
+        let ids: Vec<PolicyId> = self.gateway.worker.policies().policies().map(|(id, _)| id).collect();
+        assert_eq!(ids.len(), policies.len(), "each has as many policies");
+        let at = usize::from(choose()) % ids.len().max(1);
+        let new = one_policy(choose, &self.rules);
+        let change = match (choose() % 4, ids.get(at)) {
+            (0, Some(id)) => {
+                policies.remove(at);
+                PolicyChange::Remove(*id)
+            }
+            (1, Some(id)) => {
+                policies[at].clone_from(&new);
+                PolicyChange::Replace(*id, policy(&new))
+            }
+            (2, Some(id)) => {
+                policies.insert(at, new.clone());
+                PolicyChange::Insert(Position::Before(*id), policy(&new))
+            }
+            (_, Some(id)) if choose().is_multiple_of(2) => {
+                policies.insert(at + 1, new.clone());
+                PolicyChange::Insert(Position::After(*id), policy(&new))
+            }
+            (_, _) if choose().is_multiple_of(2) => {
+                policies.insert(0, new.clone());
+                PolicyChange::Insert(Position::First, policy(&new))
+            }
+            (_, _) => {
+                policies.push(new.clone());
+                PolicyChange::Insert(Position::Last, policy(&new))
+            }
+        };
+        // The model counts policies in a byte.
+        if policies.len() > MAX_POLICIES {
+            return;
+        }
+        let outcome = self.gateway.worker.change_policies(vec![change]);
+        if outcome.iter().all(Result::is_ok) {
+            let numbered = (0..).zip(policies);
+            self.rules = numbered
+                .flat_map(|(policy, rules)| rules.into_iter().map(move |r| Rule { policy, ..r }))
+                .collect();
+            self.follow_selectors();
+        }
+        // A change forgets what was decided on first fragments (RFC 4301 7.4), made or not.
+        self.memory = Memory::default();
+    }
+
+    /// SAs deliver what the policies on packets that arrive name.
+    fn follow_selectors(&mut self) {
+        for tunnel in 0..TUNNELS {
+            let is_own = |rule: &&Rule| rule.then == Fate::Tunnel(tunnel) && rule.ways != Ways::Out;
+            self.selectors[usize::from(tunnel)] = self.rules.iter().filter(is_own).copied().collect();
+        }
+        let selectors = self
+            .selectors
+            .iter()
+            .zip(0..)
+            .map(|(own, tunnel)| (spec(tunnel).index(), own.iter().map(selector).collect()));
+        let update = Update { selectors: selectors.collect(), ..Update::default() };
+        let now = self.gateway.now();
+        assert!(self.gateway.worker.update(update, now).is_empty(), "no tunnel is installed");
     }
 
     /// What the gateway does with a packet from the protected side.
@@ -349,6 +431,22 @@ pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     for number in 0..datagrams {
         let datagram = datagram(choose, true, number as u8);
         site.send(&datagram, met);
+    }
+    site.assert_settled();
+    site
+}
+
+/// Sends and receives some datagrams, with a change of policies before each.
+pub fn changing(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
+    let mut site = Site::new(choose);
+    for number in 0..datagrams {
+        site.change(choose);
+        let (way, number) = (choose() % (TUNNELS + 2), number as u8);
+        match way.checked_sub(2) {
+            Some(tunnel) => site.receive_through(tunnel, &datagram(choose, false, number), met),
+            None if way == 0 => site.receive_clear(&datagram(choose, false, number), met),
+            None => site.send(&datagram(choose, true, number), met),
+        }
     }
     site.assert_settled();
     site

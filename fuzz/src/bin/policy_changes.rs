@@ -1,0 +1,6 @@
+//! Policies that change between packets of a whole gateway.
+
+#![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::data_path::policy_changes(data));
