@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use std::vec::IntoIter;
-use testudo_ipsec::{Event, Moment, SaRef};
+use testudo_ipsec::{AuditRecord, Event, Moment, SaRef};
 use testudo_packet::PortError;
 
 /// How often a worker looks at the clock while nothing happens.
@@ -39,6 +39,8 @@ pub enum Notice {
     Tunnel(Event),
     /// An engine was taken out of service.
     Engine(Withdrawal),
+    /// A packet was dropped for a reason that may mean an attack.
+    Audit(AuditRecord),
 }
 
 /// Runs a worker until it is told to stop. Notices for the operator go to `tell`, which must not wait.
@@ -95,6 +97,7 @@ pub fn serve(
             0
         });
         worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
+        worker.take_audit().into_iter().map(Notice::Audit).for_each(&mut *tell);
         worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {

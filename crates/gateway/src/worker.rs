@@ -13,8 +13,8 @@ use crate::sa_change::{SaChange, SaChangeError, SaChanged, UseFrom};
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
-    AddedSa, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected, SaRef,
-    Selector, Spd, SpdError, TunnelIndex, Unprotected,
+    AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
+    SaRef, Selector, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
     BATCH_SIZE, Batch, DropReason, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
@@ -336,6 +336,16 @@ impl Worker {
     /// Events of tunnels for the operator since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.ipsec.take_events()
+    }
+
+    /// Whether [auditable events](testudo_ipsec::AUDITED) are noted.
+    pub fn set_audit(&mut self, is_on: bool) {
+        self.ipsec.set_audit(is_on);
+    }
+
+    /// Auditable events since the last call, at most ten of a kind in a second.
+    pub fn take_audit(&mut self) -> Vec<AuditRecord> {
+        self.ipsec.take_audit()
     }
 
     /// Engines that were taken out of service since this was last called.

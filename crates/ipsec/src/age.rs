@@ -9,6 +9,7 @@ impl Ipsec {
     /// Reports the SAs that have reached a limit since the last call, and forgets MTUs that were learned long
     /// ago. To be called about once a second.
     pub fn age(&mut self, now: Moment) {
+        self.audit.tick(now);
         self.age_lifetimes(now);
         for index in (0..).map(TunnelIndex).take(self.tunnels.len()) {
             self.age_path_mtu(index, now);

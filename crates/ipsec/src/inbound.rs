@@ -5,6 +5,7 @@
 //! packet, with or without UDP; fragments among that are put together first ([`crate::fragments`]).
 
 use crate::Ipsec;
+use crate::audit::Drops;
 use crate::encap::ah::mask_datagram;
 use crate::encap::{IpsecProtocol, packet_offset};
 use crate::fragments::{Reassembled, Way};
@@ -98,7 +99,10 @@ impl Ipsec {
             match disposition {
                 Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
                 Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
-                Disposition::Drop(reason) => discard(buffers, reason, pool),
+                Disposition::Drop(reason) => {
+                    let mut drops = Drops { pool, audit: &mut self.audit, now };
+                    drain(buffers).for_each(|datagram| drops.discard(datagram, reason));
+                }
             }
         }
         // All are drained: what remains are empty buffers, which own no memory.
@@ -343,7 +347,8 @@ impl Ipsec {
             return discard(buffers, reason, pool);
         }
         if sa.encap.protocol() == IpsecProtocol::Ah {
-            return sa.open_ah(sa_ref, parsed, buffers, pool, jobs);
+            let drops = Drops { pool, audit: &mut self.audit, now };
+            return sa.open_ah(sa_ref, parsed, buffers, drops, jobs);
         }
         let from = jobs.len();
         let all_right = match (parsed, &mut *buffers) {
@@ -359,7 +364,7 @@ impl Ipsec {
             }
         };
         if !all_right {
-            sa.refuse_wrong(parsed, jobs, from, pool);
+            sa.refuse_wrong(parsed, jobs, from, Drops { pool, audit: &mut self.audit, now });
         }
         if sa.resync.is_due() {
             sa.resynchronise(sa_ref, jobs, from, pool);
@@ -437,7 +442,7 @@ impl Ipsec {
                 if let Some(sa) = self.inbound.get(esp) {
                     sa.counters.count_drop(reason);
                 }
-                pool.discard(job.buffer, reason);
+                Drops { pool, audit: &mut self.audit, now }.discard(job.buffer, reason);
             }
         }
     }
@@ -518,7 +523,7 @@ impl InboundSa {
         sa_ref: SaRef,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
-        pool: &mut Pool,
+        mut drops: Drops<'_>,
         jobs: &mut Vec<Job>,
     ) {
         let from = jobs.len();
@@ -527,14 +532,14 @@ impl InboundSa {
             match self.prepare_ah(&mut job, parsed) {
                 Ok(()) => jobs.push(job),
                 Err(reason) => {
-                    self.note_refused(&job, parsed, pool);
+                    self.note_refused(&job, parsed, drops.pool);
                     self.counters.count_drop(reason);
-                    pool.discard(job.buffer, reason);
+                    drops.discard(job.buffer, reason);
                 }
             }
         }
         if self.resync.is_due() {
-            self.resynchronise(sa_ref, jobs, from, pool);
+            self.resynchronise(sa_ref, jobs, from, drops.pool);
         }
     }
 
@@ -562,7 +567,7 @@ impl InboundSa {
     /// Discards the packets of those jobs from `from` on that cannot be [prepared](Self::prepare).
     #[cold]
     #[inline(never)]
-    fn refuse_wrong(&self, parsed: &[Parsed], jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
+    fn refuse_wrong(&self, parsed: &[Parsed], jobs: &mut Vec<Job>, from: usize, mut drops: Drops<'_>) {
         let mut kept = from;
         for (at, parsed) in (from..jobs.len()).zip(parsed) {
             match self.prepare(&mut jobs[at], parsed) {
@@ -571,9 +576,9 @@ impl InboundSa {
                     kept += 1;
                 }
                 Err(reason) => {
-                    self.note_refused(&jobs[at], parsed, pool);
+                    self.note_refused(&jobs[at], parsed, drops.pool);
                     self.counters.count_drop(reason);
-                    pool.discard(std::mem::take(&mut jobs[at].buffer), reason);
+                    drops.discard(std::mem::take(&mut jobs[at].buffer), reason);
                 }
             }
         }

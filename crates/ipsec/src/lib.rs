@@ -26,6 +26,7 @@
 
 mod addresses;
 mod age;
+mod audit;
 mod bundle;
 mod counters;
 mod demand;
@@ -62,6 +63,7 @@ mod tables;
 mod tunnel;
 mod udp_ports;
 
+pub use audit::{AUDITED, AuditRecord, AuditedSelectors, RECORDS_PER_SECOND};
 pub use bundle::{AddedSa, InstallError, RemovedTunnel};
 pub use counters::{SaCounters, SaState};
 pub use demand::{Demand, FIRST_BLOCK};

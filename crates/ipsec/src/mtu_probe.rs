@@ -365,9 +365,9 @@ impl Ipsec {
         let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
         let identifications = &mut self.identifications;
         let (encap, before) = (sa.encap, out.jobs.len());
-        let spd = &*self.spd;
+        let (audit, spd) = (&mut self.audit, &*self.spd);
         let slow_path =
-            SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments, spd };
+            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, fragments, spd };
         match encap {
             Encap::EspTunnel => slow_path.probe::<EspTunnel>(packet, &header),
             Encap::EspTransport => slow_path.probe::<EspTransport>(packet, &header),

@@ -1,6 +1,7 @@
 //! From opened jobs to packets for the protected side: the engine's verdicts, replay commits, trailers, and
 //! checks of inner packets against policy (RFC 4303 3.4, RFC 4301 5.2).
 
+use crate::audit::Known;
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::{Encap, MAX_DATAGRAM, Strip};
@@ -16,7 +17,7 @@ use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
 use testudo_crypto::{Job, JobStatus};
-use testudo_packet::{BATCH_SIZE, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, DropReason, Pool, Stage, StageClock};
 use testudo_wire::esp::EspTrailer;
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
@@ -95,7 +96,7 @@ impl Ipsec {
             let sa = Prepared::sa_of(&job);
             match fate {
                 None => forward(Cleared::new(job.buffer), pool),
-                Some(Fate::Drop(reason)) => self.refuse(job.buffer, sa, reason, pool),
+                Some(Fate::Drop(reason)) => self.refuse(job, sa, reason, now, pool),
                 Some(Fate::Again) => self.open_covered(job.buffer, sa, now, pool),
                 Some(Fate::ClampMss) => {
                     let mut packet = job.buffer;
@@ -181,11 +182,24 @@ impl Ipsec {
     }
 
     #[cold]
-    fn refuse(&self, buffer: Buffer, sa: SaRef, reason: DropReason, pool: &mut Pool) {
+    fn refuse(&mut self, job: Job, sa: SaRef, reason: DropReason, now: Moment, pool: &mut Pool) {
         if let Some(sa) = self.inbound.get(sa) {
             sa.counters.count_drop(reason);
+            let bytes = job.buffer.bytes();
+            let inner = match sa.encap {
+                Encap::EspTunnel => bytes.get(job.text_start as usize..),
+                // What surrounded it was taken off before its selectors were checked.
+                _ => Some(bytes),
+            };
+            let known = Known {
+                protocol: sa.encap.protocol(),
+                spi: sa.spi,
+                sequence: low_32(job.sequence).into(),
+                inner: inner.filter(|_| reason == DropReason::SelectorMismatch),
+            };
+            self.audit.note(reason, bytes, Some(known), now);
         }
-        pool.discard(buffer, reason);
+        pool.discard(job.buffer, reason);
     }
 
     /// All checks on one job, and the counting.

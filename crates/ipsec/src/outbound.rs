@@ -6,6 +6,7 @@
 //! a packet too long) take the slow path ([`crate::slow_path`]) one by one, in their turn.
 
 use crate::Ipsec;
+use crate::audit::Drops;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
@@ -59,7 +60,10 @@ impl Ipsec {
             match disposition {
                 Disposition::Sa(sa_ref) => self.protect(sa_ref, metas, buffers, now, pool, out),
                 Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
-                Disposition::Drop(reason) => discard(buffers, reason, pool),
+                Disposition::Drop(reason) => {
+                    let mut drops = Drops { pool, audit: &mut self.audit, now };
+                    drain(buffers).for_each(|packet| drops.discard(packet, reason));
+                }
             }
         }
         // All are drained: what remains are empty buffers, which own no memory.
@@ -145,9 +149,9 @@ impl Ipsec {
         }
         let encap = sa.encap;
         let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
-        let (identifications, spd) = (&mut self.identifications, &*self.spd);
+        let (identifications, audit, spd) = (&mut self.identifications, &mut self.audit, &*self.spd);
         let slow_path =
-            SlowPath { sa, sa_ref, now, pool, out, events, replies, identifications, fragments, spd };
+            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, fragments, spd };
         match encap {
             Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),
@@ -207,7 +211,10 @@ impl Ipsec {
     fn authenticate(&mut self, datagram: Buffer, esp: SaRef, then: u8, now: Moment, pool: &mut Pool) {
         match self.try_authenticate(datagram, esp, now) {
             Ok(job) => self.again.push(Job { then: job.then | then, ..job }),
-            Err((datagram, reason)) => self.fail(datagram, esp, reason, pool),
+            Err((datagram, reason)) => {
+                self.audit.note(reason, datagram.bytes(), None, now);
+                self.fail(datagram, esp, reason, pool);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The outbound slow path, one packet at a time: options, fragments, packets too long, SYNs, a limit or
 //! the end of a lease near; and every packet of an SA that is not of ESP in tunnel mode.
 
+use crate::audit::{Audit, Known};
 use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::event::Event;
 use crate::fragments::{Identifications, Reassembled, Reassembler};
@@ -26,6 +27,7 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) out: &'a mut Prepared,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) replies: &'a mut ReplyBudget,
+    pub(crate) audit: &'a mut Audit,
     pub(crate) identifications: &'a mut Identifications,
     /// Of the host's own datagrams.
     pub(crate) fragments: &'a mut Reassembler,
@@ -149,6 +151,13 @@ impl SlowPath<'_> {
     }
 
     fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
+        let known = Known {
+            protocol: self.sa.encap.protocol(),
+            spi: self.sa.spi,
+            sequence: self.sa.sequence.next(),
+            inner: None,
+        };
+        self.audit.note(reason, buffer.bytes(), Some(known), self.now);
         self.sa.counters.count_drop(reason);
         self.pool.discard(buffer, reason);
     }

@@ -1,6 +1,7 @@
 //! The protocol state of one worker: SPD, tunnels, SAs.
 
 use crate::addresses::OuterAddresses;
+use crate::audit::{Audit, AuditRecord};
 use crate::counters::SaCounters;
 use crate::dummies::Dummies;
 use crate::encap::outer_fields::OuterRules;
@@ -58,6 +59,7 @@ pub struct Ipsec {
     pub(crate) dummies: Dummies,
     /// The place of the tunnel that is probed first next time.
     pub(crate) probed_next: usize,
+    pub(crate) audit: Audit,
     pub(crate) events: Vec<Event>,
     pub(crate) replies: ReplyBudget,
 }
@@ -118,6 +120,16 @@ impl Ipsec {
             sa.counters.set_sequence(sa.window.top());
         }
         is_restored
+    }
+
+    /// Whether [auditable events](crate::AUDITED) are noted.
+    pub fn set_audit(&mut self, is_on: bool) {
+        self.audit.set(is_on);
+    }
+
+    /// Auditable events since the last call.
+    pub fn take_audit(&mut self) -> Vec<AuditRecord> {
+        self.audit.take()
     }
 
     /// Events for the operator since the last call.

@@ -1,7 +1,9 @@
 //! Reads `[gateway]` and the ports.
 
 use super::mentions_ipv6;
-use super::model::{Gateway, InterfaceAddress, LogLevel, ProtectedPort, Tunnel, UnprotectedPort};
+use super::model::{
+    AuditTarget, Gateway, InterfaceAddress, LogLevel, ProtectedPort, Tunnel, UnprotectedPort,
+};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Path, PathBuf};
@@ -43,9 +45,21 @@ pub(super) fn read_gateway(
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
+    let audit = section.or_default(walker, "audit", AuditTarget::Log, audit(base));
     section.finish(walker);
-    let buffers = usize::try_from(buffers).ok()?;
-    Some(Gateway { state: state?.value, control, metrics, engines, engines_named, log, buffers, seccomp })
+    let (state, buffers) = (state?.value, usize::try_from(buffers).ok()?);
+    Some(Gateway { state, control, metrics, engines, engines_named, log, audit, buffers, seccomp })
+}
+
+/// Where auditable events go: "log", "off", or the path of a file.
+fn audit(base: &Path) -> impl Fn(&DeValue<'_>) -> Parsed<AuditTarget> {
+    move |value| match value.as_str() {
+        Some("log") => Ok(AuditTarget::Log),
+        Some("off") => Ok(AuditTarget::Off),
+        Some(text) if text.contains('/') => Ok(AuditTarget::File(base.join(text))),
+        _ => Err(Problem::expected("\"log\", \"off\" or the path of a file")
+            .help("a path has a slash, such as \"/var/log/testudo/audit.json\" or \"./audit.json\"")),
+    }
 }
 
 fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<String> {

@@ -46,8 +46,8 @@ pub use gateway::ENGINES;
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use messages::message;
 pub use model::{
-    Action, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy, ProtectedPort, Received,
-    Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
+    Action, AuditTarget, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy,
+    ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
 };
 pub use network::Network;
 pub(crate) use network::Networks;

@@ -42,10 +42,23 @@ pub struct Gateway {
     pub engines_named: bool,
     /// What is logged.
     pub log: LogLevel,
+    /// Where auditable events go (RFC 4303 4).
+    pub audit: AuditTarget,
     /// Buffers in the pool.
     pub buffers: usize,
     /// Whether the system calls of the running gateway are filtered.
     pub seccomp: bool,
+}
+
+/// Where auditable events go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditTarget {
+    /// Nowhere: packets are counted alone.
+    Off,
+    /// Into the log.
+    Log,
+    /// To the end of this file, a line of JSON for each.
+    File(PathBuf),
 }
 
 /// The log level: this and everything more severe.

@@ -91,10 +91,11 @@ fn expect(text: &str, parts: &[&str]) {
 #[test]
 fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let configuration = good(MINIMAL);
-    let Gateway { state, control, metrics, engines, engines_named, log, buffers, seccomp } =
+    let Gateway { state, control, metrics, engines, engines_named, log, audit, buffers, seccomp } =
         configuration.gateway;
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
+    assert_eq!(audit, AuditTarget::Log);
     assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
     assert_eq!(
         (engines_named, engines.as_slice()),
@@ -300,6 +301,19 @@ fn a_tunnel_says_what_df_and_flow_label_its_outer_headers_have() {
     for key in ["df = \"set\"", "flow_label = \"zero\""] {
         let lines = format!("mode = \"transport\"\n{key}");
         expect(&in_tunnel(&lines), &["only in tunnel mode", "a packet keeps its own header"]);
+    }
+}
+
+/// RFC 4303 4: auditing can be enabled and disabled.
+#[test]
+fn audit_goes_to_the_log_to_a_file_or_nowhere() {
+    let read = |line: &str| good(&in_gateway(line)).gateway.audit;
+    assert_eq!(read("audit = \"log\""), AuditTarget::Log);
+    assert_eq!(read("audit = \"off\""), AuditTarget::Off);
+    assert_eq!(read("audit = \"/var/log/a.json\""), AuditTarget::File("/var/log/a.json".into()));
+    assert_eq!(read("audit = \"./a.json\""), AuditTarget::File("/etc/testudo/./a.json".into()));
+    for wrong in ["\"of\"", "true", "\"\""] {
+        expect(&in_gateway(&format!("audit = {wrong}")), &["\"log\", \"off\" or the path of a file"]);
     }
 }
 

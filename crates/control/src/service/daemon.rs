@@ -1,6 +1,7 @@
 //! A running gateway: starts the worker, keeps it supplied, reloads, and ends it cleanly.
 
 use super::api::{BindError, ControlSocket, Shared};
+use super::audit_log::AuditLog;
 use super::event_log::{EventLog, Line};
 use super::fault::Fault;
 use super::installed::{Changes, InstalledTunnels, Numbers};
@@ -13,7 +14,7 @@ use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
-use crate::config::{Action, Configuration, KnownAnswers, Loaded};
+use crate::config::{Action, AuditTarget, Configuration, KnownAnswers, Loaded};
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
@@ -149,6 +150,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let configuration = parts.loaded.configuration.clone();
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
     worker.seed_identifications(random_seed()?);
+    let audit = AuditLog::open(&configuration.gateway.audit)?;
+    worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
     let counters = worker.counters();
     let facts = Facts {
         version: parts.version,
@@ -200,6 +203,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         saver: Saver::new(),
         watchdog: Watchdog::from_environment(),
         events: EventLog::default(),
+        audit,
         saving: Fault::default(),
         may_bypass: bypasses(&configuration),
         policy_changes: 0,
@@ -303,6 +307,7 @@ struct Daemon {
     saver: Saver,
     watchdog: Watchdog,
     events: EventLog,
+    audit: AuditLog,
     /// Saving windows and usages; fails on a full disk.
     saving: Fault,
     /// Whether the port was opened for packets that pass in clear.
@@ -334,6 +339,7 @@ impl Daemon {
                 Ok(News::Change(change)) => drop(change.reply.try_send(self.change(&change.request))),
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
+                Ok(News::Notice(Notice::Audit(record))) => self.audit.write(&record),
                 Ok(News::Lost(n)) => self.write(|events| events.lost(n, Instant::now())),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}

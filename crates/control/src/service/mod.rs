@@ -13,6 +13,7 @@
 
 pub mod api;
 pub mod assemble;
+mod audit_log;
 mod clients;
 pub mod daemon;
 mod event_log;

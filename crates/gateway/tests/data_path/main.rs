@@ -14,6 +14,7 @@ mod support;
 #[path = "../support/late_engine.rs"]
 mod late_engine;
 
+mod audit;
 mod changes;
 mod drop_reasons;
 mod encapsulations;

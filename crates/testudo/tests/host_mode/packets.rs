@@ -106,6 +106,16 @@ fn refuses_attacks(link: &mut Link, udp: bool) -> TestResult {
         sa["drops"]["replay_duplicate"] == count && sa["drops"]["authentication_failed"] == count,
         || format!("the SA does not count them: {sa:#}"),
     )?;
+    for event in ["replay_duplicate", "authentication_failed"] {
+        gateway.logs(&format!("\"event\":\"{event}\""))?;
+    }
+    let told = gateway.log();
+    let fields =
+        ["\"spi\":4098", "\"source\":\"192.0.2.2\"", "\"destination\":\"192.0.2.1\"", "\"sequence\":"];
+    let lines: Vec<_> = told.lines().filter(|line| line.contains("audit: ")).collect();
+    let is_complete =
+        |line: &&str| fields.iter().all(|field| line.contains(field)) || line.contains("untold");
+    ensure(lines.iter().all(is_complete), || format!("audit lines lack fields:\n{}", lines.join("\n")))?;
     // A forged packet with a high number does not move the window.
     passes(&link.a, B)?;
     peer.stop()?;

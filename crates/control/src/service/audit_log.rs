@@ -1,0 +1,147 @@
+//! Where auditable events are written (RFC 4303 4): a line of JSON for each, in the log or in a file of its
+//! own.
+
+use crate::config::AuditTarget;
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use testudo_ipsec::{AuditRecord, IpsecProtocol};
+
+/// The destination of audit lines.
+#[derive(Debug)]
+pub(super) struct AuditLog {
+    /// `None` for the log.
+    file: Option<File>,
+}
+
+impl AuditLog {
+    /// Opens the file, which is appended to, and readable by its owner alone if it is new.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub(super) fn open(target: &AuditTarget) -> io::Result<Self> {
+        let file = match target {
+            AuditTarget::Off | AuditTarget::Log => None,
+            AuditTarget::File(path) => {
+                let open = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+                Some(open.map_err(|e| io::Error::new(e.kind(), format!("audit: {}: {e}", path.display())))?)
+            }
+        };
+        Ok(Self { file })
+    }
+
+    /// Writes an event. Where a file cannot be written, the log has the line.
+    pub(super) fn write(&mut self, record: &AuditRecord) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let line = line(record, since_1970);
+        let is_written = self.file.as_mut().is_some_and(|file| writeln!(file, "{line}").is_ok());
+        if !is_written {
+            tracing::warn!("audit: {line}");
+        }
+    }
+}
+
+/// The line: what is not known is left out.
+fn line(record: &AuditRecord, since_1970: Duration) -> Value {
+    let AuditRecord { reason, protocol, spi, sequence, source, destination, flow_label, inner, untold } =
+        *record;
+    let mut fields = Map::new();
+    let mut put = |key: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    put("time", Some(json!(date_and_time(since_1970))));
+    put("event", Some(json!(reason.name())));
+    let name = |protocol| if protocol == IpsecProtocol::Esp { "esp" } else { "ah" };
+    put("protocol", protocol.map(|protocol| json!(name(protocol))));
+    put("spi", spi.map(|spi| json!(spi)));
+    put("source", source.map(|address| json!(address)));
+    put("destination", destination.map(|address| json!(address)));
+    put("sequence", sequence.map(|sequence| json!(sequence)));
+    put("flow_label", flow_label.map(|label| json!(label)));
+    if let Some(inner) = inner {
+        put("inner_source", Some(json!(inner.source)));
+        put("inner_destination", Some(json!(inner.destination)));
+        put("inner_protocol", inner.protocol.map(|protocol| json!(protocol)));
+        put("inner_ports", inner.ports.map(|(source, destination)| json!([source, destination])));
+    }
+    put("untold", (untold > 0).then(|| json!(untold)));
+    Value::Object(fields)
+}
+
+/// A time of RFC 3339, in UTC, to the millisecond.
+fn date_and_time(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let millisecond = since_1970.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z")
+}
+
+/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
+fn date(day: u64) -> (u64, u64, u64) {
+    // Years begin with March here, so that a leap day is a year's last; 719,468 days lie between 0000-03-01 and
+    // 1970-01-01, and 146,097 in 400 years.
+    let day = day + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (year + era * 400 + next_year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_packet::DropReason;
+
+    /// Times of `date -u -d @SECONDS +%FT%T`.
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (1_709_251_200, "2024-03-01T00:00:00.000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(date_and_time(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_line_has_what_is_known_and_nothing_else() {
+        let record = AuditRecord {
+            reason: DropReason::AuthenticationFailed,
+            protocol: Some(IpsecProtocol::Esp),
+            spi: Some(0x1001),
+            sequence: Some(7),
+            source: Some("2001:db8::1".parse().unwrap()),
+            destination: Some("2001:db8::2".parse().unwrap()),
+            flow_label: Some(0xABCDE),
+            inner: None,
+            untold: 3,
+        };
+        let expected = json!({
+            "time": "1970-01-01T00:00:01.500Z", "event": "authentication_failed", "protocol": "esp", "spi": 0x1001,
+            "sequence": 7, "source": "2001:db8::1", "destination": "2001:db8::2", "flow_label": 0xABCDE, "untold": 3,
+        });
+        assert_eq!(line(&record, Duration::from_millis(1500)), expected);
+        let bare = AuditRecord {
+            protocol: None,
+            spi: None,
+            sequence: None,
+            source: None,
+            destination: None,
+            flow_label: None,
+            ..record
+        };
+        let keys: Vec<_> = line(&bare, Duration::ZERO).as_object().unwrap().keys().cloned().collect();
+        assert_eq!(keys, ["event", "time", "untold"]);
+    }
+}

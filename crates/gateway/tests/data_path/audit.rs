@@ -1,0 +1,189 @@
+//! Auditable events (RFC 4303 4, RFC 4302 4, RFC 4301 5.2), each with its fields, and no more of them than is
+//! good for a log.
+
+use crate::support::fragments::fragments;
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::sealer::encapsulate;
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_ipsec::{AuditRecord, AuditedSelectors, IpsecProtocol, RECORDS_PER_SECOND};
+use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
+
+/// ESP and AH, over either version.
+fn specs() -> Vec<TunnelSpec> {
+    let mut specs = Vec::new();
+    for outer in [Version::V4, Version::V6] {
+        let esp = TunnelSpec { outer, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+        specs.push(TunnelSpec { udp: true, ..esp.clone() });
+        specs.push(TunnelSpec {
+            protocol: IpsecProtocol::Ah,
+            ..TunnelSpec { suite: Suite::NULL_SHA384, ..esp.clone() }
+        });
+        specs.push(esp);
+    }
+    specs
+}
+
+fn inner() -> Vec<u8> {
+    Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()
+}
+
+fn ends(spec: &TunnelSpec) -> [Gateway; 2] {
+    let mut ends = [Side::A, Side::B].map(|side| Gateway::with_tunnels(side, std::slice::from_ref(spec)));
+    ends.iter_mut().for_each(|end| end.worker.set_audit(true));
+    ends
+}
+
+/// Where SPI and number are in a datagram: of AH they come after a word.
+fn spi_at(spec: &TunnelSpec) -> usize {
+    let ip = spec.outer.header_bytes();
+    match spec.protocol {
+        IpsecProtocol::Ah => ip + 4,
+        IpsecProtocol::Esp => ip + if spec.udp { 8 } else { 0 },
+    }
+}
+
+/// What is told of a packet from A with this SPI and number.
+fn expected(spec: &TunnelSpec, reason: DropReason, spi: u32, sequence: u64) -> AuditRecord {
+    AuditRecord {
+        reason,
+        protocol: Some(spec.protocol),
+        spi: Some(spi),
+        sequence: Some(sequence),
+        source: Some(spec.address(Side::A)),
+        destination: Some(spec.address(Side::B)),
+        flow_label: (spec.outer == Version::V6).then_some(0),
+        inner: None,
+        untold: 0,
+    }
+}
+
+#[test]
+fn packets_without_an_sa_replays_and_wrong_icvs_are_told_with_their_fields() {
+    for spec in specs() {
+        let [mut a, mut b] = ends(&spec);
+        let spi = spec.spi_from(Side::A);
+        let datagrams: Vec<_> = (0..3).map(|_| a.seal(inner()).remove(0)).collect();
+        let mut unknown = datagrams[0].clone();
+        unknown[spi_at(&spec)] ^= 0x70;
+        let mut forged = datagrams[1].clone();
+        *forged.last_mut().expect("it is not empty") ^= 1;
+        assert_eq!(b.open(datagrams[0].clone()).len(), 1);
+        for datagram in [unknown, datagrams[0].clone(), forged] {
+            assert!(b.open(datagram).is_empty());
+        }
+        let told = [
+            expected(&spec, DropReason::UnknownSpi, spi ^ 0x7000_0000, 1),
+            expected(&spec, DropReason::ReplayDuplicate, spi, 1),
+            expected(&spec, DropReason::AuthenticationFailed, spi, 2),
+        ];
+        assert_eq!(b.worker.take_audit(), told, "{spec:?}");
+        assert_eq!(b.open(datagrams[2].clone()).len(), 1);
+        assert!(b.worker.take_audit().is_empty(), "what passes is no event");
+    }
+}
+
+/// RFC 4301 5.2: with the selectors of the packet that was carried.
+#[test]
+fn a_packet_that_its_sa_is_not_for_is_told_with_its_selectors() {
+    let spec = TunnelSpec { outer: Version::V6, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let [_, mut b] = ends(&spec);
+    let other = Inner { ports: (1000, 2000), ..Inner::udp("10.0.0.1", "192.0.2.77", 100) };
+    assert!(b.open(Sealer::new(&spec, Side::A).seal(5, &Handmade::carrying(&other.bytes()))).is_empty());
+    let [source, destination] = ["10.0.0.1", "192.0.2.77"].map(|a| a.parse::<IpAddr>().expect("an address"));
+    let selectors = AuditedSelectors { source, destination, protocol: Some(17), ports: Some((1000, 2000)) };
+    let record = expected(&spec, DropReason::SelectorMismatch, spec.spi_from(Side::A), 5);
+    assert_eq!(b.worker.take_audit(), [AuditRecord { inner: Some(selectors), ..record }]);
+}
+
+#[test]
+fn fragments_where_no_sa_ends_and_packets_in_clear_are_told() {
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
+    let [_, mut b] = ends(&spec);
+    let mut elsewhere = encapsulate(&spec, Side::A, &[0x77; 600], 0);
+    elsewhere[19] ^= 1;
+    elsewhere[6] = 0;
+    elsewhere[10..12].fill(0);
+    let sum = testudo_wire::checksum::of(&elsewhere[..20]).to_bytes();
+    elsewhere[10..12].copy_from_slice(&sum);
+    for fragment in fragments(&elsewhere, 7, 304) {
+        assert!(b.open(fragment).is_empty());
+    }
+    assert!(b.open(inner()).is_empty());
+    let told = b.worker.take_audit();
+    let reasons: Vec<_> = told.iter().map(|record| record.reason).collect();
+    let [fragment, clear] = [DropReason::OuterFragment, DropReason::CleartextForProtected];
+    assert_eq!((reasons[0], reasons.last()), (fragment, Some(&clear)));
+    // The first fragment shows SPI and number, a later one does not.
+    assert_eq!((told[0].spi, told[0].sequence), (Some(0x7777_7777), Some(0x7777_7777)));
+    assert_eq!((told[1].spi, told[1].sequence, told[1].source), (None, None, told[0].source));
+    let clear = told.last().expect("the packet in clear");
+    assert_eq!((clear.spi, clear.source), (None, "10.0.0.1".parse().ok()));
+}
+
+/// RFC 4303 3.3.3: a packet that would need the number after the last one.
+#[test]
+fn an_overflow_of_sequence_numbers_is_told() {
+    let spec = TunnelSpec { esn: false, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(64, 2048), portable());
+    a.worker.set_audit(true);
+    let mut store = LeaseTwin::new(1 << 40);
+    store.begin_at(spec.spi_from(Side::A), u32::MAX.into());
+    a.install(spec.install(Side::A, &mut store, None));
+    assert_eq!(a.seal(inner()).len(), 1);
+    assert!(a.seal(inner()).is_empty());
+    let record = expected(&spec, DropReason::SequenceExhausted, spec.spi_from(Side::A), 1 << 32);
+    let [source, destination] = ["10.0.0.1", "172.16.0.2"].map(|a| a.parse().ok());
+    assert_eq!(a.worker.take_audit(), [AuditRecord { source, destination, ..record }]);
+}
+
+/// A flood makes ten records a second; how many others there were is told with the next, or when it is over.
+#[test]
+fn a_flood_is_counted_and_not_told_packet_by_packet() {
+    const FLOOD: usize = 500;
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
+    let [_, mut b] = ends(&spec);
+    let datagram = encapsulate(&spec, Side::A, &[0x77; 60], 0);
+    let ten = usize::from(RECORDS_PER_SECOND);
+    for round in 0..2 {
+        for _ in 0..FLOOD {
+            assert!(b.open(datagram.clone()).is_empty());
+        }
+        let told = b.worker.take_audit();
+        assert_eq!(told.len(), ten);
+        let before = if round == 0 { 0 } else { (FLOOD - ten) as u64 };
+        assert_eq!(told.iter().map(|record| record.untold).sum::<u64>(), before);
+        b.clock.advance(Duration::from_secs(1));
+    }
+    let now = b.now();
+    b.worker.tick(now);
+    let rest = b.worker.take_audit();
+    assert!(matches!(rest[..], [AuditRecord { untold: 490, source: None, .. }]), "{rest:?}");
+    b.clock.advance(Duration::from_secs(1));
+    let now = b.now();
+    b.worker.tick(now);
+    assert!(b.worker.take_audit().is_empty());
+}
+
+/// Nobody takes the records: they do not grow.
+#[test]
+fn records_that_nobody_takes_have_a_bound_and_none_are_made_where_audit_is_off() {
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
+    let [_, mut b] = ends(&spec);
+    let datagram = encapsulate(&spec, Side::A, &[0x77; 60], 0);
+    for _ in 0..100 {
+        for _ in 0..20 {
+            assert!(b.open(datagram.clone()).is_empty());
+        }
+        b.clock.advance(Duration::from_secs(1));
+        let now = b.now();
+        b.worker.tick(now);
+    }
+    assert!(b.worker.take_audit().len() <= 128);
+    b.worker.set_audit(false);
+    assert!(b.open(datagram).is_empty());
+    assert!(b.worker.take_audit().is_empty());
+}
