@@ -1,5 +1,5 @@
-//! Auditable events (RFC 4303 4, RFC 4302 4, RFC 4301 5.2): packets that are dropped for reasons that may mean
-//! an attack, with what the RFCs want to know of each. Date and time are added by who writes them down.
+//! Auditable events (RFC 4303 4, RFC 4302 4, RFC 4301 5.2): packets that are dropped for reasons that may
+//! mean an attack, with what the RFCs want to know of each. Date and time are added by who writes them down.
 //!
 //! Everything is read from the dropped packet itself, once it is certain that it is told of: at most ten of a
 //! reason in a second. How many others there were is told with the next one, or a second later.
@@ -176,8 +176,8 @@ impl Audit {
         self.is_on = is_on;
     }
 
-    /// A datagram is dropped. Where its SA is known, so are protocol, SPI and number; `inner` is the packet that
-    /// was decrypted.
+    /// A datagram is dropped. Where its SA is known, so are protocol, SPI and number; `inner` is the packet
+    /// that was decrypted.
     #[cold]
     pub(crate) fn note(&mut self, reason: DropReason, datagram: &[u8], sa: Option<Known<'_>>, now: Moment) {
         if let Some(untold) = self.admit(reason, now) {

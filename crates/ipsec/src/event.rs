@@ -41,8 +41,8 @@ pub enum EventKind {
         /// The SA, towards the peer.
         spi: u32,
     },
-    /// More than 2^32 packets of the peer were lost, and the high half of its numbers was found again (RFC 4303
-    /// A3).
+    /// More than 2^32 packets of the peer were lost, and the high half of its numbers was found again (RFC
+    /// 4303 A3).
     Resynchronised {
         /// The SA, from the peer.
         spi: u32,

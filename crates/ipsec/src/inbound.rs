@@ -543,7 +543,8 @@ impl InboundSa {
         }
     }
 
-    /// Appends a job that tries the last packet of those from `from` on under a higher half of its number, too.
+    /// Appends a job that tries the last packet of those from `from` on under a higher half of its number,
+    /// too.
     #[cold]
     fn resynchronise(&mut self, sa_ref: SaRef, jobs: &mut Vec<Job>, from: usize, pool: &mut Pool) {
         let last = jobs.get(from..).and_then(<[Job]>::last);

@@ -61,8 +61,7 @@ pub(super) fn read_tunnel(
     let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
-    let suites: Vec<Suite> = [suite, ah_suite].into_iter().flatten().collect();
-    read_legacy(&mut section, walker, &suites);
+    read_legacy(&mut section, walker, &[suite, ah_suite].into_iter().flatten().collect::<Vec<_>>());
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
@@ -93,11 +92,11 @@ pub(super) fn read_tunnel(
         lifetime,
         known_answer,
     };
-    if !is_pair {
-        return Some((tunnel, None));
-    }
-    let ah = covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?);
-    Some((tunnel, Some(ah)))
+    let ah = match is_pair {
+        true => Some(covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?)),
+        false => None,
+    };
+    Some((tunnel, ah))
 }
 
 /// The SAs of AH that cover the datagrams of a tunnel.

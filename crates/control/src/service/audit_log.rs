@@ -81,8 +81,8 @@ fn date_and_time(since_1970: Duration) -> String {
 
 /// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
 fn date(day: u64) -> (u64, u64, u64) {
-    // Years begin with March here, so that a leap day is a year's last; 719,468 days lie between 0000-03-01 and
-    // 1970-01-01, and 146,097 in 400 years.
+    // Years begin with March here, so that a leap day is a year's last; 719,468 days lie between 0000-03-01
+    // and 1970-01-01, and 146,097 in 400 years.
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

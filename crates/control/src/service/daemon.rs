@@ -152,14 +152,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     worker.seed_identifications(random_seed()?);
     let audit = AuditLog::open(&configuration.gateway.audit)?;
     worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
-    let counters = worker.counters();
-    let facts = Facts {
-        version: parts.version,
-        started: Instant::now(),
-        clock,
-        engines: parts.engine_reports,
-        counters,
-    };
+    let (counters, engines) = (worker.counters(), parts.engine_reports);
+    let facts = Facts { version: parts.version, started: Instant::now(), clock, engines, counters };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared {
         facts,

@@ -29,8 +29,8 @@ fn only(standing: &[(Row, Slot, String)]) -> Outcome<String> {
     Ok(standing.first().ok_or("no tunnel stands")?.2.clone())
 }
 
-/// TFC padding and dummy packets against one who watches (RFC 4303 2.6, 2.7): Linux finds the end of each inner
-/// packet, and counts a packet whose next header is 59 as one that it has no protocol for.
+/// TFC padding and dummy packets against one who watches (RFC 4303 2.6, 2.7): Linux finds the end of each
+/// inner packet, and counts a packet whose next header is 59 as one that it has no protocol for.
 pub fn hides_traffic(site: &mut Site) -> TestResult {
     let before = site.statistics()?;
     let more = "tfc_pad_to = 1300\ndummy_packets_per_second = 200\n";
