@@ -12,19 +12,16 @@
 //! **Never a way past policy.** A later fragment passes only
 //!
 //! - on the same way as its first one: from the protected side, in clear from the unprotected side, or out of
-//!   the
-//!   same tunnel. So a forged datagram in clear decides nothing for what comes through a tunnel (7.4);
+//!   the same tunnel. So a forged datagram in clear decides nothing for what comes through a tunnel (7.4);
 //! - after its first one: what overtakes it is dropped; and the first one must show all of its fields, or it
-//!   was
-//!   decided on as what it shows (7.2);
+//!   was decided on as what it shows (7.2);
 //! - where it carries none of the bytes that the first one had: those were what policy looked at. One that
 //!   overlaps them ends the datagram (RFC 5722 3, RFC 3128), and so does another first fragment with another
 //!   decision or length: nobody can tell to which of both a later one belongs;
 //! - under the policies that decided on the first one: any change of policies or tunnels forgets all
 //!   decisions;
 //! - within a second of its first one, and not once all bytes of the datagram have come. Then the
-//!   Identification
-//!   may belong to another datagram (RFC 4963).
+//!   Identification may belong to another datagram (RFC 4963).
 //!
 //! **PROTECT** by a policy on ports needs the consent of the other end: "if an implementation does not
 //! successfully negotiate transmission of non-initial fragments for such an SA, it MUST NOT send such
