@@ -70,6 +70,7 @@ name = "official"
 local = "{OURS}"
 remote = "{PEER}"
 suite = "{self.suite}"
+mss_clamp = "off"
 esn = {str(self.esn).lower()}
 replay_window = 64
 selectors = [{{ local = "0.0.0.0/0", remote = "0.0.0.0/0" }}]
