@@ -1,7 +1,7 @@
 //! Which engines a worker gets: the best that start and pass their self-test, and the portable one last.
 
 use crate::speed::fastest_first;
-use testudo_crypto::{Engine, EngineError, PortableEngine, self_test};
+use testudo_crypto::{Engine, EngineError, PortableEngine, Suite, self_test};
 
 /// Starts an engine, or says why it is not available.
 pub type Opener = Box<dyn Fn() -> Result<Box<dyn Engine>, EngineError> + Send>;
@@ -35,6 +35,8 @@ pub struct EngineReport {
     pub in_use: bool,
     /// Its description, or why it is not in use.
     pub detail: String,
+    /// The suites that it does.
+    pub suites: Vec<Suite>,
 }
 
 /// Not even the portable engine passed its self-test: neither this machine nor this build can be trusted.
@@ -53,7 +55,7 @@ pub fn choose_engines(candidates: &[Candidate], order: EngineOrder) -> Result<Ch
     for candidate in candidates {
         match start(candidate) {
             Ok(engine) => engines.push(engine),
-            Err(e) => refused.push(report(candidate.name, false, e.to_string())),
+            Err(e) => refused.push(EngineReport::refused(candidate.name, &e)),
         }
     }
     if order == EngineOrder::FastestFirst {
@@ -62,13 +64,33 @@ pub fn choose_engines(candidates: &[Candidate], order: EngineOrder) -> Result<Ch
     let mut portable = PortableEngine::new();
     self_test(&mut portable).map_err(NoEngine)?;
     engines.push(Box::new(portable));
-    let mut reports: Vec<_> = engines.iter().map(|e| report(e.name(), true, e.description())).collect();
+    let mut reports: Vec<_> = engines.iter().map(|e| EngineReport::of(e.as_ref())).collect();
     reports.append(&mut refused);
     Ok((engines, reports))
 }
 
-fn report(name: &str, in_use: bool, detail: String) -> EngineReport {
-    EngineReport { name: name.into(), in_use, detail }
+impl EngineReport {
+    /// Of an engine that is in use.
+    fn of(engine: &dyn Engine) -> Self {
+        let suites = Suite::ALL.iter().copied().filter(|suite| engine.capability(*suite).is_some());
+        Self {
+            name: engine.name().into(),
+            in_use: true,
+            detail: engine.description(),
+            suites: suites.collect(),
+        }
+    }
+
+    /// The suites that it does, by all of their names: where AH has one of its own, by that, too.
+    #[must_use]
+    pub fn suite_names(&self) -> Vec<String> {
+        let names = self.suites.iter().flat_map(|s| [Some(s.to_string()), s.ah_name().map(str::to_owned)]);
+        names.flatten().collect()
+    }
+
+    fn refused(name: &str, error: &EngineError) -> Self {
+        Self { name: name.into(), in_use: false, detail: error.to_string(), suites: Vec::new() }
+    }
 }
 
 fn start(candidate: &Candidate) -> Result<Box<dyn Engine>, EngineError> {

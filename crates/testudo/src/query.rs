@@ -192,6 +192,7 @@ pub fn show_associations(list: &Value) {
         "spi",
         "remote",
         "suite",
+        "engine",
         "encapsulation",
         "state",
         "packets",
@@ -209,6 +210,7 @@ pub fn show_associations(list: &Value) {
             format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
             cell(if sa["peer"].is_null() { &sa["remote"] } else { &sa["peer"] }),
             format!("{}{}", cell(&sa["suite"]), if sa["esn"] == true { ", esn" } else { "" }),
+            cell(&sa["engine"]),
             cell(&sa["encapsulation"]),
             match (sa["state"].as_str(), sa["in_use"].as_bool()) {
                 (Some("installed"), Some(false)) => "waiting".to_owned(),

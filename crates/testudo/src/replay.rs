@@ -26,7 +26,7 @@ use testudo_control::config::{Configuration, KnownAnswers, Loaded};
 use testudo_control::keys::KeySource;
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
-use testudo_gateway::{EngineOrder, PortPair, Worker, choose_engines};
+use testudo_gateway::{EngineOrder, EngineReport, PortPair, Worker, choose_engines};
 use testudo_ipsec::Moment;
 use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
@@ -57,11 +57,11 @@ pub fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let notes = Notes::new(args.list);
     let pace = args.batch.map(|packets| Pace { packets, left: [Allowance::default(), Allowance::default()] });
     let ports = ports(readers, &outputs, args, pace.as_ref())?;
-    let (mut worker, installed) = start(&loaded, ports, args, &notes)?;
+    let (mut worker, installed, engines) = start(&loaded, ports, args, &notes)?;
     let list = args.list.then(|| List::new(&installed, args.json));
     run(&mut worker, &notes, list, pace.as_ref())?;
     outputs::keep(outputs)?;
-    let answer = summary(&worker, &installed);
+    let answer = summary(&worker, &installed, &engines);
     match prints {
         true if args.json => outln!("{answer}"),
         true => show(&answer),
@@ -93,7 +93,7 @@ fn start(
     pair: PortPair,
     args: &ReplayArgs,
     notes: &Notes,
-) -> Result<(Worker, InstalledTunnels), Failure> {
+) -> Result<(Worker, InstalledTunnels, Vec<EngineReport>), Failure> {
     let names = args
         .engine
         .as_ref()
@@ -116,7 +116,7 @@ fn start(
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;
     match installed.note(worker.update(update, Moment::default())).as_slice() {
-        [] => Ok((worker, installed)),
+        [] => Ok((worker, installed, reports)),
         errors => Err(Failure::new(Kind::Configuration, errors.join("; "))),
     }
 }
@@ -212,7 +212,8 @@ fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
     if errors.is_empty() { Ok(()) } else { Err(Failure::new(Kind::Other, errors.join("\n"))) }
 }
 
-fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {
+fn summary(worker: &Worker, installed: &InstalledTunnels, engines: &[EngineReport]) -> Value {
+    let in_service = report::EnginesInService::new(engines, &[]);
     let counters = worker.counters();
     let side = |snapshot: testudo_gateway::PortSnapshot| {
         let c = snapshot.counters;
@@ -225,7 +226,7 @@ fn summary(worker: &Worker, installed: &InstalledTunnels) -> Value {
         "merged": counters.merged(),
         "drops": report::drops(&counters),
         // Packets of a file have no present: what was learned of a path is 0 seconds old.
-        "sas": report::security_associations(installed, &report::Peers::new(), Moment::default()),
+        "sas": report::security_associations(installed, &report::Peers::new(), &in_service, Moment::default()),
     })
 }
 

@@ -228,10 +228,12 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
         Some("status") => Ok(report::status(&shared.facts, &installed)),
         Some("sa-list") => {
             let (peers, now) = (shared.peers(), shared.facts.clock.now());
+            let engines = report::EnginesInService::of(&shared.facts);
             match request["tunnel"].as_str() {
-                None => Ok(report::security_associations(&installed, &peers, now)),
+                None => Ok(report::security_associations(&installed, &peers, &engines, now)),
                 Some(name) => {
-                    Ok(report::tunnel_sas(sa_control::find(&installed, name)?, &installed, &peers, now))
+                    let tunnel = sa_control::find(&installed, name)?;
+                    Ok(report::tunnel_sas(tunnel, &installed, &peers, &engines, now))
                 }
             }
         }

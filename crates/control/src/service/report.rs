@@ -36,6 +36,30 @@ pub struct Facts {
     pub counters: Arc<WorkerCounters>,
 }
 
+/// The engines in service, in the order in which they get jobs.
+#[derive(Debug)]
+pub struct EnginesInService<'a>(Vec<&'a EngineReport>);
+
+impl<'a> EnginesInService<'a> {
+    /// Those in use of `reports` but for the `withdrawn` ones.
+    #[must_use]
+    pub fn new(reports: &'a [EngineReport], withdrawn: &[&str]) -> Self {
+        let in_service = |report: &&EngineReport| report.in_use && !withdrawn.contains(&&*report.name);
+        Self(reports.iter().filter(in_service).collect())
+    }
+
+    /// Of a gateway that runs.
+    #[must_use]
+    pub fn of(facts: &'a Facts) -> Self {
+        Self::new(&facts.engines, &facts.counters.withdrawn_engines().collect::<Vec<_>>())
+    }
+
+    /// The name of the engine that does the packets of a suite's SAs.
+    fn name_for(&self, suite: Suite) -> Option<&'a str> {
+        self.0.iter().find(|engine| engine.suites.contains(&suite)).map(|engine| &*engine.name)
+    }
+}
+
 /// Drops by reason, for all reasons.
 #[must_use]
 pub fn drops(counters: &WorkerCounters) -> Value {
@@ -103,7 +127,10 @@ fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
     } else {
         &report.detail
     };
-    json!({ "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail })
+    json!({
+        "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail,
+        "suites": report.suite_names(),
+    })
 }
 
 /// The gateway as a whole.
@@ -132,20 +159,38 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
 
 /// Every SA, at `now` in the worker's time.
 #[must_use]
-pub fn security_associations(installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Value {
+pub fn security_associations(
+    installed: &InstalledTunnels,
+    peers: &Peers,
+    engines: &EnginesInService<'_>,
+    now: Moment,
+) -> Value {
     let tunnels = installed.tunnels.iter();
-    tunnels.flat_map(|running| rows_of(running, installed, peers, now)).collect::<Vec<_>>().into()
+    tunnels.flat_map(|running| rows_of(running, installed, peers, engines, now)).collect::<Vec<_>>().into()
 }
 
 /// The SAs of one tunnel.
 #[must_use]
-pub fn tunnel_sas(running: &Running, installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Value {
-    rows_of(running, installed, peers, now).into()
+pub fn tunnel_sas(
+    running: &Running,
+    installed: &InstalledTunnels,
+    peers: &Peers,
+    engines: &EnginesInService<'_>,
+    now: Moment,
+) -> Value {
+    rows_of(running, installed, peers, engines, now).into()
 }
 
-fn rows_of(running: &Running, installed: &InstalledTunnels, peers: &Peers, now: Moment) -> Vec<Value> {
+fn rows_of(
+    running: &Running,
+    installed: &InstalledTunnels,
+    peers: &Peers,
+    engines: &EnginesInService<'_>,
+    now: Moment,
+) -> Vec<Value> {
     let row = |of: &RunningSa| {
         let mut row = sa(running, of, peers);
+        row["engine"] = of.added.as_ref().and_then(|_| engines.name_for(of.suite)).into();
         row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
         row
     };
@@ -454,12 +499,30 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
 mod tests {
     use super::*;
 
+    fn gpu(in_use: bool) -> EngineReport {
+        let suites = vec![Suite::AES128GCM16, Suite::NULL_SHA384];
+        EngineReport { name: "gpu".into(), in_use, detail: "a device".into(), suites }
+    }
+
     #[test]
     fn an_engine_that_was_taken_out_of_service_is_not_in_use_and_says_why() {
-        let report = EngineReport { name: "gpu".into(), in_use: true, detail: "a device".into() };
-        assert_eq!(engine(&report, false), json!({ "name": "gpu", "in_use": true, "detail": "a device" }));
-        let withdrawn = engine(&report, true);
+        let suites = ["aes128gcm16", "null-sha384", "sha384"];
+        let expected = json!({ "name": "gpu", "in_use": true, "detail": "a device", "suites": suites });
+        assert_eq!(engine(&gpu(true), false), expected);
+        let withdrawn = engine(&gpu(true), true);
         assert_eq!(withdrawn["in_use"], false);
         assert!(withdrawn["detail"].as_str().is_some_and(|text| text.contains("out of service")));
+    }
+
+    #[test]
+    fn the_engine_of_an_sa_is_the_first_in_service_that_does_its_suite() {
+        let portable = EngineReport { name: "portable".into(), suites: Suite::ALL.to_vec(), ..gpu(true) };
+        let both = [gpu(true), portable.clone()];
+        let engines = EnginesInService::new(&both, &[]);
+        assert_eq!(engines.name_for(Suite::AES128GCM16), Some("gpu"));
+        assert_eq!(engines.name_for(Suite::AES256GCM16), Some("portable"));
+        assert_eq!(EnginesInService::new(&both, &["gpu"]).name_for(Suite::AES128GCM16), Some("portable"));
+        let absent = [gpu(false), portable];
+        assert_eq!(EnginesInService::new(&absent, &[]).name_for(Suite::AES128GCM16), Some("portable"));
     }
 }

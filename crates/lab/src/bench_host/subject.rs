@@ -79,7 +79,7 @@ impl Subject {
                 let tunnel = Tunnel { protection: &protection, engine };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
-                let engine = gateways[0].status()?.engine().to_owned();
+                let engine = gateways[0].status()?.engine(&setting.suite).to_owned();
                 gateways.into_iter().try_for_each(Gateway::stop)?;
                 Ok(Measured { gbit_s, engine: Some(engine) })
             }

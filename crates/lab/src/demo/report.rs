@@ -140,8 +140,14 @@ impl Report {
     /// Takes both gateways' final status.
     pub(super) fn set_gateways(&mut self, [a, b]: &[Status; 2]) {
         (self.gateway_a, self.gateway_b) = (Packets::of(a), Packets::of(b));
-        self.engine = match (a.engine(), b.engine()) {
-            (a, b) if a == b => a.to_owned(),
+        let suites = [Some(&self.suite), self.ah_suite.as_ref()];
+        let of = |status: &Status| {
+            let mut engines: Vec<_> = suites.iter().flatten().map(|suite| status.engine(suite)).collect();
+            engines.dedup();
+            engines.join(", ")
+        };
+        self.engine = match (of(a), of(b)) {
+            (a, b) if a == b => a,
             (a, b) => format!("{a} (A), {b} (B)"),
         };
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use testudo_gateway::EngineReport;
 
 /// The state of a gateway. Members not needed here are ignored, so that it may grow.
 #[derive(Debug, Clone, Deserialize)]
@@ -22,6 +23,17 @@ pub struct EngineStatus {
     pub name: String,
     /// Whether jobs are submitted to it.
     pub in_use: bool,
+    /// The suites that it does, by all of their names.
+    #[serde(default)]
+    pub suites: Vec<String>,
+}
+
+impl EngineStatus {
+    /// What a gateway says of an engine that started like this.
+    #[must_use]
+    pub fn of(report: &EngineReport) -> Self {
+        Self { name: report.name.clone(), in_use: report.in_use, suites: report.suite_names() }
+    }
 }
 
 /// The ports of a gateway's two sides.
@@ -48,9 +60,10 @@ impl Status {
         self.drops.get(reason).copied().unwrap_or(0)
     }
 
-    /// The name of the engine in use; the first if there are several.
-    pub fn engine(&self) -> &str {
-        self.engines.iter().find(|engine| engine.in_use).map_or("none", |engine| &engine.name)
+    /// The name of the engine that does a suite: the first in use of those that can.
+    pub fn engine(&self, suite: &str) -> &str {
+        let does = |engine: &&EngineStatus| engine.in_use && engine.suites.iter().any(|name| name == suite);
+        self.engines.iter().find(does).map_or("none", |engine| &engine.name)
     }
 }
 
@@ -61,11 +74,13 @@ mod tests {
     #[test]
     fn unused_members_of_a_status_are_optional() {
         let text = r#"{"version": "9", "engines": [{"name": "gpu", "in_use": false, "detail": "absent"},
-            {"name": "portable", "in_use": true}], "drops": {"replay_duplicate": 3}, "tunnels": 1,
+            {"name": "vaes", "in_use": true, "suites": ["aes128gcm16"]},
+            {"name": "portable", "in_use": true, "suites": ["aes128gcm16", "null-sha256", "sha256"]}], "drops": {"replay_duplicate": 3}, "tunnels": 1,
             "ports": {"protected": {"name": "testudo0", "rx_packets": 1, "tx_packets": 2, "rx_calls": 7},
                       "unprotected": {"rx_packets": 3, "tx_packets": 4}}}"#;
         let status: Status = serde_json::from_str(text).unwrap();
-        assert_eq!(status.engine(), "portable");
+        let engines = ["aes128gcm16", "sha256", "rot13"].map(|suite| status.engine(suite));
+        assert_eq!(engines, ["vaes", "portable", "none"]);
         assert_eq!((status.dropped("replay_duplicate"), status.dropped("never_heard_of")), (3, 0));
         assert_eq!(status.ports.unprotected.tx_packets, 4);
     }

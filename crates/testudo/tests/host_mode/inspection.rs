@@ -168,12 +168,16 @@ fn watches(link: &mut Link) -> TestResult {
 
 fn lists_associations(link: &mut Link) -> TestResult {
     let pair = busy_pair(link)?;
+    let status = pair[0].ask_json(&["status"])?;
+    // Every engine does this suite, so that it is the first one in use.
+    let engine = status["engines"].as_array().and_then(|all| all.iter().find(|e| e["in_use"] == true));
+    let engine = engine.ok_or("no engine is in use")?;
     for (direction, spi) in [("outbound", 0x1001), ("inbound", 0x1002)] {
         let sa = pair[0].sa("a-b", direction)?;
         let expected = json!({
             "tunnel": "a-b", "direction": direction, "spi": spi, "suite": "aes128gcm16", "esn": true,
             "local": "192.0.2.1", "remote": "192.0.2.2", "encapsulation": "esp-in-udp", "state": "installed", "packets": 5,
-            "sequence": 5, "bytes": 5 * 84,
+            "sequence": 5, "bytes": 5 * 84, "engine": engine["name"],
         });
         for (key, value) in expected.as_object().into_iter().flatten() {
             ensure(sa[key] == *value, || format!("{key} is to be {value} in {sa:#}"))?;

@@ -224,7 +224,7 @@ impl End {
         let drops = self.worker.pool().drops().iter();
         let engines = self.engines.iter();
         Status {
-            engines: engines.map(|e| EngineStatus { name: e.name.clone(), in_use: e.in_use }).collect(),
+            engines: engines.map(EngineStatus::of).collect(),
             ports: Ports { protected: port(protected), unprotected: port(unprotected) },
             drops: drops.map(|(reason, packets)| (reason.name().to_owned(), packets)).collect(),
         }
