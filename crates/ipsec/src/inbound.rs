@@ -435,10 +435,17 @@ impl Ipsec {
     /// [again](Self::take_again). Only the SA that AH belongs to may open it.
     pub(crate) fn open_covered(&mut self, datagram: Buffer, ah: SaRef, now: Moment, pool: &mut Pool) {
         let mut job = Job::new(datagram, Direction::Open, ah.bits());
-        match self.prepare_covered(&mut job, ah, now, pool) {
-            Ok(()) => self.again.push(job),
+        let prepared = self.prepare_covered(&mut job, ah, now, pool);
+        let esp = SaRef::from_bits(job.sa);
+        match prepared {
+            Ok(()) => {
+                // AH that was lost for so long has found its own numbers by now; those of ESP are others.
+                let sa = self.inbound.get_mut(esp).filter(|sa| sa.resync.is_due());
+                let tried = sa.and_then(|sa| sa.try_higher_half(&job, esp, pool));
+                self.again.push(job);
+                self.again.extend(tried);
+            }
             Err(reason) => {
-                let esp = SaRef::from_bits(job.sa);
                 if let Some(sa) = self.inbound.get(esp) {
                     sa.counters.count_drop(reason);
                 }
