@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, Mode, Policy, PolicyChange, PortRange, Position, Selector};
+use testudo_ipsec::{Action, Mode, Policy, PolicyChange, PortRange, Position, Prefix, Selector};
 use testudo_packet::DropReason;
 use testudo_wire::protocol::UDP;
 
@@ -260,4 +260,45 @@ fn a_flood_of_first_fragments_pushes_out_no_datagram_of_another_source() {
     assert_eq!(a.seal(inside_later).len(), 1);
     assert_eq!(a.open(sealer.seal(2, &Handmade::carrying(&through_later))).len(), 1);
     assert!(arriving(CLEAR, 3).into_iter().all(|packet| a.open(packet).len() == 1));
+}
+
+/// A peer can send first fragments from as many addresses as its selectors have. It pushes out its own
+/// datagrams by that, and none of another tunnel.
+#[test]
+fn a_peer_that_invents_addresses_pushes_out_no_datagram_of_another_tunnel() {
+    let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::AES128GCM16));
+    let to = |network: u8| {
+        let remote = Prefix::new(IpAddr::from([10, network, 0, 0]), 16).expect("a prefix");
+        Selector { remote: remote.into(), ..to_port(PROTECTED) }
+    };
+    let protect = |network, spec: &TunnelSpec| Policy::new(to(network), Action::Protect(spec.index()));
+    let policies = vec![protect(9, &specs[0]), protect(8, &specs[1])];
+    let mut a = Gateway::new(policies, PoolSize(64, 2048), portable());
+    for (spec, network) in specs.iter().zip([9, 8]) {
+        let mut install = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+        install.parameters.selectors = Arc::from([to(network)]);
+        install.parameters.non_first_fragments = true;
+        a.install(install);
+    }
+    let [mut honest, mut other] = specs.each_ref().map(|spec| Sealer::new(spec, Side::B));
+    // Two at a time, more than any of the invented addresses has.
+    let parts = [1, 2].map(|number| arriving(PROTECTED, number));
+    for (number, [first, ..]) in (1..).zip(&parts) {
+        assert_eq!(a.open(honest.seal(number, &Handmade::carrying(first))).len(), 1);
+    }
+    for number in 0..2000_u32 {
+        let source = [10, 8, (number >> 8) as u8, number as u8];
+        let mut forged = datagram(THERE, HERE, PROTECTED);
+        forged[12..16].copy_from_slice(&source);
+        mend(&mut forged[..20]);
+        let [first, ..] = fragments(&forged, 5);
+        assert_eq!(a.open(other.seal((number + 1).into(), &Handmade::carrying(&first))).len(), 1);
+    }
+    for (number, [_, middle, last]) in (0..).zip(&parts) {
+        for (part, later) in (3..).zip([middle, last]) {
+            let sealed = honest.seal(part + 2 * number, &Handmade::carrying(later));
+            assert_eq!(a.open(sealed), std::slice::from_ref(later));
+        }
+    }
+    a.assert_settled();
 }

@@ -28,16 +28,18 @@
 //! fragments over the SA", and a receiver "MUST discard" them (7.3). With manual keys the operator says so
 //! for both ends. BYPASS always follows, which all implementations MUST support (7.4).
 //!
-//! **Memory.** 512 datagrams on each of the three ways, a table of its own for each, with the first fragment
-//! on it. A new datagram is always taken; if there is no room, the oldest of the source that has the most
-//! makes it. So one source cannot take the room of others, a flood from invented addresses in clear takes
-//! nothing from what comes through tunnels or from inside, and what is pushed out was not to be used for more
-//! than a second.
+//! **Memory.** 512 datagrams from the protected side, in clear, and through tunnels, a table of its own for
+//! each, with the first fragment in it. A new datagram is always taken; if there is no room, the tunnel that
+//! has the most makes it, by the oldest datagram of its source that has the most. So one source cannot take
+//! the room of others, a peer that invents addresses that of other peers, a flood in clear takes nothing from
+//! what comes through tunnels or from inside, and what is pushed out was not to be used for more than a
+//! second.
 
-use super::shares::{Pair, ShareIndex, Shares};
+use super::shares::{ShareIndex, Shares};
 use crate::lifetime::Moment;
 use crate::spd::{Action, TunnelIndex};
 use hashbrown::HashMap;
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Duration;
 use testudo_wire::ip::{IpHeader, Version};
@@ -95,11 +97,19 @@ struct Entry {
 struct Table {
     index: HashMap<Key, u16, foldhash::fast::RandomState>,
     entries: Vec<Entry>,
-    /// The share of each entry, and a number that is lower for older ones.
-    ages: Vec<(ShareIndex, u64)>,
-    /// By source.
-    shares: Shares,
+    /// Who has each entry.
+    owners: Vec<Owner>,
+    ways: Shares<Way>,
+    sources: Shares<(Way, IpAddr)>,
     begun: u64,
+}
+
+/// Who has an entry, and a number that is lower for older ones.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    way: ShareIndex,
+    source: ShareIndex,
+    age: u64,
 }
 
 /// Remembers the decisions on first fragments. See the [module](self) for rules and bounds.
@@ -206,17 +216,25 @@ impl Table {
             return;
         }
         if self.entries.len() >= ROOM
-            && let Some(victim) = self.shares.victim(self.ages.iter().copied())
+            && let Some(victim) = self.victim()
         {
             self.remove(victim);
         }
-        let source = first.key.source;
-        let (share, _) = self.shares.begin(Pair { source, destination: source });
+        let (way, _) = self.ways.begin(first.key.way);
+        let (source, _) = self.sources.begin((first.key.way, first.key.source));
         self.begun += 1;
         let at = u16::try_from(self.entries.len()).unwrap_or(u16::MAX);
         self.index.insert(first.key, at);
-        self.ages.push((share, self.begun));
+        self.owners.push(Owner { way, source, age: self.begun });
         self.entries.push(first);
+    }
+
+    /// Which entry makes room. Where nothing comes through tunnels, all have the same way.
+    fn victim(&self) -> Option<usize> {
+        let weight = |owner: &Owner| {
+            (self.ways.weight(owner.way), self.sources.weight(owner.source), Reverse(owner.age))
+        };
+        self.owners.iter().enumerate().max_by_key(|(_, owner)| weight(owner)).map(|(at, _)| at)
     }
 
     fn follow(&mut self, key: &Key, fragment: &ReceivedFragment, now: Moment) -> Option<Action> {
@@ -255,16 +273,18 @@ impl Table {
     #[cold]
     fn reserve(&mut self) {
         self.entries.reserve_exact(ROOM);
-        self.ages.reserve_exact(ROOM);
+        self.owners.reserve_exact(ROOM);
         self.index.reserve(2 * ROOM);
-        self.shares.reserve(ROOM);
+        self.ways.reserve(ROOM);
+        self.sources.reserve(ROOM);
     }
 
     /// Takes an entry out; the last one moves to its index.
     fn remove(&mut self, at: usize) {
         let entry = self.entries.swap_remove(at);
-        let (share, _) = self.ages.swap_remove(at);
-        self.shares.end(share);
+        let owner = self.owners.swap_remove(at);
+        self.ways.end(owner.way);
+        self.sources.end(owner.source);
         self.index.remove(&entry.key);
         if let Some(moved) = self.entries.get(at)
             && let Some(index) = self.index.get_mut(&moved.key)

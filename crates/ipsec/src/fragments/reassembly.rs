@@ -65,7 +65,7 @@ struct Table {
     entries: Vec<Entry>,
     /// The share of each entry, and a number that is lower for older ones.
     ages: Vec<(ShareIndex, u64)>,
-    shares: Shares,
+    shares: Shares<Pair>,
     begun: u64,
 }
 

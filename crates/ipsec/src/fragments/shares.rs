@@ -1,11 +1,12 @@
-//! How many incomplete datagrams each pair of addresses has, and which one makes room when there is none: the
-//! oldest of those whose pair has the most.
+//! How many incomplete datagrams each owner has, such as a pair of addresses, and which one makes room when
+//! there is none: the oldest of those whose owner has the most.
 //!
-//! So a pair loses a datagram only if no other pair has more than it, which means that it has at least its
-//! `1/n` of the room when `n` pairs use it. Among equals the oldest goes: its other fragments should have
-//! come long ago.
+//! So an owner loses a datagram only if no other one has more than it, which means that it has at least its
+//! `1/n` of the room when `n` use it. Among equals the oldest goes: its other fragments should have come long
+//! ago.
 
 use hashbrown::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 
 /// Source and destination.
@@ -15,62 +16,68 @@ pub(super) struct Pair {
     pub(super) destination: IpAddr,
 }
 
-/// What is known of a pair that has incomplete datagrams.
+/// What is known of an owner that has incomplete datagrams.
 #[derive(Debug)]
-struct Share {
-    pair: Pair,
+struct Share<K> {
+    owner: K,
     /// Incomplete datagrams.
     datagrams: u16,
-    /// Datagrams that have begun since the pair had none incomplete, complete ones included; modulo 2^32.
+    /// Datagrams that have begun since the owner had none incomplete, complete ones included; modulo 2^32.
     begun: u32,
 }
 
-/// Where a pair's share is.
+/// Where an owner's share is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ShareIndex(u16);
 
-/// The shares of all pairs that have incomplete datagrams.
-#[derive(Debug, Default)]
-pub(super) struct Shares {
+/// The shares of all owners that have incomplete datagrams.
+#[derive(Debug)]
+pub(super) struct Shares<K> {
     /// A share without datagrams is free.
-    all: Vec<Share>,
+    all: Vec<Share<K>>,
     free: Vec<ShareIndex>,
-    index: HashMap<Pair, ShareIndex, foldhash::fast::RandomState>,
+    index: HashMap<K, ShareIndex, foldhash::fast::RandomState>,
 }
 
-impl Shares {
-    /// Makes room for this many pairs. See `Table::reserve`.
-    pub(super) fn reserve(&mut self, pairs: usize) {
-        self.all.reserve_exact(pairs);
-        self.free.reserve_exact(pairs);
-        self.index.reserve(2 * pairs);
+impl<K> Default for Shares<K> {
+    fn default() -> Self {
+        Self { all: Vec::new(), free: Vec::new(), index: HashMap::default() }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Shares<K> {
+    /// Makes room for this many owners. See `Table::reserve`.
+    pub(super) fn reserve(&mut self, owners: usize) {
+        self.all.reserve_exact(owners);
+        self.free.reserve_exact(owners);
+        self.index.reserve(2 * owners);
     }
 
-    /// Counts a datagram of a pair. Returns its share, and its number among the pair's datagrams.
-    pub(super) fn begin(&mut self, pair: Pair) -> (ShareIndex, u32) {
-        let known = self.index.get(&pair).copied();
-        let at = known.unwrap_or_else(|| self.add(pair));
+    /// Counts a datagram of an owner. Returns its share, and its number among the owner's datagrams.
+    pub(super) fn begin(&mut self, owner: K) -> (ShareIndex, u32) {
+        let known = self.index.get(&owner).copied();
+        let at = known.unwrap_or_else(|| self.add(owner));
         let share = &mut self.all[usize::from(at.0)];
         share.datagrams += 1;
         share.begun = share.begun.wrapping_add(1);
         (at, share.begun)
     }
 
-    fn add(&mut self, pair: Pair) -> ShareIndex {
-        let share = Share { pair, datagrams: 0, begun: 0 };
+    fn add(&mut self, owner: K) -> ShareIndex {
+        let share = Share { owner, datagrams: 0, begun: 0 };
         let at = match self.free.pop() {
             Some(at) => {
                 self.all[usize::from(at.0)] = share;
                 at
             }
             None => {
-                // A pair has a datagram, of which there are fewer.
+                // An owner has a datagram, of which there are fewer.
                 let at = u16::try_from(self.all.len()).map(ShareIndex);
                 self.all.push(share);
                 at.unwrap_or(ShareIndex(u16::MAX))
             }
         };
-        self.index.insert(pair, at);
+        self.index.insert(owner, at);
         at
     }
 
@@ -79,24 +86,28 @@ impl Shares {
         let share = &mut self.all[usize::from(at.0)];
         share.datagrams -= 1;
         if share.datagrams == 0 {
-            let pair = share.pair;
-            self.index.remove(&pair);
+            let owner = share.owner;
+            self.index.remove(&owner);
             self.free.push(at);
         }
     }
 
-    /// How many of the pair's datagrams have begun after the one with this number.
+    /// How many of the owner's datagrams have begun after the one with this number.
     pub(super) fn begun_since(&self, at: ShareIndex, number: u32) -> u32 {
         self.all[usize::from(at.0)].begun.wrapping_sub(number)
     }
 
+    /// Incomplete datagrams of an owner.
+    pub(super) fn weight(&self, at: ShareIndex) -> u16 {
+        self.all[usize::from(at.0)].datagrams
+    }
+
     /// Which of these datagrams, each given by its share and its age's rank, makes room: the oldest of those
-    /// whose pair has the most.
+    /// whose owner has the most.
     pub(super) fn victim(&self, datagrams: impl Iterator<Item = (ShareIndex, u64)>) -> Option<usize> {
-        let weight = |share: ShareIndex| self.all[usize::from(share.0)].datagrams;
         datagrams
             .enumerate()
-            .max_by_key(|(_, (share, order))| (weight(*share), std::cmp::Reverse(*order)))
+            .max_by_key(|(_, (share, order))| (self.weight(*share), std::cmp::Reverse(*order)))
             .map(|(at, _)| at)
     }
 }
