@@ -182,6 +182,8 @@ impl Ipsec {
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         self.sad_of(protocol).insert(spi, sa);
+        // The answer to a probe may come under it.
+        self.settle_watches(index);
         Ok(AddedSa { sa, counters })
     }
 

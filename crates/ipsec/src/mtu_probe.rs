@@ -148,9 +148,8 @@ impl Prober {
             // A router has said so meanwhile.
             (self.phase, self.sent) = (Phase::Confirm, None);
         }
-        if let Some(sent) = &mut self.sent {
+        if let Some(sent) = &self.sent {
             if sent.tries < MAX_PROBES {
-                sent.tries += 1;
                 return Some(sent.bytes);
             }
             let lost = sent.bytes;
@@ -187,9 +186,10 @@ impl Prober {
         }
     }
 
-    /// Notes that a probe was sent.
+    /// Notes that a probe was sent. One that could not be, because no buffer was free or no number granted,
+    /// says nothing about the path, and does not count as lost.
     fn note_sent(&mut self, bytes: usize, datagram_bytes: usize, token: u32) {
-        let tries = self.sent.filter(|sent| sent.bytes == bytes).map_or(1, |sent| sent.tries);
+        let tries = self.sent.filter(|sent| sent.bytes == bytes).map_or(1, |sent| sent.tries + 1);
         self.sent = Some(Sent { bytes, datagram_bytes, token, tries });
     }
 
@@ -481,6 +481,24 @@ mod tests {
         path.run(300);
         assert_eq!(path.bounds.current, CONFIGURED);
         assert!(path.probes.len() <= 60 && !path.prober.raise(CONFIGURED, CONFIGURED));
+    /// What did not leave cannot get lost on the path: a gateway without buffers learns nothing about it.
+    #[test]
+    fn a_probe_that_could_not_be_sent_is_not_lost() {
+        let mut path = Path::new(CONFIGURED);
+        let bounds = path.bounds;
+        let due = |prober: &mut Prober, second| prober.due(bounds, Moment(Duration::from_secs(second)));
+        assert_eq!(due(&mut path.prober, 0), Some(CONFIGURED));
+        path.prober.note_sent(CONFIGURED, CONFIGURED, 1);
+        for second in 1..100 {
+            assert_eq!(due(&mut path.prober, second), Some(CONFIGURED), "it is to be repeated");
+        }
+        for second in 100..102 {
+            assert_eq!(due(&mut path.prober, second), Some(CONFIGURED));
+            path.prober.note_sent(CONFIGURED, CONFIGURED, 1);
+        }
+        assert_eq!(due(&mut path.prober, 102), Some(576), "sent three times");
+    }
+
     }
 
     /// RFC 8899 5.1.1: PMTU_RAISE_TIMER.

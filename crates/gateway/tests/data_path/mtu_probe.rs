@@ -1,9 +1,10 @@
 //! Probes inside the SA, through whole gateways and a path that loses what is too long (RFC 8899).
 
 use crate::path_mtu::{every_kind, longest};
-use crate::support::{Gateway, Side, TunnelSpec};
+use crate::support::{Gateway, LeaseTwin, Side, TunnelSpec};
 use std::net::IpAddr;
 use std::time::Duration;
+use testudo_gateway::{SaChange, UseFrom};
 use testudo_ipsec::{EventKind, LearnedFrom, Mode, MtuProbe, PacketRules};
 use testudo_packet::DropReason;
 use testudo_wire::checksum::{self, Sum};
@@ -149,6 +150,50 @@ fn other_pings_through_a_probed_tunnel_reach_their_hosts() {
     let answer = path.b.seal(reply_to(&request)).remove(0);
     assert_eq!(path.a.open(answer).len(), 1, "while a probe waits for its answer");
     assert_eq!(path.a.drops(DropReason::MtuProbeAnswered), 0);
+}
+
+/// A probe has the length that it asks for, and its answer whatever length it has: padding changes nothing of
+/// what is found, and packets are padded as far as what was found allows.
+#[test]
+fn a_path_is_measured_where_packets_are_padded() {
+    for pad_to in [700, 1400, 9000] {
+        let mut tunnels = probed(vec![TunnelSpec::new(0, testudo_crypto::Suite::AES128GCM16)]);
+        tunnels[0].rules.tfc_pad_to = pad_to;
+        let mut path = Path::new(&tunnels, 1300);
+        path.run(40);
+        let found = path.found();
+        let last = *found.last().expect("something was found");
+        assert_eq!(found[0], 576, "to {pad_to}");
+        assert!(last <= 1300 && last + 8 + 4 > 1300, "{last}: to {pad_to}");
+        let full = usize::from(pad_to).min(longest(&tunnels, last));
+        let lengths = [100, full].map(|bytes| path.a.seal(crate::path_mtu::inner(&tunnels, bytes))[0].len());
+        assert!(lengths[0] == lengths[1] && lengths[1] <= last, "{lengths:?}: to {pad_to}");
+        path.a.assert_settled();
+        path.b.assert_settled();
+    }
+}
+
+/// The peer moves to its new key while a probe waits: its answer comes under that.
+#[test]
+fn an_answer_under_a_new_key_counts() {
+    let tunnels = probed(vec![TunnelSpec::new(0, testudo_crypto::Suite::AES128GCM16)]);
+    let new = TunnelSpec { number: 7, ..tunnels[0].clone() };
+    let mut path = Path::new(&tunnels, 0);
+    path.a.clock.advance(Duration::from_secs(1));
+    let now = path.a.now();
+    path.a.worker.tick(now);
+    path.a.settle();
+    let probe = path.a.unprotected.take().remove(0);
+    let index = tunnels[0].index();
+    let inbound = SaChange::AddInbound(index, Box::new(new.inbound(Side::A)));
+    path.a.worker.change_sa(inbound, now).expect("it can be added");
+    let outbound = new.outbound(Side::B, &mut LeaseTwin::new(1 << 40));
+    let outbound = SaChange::AddOutbound(index, Box::new(outbound), UseFrom::Now);
+    path.b.worker.change_sa(outbound, now).expect("it can be added");
+    let request = path.b.open(probe).remove(0);
+    let answer = path.b.seal(reply_to(&request)).remove(0);
+    assert!(path.a.open(answer).is_empty());
+    assert_eq!(path.a.drops(DropReason::MtuProbeAnswered), 1);
 }
 
 /// A gateway that has taken the answer to a probe.
