@@ -11,7 +11,6 @@ use crate::encap::esp_tunnel::{Content, Framing};
 use crate::encap::{Encap, outer_fields};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
-use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -77,7 +76,7 @@ impl Ipsec {
             self.dummies.due.pop();
             let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
             let rules = tunnel.parameters.rules;
-            jobs.extend(self.outbound_in_use(index).and_then(|sa| self.dummy(sa, now, pool)));
+            jobs.extend(self.dummy(index, now, pool));
             let mean = Duration::from_secs(1) / u32::from(rules.dummy_packets_per_second.max(1));
             let nanoseconds = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
             let varied = nanoseconds / 2 + self.dummies.draw(self.identifications.seed(), nanoseconds);
@@ -88,14 +87,17 @@ impl Ipsec {
     }
 
     /// The job of one dummy packet; `None` if it cannot be sent now.
-    fn dummy(&mut self, sa_ref: SaRef, now: Moment, pool: &mut Pool) -> Option<Job> {
+    fn dummy(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool) -> Option<Job> {
+        let sa_ref = self.outbound_in_use(index)?;
+        // Also where longer packets are cut after they were sealed.
+        let uncut = self.shape_in_use(index)?.inner_mtu(self.tunnel(index)?.parameters.path_mtu);
         let sa = self.outbound.get_mut(sa_ref)?;
         // A packet in transport mode brings its header; this one gets the tunnel's.
         let header = match (sa.encap, &sa.template) {
             (Encap::EspTransport, Some(template)) => template.version().header_bytes(),
             _ => 0,
         };
-        let fits = sa.inner_mtu.saturating_sub(u16::try_from(header).unwrap_or(0));
+        let fits = u16::try_from(uncut.saturating_sub(header)).unwrap_or(u16::MAX);
         let longest = fits.min(MOST_BYTES);
         let bytes = match sa.tfc_pad_to {
             0 => {

@@ -335,7 +335,7 @@ impl Ipsec {
     }
 
     /// The lengths of datagrams of the SA in use.
-    fn shape_in_use(&self, index: TunnelIndex) -> Option<Shape> {
+    pub(crate) fn shape_in_use(&self, index: TunnelIndex) -> Option<Shape> {
         let (tunnel, sa) = (self.tunnel(index)?, self.outbound_in_use(index)?);
         let member = tunnel.outbound.iter().find(|member| member.sa == sa)?;
         Some(tunnel.parameters.shape(member.suite))

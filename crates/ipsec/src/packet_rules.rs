@@ -60,9 +60,9 @@ pub struct PacketRules {
     pub flow_label: FlowLabel,
     /// MSS of TCP connections, in both directions.
     pub mss_clamp: MssClamp,
-    /// Shorter packets are padded to this length inside ESP, as far as the path carries that (TFC padding,
-    /// RFC 4303 2.7), in bytes; 0 for not at all. In tunnel mode alone: there the inner packet's own length
-    /// says where it ends.
+    /// Shorter packets are padded to this length inside ESP, as far as the path carries that uncut (TFC
+    /// padding, RFC 4303 2.7), in bytes; 0 for not at all. In tunnel mode alone: there the inner packet's own
+    /// length says where it ends.
     pub tfc_pad_to: u16,
     /// Dummy packets that are sent (RFC 4303 2.6), by ESP alone; 0 for none.
     pub dummy_packets_per_second: u16,

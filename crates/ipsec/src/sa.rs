@@ -65,7 +65,7 @@ pub(crate) struct OutboundSa {
     /// Longest inner packet, in bytes.
     pub(crate) inner_mtu: u16,
     pub(crate) framed: Framed,
-    /// Packets are padded to this length, in bytes; 0 for not at all.
+    /// Packets are padded to this length, which fits the path, in bytes; 0 for not at all.
     pub(crate) tfc_pad_to: u16,
     /// The highest MSS of TCP over IPv4 and over IPv6.
     pub(crate) mss_limits: [u16; 2],

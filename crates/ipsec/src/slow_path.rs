@@ -142,7 +142,9 @@ impl SlowPath<'_> {
         if let Err(reason) = E::check(self.sa, &buffer) {
             return Err((buffer, reason));
         }
-        let sequence = match self.sa.admit(bytes.into(), self.now, self.events) {
+        // Padding is encrypted under the key, too, and counts towards its lifetime (RFC 4301 4.4.2.1).
+        let encrypted = bytes.max(self.sa.tfc_pad_to);
+        let sequence = match self.sa.admit(encrypted.into(), self.now, self.events) {
             Ok(sequence) => sequence,
             Err(reason) => return Err((buffer, reason)),
         };

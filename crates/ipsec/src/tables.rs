@@ -181,7 +181,7 @@ pub(crate) fn outbound_sa(
         headers_vary,
         inner_mtu: p.inner_mtu(sa.suite),
         mss_limits: mss_clamp::limits_of(p, sa.suite),
-        tfc_pad_to: p.rules.tfc_pad_to,
+        tfc_pad_to: p.tfc_pad_to(sa.suite),
         framed: Framed::new(encap, headers_vary, p.rules.tfc_pad_to > 0),
         last_sent: now,
         tunnel: index,

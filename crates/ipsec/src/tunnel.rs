@@ -142,6 +142,20 @@ impl TunnelParameters {
         u16::try_from(self.shape(suite).inner_mtu(longest_datagram(self))).unwrap_or(0)
     }
 
+    /// The longest packet whose datagram under these algorithms crosses the path uncut, in bytes.
+    pub(crate) fn longest_uncut(&self, suite: Suite) -> u16 {
+        u16::try_from(self.shape(suite).inner_mtu(self.path_mtu)).unwrap_or(u16::MAX)
+    }
+
+    /// The length that packets are padded to under these algorithms, in bytes: no padding is worth two
+    /// datagrams in place of one. ESP in tunnel mode alone has it (RFC 4303 2.7).
+    pub(crate) fn tfc_pad_to(&self, suite: Suite) -> u16 {
+        match (self.protocol, self.mode) {
+            (IpsecProtocol::Esp, Mode::Tunnel) => self.rules.tfc_pad_to.min(self.longest_uncut(suite)),
+            _ => 0,
+        }
+    }
+
     /// What the lengths of its datagrams under these algorithms depend on.
     #[must_use]
     pub fn shape(&self, suite: Suite) -> Shape {

@@ -2,13 +2,15 @@
 //! takes off and drops.
 
 use super::encapsulations::every_kind;
+use super::path_mtu::too_big;
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use std::collections::HashSet;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{IpsecProtocol, Lifetime, Limits, Mode, PacketRules};
+use testudo_ipsec::{FlowLabel, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules};
 use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
 
 fn with(rules: PacketRules, spec: TunnelSpec) -> TunnelSpec {
     TunnelSpec { rules, ..spec }
@@ -166,4 +168,83 @@ fn dummies_of_transport_mode_look_like_its_packets() {
     for (_, datagram) in run(&mut a, Duration::from_secs(2)) {
         assert_eq!((datagram[9], &datagram[12..20]), (50, &[192, 0, 2, 1, 198, 51, 100, 2][..]));
     }
+}
+
+/// Where packets are cut after they were sealed, one of any length has a place on the path. Padding and
+/// dummies do not use that: what was one datagram stays one, also when a router says that the path is
+/// narrower than it was.
+#[test]
+fn no_padding_and_no_dummy_is_cut() {
+    for suite in [Suite::AES128GCM16, Suite::AES256_SHA256] {
+        for pad_to in [0, 9000] {
+            let rules =
+                PacketRules { tfc_pad_to: pad_to, dummy_packets_per_second: 50, ..PacketRules::default() };
+            let spec = TunnelSpec { fragmentation: Fragmentation::After, ..TunnelSpec::new(0, suite) };
+            let spec = with(rules, spec);
+            let mut a = Gateway::with_buffers(Side::A, std::slice::from_ref(&spec), PoolSize(64, 9000));
+            let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+            let mut end = Duration::from_secs(2);
+            for (path, narrower) in [(spec.path_mtu, Some(1300)), (1300, Some(600)), (600, None)] {
+                let packet = inner(false, 100);
+                let sealed = a.seal(packet.clone());
+                assert_eq!(sealed.len(), 1, "{suite}, to {pad_to}, over {path} bytes");
+                let longest = TunnelSpec { path_mtu: path, ..spec.clone() }.inner_mtu();
+                let full = a.seal(inner(false, longest)).remove(0);
+                assert!(full.len() <= path && (pad_to == 0 || sealed[0].len() == full.len()));
+                assert_eq!(b.open(sealed[0].clone()), [packet]);
+                let dummies = run(&mut a, end);
+                assert!(dummies.len() > 50 && dummies.iter().all(|(_, dummy)| dummy.len() <= path));
+                assert!(pad_to == 0 || dummies.iter().all(|(_, dummy)| dummy.len() == full.len()));
+                assert!(dummies.into_iter().all(|(_, dummy)| b.open(dummy).is_empty()));
+                if let Some(narrower) = narrower {
+                    a.open(too_big(&full, narrower));
+                }
+                end += Duration::from_secs(2);
+            }
+            assert_eq!(b.drops(DropReason::DummyPacket), b.worker.pool().drops().total(), "all came whole");
+            a.assert_settled();
+            b.assert_settled();
+        }
+    }
+}
+
+/// By a label that no flow has, dummies could be told from packets.
+#[test]
+fn dummies_have_the_labels_of_flows() {
+    let rules = PacketRules {
+        flow_label: FlowLabel::PerFlow,
+        dummy_packets_per_second: 50,
+        tfc_pad_to: 700,
+        ..PacketRules::default()
+    };
+    let specs =
+        [0, 1].map(|number| TunnelSpec { outer: Version::V6, ..TunnelSpec::new(number, Suite::AES128GCM16) });
+    let specs = specs.map(|spec| with(rules, spec));
+    let mut a = Gateway::with_tunnels(Side::A, &specs);
+    let label = |datagram: &[u8]| [datagram[1] & 0xF, datagram[2], datagram[3]];
+    for round in 1..20_u64 {
+        let packets = [("172.16.0.2", 1000), ("172.17.0.2", 2000)];
+        let labels = packets.map(|(to, port)| {
+            let packet = Inner { ports: (port + round as u16, 53), ..Inner::udp("10.0.0.1", to, 100) };
+            label(&a.seal(packet.bytes())[0])
+        });
+        let dummies = run(&mut a, Duration::from_secs(round));
+        let seen: HashSet<_> = dummies.iter().map(|(_, dummy)| label(dummy)).collect();
+        assert_eq!(seen, HashSet::from(labels), "round {round}");
+    }
+    a.assert_settled();
+}
+
+/// RFC 4301 4.4.2.1: a lifetime in bytes is of what the algorithm is applied to, and "this includes pad
+/// bytes". A key that is good for so many bytes encrypts no more of them because they are padding.
+#[test]
+fn padding_counts_towards_the_lifetime_of_its_key() {
+    let hard = Limits { bytes: Some(10_000), ..Limits::default() };
+    let lifetime = Lifetime { soft: Limits::default(), hard };
+    let rules = PacketRules { tfc_pad_to: 1000, ..PacketRules::default() };
+    let spec = TunnelSpec { lifetime, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::with_tunnels(Side::A, &[with(rules, spec)]);
+    let passed = (0..100).filter(|_| !a.seal(inner(false, 60)).is_empty()).count();
+    assert_eq!(passed, 10, "of 1,000 bytes each");
+    a.assert_settled();
 }

@@ -214,10 +214,9 @@ impl Frame for EspTunnel {
     }
 }
 
-/// Appends the TFC padding that an SA wants (RFC 4303 2.7), as far as the path carries it and the buffer has
-/// room.
+/// Appends the TFC padding that an SA wants (RFC 4303 2.7), as far as the buffer has room.
 fn pad(sa: &OutboundSa, packet: &mut Buffer) {
-    let wanted = usize::from(sa.tfc_pad_to.min(sa.inner_mtu)).saturating_sub(packet.len());
+    let wanted = usize::from(sa.tfc_pad_to).saturating_sub(packet.len());
     let bytes = wanted.min(packet.tailroom().saturating_sub(ROOM_BEHIND));
     // Zeroed, and encrypted. It fits: see above.
     let _ = packet.append(bytes);

@@ -54,30 +54,30 @@ pub(crate) fn complete_run<'j>(
     for job in jobs.filter(|job| job.sa == sa.bits()) {
         let text_start = job.text_start as usize;
         if let Some((outer, inner)) = job.buffer.bytes_mut().split_at_mut_checked(text_start) {
-            complete(template, outer, inner, Some(&mut *identifications));
+            complete(template, outer, inner, Some((&mut *identifications, sa)));
         }
     }
 }
 
 /// Completes the outer header at the start of `outer`, whose datagram carries the packet `inner`. Where DF
-/// becomes clear, a datagram without Identification gets one: routers may cut it (RFC 6864 4.2).
+/// becomes clear, a datagram without Identification gets one, of an SA's: routers may cut it (RFC 6864 4.2).
 pub(crate) fn complete(
     template: &OuterTemplate,
     outer: &mut [u8],
     inner: &[u8],
-    identifications: Option<&mut Identifications>,
+    identifications: Option<(&mut Identifications, SaRef)>,
 ) {
     let rules = template.rules();
     match template.version() {
         Version::V4 if !is_df_set(rules.df, inner) => {
             let [source, destination] = template.addresses();
             let next = |i: &mut Identifications| i.next(source, destination, template.protocol());
-            clear_df(outer, || identifications.map_or(0, next));
+            clear_df(outer, || identifications.map_or(0, |(identifications, _)| next(identifications)));
         }
         Version::V4 => {}
         Version::V6 => {
             if let (Some(seed), Some(bytes)) = (rules.flow_seed, outer.get_mut(1..4)) {
-                let [_, high, middle, low] = flow_label(inner, seed).to_be_bytes();
+                let [_, high, middle, low] = label_of(inner, seed, identifications).to_be_bytes();
                 bytes[0] = bytes[0] & 0xF0 | high;
                 bytes[1..].copy_from_slice(&[middle, low]);
             }
@@ -107,12 +107,24 @@ fn clear_df(outer: &mut [u8], identification: impl FnOnce() -> u32) {
     header[10..12].copy_from_slice(&checksum.to_bytes());
 }
 
+/// The label of a packet. A dummy is of no flow: it gets the label of the packet before it, since by one of
+/// its own it could be told from packets (RFC 4303 2.6).
+fn label_of(inner: &[u8], seed: u64, identifications: Option<(&mut Identifications, SaRef)>) -> u32 {
+    let label = flow_label(inner, seed);
+    let Some((identifications, sa)) = identifications else { return label };
+    if inner.first().is_some_and(|byte| byte >> 4 == 0) {
+        return identifications.last_label(sa).unwrap_or(label);
+    }
+    identifications.note_label(sa, label);
+    label
+}
+
 /// A label of 20 bits, not 0, that is the same for all packets of a flow: of the flow label of IPv6 where
 /// there is one, else of protocol and ports, without ports where it is a fragment, so that all fragments have
 /// the same (RFC 6437 3, RFC 6438 3).
 fn flow_label(inner: &[u8], seed: u64) -> u32 {
     let label = |hash: u64| u32::try_from(hash >> 44).unwrap_or(0).max(1);
-    // A dummy packet: it looks like a flow of its own.
+    // Before the first packet, a dummy looks like a flow of its own.
     let Ok(header) = IpHeader::parse(inner) else { return label(mix(seed)) };
     let own = match (header.version, inner.first_chunk()) {
         (Version::V6, Some(word)) => u32::from_be_bytes(*word) & 0xF_FFFF,
@@ -165,7 +177,7 @@ mod tests {
                 let template = template(false, rule, None);
                 let mut outer = [0; 20];
                 template.write(&mut outer, 120, 0xB8, 0).unwrap();
-                complete(&template, &mut outer, &inner, Some(&mut identifications));
+                complete(&template, &mut outer, &inner, Some((&mut identifications, SaRef::NOBODY)));
                 let mut datagram = outer.to_vec();
                 datagram.resize(120, 0);
                 // The checksum is checked by the parse.

@@ -13,16 +13,23 @@
 //!
 //! Datagrams that are not fragmented need no number of their own: with DF set they are atomic (RFC 6864 4.1).
 
+use crate::slots::SaRef;
 use std::net::IpAddr;
 
 /// Counters; pairs of addresses that share one only make each other skip numbers.
 const COUNTERS: usize = 256;
 
-/// The next Identifications.
+/// SAs whose last flow labels are known.
+const LABELS: usize = 256;
+
+/// The next Identifications, and what else of outer headers is drawn from their seed.
 #[derive(Debug)]
 pub struct Identifications {
     counters: Box<[u32; COUNTERS]>,
     seed: u64,
+    /// The flow label of the last packet of an SA, with that SA, by its slot: of those that share a place, the
+    /// last one's.
+    labels: Box<[Option<(SaRef, u32)>; LABELS]>,
 }
 
 impl Default for Identifications {
@@ -36,7 +43,17 @@ impl Identifications {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let start = |at: usize| high_32(mix(seed ^ (at as u64) << 32));
-        Self { counters: Box::new(std::array::from_fn(start)), seed }
+        Self { counters: Box::new(std::array::from_fn(start)), seed, labels: Box::new([None; LABELS]) }
+    }
+
+    /// Notes the flow label of a packet of an SA.
+    pub(crate) fn note_label(&mut self, sa: SaRef, label: u32) {
+        self.labels[sa.slot() % LABELS] = Some((sa, label));
+    }
+
+    /// The flow label that a packet of an SA last had.
+    pub(crate) fn last_label(&self, sa: SaRef) -> Option<u32> {
+        self.labels[sa.slot() % LABELS].filter(|(of, _)| *of == sa).map(|(_, label)| label)
     }
 
     /// What the counters begin with, for other numbers that nobody else should foretell.
