@@ -408,6 +408,7 @@ impl Ipsec {
         for member in outbound.iter() {
             if let Some(sa) = self.outbound.get_mut(member.sa) {
                 sa.inner_mtu = parameters.inner_mtu(member.suite);
+                sa.longest_whole = parameters.longest_whole(member.suite);
                 sa.tfc_pad_to = parameters.tfc_pad_to(member.suite);
                 sa.mss_limits = mss_clamp::limits_of(parameters, member.suite);
             }

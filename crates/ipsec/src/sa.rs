@@ -62,8 +62,10 @@ pub(crate) struct OutboundSa {
     pub(crate) iv_mask: u64,
     pub(crate) sequence: SequenceNumbers,
     pub(crate) last_sent: Moment,
-    /// Longest inner packet, in bytes.
+    /// Longest inner packet, in bytes; where it may be cut, the next one.
     pub(crate) inner_mtu: u16,
+    /// Longest inner packet that is sealed as a whole if its sender lets it be cut, in bytes.
+    pub(crate) longest_whole: u16,
     pub(crate) framed: Framed,
     /// Packets are padded to this length, which fits the path, in bytes; 0 for not at all.
     pub(crate) tfc_pad_to: u16,

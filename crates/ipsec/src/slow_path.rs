@@ -73,7 +73,7 @@ impl SlowPath<'_> {
             // The source has cut it before, and over IPv6 it alone may (RFC 8200 5).
             may_cut = true;
         }
-        if buffer.len() <= usize::from(mtu) || may_cut && in_transport {
+        if buffer.len() <= usize::from(mtu) || may_cut && buffer.len() <= usize::from(self.sa.longest_whole) {
             return self.push::<E>(buffer, &header, then::SEND);
         }
         let told = if header.version == Version::V6 { mtu.max(IPV6_LEAST_MTU) } else { mtu };

@@ -11,6 +11,7 @@ use crate::event::Event;
 use crate::fragments::{FragmentChecker, Identifications, Reassembler};
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
+use crate::packet_rules::Df;
 use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
@@ -180,6 +181,7 @@ pub(crate) fn outbound_sa(
         template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
         headers_vary,
         inner_mtu: p.inner_mtu(sa.suite),
+        longest_whole: p.longest_whole(sa.suite),
         mss_limits: mss_clamp::limits_of(p, sa.suite),
         tfc_pad_to: p.tfc_pad_to(sa.suite),
         framed: Framed::new(encap, headers_vary, p.rules.tfc_pad_to > 0),
@@ -200,16 +202,20 @@ fn then_of(p: &TunnelParameters) -> u8 {
     }
 }
 
-/// The longest datagram that a packet may become, in bytes. AH goes around what it covers. Packets in
-/// transport mode keep their own DF, so that those that have it must fit the path.
+/// The longest datagram that a packet may become, in bytes, whatever its sender says about cutting it.
+/// Packets in transport mode keep their own DF, and those of a tunnel that copies it have it outside, so that
+/// those that have it must fit the path (RFC 4301 8.1).
 pub(crate) fn longest_datagram(p: &TunnelParameters) -> usize {
     match (p.mode, p.fragmentation) {
-        (Mode::Tunnel, Fragmentation::After) if p.covered_by.is_some() => {
-            MAX_DATAGRAM - ah_bytes(MAX_ICV_BYTES, Version::V6)
-        }
-        (Mode::Tunnel, Fragmentation::After) => MAX_DATAGRAM,
+        (Mode::Tunnel, Fragmentation::After) if p.rules.df != Df::Copy => longest_fragmented(p),
         _ => p.path_mtu,
     }
+}
+
+/// The longest datagram that is cut after it was sealed, in bytes. AH goes around what it covers.
+pub(crate) fn longest_fragmented(p: &TunnelParameters) -> usize {
+    let ah = p.covered_by.map_or(0, |_| ah_bytes(MAX_ICV_BYTES, Version::V6));
+    MAX_DATAGRAM - ah
 }
 
 /// The packets that may come out of a tunnel. In transport mode they are between its two ends, as outbound

@@ -20,7 +20,7 @@ use crate::packet_rules::PacketRules;
 use crate::sequence::NumberSource;
 use crate::spd::Selector;
 use crate::spd::TunnelIndex;
-use crate::tables::longest_datagram;
+use crate::tables::{longest_datagram, longest_fragmented};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,8 @@ pub enum Fragmentation {
     /// peer gets whole datagrams.
     #[default]
     Before,
-    /// After: each packet is sealed as a whole, with DF or not, and its datagram is cut.
+    /// After: each packet is sealed as a whole, with DF or not, and its datagram is cut. Where DF is
+    /// [copied](crate::Df::Copy), that of a packet with DF is not, and its sender is told the MTU.
     After,
 }
 
@@ -137,9 +138,22 @@ pub struct TunnelParameters {
 }
 
 impl TunnelParameters {
-    /// The longest packet that its datagrams carry under these algorithms, whole or in fragments, in bytes.
+    /// The longest packet that crosses the path under these algorithms, whole or in fragments, whatever its
+    /// sender says about cutting it, in bytes.
     pub(crate) fn inner_mtu(&self, suite: Suite) -> u16 {
         u16::try_from(self.shape(suite).inner_mtu(longest_datagram(self))).unwrap_or(0)
+    }
+
+    /// The longest packet that is sealed as a whole where its sender lets it be cut, in bytes: in transport
+    /// mode any (RFC 4303 3.3.4).
+    pub(crate) fn longest_whole(&self, suite: Suite) -> u16 {
+        match (self.mode, self.fragmentation) {
+            (Mode::Transport, _) => u16::MAX,
+            (Mode::Tunnel, Fragmentation::Before) => self.inner_mtu(suite),
+            (Mode::Tunnel, Fragmentation::After) => {
+                u16::try_from(self.shape(suite).inner_mtu(longest_fragmented(self))).unwrap_or(0)
+            }
+        }
     }
 
     /// The longest packet whose datagram under these algorithms crosses the path uncut, in bytes.

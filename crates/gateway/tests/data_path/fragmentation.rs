@@ -10,7 +10,7 @@ use fastrand::Rng;
 use std::collections::HashSet;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Fragmentation, IpsecProtocol, Mode};
+use testudo_ipsec::{Df, Fragmentation, IpsecProtocol, Mode, PacketRules};
 use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
@@ -230,6 +230,83 @@ fn a_datagram_is_dropped_whole_where_buffers_for_its_fragments_lack() {
         assert_eq!(installed.outbound.counters.drops(DropReason::PoolEmpty), u64::from(buffers < 5));
         a.assert_settled();
     }
+}
+
+/// RFC 4301 8.1: a tunnel that copies DF cuts no datagram of a packet that has it, and tells the sender what
+/// fits; others it cuts after they were sealed. Over IPv6 all packets count as having it, but for those of
+/// 1,280 bytes, which must cross (RFC 2473 7.1).
+#[test]
+fn a_tunnel_that_copies_df_cuts_no_datagram_of_a_packet_that_has_it() {
+    let kinds = every_kind().into_iter().map(cutting_after);
+    let kinds = kinds.filter(|tunnels| tunnels[0].mode == Mode::Tunnel && tunnels[0].outer == Version::V4);
+    for mut tunnels in kinds {
+        tunnels[0].rules = PacketRules { df: Df::Copy, ..PacketRules::default() };
+        if let [covered, covering] = &mut tunnels[..] {
+            covered.path_mtu = covering.inner_mtu();
+        }
+        let (mut a, mut b) = (gateway(Side::A, &tunnels), gateway(Side::B, &tunnels));
+        let fits = tunnels[0].inner_mtu();
+        for (bytes, dont_fragment) in
+            [(fits, true), (fits, false), (fits + 1, false), (9000, false), (65_000, false), (65_515, false)]
+        {
+            let sent = Inner { dont_fragment, ..inner_of(&tunnels, bytes) }.bytes();
+            let sealed = a.seal(sent.clone());
+            if bytes < 65_515 {
+                check_outer(&sealed);
+                assert_eq!(sealed.len() > 1, bytes > fits, "{tunnels:?}, {bytes} bytes");
+            }
+            if let [whole] = &sealed[..] {
+                let header = IpHeader::parse(whole).expect("a datagram");
+                assert_eq!(header.dont_fragment, dont_fragment, "{tunnels:?}, {bytes} bytes");
+            }
+            let opened: Vec<_> = sealed.into_iter().flat_map(|datagram| b.open(datagram)).collect();
+            // What makes too long a datagram is cut before, too.
+            let is_whole = opened.len() == 1 && opened[0] == sent;
+            assert!(is_whole || bytes == 65_515 && opened.len() > 1, "{tunnels:?}, {bytes} bytes");
+        }
+        for (sent, told) in [
+            (Inner { dont_fragment: true, ..inner_of(&tunnels, fits + 1) }, fits),
+            (Inner { dont_fragment: true, ..inner_of(&tunnels, 65_000) }, fits),
+            (Inner::udp("fd0a::1", "fd16::2", fits + 1), fits.max(1280)),
+        ] {
+            assert!(a.seal(sent.bytes()).is_empty(), "{tunnels:?}: {sent:?}");
+            let reply = a.protected.take().pop().expect("a reply to the sender");
+            let message = &reply[header_bytes(&reply)..];
+            assert_eq!(message[6..8], (told as u16).to_be_bytes());
+        }
+        assert_eq!(a.drops(DropReason::TooBig), 3);
+        a.assert_settled();
+        b.assert_settled();
+    }
+}
+
+/// What fits is what a router says, from then on.
+#[test]
+fn a_tunnel_that_copies_df_and_cuts_after_follows_the_path() {
+    let rules = PacketRules { df: Df::Copy, ..PacketRules::default() };
+    let spec = TunnelSpec { rules, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let tunnels = cutting_after(vec![spec]);
+    let (mut a, mut b) = (gateway(Side::A, &tunnels), gateway(Side::B, &tunnels));
+    let packet =
+        |dont_fragment| Inner { dont_fragment, ..inner_of(&tunnels, tunnels[0].inner_mtu()) }.bytes();
+    let sealed = a.seal(packet(true)).remove(0);
+    a.open(crate::path_mtu::too_big(&sealed, 1300));
+    assert!(a.seal(packet(true)).is_empty());
+    let reply = a.protected.take().pop().expect("a reply to the sender");
+    let narrower = TunnelSpec { path_mtu: 1300, ..tunnels[0].clone() };
+    assert_eq!(reply[26..28], (narrower.inner_mtu() as u16).to_be_bytes());
+    let sealed = a.seal(packet(false));
+    assert!(sealed.len() == 2 && sealed.iter().all(|fragment| fragment.len() <= 1300));
+    let opened: Vec<_> = sealed.into_iter().flat_map(|fragment| b.open(fragment)).collect();
+    assert_eq!(opened, [packet(false)]);
+    // IPv6 has no DF, and its packets of 1,280 bytes cross.
+    let least = Inner::udp("fd0a::1", "fd16::2", 1280).bytes();
+    let sealed = a.seal(least.clone());
+    assert_eq!(sealed.len(), 2);
+    let opened: Vec<_> = sealed.into_iter().flat_map(|fragment| b.open(fragment)).collect();
+    assert_eq!(opened, [least]);
+    a.assert_settled();
+    b.assert_settled();
 }
 
 /// In transport mode a packet with DF is not cut, and its sender is told what fits (RFC 4301 8.2).

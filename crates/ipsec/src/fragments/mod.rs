@@ -55,11 +55,11 @@
 //!
 //! **The other way.** A packet that is too long for the path is cut before it is encrypted, where its sender
 //! allows that (`slow_path`), or sealed whole and its datagram cut ([`Fragmentation`](crate::Fragmentation)):
-//! then the peer must reassemble, but the packet may have any length and DF. Transport mode has only the
-//! second way, since it carries no fragments (RFC 4303 3.3.4). The fragments have DF clear and an
-//! Identification of their own ([`Identifications`]); a host's own, and one that AH covers, is kept. A port
-//! that cuts datagrams of UDP itself, as the kernel's sockets do, gets them whole. Datagrams that fit have DF
-//! set, as ever.
+//! then the peer must reassemble, but the packet may have any length, and DF unless the tunnel copies that
+//! (RFC 4301 8.1). Transport mode has only the second way, since it carries no fragments (RFC 4303 3.3.4).
+//! The fragments have DF clear and an Identification of their own ([`Identifications`]); a host's own, and
+//! one that AH covers, is kept. A port that cuts datagrams of UDP itself, as the kernel's sockets do, gets
+//! them whole. Datagrams that fit have DF set, as ever.
 //!
 //! Deliberately missing: ICMP Time Exceeded and Parameter Problem to senders of bad fragments (RFC 792, RFC
 //! 8200 4.5), which are not authentic and would make the gateway a reflector.
