@@ -103,7 +103,7 @@ impl Ipsec {
         if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
             self.udp_ports.add(local_port);
         }
-        self.addresses.add(parameters.endpoints.local, parameters.endpoints.remote);
+        self.addresses.add(&parameters);
         // In transport mode the datagram goes out whole, so that there is nothing to agree on.
         let takes_fragments = parameters.non_first_fragments || parameters.mode == Mode::Transport;
         self.checker.agree(index, takes_fragments);
@@ -145,7 +145,7 @@ impl Ipsec {
         if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
             self.udp_ports.unref(local_port);
         }
-        self.addresses.unref(endpoints.local, endpoints.remote);
+        self.addresses.unref(&tunnel.parameters);
         let refs = |members: &Members| members.iter().map(|member| member.sa).collect();
         Some(RemovedTunnel { outbound: refs(&tunnel.outbound), inbound: refs(&tunnel.inbound) })
     }

@@ -362,12 +362,10 @@ impl Ipsec {
             pool.discard(packet, DropReason::NoRoom);
             return None;
         };
-        let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
+        let (events, replies, audit) = (&mut self.events, &mut self.replies, &mut self.audit);
         let identifications = &mut self.identifications;
         let (encap, before) = (sa.encap, out.jobs.len());
-        let (audit, spd) = (&mut self.audit, &*self.spd);
-        let slow_path =
-            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, fragments, spd };
+        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications };
         match encap {
             Encap::EspTunnel => slow_path.probe::<EspTunnel>(packet, &header),
             Encap::EspTransport => slow_path.probe::<EspTransport>(packet, &header),
@@ -481,6 +479,8 @@ mod tests {
         path.run(300);
         assert_eq!(path.bounds.current, CONFIGURED);
         assert!(path.probes.len() <= 60 && !path.prober.raise(CONFIGURED, CONFIGURED));
+    }
+
     /// What did not leave cannot get lost on the path: a gateway without buffers learns nothing about it.
     #[test]
     fn a_probe_that_could_not_be_sent_is_not_lost() {
@@ -497,8 +497,6 @@ mod tests {
             path.prober.note_sent(CONFIGURED, CONFIGURED, 1);
         }
         assert_eq!(due(&mut path.prober, 102), Some(576), "sent three times");
-    }
-
     }
 
     /// RFC 8899 5.1.1: PMTU_RAISE_TIMER.

@@ -10,11 +10,11 @@ use crate::audit::Drops;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
-use crate::encap::{Encap, Frame, outer_fields, then};
-use crate::fragments::Way;
+use crate::encap::{Encap, Frame, Mode, outer_fields, then};
+use crate::fragments::{Reassembled, Way};
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
-use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
+use crate::parsed::{OnFragment, PacketMeta, ParsedBatch, reason_of};
 use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::{Framed, OutboundSa};
 use crate::slots::SaRef;
@@ -41,7 +41,7 @@ impl Ipsec {
             parsed.read(buffer);
         }
         if parsed.has_fragments() {
-            self.decide_on_fragments(&mut parsed, batch, now);
+            self.decide_on_fragments(&mut parsed, batch, now, pool);
         }
         clock.lap(Stage::Parse);
         if self.spd.is_indexed() {
@@ -71,12 +71,46 @@ impl Ipsec {
         clock.lap(Stage::Framing);
     }
 
+    /// Decides on fragments before policy does: later ones follow their first one, and what a host has cut
+    /// that transport mode will carry is put together.
     #[cold]
     #[inline(never)]
-    fn decide_on_fragments(&mut self, parsed: &mut ParsedBatch, batch: &Batch, now: Moment) {
-        parsed.decide_on_fragments(batch, |header, packet| {
-            self.verdict_on_fragment(Way::Outbound, header, packet, now)
+    fn decide_on_fragments(
+        &mut self,
+        parsed: &mut ParsedBatch,
+        batch: &mut Batch,
+        now: Moment,
+        pool: &mut Pool,
+    ) {
+        parsed.decide_on_fragments(batch, |header, buffer| {
+            let verdict = self.verdict_on_fragment(Way::Outbound, header, buffer.bytes(), now);
+            if !self.is_joined(header, verdict) {
+                return OnFragment::Alone(verdict);
+            }
+            // All of them come from this host, or claim to: they share the larger part of the room.
+            match self.host_fragments.take(buffer, header, true, now, pool) {
+                Ok(Reassembled::Kept) => OnFragment::Kept,
+                Ok(Reassembled::Whole) => OnFragment::Whole,
+                Err(reason) => OnFragment::Refused(reason),
+            }
         });
+    }
+
+    /// Whether a fragment is put together with the others of its datagram, which its host's own IP layer has
+    /// cut before it came here: transport mode is for whole datagrams, and outside of that layer they come in
+    /// fragments (RFC 4303 3.3.4, RFC 4302 3.3.4: "may have to first reassemble a packet fragmented by the
+    /// local IP layer, then apply IPsec, and then fragment the resulting packet").
+    ///
+    /// Policy then decides on the whole, which shows what its first fragment asked for and the others hid (RFC
+    /// 4301 7.4): the fragments may have asked for different SAs, or the later ones have come first.
+    fn is_joined(&self, header: &IpHeader, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Policy(Action::Protect(index)) => {
+                self.tunnel(index).is_some_and(|tunnel| tunnel.parameters.mode == Mode::Transport)
+            }
+            Verdict::FieldsHidden => self.addresses.are_hosts(header.source, header.destination),
+            _ => false,
+        }
     }
 
     /// Looks up the policy of each packet, and prefetches the SAs that it leads to.
@@ -148,15 +182,14 @@ impl Ipsec {
             }
         }
         let encap = sa.encap;
-        let (events, replies, fragments) = (&mut self.events, &mut self.replies, &mut self.host_fragments);
-        let (identifications, audit, spd) = (&mut self.identifications, &mut self.audit, &*self.spd);
-        let slow_path =
-            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, fragments, spd };
+        let (events, replies, audit) = (&mut self.events, &mut self.replies, &mut self.audit);
+        let identifications = &mut self.identifications;
+        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications };
         match encap {
-            Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(buffers),
-            Encap::EspTransport => slow_path.protect_run::<EspTransport>(buffers),
-            Encap::AhTunnel => slow_path.protect_run::<AhTunnel>(buffers),
-            Encap::AhTransport => slow_path.protect_run::<AhTransport>(buffers),
+            Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(metas, buffers),
+            Encap::EspTransport => slow_path.protect_run::<EspTransport>(metas, buffers),
+            Encap::AhTunnel => slow_path.protect_run::<AhTunnel>(metas, buffers),
+            Encap::AhTransport => slow_path.protect_run::<AhTransport>(metas, buffers),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::encap::esp_tunnel::Content;
 use crate::encap::has_room;
 use crate::spd::{Answer, Direction, Flow, Pair, Spd, Verdict};
 use arrayvec::ArrayVec;
-use testudo_packet::{BATCH_SIZE, Buffer, DropReason};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::{ParseError, protocol};
@@ -31,6 +31,8 @@ enum Kind {
     V4,
     /// Any other; the index of its flow in the [`ParsedBatch`].
     Flow(u8),
+    /// The same for one that was put together of fragments.
+    Joined(u8),
     /// Not at all: it is refused before.
     Refused(DropReason),
 }
@@ -45,6 +47,18 @@ pub(crate) struct ParsedBatch {
     fragments: ArrayVec<(u8, u8), BATCH_SIZE>,
     /// Verdicts on fragments, of which first ones have decided, by the index of their flow.
     followed: ArrayVec<(u8, Verdict), BATCH_SIZE>,
+}
+
+/// What becomes of a fragment before policy is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OnFragment {
+    /// It stays one: the verdict if it hides what policy asks for.
+    Alone(Verdict),
+    /// Its bytes are kept, and its buffer is empty.
+    Kept,
+    /// Its whole datagram is in its buffer.
+    Whole,
+    Refused(DropReason),
 }
 
 impl ParsedBatch {
@@ -85,18 +99,8 @@ impl ParsedBatch {
 
     #[cold]
     fn read_uncommon(&mut self, buffer: &mut Buffer) {
-        let read = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
-            if header.has_source_route {
-                return Err(DropReason::SourceRoute);
-            }
-            let bytes = u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?;
-            let next_header = header.version.protocol();
-            let content = Content { bytes, traffic_class: header.traffic_class, next_header };
-            Ok((Flow::outbound(&header, buffer.bytes()), content, header.fragment.is_some()))
-        });
-        match read {
+        match flow_of_uncommon(buffer) {
             Ok((flow, content, is_fragment)) => {
-                buffer.truncate(content.bytes.into());
                 if is_fragment {
                     // Lossless: a batch has fewer packets.
                     let index = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
@@ -121,19 +125,47 @@ impl ParsedBatch {
         self.packets.push(PacketMeta { pair: Pair(0), first: [0; 4], protocol: 0, content, kind, is_common });
     }
 
-    /// Asks policy about the fragments, in their order.
+    /// Decides on the fragments, in their order. Those that are kept leave the batch.
     #[cold]
     pub(crate) fn decide_on_fragments(
         &mut self,
-        buffers: &[Buffer],
-        mut decide: impl FnMut(&IpHeader, &[u8]) -> Verdict,
+        batch: &mut Batch,
+        mut decide: impl FnMut(&IpHeader, &mut Buffer) -> OnFragment,
     ) {
-        for (packet, flow) in &self.fragments {
-            let buffer = buffers.get(usize::from(*packet)).map(Buffer::bytes).unwrap_or_default();
-            if let Ok(header) = IpHeader::parse(buffer) {
-                self.followed.push((*flow, decide(&header, buffer)));
+        let mut gone = 0;
+        for (packet, flow) in std::mem::take(&mut self.fragments) {
+            let at = usize::from(packet) - gone;
+            let Some(buffer) = batch.get_mut(at) else { continue };
+            let Ok(header) = IpHeader::parse(buffer.bytes()) else { continue };
+            let refused = match decide(&header, buffer) {
+                OnFragment::Alone(verdict) => {
+                    self.followed.push((flow, verdict));
+                    continue;
+                }
+                OnFragment::Kept => {
+                    self.packets.remove(at);
+                    batch.remove(at);
+                    gone += 1;
+                    continue;
+                }
+                OnFragment::Whole => self.replace(at, flow, buffer).err(),
+                OnFragment::Refused(reason) => Some(reason),
+            };
+            if let (Some(reason), Some(meta)) = (refused, self.packets.get_mut(at)) {
+                meta.kind = Kind::Refused(reason);
             }
         }
+    }
+
+    /// Reads the whole datagram that a fragment has become.
+    fn replace(&mut self, at: usize, place: u8, buffer: &mut Buffer) -> Result<(), DropReason> {
+        let (flow, content, _) = flow_of_uncommon(buffer)?;
+        let (known, meta) = (self.flows.get_mut(usize::from(place)), self.packets.get_mut(at));
+        if let (Some(known), Some(meta)) = (known, meta) {
+            *known = flow;
+            (meta.content, meta.kind) = (content, Kind::Joined(place));
+        }
+        Ok(())
     }
 
     /// Whether any packet is a fragment.
@@ -159,7 +191,7 @@ impl ParsedBatch {
     pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
         match meta.kind {
             Kind::V4 => spd.prefetch_v4(Direction::Outbound, meta.pair),
-            Kind::Flow(place) => {
+            Kind::Flow(place) | Kind::Joined(place) => {
                 if let Some(flow) = self.flows.get(usize::from(place)) {
                     spd.prefetch_v6(Direction::Outbound, flow.local(), flow.remote());
                 }
@@ -178,7 +210,7 @@ impl ParsedBatch {
     pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
         match meta.kind {
             Kind::V4 => Ok(spd.verdict(&meta.flow())),
-            Kind::Flow(place) => {
+            Kind::Flow(place) | Kind::Joined(place) => {
                 let flow = self.flows.get(usize::from(place)).ok_or(DropReason::BadHeader)?;
                 match spd.verdict(flow) {
                     Verdict::FieldsHidden => Ok(self.followed(place)),
@@ -191,6 +223,12 @@ impl ParsedBatch {
 }
 
 impl PacketMeta {
+    /// Whether its source had cut it.
+    #[inline]
+    pub(crate) fn was_cut(&self) -> bool {
+        matches!(self.kind, Kind::Joined(_))
+    }
+
     /// The flow of a plain IPv4 packet.
     #[inline]
     fn flow(&self) -> Flow {
@@ -203,6 +241,20 @@ impl PacketMeta {
         };
         Flow::plain_outbound(&header.into())
     }
+}
+
+/// The flow of a packet that is not plain, what its frame depends on, and whether it is a fragment. Bytes
+/// after the datagram are cut off.
+fn flow_of_uncommon(buffer: &mut Buffer) -> Result<(Flow, Content, bool), DropReason> {
+    let header = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
+    if header.has_source_route {
+        return Err(DropReason::SourceRoute);
+    }
+    let bytes = u16::try_from(header.total_bytes).map_err(|_| DropReason::TooBig)?;
+    let content =
+        Content { bytes, traffic_class: header.traffic_class, next_header: header.version.protocol() };
+    buffer.truncate(header.total_bytes);
+    Ok((Flow::outbound(&header, buffer.bytes()), content, header.fragment.is_some()))
 }
 
 pub(crate) fn reason_of(error: ParseError) -> DropReason {

@@ -49,7 +49,7 @@ impl Ipsec {
     pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         let before = tunnel.parameters.endpoints;
-        let endpoints = &mut tunnel.parameters.endpoints;
+        let endpoints = &tunnel.parameters.endpoints;
         let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
         let Source { address, port, is_newest } = source;
         if endpoints.remote == Some(address) && remote_port == port {
@@ -61,9 +61,11 @@ impl Ipsec {
             return;
         }
         tunnel.peer_heard = Some(now);
-        self.addresses.move_peer(endpoints.remote, Some(address));
+        self.addresses.unref_peer(&tunnel.parameters);
+        let endpoints = &mut tunnel.parameters.endpoints;
         endpoints.remote = Some(address);
         endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
+        self.addresses.add_peer(&tunnel.parameters);
         let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
         let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
         for member in &tunnel.outbound {

@@ -4,15 +4,14 @@
 use crate::audit::{Audit, Known};
 use crate::encap::{Encap, Frame, outer_fields, then};
 use crate::event::Event;
-use crate::fragments::{Identifications, Reassembled, Reassembler};
+use crate::fragments::Identifications;
 use crate::lifetime::Moment;
 use crate::outcome::{Originated, Prepared};
-use crate::parsed::reason_of;
+use crate::parsed::{PacketMeta, reason_of};
 use crate::reply_budget::ReplyBudget;
 use crate::runs::drain;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
-use crate::spd::{Action, Flow, Spd, Verdict};
 use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ip::{IpHeader, Version};
@@ -29,10 +28,6 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) replies: &'a mut ReplyBudget,
     pub(crate) audit: &'a mut Audit,
     pub(crate) identifications: &'a mut Identifications,
-    /// Of the host's own datagrams.
-    pub(crate) fragments: &'a mut Reassembler,
-    /// What these meet when they are whole.
-    pub(crate) spd: &'a Spd,
 }
 
 /// What every path carries over IPv6 (RFC 8200 5). Hosts need not send less, so that the datagrams of such
@@ -41,8 +36,8 @@ const IPV6_LEAST_MTU: u16 = 1280;
 
 impl SlowPath<'_> {
     /// Makes jobs of adjacent packets.
-    pub(crate) fn protect_run<E: Frame>(mut self, buffers: &mut [Buffer]) {
-        drain(buffers).for_each(|buffer| self.protect::<E>(buffer));
+    pub(crate) fn protect_run<E: Frame>(mut self, metas: &[PacketMeta], buffers: &mut [Buffer]) {
+        metas.iter().zip(drain(buffers)).for_each(|(meta, buffer)| self.protect::<E>(meta, buffer));
     }
 
     /// Makes a job of a packet that crosses the path whole or not at all.
@@ -54,25 +49,15 @@ impl SlowPath<'_> {
     }
 
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
-    fn protect<E: Frame>(&mut self, mut buffer: Buffer) {
-        let mut header = match IpHeader::parse(buffer.bytes()) {
+    fn protect<E: Frame>(&mut self, meta: &PacketMeta, mut buffer: Buffer) {
+        let header = match IpHeader::parse(buffer.bytes()) {
             Ok(header) => header,
             Err(error) => return self.pool.discard(buffer, reason_of(error)),
         };
         self.sa.clamp_mss(&header, &mut buffer);
         let mtu = self.sa.inner_mtu;
-        // Transport mode carries no fragments (RFC 4303 3.3.4): what may be cut is cut after.
-        let mut may_cut = !header.dont_fragment;
-        let in_transport = matches!(self.sa.encap, Encap::EspTransport | Encap::AhTransport);
-        if in_transport && header.fragment.is_some() {
-            header = match self.reassemble(&mut buffer, &header) {
-                Ok(Some(whole)) => whole,
-                Ok(None) => return,
-                Err(reason) => return self.refuse(buffer, reason),
-            };
-            // The source has cut it before, and over IPv6 it alone may (RFC 8200 5).
-            may_cut = true;
-        }
+        // Over IPv6 the source alone may cut (RFC 8200 5): one that has done so before may be cut again.
+        let may_cut = !header.dont_fragment || meta.was_cut();
         if buffer.len() <= usize::from(mtu) || may_cut && buffer.len() <= usize::from(self.sa.longest_whole) {
             return self.push::<E>(buffer, &header, then::SEND);
         }
@@ -92,28 +77,6 @@ impl SlowPath<'_> {
                 Ok(header) => self.push::<E>(piece, &header, then::SEND),
                 Err(error) => self.refuse(piece, reason_of(error)),
             }
-        }
-    }
-
-    /// Puts together what the host's own IP layer has cut before it came here: transport mode is for whole
-    /// datagrams, and outside of that layer they come in fragments (RFC 4303 3.3.4, RFC 4302 3.3.4: "may have
-    /// to first reassemble a packet fragmented by the local IP layer, then apply IPsec, and then fragment the
-    /// resulting packet"). Returns the header of the datagram that is in the buffer then; `None` while
-    /// fragments of it are missing.
-    ///
-    /// Policy has seen each fragment by itself, and may have given them to different SAs: only the whole
-    /// shows what the first asked for and the others hid (RFC 4301 7.4). Where it belongs to another SA than
-    /// that of the fragment that completed it, it is dropped.
-    fn reassemble(&mut self, buffer: &mut Buffer, header: &IpHeader) -> Result<Option<IpHeader>, DropReason> {
-        // All of them come from this host, or claim to: they share the larger part of the room.
-        if self.fragments.take(buffer, header, true, self.now, self.pool)? == Reassembled::Kept {
-            return Ok(None);
-        }
-        let whole = IpHeader::parse(buffer.bytes()).map_err(reason_of)?;
-        match self.spd.verdict(&Flow::outbound(&whole, buffer.bytes())) {
-            Verdict::Policy(Action::Protect(index)) if index == self.sa.tunnel => Ok(Some(whole)),
-            Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
-            _ => Err(DropReason::FieldsHidden),
         }
     }
 

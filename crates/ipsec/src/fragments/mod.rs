@@ -49,9 +49,9 @@
 //!
 //! **The host's own fragments.** Transport mode and AH around it are for whole datagrams, too (RFC 4303
 //! 3.3.4, RFC 4302 3.3.4), and a host's IP layer cuts a long datagram before it comes to the gateway's
-//! interface. The fragments of an SA in transport mode are put together by the same rules, with as much
-//! memory again, then sealed, and the result is cut. Policy sees each fragment before that: where it selects
-//! by ports, all but the first are `fields_hidden`.
+//! interface. What goes to an SA in transport mode, or hides between two hosts that have one what policy asks
+//! for, is put together by the same rules, with as much memory again. Policy decides on the whole; then it is
+//! sealed, and the result is cut.
 //!
 //! **The other way.** A packet that is too long for the path is cut before it is encrypted, where its sender
 //! allows that (`slow_path`), or sealed whole and its datagram cut ([`Fragmentation`](crate::Fragmentation)):
