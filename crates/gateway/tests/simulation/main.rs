@@ -16,6 +16,7 @@ mod support;
 mod late_engine;
 
 mod corruption;
+mod hostile;
 mod late;
 mod model;
 mod network;

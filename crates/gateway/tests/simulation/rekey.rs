@@ -19,17 +19,17 @@ use testudo_wire::ip::Version;
 
 /// Steps of a run. A packet is on its way for at most [`DELAY`] of them.
 const STEPS: usize = 400;
-const DELAY: usize = 6;
+pub const DELAY: usize = 6;
 /// Packets that each side sends in a step, at most: four batches.
 const BURST: usize = 256;
 /// Keys of a tunnel, one after the other.
-const KEYS: u8 = 5;
+pub const KEYS: u8 = 5;
 
 /// What one tunnel of the configuration makes: one tunnel of SAs or two, the one with policies first.
-type Tunnels = Vec<TunnelSpec>;
+pub type Tunnels = Vec<TunnelSpec>;
 
 /// ESP and AH in either mode, ESP in UDP, and AH over ESP.
-fn every_kind() -> Vec<Tunnels> {
+pub fn every_kind() -> Vec<Tunnels> {
     let ah = Suite::all_for_ah().next().expect("a suite for AH");
     let mut all = Vec::new();
     for (mode, outer) in [(Mode::Tunnel, Version::V4), (Mode::Transport, Version::V6)] {
@@ -77,13 +77,13 @@ impl Way {
 }
 
 /// What remains to be done of one rekey of a tunnel at both ends.
-struct Rekey {
-    tunnel: usize,
-    key: u8,
-    stage: Stage,
+pub struct Rekey {
+    pub tunnel: usize,
+    pub key: u8,
+    pub stage: Stage,
 }
 
-enum Stage {
+pub enum Stage {
     /// Ends that do not accept the new key yet.
     Accepting(Vec<Side>),
     /// Ends that do not send under it yet; the first one is to begin.
@@ -92,23 +92,23 @@ enum Stage {
     Draining(usize),
 }
 
-struct Ends {
-    gateways: [Gateway; 2],
-    stores: [LeaseTwin; 2],
+pub struct Ends {
+    pub gateways: [Gateway; 2],
+    pub stores: [LeaseTwin; 2],
     tunnels: Tunnels,
-    random: Rng,
+    pub random: Rng,
 }
 
-fn index_of(side: Side) -> usize {
+pub fn index_of(side: Side) -> usize {
     usize::from(side == Side::B)
 }
 
 impl Ends {
-    fn new(tunnels: &Tunnels, random: Rng, engines: &mut dyn FnMut() -> Vec<Box<dyn Engine>>) -> Self {
+    pub fn new(tunnels: &Tunnels, random: Rng, engines: &mut dyn FnMut() -> Vec<Box<dyn Engine>>) -> Self {
         let mut stores = [(); 2].map(|()| LeaseTwin::new(2000));
         let gateways = [Side::A, Side::B].map(|side| {
             let policies = tunnels.iter().flat_map(|spec| spec.policies(side)).collect();
-            let mut gateway = Gateway::new(policies, PoolSize(4096, 2048), engines());
+            let mut gateway = Gateway::new(policies, PoolSize(4096, 4096), engines());
             for spec in tunnels {
                 gateway.install(spec.install(side, &mut stores[index_of(side)], None));
             }
@@ -124,7 +124,7 @@ impl Ends {
     }
 
     /// Makes the next change of a rekey; `true` when it is complete.
-    fn advance(&mut self, rekey: &mut Rekey, step: usize) -> bool {
+    pub fn advance(&mut self, rekey: &mut Rekey, step: usize) -> bool {
         let spec = self.tunnels[rekey.tunnel].clone();
         let (old, new, index) = (under(&spec, rekey.key - 1), under(&spec, rekey.key), spec.index());
         match &mut rekey.stage {
