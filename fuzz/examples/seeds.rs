@@ -456,6 +456,42 @@ fn policy_changes() {
     write("policy_changes", "in-turn", &changes);
 }
 
+/// Numbers near and far, SAs in a rekey's order and in none, paths that narrow.
+fn sas() {
+    let run_of = |numbers: u8| [7, numbers];
+    for (name, halves) in [("near", 0_u8), ("a-half-ahead", 1), ("many-halves-ahead", 15)] {
+        let steps = [&run_of(40)[..], &[4, halves], &run_of(47).repeat(8), &[5, 9, 6, 200, 0x46, 3, 3, 77]];
+        write("sequence_numbers", name, &[steps.concat(), steps.concat()].concat());
+    }
+    let in_turn = |side: u8| -> Vec<u8> {
+        let change = |kind: u8, key: u8, awaited: u8| vec![kind << 1 | side, key, awaited];
+        let pass = vec![7 << 1 | side, 7 << 1 | (1 - side)];
+        let rekey = |key: u8| {
+            let add = [change(0, key, 0), vec![1 - side, key, 0], pass.clone(), change(4, key, 0)].concat();
+            let follow = [vec![6 << 1 | (1 - side), key, key], pass.clone(), pass.clone()].concat();
+            let old = key - 1;
+            let remove = [change(2, old, 0), change(1, old, 0), vec![2 << 1 | (1 - side), old, 0]].concat();
+            [add, follow, remove, vec![1 << 1 | (1 - side), old, 0], pass.clone()].concat()
+        };
+        (1..12).flat_map(rekey).collect()
+    };
+    for (name, choice, side) in [("esp", 0_u8, 0), ("esp-in-udp", 1, 1), ("ah", 2, 0)] {
+        write("sa_changes", name, &[&[choice][..], &in_turn(side)].concat());
+    }
+    write("sa_changes", "any", &random_bytes(&mut Rng::with_seed(9), 900));
+    for (name, choice, rules) in
+        [("routers-v4", 0_u8, 1_u8), ("after-v6", 17, 0x2C), ("probes", 8, 0x31), ("udp-padded", 26, 0x59)]
+    {
+        let send = |choice: u8, bytes: u16| [&[0, choice][..], &bytes.to_be_bytes()].concat();
+        let complain = |mtu: u16| [&[2][..], &mtu.to_be_bytes(), &run(&[])].concat();
+        let wait = |passes: u16| [&[3, 7][..], &passes.to_be_bytes(), &run(&[])].concat();
+        let sends = [send(0, 100), send(1, 1400), send(0, 3000), send(2, 1280), send(1, 1300)].concat();
+        let told = [complain(1400), wait(1500), sends.clone(), complain(1300), complain(100)].concat();
+        let probed = [wait(1300), wait(1300), sends.clone(), wait(1300), wait(1500), sends.clone()].concat();
+        write("path_mtu", name, &[&[choice, rules][..], &sends, &told, &probed, &probed].concat());
+    }
+}
+
 fn main() {
     wire();
     headers();
@@ -471,4 +507,5 @@ fn main() {
     tun_port();
     transmission();
     policy_changes();
+    sas();
 }

@@ -8,7 +8,9 @@ use crate::support::sealer::encapsulate;
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::collections::HashSet;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, Fragmentation, Policy, PortRange, ReplayWindow, Selector};
+use testudo_ipsec::{
+    Action, Df, FlowLabel, Fragmentation, PacketRules, Policy, PortRange, ReplayWindow, Selector,
+};
 use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
@@ -29,6 +31,8 @@ fn spec(input: &mut Input<'_>) -> TunnelSpec {
 
 fn gateway(side: Side, spec: &TunnelSpec, policies: Vec<Policy>) -> Gateway {
     let mut gateway = Gateway::new(policies, PoolSize(64, 2048), portable());
+    // What is dropped is told, too.
+    gateway.worker.set_audit(true);
     gateway.install(spec.install(side, &mut LeaseTwin::new(1 << 40), None));
     gateway
 }
@@ -199,7 +203,13 @@ pub fn outbound(data: &[u8]) {
     let path_mtu = 576 + usize::from(choice) * 5;
     let cuts_after = choice & 1 == 1;
     let fragmentation = if cuts_after { Fragmentation::After } else { Fragmentation::Before };
-    let spec = TunnelSpec { path_mtu, fragmentation, b_learns: false, ..spec(&mut input) };
+    let rules = PacketRules {
+        df: [Df::Set, Df::Copy, Df::Clear][usize::from(choice >> 1) % 3],
+        flow_label: if choice & 8 == 0 { FlowLabel::Zero } else { FlowLabel::PerFlow },
+        tfc_pad_to: [0, 100, 700, 9000][usize::from(choice >> 4) % 4],
+        ..PacketRules::default()
+    };
+    let spec = TunnelSpec { path_mtu, fragmentation, rules, b_learns: false, ..spec(&mut input) };
     let dns = Selector {
         protocol: protocol::UDP.into(),
         remote_ports: PortRange { first: 53, last: 53 },

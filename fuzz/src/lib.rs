@@ -29,9 +29,11 @@ pub mod input;
 pub mod keys;
 pub mod memory_file;
 pub mod operator;
+pub mod paths;
 pub mod ports;
 pub mod reassembly;
 pub mod replay;
+pub mod sas;
 pub mod socket_port;
 pub mod store;
 pub mod tun_port;
@@ -69,6 +71,9 @@ pub const TARGETS: &[Target] = &[
     target("inbound", data_path::inbound),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),
+    slow("sequence_numbers", sas::sequence_numbers),
+    slow("sa_changes", sas::sa_changes),
+    slow("path_mtu", paths::path_mtu),
     slow("reassembly", reassembly::reassembly),
     target("engines", engines::engines),
     target("config", operator::config),
