@@ -187,9 +187,9 @@ impl Ipsec {
             sa.counters.count_drop(reason);
             let bytes = job.buffer.bytes();
             let inner = match sa.encap {
-                Encap::EspTunnel => bytes.get(job.text_start as usize..),
-                // What surrounded it was taken off before its selectors were checked.
-                _ => Some(bytes),
+                Encap::EspTunnel | Encap::AhTunnel => bytes.get(job.text_start as usize..),
+                // In transport mode it has the header of its datagram.
+                Encap::EspTransport | Encap::AhTransport => Some(bytes),
             };
             let known = Known {
                 protocol: sa.encap.protocol(),
@@ -392,8 +392,11 @@ impl InboundSa {
         if self.covers {
             return Ok(Inner { bytes: job.buffer.len(), is_syn: false });
         }
-        let (inner, class) = self.check_flow(spd, check, carried.next_header, job.buffer.bytes())?;
-        job.buffer.truncate(inner.bytes);
+        // What surrounds it stays with it until it has passed: an auditable event tells of both.
+        job.text_start = carried.at;
+        let packet = job.buffer.bytes().get(carried.at as usize..).unwrap_or_default();
+        let (inner, class) = self.check_flow(spd, check, carried.next_header, packet)?;
+        job.buffer.narrow(carried.at, low_32(inner.bytes as u64));
         if let Some(outer_class) = carried.outer_class {
             let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
             if ecn != class & ecn::MASK {

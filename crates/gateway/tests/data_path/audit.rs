@@ -4,11 +4,13 @@
 use crate::support::fragments::fragments;
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::sealer::encapsulate;
-use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use std::net::IpAddr;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{AuditRecord, AuditedSelectors, IpsecProtocol, RECORDS_PER_SECOND};
+use testudo_ipsec::{
+    Action, AuditRecord, AuditedSelectors, IpsecProtocol, Policy, RECORDS_PER_SECOND, Selector,
+};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
@@ -86,17 +88,25 @@ fn packets_without_an_sa_replays_and_wrong_icvs_are_told_with_their_fields() {
     }
 }
 
-/// RFC 4301 5.2: with the selectors of the packet that was carried.
+/// RFC 4301 5.2: with the addresses of the datagram, and the selectors of the packet that it carried, in ESP
+/// and in AH.
 #[test]
 fn a_packet_that_its_sa_is_not_for_is_told_with_its_selectors() {
-    let spec = TunnelSpec { outer: Version::V6, ..TunnelSpec::new(0, Suite::AES128GCM16) };
-    let [_, mut b] = ends(&spec);
-    let other = Inner { ports: (1000, 2000), ..Inner::udp("10.0.0.1", "192.0.2.77", 100) };
-    assert!(b.open(Sealer::new(&spec, Side::A).seal(5, &Handmade::carrying(&other.bytes()))).is_empty());
-    let [source, destination] = ["10.0.0.1", "192.0.2.77"].map(|a| a.parse::<IpAddr>().expect("an address"));
-    let selectors = AuditedSelectors { source, destination, protocol: Some(17), ports: Some((1000, 2000)) };
-    let record = expected(&spec, DropReason::SelectorMismatch, spec.spi_from(Side::A), 5);
-    assert_eq!(b.worker.take_audit(), [AuditRecord { inner: Some(selectors), ..record }]);
+    for spec in specs() {
+        // The peer's policies let through what is not for this tunnel.
+        let protect = Policy::new(Selector::ANY, Action::Protect(spec.index()));
+        let mut a = Gateway::new(vec![protect], PoolSize(64, 2048), portable());
+        a.install(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+        let [_, mut b] = ends(&spec);
+        let other = Inner { ports: (1000, 2000), ..Inner::udp("10.0.0.1", "192.0.2.77", 100) };
+        assert!(b.open(a.seal(other.bytes()).remove(0)).is_empty());
+        let [source, destination] =
+            ["10.0.0.1", "192.0.2.77"].map(|a| a.parse::<IpAddr>().expect("an address"));
+        let ports = Some((1000, 2000));
+        let selectors = AuditedSelectors { source, destination, protocol: Some(17), ports };
+        let record = expected(&spec, DropReason::SelectorMismatch, spec.spi_from(Side::A), 1);
+        assert_eq!(b.worker.take_audit(), [AuditRecord { inner: Some(selectors), ..record }], "{spec:?}");
+    }
 }
 
 #[test]

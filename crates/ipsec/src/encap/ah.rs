@@ -71,8 +71,8 @@ impl Strip for AhTunnel {
         if ah.next_header == protocol::NO_NEXT_HEADER {
             return Err(DropReason::DummyPacket);
         }
-        job.buffer.narrow(packet_offset(place.at + ah.header_bytes), u32::MAX);
-        Ok(Carried { next_header: ah.next_header, outer_class })
+        let at = packet_offset(place.at + ah.header_bytes);
+        Ok(Carried { next_header: ah.next_header, at, outer_class })
     }
 }
 
@@ -116,7 +116,7 @@ impl Strip for AhTransport {
         job.buffer.narrow(packet_offset(ah.header_bytes), packet_offset(total));
         let packet = job.buffer.bytes_mut();
         place.rewrite(packet, ah.next_header, total).map_err(|_| DropReason::InnerMalformed)?;
-        Ok(Carried { next_header: place.version.protocol(), outer_class: None })
+        Ok(Carried { next_header: place.version.protocol(), at: 0, outer_class: None })
     }
 }
 

@@ -77,7 +77,7 @@ impl Strip for EspTransport {
             // 3948 3.1.2); the ICV has proven the payload.
             ChecksumFixup::Recompute.apply(&header, packet);
         }
-        Ok(Carried { next_header: place.version.protocol(), outer_class: None })
+        Ok(Carried { next_header: place.version.protocol(), at: 0, outer_class: None })
     }
 }
 

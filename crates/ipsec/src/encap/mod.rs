@@ -158,6 +158,8 @@ pub(crate) trait Strip {
 pub(crate) struct Carried {
     /// The protocol of its first header: 4 or 41.
     pub(crate) next_header: u8,
+    /// Where it begins in the buffer, in bytes.
+    pub(crate) at: u32,
     /// Traffic class of the datagram that it came in; `None` in transport mode, which has one header for
     /// both.
     pub(crate) outer_class: Option<u8>,
