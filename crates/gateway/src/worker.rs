@@ -552,8 +552,7 @@ impl Worker {
         self.ipsec.expire_fragments(now, &mut self.pool);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
-        // As in a turn: nothing is made for a port that takes nothing.
-        if !self.unprotected.is_waiting() && !self.draining {
+        if self.can_originate() {
             self.ipsec.probe_paths(now, &mut self.pool, &mut self.prepared);
             if !self.prepared.jobs.is_empty() {
                 self.seal(now);
@@ -563,15 +562,22 @@ impl Worker {
         self.publish();
     }
 
-    /// When [`send_dummies`](Self::send_dummies) has something to do next; `None` for never.
+    /// When [`send_dummies`](Self::send_dummies) has something to do next; `None` for never, or not before
+    /// the port has taken what waits for it.
     #[must_use]
     pub fn next_dummy(&self) -> Option<Moment> {
-        self.ipsec.next_dummy()
+        if self.can_originate() { self.ipsec.next_dummy() } else { None }
+    }
+
+    /// Whether packets of our own may be made for the unprotected side: as in a turn, none are made for a
+    /// port that takes nothing.
+    fn can_originate(&self) -> bool {
+        !self.unprotected.is_waiting() && !self.draining
     }
 
     /// Sends the dummy packets that are due (RFC 4303 2.6), unless other packets wait for the port.
     pub fn send_dummies(&mut self, now: Moment) {
-        if self.unprotected.is_waiting() || self.draining {
+        if !self.can_originate() {
             return;
         }
         self.ipsec.dummies(now, &mut self.pool, &mut self.prepared.jobs);

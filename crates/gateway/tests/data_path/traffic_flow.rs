@@ -208,6 +208,29 @@ fn no_padding_and_no_dummy_is_cut() {
     }
 }
 
+/// While the port takes nothing no dummy is due, however long ago it was: who waits for the next one would
+/// wait for no time at all, again and again.
+#[test]
+fn dummies_keep_no_worker_awake_while_the_port_is_stuck() {
+    let rules = PacketRules { dummy_packets_per_second: 100, ..PacketRules::default() };
+    let spec = with(rules, TunnelSpec::new(0, Suite::AES128GCM16));
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+    assert!(!run(&mut a, Duration::from_secs(1)).is_empty());
+    a.unprotected.set_room(Some(0));
+    assert!(a.seal(inner(false, 100)).is_empty());
+    a.clock.advance(Duration::from_secs(10));
+    let now = a.now();
+    a.worker.send_dummies(now);
+    assert_eq!(a.worker.next_dummy(), None);
+    a.unprotected.set_room(None);
+    a.settle();
+    assert!(a.worker.next_dummy().is_some_and(|due| due <= now));
+    a.worker.send_dummies(now);
+    a.settle();
+    assert!((2..=3).contains(&a.unprotected.take().len()), "the packet that waited, and no burst");
+    a.assert_settled();
+}
+
 /// By a label that no flow has, dummies could be told from packets.
 #[test]
 fn dummies_have_the_labels_of_flows() {
