@@ -101,8 +101,8 @@ impl Ipsec {
     /// fragments (RFC 4303 3.3.4, RFC 4302 3.3.4: "may have to first reassemble a packet fragmented by the
     /// local IP layer, then apply IPsec, and then fragment the resulting packet").
     ///
-    /// Policy then decides on the whole, which shows what its first fragment asked for and the others hid (RFC
-    /// 4301 7.4): the fragments may have asked for different SAs, or the later ones have come first.
+    /// Policy then decides on the whole, which shows what its first fragment asked for and the others hid
+    /// (RFC 4301 7.4): the fragments may have asked for different SAs, or the later ones have come first.
     fn is_joined(&self, header: &IpHeader, verdict: Verdict) -> bool {
         match verdict {
             Verdict::Policy(Action::Protect(index)) => {
@@ -181,6 +181,22 @@ impl Ipsec {
                 return;
             }
         }
+        self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
+    }
+
+    /// [`protect`](Self::protect), packet by packet. Not `cold`: in transport mode and in AH all packets go
+    /// this way.
+    #[inline(never)]
+    fn protect_slowly(
+        &mut self,
+        sa_ref: SaRef,
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) {
+        let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
         let encap = sa.encap;
         let (events, replies, audit) = (&mut self.events, &mut self.replies, &mut self.audit);
         let identifications = &mut self.identifications;

@@ -16,6 +16,8 @@ pub(crate) struct PacketMeta {
     pair: Pair,
     /// The first bytes after the header of such a packet.
     first: [u8; 4],
+    /// Of such a packet; of another one [`WAS_CUT`] or 0. (A field of its own, or a kind, would cost every
+    /// packet instructions.)
     protocol: u8,
     pub(crate) content: Content,
     kind: Kind,
@@ -24,6 +26,9 @@ pub(crate) struct PacketMeta {
     pub(crate) is_common: bool,
 }
 
+/// The protocol of a packet that was put together of fragments.
+const WAS_CUT: u8 = protocol::FRAGMENT;
+
 /// How a packet is matched against policy.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -31,8 +36,6 @@ enum Kind {
     V4,
     /// Any other; the index of its flow in the [`ParsedBatch`].
     Flow(u8),
-    /// The same for one that was put together of fragments.
-    Joined(u8),
     /// Not at all: it is refused before.
     Refused(DropReason),
 }
@@ -163,7 +166,7 @@ impl ParsedBatch {
         let (known, meta) = (self.flows.get_mut(usize::from(place)), self.packets.get_mut(at));
         if let (Some(known), Some(meta)) = (known, meta) {
             *known = flow;
-            (meta.content, meta.kind) = (content, Kind::Joined(place));
+            (meta.content, meta.protocol) = (content, WAS_CUT);
         }
         Ok(())
     }
@@ -191,7 +194,7 @@ impl ParsedBatch {
     pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
         match meta.kind {
             Kind::V4 => spd.prefetch_v4(Direction::Outbound, meta.pair),
-            Kind::Flow(place) | Kind::Joined(place) => {
+            Kind::Flow(place) => {
                 if let Some(flow) = self.flows.get(usize::from(place)) {
                     spd.prefetch_v6(Direction::Outbound, flow.local(), flow.remote());
                 }
@@ -210,7 +213,7 @@ impl ParsedBatch {
     pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
         match meta.kind {
             Kind::V4 => Ok(spd.verdict(&meta.flow())),
-            Kind::Flow(place) | Kind::Joined(place) => {
+            Kind::Flow(place) => {
                 let flow = self.flows.get(usize::from(place)).ok_or(DropReason::BadHeader)?;
                 match spd.verdict(flow) {
                     Verdict::FieldsHidden => Ok(self.followed(place)),
@@ -226,7 +229,7 @@ impl PacketMeta {
     /// Whether its source had cut it.
     #[inline]
     pub(crate) fn was_cut(&self) -> bool {
-        matches!(self.kind, Kind::Joined(_))
+        matches!(self.kind, Kind::Flow(_)) && self.protocol == WAS_CUT
     }
 
     /// The flow of a plain IPv4 packet.

@@ -62,10 +62,8 @@ pub(crate) struct OutboundSa {
     pub(crate) iv_mask: u64,
     pub(crate) sequence: SequenceNumbers,
     pub(crate) last_sent: Moment,
-    /// Longest inner packet, in bytes; where it may be cut, the next one.
+    /// Longest inner packet, in bytes; where it may be cut, `longest_whole`.
     pub(crate) inner_mtu: u16,
-    /// Longest inner packet that is sealed as a whole if its sender lets it be cut, in bytes.
-    pub(crate) longest_whole: u16,
     pub(crate) framed: Framed,
     /// Packets are padded to this length, which fits the path, in bytes; 0 for not at all.
     pub(crate) tfc_pad_to: u16,
@@ -78,6 +76,8 @@ pub(crate) struct OutboundSa {
     pub(crate) then: u8,
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
+    /// Longest inner packet that is sealed as a whole if its sender lets it be cut, in bytes.
+    pub(crate) longest_whole: u16,
     /// Whether outer headers differ in more than the template leaves open
     /// ([`outer_fields`](crate::encap::outer_fields)).
     pub(crate) headers_vary: bool,
