@@ -195,6 +195,16 @@ fn sealed_text(kind: u8, suite: Suite, input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
+/// What a tunnel does to packets and headers.
+fn rules(choice: u8) -> PacketRules {
+    PacketRules {
+        df: [Df::Set, Df::Copy, Df::Clear][usize::from(choice >> 1) % 3],
+        flow_label: if choice & 8 == 0 { FlowLabel::Zero } else { FlowLabel::PerFlow },
+        tfc_pad_to: [0, 100, 700, 9000][usize::from(choice >> 4) % 4],
+        ..PacketRules::default()
+    }
+}
+
 /// Outbound processing as a whole: one gateway seals, the other delivers; the packet counts balance.
 pub fn outbound(data: &[u8]) {
     outbound_as_the_model_says(data);
@@ -203,12 +213,7 @@ pub fn outbound(data: &[u8]) {
     let path_mtu = 576 + usize::from(choice) * 5;
     let cuts_after = choice & 1 == 1;
     let fragmentation = if cuts_after { Fragmentation::After } else { Fragmentation::Before };
-    let rules = PacketRules {
-        df: [Df::Set, Df::Copy, Df::Clear][usize::from(choice >> 1) % 3],
-        flow_label: if choice & 8 == 0 { FlowLabel::Zero } else { FlowLabel::PerFlow },
-        tfc_pad_to: [0, 100, 700, 9000][usize::from(choice >> 4) % 4],
-        ..PacketRules::default()
-    };
+    let rules = rules(choice);
     let spec = TunnelSpec { path_mtu, fragmentation, rules, b_learns: false, ..spec(&mut input) };
     let dns = Selector {
         protocol: protocol::UDP.into(),

@@ -27,8 +27,8 @@ const LABELS: usize = 256;
 pub struct Identifications {
     counters: Box<[u32; COUNTERS]>,
     seed: u64,
-    /// The flow label of the last packet of an SA, with that SA, by its slot: of those that share a place, the
-    /// last one's.
+    /// The flow label of the last packet of an SA, with that SA, by its slot: of those that share a place,
+    /// the last one's.
     labels: Box<[Option<(SaRef, u32)>; LABELS]>,
 }
 
