@@ -4,12 +4,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod network;
 mod probes;
 mod routers;
 
-use network::Network;
 use std::process::ExitCode;
+use support::sites::Network;
 use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {

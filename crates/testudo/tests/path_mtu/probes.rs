@@ -1,9 +1,9 @@
 //! Routers that say nothing: a path that is a black hole for long packets, until probes inside the SA find
 //! what it carries (RFC 8899).
 
-use super::network::{NARROW, Network};
-use super::routers::{passes, ping_of};
 use crate::support::gateway::Gateway;
+use crate::support::pings::{passes, ping_of};
+use crate::support::sites::{NARROW, Network};
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use std::time::Duration;

@@ -5,6 +5,8 @@
 pub mod config;
 pub mod gateway;
 pub mod link;
+pub mod pings;
+pub mod sites;
 pub mod stream;
 pub mod wait;
 

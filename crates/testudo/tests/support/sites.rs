@@ -1,8 +1,8 @@
 //! Two sites, their gateways, and a narrow link between two routers.
 
-use crate::support::config::{Config, pair};
-use crate::support::gateway::{Gateway, init};
-use crate::support::{Outcome, folder};
+use super::config::{Config, pair};
+use super::gateway::{Gateway, init};
+use super::{Outcome, folder};
 use testudo_lab::namespaces::{Namespace, enter, veth};
 
 /// What the link between the routers carries, in bytes; all others carry 1,500.
