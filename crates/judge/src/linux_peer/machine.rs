@@ -22,6 +22,8 @@ const QEMU: &str = "qemu-system-x86_64";
 /// time.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(8);
 const CONSOLE_LIMIT_BYTES: usize = 16 << 10;
+/// The Ethernet address of a second interface.
+const SECOND_MAC: &str = "52:54:00:00:01:01";
 
 /// A running qemu. Dropping it kills it.
 pub(super) struct Machine {
@@ -161,13 +163,21 @@ fn command(
         "-device",
         "virtio-rng-pci,rng=random",
     ]);
-    command.arg("-netdev").arg(format!("tap,id=wire,ifname={tap},script=no,downscript=no"));
-    command.arg("-device").arg(network_card(options));
+    plug(&mut command, "wire", tap, &network_card(options, "wire", &options.mac));
+    if let Some(tap) = &options.second_tap {
+        plug(&mut command, "second", tap, &network_card(options, "second", SECOND_MAC));
+    }
     command
 }
 
-fn network_card(options: &Options) -> String {
-    let mut card = format!("virtio-net-pci,netdev=wire,mac={}", options.mac);
+/// A network card with its TAP. The guest numbers its interfaces in the order of the cards.
+fn plug(command: &mut Command, id: &str, tap: &str, card: &str) {
+    command.arg("-netdev").arg(format!("tap,id={id},ifname={tap},script=no,downscript=no"));
+    command.arg("-device").arg(card);
+}
+
+fn network_card(options: &Options, id: &str, mac: &str) -> String {
+    let mut card = format!("virtio-net-pci,netdev={id},mac={mac}");
     if !options.offloads {
         for feature in ["csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo"] {
             card += &format!(",{feature}=off");
@@ -233,7 +243,7 @@ mod tests {
     #[test]
     fn a_network_card_without_offloads_negotiates_none() {
         let options = Options { offloads: false, ..Options::default() };
-        assert!(network_card(&options).contains("csum=off"));
-        assert!(!network_card(&Options::default()).contains("off"));
+        assert!(network_card(&options, "wire", SECOND_MAC).contains("csum=off"));
+        assert!(!network_card(&Options::default(), "wire", SECOND_MAC).contains("off"));
     }
 }

@@ -145,6 +145,8 @@ pub struct Options {
     pub offloads: bool,
     /// The address of its Ethernet interface; with several guests on one bridge, each needs a different one.
     pub mac: String,
+    /// The TAP interface of a second one, `eth1`: a guest with two is a router between them.
+    pub second_tap: Option<String>,
     /// Limit for booting.
     pub boot_limit: Duration,
 }
@@ -155,6 +157,7 @@ impl Default for Options {
             accelerator: Accelerator::Auto,
             offloads: true,
             mac: "52:54:00:00:00:01".to_owned(),
+            second_tap: None,
             boot_limit: BOOT_LIMIT,
         }
     }
