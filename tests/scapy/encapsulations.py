@@ -9,7 +9,7 @@ import random
 import struct
 import sys
 
-from gateway import INTEGRITY, IP, SUITES, Gateway, WithHighHalf, compare_drops, compare_lists, fail, ip
+from gateway import AH_SUITES, IP, SUITES, Gateway, WithHighHalf, compare_drops, compare_lists, fail, ip
 from scapy.layers.inet import ICMP, TCP, UDP, IPOption_NOP, IPOption_Router_Alert, IPOption_RR
 from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, PadN, RouterAlert
 from scapy.layers.ipsec import AH, ESP, AuthAlgo, SecurityAssociation
@@ -22,11 +22,15 @@ class OverEsp(AuthAlgo):
 
     def __init__(self, inner):
         super().__init__(inner.name, inner.mac, inner.digestmod, inner.icv_size, inner.key_size)
+        self.inner = inner
 
-    def sign(self, packet, key, esn_en=False, esn=0):
-        payload = bytes(packet[AH].payload)
-        packet[AH].remove_payload()
-        return super().sign(packet / Raw(payload), key, esn_en=esn_en, esn=esn)
+    def sign(self, pkt, key, esn_en=False, esn=0):
+        payload = bytes(pkt[AH].payload)
+        pkt[AH].remove_payload()
+        return self.inner.sign(pkt / Raw(payload), key, esn_en=esn_en, esn=esn)
+
+    def verify(self, pkt, key, esn_en=False, esn=0):
+        self.inner.verify(pkt, key, esn_en=esn_en, esn=esn)
 
 
 class End:
@@ -67,12 +71,18 @@ class End:
         return association
 
     def ah(self, spi, name, key, tunnel):
-        auth, key_bytes, _ = INTEGRITY[name]
+        auth, key_bytes, _ = AH_SUITES[name]
         if len(key) != key_bytes:
             fail(f"a key of {len(key)} bytes for {name}")
         association = SecurityAssociation(AH, spi=spi, auth_algo=auth, auth_key=key, tunnel_header=tunnel, esn_en=self.esn)
         association.auth_algo = OverEsp(association.auth_algo)
         return association
+
+    def identify(self, identification):
+        """Gives the datagrams that follow this Identification, where the outer header has one and is not the packet's own."""
+        for association in self.associations:
+            if association.tunnel_header is not None and self.version == 4:
+                association.tunnel_header.id = identification
 
     def seal(self, packet, number):
         for association in self.associations:
@@ -165,14 +175,18 @@ def normal(packet, in_transport):
     return bytes(packet)
 
 
-def main():
-    program, configuration, seed = sys.argv[1:]
-    chooser = random.Random(int(seed))
+def gateway_and_tunnels(program, configuration):
     gateway = Gateway.__new__(Gateway)
     gateway.program, gateway.configuration = program, pathlib.Path(configuration)
     gateway.folder = gateway.configuration.parent
     tables = tomllib.loads(gateway.configuration.read_text())["tunnel"]
-    tunnels = [Tunnel(table, gateway.folder) for table in tables]
+    return gateway, [Tunnel(table, gateway.folder) for table in tables]
+
+
+def main():
+    program, configuration, seed = sys.argv[1:]
+    chooser = random.Random(int(seed))
+    gateway, tunnels = gateway_and_tunnels(program, configuration)
     sealed_count = opened_count = 0
 
     sent = [(t, p) for t in tunnels for p in t.packets(*t.ends, chooser)]
@@ -213,4 +227,5 @@ def main():
     print(f"{len(tunnels)} tunnels: {sealed_count} packets opened by Scapy, {opened_count} sealed by Scapy")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 
+import algorithms
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from scapy.layers.inet import IP, UDP
@@ -29,7 +30,7 @@ CIPHERS = {
     "des": ("DES", 8, 8, 8),
     "null": ("NULL", 0, 0, 4),
 }
-# By keyword: Scapy's name, bytes of key and of ICV. Scapy 2.5 lacks AES-XCBC.
+# By keyword: Scapy's name, bytes of key and of ICV.
 INTEGRITY = {
     "md5": ("HMAC-MD5-96", 16, 12),
     "sha1": ("HMAC-SHA1-96", 20, 12),
@@ -37,12 +38,18 @@ INTEGRITY = {
     "sha384": ("SHA2-384-192", 48, 24),
     "sha512": ("SHA2-512-256", 64, 32),
     "aescmac": ("AES-CMAC-96", 16, 12),
+    "aesxcbc": ("AES-XCBC-96", 16, 12),
 }
-# Scapy 2.5 lacks AES-GMAC and implicit IVs.
+# Of AH: AES-GMAC's key ends with a salt, its ICV field begins with an IV (RFC 4543 4).
+AH_SUITES = {**INTEGRITY, **{name + "gmac": ("AES-GMAC", key + 4, 24) for name, key in AES_BYTES.items()}}
 SUITES = {
     "chacha20poly1305": Suite("CHACHA20-POLY1305", "NULL", 36, 0, 8, 16, 4),
     **{f"{name}gcm{icv}": Suite("AES-GCM", "NULL", key + 4, 0, 8, icv, 4) for name, key in AES_BYTES.items() for icv in (8, 12, 16)},
     **{f"{name}ccm{icv}": Suite("AES-CCM", "NULL", key + 3, 0, 8, icv, 4) for name, key in AES_BYTES.items() for icv in (8, 12, 16)},
+    "chacha20poly1305iiv": Suite("CHACHA20-POLY1305-IIV", "NULL", 36, 0, 0, 16, 4),
+    **{f"{name}gcm16iiv": Suite("AES-GCM-IIV", "NULL", key + 4, 0, 0, 16, 4) for name, key in AES_BYTES.items()},
+    **{f"{name}ccm8iiv": Suite("AES-CCM-IIV", "NULL", key + 3, 0, 0, 8, 4) for name, key in AES_BYTES.items()},
+    **{f"{name}gmac": Suite("AES-GMAC", "NULL", key + 4, 0, 8, 16, 4) for name, key in AES_BYTES.items()},
     **{
         f"{name}-{auth_name}": Suite(crypt, auth, key, auth_key, iv, icv, alignment)
         for name, (crypt, key, iv, alignment) in CIPHERS.items()
@@ -76,10 +83,10 @@ class WithHighHalf(AuthAlgo):
 
     def __init__(self, inner, association):
         super().__init__(inner.name, inner.mac, inner.digestmod, inner.icv_size, inner.key_size)
-        self.association = association
+        self.inner, self.association = inner, association
 
     def new_mac(self, key):
-        return MacWithHighHalf(super().new_mac(key), self.association)
+        return MacWithHighHalf(self.inner.new_mac(key), self.association)
 
 
 class MacWithHighHalf:
@@ -139,7 +146,7 @@ class Tunnel:
         )
         if association.auth_algo.mac:
             association.auth_algo = WithHighHalf(association.auth_algo, association)
-        elif self.suite.icv_bytes < 16:
+        elif self.suite.icv_bytes < 16 and not isinstance(association.crypt_algo, algorithms.CombinedMode):
             association.crypt_algo = with_icv(association.crypt_algo, self.suite.icv_bytes)
         return association
 

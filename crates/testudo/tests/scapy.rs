@@ -4,6 +4,10 @@
 //! Each test runs one gateway with a tunnel for every case, of one suite or of several in turn, and one
 //! Python process that plays the peers (`tests/scapy`). All random input comes from [`SEED`]. The files stay
 //! in a folder that a failure names.
+//!
+//! Scapy 2.5 lacks AES-XCBC, AES-GMAC and implicit IVs; Linux lacks AES-GMAC in AH and implicit IVs. These
+//! are written down in `tests/scapy/algorithms.py` from their RFCs, on OpenSSL's ciphers, and everything
+//! around them is Scapy's.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare its files has failed")]
 
@@ -63,6 +67,7 @@ impl Case {
     fn table(self, index: usize, suite: &str) -> String {
         // RFC 8221 speaks against these.
         let is_legacy = ["des-", "3des-"].iter().any(|old| suite.starts_with(old)) || suite.ends_with("-md5");
+        let has_implicit_iv = suite.ends_with("iiv");
         let (local, remote) =
             if self.ipv6_outside { ("2001:db8::1", "2001:db8::2") } else { ("192.0.2.1", "192.0.2.2") };
         let encapsulation = if self.udp { "esp-in-udp" } else { "esp" };
@@ -77,6 +82,7 @@ local = "{local}"
 remote = "{remote}"
 suite = "{suite}"
 allow_legacy = {is_legacy}
+allow_manual_counter_nonce = {has_implicit_iv}
 encapsulation = "{encapsulation}"
 esn = {esn}
 replay_window = {window}
@@ -126,7 +132,11 @@ mtu = 1500
 
 /// Keying material in hex, different for every mark.
 fn key(suite: &str, mark: u8) -> String {
-    let bytes = u8::try_from(suite.parse::<Suite>().unwrap().keying_material_bytes()).unwrap();
+    key_of(suite.parse().unwrap(), mark)
+}
+
+fn key_of(suite: Suite, mark: u8) -> String {
+    let bytes = u8::try_from(suite.keying_material_bytes()).unwrap();
     (0..bytes).map(|at| format!("{:02x}", mark ^ at.wrapping_mul(7))).collect()
 }
 
@@ -267,9 +277,8 @@ fn testudo_opens_exactly_what_scapy_seals_with_aes256_sha512_and_counts_every_at
     testudo_opens_what_scapy_seals("aes256-sha512");
 }
 
-/// Every primitive that Scapy 2.5 has, and that has no test of its own above, in one suite or two. It lacks
-/// AES-XCBC, AES-GMAC and implicit IVs. Two suites more than the matrix has cases: in the second round each
-/// suite meets a case of another kind.
+/// Every primitive that Scapy 2.5 has, and that has no test of its own above, in one suite or two. Two suites
+/// more than the matrix has cases: in the second round each suite meets a case of another kind.
 const OTHER_SUITES: [&str; 18] = [
     "aes192gcm16",
     "aes128gcm8",
@@ -291,34 +300,72 @@ const OTHER_SUITES: [&str; 18] = [
     "aes192gcm8",
 ];
 
-/// The suites of a round over the matrix: all of them occur in both rounds together, in other cases.
-fn round(number: usize) -> Vec<&'static str> {
-    let mut suites = OTHER_SUITES.to_vec();
-    suites.rotate_left(5 * number);
-    suites
+/// What Scapy 2.5 lacks: AES-GMAC (RFC 4543), implicit IVs (RFC 8750), AES-XCBC (RFC 3566).
+const SUITES_FROM_RFCS: [&str; 13] = [
+    "aes128gmac",
+    "aes192gmac",
+    "aes256gmac",
+    "aes128gcm16iiv",
+    "aes192gcm16iiv",
+    "aes256gcm16iiv",
+    "aes128ccm8iiv",
+    "aes192ccm8iiv",
+    "aes256ccm8iiv",
+    "chacha20poly1305iiv",
+    "null-aesxcbc",
+    "aes256-aesxcbc",
+    "aes128ctr-aesxcbc",
+];
+
+/// The suites of two rounds over the matrix: all of them occur, in other cases in the second round.
+fn rounds(suites: &[&'static str]) -> [Vec<&'static str>; 2] {
+    let mut later = suites.to_vec();
+    later.rotate_left(5);
+    [suites.to_vec(), later]
 }
 
 #[test]
 fn every_other_suite_occurs_in_a_round() {
     let cases = matrix().len();
-    let seen: Vec<_> = (0..2).flat_map(|number| round(number).into_iter().take(cases)).collect();
-    assert!(OTHER_SUITES.iter().all(|suite| seen.contains(suite)));
+    for suites in [&OTHER_SUITES[..], &SUITES_FROM_RFCS] {
+        let seen: Vec<_> =
+            rounds(suites).into_iter().flat_map(|round| round.into_iter().take(cases)).collect();
+        assert!(suites.iter().all(|suite| seen.contains(suite)));
+    }
 }
 
-#[test]
-fn scapy_opens_exactly_what_testudo_seals_with_every_other_suite() {
-    for number in 0..2 {
-        let configuration = gateway("opens", &round(number));
+fn scapy_opens_what_testudo_seals_in_rounds(suites: &[&'static str]) {
+    for round in rounds(suites) {
+        let configuration = gateway("opens", &round);
         judge("testudo_seals.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
     }
 }
 
-#[test]
-fn testudo_opens_exactly_what_scapy_seals_with_every_other_suite_and_counts_every_attack() {
-    for number in 0..2 {
-        let configuration = gateway("seals", &round(number));
+fn testudo_opens_what_scapy_seals_in_rounds(suites: &[&'static str]) {
+    for round in rounds(suites) {
+        let configuration = gateway("seals", &round);
         judge("testudo_opens.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
     }
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_every_other_suite() {
+    scapy_opens_what_testudo_seals_in_rounds(&OTHER_SUITES);
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_every_other_suite_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals_in_rounds(&OTHER_SUITES);
+}
+
+#[test]
+fn scapy_opens_exactly_what_testudo_seals_with_gmac_implicit_ivs_and_xcbc() {
+    scapy_opens_what_testudo_seals_in_rounds(&SUITES_FROM_RFCS);
+}
+
+#[test]
+fn testudo_opens_exactly_what_scapy_seals_with_gmac_implicit_ivs_and_xcbc_and_counts_every_attack() {
+    testudo_opens_what_scapy_seals_in_rounds(&SUITES_FROM_RFCS);
 }
 
 /// Fragments of Scapy's, whole, reordered, repeated, missing, overlapping and lying: RFC 791 3.2, RFC 8200
@@ -351,9 +398,23 @@ fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
 /// The protocols and modes, over either IP version, with and without ESN; suites take turns.
 #[test]
 fn scapy_and_testudo_open_each_others_ah_and_transport_mode() {
-    const ESP: [&str; 4] = ["aes128gcm16", "aes256-sha256", "chacha20poly1305", "aes128-sha1"];
-    const AH: [&str; 4] = ["sha256", "sha1", "aescmac", "sha512"];
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-encapsulations");
+    let esp = ["aes128gcm16", "aes256-sha256", "chacha20poly1305", "aes128-sha1"];
+    judge_encapsulations("encapsulations", "encapsulations.py", esp, ["sha256", "sha1", "aescmac", "sha512"]);
+}
+
+/// The same with what Linux lacks: AES-GMAC in AH (RFC 4543 4), alone and around ESP, and implicit IVs (RFC
+/// 8750).
+#[test]
+fn scapy_and_testudo_open_each_others_gmac_in_ah_and_implicit_ivs() {
+    let esp = ["aes128gcm16iiv", "aes256gmac", "chacha20poly1305iiv", "aes256ccm8iiv"];
+    let ah = ["aes128gmac", "aes256gmac", "aesxcbc", "aes192gmac"];
+    judge_encapsulations("encapsulations-gmac", "encapsulations.py", esp, ah);
+}
+
+/// Has a script judge a gateway with two tunnels of each protocol and mode, over each IP version, with ESN
+/// and without.
+fn judge_encapsulations(name: &str, script: &str, esp_suites: [&str; 4], ah_suites: [&str; 4]) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("scapy-{name}"));
     fs::create_dir_all(&folder).unwrap();
     let mut configuration = r#"
 [gateway]
@@ -375,16 +436,19 @@ mtu = 1500
         for mode in ["tunnel", "transport"] {
             for (ipv6, esn) in [(false, false), (false, true), (true, false), (true, true)] {
                 for turn in 0..2 {
-                    let (esp, ah) = (ESP[(index + turn) % 4], AH[(index / 2 + turn) % 4]);
+                    let (esp, ah) =
+                        (esp_suites[(index / 2 + 2 * turn) % 4], ah_suites[(index / 2 + turn) % 4]);
                     let suite = if protocol == "ah" { ah } else { esp };
                     write!(configuration, "{}", encapsulation(index, protocol, mode, suite, ah, ipv6, esn))
                         .unwrap();
                     for (at, direction) in ["out", "in"].into_iter().enumerate() {
                         let mark = u8::try_from(2 * index + at).unwrap();
-                        let full = if protocol == "ah" { format!("null-{suite}") } else { suite.to_owned() };
-                        write_private(&folder.join(format!("{index}-{direction}.key")), &key(&full, mark));
-                        let of_ah = key(&format!("null-{ah}"), mark ^ 0x80);
-                        write_private(&folder.join(format!("{index}-{direction}-ah.key")), &of_ah);
+                        let own = if protocol == "ah" { Suite::for_ah(suite) } else { suite.parse() };
+                        let of_ah = Suite::for_ah(ah);
+                        for (name, suite, mark) in [("", own, mark), ("-ah", of_ah, mark ^ 0x80)] {
+                            let file = folder.join(format!("{index}-{direction}{name}.key"));
+                            write_private(&file, &key_of(suite.unwrap(), mark));
+                        }
                     }
                     index += 1;
                 }
@@ -393,7 +457,7 @@ mtu = 1500
     }
     let path = folder.join("gateway.toml");
     fs::write(&path, configuration).unwrap();
-    judge("encapsulations.py", &[path.as_os_str(), OsStr::new(SEED)]);
+    judge(script, &[path.as_os_str(), OsStr::new(SEED)]);
 }
 
 /// A `[[tunnel]]` with a peer of its own.
@@ -417,6 +481,7 @@ fn encapsulation(
         (_, true) => [format!("fd00:{host}::0/64"), format!("fd00:{host}:1::0/64")],
         (_, false) => [format!("10.{host}.0.0/24"), format!("10.{host}.1.0/24")],
     };
+    let has_implicit_iv = protocol != "ah" && suite.ends_with("iiv");
     let (ah_suite, ah_sa) = match protocol {
         "ah+esp" => (format!("ah_suite = \"{ah}\""), true),
         _ => (String::new(), false),
@@ -438,6 +503,7 @@ protocol = "{protocol}"
 mode = "{mode}"
 suite = "{suite}"
 {ah_suite}
+allow_manual_counter_nonce = {has_implicit_iv}
 esn = {esn}
 selectors = [ {{ local = "{ours}", remote = "{theirs}" }} ]
 outbound = {out}
