@@ -21,6 +21,48 @@ from testudo_opens import Stream
 SHAPES = ((300, 200), (1400, 552), (1400, 1000))
 
 
+def cut(datagram, size, identification):
+    """Scapy's fragments of a datagram, each with up to `size` bytes of it."""
+    whole = ip(datagram)
+    if whole.version == 4:
+        whole.id, whole.flags = identification, 0
+        del whole.chksum
+        return [bytes(part) for part in fragment(IP(bytes(whole)), size)]
+    header = IPv6(src=whole.src, dst=whole.dst, tc=whole.tc, hlim=whole.hlim)
+    marked = header / IPv6ExtHdrFragment(id=identification << 12, nh=whole.nh) / Raw(datagram[40:])
+    return [bytes(part) for part in fragment6(marked, 48 + size // 8 * 8)]
+
+
+def part(like, offset, payload, more=True):
+    """A fragment of the same datagram as `like`, with any place and payload."""
+    if like[0] >> 4 == 4:
+        header = IP(like[:20])
+        header.frag, header.flags = offset // 8, "MF" if more else 0
+        del header.len, header.chksum
+        return bytes(header / Raw(payload))
+    header = IPv6(like[:48])
+    place = IPv6ExtHdrFragment(id=header[IPv6ExtHdrFragment].id, nh=like[40], offset=offset // 8, m=int(more))
+    return bytes(IPv6(src=header.src, dst=header.dst, tc=header.tc, nh=44) / place / Raw(payload))
+
+
+def payload_bytes(fragment_):
+    return len(fragment_) - (20 if fragment_[0] >> 4 == 4 else 48)
+
+
+def over_the_end(parts):
+    """A fragment over the end of the first one."""
+    return part(parts[0], payload_bytes(parts[0]) - 8, bytes(16))
+
+
+def within_the_first(parts):
+    """As in the attack called teardrop."""
+    return part(parts[0], 8, bytes(8))
+
+
+def changed_copy(parts):
+    return parts[0][:-1] + bytes([parts[0][-1] ^ 1])
+
+
 class Cut(Stream):
     """What arrives for one tunnel in fragments, together with what must become of it."""
 
@@ -30,27 +72,8 @@ class Cut(Stream):
         self.identification = (tunnel.inbound.spi & 0xFF) << 8
 
     def cut(self, datagram, size):
-        """Scapy's fragments of a datagram, each with up to `size` bytes of it."""
         self.identification += 1
-        whole = ip(datagram)
-        if whole.version == 4:
-            whole.id, whole.flags = self.identification, 0
-            del whole.chksum
-            return [bytes(part) for part in fragment(IP(bytes(whole)), size)]
-        header = IPv6(src=whole.src, dst=whole.dst, tc=whole.tc, hlim=whole.hlim)
-        marked = header / IPv6ExtHdrFragment(id=self.identification << 12, nh=whole.nh) / Raw(datagram[40:])
-        return [bytes(part) for part in fragment6(marked, 48 + size // 8 * 8)]
-
-    def part(self, like, offset, payload, more=True):
-        """A fragment of the same datagram as `like`, with any place and payload."""
-        if like[0] >> 4 == 4:
-            header = IP(like[:20])
-            header.frag, header.flags = offset // 8, "MF" if more else 0
-            del header.len, header.chksum
-            return bytes(header / Raw(payload))
-        header = IPv6(like[:48])
-        place = IPv6ExtHdrFragment(id=header[IPv6ExtHdrFragment].id, nh=like[40], offset=offset // 8, m=int(more))
-        return bytes(IPv6(src=header.src, dst=header.dst, tc=header.tc, nh=44) / place / Raw(payload))
+        return cut(datagram, size, self.identification)
 
     def sealed(self, length):
         """The next number's datagram, and the packet in it."""
@@ -108,18 +131,16 @@ class Cut(Stream):
     def overlapping(self, length, size):
         """RFC 5722: over the end of the first fragment; what comes later is dropped with the datagram."""
         parts, _ = self.parts(length, size)
-        wrong = self.part(parts[0], self.payload_bytes(parts[0]) - 8, bytes(16))
-        self.arrive([parts[0], wrong, *parts[1:]], fragment_overlap=2 + len(parts) - 1)
+        self.arrive([parts[0], over_the_end(parts), *parts[1:]], fragment_overlap=2 + len(parts) - 1)
 
     def within(self, length, size):
         """Within the first one, as in the attack called teardrop."""
         parts, _ = self.parts(length, size)
-        self.arrive([parts[0], self.part(parts[0], 8, bytes(8)), *parts[1:]], fragment_overlap=2 + len(parts) - 1)
+        self.arrive([parts[0], within_the_first(parts), *parts[1:]], fragment_overlap=2 + len(parts) - 1)
 
     def changed_copy(self, length, size):
         parts, _ = self.parts(length, size)
-        wrong = parts[0][:-1] + bytes([parts[0][-1] ^ 1])
-        self.arrive([parts[0], wrong, *parts[1:]], fragment_overlap=2 + len(parts) - 1)
+        self.arrive([parts[0], changed_copy(parts), *parts[1:]], fragment_overlap=2 + len(parts) - 1)
 
     def forged(self, length, size):
         """Reassembled, and not authentic."""
@@ -130,18 +151,18 @@ class Cut(Stream):
     def crooked(self, length, size):
         """All but the last are multiples of 8 bytes: another is dropped, and harms no other."""
         parts, inner = self.parts(length, size)
-        wrong = self.part(parts[0], 8, bytes(13))
+        wrong = part(parts[0], 8, bytes(13))
         self.arrive([parts[0], wrong, *parts[1:]], inner, fragment_malformed=1)
 
     def beyond(self, length, size):
         """The ping of death: it would end beyond 65,535 bytes."""
         parts, inner = self.parts(length, size)
-        self.arrive([parts[0], self.part(parts[0], 65528, bytes(64)), *parts[1:]], inner, bad_header=1)
+        self.arrive([parts[0], part(parts[0], 65528, bytes(64)), *parts[1:]], inner, bad_header=1)
 
     def contradicting(self, length, size):
         """Two fragments that both claim to be the last one."""
         parts, _ = self.parts(length, size)
-        wrong = self.part(parts[0], 8192, bytes(20), more=False)
+        wrong = part(parts[0], 8192, bytes(20), more=False)
         self.arrive([wrong, parts[-1], *parts[:-1]], fragment_malformed=2 + len(parts) - 1)
 
     def atomic(self, length, _size):
@@ -158,10 +179,6 @@ class Cut(Stream):
         """RFC 1858: fragments too short for any header beyond their own. They are judged when they are whole."""
         datagram, inner = self.sealed(60 + length // 20)
         self.arrive(self.cut(datagram, 8), inner)
-
-    @staticmethod
-    def payload_bytes(part):
-        return len(part) - (20 if part[0] >> 4 == 4 else 48)
 
 
 def main(program, configuration, seed):

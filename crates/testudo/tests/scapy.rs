@@ -386,6 +386,16 @@ fn what_testudo_cuts_after_encryption_scapy_joins_and_opens() {
     judge("fragments_sealed.py", &[configuration.as_os_str(), OsStr::new(SEED)]);
 }
 
+/// RFC 4301 7.3, 7.4: a first fragment decides for those that come after it, on its way alone; what overtakes
+/// it, overlaps it or has another Identification is dropped. IPv4 and IPv6, in clear and through tunnels
+/// whose ends have agreed on it or not.
+#[test]
+fn fragments_that_scapy_makes_follow_the_decision_on_their_first_one() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-policy-fragments");
+    fs::create_dir_all(&folder).unwrap();
+    judge("policy_fragments.py", &[folder.as_os_str(), OsStr::new(SEED)]);
+}
+
 /// RFC 7634 appendix A; the packets of draft-mcgrew-gcm-test-01 section 4 that a gateway in tunnel mode can
 /// have; and those of RFC 3602 section 4 in tunnel mode, which are only opened.
 #[test]
@@ -400,6 +410,15 @@ fn official_esp_packets_are_sealed_to_the_byte_and_opened() {
 fn scapy_and_testudo_open_each_others_ah_and_transport_mode() {
     let esp = ["aes128gcm16", "aes256-sha256", "chacha20poly1305", "aes128-sha1"];
     judge_encapsulations("encapsulations", "encapsulations.py", esp, ["sha256", "sha1", "aescmac", "sha512"]);
+}
+
+/// Fragments of AH and of AH over ESP, too, tunnel and transport: reassembled, or refused with their datagram
+/// where any two overlap (RFC 5722 3).
+#[test]
+fn testudo_reassembles_every_encapsulation_that_scapy_fragments_and_refuses_what_overlaps() {
+    let esp = ["aes128gcm16", "aes256-sha256", "chacha20poly1305", "aes128-sha1"];
+    let ah = ["sha256", "aes128gmac", "aescmac", "sha512"];
+    judge_encapsulations("encapsulations-fragments", "fragments_encapsulated.py", esp, ah);
 }
 
 /// The same with what Linux lacks: AES-GMAC in AH (RFC 4543 4), alone and around ESP, and implicit IVs (RFC
