@@ -5,13 +5,15 @@ use super::gateway::{Gateway, init};
 use super::{Outcome, folder};
 use testudo_lab::namespaces::{Namespace, enter, veth};
 
-/// What the link between the routers carries, in bytes; all others carry 1,500.
+/// What the link between the routers carries at first, in bytes; all others carry 1,500.
 pub const NARROW: usize = 1400;
 
 /// Networks of the two sites, IPv4 and IPv6.
 const SITES: [[&str; 2]; 2] = [["10.1.0.0/16", "10.2.0.0/16"], ["fd01::/64", "fd02::/64"]];
 /// The outer addresses of the gateways.
 pub const OUTER: [[&str; 2]; 2] = [["192.0.2.1", "198.51.100.1"], ["2001:db8:a::1", "2001:db8:b::1"]];
+/// The routers' ends of the link between them.
+const BETWEEN: [[&str; 2]; 2] = [["203.0.113.1", "2001:db8:c::1"], ["203.0.113.2", "2001:db8:c::2"]];
 /// What the routers say that they are: the one at the left gateway.
 pub const ROUTER: [&str; 2] = ["192.0.2.254", "2001:db8:a::254"];
 
@@ -65,8 +67,8 @@ impl Network {
         address(a, "lan", ["10.1.0.1", "fd01::1"])?;
         address(a, "wan", [OUTER[0][0], OUTER[1][0]])?;
         address(at_a, "wan", ROUTER)?;
-        address(at_a, "narrow", ["203.0.113.1", "2001:db8:c::1"])?;
-        address(at_b, "narrow", ["203.0.113.2", "2001:db8:c::2"])?;
+        address(at_a, "narrow", BETWEEN[0])?;
+        address(at_b, "narrow", BETWEEN[1])?;
         address(at_b, "wan", ["198.51.100.254", "2001:db8:b::254"])?;
         address(b, "wan", [OUTER[0][1], OUTER[1][1]])?;
         address(b, "lan", ["10.2.0.1", "fd02::1"])?;
@@ -90,13 +92,27 @@ impl Network {
         for (host, vias) in [
             (left, ["10.1.0.1", "fd01::1"]),
             (a, ROUTER),
-            (at_a, ["203.0.113.2", "2001:db8:c::2"]),
-            (at_b, ["203.0.113.1", "2001:db8:c::1"]),
+            (at_a, BETWEEN[1]),
+            (at_b, BETWEEN[0]),
             (b, ["198.51.100.254", "2001:db8:b::254"]),
             (right, ["10.2.0.1", "fd02::1"]),
         ] {
             for (everything, via) in ["0.0.0.0/0", "::/0"].into_iter().zip(vias) {
                 host.route_via(everything, via)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what the link between the routers carries. Below 1,280 bytes an interface loses its IPv6 (RFC
+    /// 8200 5), and the kernel its addresses and routes.
+    pub fn narrow_to(&self, bytes: usize) -> Outcome<()> {
+        for (at, router) in self.routers.iter().enumerate() {
+            router.mtu("narrow", bytes)?;
+            if bytes >= 1280 {
+                let own = format!("{}/64", BETWEEN[at][1]);
+                router.run(&["ip", "address", "replace", &own, "dev", "narrow", "nodad"])?;
+                router.route_via("::/0", BETWEEN[1 - at][1])?;
             }
         }
         Ok(())
@@ -128,6 +144,11 @@ impl Network {
     pub fn start(&mut self, ends: &[Config; 2]) -> Outcome<[Gateway; 2]> {
         let [a, b] = ends;
         Ok([self.start_at(true, a)?, self.start_at(false, b)?])
+    }
+
+    /// Starts the left gateway alone.
+    pub fn start_left(&mut self, end: &Config) -> Outcome<Gateway> {
+        self.start_at(true, end)
     }
 
     fn start_at(&mut self, left: bool, config: &Config) -> Outcome<Gateway> {
