@@ -96,7 +96,8 @@ fragments; in tunnel mode with IPv4 and IPv6 inside, in transport mode between t
 passes if all arrives unchanged, each SA has carried packets, and neither end has counted an error.
 
 A cell of the tables stands for four rows: IPv4 and IPv6 outside, each with and without extended sequence numbers.
-\"pass\": all four passed. \"lacking\": the peer does not have the suite. Numbers lead to the notes at the end.
+\"pass\": all four passed. \"lacking\": the peer does not have the suite. Where the four differ, those that did not
+pass are named: \"IPv6, ESN\" is IPv6 outside with extended sequence numbers. Numbers lead to the notes at the end.
 
 Peculiarities of the peer, which these rows respect:
 
@@ -107,6 +108,12 @@ Peculiarities of the peer, which these rows respect:
   that ESP is in, too. It has policies here that let these pass in clear.
 - It has no implicit IVs (RFC 8750), and no combined mode in AH (RFC 4543 4).
 ";
+
+/// What tells a row from the others of its cell.
+fn within_cell(row: &Row) -> String {
+    let version = if row.ipv6 { "IPv6" } else { "IPv4" };
+    format!("{version}{}", if row.esn { ", ESN" } else { "" })
+}
 
 const fn heading(protocol: Protocol) -> &'static str {
     match protocol {
@@ -149,7 +156,6 @@ impl Page<'_> {
 
     /// What became of the rows of a cell.
     fn cell(&mut self, rows: &[Row]) -> String {
-        let [pass, fail, lacking, rest] = counts(rows, self.results);
         let mut numbers: Vec<usize> = Vec::new();
         for row in rows {
             if let Some(reason) = self.results.of(row).map(Verdict::reason).filter(|r| !r.is_empty()) {
@@ -158,15 +164,30 @@ impl Page<'_> {
         }
         numbers.sort_unstable();
         numbers.dedup();
-        let all = rows.len();
-        let parts = [(pass, "pass"), (fail, "FAIL"), (lacking, "lacking"), (rest, "not run")];
-        let said: Vec<String> = parts
-            .into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, word)| if count == all { word.to_owned() } else { format!("{count} {word}") })
-            .collect();
         let notes: String = numbers.iter().map(|number| format!(" ({number})")).collect();
-        said.join(", ") + &notes
+        self.outcomes(rows) + &notes
+    }
+
+    /// One word where the rows of a cell agree; otherwise how many passed, and which others did not.
+    fn outcomes(&self, rows: &[Row]) -> String {
+        let word = |row: &Row| match self.results.of(row) {
+            Some(Verdict::Pass) => "pass",
+            Some(Verdict::Fail(_)) => "FAIL",
+            Some(Verdict::Lacking(_)) => "lacking",
+            None => "not run",
+        };
+        let mut said = Vec::new();
+        for kind in ["pass", "FAIL", "lacking", "not run"] {
+            let those: Vec<&Row> = rows.iter().filter(|row| word(row) == kind).collect();
+            let names: Vec<String> = those.iter().map(|row| within_cell(row)).collect();
+            match those.len() {
+                0 => {}
+                all if all == rows.len() => said.push(kind.to_owned()),
+                count if kind == "pass" => said.push(format!("{count} pass")),
+                _ => said.push(format!("{kind}: {}", names.join("; "))),
+            }
+        }
+        said.join(". ")
     }
 
     /// The number of a note, which is about this row, too.
@@ -245,10 +266,19 @@ mod tests {
             })
         });
         let text = document(&results, &facts());
-        assert!(text.contains("| `aes128gcm16` | 3 pass, 1 FAIL (1) | 3 pass, 1 FAIL (1) |"), "{text}");
+        let failed = "3 pass. FAIL: IPv6, ESN (1)";
+        assert!(text.contains(&format!("| `aes128gcm16` | {failed} | {failed} |")), "{text}");
         assert!(text.contains("| `aes128gcm16iiv` | lacking (2) | lacking (2) |"), "{text}");
         assert!(text.contains("1. lost (esp tunnel aes128gcm16 over ipv6, ESN; esp transport"), "{text}");
         assert!(text.contains("2. no implicit IVs (112 rows)"), "{text}");
+    }
+
+    #[test]
+    fn a_cell_names_the_rows_that_were_not_run() {
+        let results = results("rest", |row| (!row.ipv6).then_some(Verdict::Pass));
+        let text = document(&results, &facts());
+        let rest = "2 pass. not run: IPv6; IPv6, ESN";
+        assert!(text.contains(&format!("| `aes128gcm16` | {rest} | {rest} |")), "{text}");
     }
 
     #[test]
