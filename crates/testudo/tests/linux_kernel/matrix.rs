@@ -1,24 +1,40 @@
 //! `make interop`: tries every row, keeps what became of it, and writes docs/INTEROP.md.
+//!
+//! ```text
+//!   make interop ─┬─ machine 0: a guest, every other lot of rows ─┐
+//!                 └─ machine 1: a guest, the other lots ──────────┴─► the file of results ─► the document
+//! ```
+//!
+//! An emulated guest keeps one processor busy. So the rows are shared among as many machines as there are
+//! processors, at most four: each is this program again, in namespaces of its own. What a machine has tried
+//! is in the file of results at once, a line for each row.
 
 use crate::site::{Site, boot};
 use crate::slot::SLOTS;
-use crate::support::Outcome;
+use crate::support::{Outcome, ensure};
 use crate::traffic::Load;
 use crate::trial::try_rows;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
+use std::thread;
 use std::time::{Duration, Instant};
 use testudo_judge::interop::{Facts, Results, Row, Verdict, all_rows, document, json, summary};
 use testudo_judge::linux_peer::LinuxPeer;
 
 /// The option that asks for the matrix instead of the tests.
 const MATRIX: &str = "--matrix";
-const USAGE: &str = "usage: make interop ARGS='[--fresh] [--json] [--budget 30m] [--only WORDS]'
+/// The option of a machine: its number and how many there are, as in "0/2".
+const MACHINE: &str = "--machine";
+const MOST_MACHINES: usize = 4;
+const USAGE: &str =
+    "usage: make interop ARGS='[--fresh] [--json] [--budget 30m] [--only WORDS] [--machines N]'
   --fresh       forget earlier results; otherwise rows that this program has passed are not run again
   --json        print all rows as JSON, not the table
   --budget TIME stop after so many seconds (s), minutes (m) or hours (h); the next run goes on
-  --only WORDS  run the rows whose name contains this, such as \"ah transport\"";
+  --only WORDS  run the rows whose name contains this, such as \"ah transport\"
+  --machines N  boot so many guests side by side, 1 to 4; without it, one for each processor";
 
 /// The arguments for the matrix, if it is wanted.
 pub fn arguments() -> Option<Vec<String>> {
@@ -33,6 +49,9 @@ struct Options {
     json: bool,
     budget: Option<Duration>,
     only: String,
+    machines: Option<usize>,
+    /// Which machine this process is, of how many.
+    machine: Option<(usize, usize)>,
 }
 
 impl Options {
@@ -45,11 +64,21 @@ impl Options {
                 "--json" => options.json = true,
                 "--budget" => options.budget = Some(duration(rest.next()?)?),
                 "--only" => options.only.clone_from(rest.next()?),
+                "--machines" => options.machines = Some(machines(rest.next()?)?),
+                MACHINE => {
+                    let (number, all) = rest.next()?.split_once('/')?;
+                    options.machine = Some((number.parse().ok()?, machines(all)?));
+                }
                 _ => return None,
             }
         }
         Some(options)
     }
+}
+
+/// How many machines there are to be.
+fn machines(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|count| (1..=MOST_MACHINES).contains(count))
 }
 
 /// "90s", "30m", "2h".
@@ -69,7 +98,11 @@ pub fn main(arguments: &[String]) -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match run(&options) {
+    let outcome = match options.machine {
+        Some((number, all)) => run_machine(&options, number, all).map(|()| true),
+        None => run(&options, arguments),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -79,25 +112,21 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Returns whether no row has failed.
-fn run(options: &Options) -> Outcome<bool> {
-    let started = Instant::now();
-    let mut site = boot()?;
+/// Has machines try what is left, and writes what became of all rows. Returns whether no row has failed.
+fn run(options: &Options, arguments: &[String]) -> Outcome<bool> {
     let (rows, program) = (all_rows(), program()?);
     let mut results = Results::open(&file(), &program, &rows)?;
     if options.fresh {
         results.clear()?;
     }
-    let is_open = |row: &Row| matches!(results.of(row), None | Some(Verdict::Fail(_)));
-    let wanted = |row: &&Row| is_open(row) && row.to_string().contains(&options.only);
-    let left: Vec<Row> = rows.iter().filter(wanted).copied().collect();
-    let peer = site.peer_name()?;
-    eprintln!("{program} and {peer}: {}", summary(&results));
-    let outcome = try_all(&mut site, &left, &peer, &mut results, options.budget.map(|b| started + b));
-    let facts = Facts { program, peer: results.peer().unwrap_or(&peer).to_owned(), date: date()? };
-    let text = document(&results, &facts);
-    let path = repository().join("docs/INTEROP.md");
-    fs::write(&path, &text)?;
+    eprintln!("{program}: {}", summary(&results));
+    LinuxPeer::prepare_image(&LinuxPeer::default_cache())?;
+    let most = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_MACHINES);
+    let outcome = run_machines(options.machines.unwrap_or(most), arguments);
+    let results = Results::open(&file(), &program, &rows)?;
+    let peer = results.peer().unwrap_or("Linux").to_owned();
+    let text = document(&results, &Facts { program, peer, date: date()? });
+    fs::write(repository().join("docs/INTEROP.md"), &text)?;
     if options.json {
         println!("{:#}", json(&results))
     } else {
@@ -108,18 +137,52 @@ fn run(options: &Options) -> Outcome<bool> {
     Ok(rows.iter().all(|row| !matches!(results.of(row), Some(Verdict::Fail(_)))))
 }
 
+/// Starts so many machines with these arguments, and waits for all of them.
+fn run_machines(count: usize, arguments: &[String]) -> Outcome<()> {
+    let start = |number: usize| {
+        // They end with this process.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe()?);
+        command.arg(MATRIX).args(arguments).args([MACHINE, &format!("{number}/{count}")]);
+        command.spawn()
+    };
+    let machines: Vec<Child> = (0..count).map(start).collect::<Result<_, _>>()?;
+    let mut lost = 0;
+    for mut machine in machines {
+        lost += usize::from(!machine.wait()?.success());
+    }
+    ensure(lost == 0, || format!("{lost} of {count} machines were lost"))
+}
+
+/// Tries what is left of every `all`-th lot: no other machine has these rows.
+fn run_machine(options: &Options, number: usize, all: usize) -> Outcome<()> {
+    let started = Instant::now();
+    let mut site = boot()?;
+    let (rows, program) = (all_rows(), program()?);
+    let mut results = Results::open(&file(), &program, &rows)?;
+    let is_wanted = |row: &&Row| row.to_string().contains(&options.only);
+    let wanted: Vec<Row> = rows.iter().filter(is_wanted).copied().collect();
+    let own: Vec<&[Row]> = wanted.chunks(SLOTS).skip(number).step_by(all).collect();
+    let is_open = |row: &Row| matches!(results.of(row), None | Some(Verdict::Fail(_)));
+    let left: Vec<Row> = own.concat().into_iter().filter(is_open).collect();
+    let name = format!("machine {} of {all}", number + 1);
+    try_all(&mut site, &name, &left, &mut results, options.budget.map(|b| started + b))
+}
+
 /// Tries rows until none is left, or the time is up.
 fn try_all(
     site: &mut Site,
+    name: &str,
     left: &[Row],
-    peer: &str,
     results: &mut Results,
     deadline: Option<Instant>,
 ) -> Outcome<()> {
+    let peer = site.peer_name()?;
     let (started, mut done, mut failed) = (Instant::now(), 0, 0);
     for lot in left.chunks(SLOTS) {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            eprintln!("the time is up; `make interop` goes on with the other {} rows", left.len() - done);
+            let rest = left.len() - done;
+            eprintln!("{name}: the time is up; `make interop` goes on with the other {rest} rows");
             return Ok(());
         }
         let verdicts = try_rows(site, lot, Load::LIGHT)?;
@@ -127,13 +190,13 @@ fn try_all(
             failed += 1;
             eprintln!("FAIL {row}: {}", verdict.reason());
         }
-        results.add(peer, verdicts)?;
+        results.add(&peer, verdicts)?;
         done += lot.len();
         let (rest, done_f) = (left.len() - done, u32::try_from(done)?);
         let remaining = started.elapsed() / done_f.max(1) * u32::try_from(rest)?;
         let minutes = remaining.as_secs().div_ceil(60);
         eprintln!(
-            "{done} rows done, {failed} failed, {rest} left, about {minutes} min: {}",
+            "{name}: {done} rows done, {failed} failed, {rest} left, about {minutes} min: {}",
             lot[lot.len() - 1]
         );
     }
