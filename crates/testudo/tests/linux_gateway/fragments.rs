@@ -2,6 +2,8 @@
 //! host of the gateway, and of packets between hosts (RFC 5722, RFC 4301 7).
 
 use crate::site::{Kind, Site, stop};
+use crate::support::config::Config;
+use crate::support::pings::ping_of;
 use crate::support::sites::OUTER;
 use crate::support::{Outcome, ensure, folder, wait};
 use std::fs::File;
@@ -32,8 +34,67 @@ pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
         suite = suite.test(name, move |site| refuses_overlaps(site, kind));
     }
     suite
+        .test("sealed_datagrams_that_routers_cut_are_put_together_at_both_ends", crosses_in_pieces_of_routers)
+        .test("linux_puts_together_what_testudo_cuts_after_encryption", crosses_in_pieces_of_testudo)
         .test("fragments_between_hosts_cross_a_tunnel_to_linux_as_they_are", crosses_as_it_is)
         .test("fragments_between_hosts_follow_their_first_one_where_policy_asks_for_ports", follows_the_first)
+}
+
+/// Pings of so many bytes in all from the left host to the right one, which may be cut (`dont`) or not
+/// (`do`); whether all three came back.
+fn ping(site: &Site, to: &str, bytes: usize, may_be_cut: &str) -> bool {
+    let payload = (bytes - if to.contains(':') { 48 } else { 28 }).to_string();
+    let words = ["ping", "-q", "-c", "3", "-i", "0.05", "-W", "5", "-M", may_be_cut, "-s", &payload, to];
+    site.network.left.run(&words).is_ok()
+}
+
+/// Fragments that a router has made so far, over IPv4 (RFC 4293).
+fn fragments_made(router: &Namespace) -> Outcome<u64> {
+    let table = router.within(|| std::fs::read_to_string("/proc/thread-self/net/snmp"))??;
+    let mut lines = table.lines().filter(|line| line.starts_with("Ip:"));
+    let names = lines.next().unwrap_or_default().split_whitespace();
+    let values = lines.next().unwrap_or_default().split_whitespace();
+    let made = names.zip(values).find(|(name, _)| *name == "FragCreates");
+    Ok(made.ok_or("no FragCreates")?.1.parse()?)
+}
+
+/// RFC 4301 8.1: where the outer DF is a copy of one that is clear, routers cut datagrams that are too long
+/// for the path, and nobody has to learn anything. So do Linux's.
+fn crosses_in_pieces_of_routers(site: &mut Site) -> TestResult {
+    for kind in Kind::ALL.into_iter().filter(|kind| !kind.over_ipv6) {
+        let gateway = site.connect(kind, "df = \"copy\"")?;
+        let [right, _] = site.network.fresh_host()?;
+        let before = site.network.routers.each_ref().map(fragments_made);
+        let bytes = kind.inner_mtu(1500);
+        ensure(ping(site, &right, bytes, "dont"), || format!("pings were lost in {}", kind.name()))?;
+        for (router, before) in site.network.routers.iter().zip(before) {
+            let made = fragments_made(router)? - before?;
+            ensure(made == 6, || format!("{} made {made} fragments in {}", router.name(), kind.name()))?;
+        }
+        stop(gateway, &[])?;
+    }
+    Ok(())
+}
+
+/// RFC 4303 3.3.4: packets with DF that are too long cross in fragments of their sealed datagrams, which
+/// Linux puts together.
+fn crosses_in_pieces_of_testudo(site: &mut Site) -> TestResult {
+    for kind in Kind::ALL {
+        let change = |end: &mut Config| end.protected = "mtu = 1500".to_owned();
+        let gateway = site.connect_with(kind, "fragment = \"after\"", change)?;
+        for right in site.network.fresh_host()? {
+            // Over IPv6 no router cuts: the first are lost, and the path becomes known.
+            let name = kind.name();
+            wait::until(&format!("for pings to {right} in {name}"), || {
+                Ok(ping_of(&site.network.left, &right, 1500, "0.3")?.0.then_some(()))
+            })?;
+            for bytes in [1500, kind.inner_mtu(1500) + 1] {
+                ensure(ping(site, &right, bytes, "do"), || format!("pings of {bytes} bytes in {name}"))?;
+            }
+        }
+        stop(gateway, &["icmp_believed", "icmp_ignored"])?;
+    }
+    Ok(())
 }
 
 /// Runs the script that sends fragments.

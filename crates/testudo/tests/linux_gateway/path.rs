@@ -1,9 +1,9 @@
 //! The path's MTU, as hosts on both sides learn it: `ping -M do -s`, `tracepath`, `iperf3` (RFC 4301 8.2).
 
-use crate::site::{Kind, Protocol, Site, stop};
+use crate::site::{Kind, Site, stop};
 use crate::support::gateway::Gateway;
 use crate::support::pings::{is_told, passes, ping_of};
-use crate::support::sites::NARROW;
+use crate::support::sites::{NARROW, OUTER};
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use serde_json::Value;
@@ -26,6 +26,7 @@ pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
         suite = suite.test(name, move |site| hosts_learn(site, kind));
     }
     suite
+        .test("a_host_learns_the_mtu_of_the_path_to_linux_in_transport_mode", learns_in_transport_mode)
         .test("tracepath_sees_the_tunnel_to_linux_as_one_hop_and_finds_its_mtu", traces)
         .test("iperf3_fills_narrow_paths_to_a_host_behind_linux", fills)
 }
@@ -57,6 +58,21 @@ fn hosts_learn(site: &mut Site, kind: Kind) -> TestResult {
     let errors = site.errors_of_linux()?;
     ensure(errors.is_empty(), || format!("Linux counted {errors}"))?;
     stop(gateway, &EXPECTED)
+}
+
+/// In transport mode it is the gateway's own host that is told (RFC 4301 8.2.1).
+fn learns_in_transport_mode(site: &mut Site) -> TestResult {
+    for kind in Kind::ALL.map(Kind::transport) {
+        let gateway = site.connect(kind, "")?;
+        let lengths = [1500, NARROW].map(|path| kind.inner_mtu(path));
+        let peer = OUTER[usize::from(kind.over_ipv6)][1];
+        passes(&site.network.a, peer, lengths[1]).map_err(|e| format!("{}: {e}", kind.name()))?;
+        learns(&site.network.a, peer, lengths).map_err(|e| format!("{}: {e}", kind.name()))?;
+        let errors = site.errors_of_linux()?;
+        ensure(errors.is_empty(), || format!("Linux counted {errors}"))?;
+        stop(gateway, &EXPECTED)?;
+    }
+    Ok(())
 }
 
 /// What `tracepath` says: the hosts at which packets ended, in their order, and its last line. Who says that
@@ -125,7 +141,7 @@ fn iperf(site: &Site, host: &str, words: &[&str]) -> Outcome<Value> {
 
 /// TCP both ways, with the MSS lowered or the path learned, and UDP in datagrams that fit and that do not.
 fn fills(site: &mut Site) -> TestResult {
-    let kind = Kind { protocol: Protocol::Esp, over_ipv6: false };
+    let kind = Kind::ALL[0];
     for (path, clamp) in [(NARROW, "auto"), (1280, "off"), (576, "auto")] {
         site.network.narrow_to(path)?;
         let gateway = site.connect(kind, &format!("mss_clamp = \"{clamp}\""))?;

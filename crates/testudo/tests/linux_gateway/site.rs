@@ -20,22 +20,32 @@ pub enum Protocol {
     Ah,
 }
 
-/// A tunnel between the sites, for both IP versions.
+/// A tunnel between the sites, for both IP versions, or transport mode between the gateways themselves.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     pub protocol: Protocol,
     /// Whether IPv6 is outside.
     pub over_ipv6: bool,
+    pub in_transport: bool,
 }
 
 impl Kind {
     /// One of each protocol, and of each IP version.
     pub const ALL: [Kind; 4] = [
-        Kind { protocol: Protocol::Esp, over_ipv6: false },
-        Kind { protocol: Protocol::Esp, over_ipv6: true },
-        Kind { protocol: Protocol::EspInUdp, over_ipv6: false },
-        Kind { protocol: Protocol::Ah, over_ipv6: false },
+        Kind::tunnel(Protocol::Esp, false),
+        Kind::tunnel(Protocol::Esp, true),
+        Kind::tunnel(Protocol::EspInUdp, false),
+        Kind::tunnel(Protocol::Ah, false),
     ];
+
+    const fn tunnel(protocol: Protocol, over_ipv6: bool) -> Self {
+        Self { protocol, over_ipv6, in_transport: false }
+    }
+
+    /// Transport mode in place of tunnel mode.
+    pub const fn transport(self) -> Self {
+        Self { in_transport: true, ..self }
+    }
 
     /// A part of a test's name.
     pub fn name(self) -> String {
@@ -50,12 +60,14 @@ impl Kind {
     /// The longest inner packet where the path carries so many bytes (RFC 4303 2, RFC 4302 2).
     pub fn inner_mtu(self, path: usize) -> usize {
         let outer = if self.over_ipv6 { 40 } else { 20 };
-        match self.protocol {
+        let inside = match self.protocol {
             Protocol::Esp => (path - outer - 8 - 8 - 16) / 4 * 4 - 2,
             Protocol::EspInUdp => (path - outer - 8 - 8 - 8 - 16) / 4 * 4 - 2,
             // 12 bytes and the ICV: a multiple of 4, which is enough over IPv4.
             Protocol::Ah => path - outer - 12 - 16,
-        }
+        };
+        // In transport mode the IP header is the packet's own.
+        if self.in_transport { inside + outer } else { inside }
     }
 }
 
@@ -136,10 +148,17 @@ impl Site {
                 *sa = Sa::of(sa.spi, Suite::for_ah("sha256")?)?;
             }
         }
-        self.peer
-            .run(&format!("/usr/bin/ip -batch - <<'END'\n{}END\n", states_and_policies(kind, tunnel)))?;
+        if kind.in_transport {
+            let [left, right] = OUTER[usize::from(kind.over_ipv6)].map(str::to_owned);
+            tunnel.selectors = vec![(left, right)];
+            tunnel.more += "\nmode = \"transport\"";
+            // The route to the peer leads into the tunnel.
+            end.unprotected = "interface = \"wan\"".to_owned();
+        }
+        let batch = states_and_policies(kind, &end.tunnels[0]);
+        self.peer.run(&format!("/usr/bin/ip -batch - <<'END'\n{batch}END\n"))?;
         self.peer.run("ip route flush cache; ip -6 route flush cache")?;
-        for host in [&self.network.left, &self.network.right] {
+        for host in [&self.network.left, &self.network.a, &self.network.right] {
             forget_paths(host)?;
         }
         change(&mut end);
@@ -165,7 +184,11 @@ fn forget_paths(host: &Namespace) -> Outcome<()> {
 fn states_and_policies(kind: Kind, tunnel: &Tunnel) -> String {
     let [left, right] = OUTER[usize::from(kind.over_ipv6)];
     let protocol = if kind.protocol == Protocol::Ah { "ah" } else { "esp" };
-    let mut flags = vec!["esn", "af-unspec"];
+    let mode = if kind.in_transport { "transport" } else { "tunnel" };
+    let mut flags = vec!["esn"];
+    if !kind.in_transport {
+        flags.push("af-unspec");
+    }
     // RFC 4302 2.6: a multiple of 4 bytes over IPv4.
     if kind.protocol == Protocol::Ah && !kind.over_ipv6 {
         flags.push("align4");
@@ -180,18 +203,30 @@ fn states_and_policies(kind: Kind, tunnel: &Tunnel) -> String {
             _ => format!("aead rfc4106(gcm(aes)) 0x{} 128", sa.key),
         };
         batch += &format!(
-            "xfrm state add src {from} dst {to} proto {protocol} spi {:#x} reqid 1 mode tunnel \
+            "xfrm state add src {from} dst {to} proto {protocol} spi {:#x} reqid 1 mode {mode} \
              replay-window 4096 flag {flags} {encapsulation} {algorithm}\n",
             sa.spi
         );
     }
+    // In transport mode the kernel applies a policy for two hosts to Neighbor Discovery and to the UDP that
+    // ESP is in, too (RFC 4301 4.4.1 has bypass policies for such). By number: the guest has no
+    // /etc/protocols.
+    let clear = [
+        ("::/0", "proto 58 type 135 code 0"),
+        ("::/0", "proto 58 type 136 code 0"),
+        ("0.0.0.0/0", "proto 17 sport 4500 dport 4500"),
+    ];
+    for (direction, (any, packets)) in ["in", "out"].into_iter().flat_map(|way| clear.map(|c| (way, c))) {
+        batch += &format!("xfrm policy add src {any} dst {any} {packets} dir {direction} priority 1\n");
+    }
     let template =
-        |from: &str, to: &str| format!("tmpl src {from} dst {to} proto {protocol} reqid 1 mode tunnel");
+        |from: &str, to: &str| format!("tmpl src {from} dst {to} proto {protocol} reqid 1 mode {mode}");
     for (ours, theirs) in &tunnel.selectors {
         let (inward, outward) = (template(left, right), template(right, left));
-        batch += &format!("xfrm policy add src {theirs} dst {ours} dir out {outward}\n");
+        batch += &format!("xfrm policy add src {theirs} dst {ours} dir out priority 10 {outward}\n");
         for direction in ["in", "fwd"] {
-            batch += &format!("xfrm policy add src {ours} dst {theirs} dir {direction} {inward}\n");
+            batch +=
+                &format!("xfrm policy add src {ours} dst {theirs} dir {direction} priority 10 {inward}\n");
         }
     }
     batch
