@@ -33,7 +33,7 @@ test: ## all tests, lints and documentation; what CI runs
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-interop: ## every protocol, mode and suite with a Linux kernel: a quarter of an hour, goes on where it was stopped; writes docs/INTEROP.md
+interop: ## every protocol, mode and suite with a Linux kernel and with Scapy: a quarter of an hour, goes on where it was stopped; writes docs/INTEROP.md
 	@scripts/setup.sh test
 	@$(CARGO) test --quiet --locked --package testudo --test linux_kernel -- --matrix $(ARGS)
 

@@ -4,18 +4,15 @@ Usage: encapsulations.py TESTUDO CONFIGURATION SEED
 """
 
 import itertools
-import pathlib
 import random
 import struct
 import sys
 
-from gateway import AH_SUITES, IP, SUITES, Gateway, WithHighHalf, compare_drops, compare_lists, fail, ip
+from gateway import AH_SUITES, IP, Gateway, compare_drops, compare_lists, esp_association, fail, ip
 from scapy.layers.inet import ICMP, TCP, UDP, IPOption_NOP, IPOption_Router_Alert, IPOption_RR
 from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, PadN, RouterAlert
-from scapy.layers.ipsec import AH, ESP, AuthAlgo, SecurityAssociation
+from scapy.layers.ipsec import AH, AuthAlgo, SecurityAssociation
 from scapy.packet import Raw
-
-import tomllib
 
 class OverEsp(AuthAlgo):
     """Scapy 2.5 puts the ICV of AH into ESP where it sees ESP behind AH: this one shows it mere bytes there."""
@@ -40,6 +37,7 @@ class End:
         self.protocol = table.get("protocol", "esp")
         self.esn = table["esn"]
         self.version = 6 if ":" in source else 4
+        self.udp = table.get("encapsulation") == "esp-in-udp"
         outer = (IPv6 if self.version == 6 else IP)(src=source, dst=destination)
         tunnel = outer if table.get("mode", "tunnel") == "tunnel" else None
         sa = table[direction]
@@ -48,27 +46,10 @@ class End:
         if self.protocol == "ah":
             self.associations.append(self.ah(sa["spi"], table["suite"], key, tunnel))
         else:
-            self.associations.append(self.esp(sa["spi"], table["suite"], key, tunnel, table.get("encapsulation") == "esp-in-udp"))
+            self.associations.append(esp_association(sa["spi"], table["suite"], key, tunnel, self.udp, self.esn))
         if self.protocol == "ah+esp":
             key = bytes.fromhex((folder / sa["ah_key_file"]).read_text())
             self.associations.append(self.ah(sa["ah_spi"], table["ah_suite"], key, None))
-
-    def esp(self, spi, name, key, tunnel, udp):
-        suite = SUITES[name]
-        association = SecurityAssociation(
-            ESP,
-            spi=spi,
-            crypt_algo=suite.crypt,
-            crypt_key=key[:suite.crypt_key_bytes],
-            auth_algo=suite.auth,
-            auth_key=key[suite.crypt_key_bytes:],
-            tunnel_header=tunnel,
-            nat_t_header=UDP(sport=4500, dport=4500) if udp else None,
-            esn_en=self.esn,
-        )
-        if association.auth_algo.mac:
-            association.auth_algo = WithHighHalf(association.auth_algo, association)
-        return association
 
     def ah(self, spi, name, key, tunnel):
         auth, key_bytes, _ = AH_SUITES[name]
@@ -86,16 +67,34 @@ class End:
 
     def seal(self, packet, number):
         for association in self.associations:
-            packet = ip(bytes(association.encrypt(packet, seq_num=number & 0xFFFFFFFF, esn_en=self.esn, esn=number >> 32)))
+            association.esn = number >> 32
+            packet = association.encrypt(packet, seq_num=number & 0xFFFFFFFF, esn_en=self.esn, esn=number >> 32)
+            if self.udp:
+                # Scapy 2.5 computes it before ESP is there, over IPv4.
+                del packet[UDP].len
+            packet = ip(bytes(packet))
         return bytes(packet)
 
     def open(self, datagram, number):
-        packet = ip(datagram)
+        packet = without_udp(ip(datagram)) if self.udp else ip(datagram)
         for association in reversed(self.associations):
             association.esn = number >> 32
             packet = association.decrypt(packet, verify=True, esn_en=self.esn, esn=number >> 32)
             packet = ip(bytes(packet))
         return bytes(packet)
+
+
+def without_udp(packet):
+    """ESP that was in UDP (RFC 3948), directly in IP. Scapy 2.5 leaves the UDP header before what it opens in transport mode over IPv6."""
+    esp = packet[UDP].payload
+    packet.remove_payload()
+    if packet.version == 4:
+        packet.proto = 50
+        del packet.len, packet.chksum
+    else:
+        packet.nh = 50
+        del packet.plen
+    return ip(bytes(packet / esp))
 
 
 class Tunnel:
@@ -176,11 +175,8 @@ def normal(packet, in_transport):
 
 
 def gateway_and_tunnels(program, configuration):
-    gateway = Gateway.__new__(Gateway)
-    gateway.program, gateway.configuration = program, pathlib.Path(configuration)
-    gateway.folder = gateway.configuration.parent
-    tables = tomllib.loads(gateway.configuration.read_text())["tunnel"]
-    return gateway, [Tunnel(table, gateway.folder) for table in tables]
+    gateway = Gateway(program, configuration)
+    return gateway, [Tunnel(table, gateway.folder) for table in gateway.table["tunnel"]]
 
 
 def main():

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import ipaddress
 import json
 import pathlib
@@ -102,6 +103,30 @@ class MacWithHighHalf:
         return self.mac.finalize()
 
 
+def esp_association(spi, name, key, tunnel_header, udp, esn):
+    """An SA of ESP, in a suite of ours: in transport mode without a header for a tunnel."""
+    suite = SUITES[name]
+    crypt_key, auth_key = key[:suite.crypt_key_bytes], key[suite.crypt_key_bytes:]
+    if len(auth_key) != suite.auth_key_bytes:
+        fail(f"{name}: a key of {len(key)} bytes")
+    association = SecurityAssociation(
+        ESP,
+        spi=spi,
+        crypt_algo=suite.crypt,
+        crypt_key=crypt_key,
+        auth_algo=suite.auth,
+        auth_key=auth_key,
+        tunnel_header=tunnel_header,
+        nat_t_header=UDP(sport=4500, dport=4500) if udp else None,
+        esn_en=esn,
+    )
+    if association.auth_algo.mac:
+        association.auth_algo = WithHighHalf(association.auth_algo, association)
+    elif suite.icv_bytes < 16 and not isinstance(association.crypt_algo, algorithms.CombinedMode):
+        association.crypt_algo = with_icv(association.crypt_algo, suite.icv_bytes)
+    return association
+
+
 class Tunnel:
     """A `[[tunnel]]` of the configuration, with an SA for each direction, both held by Scapy."""
 
@@ -130,25 +155,7 @@ class Tunnel:
     def association(self, table, direction, source, destination, folder):
         header = (IP if self.version == 4 else IPv6)(src=source, dst=destination)
         key = bytes.fromhex((folder / table[direction]["key_file"]).read_text())
-        crypt_key, auth_key = key[:self.suite.crypt_key_bytes], key[self.suite.crypt_key_bytes:]
-        if len(auth_key) != self.suite.auth_key_bytes:
-            fail(f"{self}: a key of {len(key)} bytes")
-        association = SecurityAssociation(
-            ESP,
-            spi=table[direction]["spi"],
-            crypt_algo=self.suite.crypt,
-            crypt_key=crypt_key,
-            auth_algo=self.suite.auth,
-            auth_key=auth_key,
-            tunnel_header=header,
-            nat_t_header=UDP(sport=4500, dport=4500) if self.udp else None,
-            esn_en=self.esn,
-        )
-        if association.auth_algo.mac:
-            association.auth_algo = WithHighHalf(association.auth_algo, association)
-        elif self.suite.icv_bytes < 16 and not isinstance(association.crypt_algo, algorithms.CombinedMode):
-            association.crypt_algo = with_icv(association.crypt_algo, self.suite.icv_bytes)
-        return association
+        return esp_association(table[direction]["spi"], table["suite"], key, header, self.udp, self.esn)
 
     def addresses(self, version):
         """A host of ours and one of the peer's."""
@@ -171,9 +178,13 @@ class Gateway:
         self.program = program
         self.configuration = pathlib.Path(configuration)
         self.folder = self.configuration.parent
-        table = tomllib.loads(self.configuration.read_text())
-        mtu = table["port"]["unprotected"]["mtu"]
-        self.tunnels = [Tunnel(tunnel, self.folder, mtu) for tunnel in table["tunnel"]]
+        self.table = tomllib.loads(self.configuration.read_text())
+
+    @functools.cached_property
+    def tunnels(self):
+        """Its tunnels, where all of them are ESP in tunnel mode."""
+        mtu = self.table["port"]["unprotected"]["mtu"]
+        return [Tunnel(tunnel, self.folder, mtu) for tunnel in self.table["tunnel"]]
 
     def replay(self, side, packets):
         """Gives packets to one side; returns what left by the other one, what left by the same, and all counters."""

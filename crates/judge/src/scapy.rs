@@ -65,6 +65,15 @@ impl Scapy {
         Ok(Self { scripts: scripts.canonicalize().unwrap_or_else(|_| scripts.to_owned()) })
     }
 
+    /// Scapy's version, as 2.5.0.
+    ///
+    /// # Errors
+    /// [`ScapyError::NoPython`], if it has gone meanwhile.
+    pub fn version(&self) -> Result<String, ScapyError> {
+        let output = run(Command::new(PYTHON).args(["-c", "import scapy; print(scapy.__version__)"]))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
     /// Runs a script that judges the program `testudo`; returns the script's summary.
     ///
     /// # Errors

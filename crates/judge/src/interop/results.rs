@@ -1,8 +1,9 @@
-//! What became of each row, kept in a file between runs.
+//! What became of each row with each peer, kept in a file between runs.
 
+use super::peer::Peer;
 use super::row::Row;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -66,8 +67,9 @@ pub struct ResultsError {
 pub struct Results {
     path: PathBuf,
     program: String,
-    verdicts: HashMap<Row, Verdict>,
-    peer: Option<String>,
+    verdicts: HashMap<(Peer, Row), Verdict>,
+    /// Name and version of each peer.
+    names: BTreeMap<Peer, String>,
 }
 
 impl Results {
@@ -81,15 +83,22 @@ impl Results {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(source) => return Err(ResultsError { action: "read", path: path.to_owned(), source }),
         };
-        let mut results =
-            Self { path: path.to_owned(), program: program.to_owned(), verdicts: HashMap::new(), peer: None };
+        let mut results = Self {
+            path: path.to_owned(),
+            program: program.to_owned(),
+            verdicts: HashMap::new(),
+            names: BTreeMap::new(),
+        };
         let by_name: HashMap<String, Row> = rows.iter().map(|row| (row.to_string(), *row)).collect();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         for line in lines.filter(|line| line["program"] == program) {
             let row = line["row"].as_str().and_then(|name| by_name.get(name));
-            if let (Some(row), Some(verdict)) = (row, Verdict::read(&line)) {
-                results.peer = line["peer"].as_str().map(str::to_owned).or(results.peer);
-                results.verdicts.insert(*row, verdict);
+            let peer = line["kind"].as_str().and_then(Peer::of_name);
+            if let (Some(row), Some(peer), Some(verdict)) = (row, peer, Verdict::read(&line)) {
+                if let Some(name) = line["peer"].as_str() {
+                    results.names.insert(peer, name.to_owned());
+                }
+                results.verdicts.insert((peer, *row), verdict);
             }
         }
         Ok(results)
@@ -101,7 +110,7 @@ impl Results {
     /// The file cannot be removed.
     pub fn clear(&mut self) -> Result<(), ResultsError> {
         self.verdicts.clear();
-        self.peer = None;
+        self.names.clear();
         match fs::remove_file(&self.path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(ResultsError { action: "remove", path: self.path.clone(), source })
@@ -110,17 +119,17 @@ impl Results {
         }
     }
 
-    /// Notes what became of rows with this peer.
+    /// Notes what became of rows with this peer, whose name and version `name` says.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn add(&mut self, peer: &str, verdicts: Vec<(Row, Verdict)>) -> Result<(), ResultsError> {
+    pub fn add(&mut self, peer: Peer, name: &str, verdicts: Vec<(Row, Verdict)>) -> Result<(), ResultsError> {
         let lines: String = verdicts
             .iter()
             .map(|(row, verdict)| {
                 let (result, reason) = (verdict.name(), verdict.reason());
-                let line = json!({ "program": self.program, "peer": peer, "row": row.to_string(),
-                                   "result": result, "reason": reason });
+                let line = json!({ "program": self.program, "kind": peer.name(), "peer": name,
+                                   "row": row.to_string(), "result": result, "reason": reason });
                 format!("{line}\n")
             })
             .collect();
@@ -130,21 +139,21 @@ impl Results {
         }
         let mut file = OpenOptions::new().create(true).append(true).open(&self.path).map_err(error)?;
         file.write_all(lines.as_bytes()).map_err(error)?;
-        self.peer = Some(peer.to_owned());
-        self.verdicts.extend(verdicts);
+        self.names.insert(peer, name.to_owned());
+        self.verdicts.extend(verdicts.into_iter().map(|(row, verdict)| ((peer, row), verdict)));
         Ok(())
     }
 
-    /// What became of a row, if it was run.
+    /// What became of a row with this peer, if it was run.
     #[must_use]
-    pub fn of(&self, row: &Row) -> Option<&Verdict> {
-        self.verdicts.get(row)
+    pub fn of(&self, peer: Peer, row: &Row) -> Option<&Verdict> {
+        self.verdicts.get(&(peer, *row))
     }
 
-    /// The peer of the last row.
+    /// Name and version of this peer, if it has had a row.
     #[must_use]
-    pub fn peer(&self) -> Option<&str> {
-        self.peer.as_deref()
+    pub fn name(&self, peer: Peer) -> Option<&str> {
+        self.names.get(&peer).map(String::as_str)
     }
 }
 
@@ -169,30 +178,32 @@ mod tests {
             Verdict::Lacking("\"no\"".to_owned()),
         ];
         let mut results = Results::open(&path, "one", &rows).expect("no file is no error");
-        assert_eq!((results.of(&rows[0]), results.peer()), (None, None));
+        assert_eq!((results.of(Peer::Linux, &rows[0]), results.name(Peer::Linux)), (None, None));
         let known: Vec<(Row, Verdict)> = rows.iter().copied().zip(verdicts.clone()).collect();
-        results.add("Linux 6", known.clone()).expect("the folder is writable");
+        results.add(Peer::Linux, "Linux 6", known.clone()).expect("the folder is writable");
         let mut again = Results::open(&path, "one", &rows).expect("readable");
-        assert!(known.iter().all(|(row, verdict)| again.of(row) == Some(verdict)));
-        assert_eq!((again.of(&rows[3]), again.peer()), (None, Some("Linux 6")));
+        assert!(known.iter().all(|(row, verdict)| again.of(Peer::Linux, row) == Some(verdict)));
+        assert_eq!((again.of(Peer::Linux, &rows[3]), again.name(Peer::Linux)), (None, Some("Linux 6")));
         let other = Results::open(&path, "two", &rows).expect("readable");
-        assert_eq!(other.of(&rows[0]), None);
+        assert_eq!((other.of(Peer::Linux, &rows[0]), again.of(Peer::Scapy, &rows[0])), (None, None));
         again.clear().expect("removable");
-        assert_eq!(Results::open(&path, "one", &rows).expect("readable").of(&rows[0]), None);
+        assert_eq!(Results::open(&path, "one", &rows).expect("readable").of(Peer::Linux, &rows[0]), None);
     }
 
     #[test]
     fn a_line_that_was_cut_off_is_passed_over_and_the_last_word_counts() {
         let (path, rows) = (file("cut"), all_rows());
         let mut results = Results::open(&path, "one", &rows).expect("no file is no error");
-        results.add("Linux 6", vec![(rows[0], Verdict::Fail("lost".to_owned()))]).expect("writable");
-        results.add("Linux 6", vec![(rows[0], Verdict::Pass)]).expect("writable");
+        results
+            .add(Peer::Linux, "Linux 6", vec![(rows[0], Verdict::Fail("lost".to_owned()))])
+            .expect("writable");
+        results.add(Peer::Linux, "Linux 6", vec![(rows[0], Verdict::Pass)]).expect("writable");
         let mut text = fs::read_to_string(&path).expect("readable");
         let line = text.lines().next().expect("a line").to_owned();
         text.push_str(&line[..line.len() / 2]);
         fs::write(&path, text).expect("writable");
         let again = Results::open(&path, "one", &rows).expect("readable");
-        assert_eq!(again.of(&rows[0]), Some(&Verdict::Pass));
+        assert_eq!(again.of(Peer::Linux, &rows[0]), Some(&Verdict::Pass));
         fs::remove_file(&path).expect("removable");
     }
 }

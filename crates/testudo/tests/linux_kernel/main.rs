@@ -6,6 +6,8 @@
 //! (`matrix`). Up to sixteen rows stand side by side in one gateway, each with addresses of its own, since an
 //! emulated guest takes longer to start things than to run them.
 //!
+//! The same rows have Scapy as their peer, through packet files (`scapy_rows`): it does what Linux lacks, too.
+//!
 //! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over
 //! IPv4 and IPv6, with ESN and without, so that every pair of these occurs.
 
@@ -15,6 +17,7 @@ mod support;
 mod attacks;
 mod guest;
 mod matrix;
+mod scapy_rows;
 mod site;
 mod slot;
 mod traffic;
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         tests = tests.test(name, move |site| pass(site, &rows, Load::LIGHT));
     }
     tests
+        .test("scapy_speaks_every_suite_and_every_protocol_in_each_mode", |_| scapy_rows::pass(&sample()))
         .test("linux_takes_off_padding_and_ignores_dummies", attacks::hides_traffic)
         .test("replayed_packets_of_linux_are_refused", attacks::refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", attacks::refuses_wrong_keys)

@@ -1,14 +1,15 @@
-//! `make interop`: tries every row, keeps what became of it, and writes docs/INTEROP.md.
+//! `make interop`: tries every row with each peer, keeps what became of it, and writes docs/INTEROP.md.
 //!
 //! ```text
-//!   make interop ─┬─ machine 0: a guest, every other lot of rows ─┐
-//!                 └─ machine 1: a guest, the other lots ──────────┴─► the file of results ─► the document
+//!   make interop ─┬─ machine 0: a guest, then Scapy, with every other lot of rows ─┐
+//!                 └─ machine 1: a guest, then Scapy, with the other lots ──────────┴─► the file of results ─► the document
 //! ```
 //!
 //! An emulated guest keeps one processor busy. So the rows are shared among as many machines as there are
 //! processors, at most four: each is this program again, in namespaces of its own. What a machine has tried
 //! is in the file of results at once, a line for each row.
 
+use crate::scapy_rows::{self, Scapy};
 use crate::site::{Site, boot};
 use crate::slot::SLOTS;
 use crate::support::{Outcome, ensure};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
-use testudo_judge::interop::{Facts, Results, Row, Verdict, all_rows, document, json, summary};
+use testudo_judge::interop::{Facts, Peer, Results, Row, Verdict, all_rows, document, json, summary};
 use testudo_judge::linux_peer::LinuxPeer;
 
 /// The option that asks for the matrix instead of the tests.
@@ -29,7 +30,8 @@ const MATRIX: &str = "--matrix";
 const MACHINE: &str = "--machine";
 const MOST_MACHINES: usize = 4;
 const USAGE: &str =
-    "usage: make interop ARGS='[--fresh] [--json] [--budget 30m] [--only WORDS] [--machines N]'
+    "usage: make interop ARGS='[--peer linux|scapy] [--fresh] [--json] [--budget 30m] [--only WORDS] [--machines N]'
+  --peer NAME   try rows with this peer only
   --fresh       forget earlier results; otherwise rows that this program has passed are not run again
   --json        print all rows as JSON, not the table
   --budget TIME stop after so many seconds (s), minutes (m) or hours (h); the next run goes on
@@ -43,8 +45,8 @@ pub fn arguments() -> Option<Vec<String>> {
     is_wanted.then(|| all.into_iter().filter(|argument| argument != MATRIX).collect())
 }
 
-#[derive(Debug, Default)]
 struct Options {
+    peers: Vec<Peer>,
     fresh: bool,
     json: bool,
     budget: Option<Duration>,
@@ -56,10 +58,19 @@ struct Options {
 
 impl Options {
     fn read(arguments: &[String]) -> Option<Self> {
-        let mut options = Self::default();
+        let mut options = Self {
+            peers: Peer::ALL.to_vec(),
+            fresh: false,
+            json: false,
+            budget: None,
+            only: String::new(),
+            machines: None,
+            machine: None,
+        };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
+                "--peer" => options.peers = vec![Peer::of_name(rest.next()?)?],
                 "--fresh" => options.fresh = true,
                 "--json" => options.json = true,
                 "--budget" => options.budget = Some(duration(rest.next()?)?),
@@ -119,13 +130,14 @@ fn run(options: &Options, arguments: &[String]) -> Outcome<bool> {
     if options.fresh {
         results.clear()?;
     }
-    eprintln!("{program}: {}", summary(&results));
-    LinuxPeer::prepare_image(&LinuxPeer::default_cache())?;
+    eprintln!("{program}\n{}", summary(&results));
+    if options.peers.contains(&Peer::Linux) {
+        LinuxPeer::prepare_image(&LinuxPeer::default_cache())?;
+    }
     let most = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_MACHINES);
     let outcome = run_machines(options.machines.unwrap_or(most), arguments);
     let results = Results::open(&file(), &program, &rows)?;
-    let peer = results.peer().unwrap_or("Linux").to_owned();
-    let text = document(&results, &Facts { program, peer, date: date()? });
+    let text = document(&results, &Facts { program, date: date()? });
     fs::write(repository().join("docs/INTEROP.md"), &text)?;
     if options.json {
         println!("{:#}", json(&results))
@@ -134,7 +146,8 @@ fn run(options: &Options, arguments: &[String]) -> Outcome<bool> {
     }
     eprintln!("{}", summary(&results));
     outcome?;
-    Ok(rows.iter().all(|row| !matches!(results.of(row), Some(Verdict::Fail(_)))))
+    let has_failed = |peer: Peer| rows.iter().any(|r| matches!(results.of(peer, r), Some(Verdict::Fail(_))));
+    Ok(!Peer::ALL.into_iter().any(has_failed))
 }
 
 /// Starts so many machines with these arguments, and waits for all of them.
@@ -154,50 +167,100 @@ fn run_machines(count: usize, arguments: &[String]) -> Outcome<()> {
     ensure(lost == 0, || format!("{lost} of {count} machines were lost"))
 }
 
-/// Tries what is left of every `all`-th lot: no other machine has these rows.
+/// Tries what is left of every `all`-th lot with each peer: no other machine has these rows.
 fn run_machine(options: &Options, number: usize, all: usize) -> Outcome<()> {
-    let started = Instant::now();
-    let mut site = boot()?;
+    let deadline = options.budget.map(|budget| Instant::now() + budget);
     let (rows, program) = (all_rows(), program()?);
     let mut results = Results::open(&file(), &program, &rows)?;
     let is_wanted = |row: &&Row| row.to_string().contains(&options.only);
     let wanted: Vec<Row> = rows.iter().filter(is_wanted).copied().collect();
-    let own: Vec<&[Row]> = wanted.chunks(SLOTS).skip(number).step_by(all).collect();
-    let is_open = |row: &Row| matches!(results.of(row), None | Some(Verdict::Fail(_)));
-    let left: Vec<Row> = own.concat().into_iter().filter(is_open).collect();
-    let name = format!("machine {} of {all}", number + 1);
-    try_all(&mut site, &name, &left, &mut results, options.budget.map(|b| started + b))
+    for peer in &options.peers {
+        let own: Vec<&[Row]> = wanted.chunks(lot_of(*peer)).skip(number).step_by(all).collect();
+        let is_open = |row: &Row| matches!(results.of(*peer, row), None | Some(Verdict::Fail(_)));
+        let left: Vec<Row> = own.concat().into_iter().filter(is_open).collect();
+        if left.is_empty() {
+            continue;
+        }
+        let mut judge = Judge::of(*peer, number)?;
+        try_all(&mut judge, &format!("machine {} of {all}", number + 1), &left, &mut results, deadline)?;
+    }
+    Ok(())
+}
+
+/// Rows that are tried at once.
+const fn lot_of(peer: Peer) -> usize {
+    match peer {
+        Peer::Linux => SLOTS,
+        Peer::Scapy => scapy_rows::LOT,
+    }
+}
+
+/// What tries rows: a peer that stands ready.
+enum Judge {
+    Linux(Box<Site>),
+    Scapy(Scapy),
+}
+
+impl Judge {
+    fn of(peer: Peer, machine: usize) -> Outcome<Self> {
+        Ok(match peer {
+            Peer::Linux => Self::Linux(Box::new(boot()?)),
+            Peer::Scapy => Self::Scapy(Scapy::find(&format!("machine{machine}"))?),
+        })
+    }
+
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Linux(_) => Peer::Linux,
+            Self::Scapy(_) => Peer::Scapy,
+        }
+    }
+
+    /// Name and version of the peer.
+    fn name(&mut self) -> Outcome<String> {
+        match self {
+            Self::Linux(site) => site.peer_name(),
+            Self::Scapy(scapy) => Ok(scapy.version().to_owned()),
+        }
+    }
+
+    fn try_rows(&mut self, rows: &[Row]) -> Outcome<Vec<(Row, Verdict)>> {
+        match self {
+            Self::Linux(site) => try_rows(site, rows, Load::LIGHT),
+            Self::Scapy(scapy) => scapy.judge(rows),
+        }
+    }
 }
 
 /// Tries rows until none is left, or the time is up.
 fn try_all(
-    site: &mut Site,
-    name: &str,
+    judge: &mut Judge,
+    machine: &str,
     left: &[Row],
     results: &mut Results,
     deadline: Option<Instant>,
 ) -> Outcome<()> {
-    let peer = site.peer_name()?;
+    let (peer, name) = (judge.peer(), judge.name()?);
     let (started, mut done, mut failed) = (Instant::now(), 0, 0);
-    for lot in left.chunks(SLOTS) {
+    for lot in left.chunks(lot_of(peer)) {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             let rest = left.len() - done;
-            eprintln!("{name}: the time is up; `make interop` goes on with the other {rest} rows");
+            eprintln!("{machine}, {peer}: the time is up; `make interop` goes on with the other {rest} rows");
             return Ok(());
         }
-        let verdicts = try_rows(site, lot, Load::LIGHT)?;
+        let verdicts = judge.try_rows(lot)?;
         for (row, verdict) in verdicts.iter().filter(|(_, v)| matches!(v, Verdict::Fail(_))) {
             failed += 1;
-            eprintln!("FAIL {row}: {}", verdict.reason());
+            eprintln!("FAIL {peer}: {row}: {}", verdict.reason());
         }
-        results.add(&peer, verdicts)?;
+        results.add(peer, &name, verdicts)?;
         done += lot.len();
         let (rest, done_f) = (left.len() - done, u32::try_from(done)?);
         let remaining = started.elapsed() / done_f.max(1) * u32::try_from(rest)?;
         let minutes = remaining.as_secs().div_ceil(60);
+        let last = lot[lot.len() - 1];
         eprintln!(
-            "{name}: {done} rows done, {failed} failed, {rest} left, about {minutes} min: {}",
-            lot[lot.len() - 1]
+            "{machine}, {peer}: {done} rows done, {failed} failed, {rest} left, about {minutes} min: {last}"
         );
     }
     Ok(())
