@@ -51,6 +51,30 @@ pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.salt(), keys.integrity_key()])
 }
 
+/// What tells whether two SAs have a key in common: a digest of each of an SA's keys by itself, the cipher's and
+/// the integrity algorithm's. Another suite, another salt, or another key beside it make no other key of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyDigests([Option<Fingerprint>; 2]);
+
+impl KeyDigests {
+    /// Those of `keys`.
+    #[must_use]
+    pub fn of(keys: &KeyMaterial) -> Self {
+        Self([keys.key(), keys.integrity_key()].map(|key| (!key.is_empty()).then(|| digest_of(&[key]))))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = Fingerprint> + use<> {
+        self.0.into_iter().flatten()
+    }
+
+    /// Whether a key is in both.
+    #[must_use]
+    pub fn overlap(&self, other: &Self) -> bool {
+        self.iter().any(|key| other.iter().any(|theirs| theirs == key))
+    }
+}
+
 /// The fingerprint under which an SA's sequence numbers are stored: as [`fingerprint`], but without the
 /// integrity key of a suite that also has a cipher key, and with one name for all suites that make the same
 /// nonces of a number. The cipher derives IVs from the numbers, so they belong to its key, even if only the

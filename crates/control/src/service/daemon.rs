@@ -179,7 +179,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let preparers = worker.preparers();
     let thread = start_worker(worker, inbox, clock, sender)?;
     let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
-    let sas = SaControl::new(commander.clone(), leased, store, preparers.clone());
+    let sas = SaControl::new(commander.clone(), leased, store, preparers.clone(), &shared.installed());
     // Nobody else sets it.
     let _ = shared.sas.set(sas);
     tell_systemd(&[NotifyState::Ready]);
@@ -358,14 +358,13 @@ impl Daemon {
     }
 
     fn save(&mut self) {
-        let installed = self.shared.installed();
-        let Some(due) = self.saver.due(&installed, Instant::now()) else { return };
-        let Ok(windows) = self.commander.save_windows(due.sas()) else { return };
         const WHAT: &str = "saving replay windows and what keys were used for";
-        match self.saver.save(self.store.as_ref(), &due, &windows) {
-            Ok(()) if self.saving.ends() => tracing::info!("{WHAT}: it works again"),
-            Ok(()) => {}
-            Err(e) => {
+        let now = Instant::now();
+        match self.saver.save_due(&self.shared, &self.commander, self.store.as_ref(), now) {
+            None => {}
+            Some(Ok(())) if self.saving.ends() => tracing::info!("{WHAT}: it works again"),
+            Some(Ok(())) => {}
+            Some(Err(e)) => {
                 if let Some(untold) = self.saving.occurs(Instant::now()) {
                     tracing::error!("{WHAT}: {e}; trying again{untold}");
                 }
@@ -418,6 +417,7 @@ impl Daemon {
         let old = self.shared.installed();
         if let Some(sas) = &sas {
             refuse_ephemeral_keys(sas, &loaded)?;
+            sas.check(&old, &loaded)?;
         }
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         refuse_bypass(self.may_bypass, &loaded.configuration)?;
@@ -443,7 +443,7 @@ impl Daemon {
         self.events.keep(&kept);
         self.saver.keep(&installed.keys());
         if let Some(sas) = &mut sas {
-            sas.keep(&installed);
+            sas.turn_over(&old, &installed);
         }
         self.shared.replace_installed(installed);
         match std::mem::take(&mut self.policy_changes) {
@@ -484,6 +484,9 @@ impl Daemon {
 
     fn stop(mut self) -> Result<(), DaemonError> {
         tell_systemd(&[NotifyState::Stopping]);
+        let shared = Arc::clone(&self.shared);
+        // A change in progress ends first, with what it saves, and none begins.
+        let _no_changes = shared.sas.get().map(SaControl::lock);
         match self.commander.send(Command::Stop) {
             Ok(()) | Err(CommanderError::Ended) => {}
             Err(e) => return Err(e.into()),

@@ -6,7 +6,7 @@ use super::sas::{KeyState, RunningSa, TunnelSas};
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
-use crate::{Fingerprint, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
+use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use testudo_crypto::{Direction, KeyMaterial};
@@ -88,6 +88,11 @@ impl InstalledTunnels {
         self.tunnels.get(*self.by_name.get(name)?)
     }
 
+    /// The name of the tunnel at an index of the worker, for messages.
+    pub(super) fn name_at(&self, index: TunnelIndex) -> &str {
+        self.tunnels.iter().find(|running| running.index == index).map_or("?", |r| r.tunnel.name.as_str())
+    }
+
     /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel
     /// whose settings and keys are unchanged keeps its index and its SAs.
     ///
@@ -104,13 +109,9 @@ impl InstalledTunnels {
         let mut free = self.free_indices();
         let mut next = Vec::with_capacity(configuration.tunnels.len());
         let mut fresh = Vec::new();
-        let unchanged = self.unchanged(loaded, &old);
-        for (position, (tunnel, keys)) in configuration.tunnels.iter().zip(&loaded.keys).enumerate() {
+        let tunnels = configuration.tunnels.iter().zip(&loaded.keys);
+        for (position, ((tunnel, keys), running)) in tunnels.zip(self.continuing(loaded)).enumerate() {
             let (outbound_key, inbound_key) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
-            // AH that covers ESP and this ESP know each other by their indices: both continue, or neither.
-            let partner = tunnel.covered_by.or(tunnel.covers);
-            let continues = |position: usize| unchanged.get(position).copied().flatten();
-            let running = continues(position).filter(|_| partner.is_none_or(|p| continues(p).is_some()));
             match running {
                 Some(running) => {
                     old.remove(tunnel.name.as_str());
@@ -148,8 +149,23 @@ impl InstalledTunnels {
         Ok((update, InstalledTunnels { configuration, tunnels, spd, by_name }, changes))
     }
 
+    /// By tunnel of `loaded`, the one that continues as it.
+    pub(super) fn continuing(&self, loaded: &Loaded) -> Vec<Option<&Running>> {
+        let unchanged = self.unchanged(loaded);
+        let continues = |position: usize| unchanged.get(position).copied().flatten();
+        let tunnels = loaded.configuration.tunnels.iter().enumerate();
+        let going_on = tunnels.map(|(position, tunnel)| {
+            // AH that covers ESP and this ESP know each other by their indices: both continue, or neither.
+            let partner = tunnel.covered_by.or(tunnel.covers);
+            continues(position).filter(|_| partner.is_none_or(|p| continues(p).is_some()))
+        });
+        going_on.collect()
+    }
+
     /// By tunnel of `loaded`, that of the same name whose SAs are the same.
-    fn unchanged<'r>(&self, loaded: &Loaded, old: &HashMap<&str, &'r Running>) -> Vec<Option<&'r Running>> {
+    fn unchanged(&self, loaded: &Loaded) -> Vec<Option<&Running>> {
+        let old: HashMap<&str, &Running> =
+            self.tunnels.iter().map(|running| (running.tunnel.name.as_str(), running)).collect();
         let same_path = self.configuration.unprotected.mtu == loaded.configuration.unprotected.mtu;
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
         let running = tunnels.map(|(tunnel, keys)| {
@@ -256,6 +272,7 @@ impl Running {
 /// The SAs of a tunnel's configuration, before they are installed.
 fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Result<TunnelSas, StoreError> {
     let sa = |direction, spi, key: &KeyMaterial| {
+        let key_digests = KeyDigests::of(key);
         let (key, numbers_of) = (fingerprint(key), numbers_of(key));
         Ok(RunningSa {
             direction,
@@ -266,6 +283,7 @@ fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Res
             lifetime: tunnel.lifetime,
             key,
             numbers: numbers_of,
+            key_digests,
             key_state: KeyState::Durable,
             before: numbers.before(key)?,
             added: None,

@@ -18,11 +18,13 @@
 use super::api::Shared;
 use super::installed::{InstalledTunnels, Running};
 use super::leases::{Leases, check_known};
+use super::overlaps::{Leaving, Overlap, Overlaps};
+use super::sa_index::SaIndex;
 use super::sa_request::{NewSa, SaChoice, SaRequest, Wanted};
-use super::sas::{KeyState, RunningSa, TunnelSas};
+use super::sas::{KeyState, RunningSa};
 use super::{usages, windows};
-use crate::config::did_you_mean;
-use crate::{Fingerprint, LeaseStore, Usage, fingerprint, numbers_of};
+use crate::config::{Loaded, did_you_mean};
+use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use serde_json::{Value, json};
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -33,8 +35,8 @@ use testudo_gateway::{
     Commander, InboundInstall, KeyPreparers, OutboundInstall, SaChange, SaChanged, UseFrom,
 };
 use testudo_ipsec::{
-    AddedSa, Demand, InboundParameters, InstallError, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
-    SaCounters, SaParameters, Spent,
+    Demand, InboundParameters, InstallError, MAX_TUNNEL_SAS, NumberSource, OutboundParameters, ReplayWindow,
+    SaParameters, Spent,
 };
 
 /// Ephemeral keys that are remembered, so that none is used twice: the latest ones.
@@ -58,21 +60,11 @@ impl fmt::Debug for SaControl {
 /// What changes remember; while it is locked, nobody else changes SAs or tunnels.
 #[derive(Debug, Default)]
 pub struct State {
-    overlaps: Vec<Overlap>,
+    index: SaIndex,
+    overlaps: Overlaps,
     ephemeral: EphemeralKeys,
     /// Keys of SAs that are gone.
     gone: Vec<Fingerprint>,
-}
-
-/// SAs that leave some time after their successor is in use.
-#[derive(Debug)]
-struct Overlap {
-    running: Running,
-    leaving: Vec<(Direction, u32)>,
-    /// The SA towards the peer that must be in use first.
-    successor: Option<(u32, Arc<SaCounters>)>,
-    lasts: Duration,
-    ends: Option<Instant>,
 }
 
 /// The latest ephemeral keys.
@@ -101,29 +93,32 @@ impl State {
         self.ephemeral.known.contains(&numbers_of(key))
     }
 
-    /// Forgets the overlaps of tunnels that are gone.
-    pub(crate) fn keep(&mut self, installed: &InstalledTunnels) {
-        let kept: HashSet<_> = installed.tunnels.iter().map(|running| running.sas.id()).collect();
-        self.overlaps.retain(|overlap| kept.contains(&overlap.running.sas.id()));
+    /// Whether `loaded` may be put in force beside SAs that were added at run time.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, installed: &InstalledTunnels, loaded: &Loaded) -> Result<(), String> {
+        self.index.conflict(installed, loaded).map_or(Ok(()), Err)
+    }
+
+    /// After a reload: forgets tunnels that are gone, and knows the SAs of new ones.
+    pub(crate) fn turn_over(&mut self, old: &InstalledTunnels, installed: &InstalledTunnels) {
+        self.index.turn_over(old, installed);
+        self.overlaps.keep(&installed.tunnels.iter().map(|running| running.sas.id()).collect());
     }
 }
 
-/// SAs that were added, for the answer.
-#[derive(Debug, Default)]
-struct Report {
-    added: Vec<(Direction, u32)>,
-    leaving: Vec<(Direction, u32)>,
-}
-
 impl SaControl {
-    /// Changes SAs of the worker behind `commander`.
+    /// Changes SAs of the worker behind `commander`, where these tunnels are `installed`.
     pub fn new(
         commander: Commander,
         leases: Arc<Leases>,
         store: Arc<dyn LeaseStore>,
         preparers: KeyPreparers,
+        installed: &InstalledTunnels,
     ) -> Self {
-        Self { commander, leases, store, preparers, state: Mutex::default() }
+        let state = State { index: SaIndex::of(installed), ..State::default() };
+        Self { commander, leases, store, preparers, state: Mutex::new(state) }
     }
 
     /// Keeps all other changes of SAs out for as long as the guard lives.
@@ -159,23 +154,21 @@ impl SaControl {
         overlap: Option<Duration>,
     ) -> Result<Value, String> {
         let wanted = self.checked(state, installed, running, wanted)?;
-        let older: Vec<_> = running.sas.lock().iter().map(|sa| (sa.direction, sa.spi)).collect();
-        let mut report = self.install(state, running, &wanted)?;
+        let older: Vec<_> = running.sas.lock().iter().filter_map(Leaving::of).collect();
+        let added = self.install(state, running, &wanted)?;
+        let mut leaving = Vec::new();
         if let Some(lasts) = overlap {
-            let is_replaced = |direction| report.added.iter().any(|(added, _)| *added == direction);
-            report.leaving = older.into_iter().filter(|(direction, _)| is_replaced(*direction)).collect();
-            state.overlaps.push(overlap_of(running, &report, lasts));
+            let is_replaced = |old: &Leaving| added.iter().any(|new| new.direction == old.direction);
+            leaving = older.into_iter().filter(is_replaced).collect();
+            let successor = added.iter().find(|sa| sa.is_outbound());
+            state.overlaps.push(Overlap::new(running, leaving.clone(), successor, lasts));
         }
-        let in_words = |sas: &[(Direction, u32)]| -> Vec<Value> {
-            let row =
-                |(direction, spi): &(Direction, u32)| json!({ "direction": word(*direction), "spi": spi });
-            sas.iter().map(row).collect()
-        };
+        let row = |direction, spi: u32| json!({ "direction": word(direction), "spi": spi });
         let is_waiting = overlap.is_some() && wanted.is_waiting_for_peer;
         Ok(json!({
             "tunnel": running.tunnel.name,
-            "added": in_words(&report.added),
-            "leaving": in_words(&report.leaving),
+            "added": added.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
+            "leaving": leaving.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
             "overlap_seconds": overlap.map(|overlap| overlap.as_secs()),
             "waits_for_peer": is_waiting,
         }))
@@ -202,19 +195,21 @@ impl SaControl {
         let inbound = wanted.inbound.map(|sa| sa.key(suite, "inbound")).transpose()?;
         let outbound = wanted.outbound.map(|sa| sa.key(suite, "outbound")).transpose()?;
         if let (Some((_, a)), Some((_, b))) = (&inbound, &outbound)
-            && numbers_of(a) == numbers_of(b)
+            && KeyDigests::of(a).overlap(&KeyDigests::of(b))
         {
             return Err("both directions have the same key: each SA needs its own (RFC 4106 8.2)".to_owned());
         }
         // Before anything is recorded of the keys, so that they are still new for the next attempt.
-        let durable = wanted.key_state == KeyState::Durable;
-        let taken = inbound.as_ref().filter(|_| durable).map(|(spi, _)| (Direction::Open, *spi));
-        let taken = taken.into_iter().chain(outbound.as_ref().map(|(spi, _)| (Direction::Seal, *spi)));
-        for (direction, spi) in taken {
-            check_place(installed, running, direction, spi).map_err(|error| error.to_string())?;
+        let places = inbound.iter().map(|(spi, _)| (Direction::Open, *spi));
+        for (direction, spi) in places.chain(outbound.iter().map(|(spi, _)| (Direction::Seal, *spi))) {
+            check_place(state, running, direction, spi).map_err(|error| error.to_string())?;
         }
         for (_, key) in inbound.iter().chain(&outbound) {
-            self.check_key(state, running, key, wanted.key_state, wanted.resumes)?;
+            self.check_key(state, installed, key, wanted.key_state, wanted.resumes)?;
+        }
+        if let Some((_, key)) = outbound.as_ref().filter(|_| wanted.key_state == KeyState::Durable) {
+            let rule = key.suite().nonce_rule();
+            check_known(self.store.as_ref(), [(numbers_of(key), rule)]).map_err(in_store)?;
         }
         let lifetime = wanted.lifetime.unwrap_or(running.tunnel.lifetime);
         let Wanted { key_state, is_used_at_once, is_waiting_for_peer, .. } = wanted;
@@ -225,19 +220,19 @@ impl SaControl {
     fn check_key(
         &self,
         state: &State,
-        running: &Running,
+        installed: &InstalledTunnels,
         key: &KeyMaterial,
         key_state: KeyState,
         resumes: bool,
     ) -> Result<(), String> {
         let (print, numbers) = (fingerprint(key), numbers_of(key));
-        let in_store = |e: crate::StoreError| format!("the store: {e}");
         if state.was_ephemeral(key) {
             return Err(format!("key {print} was used in this run already: give a new one"));
         }
-        // Two SAs with one key would repeat its numbers; all others are known to the store.
-        if running.sas.lock().iter().any(|sa| sa.key == print || sa.numbers == numbers) {
-            return Err(format!("key {print} belongs to an SA of the tunnel: give a new one"));
+        // Holds for keys that may be resumed as well, and for ephemeral ones that are not among the latest.
+        if let Some(holder) = state.index.with_key(KeyDigests::of(key)) {
+            let name = installed.name_at(holder);
+            return Err(format!("key {print} belongs to an SA of tunnel {name}: give a new one"));
         }
         let is_known = self.store.is_known(numbers).map_err(in_store)?
             || self.store.window(print).map_err(in_store)?.is_some();
@@ -253,70 +248,81 @@ impl SaControl {
         }
     }
 
-    /// Gives the SAs to the worker.
-    fn install(&self, state: &mut State, running: &Running, wanted: &Checked) -> Result<Report, String> {
-        let mut changes = Vec::new();
-        let mut planned = Vec::new();
+    /// Gives the SAs to the worker, first the one from the peer: nothing goes out under a new key before the other
+    /// SA is there, so that a refusal leaves the tunnel's packets where they were, and no number is used twice.
+    fn install(
+        &self,
+        state: &mut State,
+        running: &Running,
+        wanted: &Checked,
+    ) -> Result<Vec<RunningSa>, String> {
+        let mut added = Vec::new();
         if let Some((spi, key)) = &wanted.inbound {
-            let sa = self.planned(running, wanted, Direction::Open, *spi, key)?;
-            let window = self.window_of(&sa)?;
-            let parameters =
-                InboundParameters { sa: parameters_of(&sa), replay_window: running.tunnel.replay_window };
-            let key = self.preparers.prepare(key.clone(), Direction::Open);
-            let install = InboundInstall { parameters, key, window, inherits: None };
-            changes.push(SaChange::AddInbound(running.index, Box::new(install)));
-            planned.push(sa);
+            let sa = self.add_inbound(running, wanted, *spi, key)?;
+            register(state, running, &sa);
+            added.push(sa);
         }
         if let Some((spi, key)) = &wanted.outbound {
-            let sa = self.planned(running, wanted, Direction::Seal, *spi, key)?;
-            let (numbers, iv_mask) = self.numbers(running, key, wanted.key_state)?;
-            let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
-            let key = self.preparers.prepare(key.clone(), Direction::Seal);
-            let install = OutboundInstall { parameters, key };
-            let from = match &wanted.inbound {
-                Some((inbound, _)) if wanted.is_waiting_for_peer => UseFrom::PeersUseOf(*inbound),
-                _ if wanted.is_used_at_once || running.sas.outbound().is_none_or(|sa| !sa.is_in_use()) => {
-                    UseFrom::Now
+            let sa = self.add_outbound(running, wanted, *spi, key).inspect_err(|_| {
+                let taken_back = added.iter().map(|sa| self.remove(state, running, sa.direction, sa.spi));
+                for error in taken_back.filter_map(Result::err) {
+                    tracing::error!("taking back an SA of tunnel {}: {error}", running.tunnel.name);
                 }
-                _ => UseFrom::Later,
-            };
-            changes.push(SaChange::AddOutbound(running.index, Box::new(install), from));
-            planned.push(sa);
+            })?;
+            register(state, running, &sa);
+            added.push(sa);
         }
-        let outcome = self.change(changes).inspect_err(|_| self.give_back_all(&planned))?;
-        let added: Vec<Result<AddedSa, String>> = outcome.into_iter().map(added).collect();
-        if let Some(Err(error)) = added.iter().find(|added| added.is_err()) {
-            let error = error.clone();
-            self.undo(running, &planned, &added);
-            return Err(error);
-        }
-        let mut report = Report::default();
-        for (mut sa, added) in planned.into_iter().zip(added.into_iter().flatten()) {
-            report.added.push((sa.direction, sa.spi));
-            sa.added = Some(added);
-            running.sas.lock().push(sa);
-        }
-        if wanted.key_state == KeyState::Ephemeral {
-            let keys = wanted.inbound.iter().chain(&wanted.outbound);
-            keys.for_each(|(_, key)| state.ephemeral.add(numbers_of(key)));
-        }
-        Ok(report)
+        Ok(added)
     }
 
-    /// Takes back those of several SAs that were added.
-    fn undo(&self, running: &Running, planned: &[RunningSa], added: &[Result<AddedSa, String>]) {
-        let there = planned.iter().zip(added).filter(|(_, added)| added.is_ok()).map(|(sa, _)| sa);
-        let changes = there.map(|sa| removal(running, sa.direction, sa.spi)).collect();
-        if let Err(error) = self.change(changes) {
-            tracing::error!("taking back an SA of tunnel {}: {error}", running.tunnel.name);
-        }
-        self.give_back_all(planned);
+    fn add_inbound(
+        &self,
+        running: &Running,
+        wanted: &Checked,
+        spi: u32,
+        key: &KeyMaterial,
+    ) -> Result<RunningSa, String> {
+        let sa = self.planned(running, wanted, Direction::Open, spi, key)?;
+        let window = self.window_of(&sa)?;
+        let parameters =
+            InboundParameters { sa: parameters_of(&sa), replay_window: running.tunnel.replay_window };
+        let key = self.preparers.prepare(key.clone(), Direction::Open);
+        let install = InboundInstall { parameters, key, window, inherits: None };
+        self.add_one(sa, SaChange::AddInbound(running.index, Box::new(install)))
     }
 
-    /// Gives back the numbers of SAs that were not added after all.
-    fn give_back_all(&self, planned: &[RunningSa]) {
-        for sa in planned.iter().filter(|sa| sa.is_outbound() && sa.is_durable()) {
-            self.give_back_numbers(sa.numbers);
+    fn add_outbound(
+        &self,
+        running: &Running,
+        wanted: &Checked,
+        spi: u32,
+        key: &KeyMaterial,
+    ) -> Result<RunningSa, String> {
+        let sa = self.planned(running, wanted, Direction::Seal, spi, key)?;
+        let (numbers, iv_mask) = self.numbers(running, key, wanted.key_state)?;
+        let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
+        let key = self.preparers.prepare(key.clone(), Direction::Seal);
+        let install = Box::new(OutboundInstall { parameters, key });
+        let is_first = || running.sas.outbound().is_none_or(|sa| !sa.is_in_use());
+        let from = match &wanted.inbound {
+            Some((inbound, _)) if wanted.is_waiting_for_peer => UseFrom::PeersUseOf(*inbound),
+            _ if wanted.is_used_at_once || is_first() => UseFrom::Now,
+            _ => UseFrom::Later,
+        };
+        let (numbers, is_durable) = (sa.numbers, sa.is_durable());
+        let added = self.add_one(sa, SaChange::AddOutbound(running.index, install, from));
+        if added.is_err() && is_durable {
+            self.give_back_numbers(numbers);
+        }
+        added
+    }
+
+    fn add_one(&self, sa: RunningSa, change: SaChange) -> Result<RunningSa, String> {
+        let mut outcome = self.change(vec![change])?;
+        match outcome.pop() {
+            Some(Ok(SaChanged::Added(added))) => Ok(RunningSa { added: Some(added), ..sa }),
+            Some(Err(error)) => Err(error.to_string()),
+            other => Err(format!("the worker answered {other:?}; this is a bug")),
         }
     }
 
@@ -331,7 +337,7 @@ impl SaControl {
         let print = fingerprint(key);
         let unused = Usage { bytes: 0, packets: 0, since_unix_s: super::daemon::unix_s() };
         let before = match wanted.key_state {
-            KeyState::Durable => self.store.usage(print).map_err(|e| format!("the store: {e}"))?,
+            KeyState::Durable => self.store.usage(print).map_err(in_store)?,
             KeyState::Ephemeral => None,
         };
         Ok(RunningSa {
@@ -343,6 +349,7 @@ impl SaControl {
             lifetime: wanted.lifetime,
             key: print,
             numbers: numbers_of(key),
+            key_digests: KeyDigests::of(key),
             key_state: wanted.key_state,
             before: before.unwrap_or(unused),
             added: None,
@@ -354,7 +361,6 @@ impl SaControl {
         if !sa.is_durable() {
             return Ok(None);
         }
-        let in_store = |e: crate::StoreError| format!("the store: {e}");
         let window = self.store.window(sa.key).map_err(in_store)?;
         if let Some(ceiling) = windows::first_ceiling(window.as_deref(), sa.esn) {
             self.store.save_windows(&[(sa.key, &ceiling[..])]).map_err(in_store)?;
@@ -379,8 +385,6 @@ impl SaControl {
             return Ok((NumberSource::Ephemeral, mask));
         }
         let numbers = numbers_of(key);
-        let in_store = |e: crate::StoreError| format!("the store: {e}");
-        check_known(self.store.as_ref(), [(numbers, rule)]).map_err(in_store)?;
         // It takes over all of its predecessor's packets at once, and needs as many numbers at a time.
         let before = running.sas.outbound().filter(RunningSa::is_in_use);
         let demand = before.map_or_else(Demand::default, |sa| {
@@ -446,15 +450,21 @@ impl SaControl {
         let Some(at) = sas.iter().position(|sa| sa.direction == way && sa.spi == spi) else { return Ok(()) };
         let sa = sas.remove(at);
         drop(sas);
+        state.index.remove(running, &sa);
         state.gone.push(sa.key);
         if sa.is_durable() {
-            self.keep_what_is_known(&sa, window.as_deref());
+            self.keep_what_is_known(running, &sa, window.as_deref());
         }
         Ok(())
     }
 
-    /// Saves the window and the usage of a key whose SA is gone; the numbers that it has not used return.
-    fn keep_what_is_known(&self, sa: &RunningSa, window: Option<&[u8]>) {
+    /// Saves the window and the usage of a key whose SA is gone; the numbers that it has not used return. Of a
+    /// key that no configuration has, no more than the highest number is kept, as of keys that are retired:
+    /// windows of replaced keys would fill the disk until the next reload.
+    fn keep_what_is_known(&self, running: &Running, sa: &RunningSa, window: Option<&[u8]>) {
+        let closed = window.filter(|_| sa.key != running.inbound_key).and_then(ReplayWindow::top_of);
+        let closed = closed.map(ReplayWindow::closed_up_to);
+        let window = closed.as_ref().map(|closed| &closed[..]).or(window);
         let windows: Vec<_> = window.into_iter().map(|window| (sa.key, window)).collect();
         let usages: Vec<_> = usages::of(sa).into_iter().collect();
         if let Err(error) = self.store.save(&windows, &usages) {
@@ -472,31 +482,18 @@ impl SaControl {
     }
 
     /// Ends the overlaps whose time has come. Returns the keys of SAs that are gone since the last call.
-    pub(crate) fn end_overlaps(&self, now: Instant) -> Vec<Fingerprint> {
+    pub fn end_overlaps(&self, now: Instant) -> Vec<Fingerprint> {
         let mut state = self.lock();
-        let mut due = Vec::new();
-        state.overlaps.retain_mut(|overlap| {
-            if !overlap.is_wanted() {
-                return false;
-            }
-            let is_due = overlap.look(now);
-            if is_due {
-                due.push((overlap.running.clone(), std::mem::take(&mut overlap.leaving)));
-            }
-            !is_due
-        });
-        for (running, leaving) in due {
-            for (direction, spi) in leaving {
-                // Others may have removed it before.
-                if running.sas.lock().iter().any(|sa| sa.direction == direction && sa.spi == spi) {
-                    match self.remove(&mut state, &running, direction, spi) {
-                        Ok(()) => tracing::info!(
-                            "tunnel {}: {} SA {spi:#x} has been replaced and is gone",
-                            running.tunnel.name,
-                            word(direction)
-                        ),
-                        Err(error) => tracing::error!("tunnel {}: {error}", running.tunnel.name),
-                    }
+        for Overlap { running, leaving, .. } in state.overlaps.due(now) {
+            // Others may have been removed before.
+            for Leaving { direction, spi, .. } in leaving.iter().filter(|sa| sa.is_in(&running)) {
+                match self.remove(&mut state, &running, *direction, *spi) {
+                    Ok(()) => tracing::info!(
+                        "tunnel {}: {} SA {spi:#x} has been replaced and is gone",
+                        running.tunnel.name,
+                        word(*direction)
+                    ),
+                    Err(error) => tracing::error!("tunnel {}: {error}", running.tunnel.name),
                 }
             }
         }
@@ -508,23 +505,17 @@ impl SaControl {
     }
 }
 
-impl Overlap {
-    /// Whether its successor is still there.
-    fn is_wanted(&self) -> bool {
-        let Some((spi, counters)) = &self.successor else { return true };
-        self.running.sas.lock().iter().any(|sa| {
-            sa.spi == *spi && sa.added.as_ref().is_some_and(|added| Arc::ptr_eq(&added.counters, counters))
-        })
+/// Knows an SA that was added.
+fn register(state: &mut State, running: &Running, sa: &RunningSa) {
+    state.index.add(running, sa);
+    if !sa.is_durable() {
+        state.ephemeral.add(sa.numbers);
     }
+    running.sas.lock().push(sa.clone());
+}
 
-    /// Whether it is over. Its time begins when the successor is in use.
-    fn look(&mut self, now: Instant) -> bool {
-        let has_begun = self.successor.as_ref().is_none_or(|(_, counters)| counters.is_in_use());
-        if has_begun && self.ends.is_none() {
-            self.ends = Some(now + self.lasts);
-        }
-        self.ends.is_some_and(|end| now >= end)
-    }
+fn in_store(error: StoreError) -> String {
+    format!("the store: {error}")
 }
 
 /// SAs that can be added.
@@ -535,18 +526,6 @@ struct Checked {
     key_state: KeyState,
     is_used_at_once: bool,
     is_waiting_for_peer: bool,
-}
-
-fn overlap_of(running: &Running, report: &Report, lasts: Duration) -> Overlap {
-    let outbound = report.added.iter().find(|(direction, _)| *direction == Direction::Seal);
-    let successor = outbound.and_then(|(_, spi)| Some((*spi, counters_of(&running.sas, *spi)?)));
-    Overlap { running: running.clone(), leaving: report.leaving.clone(), successor, lasts, ends: None }
-}
-
-fn counters_of(sas: &TunnelSas, spi: u32) -> Option<Arc<SaCounters>> {
-    let sas = sas.lock();
-    let sa = sas.iter().rfind(|sa| sa.is_outbound() && sa.spi == spi)?;
-    Some(Arc::clone(&sa.added.as_ref()?.counters))
 }
 
 fn parameters_of(sa: &RunningSa) -> SaParameters {
@@ -561,14 +540,6 @@ fn removal(running: &Running, direction: Direction, spi: u32) -> SaChange {
     match direction {
         Direction::Seal => SaChange::RemoveOutbound(running.index, spi),
         Direction::Open => SaChange::RemoveInbound(running.index, spi),
-    }
-}
-
-fn added(result: Result<SaChanged, testudo_gateway::SaChangeError>) -> Result<AddedSa, String> {
-    match result {
-        Ok(SaChanged::Added(added)) => Ok(added),
-        Ok(other) => Err(format!("the worker answered {other:?}; this is a bug")),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -592,25 +563,16 @@ pub(super) fn find<'i>(installed: &'i InstalledTunnels, name: &str) -> Result<&'
 }
 
 /// Whether there is a place for an SA. The worker checks the same again.
-fn check_place(
-    installed: &InstalledTunnels,
-    running: &Running,
-    direction: Direction,
-    spi: u32,
-) -> Result<(), InstallError> {
+fn check_place(state: &State, running: &Running, direction: Direction, spi: u32) -> Result<(), InstallError> {
     let tunnel = || Arc::from(running.tunnel.name.as_str());
-    let count = |sas: &[RunningSa]| sas.iter().filter(|sa| sa.direction == direction).count();
-    if count(&running.sas.lock()) >= MAX_TUNNEL_SAS {
+    let sas = running.sas.lock();
+    let mut own = sas.iter().filter(|sa| sa.direction == direction);
+    if own.clone().count() >= MAX_TUNNEL_SAS {
         return Err(InstallError::BundleFull { tunnel: tunnel() });
     }
-    let has = |other: &Running| other.sas.lock().iter().any(|sa| sa.direction == direction && sa.spi == spi);
-    // SPIs of SAs from peers are ours to choose, one for each protocol (RFC 4301 4.1).
     let is_taken = match direction {
-        Direction::Seal => has(running),
-        Direction::Open => {
-            let rivals = installed.tunnels.iter().filter(|t| t.tunnel.protocol == running.tunnel.protocol);
-            rivals.into_iter().any(has)
-        }
+        Direction::Seal => own.any(|sa| sa.spi == spi),
+        Direction::Open => state.index.with_inbound_spi(running.tunnel.protocol, spi).is_some(),
     };
     if is_taken { Err(InstallError::SpiInUse { tunnel: tunnel(), spi }) } else { Ok(()) }
 }
@@ -653,3 +615,6 @@ impl NewSa {
         Ok((self.spi, key))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,10 @@
 //! tunnel has a lock of its own and is shared by all that hold the tunnel, across reloads that leave the
 //! tunnel alone: a change of an SA touches nothing of other tunnels.
 
-use crate::{Fingerprint, Usage};
+use crate::{Fingerprint, KeyDigests, Usage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_crypto::{Direction, Suite};
-use testudo_ipsec::{AddedSa, Lifetime};
+use testudo_ipsec::{AddedSa, Lifetime, SaCounters};
 
 /// Whether what is known of a key outlives the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct RunningSa {
     pub key: Fingerprint,
     /// What its sequence numbers belong to.
     pub numbers: Fingerprint,
+    /// What no other SA may have.
+    pub key_digests: KeyDigests,
     /// Whether what is known of the key outlives the gateway.
     pub key_state: KeyState,
     /// The usage of its key before this SA.
@@ -56,6 +58,12 @@ impl RunningSa {
     #[must_use]
     pub fn is_durable(&self) -> bool {
         self.key_state == KeyState::Durable
+    }
+
+    /// Whether these are its counters. A later SA may have its SPI, but not them.
+    #[must_use]
+    pub fn counts_in(&self, counters: &Arc<SaCounters>) -> bool {
+        self.added.as_ref().is_some_and(|added| Arc::ptr_eq(&added.counters, counters))
     }
 
     /// Whether its tunnel's packets go out through it.

@@ -1,12 +1,15 @@
 //! Saves state that must survive a restart but may be older after a crash: replay windows and usages,
 //! together, one transaction at a time.
 
+use super::api::Shared;
 use super::installed::InstalledTunnels;
+use super::sa_control::SaControl;
 use super::usages::{self, Usages};
 use super::windows::{self, Asked, Windows};
 use crate::{Fingerprint, LeaseStore, StoreError, Usage};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use testudo_gateway::Commander;
 use testudo_ipsec::SaRef;
 
 /// Shortest time between two saves of windows.
@@ -48,6 +51,21 @@ impl Saver {
             next,
             next_usages: next + USAGE_INTERVAL,
         }
+    }
+
+    /// Saves what is due at `now`; `None` if nothing is, or the worker does not take commands. No SA is changed
+    /// meanwhile: the last window of one that leaves must not be overwritten by an earlier one.
+    pub(crate) fn save_due(
+        &mut self,
+        shared: &Shared,
+        commander: &Commander,
+        store: &dyn LeaseStore,
+        now: Instant,
+    ) -> Option<Result<(), StoreError>> {
+        let _no_changes = shared.sas.get().map(SaControl::lock);
+        let due = self.due(&shared.installed(), now)?;
+        let windows = commander.save_windows(due.sas()).ok()?;
+        Some(self.save(store, &due, &windows))
     }
 
     /// What needs saving, if it is time to save.

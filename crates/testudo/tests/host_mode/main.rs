@@ -16,6 +16,7 @@ mod policies;
 mod refusals;
 mod rekey;
 mod reload;
+mod run_time_sas;
 mod service;
 mod suites;
 
@@ -28,6 +29,6 @@ fn main() -> ExitCode {
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = policies::tests(headers::tests(suite));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
-    let suite = rekey::tests(suite);
+    let suite = run_time_sas::tests(rekey::tests(suite));
     clients::tests(inspection::tests(suite)).run(Link::build)
 }

@@ -330,6 +330,15 @@ fn leaves_no_trace(link: &mut Link) -> TestResult {
     gateway.stop()?;
     peer.stop()?;
     for (folder, sas) in [(&folder, [&inbound, &outbound]), (&folder_b, [&inbound, &outbound])] {
+        // Not a trace anywhere in the file, also where the database has it no more.
+        let file = fs::read(folder.join("state.redb"))?;
+        for sa in sas {
+            let key = keys::parse(sa.key.as_bytes(), SUITE.parse()?)?;
+            for name in [fingerprint(&key), numbers_of(&key)] {
+                let is_there = file.windows(name.as_bytes().len()).any(|part| part == name.as_bytes());
+                ensure(!is_there, || format!("the key of {:#x} is named in the store's file", sa.spi))?;
+            }
+        }
         let store = Store::open(&folder.join("state.redb"))?;
         for sa in sas {
             let key = keys::parse(sa.key.as_bytes(), SUITE.parse()?)?;
