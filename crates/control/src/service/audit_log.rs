@@ -2,10 +2,12 @@
 //! own.
 
 use crate::config::AuditTarget;
+use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use testudo_ipsec::{AuditRecord, IpsecProtocol};
 
@@ -14,33 +16,57 @@ use testudo_ipsec::{AuditRecord, IpsecProtocol};
 pub(super) struct AuditLog {
     /// `None` for the log.
     file: Option<File>,
+    /// Whether the file ends within a line that could not be written whole.
+    is_torn: bool,
 }
 
 impl AuditLog {
     /// Opens the file, which is appended to, and readable by its owner alone if it is new.
     ///
     /// # Errors
-    /// That of the system.
+    /// That of the system; or it is no regular file.
     pub(super) fn open(target: &AuditTarget) -> io::Result<Self> {
         let file = match target {
             AuditTarget::Off | AuditTarget::Log => None,
             AuditTarget::File(path) => {
-                let open = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-                Some(open.map_err(|e| io::Error::new(e.kind(), format!("audit: {}: {e}", path.display())))?)
+                let told = |e: io::Error| io::Error::new(e.kind(), format!("audit: {}: {e}", path.display()));
+                Some(open_regular(path).map_err(told)?)
             }
         };
-        Ok(Self { file })
+        Ok(Self { file, is_torn: false })
     }
 
     /// Writes an event. Where a file cannot be written, the log has the line.
     pub(super) fn write(&mut self, record: &AuditRecord) {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let line = line(record, since_1970);
-        let is_written = self.file.as_mut().is_some_and(|file| writeln!(file, "{line}").is_ok());
+        let is_torn = &mut self.is_torn;
+        let is_written = self.file.as_mut().is_some_and(|file| append(file, is_torn, &line).is_ok());
         if !is_written {
             tracing::warn!("audit: {line}");
         }
     }
+}
+
+/// A pipe would have the gateway wait for whoever reads it, now or when it is full.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file; `audit = \"log\"` writes to the log"));
+    }
+    Ok(file)
+}
+
+/// Appends a line in one piece, so that a crash leaves no part of one. After a full disk has cut one, the next
+/// begins on a line of its own.
+fn append(out: &mut impl Write, is_torn: &mut bool, line: &Value) -> io::Result<()> {
+    let begin = if *is_torn { "\n" } else { "" };
+    let text = format!("{begin}{line}\n");
+    *is_torn = true;
+    out.write_all(text.as_bytes())?;
+    *is_torn = false;
+    Ok(())
 }
 
 /// The line: what is not known is left out.
@@ -112,6 +138,59 @@ mod tests {
         ] {
             assert_eq!(date_and_time(Duration::from_secs(seconds)), text);
         }
+    }
+
+    /// Takes some bytes, then no more; counts calls.
+    struct Disk {
+        written: Vec<u8>,
+        room: usize,
+        calls: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.calls += 1;
+            let taken = bytes.len().min(self.room - self.written.len());
+            self.written.extend(&bytes[..taken]);
+            if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_written_in_one_piece_and_one_that_a_full_disk_cuts_spoils_no_other() {
+        let (mut disk, mut is_torn) = (Disk { written: Vec::new(), room: 40, calls: 0 }, false);
+        let event = |number: u32| json!({ "event": "authentication_failed", "spi": number });
+        assert!(append(&mut disk, &mut is_torn, &event(1)).is_err());
+        (disk.room, disk.calls) = (1000, 0);
+        assert!(append(&mut disk, &mut is_torn, &event(2)).is_ok());
+        assert!(append(&mut disk, &mut is_torn, &event(3)).is_ok());
+        assert_eq!(disk.calls, 2);
+        let text = String::from_utf8(disk.written).unwrap();
+        let whole: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        assert_eq!(whole, [event(2), event(3)], "{text}");
+    }
+
+    #[test]
+    fn a_pipe_is_no_file_for_audit_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let refused =
+            |path: &Path| AuditLog::open(&AuditTarget::File(path.to_owned())).unwrap_err().to_string();
+        assert!(refused(&path).contains("pipe: "), "without a reader");
+        let _reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        assert!(refused(&path).contains("not a regular file"), "with one");
     }
 
     #[test]
