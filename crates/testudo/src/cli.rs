@@ -314,6 +314,10 @@ pub struct FirewallArgs {
     /// Remove the rules and the fallback routes of this configuration's interface
     #[arg(long, conflicts_with = "apply")]
     pub remove: bool,
+    /// The rules for the policies that the running gateway has in force, which `testudo policy` may have changed,
+    /// instead of those of the file
+    #[arg(long, conflicts_with = "remove")]
+    pub running: bool,
     /// Print rules, routes and warnings as JSON
     #[arg(long, conflicts_with_all = ["apply", "remove"])]
     pub json: bool,
@@ -322,7 +326,8 @@ pub struct FirewallArgs {
 const FIREWALL_NOTES: &str = "The rules are in their own table, inet testudo-INTERFACE, which only drops packets and never \
 overrides other tables. They match packets that pass this host in clear against the policies of the configuration, and stay \
 in force when the gateway stops or crashes. Fallback routes (type unreachable, proto 84) apply while the gateway's own routes \
-are gone. Apply again after each change of the configuration. Needs nft and ip, and root for --apply and --remove.";
+are gone. Apply again after each change of the configuration; after changes of the running gateway's policies, `testudo policy` does so \
+itself where the rules are loaded. Needs nft and ip, and root for --apply and --remove.";
 
 /// Which side of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -399,7 +404,7 @@ fn batch(text: &str) -> Result<usize, String> {
 }
 
 /// Which gateway to query.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct QueryArgs {
     /// Configuration file of the gateway, which names its control socket
     pub config: Option<PathBuf>,

@@ -40,6 +40,11 @@ impl Failure {
         Self { kind, message: String::new() }
     }
 
+    /// The same kind of failure, with what it means for who asked.
+    pub fn explained(self, explain: impl FnOnce(&str) -> String) -> Self {
+        Self { message: explain(&self.message), ..self }
+    }
+
     /// Prints the message and returns the exit code.
     pub fn report(self) -> ExitCode {
         if !self.message.is_empty() {

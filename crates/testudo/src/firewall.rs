@@ -1,78 +1,169 @@
-//! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration.
+//! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration, or
+//! from the policies of a running gateway.
 
-use crate::cli::FirewallArgs;
-use crate::exit::{Failure, Kind};
+use crate::cli::{FirewallArgs, QueryArgs};
+use crate::exit::{Failure, Kind, failure};
 use crate::init;
 use crate::out::{errln, outln};
-use std::io::{ErrorKind, Write};
+use crate::query::Asked;
+use serde_json::{Value, json};
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use testudo_control::config::Network;
 use testudo_control::firewall::{FallbackRoutes, Firewall};
+use testudo_control::service::daemon::network_namespace;
 
 /// Prints the rules, or applies or removes them with `nft` and `ip`.
 pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
-    let configuration = init::parse(&args.config)?;
-    let firewall = Firewall::of(&configuration).map_err(|e| Failure::new(Kind::Configuration, e))?;
+    let of_file = || Firewall::of(&init::parse(&args.config)?).map_err(failure(Kind::Configuration));
     if args.remove {
-        return remove(&firewall);
+        return remove(&of_file()?);
     }
+    let rules = if args.running {
+        let gateway = QueryArgs { config: Some(args.config.clone()), ..QueryArgs::default() };
+        Rules::in_force(&Asked::find(&gateway)?)?
+    } else {
+        Rules::of(&of_file()?)
+    };
     if args.apply {
-        firewall.notes().iter().for_each(|note| errln!("testudo: warning: {note}"));
-        return apply(&firewall);
+        rules.notes.iter().for_each(|note| errln!("testudo: warning: {note}"));
+        return rules.apply();
     }
     if args.json {
-        print_json(&firewall)
+        rules.print_json()
     } else {
-        print(&firewall, args)
+        rules.print(args)
     }
     Ok(())
 }
 
-fn print(firewall: &Firewall, args: &FirewallArgs) {
-    let config = args.config.display();
-    outln!("# Rules for {config}; `testudo firewall {config} --apply` loads them.");
-    firewall.notes().iter().for_each(|note| outln!("# Warning: {note}"));
-    let routes = firewall.routes().commands();
-    if !routes.is_empty() {
-        outln!("# Fallback routes, for while the gateway's own are gone:");
-        routes.iter().for_each(|command| outln!("#   {command}"));
+/// Has the rules of this host follow a change of the running gateway's policies, if they are loaded. `answer` is
+/// the gateway's to the change.
+///
+/// # Errors
+/// They could not be loaded; the change was made.
+pub fn follow(gateway: &Asked, answer: &Value) -> Result<(), Failure> {
+    let by_hand =
+        "load them with `testudo firewall CONFIG --running --apply`, as root where the gateway runs";
+    let Some(interface) = answer["interface"].as_str() else { return Ok(()) };
+    let theirs = answer["network_namespace"].as_str();
+    if theirs.is_some() && theirs != network_namespace().as_deref() {
+        errln!(
+            "testudo: warning: the gateway is in another network namespace, whose firewall rules are not changed: if it \
+             has some, {by_hand}"
+        );
+        return Ok(());
     }
-    crate::out::write(&firewall.to_string());
+    let outcome = match has_table(&Firewall::table_of(interface)) {
+        Ok(false) => return Ok(()),
+        Ok(true) => Rules::in_force(gateway).and_then(|rules| rules.load()),
+        Err(error) => Err(error),
+    };
+    outcome.map_err(|error| {
+        let said = answer["said"].as_str().unwrap_or_default();
+        error.explained(|error| format!("{said}, but the firewall's rules are as before: {error}; {by_hand}"))
+    })
 }
 
-fn print_json(firewall: &Firewall) {
-    outln!(
-        "{:#}",
-        serde_json::json!({
-            "family": "inet",
-            "table": firewall.table(),
-            "rules": firewall.to_string(),
-            "routes": firewall.routes().commands(),
-            "warnings": firewall.notes(),
+/// Whether this host has a table of the family `inet` with this name.
+fn has_table(name: &str) -> Result<bool, Failure> {
+    const LIST: [&str; 3] = ["list", "tables", "inet"];
+    let tables = match NFT.spawn(&LIST) {
+        // Then nothing has loaded rules.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(NFT.not_started(&e)),
+        Ok(child) => NFT.finish(child, &LIST, "")?,
+    };
+    Ok(tables.lines().any(|line| line.split_whitespace().eq(["table", "inet", name])))
+}
+
+/// Rules and fallback routes of one gateway.
+struct Rules {
+    table: String,
+    /// For `nft -f -`.
+    text: String,
+    routes: FallbackRoutes,
+    notes: Vec<String>,
+}
+
+impl Rules {
+    fn of(firewall: &Firewall) -> Self {
+        Self {
+            table: firewall.table().to_owned(),
+            text: firewall.to_string(),
+            routes: firewall.routes().clone(),
+            notes: firewall.notes().to_vec(),
+        }
+    }
+
+    /// Those that follow from the policies of the running gateway.
+    fn in_force(gateway: &Asked) -> Result<Self, Failure> {
+        let answer = gateway.change(&json!({ "verb": "firewall" }))?;
+        let texts = |key: &str| -> Option<Vec<String>> {
+            answer[key].as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        let read = || {
+            let interface = answer["interface"].as_str()?;
+            let networks = texts("networks")?.iter().map(|text| network(text)).collect::<Option<_>>()?;
+            Some(Self {
+                table: Firewall::table_of(interface),
+                text: answer["rules"].as_str()?.to_owned(),
+                routes: FallbackRoutes::new(interface, networks),
+                notes: texts("warnings")?,
+            })
+        };
+        read().ok_or_else(|| {
+            Failure::new(Kind::Other, "the gateway's answer has no rules: is it an older one?")
         })
-    );
-}
-
-const NFT: Tool = Tool { name: "nft", package: "nftables" };
-const IP: Tool = Tool { name: "ip", package: "iproute2" };
-const VERSIONS: [(bool, &str); 2] = [(false, "-4"), (true, "-6")];
-
-/// Rules first: they alone suffice to keep protected networks from leaving in clear.
-fn apply(firewall: &Firewall) -> Result<(), Failure> {
-    NFT.run(&["-f", "-"], &firewall.to_string())?;
-    let routes = firewall.routes();
-    for (ipv6, version) in VERSIONS {
-        batch(version, &routes.addition(ipv6))?;
-        let mut stale = present(routes, version)?;
-        stale.retain(|network| !routes.networks().contains(network));
-        batch(version, &routes.removal(ipv6, &stale))?;
     }
-    outln!("loaded: table inet {}; fallback routes: {}", firewall.table(), routes.networks().len());
-    Ok(())
+
+    fn print(&self, args: &FirewallArgs) {
+        let (config, running) = (args.config.display(), if args.running { " --running" } else { "" });
+        outln!("# Rules for {config}; `testudo firewall {config}{running} --apply` loads them.");
+        self.notes.iter().for_each(|note| outln!("# Warning: {note}"));
+        let routes = self.routes.commands();
+        if !routes.is_empty() {
+            outln!("# Fallback routes, for while the gateway's own are gone:");
+            routes.iter().for_each(|command| outln!("#   {command}"));
+        }
+        crate::out::write(&self.text);
+    }
+
+    fn print_json(&self) {
+        outln!(
+            "{:#}",
+            json!({
+                "family": "inet",
+                "table": self.table,
+                "rules": self.text,
+                "routes": self.routes.commands(),
+                "warnings": self.notes,
+            })
+        );
+    }
+
+    fn apply(&self) -> Result<(), Failure> {
+        self.load()?;
+        outln!("loaded: table inet {}; fallback routes: {}", self.table, self.routes.networks().len());
+        Ok(())
+    }
+
+    /// Rules first: they alone suffice to keep protected networks from leaving in clear.
+    fn load(&self) -> Result<(), Failure> {
+        NFT.run(&["-f", "-"], &self.text)?;
+        for (ipv6, version) in VERSIONS {
+            batch(version, &self.routes.addition(ipv6))?;
+            let mut stale = present(&self.routes, version)?;
+            stale.retain(|network| !self.routes.networks().contains(network));
+            batch(version, &self.routes.removal(ipv6, &stale))?;
+        }
+        Ok(())
+    }
 }
 
-/// Removes what [`apply`] has added, for this configuration or for an earlier one with the same interface.
+/// Removes what [`apply`](Rules::apply) has added, for this configuration or for an earlier one with the same
+/// interface.
 fn remove(firewall: &Firewall) -> Result<(), Failure> {
     NFT.run(&["-f", "-"], &firewall.removal())?;
     for (ipv6, version) in VERSIONS {
@@ -82,6 +173,10 @@ fn remove(firewall: &Firewall) -> Result<(), Failure> {
     outln!("removed: table inet {} and its fallback routes", firewall.table());
     Ok(())
 }
+
+const NFT: Tool = Tool { name: "nft", package: "nftables" };
+const IP: Tool = Tool { name: "ip", package: "iproute2" };
+const VERSIONS: [(bool, &str); 2] = [(false, "-4"), (true, "-6")];
 
 fn batch(version: &str, commands: &str) -> Result<(), Failure> {
     if commands.is_empty() { Ok(()) } else { IP.run(&[version, "-batch", "-"], commands).map(drop) }
@@ -115,9 +210,14 @@ struct Tool {
 impl Tool {
     /// Runs the program with `input` and returns what it printed.
     fn run(self, words: &[&str], input: &str) -> Result<String, Failure> {
+        let child = self.spawn(words).map_err(|e| self.not_started(&e))?;
+        self.finish(child, words, input)
+    }
+
+    /// Gives a program that was started its `input`, and returns what it printed.
+    fn finish(self, mut child: Child, words: &[&str], input: &str) -> Result<String, Failure> {
         let refused =
             |said: &str| Failure::new(Kind::Port, format!("{} {}: {said}", self.name, words.join(" ")));
-        let mut child = self.start(words)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A write fails if the program has already exited; its message and exit status count then.
             let _ = stdin.write_all(input.as_bytes());
@@ -135,24 +235,25 @@ impl Tool {
     }
 
     /// Starts the program, even if the user's PATH lacks /usr/sbin.
-    fn start(self, words: &[&str]) -> Result<std::process::Child, Failure> {
+    fn spawn(self, words: &[&str]) -> io::Result<Child> {
         let start = |program: &str| {
             let mut command = Command::new(program);
             command.args(words).env("LC_ALL", "C");
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
-        let started = match start(self.name) {
+        match start(self.name) {
             Err(e) if e.kind() == ErrorKind::NotFound => start(&format!("/usr/sbin/{}", self.name)),
             started => started,
+        }
+    }
+
+    fn not_started(self, error: &io::Error) -> Failure {
+        let message = match error.kind() {
+            ErrorKind::NotFound => {
+                format!("the program '{}' is missing: install the package {}", self.name, self.package)
+            }
+            _ => format!("{} cannot be started: {error}", self.name),
         };
-        started.map_err(|e| {
-            let message = match e.kind() {
-                ErrorKind::NotFound => {
-                    format!("the program '{}' is missing: install the package {}", self.name, self.package)
-                }
-                _ => format!("{} cannot be started: {e}", self.name),
-            };
-            Failure::new(Kind::Port, message)
-        })
+        Failure::new(Kind::Port, message)
     }
 }

@@ -3,6 +3,7 @@
 use crate::cli::QueryArgs;
 use crate::cli::policy::{PolicyAddArgs, PolicyDeleteArgs, PolicyReplaceArgs, PolicyWords};
 use crate::exit::Failure;
+use crate::firewall::follow;
 use crate::out::{errln, outln};
 use crate::query::Asked;
 use serde_json::{Map, Value, json};
@@ -29,16 +30,17 @@ fn words(words: &PolicyWords) -> Map<String, Value> {
     words.given().map(|(key, word)| (key.to_owned(), json!(word))).collect()
 }
 
-/// Has the change made, and says what it was.
+/// Has the change made, says what it was, and has the host's firewall follow.
 fn change(gateway: &QueryArgs, request: &Value) -> Result<(), Failure> {
-    let answer = Asked::find(gateway)?.ask(request)?;
+    let asked = Asked::find(gateway)?;
+    let answer = asked.change(request)?;
     if gateway.json {
         outln!("{answer}");
-        return Ok(());
+    } else {
+        outln!("{}, until the next reload or restart", answer["said"].as_str().unwrap_or_default());
+        if let Some(warning) = answer["warning"].as_str() {
+            errln!("warning: {warning}");
+        }
     }
-    outln!("{}, until the next reload or restart", answer["said"].as_str().unwrap_or_default());
-    if let Some(warning) = answer["warning"].as_str() {
-        errln!("warning: {warning}");
-    }
-    Ok(())
+    follow(&asked, &answer)
 }

@@ -89,7 +89,7 @@ impl Firewall {
             (chain, rules)
         });
         Ok(Self {
-            table: table_name(interface),
+            table: Self::table_of(interface),
             interface: interface.clone(),
             rules: rules.into(),
             routes: FallbackRoutes::of(configuration),
@@ -102,6 +102,18 @@ impl Firewall {
     #[must_use]
     pub fn table(&self) -> &str {
         &self.table
+    }
+
+    /// The name of the TUN interface.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The name of the table of the gateway with this TUN interface.
+    #[must_use]
+    pub fn table_of(interface: &str) -> String {
+        format!("testudo-{interface}")
     }
 
     /// The fallback routes.
@@ -128,10 +140,6 @@ impl fmt::Display for Firewall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::write(f, self)
     }
-}
-
-fn table_name(interface: &str) -> String {
-    format!("testudo-{interface}")
 }
 
 fn jump(to: Chain) -> Rule {

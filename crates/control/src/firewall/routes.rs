@@ -70,6 +70,12 @@ pub struct FallbackRoutes {
 }
 
 impl FallbackRoutes {
+    /// Those to these networks, of the gateway with this TUN interface.
+    #[must_use]
+    pub fn new(interface: &str, networks: Vec<Network>) -> Self {
+        Self { networks, metric: metric(interface) }
+    }
+
     /// One for each routed network, except where packets legitimately leave for it in clear from sockets that
     /// are bound to the outer interface: those of a bypass policy, and the tunnel's own. For these Linux
     /// ignores a route through another interface, but not one that says "unreachable". Then the rules alone
@@ -94,7 +100,7 @@ impl FallbackRoutes {
             let ipv6 = network.address().is_ipv6();
             !all[usize::from(ipv6)] && !needed.contains(network) && wide.holding(*network).next().is_none()
         });
-        Self { networks, metric: metric(&configuration.protected.name) }
+        Self::new(&configuration.protected.name, networks)
     }
 
     /// The networks, in the order of their policies.

@@ -3,7 +3,7 @@
 //!
 //! A client that is refused gets the reason in a normal answer.
 //!
-//! Requests are objects with a `verb`: `status`, `sa-list`, `policy-list` and `explain` ask
+//! Requests are objects with a `verb`: `status`, `sa-list`, `policy-list`, `explain` and `firewall` ask
 //! ([`report`]), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`). An answer with a
 //! text `error` refuses the request, and nothing has changed then. Requests may have keys: their bytes are
 //! zeroed once they are read.
@@ -238,6 +238,7 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
             }
         }
         Some("policy-list") => Ok(report::policies(&installed)),
+        Some("firewall") => report::firewall(&installed),
         Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),
         Some("policy-add" | "policy-replace" | "policy-delete") => match shared.changer.get() {
             Some(changer) => policies::ask(changer, &request),

@@ -396,7 +396,12 @@ impl Daemon {
         let planned = policies::plan(&old, request)?;
         refuse_bypass(self.may_bypass, &planned.next.configuration)?;
         planned.carry_out(&old.configuration, &self.commander)?;
-        let mut answer = json!({ "said": planned.said });
+        // The host's firewall follows by the client's hand: this process may run no program.
+        let mut answer = json!({
+            "said": planned.said,
+            "interface": planned.next.configuration.protected.name,
+            "network_namespace": network_namespace(),
+        });
         if let Err(e) = (self.change_routes)(&old.configuration, &planned.next.configuration) {
             tracing::error!("routes: {e}");
             answer["warning"] = json!(format!("routes: {e}"));
@@ -446,15 +451,7 @@ impl Daemon {
             sas.turn_over(&old, &installed);
         }
         self.shared.replace_installed(installed);
-        match std::mem::take(&mut self.policy_changes) {
-            0 => {}
-            1 => {
-                tracing::warn!("1 change of policies while it ran is undone: those of the file are in force")
-            }
-            n => tracing::warn!(
-                "{n} changes of policies while it ran are undone: those of the file are in force"
-            ),
-        }
+        warn_of_undone_policies(std::mem::take(&mut self.policy_changes));
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
             tracing::error!("giving back the numbers of tunnels that are gone: {e}");
         }
@@ -535,6 +532,13 @@ fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
     );
 }
 
+/// What tells the network namespace of this process from others, as the kernel names it: `net:[4026531840]`.
+#[must_use]
+pub fn network_namespace() -> Option<String> {
+    let link = rustix::fs::readlinkat(rustix::fs::CWD, "/proc/self/ns/net", Vec::new()).ok()?;
+    link.into_string().ok()
+}
+
 /// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
 fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
     for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
@@ -546,6 +550,18 @@ fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Changes of policies end with a reload, and the host's firewall has rules of its own.
+fn warn_of_undone_policies(changes: u64) {
+    let changes = match changes {
+        0 => return,
+        1 => "1 change of policies while it ran is".to_owned(),
+        n => format!("{n} changes of policies while it ran are"),
+    };
+    tracing::warn!(
+        "{changes} undone: those of the file are in force; `testudo firewall --apply` loads their rules, as the units do"
+    );
 }
 
 /// SAs that were replaced at run time go on in a reload, and a restart would bring back the old ones.

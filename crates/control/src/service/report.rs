@@ -5,7 +5,8 @@ use super::installed::{InstalledTunnels, Running};
 use super::path_mtu::{path_mtu, path_mtus};
 use super::sas::RunningSa;
 use super::worker_time::worker_time;
-use crate::config::{self, Remote};
+use crate::config::{self, Network, Remote};
+use crate::firewall::Firewall;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -334,6 +335,20 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
         })
     });
     rows.collect::<Vec<_>>().into()
+}
+
+/// The host's rules and routes that follow from the policies in force, which may not be those of the file.
+///
+/// # Errors
+/// The message for the client.
+pub fn firewall(installed: &InstalledTunnels) -> Result<Value, String> {
+    let firewall = Firewall::of(&installed.configuration).map_err(|e| e.to_string())?;
+    Ok(json!({
+        "interface": firewall.interface(),
+        "rules": firewall.to_string(),
+        "networks": firewall.routes().networks().iter().map(Network::to_string).collect::<Vec<_>>(),
+        "warnings": firewall.notes(),
+    }))
 }
 
 /// Which side a packet comes from.

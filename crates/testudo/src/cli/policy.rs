@@ -20,7 +20,8 @@ pub enum PolicyVerb {
 
 const NOTES: &str = "The words are those of [[policy]] in the configuration, and mean the same. What is to stay belongs into the \
 configuration as well: a reload or a restart puts its policies in force, and no others. Selectors of a [[tunnel]] come after all \
-policies and are changed in the configuration.";
+policies and are changed in the configuration. Where this host has the rules of `testudo firewall` for the gateway, they are loaded again \
+for the policies then in force, which needs root; where that fails, the policy is in force all the same, and the exit code says so.";
 
 /// A policy, in the words of `[[policy]]`.
 #[derive(Debug, Args)]

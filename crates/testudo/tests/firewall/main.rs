@@ -6,6 +6,7 @@ mod support;
 
 mod clear;
 mod host_to_host;
+mod running;
 mod samples;
 mod site;
 mod verb;
@@ -16,5 +17,5 @@ use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
     let suite = samples::tests(clear::tests(Suite::new()));
-    host_to_host::tests(verb::tests(suite)).run(Site::build)
+    running::tests(host_to_host::tests(verb::tests(suite))).run(Site::build)
 }

@@ -91,7 +91,7 @@ pub fn expect(namespace: &Namespace, folder: &Path, options: &[&str]) -> Outcome
 
 /// Rules in force; dropping them removes them.
 pub struct Rules {
-    namespace: String,
+    pub namespace: String,
     pub folder: PathBuf,
 }
 
