@@ -16,6 +16,7 @@ use super::report::{self, Facts, Peers, Question, Side};
 use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
 use super::timed::Timed;
+use super::wiped_json::Wiped;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
@@ -217,8 +218,7 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
     if line.len() > MAX_REQUEST_BYTES {
         return Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes"));
     }
-    let mut request: Value =
-        serde_json::from_slice(line).map_err(|e| format!("the request is no JSON: {e}"))?;
+    let mut request = Wiped::parse(line).map_err(|e| format!("the request is no JSON: {e}"))?;
     if let Some(change) = SaRequest::read(&mut request)? {
         let sas = shared.sas.get().ok_or("the gateway is still starting: try again")?;
         return sas.answer(shared, change);

@@ -39,4 +39,5 @@ mod timed;
 pub mod usages;
 mod watchdog;
 mod windows;
+mod wiped_json;
 mod worker_time;

@@ -5,7 +5,10 @@ use crate::support::gateway::{Gateway, PROGRAM, proc_file};
 use crate::support::link::Link;
 use crate::support::{Outcome, ensure, wait};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testudo_judge::harness::{Suite, TestResult};
@@ -15,6 +18,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("replaced_and_removed_keys_are_erased_from_memory", erases_keys)
         .test("a_key_pasted_into_the_configuration_is_erased_from_memory", erases_pasted_keys)
+        .test("keys_in_requests_are_erased_from_memory_also_if_they_are_refused", erases_requested_keys)
         .test("no_verb_that_reads_keys_may_leave_a_core", forbids_cores)
 }
 
@@ -109,6 +113,38 @@ fn erases_pasted_keys(link: &mut Link) -> TestResult {
     gateway.reload()?;
     gateway.logs("reload failed")?;
     are_erased(&gateway, &[pasted], &folder)?;
+    gateway.stop()
+}
+
+/// What a client that is wrong may send: the gateway refuses it, and keeps nothing of it.
+fn erases_requested_keys(link: &mut Link) -> TestResult {
+    let [config, _] = pair(true)?;
+    let (gateway, folder) = link.start_a(&config)?;
+    let keys = (0..8).map(|n| Sa::random(0x3000 + n, "aes128gcm16")).collect::<Outcome<Vec<_>>>()?;
+    let key = |at: usize| &keys[at].key;
+    let add = "\"verb\":\"sa-add\",\"tunnel\":\"a-b\"";
+    let requests = [
+        format!("{{{add},\"inbound\":{},\"inbound_key\":\"{}\",\"suite\":\"rot13\"}}", 0x3000, key(0)),
+        format!("{{{add},\"inbound_key\":\"{}\",\"inbound_key\":\"{}\"}}", key(1), key(2)),
+        format!("{{{add},\"inboundkey\":\"{}\"}}", key(3)),
+        format!("{{\"verb\":\"sa_add\",\"inbound_key\":[\"{}\"]}}", key(4)),
+        format!("{{{add},\"outbound_key\":\"{}\",\"use\": no}}", key(5)),
+        format!("{{{add},\"outbound_key\":\"{}", key(6)),
+        // And one that is taken, whose SA is deleted.
+        format!("{{{add},\"inbound\":{},\"inbound_key\":\"{}\"}}", 0x3007, key(7)),
+    ];
+    for (at, request) in requests.iter().enumerate() {
+        let mut client = UnixStream::connect(folder.join("control.sock"))?;
+        client.write_all(request.as_bytes())?;
+        client.shutdown(Shutdown::Write)?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer)?;
+        let is_refused = answer.contains("\"error\"");
+        ensure(is_refused == (at + 1 < requests.len()), || format!("{at}: {answer}"))?;
+    }
+    let said = gateway.ask(&["sa", "delete", "a-b", "--spi", "0x3007"])?;
+    ensure(said.code == Some(0), || format!("{said:#?}"))?;
+    are_erased(&gateway, &keys, &folder)?;
     gateway.stop()
 }
 
