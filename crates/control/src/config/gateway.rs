@@ -6,7 +6,7 @@ use super::model::{
 };
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use toml::de::DeValue;
 
@@ -45,10 +45,29 @@ pub(super) fn read_gateway(
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
-    let audit = section.or_default(walker, "audit", AuditTarget::Log, audit(base));
+    let audit = section.located(walker, "audit", audit(base));
     section.finish(walker);
+    if let Some(Located { value: AuditTarget::File(path), span, key }) = &audit {
+        let is_state = state.as_ref().is_some_and(|state| is_same(&state.value, path));
+        if is_state || is_same(&control, path) {
+            let problem = Problem::expected("a file of its own, for lines of JSON");
+            let found =
+                if is_state { "the file of `state`, which they would destroy" } else { "that of `control`" };
+            walker.report(span, key.clone(), problem.found(found));
+        }
+    }
+    let audit = audit.map_or(AuditTarget::Log, |audit| audit.value);
     let (state, buffers) = (state?.value, usize::try_from(buffers).ok()?);
     Some(Gateway { state, control, metrics, engines, engines_named, log, audit, buffers, seccomp })
+}
+
+/// Whether two paths name the same file, as far as their texts say.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let parts = |path: &Path| -> Vec<_> {
+        let parts = path.components().filter(|part| *part != Component::CurDir);
+        parts.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    parts(a) == parts(b)
 }
 
 /// Where auditable events go: "log", "off", or the path of a file.

@@ -317,6 +317,17 @@ fn audit_goes_to_the_log_to_a_file_or_nowhere() {
     }
 }
 
+/// Lines of JSON at its end would be damage that no restart survives.
+#[test]
+fn audit_lines_go_into_no_file_that_the_gateway_has_for_itself() {
+    for (path, whose) in
+        [("./state.redb", "the file of `state`"), ("/run/testudo/control.sock", "that of `control`")]
+    {
+        let text = in_gateway(&format!("audit = \"{path}\""));
+        expect(&text, &["gateway.audit", "a file of its own", whose]);
+    }
+}
+
 #[test]
 fn a_tunnel_says_which_mss_its_connections_have() {
     let read = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules.mss_clamp;

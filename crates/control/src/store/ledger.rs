@@ -504,6 +504,11 @@ impl<M: Medium> Ledger<M> {
         })
     }
 
+    /// How often somebody had the store to itself.
+    pub(super) fn turns(&self) -> usize {
+        self.state.taken()
+    }
+
     /// The same store with room for no more than `limit` keys.
     pub(super) fn with_limit(self, limit: u64) -> Self {
         Self { limit, ..self }

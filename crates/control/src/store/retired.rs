@@ -13,12 +13,15 @@ use redb::{
     Database, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
 use testudo_ipsec::ReplayWindow;
 
 /// Missing in a store before format 3.
 const RETIRED: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("retired");
 /// Keys that one transaction retires: a lease waits for one transaction at most.
 const RETIRED_AT_ONCE: usize = 512;
+/// Keys that are read at once, for the same reason: with the longest windows, 32 MiB.
+const READ_AT_ONCE: usize = 64;
 
 type Records<'t> = Table<'t, Key, &'static [u8]>;
 
@@ -135,7 +138,7 @@ pub(super) fn delete_table<M: Medium>(medium: &M, transaction: &WriteTransaction
 impl<M: Medium> Ledger<M> {
     /// As [`LeaseStore::retire`](super::LeaseStore::retire).
     pub(super) fn retire_all_but(&self, kept: &HashSet<Fingerprint>) -> Result<u64, StoreError> {
-        let gone = self.with_database(&mut self.state(), |database| self.keys_without(database, kept))?;
+        let gone = self.keys_without(kept)?;
         let mut retired = 0;
         let gone: Vec<_> = gone.into_iter().collect();
         for part in gone.chunks(RETIRED_AT_ONCE) {
@@ -150,24 +153,43 @@ impl<M: Medium> Ledger<M> {
         Ok(retired)
     }
 
-    /// The keys that have records of their own, without these. Their windows may be long: they are not read.
-    fn keys_without(
-        &self,
-        database: &Database,
-        kept: &HashSet<Fingerprint>,
-    ) -> Result<BTreeSet<Fingerprint>, StoreError> {
-        let medium = self.medium();
-        let transaction = database.begin_read().map_err(|e| translated(medium, e))?;
+    /// The keys that have records of their own, without these.
+    fn keys_without(&self, kept: &HashSet<Fingerprint>) -> Result<BTreeSet<Fingerprint>, StoreError> {
         let mut keys = BTreeSet::new();
         for definition in [LEASES, WINDOWS, USAGE] {
-            let Some(table) = optional_table(medium, &transaction, definition)? else { continue };
-            for entry in table.iter().map_err(|e| translated(medium, e))? {
-                let (key, _) = entry.map_err(|e| translated(medium, e))?;
-                let key = Fingerprint::from_bytes(*key.value());
-                if !kept.contains(&key) {
-                    keys.insert(key);
-                }
+            let mut last = None;
+            loop {
+                // A lease comes in between: the database reads the windows with their keys, and there may be
+                // gigabytes of them.
+                let part = self.with_database(&mut self.state(), |database| {
+                    self.keys_after(database, definition, last)
+                })?;
+                let Some(newest) = part.last() else { break };
+                last = Some(*newest);
+                keys.extend(part.into_iter().filter(|key| !kept.contains(key)));
             }
+        }
+        Ok(keys)
+    }
+
+    /// Some keys of a table, in order: those that follow `last`.
+    fn keys_after(
+        &self,
+        database: &Database,
+        definition: TableDefinition<'static, Key, &'static [u8]>,
+        last: Option<Fingerprint>,
+    ) -> Result<Vec<Fingerprint>, StoreError> {
+        let medium = self.medium();
+        let transaction = database.begin_read().map_err(|e| translated(medium, e))?;
+        let Some(table) = optional_table(medium, &transaction, definition)? else { return Ok(Vec::new()) };
+        let first = last.as_ref().map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_bytes()));
+        let range: (Bound<&[u8; Fingerprint::BYTES]>, Bound<&[u8; Fingerprint::BYTES]>) =
+            (first, Bound::Unbounded);
+        let entries = table.range::<&[u8; Fingerprint::BYTES]>(range).map_err(|e| translated(medium, e))?;
+        let mut keys = Vec::with_capacity(READ_AT_ONCE);
+        for entry in entries.take(READ_AT_ONCE) {
+            let (key, _) = entry.map_err(|e| translated(medium, e))?;
+            keys.push(Fingerprint::from_bytes(*key.value()));
         }
         Ok(keys)
     }

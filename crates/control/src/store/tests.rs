@@ -295,6 +295,27 @@ fn a_retired_key_leaves_one_small_record_and_survives_restarts() {
     assert!(!store.known().unwrap().iter().any(|known| known.fingerprint == key(1) && known.is_retired));
 }
 
+/// A reload asks which keys are to be retired while SAs need numbers: with long windows, to read all keys
+/// takes seconds.
+#[test]
+fn leases_come_in_between_while_the_keys_of_a_store_are_read() {
+    const KEYS: u64 = 1000;
+    let store = opened(&created()).unwrap();
+    let all: Vec<_> = (0..KEYS).map(key).collect();
+    let windows: Vec<_> = all.iter().map(|key| (*key, &[7; 24][..])).collect();
+    store.save_windows(&windows).unwrap();
+    let requests: Vec<_> = all.iter().map(|key| (*key, 10)).collect();
+    let _ = store.lease_many(&requests).unwrap();
+    let before = store.turns();
+    assert_eq!(store.retire(&all.iter().copied().collect()).unwrap(), 0);
+    assert!(store.turns() - before >= 2 * 1000 / 64, "{} turns", store.turns() - before);
+    // None is left out at the seams.
+    let most: HashSet<_> = all.iter().copied().skip(700).collect();
+    assert_eq!(store.retire(&most).unwrap(), 700);
+    let known = store.known().unwrap();
+    assert!(known.iter().all(|known| known.is_retired != most.contains(&known.fingerprint)));
+}
+
 /// Numbers that a removed SA has not used come back to a key that is retired by then.
 #[test]
 fn numbers_are_given_back_to_a_retired_key() {

@@ -12,17 +12,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) struct Turns<T> {
     next: Mutex<()>,
     value: Mutex<T>,
+    /// Turns so far.
+    #[cfg(test)]
+    taken: std::sync::atomic::AtomicUsize,
 }
 
 impl<T> Turns<T> {
     pub(super) fn new(value: T) -> Self {
-        Self { next: Mutex::new(()), value: Mutex::new(value) }
+        Self {
+            next: Mutex::new(()),
+            value: Mutex::new(value),
+            #[cfg(test)]
+            taken: Default::default(),
+        }
     }
 
     /// Waits for its turn. The value that a panicked caller left is used as it is.
     pub(super) fn take(&self) -> MutexGuard<'_, T> {
         let _next = lock(&self.next);
+        #[cfg(test)]
+        self.taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         lock(&self.value)
+    }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(std::sync::atomic::Ordering::Relaxed)
     }
 }
 
