@@ -2,20 +2,43 @@
 
 use crate::reverse_path;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use testudo_control::Configuration;
-use testudo_control::firewall::tunnel_routes;
+use testudo_control::firewall::{RouteChange, TunnelRoute, tunnel_routes};
 use testudo_port_tun::ConfigureError;
 use testudo_port_tun::configure::{Prefix, Route, add_route, change_source, remove_route};
 
 /// The routes of a configuration; none if it turns them off.
 pub fn wanted(configuration: &Configuration) -> Vec<Route> {
-    let routes = tunnel_routes(configuration).into_iter();
-    routes
-        .map(|route| Route {
-            destination: Prefix::new(route.network.address(), route.network.length()),
-            source: route.source,
+    tunnel_routes(configuration).into_iter().map(route).collect()
+}
+
+fn route(route: TunnelRoute) -> Route {
+    let destination = Prefix::new(route.network.address(), route.network.length());
+    Route { destination, source: route.source }
+}
+
+/// Makes single changes; new ones may lead to networks with this `peer`. After a failure the others are still
+/// made; the first error is returned.
+pub fn edit(
+    configuration: &Configuration,
+    changes: &[RouteChange],
+    peer: Option<IpAddr>,
+) -> Result<(), String> {
+    let interface = &configuration.protected.name;
+    let outcomes: Vec<Result<(), ConfigureError>> = changes
+        .iter()
+        .map(|change| match (change.before.map(route), change.after.map(route)) {
+            (Some(old), Some(new)) => change_source(interface, old, new),
+            (Some(old), None) => remove_route(interface, old),
+            (None, Some(new)) => add_route(interface, new),
+            (None, None) => Ok(()),
         })
-        .collect()
+        .collect();
+    if let Some(warning) = peer.and_then(|peer| reverse_path::warning_of(configuration, peer)) {
+        tracing::warn!("{warning}");
+    }
+    outcomes.into_iter().collect::<Result<(), _>>().map_err(|e| e.to_string())
 }
 
 /// Replaces the routes of the old configuration by those of the new one. After a failure the other routes are

@@ -1,6 +1,7 @@
 //! Whether Linux drops what a peer sends because of where the route back to it leads.
 
 use std::fs;
+use std::net::IpAddr;
 use testudo_control::Configuration;
 use testudo_control::firewall::routed_peers;
 
@@ -12,7 +13,15 @@ const STRICT: u32 = 1;
 /// therefore drop all that comes from it by the outer interface. There is no such filter for IPv6.
 pub fn warning(configuration: &Configuration) -> Option<String> {
     let interface = configuration.unprotected.interface.as_ref()?;
-    let peer = routed_peers(configuration).find(std::net::IpAddr::is_ipv4)?;
+    warning_for(interface, routed_peers(configuration).find(IpAddr::is_ipv4)?)
+}
+
+/// The same for a peer in a network whose route is new.
+pub fn warning_of(configuration: &Configuration, peer: IpAddr) -> Option<String> {
+    warning_for(configuration.unprotected.interface.as_ref().filter(|_| peer.is_ipv4())?, peer)
+}
+
+fn warning_for(interface: &str, peer: IpAddr) -> Option<String> {
     // The greater value counts (the kernel's ip-sysctl documentation).
     let value = ["all", interface].into_iter().filter_map(filter).max();
     // sysctl(8) separates by dots, and writes a dot within a name as a slash.

@@ -47,6 +47,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         engines,
         engine_reports,
         change_routes: Box::new(host_routes::change),
+        edit_routes: Box::new(host_routes::edit),
         keep_interface,
         loaded,
     };

@@ -29,6 +29,7 @@ mod network;
 mod outer;
 mod packet_rules;
 mod policy;
+mod policy_index;
 mod quantity;
 mod selector;
 mod shadow;
@@ -40,6 +41,7 @@ mod tunnel;
 mod value;
 mod walk;
 
+pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
@@ -52,6 +54,7 @@ pub use model::{
 pub use network::Network;
 pub(crate) use network::Networks;
 pub use outer::{OuterEndpoint, OuterProtocol};
+pub use policy_index::PolicyIndex;
 pub use sizes::Sizes;
 pub(crate) use suggest::did_you_mean;
 pub(crate) use traffic::networks;

@@ -20,16 +20,10 @@ pub(super) struct Entry {
 
 /// All policies: `[[policy]]` first, then each tunnel's selectors.
 pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
-    let policies = configuration.policies.iter().flat_map(|policy| {
-        let name: Arc<str> = name_of(configuration, policy).into();
-        policy.selectors.iter().map(move |selector| Entry {
-            selector: *selector,
-            directions: policy.directions,
-            bypass: policy.action == Action::Bypass,
-            protect: matches!(policy.action, Action::Protect { .. }),
-            name: Arc::clone(&name),
-        })
-    });
+    let policies = configuration
+        .policies
+        .iter()
+        .flat_map(|policy| named_entries(policy, name_of(configuration, policy).into()));
     let own = configuration.tunnels.iter().flat_map(|tunnel| {
         tunnel.selectors.iter().zip(1..).flat_map(move |(selectors, number)| {
             let name: Arc<str> = format!("tunnel {}, selector {number}", tunnel.name).into();
@@ -43,6 +37,21 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
         })
     });
     policies.chain(own).collect()
+}
+
+/// Those of one policy, without names.
+pub(super) fn of_policy(policy: &Policy) -> impl Iterator<Item = Entry> {
+    named_entries(policy, Arc::from(""))
+}
+
+fn named_entries(policy: &Policy, name: Arc<str>) -> impl Iterator<Item = Entry> {
+    policy.selectors.iter().map(move |selector| Entry {
+        selector: *selector,
+        directions: policy.directions,
+        bypass: policy.action == Action::Bypass,
+        protect: matches!(policy.action, Action::Protect { .. }),
+        name: Arc::clone(&name),
+    })
 }
 
 /// `policy no-mail: discard`

@@ -37,7 +37,7 @@ mod spd;
 mod tests;
 mod text;
 
-pub use routes::{FallbackRoutes, TunnelRoute, routed_peers, tunnel_routes};
+pub use routes::{FallbackRoutes, RouteChange, RouteIndex, TunnelRoute, routed_peers, tunnel_routes};
 
 use crate::config::Configuration;
 use entry::Entry;

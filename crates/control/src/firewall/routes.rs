@@ -1,8 +1,8 @@
 //! Routes to the remote networks: those into the tunnel, and those that remain when these are gone.
 
-use super::entry::{Entry, entries};
-use crate::config::{Configuration, Network, Networks, Remote};
-use std::collections::{HashMap, HashSet};
+use super::entry::{self, Entry, entries};
+use crate::config::{Configuration, Network, Networks, Policy, Remote};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use testudo_ipsec::Direction;
 
@@ -30,21 +30,103 @@ pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
     if !configuration.protected.routes {
         return Vec::new();
     }
-    let outer: HashSet<_> = configuration.tunnels.iter().map(|t| Network::host(t.local)).collect();
+    let outer = outer_addresses(configuration);
     let mut places = HashMap::new();
     let mut routes: Vec<TunnelRoute> = Vec::new();
     for entry in entries(configuration).into_iter().filter(Entry::is_routed) {
-        let mut locals = entry.local_networks();
-        let source = locals.find(|local| outer.contains(local)).map(|local| local.address());
+        let source = source_of(&entry, &outer);
         for network in entry.remote_networks() {
             let place = *places.entry(network).or_insert(routes.len());
             match routes.get_mut(place) {
-                Some(route) => route.source = route.source.or(source),
+                // Of several the lowest, whatever their order.
+                Some(route) => route.source = route.source.into_iter().chain(source).min(),
                 None => routes.push(TunnelRoute { network, source }),
             }
         }
     }
     routes
+}
+
+fn outer_addresses(configuration: &Configuration) -> HashSet<Network> {
+    configuration.tunnels.iter().map(|tunnel| Network::host(tunnel.local)).collect()
+}
+
+/// Our outer address, if an entry is about packets from it.
+fn source_of(entry: &Entry, outer: &HashSet<Network>) -> Option<IpAddr> {
+    entry.local_networks().find(|local| outer.contains(local)).map(|local| local.address())
+}
+
+/// A route into the tunnel before and after a change of policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteChange {
+    /// The route as it was; `None` if there was none.
+    pub before: Option<TunnelRoute>,
+    /// The route as it is now.
+    pub after: Option<TunnelRoute>,
+}
+
+/// The same routes, kept as policies come and go: a change costs what its own networks cost.
+#[derive(Debug, Clone, Default)]
+pub struct RouteIndex {
+    /// Whether the configuration has routes at all.
+    is_on: bool,
+    outer: HashSet<Network>,
+    /// By network, how many entries ask for a route from each source.
+    sources: HashMap<Network, BTreeMap<Option<IpAddr>, usize>>,
+}
+
+impl RouteIndex {
+    /// The routes of a configuration.
+    #[must_use]
+    pub fn of(configuration: &Configuration) -> Self {
+        let (is_on, outer) = (configuration.protected.routes, outer_addresses(configuration));
+        let mut index = Self { is_on, outer, sources: HashMap::new() };
+        if is_on {
+            entries(configuration).iter().for_each(|entry| index.count(entry, true));
+        }
+        index
+    }
+
+    /// Replaces a policy by another, where there are any. Returns the routes that differ then.
+    pub fn change(&mut self, old: Option<&Policy>, new: Option<&Policy>) -> Vec<RouteChange> {
+        if !self.is_on {
+            return Vec::new();
+        }
+        let of = |policy: Option<&Policy>| policy.into_iter().flat_map(entry::of_policy).collect::<Vec<_>>();
+        let (gone, come) = (of(old), of(new));
+        let routed = gone.iter().chain(&come).filter(|entry| entry.is_routed());
+        let networks: BTreeSet<Network> = routed.flat_map(Entry::remote_networks).collect();
+        let before: Vec<_> = networks.iter().map(|network| self.route(*network)).collect();
+        gone.iter().for_each(|entry| self.count(entry, false));
+        come.iter().for_each(|entry| self.count(entry, true));
+        let after = networks.iter().map(|network| self.route(*network));
+        let changes = before.into_iter().zip(after).map(|(before, after)| RouteChange { before, after });
+        changes.filter(|change| change.before != change.after).collect()
+    }
+
+    fn route(&self, network: Network) -> Option<TunnelRoute> {
+        let sources = self.sources.get(&network)?;
+        // Without a source sorts first.
+        Some(TunnelRoute { network, source: sources.keys().copied().flatten().next() })
+    }
+
+    fn count(&mut self, entry: &Entry, is_new: bool) {
+        if !entry.is_routed() {
+            return;
+        }
+        let source = source_of(entry, &self.outer);
+        for network in entry.remote_networks() {
+            let sources = self.sources.entry(network).or_default();
+            let count = sources.entry(source).or_default();
+            *count = if is_new { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 {
+                sources.remove(&source);
+            }
+            if sources.is_empty() {
+                self.sources.remove(&network);
+            }
+        }
+    }
 }
 
 /// The outer addresses of peers that are in a network which is routed into the tunnel.
@@ -149,4 +231,62 @@ fn metric(interface: &str) -> u32 {
         .bytes()
         .fold(0x811C_9DC5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     METRICS | (hash & 0x00FF_FFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::MINIMAL;
+    use fastrand::Rng;
+
+    /// Protects between networks of which many are the same, some of them from our outer addresses.
+    fn random_policy(random: &mut Rng, number: u32) -> Policy {
+        let local = ["any", "192.0.2.1", "10.1.0.0/16"][random.usize(..3)];
+        let remote = format!("10.{}.0.0/16, 10.9.0.1-10.9.0.{}", random.u8(2..5), random.u8(2..5));
+        let action = ["protect\"\ntunnel = \"site-b", "discard"][usize::from(random.u8(..4) == 0)];
+        let direction = ["in", "out", "both"][random.usize(..3)];
+        let text = format!(
+            "action = \"{action}\"\ndirection = \"{direction}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\n"
+        );
+        Configuration::parse(MINIMAL, "t.toml").unwrap().policy_of(&text, number)
+    }
+
+    #[test]
+    fn routes_that_follow_changes_are_those_of_all_policies() {
+        let (mut random, mut left) = (Rng::with_seed(7), Vec::<Policy>::new());
+        let empty = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let all = |left: &[Policy]| -> BTreeMap<Network, TunnelRoute> {
+            let configuration = Configuration { policies: left.to_vec(), ..empty.clone() };
+            tunnel_routes(&configuration).into_iter().map(|route| (route.network, route)).collect()
+        };
+        let (mut index, mut routes) = (RouteIndex::of(&empty), all(&[]));
+        for number in 1..300 {
+            let new = random_policy(&mut random, number);
+            let place = random.usize(..=left.len());
+            let changes = match left.get_mut(place) {
+                Some(old) if random.bool() => {
+                    index.change(Some(&std::mem::replace(old, new.clone())), Some(&new))
+                }
+                Some(_) if random.bool() => index.change(Some(&left.remove(place)), None),
+                _ => {
+                    left.insert(place, new.clone());
+                    index.change(None, Some(&new))
+                }
+            };
+            for RouteChange { before, after } in changes {
+                let network = before.or(after).unwrap().network;
+                assert_eq!(routes.remove(&network), before, "seed 7");
+                routes.extend(after.map(|route| (network, route)));
+            }
+            assert_eq!(routes, all(&left), "seed 7, {left:?}");
+        }
+    }
+
+    #[test]
+    fn without_routes_in_the_configuration_none_change() {
+        let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        configuration.protected.routes = false;
+        let policy = random_policy(&mut Rng::with_seed(1), 1);
+        assert_eq!(RouteIndex::of(&configuration).change(None, Some(&policy)), []);
+    }
 }

@@ -70,6 +70,12 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes something of the installed tunnels: in place, unless a client is being answered from them,
+    /// which then goes on with a copy of its own.
+    pub fn change_installed<T>(&self, change: impl FnOnce(&mut InstalledTunnels) -> T) -> T {
+        change(Arc::make_mut(&mut self.installed.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
     /// Replaces the installed tunnels.
     pub fn replace_installed(&self, installed: InstalledTunnels) {
         *self.installed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(installed);

@@ -26,8 +26,14 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
 /// A policy of a configuration whose tunnels have these `indices`, as the SPD has it.
 #[must_use]
 pub fn policy(policy: &config::Policy, indices: &[TunnelIndex]) -> Policy {
+    policy_for(policy, policy.tunnel().map(|tunnel| index(indices, tunnel)))
+}
+
+/// The same, where the index of the tunnel that it names is known.
+#[must_use]
+pub fn policy_for(policy: &config::Policy, index: Option<TunnelIndex>) -> Policy {
     let action = match policy.action {
-        config::Action::Protect { tunnel } => Action::Protect(index(indices, tunnel)),
+        config::Action::Protect { .. } => Action::Protect(index.unwrap_or(TunnelIndex(u32::MAX))),
         config::Action::Bypass => Action::Bypass,
         config::Action::Discard => Action::Discard,
     };

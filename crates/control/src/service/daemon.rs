@@ -15,6 +15,7 @@ use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
 use crate::config::{Action, AuditTarget, Configuration, KnownAnswers, Loaded};
+use crate::firewall::RouteChange;
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,6 +44,9 @@ pub(super) const WORKER_THREAD: &str = "worker-0";
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Capacity of the event queue to the control thread. Events beyond it are dropped: the worker does not wait.
 const MAX_NEWS: usize = 1024;
+
+/// Why a policy is refused.
+const NO_BYPASS: &str = "no policy said \"bypass\" when the gateway started: that needs a restart";
 
 /// Why a gateway could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +79,10 @@ pub enum DaemonError {
 
 /// Changes the host's routes into the tunnels for a new configuration; returns failures as text.
 pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<(), String>>;
+
+/// Makes single changes of these routes, for a configuration that has just been changed to this one. New ones
+/// may lead to a network with this outer address of a peer. Returns failures as text.
+pub type RouteEditor = Box<dyn FnMut(&Configuration, &[RouteChange], Option<IpAddr>) -> Result<(), String>>;
 
 /// Keeps the TUN interface as the configuration in force wants it. Called several times a second, so it must
 /// not block.
@@ -117,6 +125,8 @@ pub struct Parts {
     pub engine_reports: Vec<EngineReport>,
     /// Changes routes on a reload.
     pub change_routes: RouteChanger,
+    /// Changes single routes when a policy changes.
+    pub edit_routes: RouteEditor,
     /// Maintains the interface.
     pub keep_interface: InterfaceKeeper,
 }
@@ -191,6 +201,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         store: parts.store,
         preparers,
         change_routes: parts.change_routes,
+        edit_routes: parts.edit_routes,
         keep_interface: parts.keep_interface,
         leases,
         supplier,
@@ -295,6 +306,7 @@ struct Daemon {
     /// Expands keys for the worker's engines.
     preparers: KeyPreparers,
     change_routes: RouteChanger,
+    edit_routes: RouteEditor,
     keep_interface: InterfaceKeeper,
     leases: Arc<Leases>,
     supplier: Supplier,
@@ -392,23 +404,32 @@ impl Daemon {
 
     /// Changes a policy, as a client asked for.
     fn change(&mut self, request: &Value) -> Result<Value, String> {
-        let old = self.shared.installed();
-        let planned = policies::plan(&old, request)?;
-        refuse_bypass(self.may_bypass, &planned.next.configuration)?;
-        planned.carry_out(&old.configuration, &self.commander)?;
+        let planned = policies::plan(&self.shared.installed(), request)?;
+        if planned.bypasses() && !self.may_bypass {
+            return Err(NO_BYPASS.to_owned());
+        }
+        planned.carry_out(&self.commander)?;
+        let said = planned.said.clone();
+        let routes = self.shared.change_installed(|installed| planned.apply(installed));
+        let installed = self.shared.installed();
         // The host's firewall follows by the client's hand: this process may run no program.
         let mut answer = json!({
-            "said": planned.said,
-            "interface": planned.next.configuration.protected.name,
+            "said": said,
+            "interface": installed.configuration.protected.name,
             "network_namespace": network_namespace(),
         });
-        if let Err(e) = (self.change_routes)(&old.configuration, &planned.next.configuration) {
+        let edited = routes.map_err(|e| e.to_string()).and_then(|routes| {
+            let new =
+                routes.iter().filter(|change| change.before.is_none()).filter_map(|change| change.after);
+            let peer = new.flat_map(|route| installed.book.index.peers_in(route.network)).next();
+            (self.edit_routes)(&installed.configuration, &routes, peer.map(|(peer, _)| peer))
+        });
+        if let Err(e) = edited {
             tracing::error!("routes: {e}");
             answer["warning"] = json!(format!("routes: {e}"));
         }
-        tracing::info!("{}", planned.said);
+        tracing::info!("{said}");
         self.policy_changes += 1;
-        self.shared.replace_installed(planned.next);
         Ok(answer)
     }
 
@@ -583,7 +604,7 @@ fn bypasses(configuration: &Configuration) -> bool {
 /// Packets that pass in clear leave through a socket that is opened with the port.
 fn refuse_bypass(may_bypass: bool, new: &Configuration) -> Result<(), String> {
     if bypasses(new) && !may_bypass {
-        return Err("no policy said \"bypass\" when the gateway started: that needs a restart".to_owned());
+        return Err(NO_BYPASS.to_owned());
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::assemble;
 use super::leases::{Leases, Start, check_known};
+use super::policy_book::PolicyBook;
 use super::sas::{KeyState, RunningSa, TunnelSas};
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
@@ -43,6 +44,8 @@ pub struct InstalledTunnels {
     pub tunnels: Vec<Running>,
     /// Its policies, as the worker has them.
     pub spd: Arc<Spd>,
+    /// The same by what they are called.
+    pub book: PolicyBook,
     /// Positions of its tunnels by their names.
     by_name: HashMap<String, usize>,
 }
@@ -79,7 +82,8 @@ impl InstalledTunnels {
     /// No tunnels yet.
     #[must_use]
     pub fn empty(configuration: Configuration) -> Self {
-        Self { configuration, tunnels: Vec::new(), spd: Arc::default(), by_name: HashMap::new() }
+        let (spd, book) = (Arc::default(), PolicyBook::default());
+        Self { configuration, tunnels: Vec::new(), spd, book, by_name: HashMap::new() }
     }
 
     /// The tunnel of a name.
@@ -145,8 +149,9 @@ impl InstalledTunnels {
         let update = Update { remove, install, selectors: selectors.collect(), policies };
         let by_name =
             next.iter().enumerate().map(|(at, running)| (running.tunnel.name.clone(), at)).collect();
-        let (configuration, tunnels) = (configuration.clone(), next);
-        Ok((update, InstalledTunnels { configuration, tunnels, spd, by_name }, changes))
+        let (configuration, tunnels, book) =
+            (configuration.clone(), next, PolicyBook::of(configuration, &spd));
+        Ok((update, InstalledTunnels { configuration, tunnels, spd, book, by_name }, changes))
     }
 
     /// By tunnel of `loaded`, the one that continues as it.

@@ -26,6 +26,7 @@ mod overlaps;
 mod path_mtu;
 mod peer;
 pub mod policies;
+pub mod policy_book;
 pub mod privileges;
 pub mod report;
 pub mod sa_control;

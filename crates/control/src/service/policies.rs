@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The main thread makes each change, one at a time, as it makes reloads: so no change falls into one. It
-//! changes its own copy of the SPD first, which gives the new policy the same name as the worker's
-//! ([`Spd::change`](testudo_ipsec::Spd::change)); where that refuses, nothing has happened.
+//! checks the change against what is in force ([`PolicyBook`](super::policy_book::PolicyBook)), has the
+//! worker make it, and then makes it in its own copy of the SPD, which gives the new policy the same name
+//! ([`Spd::change`](testudo_ipsec::Spd::change)). None of that looks at all policies or all tunnels.
 //!
 //! An SA delivers what its selectors allow (RFC 4301 5.2). They are widened before a policy is added, and
 //! narrowed after one is removed: no packet meets the new policy under the old selectors.
@@ -18,14 +19,16 @@
 
 use super::assemble;
 use super::installed::InstalledTunnels;
-use crate::config::{self, ConfigErrors, Configuration};
+use crate::config::{self, ConfigErrors};
+use crate::firewall::RouteChange;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use testudo_gateway::{Commander, Update};
-use testudo_ipsec::{PolicyChange, PolicyId, Position, Spd, TunnelIndex};
+use testudo_ipsec::{Direction, PolicyChange, Selector, SpdError, TunnelIndex};
 
 /// How long a client waits for the main thread, which may be storing windows.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -69,17 +72,26 @@ pub fn ask(changer: &Changer, request: &Value) -> Result<Value, String> {
         .map_err(|_| "the gateway is busy: see with `policy list` whether the change was made".to_owned())?
 }
 
-/// A change that was checked, and the state after it.
+/// A change that was checked.
 #[derive(Debug)]
 pub struct Planned {
-    /// What is in force then.
-    pub next: InstalledTunnels,
+    /// What changes of the configuration in force.
+    edit: Edit,
     /// The change of the worker's SPD.
     pub change: PolicyChange,
     /// What is said about it.
     pub said: String,
-    /// Tunnels whose packets other policies name then.
-    tunnels: Vec<usize>,
+    /// Selectors of tunnels while both may be in force, and after it.
+    wide: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    narrow: Vec<(TunnelIndex, Arc<[Selector]>)>,
+}
+
+/// What becomes of the policies of the configuration.
+#[derive(Debug)]
+enum Edit {
+    Insert(usize, config::Policy),
+    Replace(usize, config::Policy),
+    Remove(usize),
 }
 
 /// Checks a request against what is in force.
@@ -87,18 +99,17 @@ pub struct Planned {
 /// # Errors
 /// What is wrong, in words.
 pub fn plan(installed: &InstalledTunnels, request: &Value) -> Result<Planned, String> {
-    let configuration = &installed.configuration;
-    let named = |key: &str| find(configuration, request[key].as_str().unwrap_or_default());
+    let named = |key: &str| find(installed, request[key].as_str().unwrap_or_default());
     match request["verb"].as_str() {
         Some("policy-add") => {
-            let place = place(configuration, request)?;
-            let policy = read(configuration, request, place, None)?;
-            let policy = config::Policy { number: next_number(configuration), ..policy };
-            add(installed, policy, place)
+            let place = place(installed, request)?;
+            let policy = read(installed, request, place, None)?;
+            let number = installed.book.index.next_number();
+            Ok(add(installed, config::Policy { number, ..policy }, place))
         }
         Some("policy-replace") => {
             let place = named("policy")?;
-            let policy = read(configuration, request, place, Some(place))?;
+            let policy = read(installed, request, place, Some(place))?;
             replace(installed, policy, place)
         }
         Some("policy-delete") => delete(installed, named("policy")?),
@@ -108,7 +119,7 @@ pub fn plan(installed: &InstalledTunnels, request: &Value) -> Result<Planned, St
 
 /// The policy of a request, in words of the configuration.
 fn read(
-    configuration: &Configuration,
+    installed: &InstalledTunnels,
     request: &Value,
     place: usize,
     replaced: Option<usize>,
@@ -125,7 +136,14 @@ fn read(
         // A string of JSON is one of TOML.
         let _ = writeln!(text, "{key} = {}", json!(value));
     }
-    configuration.read_policy(&text, place, replaced).map_err(|errors| in_a_line(&errors))
+    let InstalledTunnels { configuration, book, spd, .. } = installed;
+    let slot = config::Slot {
+        index: &book.index,
+        is_earlier: &|number| book.is_in_front(number, place, spd),
+        label_of: &|number| installed.policy(number).map(config::Policy::label).unwrap_or_default(),
+        replaced: replaced.and_then(|place| Some(configuration.policies.get(place)?.number)),
+    };
+    configuration.read_policy(&text, slot).map_err(|errors| in_a_line(&errors))
 }
 
 /// Errors for somebody who typed the words on one line, where lines and columns say nothing.
@@ -139,14 +157,15 @@ fn in_a_line(errors: &ConfigErrors) -> String {
 }
 
 /// The place of a policy by name or number.
-fn find(configuration: &Configuration, label: &str) -> Result<usize, String> {
-    let is_named = |policy: &config::Policy| policy.name.as_deref() == Some(label);
-    let number: Option<u32> = label.parse().ok();
-    let is_numbered = |policy: &config::Policy| policy.name.is_none() && Some(policy.number) == number;
-    let policies = &configuration.policies;
-    let found = policies.iter().position(is_named).or_else(|| policies.iter().position(is_numbered));
-    found.ok_or_else(|| {
-        let labels = policies.iter().map(config::Policy::label);
+fn find(installed: &InstalledTunnels, label: &str) -> Result<usize, String> {
+    let numbered = || {
+        let number = label.parse().ok()?;
+        installed.policy(number).filter(|policy| policy.name.is_none()).map(|_| number)
+    };
+    let number = installed.book.index.named(label).or_else(numbered);
+    let place = number.and_then(|number| installed.book.place_of(number, &installed.spd));
+    place.ok_or_else(|| {
+        let labels = installed.configuration.policies.iter().map(config::Policy::label);
         let meant = config::did_you_mean(label, labels.collect::<Vec<_>>().iter().map(String::as_str));
         let help = meant.unwrap_or_else(|| "`testudo policy list` shows them".to_owned());
         format!("there is no policy \"{label}\" that could be changed; {help}")
@@ -154,103 +173,131 @@ fn find(configuration: &Configuration, label: &str) -> Result<usize, String> {
 }
 
 /// Where a new policy goes; without a word, after all others, and before the selectors of tunnels.
-fn place(configuration: &Configuration, request: &Value) -> Result<usize, String> {
+fn place(installed: &InstalledTunnels, request: &Value) -> Result<usize, String> {
     match (&request["before"], &request["after"]) {
-        (Value::Null, Value::Null) => Ok(configuration.policies.len()),
-        (Value::String(label), Value::Null) => find(configuration, label),
-        (Value::Null, Value::String(label)) => Ok(find(configuration, label)? + 1),
+        (Value::Null, Value::Null) => Ok(installed.configuration.policies.len()),
+        (Value::String(label), Value::Null) => find(installed, label),
+        (Value::Null, Value::String(label)) => Ok(find(installed, label)? + 1),
         _ => Err("either before or after another policy".to_owned()),
     }
 }
 
-/// A number that no policy of this configuration had.
-fn next_number(configuration: &Configuration) -> u32 {
-    configuration.policies.iter().map(|policy| policy.number).max().unwrap_or(0) + 1
-}
-
-/// The name of the policy at a place of the SPD.
-fn id_at(spd: &Spd, place: usize) -> Option<PolicyId> {
-    spd.policies().nth(place).map(|(id, _)| id)
-}
-
-fn add(installed: &InstalledTunnels, policy: config::Policy, place: usize) -> Result<Planned, String> {
-    let position = match id_at(&installed.spd, place) {
-        Some(next) => Position::Before(next),
-        None => Position::Last,
-    };
-    let entry = assemble::policy(&policy, &installed.indices());
-    let mut next = installed.clone();
+fn add(installed: &InstalledTunnels, policy: config::Policy, place: usize) -> Planned {
+    let change = PolicyChange::Insert(installed.book.position(place), installed.entry(&policy));
     let said = format!("policy {} is in force", policy.label());
-    let tunnels = policy.tunnel().into_iter().collect();
-    next.configuration.policies.insert(place, policy);
-    next.planned(PolicyChange::Insert(position, entry), said, tunnels)
+    let (wide, narrow) = installed.selectors(None, Some(&policy));
+    Planned { edit: Edit::Insert(place, policy), change, said, wide, narrow }
 }
 
 fn replace(installed: &InstalledTunnels, policy: config::Policy, place: usize) -> Result<Planned, String> {
-    let (id, old) = (id_at(&installed.spd, place), installed.configuration.policies.get(place));
+    let (id, old) = (installed.book.id_at(place), installed.configuration.policies.get(place));
     let (Some(id), Some(old)) = (id, old) else { return Err("there is no such policy".to_owned()) };
     let name = policy.name.clone().or_else(|| old.name.clone());
     let policy = config::Policy { name, number: old.number, ..policy };
-    let tunnels = [old.tunnel(), policy.tunnel()].into_iter().flatten().collect();
+    let change = PolicyChange::Replace(id, installed.entry(&policy));
     let said = format!("policy {} is replaced", old.label());
-    let entry = assemble::policy(&policy, &installed.indices());
-    let mut next = installed.clone();
-    next.configuration.policies[place] = policy;
-    next.planned(PolicyChange::Replace(id, entry), said, tunnels)
+    let (wide, narrow) = installed.selectors(Some(old), Some(&policy));
+    Ok(Planned { edit: Edit::Replace(place, policy), change, said, wide, narrow })
 }
 
 fn delete(installed: &InstalledTunnels, place: usize) -> Result<Planned, String> {
-    let Some(id) = id_at(&installed.spd, place) else { return Err("there is no such policy".to_owned()) };
-    let mut next = installed.clone();
-    let policy = next.configuration.policies.remove(place);
-    let said = format!("policy {} is deleted", policy.label());
-    next.planned(PolicyChange::Remove(id), said, policy.tunnel().into_iter().collect())
+    let (id, old) = (installed.book.id_at(place), installed.configuration.policies.get(place));
+    let (Some(id), Some(old)) = (id, old) else { return Err("there is no such policy".to_owned()) };
+    let said = format!("policy {} is deleted", old.label());
+    let (wide, narrow) = installed.selectors(Some(old), None);
+    Ok(Planned { edit: Edit::Remove(place), change: PolicyChange::Remove(id), said, wide, narrow })
 }
 
+type TunnelSelectors = Vec<(TunnelIndex, Arc<[Selector]>)>;
+
 impl InstalledTunnels {
-    /// The indices of the tunnels, in the order of the configuration.
-    fn indices(&self) -> Vec<TunnelIndex> {
-        self.tunnels.iter().map(|running| running.index).collect()
+    /// The policy with a number.
+    fn policy(&self, number: u32) -> Option<&config::Policy> {
+        self.configuration.policies.get(self.book.place_of(number, &self.spd)?)
     }
 
-    /// Makes the change in the copy of the SPD.
-    fn planned(mut self, change: PolicyChange, said: String, tunnels: Vec<usize>) -> Result<Planned, String> {
-        Arc::make_mut(&mut self.spd).change(change.clone()).map_err(|error| error.to_string())?;
-        Ok(Planned { next: self, change, said, tunnels })
+    /// A policy as the SPD has it.
+    fn entry(&self, policy: &config::Policy) -> testudo_ipsec::Policy {
+        let index = policy.tunnel().and_then(|tunnel| self.tunnels.get(tunnel)).map(|running| running.index);
+        assemble::policy_for(policy, index)
+    }
+
+    /// The selectors of the tunnels that a change concerns: all while it is made, and those that are left.
+    fn selectors(
+        &self,
+        old: Option<&config::Policy>,
+        new: Option<&config::Policy>,
+    ) -> (TunnelSelectors, TunnelSelectors) {
+        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+        let tunnels: BTreeSet<usize> =
+            old.into_iter().chain(new).filter_map(config::Policy::tunnel).collect();
+        for tunnel in tunnels {
+            let Some(running) = self.tunnels.get(tunnel) else { continue };
+            let of = |policy: Option<&config::Policy>| -> Vec<Selector> {
+                let policy = policy.filter(|p| p.tunnel() == Some(tunnel));
+                let policy = policy.filter(|p| p.directions.include(Direction::Inbound));
+                policy.into_iter().flat_map(|p| p.selectors.iter().copied()).collect()
+            };
+            let others = self.book.index.of_tunnel(tunnel);
+            let others = others.filter(|number| old.is_none_or(|old| old.number != *number));
+            let others = others.filter_map(|number| self.policy(number)).map(|policy| &policy.selectors);
+            let own = self.configuration.tunnels.get(tunnel).into_iter().flat_map(|t| &t.selectors);
+            let mut after = of(new);
+            after.extend(others.chain(own).flat_map(|selectors| selectors.iter().copied()));
+            wide.push((running.index, of(old).into_iter().chain(after.iter().copied()).collect()));
+            narrow.push((running.index, after.into()));
+        }
+        (wide, narrow)
     }
 }
 
 impl Planned {
-    /// Puts it in force. `old` is what was before.
+    /// Whether it puts a policy in force that says "bypass".
+    #[must_use]
+    pub fn bypasses(&self) -> bool {
+        let (Edit::Insert(_, policy) | Edit::Replace(_, policy)) = &self.edit else { return false };
+        policy.action == config::Action::Bypass
+    }
+
+    /// Has the worker make it.
     ///
     /// # Errors
     /// The worker does not take it; then nothing has changed but that SAs may deliver more than before, which
     /// the SPD still refuses.
-    pub fn carry_out(&self, old: &Configuration, commander: &Commander) -> Result<(), String> {
+    pub fn carry_out(&self, commander: &Commander) -> Result<(), String> {
         let told = |error: testudo_gateway::CommanderError| error.to_string();
-        let select = |selectors| commander.update(Update { selectors, ..Update::default() }).map_err(told);
-        let index = |tunnel: usize| self.next.tunnels.get(tunnel).map(|running| running.index);
-        let now = &self.next.configuration;
-        let wide = self.tunnels.iter().filter_map(|&tunnel| {
-            let before = assemble::tunnel_selectors(old, tunnel);
-            let after = assemble::tunnel_selectors(now, tunnel);
-            Some((index(tunnel)?, before.iter().chain(after.iter()).copied().collect()))
-        });
-        let narrow = self.tunnels.iter();
-        let narrow =
-            narrow.filter_map(|&tunnel| Some((index(tunnel)?, assemble::tunnel_selectors(now, tunnel))));
-        let (wide, narrow): (Vec<_>, Vec<_>) = (wide.collect(), narrow.collect());
-        if !wide.is_empty() {
-            select(wide)?;
-        }
+        let select = |selectors: &TunnelSelectors| match selectors.clone() {
+            none if none.is_empty() => Ok(()),
+            selectors => commander.update(Update { selectors, ..Update::default() }).map(drop).map_err(told),
+        };
+        select(&self.wide)?;
         let outcome = commander.change_policies(vec![self.change.clone()]).map_err(told)?;
         if let Some(Err(error)) = outcome.first() {
             return Err(error.to_string());
         }
-        if !narrow.is_empty() {
-            select(narrow)?;
-        }
-        Ok(())
+        select(&self.narrow)
+    }
+
+    /// Makes it in what is in force for the control plane. Returns the routes that differ then.
+    ///
+    /// # Errors
+    /// The copy of the SPD does not take what the worker's has taken, which is a bug.
+    pub fn apply(self, installed: &mut InstalledTunnels) -> Result<Vec<RouteChange>, SpdError> {
+        let id = Arc::make_mut(&mut installed.spd).change(self.change)?;
+        let InstalledTunnels { configuration, book, .. } = installed;
+        Ok(match self.edit {
+            Edit::Insert(place, policy) => {
+                let routes = book.insert(place, id, &policy);
+                configuration.policies.insert(place, policy);
+                routes
+            }
+            Edit::Replace(place, policy) => {
+                let routes = book.replace(&configuration.policies[place], &policy);
+                configuration.policies[place] = policy;
+                routes
+            }
+            Edit::Remove(place) => book.remove(place, &configuration.policies.remove(place)),
+        })
     }
 }
 
@@ -258,17 +305,31 @@ impl Planned {
 mod tests {
     use super::*;
     use crate::config::tests::MINIMAL;
+    use crate::config::{Configuration, Loaded, TunnelKeys};
+    use crate::service::installed::Numbers;
+    use testudo_crypto::{KeyMaterial, Suite};
     use testudo_ipsec::{Action, Verdict};
+    use zeroize::Zeroizing;
 
     const POLICIES: &str = "[[policy]]\nname = \"mail\"\naction = \"discard\"\nprotocol = \"tcp\"\nremote_ports = 25\n\
                             [[policy]]\naction = \"discard\"\nremote = \"10.3.0.0/16\"\n";
 
-    /// What is in force under [`POLICIES`], with the tunnels of a configuration that are not installed.
+    fn key(byte: u8) -> KeyMaterial {
+        let suite = Suite::AES128GCM16;
+        KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
+    }
+
+    /// What is in force under [`POLICIES`].
     fn installed() -> InstalledTunnels {
         let configuration = Configuration::parse(&format!("{POLICIES}{MINIMAL}"), "t.toml").unwrap();
-        let spd = Arc::new(assemble::policies(&configuration, &[TunnelIndex(0)]));
-        let mut installed = InstalledTunnels::empty(configuration);
-        installed.spd = spd;
+        let keys = vec![TunnelKeys { outbound: key(1), inbound: key(2) }];
+        let loaded = Loaded { configuration, keys };
+        let empty = InstalledTunnels::empty(loaded.configuration.clone());
+        empty.plan(&loaded, &Numbers::KnownAnswers).unwrap().1
+    }
+
+    fn changed(mut installed: InstalledTunnels, request: &Value) -> InstalledTunnels {
+        plan(&installed, request).unwrap().apply(&mut installed).unwrap();
         installed
     }
 
@@ -278,7 +339,7 @@ mod tests {
 
     /// The policies after some requests, each of which succeeds.
     fn after(requests: &[Value]) -> InstalledTunnels {
-        requests.iter().fold(installed(), |installed, request| plan(&installed, request).unwrap().next)
+        requests.iter().fold(installed(), changed)
     }
 
     fn added(more: &Value) -> Value {
@@ -315,9 +376,12 @@ mod tests {
         let delete = |label: &str| json!({ "verb": "policy-delete", "policy": label });
         let installed = after(&[added(&json!({ "before": "mail" })), delete("2")]);
         assert_eq!(labels(&installed), ["3", "mail"]);
+        // Not even the highest one, when its policy is gone.
+        let again = changed(changed(installed.clone(), &delete("3")), &added(&json!({})));
+        assert_eq!(labels(&again), ["mail", "4"]);
         assert!(plan(&installed, &delete("2")).unwrap_err().contains("there is no policy \"2\""));
         let replace = json!({ "verb": "policy-replace", "policy": "mail", "words": { "action": "discard", "protocol": "gre" } });
-        let replaced = plan(&installed, &replace).unwrap().next;
+        let replaced = changed(installed, &replace);
         assert_eq!(labels(&replaced), ["3", "mail"]);
         assert_eq!(
             replaced.spd.policies().nth(1).unwrap().1.selectors[0].to_string(),
@@ -325,22 +389,79 @@ mod tests {
         );
     }
 
+    /// As many as a file may have: each is an entry of the worker's tables.
+    #[test]
+    fn selectors_are_bounded_at_run_time_as_in_the_file() {
+        let all = |network: &str, count: usize, from: usize| -> String {
+            let network = |n: usize| format!("{network}.{}.{}.0/24", n / 256, n % 256);
+            (from..from + count).map(network).collect::<Vec<_>>().join(",")
+        };
+        let request = |number: usize| {
+            let (local, remote) = (all("172", 16, 16 * 256), all("11", 16, 16 * number));
+            json!({ "verb": "policy-add", "words": { "action": "discard", "local": local, "remote": remote } })
+        };
+        let mut now = installed();
+        let most = (config::MAX_RULES - now.book.index.rules()) / 256;
+        for number in 0..most {
+            plan(&now, &request(number)).unwrap().apply(&mut now).unwrap();
+        }
+        let refused = plan(&now, &request(most)).unwrap_err();
+        assert!(refused.contains("at most 100000 selectors in all"), "{refused}");
+        let replace = json!({ "verb": "policy-replace", "policy": "3", "words": request(most)["words"] });
+        plan(&now, &replace).unwrap();
+        assert_eq!(now.book.index.rules(), 3 + most * 256);
+    }
+
     #[test]
     fn what_a_tunnel_delivers_follows_the_policies_that_name_it() {
         let words = json!({ "action": "protect", "tunnel": "site-b", "remote": "10.9.0.0/16" });
         let request = json!({ "verb": "policy-add", "words": words });
-        let planned = plan(&installed(), &request).unwrap();
-        assert_eq!(planned.tunnels, [0]);
-        let selectors = |configuration| {
-            assemble::tunnel_selectors(configuration, 0).iter().map(ToString::to_string).collect::<Vec<_>>()
+        let in_words = |selectors: &TunnelSelectors| -> Vec<Vec<String>> {
+            let of = |s: &Arc<[Selector]>| s.iter().map(ToString::to_string).collect();
+            selectors.iter().map(|(_, selectors)| of(selectors)).collect()
         };
-        assert_eq!(
-            selectors(&planned.next.configuration),
-            ["any <-> 10.9.0.0/16", "10.1.0.0/16 <-> 10.2.0.0/16"]
-        );
-        let deleted = plan(&planned.next, &json!({ "verb": "policy-delete", "policy": "3" })).unwrap();
-        assert_eq!(selectors(&deleted.next.configuration), ["10.1.0.0/16 <-> 10.2.0.0/16"]);
-        assert_eq!(deleted.tunnels, [0]);
+        let own = "10.1.0.0/16 <-> 10.2.0.0/16";
+        let planned = plan(&installed(), &request).unwrap();
+        assert_eq!(in_words(&planned.wide), [["any <-> 10.9.0.0/16", own]]);
+        assert_eq!(in_words(&planned.narrow), [["any <-> 10.9.0.0/16", own]]);
+        let with = after(&[request]);
+        let words = json!({ "action": "protect", "tunnel": "site-b", "remote": "10.8.0.0/16" });
+        let replaced =
+            plan(&with, &json!({ "verb": "policy-replace", "policy": "3", "words": words })).unwrap();
+        assert_eq!(in_words(&replaced.wide), [["any <-> 10.9.0.0/16", "any <-> 10.8.0.0/16", own]]);
+        assert_eq!(in_words(&replaced.narrow), [["any <-> 10.8.0.0/16", own]]);
+        let deleted = plan(&with, &json!({ "verb": "policy-delete", "policy": "3" })).unwrap();
+        assert_eq!(in_words(&deleted.wide), [["any <-> 10.9.0.0/16", own]]);
+        assert_eq!(in_words(&deleted.narrow), [[own]]);
+        // As the configuration has it.
+        assert_eq!(*deleted.narrow[0].1, *assemble::tunnel_selectors(&installed().configuration, 0));
+    }
+
+    /// RFC 4301 4.4.1: the order decides. Whatever comes and goes, the copy is what the configuration says.
+    #[test]
+    fn many_changes_leave_what_the_configuration_says() {
+        let (mut random, mut now) = (fastrand::Rng::with_seed(5), installed());
+        for step in 0..400_u32 {
+            let labels = labels(&now);
+            let label = labels.get(random.usize(..labels.len().max(1))).cloned();
+            let words = json!({ "action": "discard", "remote": format!("10.{}.{}.0/24", random.u8(3..6), step % 256) });
+            let request = match (random.u8(..4), label) {
+                (0, Some(label)) => json!({ "verb": "policy-delete", "policy": label }),
+                (1, Some(label)) => json!({ "verb": "policy-replace", "policy": label, "words": words }),
+                (2, Some(label)) => json!({ "verb": "policy-add", "words": words, "before": label }),
+                _ => json!({ "verb": "policy-add", "words": words }),
+            };
+            // Some are covered by others, or are there already.
+            if let Ok(planned) = plan(&now, &request) {
+                planned.apply(&mut now).unwrap();
+            }
+            let found = now.spd.policies().map(|(_, policy)| policy.clone());
+            let expected = assemble::policies(&now.configuration, &[TunnelIndex(0)]);
+            assert!(found.eq(expected.policies().map(|(_, policy)| policy.clone())), "seed 5, step {step}");
+            let places = now.configuration.policies.iter().map(|p| now.book.place_of(p.number, &now.spd));
+            assert!(places.eq((0..now.configuration.policies.len()).map(Some)), "seed 5, step {step}");
+        }
+        assert!(now.configuration.policies.len() > 20);
     }
 
     #[test]

@@ -150,6 +150,13 @@ impl Spd {
         (installed.serial == id.serial).then_some(&installed.policy)
     }
 
+    /// Whether a policy comes before another one in the order; `false` if either is not there.
+    #[must_use]
+    pub fn is_before(&self, first: PolicyId, second: PolicyId) -> bool {
+        let is_there = self.get(first).is_some() && self.get(second).is_some();
+        is_there && self.order.rank(first.slot) < self.order.rank(second.slot)
+    }
+
     fn id_of(&self, slot: u32) -> Option<PolicyId> {
         self.policies.get(slot).map(|installed| PolicyId { slot, serial: installed.serial })
     }
