@@ -51,8 +51,9 @@ pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
     digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.salt(), keys.integrity_key()])
 }
 
-/// What tells whether two SAs have a key in common: a digest of each of an SA's keys by itself, the cipher's and
-/// the integrity algorithm's. Another suite, another salt, or another key beside it make no other key of it.
+/// What tells whether two SAs have a key in common: a digest of each of an SA's keys by itself, the cipher's
+/// and the integrity algorithm's. Another suite, another salt, or another key beside it make no other key of
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyDigests([Option<Fingerprint>; 2]);
 

@@ -314,8 +314,8 @@ pub struct FirewallArgs {
     /// Remove the rules and the fallback routes of this configuration's interface
     #[arg(long, conflicts_with = "apply")]
     pub remove: bool,
-    /// The rules for the policies that the running gateway has in force, which `testudo policy` may have changed,
-    /// instead of those of the file
+    /// The rules for the policies that the running gateway has in force, which `testudo policy` may have
+    /// changed, instead of those of the file
     #[arg(long, conflicts_with = "remove")]
     pub running: bool,
     /// Print rules, routes and warnings as JSON

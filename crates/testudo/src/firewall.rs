@@ -1,5 +1,5 @@
-//! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration, or
-//! from the policies of a running gateway.
+//! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration,
+//! or from the policies of a running gateway.
 
 use crate::cli::{FirewallArgs, QueryArgs};
 use crate::exit::{Failure, Kind, failure};
@@ -38,8 +38,8 @@ pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the rules of this host follow a change of the running gateway's policies, if they are loaded. `answer` is
-/// the gateway's to the change.
+/// Has the rules of this host follow a change of the running gateway's policies, if they are loaded. `answer`
+/// is the gateway's to the change.
 ///
 /// # Errors
 /// They could not be loaded; the change was made.

@@ -48,7 +48,7 @@ impl AuditLog {
     }
 }
 
-/// A pipe would have the gateway wait for whoever reads it, now or when it is full.
+/// A pipe would have the gateway wait for its reader, now or when it is full.
 fn open_regular(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
@@ -58,8 +58,8 @@ fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Appends a line in one piece, so that a crash leaves no part of one. After a full disk has cut one, the next
-/// begins on a line of its own.
+/// Appends a line in one piece, so that a crash leaves no part of one. After a full disk has cut one, the
+/// next begins on a line of its own.
 fn append(out: &mut impl Write, is_torn: &mut bool, line: &Value) -> io::Result<()> {
     let begin = if *is_torn { "\n" } else { "" };
     let text = format!("{begin}{line}\n");

@@ -1,8 +1,9 @@
-//! SAs that were replaced and leave some time after their successor is in use, when none of their packets is on its
-//! way any more (RFC 7296 2.8).
+//! SAs that were replaced and leave some time after their successor is in use, when none of their packets is
+//! on its way any more (RFC 7296 2.8).
 //!
-//! An SA is told by its counters, not by its SPI: an SPI may have been given to another SA since. Where packets go
-//! out through one of the replaced SAs again (`sa use`), the replacement was taken back, and none of them leaves.
+//! An SA is told by its counters, not by its SPI: an SPI may have been given to another SA since. Where
+//! packets go out through one of the replaced SAs again (`sa use`), the replacement was taken back, and none
+//! of them leaves.
 
 use super::installed::Running;
 use super::sas::RunningSa;

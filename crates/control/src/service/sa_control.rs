@@ -248,8 +248,9 @@ impl SaControl {
         }
     }
 
-    /// Gives the SAs to the worker, first the one from the peer: nothing goes out under a new key before the other
-    /// SA is there, so that a refusal leaves the tunnel's packets where they were, and no number is used twice.
+    /// Gives the SAs to the worker, first the one from the peer: nothing goes out under a new key before the
+    /// other SA is there, so that a refusal leaves the tunnel's packets where they were, and no number is
+    /// used twice.
     fn install(
         &self,
         state: &mut State,
@@ -458,8 +459,8 @@ impl SaControl {
         Ok(())
     }
 
-    /// Saves the window and the usage of a key whose SA is gone; the numbers that it has not used return. Of a
-    /// key that no configuration has, no more than the highest number is kept, as of keys that are retired:
+    /// Saves the window and the usage of a key whose SA is gone; the numbers that it has not used return. Of
+    /// a key that no configuration has, no more than the highest number is kept, as of keys that are retired:
     /// windows of replaced keys would fill the disk until the next reload.
     fn keep_what_is_known(&self, running: &Running, sa: &RunningSa, window: Option<&[u8]>) {
         let closed = window.filter(|_| sa.key != running.inbound_key).and_then(ReplayWindow::top_of);

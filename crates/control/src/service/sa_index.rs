@@ -1,5 +1,5 @@
-//! Which SAs have an inbound SPI or a key, across all tunnels, so that a new SA is checked against all others at a
-//! cost that does not depend on how many there are.
+//! Which SAs have an inbound SPI or a key, across all tunnels, so that a new SA is checked against all others
+//! at a cost that does not depend on how many there are.
 
 use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
@@ -49,9 +49,9 @@ impl SaIndex {
         }
     }
 
-    /// Why `loaded` cannot be put in force beside SAs that were added at run time, to tunnels that go on: a new
-    /// tunnel would have the key or the inbound SPI of one of them. Two SAs with one key share its numbers and
-    /// overwrite each other's replay window in the store.
+    /// Why `loaded` cannot be put in force beside SAs that were added at run time, to tunnels that go on: a
+    /// new tunnel would have the key or the inbound SPI of one of them. Two SAs with one key share its
+    /// numbers and overwrite each other's replay window in the store.
     pub(super) fn conflict(&self, installed: &InstalledTunnels, loaded: &Loaded) -> Option<String> {
         let continuing = installed.continuing(loaded);
         let going_on: HashSet<_> = continuing.iter().flatten().map(|running| running.index).collect();

@@ -53,8 +53,8 @@ impl Saver {
         }
     }
 
-    /// Saves what is due at `now`; `None` if nothing is, or the worker does not take commands. No SA is changed
-    /// meanwhile: the last window of one that leaves must not be overwritten by an earlier one.
+    /// Saves what is due at `now`; `None` if nothing is, or the worker does not take commands. No SA is
+    /// changed meanwhile: the last window of one that leaves must not be overwritten by an earlier one.
     pub(crate) fn save_due(
         &mut self,
         shared: &Shared,

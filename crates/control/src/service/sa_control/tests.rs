@@ -402,8 +402,8 @@ impl LeaseStore for Guarded {
     }
 }
 
-/// A window that was asked for, then the removal of its SA with a later one, then the first one saved: packets
-/// between the two would be accepted again (RFC 4303 3.4.3).
+/// A window that was asked for, then the removal of its SA with a later one, then the first one saved:
+/// packets between the two would be accepted again (RFC 4303 3.4.3).
 #[test]
 fn no_sa_leaves_between_the_window_that_is_asked_for_and_the_one_that_is_saved() {
     let inner = MemoryStore::new();
