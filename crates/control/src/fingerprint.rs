@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest;
 use std::fmt;
-use testudo_crypto::{AesKey, Cipher, KeyMaterial};
+use testudo_crypto::{AesKey, Cipher, KeyMaterial, Suite};
 
 /// Separates this use of SHA-256 from every other, and its versions from each other.
 const DOMAIN: &[u8] = b"testudo key fingerprint v1";
@@ -47,8 +47,22 @@ impl fmt::Debug for Fingerprint {
 /// The fingerprint of `keys`.
 #[must_use]
 pub fn fingerprint(keys: &KeyMaterial) -> Fingerprint {
-    let suite = keys.suite().to_string();
+    under(keys, keys.suite())
+}
+
+fn under(keys: &KeyMaterial, suite: Suite) -> Fingerprint {
+    let suite = suite.to_string();
     digest_of(&[DOMAIN, &[0], suite.as_bytes(), &[0], keys.key(), keys.salt(), keys.integrity_key()])
+}
+
+/// The fingerprints of the same keys in suites that differ in nothing but the length of the ICV. That of
+/// AES-GCM is the beginning of a longer one (NIST SP 800-38D 7.1): a recorded packet, cut to the shorter, is
+/// authentic under the other suite.
+pub(crate) fn under_other_icvs(keys: &KeyMaterial) -> impl Iterator<Item = Fingerprint> {
+    let own = keys.suite();
+    let differs = move |suite: &&Suite| suite.cipher() == own.cipher() && **suite != own;
+    let others = Suite::ALL.iter().filter(move |_| own.is_combined()).filter(differs);
+    others.map(|suite| under(keys, *suite))
 }
 
 /// What tells whether two SAs have a key in common: a digest of each of an SA's keys by itself, the cipher's
@@ -115,7 +129,6 @@ pub(crate) fn digest_of(parts: &[&[u8]]) -> Fingerprint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::Suite;
     use zeroize::Zeroizing;
 
     fn material(suite: Suite, byte: u8) -> KeyMaterial {
@@ -173,6 +186,17 @@ mod tests {
             assert!(families[..at].iter().all(|other| numbers(other[0]) != numbers(family[0])));
         }
         assert_eq!(numbers("aes128gcm8").to_string(), "01a6604e7c09feaa", "as in stores that exist");
+    }
+
+    #[test]
+    fn icvs_of_other_lengths_are_those_of_the_same_cipher() {
+        let others = |suite: &str| under_other_icvs(&material(suite.parse().unwrap(), 7)).collect::<Vec<_>>();
+        let of = |suite: &str| fingerprint(&material(suite.parse().unwrap(), 7));
+        assert_eq!(others("aes128gcm16"), [of("aes128gcm8"), of("aes128gcm12")]);
+        assert_eq!(others("aes256ccm8"), [of("aes256ccm12"), of("aes256ccm16")]);
+        for alone in ["chacha20poly1305", "aes128-sha1", "null-sha256", "aes128gmac"] {
+            assert_eq!(others(alone), [], "{alone}");
+        }
     }
 
     /// Computed with Python's hashlib over the same bytes. Durable state is stored under it, so it must never

@@ -5,7 +5,7 @@ use super::leases::{Leases, Start, check_known};
 use super::policy_book::PolicyBook;
 use super::sas::{KeyState, RunningSa, TunnelSas};
 use super::usages::spent;
-use super::windows::{TRANSACTION_WINDOWS, first_ceiling};
+use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
 use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
 use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::{HashMap, HashSet};
@@ -326,7 +326,7 @@ fn begin(
         check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
     }
     // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
-    let windows = fresh.iter().map(|(p, _)| numbers.window(&tunnels[*p]));
+    let windows = fresh.iter().map(|(p, keys)| numbers.window(&tunnels[*p], &keys.inbound));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| &tunnels[*p]).zip(&windows))?;
     let started = match numbers {
@@ -389,11 +389,11 @@ impl Numbers<'_> {
     }
 
     /// The window that a tunnel's inbound SA continues with, as bytes.
-    fn window(&self, running: &Running) -> Result<Option<Vec<u8>>, StoreError> {
+    fn window(&self, running: &Running, key: &KeyMaterial) -> Result<Option<Vec<u8>>, StoreError> {
         let tunnel = &running.tunnel;
         let received = || tunnel.known_answer.as_ref()?.received.as_ref();
         match self {
-            Numbers::Leased { store, .. } => store.window(running.inbound_key),
+            Numbers::Leased { store, .. } => saved(*store, key),
             Numbers::KnownAnswers => Ok(received().map(|r| r.window(tunnel.replay_window, tunnel.esn))),
         }
     }

@@ -235,7 +235,7 @@ impl SaControl {
             return Err(format!("key {print} belongs to an SA of tunnel {name}: give a new one"));
         }
         let is_known = self.store.is_known(numbers).map_err(in_store)?
-            || self.store.window(print).map_err(in_store)?.is_some();
+            || windows::saved(self.store.as_ref(), key).map_err(in_store)?.is_some();
         match (is_known, key_state) {
             (true, KeyState::Ephemeral) => {
                 Err(format!("key {print} is known to the store, so that it is not ephemeral: give a new one"))
@@ -284,7 +284,7 @@ impl SaControl {
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
         let sa = self.planned(running, wanted, Direction::Open, spi, key)?;
-        let window = self.window_of(&sa)?;
+        let window = self.window_of(&sa, key)?;
         let parameters =
             InboundParameters { sa: parameters_of(&sa), replay_window: running.tunnel.replay_window };
         let key = self.preparers.prepare(key.clone(), Direction::Open);
@@ -358,11 +358,11 @@ impl SaControl {
     }
 
     /// The window that an SA from the peer starts with. Where a crash would leave it is durable from here on.
-    fn window_of(&self, sa: &RunningSa) -> Result<Option<Vec<u8>>, String> {
+    fn window_of(&self, sa: &RunningSa, key: &KeyMaterial) -> Result<Option<Vec<u8>>, String> {
         if !sa.is_durable() {
             return Ok(None);
         }
-        let window = self.store.window(sa.key).map_err(in_store)?;
+        let window = windows::saved(self.store.as_ref(), key).map_err(in_store)?;
         if let Some(ceiling) = windows::first_ceiling(window.as_deref(), sa.esn) {
             self.store.save_windows(&[(sa.key, &ceiling[..])]).map_err(in_store)?;
         }

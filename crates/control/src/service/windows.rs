@@ -16,13 +16,17 @@
 //! so). The sequence numbers that we send are different: they are leased, and never repeat.
 
 use super::installed::InstalledTunnels;
-use crate::Fingerprint;
+use crate::fingerprint::under_other_icvs;
+use crate::{Fingerprint, LeaseStore, StoreError, fingerprint};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testudo_crypto::KeyMaterial;
 use testudo_ipsec::{AddedSa, ReplayWindow, SaCounters, SaRef};
 
+/// Packets of the smallest window.
+const LEAST_WINDOW: u32 = 32;
 /// Windows per transaction: a lease may have to wait for one transaction, but not for the windows of all
 /// tunnels.
 pub(crate) const TRANSACTION_WINDOWS: usize = 512;
@@ -196,6 +200,23 @@ fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
         }
         _ => Cow::Borrowed(window),
     }
+}
+
+/// The window that an SA from a peer continues with. Where the same key has received more under an ICV of
+/// another length, nothing up to there is received again.
+pub(crate) fn saved(store: &dyn LeaseStore, key: &KeyMaterial) -> Result<Option<Vec<u8>>, StoreError> {
+    let own = store.window(fingerprint(key))?;
+    let mut highest = None;
+    for other in under_other_icvs(key) {
+        highest = highest.max(store.window(other)?.as_deref().and_then(ReplayWindow::top_of));
+    }
+    if highest <= own.as_deref().and_then(ReplayWindow::top_of) {
+        return Ok(own);
+    }
+    // Of a size, unlike one that a crash has closed: a crash has to close this one further.
+    let mut window = ReplayWindow::new(LEAST_WINDOW, true);
+    let closed = highest.map(ReplayWindow::closed_up_to);
+    Ok(closed.filter(|closed| window.restore(closed)).map(|_| window.save()))
 }
 
 /// What must be durable of a window saved as `saved` before its SA accepts its first packet; `None` if it is

@@ -339,6 +339,34 @@ fn the_window_of_a_replaced_key_is_kept_as_its_highest_number() {
     assert!(exact.len() > 2_097_152 / 8 && exact.len() <= MAX_WINDOW_BYTES);
 }
 
+/// NIST SP 800-38D 7.1: the shorter ICV of AES-GCM is the beginning of the longer one, so that a recorded
+/// packet can be cut to it. RFC 4303 3.4.3: what was received is refused.
+#[test]
+fn a_key_that_goes_on_under_another_icv_receives_nothing_again() {
+    let gateway = Gateway::in_memory();
+    let mut window = ReplayWindow::new(64, true);
+    window.commit(5000).unwrap();
+    gateway.store.save_windows(&[(fingerprint(&material(11)), &window.save())]).unwrap();
+    let shorter = |resume| json!({ "suite": "aes128gcm8", "resume": resume });
+    let refused = gateway.add("a", Some((0x3002, 11)), None, &shorter(false)).unwrap_err();
+    assert!(refused.contains("known to the store"), "{refused}");
+    gateway.add("a", Some((0x3002, 11)), None, &shorter(true)).unwrap();
+    let short = KeyMaterial::new(
+        "aes128gcm8".parse().unwrap(),
+        Zeroizing::new(vec![11; SUITE.keying_material_bytes()]),
+    );
+    let (short, top) = (short.unwrap(), |saved: Vec<u8>| ReplayWindow::top_of(&saved).unwrap());
+    // After a crash it is closed as far ahead as any other.
+    let ceiling = gateway.store.window(fingerprint(&short)).unwrap().unwrap();
+    assert_eq!(top(ceiling), 5000 + windows::FIRST_REACH);
+    gateway.ask(json!({ "verb": "sa-delete", "tunnel": "a", "spi": 0x3002 })).unwrap();
+    assert_eq!(top(gateway.store.window(fingerprint(&short)).unwrap().unwrap()), 5000);
+    // And back: whichever has received more counts.
+    gateway.store.save_windows(&[(fingerprint(&short), &ReplayWindow::closed_up_to(7000))]).unwrap();
+    assert_eq!(top(windows::saved(gateway.store.as_ref(), &material(11)).unwrap().unwrap()), 7000);
+    assert_eq!(top(windows::saved(gateway.store.as_ref(), &short).unwrap().unwrap()), 7000);
+}
+
 #[test]
 fn numbers_go_on_where_a_resumed_key_was() {
     let gateway = Gateway::in_memory();
