@@ -441,9 +441,10 @@ impl Daemon {
         // No SA changes meanwhile.
         let mut sas = shared.sas.get().map(SaControl::lock);
         let old = self.shared.installed();
-        if let Some(sas) = &sas {
-            refuse_ephemeral_keys(sas, &loaded)?;
-            sas.check(&old, &loaded)?;
+        if let (Some(control), Some(state)) = (shared.sas.get(), &mut sas) {
+            refuse_ephemeral_keys(state, &loaded)?;
+            control.save_rest(state);
+            state.check(&old, &loaded)?;
         }
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
         refuse_bypass(self.may_bypass, &loaded.configuration)?;
@@ -504,7 +505,10 @@ impl Daemon {
         tell_systemd(&[NotifyState::Stopping]);
         let shared = Arc::clone(&self.shared);
         // A change in progress ends first, with what it saves, and none begins.
-        let _no_changes = shared.sas.get().map(SaControl::lock);
+        let mut no_changes = shared.sas.get().map(SaControl::lock);
+        if let (Some(sas), Some(state)) = (shared.sas.get(), &mut no_changes) {
+            sas.save_rest(state);
+        }
         match self.commander.send(Command::Stop) {
             Ok(()) | Err(CommanderError::Ended) => {}
             Err(e) => return Err(e.into()),

@@ -42,6 +42,9 @@ use testudo_ipsec::{
 /// Ephemeral keys that are remembered, so that none is used twice: the latest ones.
 const MAX_EPHEMERAL_KEYS: usize = 1 << 18;
 
+/// How often a store that failed is tried again.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Changes SAs. May be used from any thread.
 pub struct SaControl {
     commander: Commander,
@@ -65,6 +68,18 @@ pub struct State {
     ephemeral: EphemeralKeys,
     /// Keys of SAs that are gone.
     gone: Vec<Fingerprint>,
+    /// What the store could not save of such keys: of no more than were installed, since none is added while
+    /// the store does not work.
+    unsaved: Vec<LastState>,
+    next_save: Option<Instant>,
+}
+
+/// What is to be remembered of a key whose SA is gone.
+#[derive(Debug)]
+struct LastState {
+    key: Fingerprint,
+    window: Option<Vec<u8>>,
+    usage: Option<Usage>,
 }
 
 /// The latest ephemeral keys.
@@ -98,6 +113,9 @@ impl State {
     /// # Errors
     /// Why not.
     pub(crate) fn check(&self, installed: &InstalledTunnels, loaded: &Loaded) -> Result<(), String> {
+        if let Some(last) = self.unsaved.first() {
+            return Err(format!("what key {} has received could not be saved yet: see the log", last.key));
+        }
         self.index.conflict(installed, loaded).map_or(Ok(()), Err)
     }
 
@@ -226,6 +244,12 @@ impl SaControl {
         resumes: bool,
     ) -> Result<(), String> {
         let (print, numbers) = (fingerprint(key), numbers_of(key));
+        // Its old window would accept again what came since.
+        if state.unsaved.iter().any(|last| last.key == print) {
+            return Err(format!(
+                "what key {print} has received could not be saved yet: try again, and see the log"
+            ));
+        }
         if state.was_ephemeral(key) {
             return Err(format!("key {print} was used in this run already: give a new one"));
         }
@@ -454,25 +478,48 @@ impl SaControl {
         state.index.remove(running, &sa);
         state.gone.push(sa.key);
         if sa.is_durable() {
-            self.keep_what_is_known(running, &sa, window.as_deref());
+            self.keep_what_is_known(state, running, &sa, window);
         }
         Ok(())
     }
 
-    /// Saves the window and the usage of a key whose SA is gone; the numbers that it has not used return. Of
-    /// a key that no configuration has, no more than the highest number is kept, as of keys that are retired:
-    /// windows of replaced keys would fill the disk until the next reload.
-    fn keep_what_is_known(&self, running: &Running, sa: &RunningSa, window: Option<&[u8]>) {
-        let closed = window.filter(|_| sa.key != running.inbound_key).and_then(ReplayWindow::top_of);
-        let closed = closed.map(ReplayWindow::closed_up_to);
-        let window = closed.as_ref().map(|closed| &closed[..]).or(window);
-        let windows: Vec<_> = window.into_iter().map(|window| (sa.key, window)).collect();
-        let usages: Vec<_> = usages::of(sa).into_iter().collect();
-        if let Err(error) = self.store.save(&windows, &usages) {
-            tracing::error!("saving what a removed key was used for: {error}");
+    /// Saves the window and the usage of a key whose SA is gone, now or when the store works again; the
+    /// numbers that it has not used return. Of a key that no configuration has, no more than the highest
+    /// number is kept, as of keys that are retired: windows of replaced keys would fill the disk until the
+    /// next reload.
+    fn keep_what_is_known(
+        &self,
+        state: &mut State,
+        running: &Running,
+        sa: &RunningSa,
+        window: Option<Vec<u8>>,
+    ) {
+        let is_configured = sa.key == running.inbound_key;
+        let closed = window.as_deref().filter(|_| !is_configured).and_then(ReplayWindow::top_of);
+        let window = closed.map(|top| ReplayWindow::closed_up_to(top).to_vec()).or(window);
+        let last = LastState { key: sa.key, window, usage: usages::of(sa).map(|(_, usage)| usage) };
+        if let Err(error) = self.save_last(&last) {
+            tracing::error!("saving what a removed key was used for: {error}; trying again");
+            state.unsaved.push(last);
         }
         if sa.is_outbound() {
             self.give_back_numbers(sa.numbers);
+        }
+    }
+
+    fn save_last(&self, last: &LastState) -> Result<(), StoreError> {
+        let window = last.window.as_deref().map(|window| (last.key, window));
+        let usage = last.usage.map(|usage| (last.key, usage));
+        self.store.save(window.as_slice(), usage.as_slice())
+    }
+
+    /// Saves what the store could not save before, as far as it can.
+    pub(crate) fn save_rest(&self, state: &mut State) {
+        while let Some(last) = state.unsaved.last() {
+            if self.save_last(last).is_err() {
+                return;
+            }
+            state.unsaved.pop();
         }
     }
 
@@ -485,6 +532,10 @@ impl SaControl {
     /// Ends the overlaps whose time has come. Returns the keys of SAs that are gone since the last call.
     pub fn end_overlaps(&self, now: Instant) -> Vec<Fingerprint> {
         let mut state = self.lock();
+        if !state.unsaved.is_empty() && state.next_save.is_none_or(|next| now >= next) {
+            state.next_save = Some(now + SAVE_INTERVAL);
+            self.save_rest(&mut state);
+        }
         for Overlap { running, leaving, .. } in state.overlaps.due(now) {
             // Others may have been removed before.
             for Leaving { direction, spi, .. } in leaving.iter().filter(|sa| sa.is_in(&running)) {

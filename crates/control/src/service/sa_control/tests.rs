@@ -367,6 +367,28 @@ fn a_key_that_goes_on_under_another_icv_receives_nothing_again() {
     assert_eq!(top(windows::saved(gateway.store.as_ref(), &short).unwrap().unwrap()), 7000);
 }
 
+/// Were it lost, the key would accept again what came after the last ceiling (RFC 4303 3.4.3).
+#[test]
+fn the_window_of_an_sa_that_leaves_while_the_disk_is_full_is_saved_when_it_is_not() {
+    let store = Arc::new(MemoryStore::new());
+    let gateway = Gateway::new(Arc::clone(&store) as _, "");
+    gateway.add("a", Some((0x3002, 11)), None, &json!({})).unwrap();
+    let window = || store.window(fingerprint(&material(11))).unwrap().unwrap();
+    assert_eq!(window(), ReplayWindow::closed_up_to(windows::FIRST_REACH));
+    store.set_full(true);
+    gateway.ask(json!({ "verb": "sa-delete", "tunnel": "a", "spi": 0x3002 })).unwrap();
+    gateway.end_overlaps(0);
+    let resume = || gateway.add("a", Some((0x3002, 11)), None, &json!({ "resume": true }));
+    assert!(resume().unwrap_err().contains("could not be saved yet"));
+    let reload = gateway.sas().lock().check(&gateway.shared.installed(), &loaded(""));
+    assert!(reload.unwrap_err().contains("could not be saved yet"));
+    store.set_full(false);
+    assert!(resume().unwrap_err().contains("could not be saved yet"), "until it is");
+    gateway.end_overlaps(2);
+    assert_eq!(window(), ReplayWindow::closed_up_to(0));
+    resume().unwrap();
+}
+
 #[test]
 fn numbers_go_on_where_a_resumed_key_was() {
     let gateway = Gateway::in_memory();
