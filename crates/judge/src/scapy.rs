@@ -7,7 +7,9 @@
 //! ```
 //!
 //! One Python process judges one configuration, with any number of tunnels and packets. It uses Scapy's own
-//! `SecurityAssociation`, on OpenSSL's cryptography: no code of ours takes part in the verdict.
+//! `SecurityAssociation`, on OpenSSL's cryptography: no code of ours takes part in the verdict. Three
+//! algorithms that it lacks are written down in `tests/scapy/algorithms.py`, from their RFCs and on the same
+//! ciphers.
 
 use std::ffi::OsStr;
 use std::io;

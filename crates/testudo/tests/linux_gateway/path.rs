@@ -7,7 +7,9 @@ use crate::support::sites::{NARROW, OUTER};
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use serde_json::Value;
+use std::net::UdpSocket;
 use std::process::Stdio;
+use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
 
@@ -27,6 +29,7 @@ pub fn tests<'a>(suite: Suite<'a, Site>) -> Suite<'a, Site> {
     }
     suite
         .test("a_host_learns_the_mtu_of_the_path_to_linux_in_transport_mode", learns_in_transport_mode)
+        .test("ipv6_packets_of_1280_bytes_cross_a_path_of_1280_to_linux", crosses_with_1280)
         .test("tracepath_sees_the_tunnel_to_linux_as_one_hop_and_finds_its_mtu", traces)
         .test("iperf3_fills_narrow_paths_to_a_host_behind_linux", fills)
 }
@@ -73,6 +76,28 @@ fn learns_in_transport_mode(site: &mut Site) -> TestResult {
         stop(gateway, &EXPECTED)?;
     }
     Ok(())
+}
+
+/// IPv6 packets of 1,280 bytes cross any path (RFC 8200 5): where it leaves less inside, Testudo cuts their
+/// sealed datagrams (RFC 2473 7.1), and Linux puts these together. Linux sends none itself.
+fn crosses_with_1280(site: &mut Site) -> TestResult {
+    const LEAST: usize = 1280;
+    site.network.narrow_to(LEAST)?;
+    for kind in Kind::ALL {
+        let gateway = site.connect(kind, "")?;
+        let [_, right] = site.network.fresh_host()?;
+        let receiver = site.network.right.within(|| UdpSocket::bind((right.as_str(), 0)))??;
+        receiver.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let sender = site.network.left.within(|| UdpSocket::bind((LEFT[1], 0)))??;
+        sender.connect(receiver.local_addr()?)?;
+        // Over IPv6 no router cuts: the first is lost, and the path becomes known.
+        wait::until(&format!("for {LEAST} bytes in {}", kind.name()), || {
+            sender.send(&[0; LEAST - 48])?;
+            Ok(receiver.recv(&mut [0; LEAST]).is_ok().then_some(()))
+        })?;
+        stop(gateway, &["icmp_believed", "icmp_ignored"])?;
+    }
+    site.network.narrow_to(NARROW)
 }
 
 /// What `tracepath` says: the hosts at which packets ended, in their order, and its last line. Who says that
