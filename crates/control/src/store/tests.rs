@@ -447,6 +447,53 @@ fn a_power_cut_at_any_write_loses_no_promise() {
     }
 }
 
+/// `testudo store compact` moves the database about and shortens its file: power fails, or the disk is full, at
+/// each write of that in turn.
+#[test]
+fn a_power_cut_or_a_full_disk_at_any_write_of_compacting_loses_nothing() {
+    const KEYS: u64 = 400;
+    let disk = created();
+    let store = opened(&disk).unwrap();
+    let requests: Vec<_> = (0..KEYS).map(|number| (key(number), 10 + number)).collect();
+    let ends: Vec<_> = store.lease_many(&requests).unwrap().into_iter().map(|lease| lease.end).collect();
+    let windows: Vec<_> = (0..KEYS).map(|number| (key(number), [7; 600])).collect();
+    let windows: Vec<_> = windows.iter().map(|(key, window)| (*key, &window[..])).collect();
+    store.save_windows(&windows).unwrap();
+    store.retire(&(0..10).map(key).collect()).unwrap();
+    let gone: Vec<_> = (10..KEYS - 10).map(key).collect();
+    store.forget(&gone).unwrap();
+    drop(store);
+    let before = disk.bytes();
+    let whole = Disk::holding(before.clone());
+    let store = opened(&whole).unwrap();
+    let opening = whole.writes();
+    store.compact().unwrap();
+    drop(store);
+    let (writes, mut random) = (whole.writes(), Rng::with_seed(0xC0DE));
+    assert!(whole.bytes().len() < before.len() / 2 && writes > opening + 10, "{writes} writes");
+    let check = |disk: &Disk, what: &str| {
+        let store = opened(disk).unwrap_or_else(|error| panic!("{what}: {error}"));
+        for number in (0..10).chain(KEYS - 10..KEYS) {
+            let first = store.lease(key(number), 1).unwrap().first;
+            assert_eq!(first, ends[usize::try_from(number).unwrap()], "{what}");
+        }
+        assert_eq!(store.known().unwrap().len(), 20, "{what}");
+    };
+    for write in 0..writes {
+        let disk = Disk::holding(before.clone());
+        disk.full_after(Some(write));
+        if let Ok(store) = opened(&disk) {
+            let _ = store.compact();
+            // It has not ended yet.
+            let cut = disk.after_power_cut(&mut random);
+            std::mem::forget(store);
+            check(&cut, &format!("power cut at write {write}"));
+        }
+        disk.full_after(None);
+        check(&disk, &format!("full at write {write}"));
+    }
+}
+
 /// The disk is full at each write in turn, and later has space again: the call fails, and the next one
 /// succeeds.
 #[test]

@@ -58,7 +58,7 @@ impl Disk {
         let content = self.0.lock().unwrap();
         let mut bytes = content.durable.clone();
         // The length is separate metadata: it, too, is the old or the new one.
-        if random.u64(..2) == 0 && content.seen.len() > bytes.len() {
+        if random.u64(..2) == 0 {
             bytes.resize(content.seen.len(), 0);
         }
         for sector in content.unsynced.iter().filter(|_| random.u64(..2) == 0) {
