@@ -16,7 +16,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::leases::Leases;
 use testudo_control::service::policies;
-use testudo_control::service::report::Facts;
+use testudo_control::service::report::{self, Facts};
 use testudo_control::service::sa_control::SaControl;
 use testudo_control::{LeaseStore, MemoryStore};
 use testudo_crypto::{KeyMaterial, PortableEngine, Suite};
@@ -234,6 +234,26 @@ fn one_policy_costs_the_control_plane_the_same_beside_10_and_100_000_selectors()
         "action": "protect", "name": "passing", "tunnel": "t1", "local": "10.1.0.0/16", "remote": "10.202.0.0/24",
     });
     compare("a policy that protects", policy_cost(&few, &protect), policy_cost(&many, &protect));
+}
+
+/// A client waits five seconds: what a row of the list costs must not depend on how many tunnels there are.
+#[test]
+fn each_row_of_the_list_of_policies_costs_the_same_beside_2_and_18_000_tunnels() {
+    let row_cost = |loaded: &Loaded, rounds: usize| {
+        let empty = InstalledTunnels::empty(loaded.configuration.clone());
+        let (_, installed, _) = empty.plan(loaded, &Numbers::KnownAnswers).unwrap();
+        let rows = installed.spd.len() as u64;
+        let once = || {
+            let began = cpu_time();
+            assert_eq!(report::policies(&installed).as_array().map(Vec::len), Some(installed.spd.len()));
+            (cpu_time() - began) / rows
+        };
+        (0..rounds).map(|_| once()).min().unwrap()
+    };
+    let few = row_cost(&loaded(2, 3, 4), 1000);
+    let many = row_cost(&loaded(18_000, 1, 0), 2);
+    println!("{few} ns a row beside 2 tunnels, {many} beside 18,000");
+    assert!(many <= SLOWER * few, "{few} ns a row beside 2 tunnels, {many} beside 18,000");
 }
 
 #[test]

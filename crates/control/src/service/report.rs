@@ -320,16 +320,27 @@ fn selector(selector: &Selector) -> Value {
     value
 }
 
-/// The SPD, in order.
+/// The SPD, in order. Tunnels are found once and not for each policy: there may be 100,000.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
-    let rows = installed.spd.policies().enumerate().map(|(index, (_, policy))| {
+    let configuration = &installed.configuration;
+    let names: HashMap<_, _> = installed.tunnels.iter().map(|t| (t.index, &t.tunnel.name)).collect();
+    let own = configuration.tunnels.iter().flat_map(|tunnel| {
+        (1..=tunnel.selectors.len()).map(|number| format!("tunnel {}, selector {number}", tunnel.name))
+    });
+    let named = configuration.policies.iter().map(|policy| format!("policy {}", policy.label()));
+    let rows = installed.spd.policies().zip(named.chain(own)).enumerate();
+    let rows = rows.map(|(index, ((_, policy), origin))| {
+        let tunnel = match policy.action {
+            Action::Protect(index) => names.get(&index),
+            Action::Bypass | Action::Discard => None,
+        };
         json!({
             "place": index + 1,
-            "origin": origin(&installed.configuration, index),
-            "policy": installed.configuration.policies.get(index).map(config::Policy::label),
+            "origin": origin,
+            "policy": configuration.policies.get(index).map(config::Policy::label),
             "action": action_name(policy.action),
-            "tunnel": tunnel_at(installed, policy.action).map(|t| &t.tunnel.name),
+            "tunnel": tunnel,
             "direction": policy.directions.to_string(),
             "selectors": policy.selectors.iter().map(selector).collect::<Vec<_>>(),
         })
