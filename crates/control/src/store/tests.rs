@@ -447,8 +447,8 @@ fn a_power_cut_at_any_write_loses_no_promise() {
     }
 }
 
-/// `testudo store compact` moves the database about and shortens its file: power fails, or the disk is full, at
-/// each write of that in turn.
+/// `testudo store compact` moves the database about and shortens its file: power fails, or the disk is full,
+/// at each write of that in turn.
 #[test]
 fn a_power_cut_or_a_full_disk_at_any_write_of_compacting_loses_nothing() {
     const KEYS: u64 = 400;
