@@ -122,7 +122,7 @@ fn is_good(sent: &[u8]) -> bool {
         return false;
     }
     match request["verb"].as_str() {
-        Some("status" | "sa-list" | "policy-list" | "firewall") => true,
+        Some("status" | "sa-list" | "policy-list" | "firewall" | "sa-wanted") => true,
         Some("explain") => is_question(&request),
         _ => false,
     }

@@ -12,16 +12,15 @@
 use crate::command::{TunnelInstall, Update, UpdateOutcome, UpdateReply};
 use crate::worker::Worker;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::vec::IntoIter;
-use testudo_ipsec::{Moment, SaRef, Selector, Spd, TunnelIndex};
+use testudo_ipsec::{Moment, SaRef, SaSelectors, Spd, TunnelIndex};
 
 /// What is left of an update.
 pub struct Change {
     remove: IntoIter<TunnelIndex>,
     /// Policies and selectors, until they are in force.
     policies: Option<Box<Spd>>,
-    selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    selectors: Vec<(TunnelIndex, SaSelectors)>,
     is_turned_over: bool,
     install: IntoIter<TunnelInstall>,
     /// SAs whose windows others take over; the windows themselves once the SAs are gone.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use testudo_ipsec::{
-    AddedSa, InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, Selector,
+    AddedSa, InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors,
     Spd, SpdError, TunnelIndex, TunnelParameters,
 };
 
@@ -74,7 +74,7 @@ pub struct Update {
     /// Tunnels to install after that.
     pub install: Vec<TunnelInstall>,
     /// Tunnels that stay, but with other selectors.
-    pub selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    pub selectors: Vec<(TunnelIndex, SaSelectors)>,
     /// The policies from then on; `None` leaves them.
     pub policies: Option<Box<Spd>>,
 }

@@ -1,9 +1,10 @@
-//! Changes of single SAs in a running gateway, and what becomes of them.
+//! Changes of single SAs in a running gateway, and of tunnels that begin without any; and what becomes of
+//! them.
 
 use crate::command::{InboundInstall, OutboundInstall, UpdateError};
 use crate::worker::Worker;
 use std::vec::IntoIter;
-use testudo_ipsec::{AddedSa, Moment, TunnelIndex};
+use testudo_ipsec::{AddedSa, Moment, TunnelIndex, TunnelParameters};
 
 /// When an SA towards the peer is put to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +17,13 @@ pub enum UseFrom {
     PeersUseOf(u32),
 }
 
-/// A change of one SA.
+/// A change of one SA, or of a tunnel.
 #[derive(Debug)]
 pub enum SaChange {
+    /// Add a tunnel without SAs.
+    AddTunnel(TunnelIndex, Box<TunnelParameters>),
+    /// Remove a tunnel with the SAs that it has.
+    RemoveTunnel(TunnelIndex),
     /// Accept packets of a tunnel under one SA more.
     AddInbound(TunnelIndex, Box<InboundInstall>),
     /// Add an SA towards a tunnel's peer.
@@ -34,6 +39,8 @@ pub enum SaChange {
 /// What a change has done.
 #[derive(Debug)]
 pub enum SaChanged {
+    /// The tunnel was added or removed.
+    Tunnel,
     /// The SA was added.
     Added(AddedSa),
     /// The SA is in use.
@@ -48,6 +55,9 @@ pub enum SaChangeError {
     /// It could not be added.
     #[error(transparent)]
     Add(#[from] UpdateError),
+    /// There is no such tunnel.
+    #[error("there is no tunnel at place {}", .0.0)]
+    NoTunnel(TunnelIndex),
     /// The tunnel has no such SA.
     #[error("there is no SA with SPI {spi:#x}")]
     NoSa {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
     AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
-    SaRef, Selector, Spd, SpdError, TunnelIndex, Unprotected,
+    SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
     BATCH_SIZE, Batch, DropReason, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
@@ -144,7 +144,7 @@ impl Worker {
     pub(crate) fn turn_over(
         &mut self,
         policies: Option<Box<Spd>>,
-        selectors: Vec<(TunnelIndex, Arc<[Selector]>)>,
+        selectors: Vec<(TunnelIndex, SaSelectors)>,
     ) -> Option<Box<Spd>> {
         for (index, selectors) in selectors {
             self.ipsec.replace_selectors(index, selectors);
@@ -250,12 +250,22 @@ impl Worker {
         self.ipsec.tunnel_name(index).unwrap_or_else(|| Arc::from("?"))
     }
 
-    /// Changes one SA of a tunnel. What it costs does not depend on how many others there are.
+    /// Changes one SA of a tunnel, or adds or removes a tunnel. What it costs does not depend on how many
+    /// others there are.
     ///
     /// # Errors
     /// [`SaChangeError`]; then nothing has changed.
     pub fn change_sa(&mut self, change: SaChange, now: Moment) -> Result<SaChanged, SaChangeError> {
         match change {
+            SaChange::AddTunnel(tunnel, parameters) => {
+                let added = self.ipsec.add_tunnel(tunnel, *parameters, now);
+                added.map(|()| SaChanged::Tunnel).map_err(|error| UpdateError::from(error).into())
+            }
+            SaChange::RemoveTunnel(tunnel) => {
+                self.ipsec.tunnel_name(tunnel).ok_or(SaChangeError::NoTunnel(tunnel))?;
+                self.remove(tunnel);
+                Ok(SaChanged::Tunnel)
+            }
             SaChange::AddInbound(tunnel, install) => {
                 Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?))
             }

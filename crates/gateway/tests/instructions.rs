@@ -24,10 +24,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use support::load::{Load, turn_until_idle};
 use testudo_crypto::Direction::{Open, Seal};
-use testudo_gateway::{SaChange, UseFrom};
-use testudo_ipsec::{Action, Moment, Policy, PolicyId, Position, Prefix, Selector, Spd, TunnelIndex};
+use testudo_gateway::{SaChange, UseFrom, Worker};
+use testudo_ipsec::{
+    Action, Direction, Flow, Moment, PacketValues, Policy, PolicyChange, PolicyId, PopulateFlags, Position,
+    Prefix, Selector, Spd, TunnelIndex, TunnelParameters, Verdict,
+};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
+use testudo_wire::next_layer::NextLayerFields;
 
 /// Packets of the two runs. The first run is enough for everything to reach its final size and for one round
 /// over the tunnels.
@@ -272,6 +276,72 @@ fn one_sa_costs_the_same_beside_10_and_100_000() {
     let [few, many] = ["10", "100000"].map(|installed| measure(name, &[(INSTALLED, installed)]));
     println!("{few:.0} instructions to replace a pair of SAs beside 10, {many:.0} beside 100,000");
     assert!((many - few).abs() < 0.1 * few, "{few:.0} instructions beside 10, {many:.0} beside 100,000");
+}
+
+/// Makes tunnels for flows beside those of `installed` others, and ends them: what `sa add --for` has the
+/// worker do, keys aside. Then looks the flow up, as a packet of it does, and one that has no tunnel.
+fn change_populated(installed: u32, changes: usize) {
+    let flags = PopulateFlags::REMOTE.with(PopulateFlags::PROTOCOL).with(PopulateFlags::REMOTE_PORTS);
+    let populating = Policy::populating(Selector::ANY, TunnelIndex(0), flags);
+    let load = Load { tunnels: 1, ..SEALING };
+    let mut worker = load.installed();
+    let last = vec![PolicyChange::Insert(Position::Last, populating.clone())];
+    let template = worker.change_policies(last)[0].expect("a policy");
+    let values = |number: u32| PacketValues {
+        remote: Some(IpAddr::V4(Ipv4Addr::from_bits(0xC612_0000 + number / 4))),
+        protocol: Some(17),
+        remote_port: Some(1000 + (number % 4) as u16),
+        ..PacketValues::default()
+    };
+    let begin = |worker: &mut Worker, number: u32| {
+        let selectors = populating.populated(&values(number));
+        let parameters =
+            TunnelParameters { selectors: selectors.iter().copied().collect(), ..load.parameters(0) };
+        let index = TunnelIndex(1 + number);
+        let add = SaChange::AddTunnel(index, Box::new(parameters));
+        worker.change_sa(add, Moment::default()).expect("it can be added");
+        let own = populating.of_populated(index, selectors.into());
+        worker.change_policies(vec![PolicyChange::Insert(Position::Before(template), own)])[0]
+            .expect("a policy")
+    };
+    for number in 0..installed {
+        begin(&mut worker, number);
+    }
+    for change in 0..changes as u32 {
+        let number = installed + change % 64;
+        let id = begin(&mut worker, number);
+        let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1).into(), values(number).remote.expect("an address"));
+        for (port, expected) in
+            [(1000 + (number % 4) as u16, Action::Protect(TunnelIndex(1 + number))), (9, populating.action)]
+        {
+            let flow =
+                Flow::new(Direction::Outbound, local, remote, 17, Some(NextLayerFields::Ports(5, port)));
+            assert_eq!(worker.policies().verdict(&flow), Verdict::Policy(expected));
+        }
+        worker.change_policies(vec![PolicyChange::Remove(id)])[0].expect("it is there");
+        let remove = SaChange::RemoveTunnel(TunnelIndex(1 + number));
+        worker.change_sa(remove, Moment::default()).expect("it is there");
+    }
+}
+
+/// RFC 4301 4.4.1.2: SAs that are populated from packets count among those of which 100,000 are installed.
+/// Nothing is searched from one end to the other to begin one, to end it, or to find it.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "counts what ships: `scripts/test.sh release`")]
+fn one_flows_tunnel_costs_about_the_same_beside_10_and_100_000() {
+    let name = "one_flows_tunnel_costs_about_the_same_beside_10_and_100_000";
+    if let Ok(changes) = std::env::var(PACKETS) {
+        let installed = std::env::var(INSTALLED).expect("a number of tunnels");
+        return change_populated(
+            installed.parse().expect("a number of tunnels"),
+            changes.parse().expect("a number of changes"),
+        );
+    }
+    let [few, many] = ["10", "100000"].map(|installed| measure(name, &[(INSTALLED, installed)]));
+    println!(
+        "{few:.0} instructions to begin, find and end a flow's tunnel beside 10, {many:.0} beside 100,000"
+    );
+    assert!(many < 2.0 * few, "{few:.0} instructions beside 10, {many:.0} beside 100,000");
 }
 
 #[test]

@@ -127,7 +127,7 @@ mod tests {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             keepalive: None,
-            selectors: [].into(),
+            selectors: [].into_iter().collect(),
         }
     }
 

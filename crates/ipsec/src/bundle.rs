@@ -23,7 +23,7 @@ use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
-use crate::tables::{inbound_sa, outbound_sa};
+use crate::tables::{inbound_sa, inbound_selectors, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
 use std::sync::Arc;
 
@@ -116,6 +116,7 @@ impl Ipsec {
         self.tunnels[place] = Some(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
+            inbound_selectors: inbound_selectors(&parameters),
             prober: parameters.rules.mtu_probe.map(|probe| Box::new(Prober::new(&probe, now))),
             parameters,
             outbound: Members::new(),
@@ -178,7 +179,7 @@ impl Ipsec {
             return Err(InstallError::BundleFull { tunnel: name });
         }
         let counters = Arc::new(SaCounters::default());
-        let added = inbound_sa(index, &tunnel.parameters, &parameters, Arc::clone(&counters), now);
+        let added = inbound_sa(index, tunnel, &parameters, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         self.sad_of(protocol).insert(spi, sa);

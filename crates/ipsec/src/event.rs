@@ -1,11 +1,12 @@
 //! Events for the operator.
 
+use crate::acquire::Acquire;
 use crate::path_mtu::LearnedFrom;
 use crate::spd::TunnelIndex;
 use std::net::IpAddr;
 
 /// Something happened to a tunnel, or to one of its SAs. Each kind is reported once per cause, never per
-/// packet.
+/// packet; acquires within [limits](Acquire).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// The tunnel.
@@ -49,6 +50,8 @@ pub enum EventKind {
         /// Packets that are missing.
         lost: u64,
     },
+    /// A flow wants an SA of its own, made after this tunnel.
+    Acquire(Acquire),
     /// The peer has used a new key: packets go out through the SA that waited for that.
     TookOver {
         /// The SA towards the peer that is in use from now on.

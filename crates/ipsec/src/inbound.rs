@@ -379,7 +379,7 @@ impl Ipsec {
 fn passes_clear(verdict: Verdict) -> Result<(), DropReason> {
     match verdict {
         Verdict::Policy(Action::Bypass) => Ok(()),
-        Verdict::Policy(Action::Protect(_)) => Err(DropReason::CleartextForProtected),
+        Verdict::Policy(Action::Protect(_) | Action::Populate(_)) => Err(DropReason::CleartextForProtected),
         Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
         Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
         Verdict::NoPolicy => Err(DropReason::NotForUs),

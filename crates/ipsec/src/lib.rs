@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod acquire;
 mod addresses;
 mod age;
 mod audit;
@@ -63,6 +64,7 @@ mod tables;
 mod tunnel;
 mod udp_ports;
 
+pub use acquire::{ACQUIRES_PER_SECOND, Acquire};
 pub use audit::{AUDITED, AuditRecord, AuditedSelectors, RECORDS_PER_SECOND};
 pub use bundle::{AddedSa, InstallError, RemovedTunnel};
 pub use counters::{SaCounters, SaState};
@@ -81,8 +83,8 @@ pub use sequence::{Lease, NumberSource, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_PIECES,
-    MAX_POLICIES, Mismatch, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Protocol, Selector,
-    Spd, SpdError, TunnelIndex, Verdict,
+    MAX_POLICIES, Mismatch, PacketValues, Policy, PolicyChange, PolicyId, PopulateFlags, PortRange, Position,
+    Prefix, Protocol, SaSelectors, Selector, Spd, SpdError, TunnelIndex, Verdict,
 };
 pub use tables::Ipsec;
 pub use tunnel::{

@@ -483,11 +483,24 @@ impl InboundSa {
     }
 
     /// Whether the SA's selectors and the SPD allow a flow (RFC 4301 5.2, step 4).
-    #[inline]
+    #[inline(always)]
     fn check_policy(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
         if !self.inbound_selectors.holds(flow) {
-            return Err(self.inbound_selectors.reason_against(flow));
+            return self.search_policy(spd, flow);
         }
+        self.check_spd(spd, flow)
+    }
+
+    /// The same where the selectors are many, or do not allow it.
+    #[cold]
+    #[inline(never)]
+    fn search_policy(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+        self.inbound_selectors.search(flow)?;
+        self.check_spd(spd, flow)
+    }
+
+    #[inline(always)]
+    fn check_spd(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
         // Selectors come from an ordered SPD: packets that an earlier policy discards, or gives to another
         // tunnel, must not come through this one.
         match spd.verdict(flow) {

@@ -6,6 +6,7 @@
 //! a packet too long) take the slow path ([`crate::slow_path`]) one by one, in their turn.
 
 use crate::Ipsec;
+use crate::acquire::WANTED;
 use crate::audit::Drops;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
@@ -51,6 +52,9 @@ impl Ipsec {
         }
         let mut runs = Runs::default();
         self.ask_policy(&parsed, &mut runs);
+        if self.spd.populates() {
+            self.acquire(&parsed, &mut runs, now);
+        }
         if self.outbound.exceed_the_cache() {
             self.prefetch_counters(&runs);
         }
@@ -149,6 +153,7 @@ impl Ipsec {
                 let sa_ref = self.outbound_in_use(index);
                 sa_ref.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
             }
+            Ok(Verdict::Policy(Action::Populate(_))) => WANTED,
             Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
             Ok(Verdict::Policy(Action::Discard)) => Disposition::Drop(DropReason::PolicyDiscard),
             Ok(Verdict::NoPolicy) => Disposition::Drop(DropReason::NoPolicy),

@@ -209,6 +209,16 @@ impl ParsedBatch {
         if let Kind::V4 = meta.kind { spd.answer_v4(Direction::Outbound, meta.pair) } else { Answer::ASK }
     }
 
+    /// The flow of a packet that policy was asked about, by its place in the batch.
+    pub(crate) fn flow(&self, place: usize) -> Option<Flow> {
+        let meta = self.packets.get(place)?;
+        match meta.kind {
+            Kind::V4 => Some(meta.flow()),
+            Kind::Flow(place) => self.flows.get(usize::from(place)).copied(),
+            Kind::Refused(_) => None,
+        }
+    }
+
     /// Policy's verdict on a packet whose [addresses](Self::answer) do not decide, or why none is looked up.
     pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
         match meta.kind {

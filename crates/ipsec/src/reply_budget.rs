@@ -1,5 +1,6 @@
-//! Rate limit for messages that the gateway sends on its own: errors must be limited (RFC 1812 4.3.2.8, RFC
-//! 4443 2.4 (f)), and no host may use up what the others need to learn their paths' MTU.
+//! Rate limit for what the gateway sends on its own because of a host's packets: errors must be limited (RFC
+//! 1812 4.3.2.8, RFC 4443 2.4 (f)), and no host may use up what the others need to learn their paths' MTU, or
+//! to get an SA.
 
 use crate::lifetime::Moment;
 use crate::spd::address_bits;
@@ -16,9 +17,24 @@ const TO_ONE_NETWORK: u16 = REPLIES_PER_SECOND / 2;
 /// Number of counts for addresses, and of counts for networks. Those that share a count share its limit.
 const COUNTS: usize = 1024;
 
+/// How much may be sent in any one second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Because of all hosts together.
+    pub(crate) all: u16,
+    /// Because of one address.
+    pub(crate) address: u16,
+    /// Because of the addresses of one network, a /64 of IPv6 or a /24 of IPv4.
+    pub(crate) network: u16,
+}
+
+/// Those of replies.
+const REPLIES: Limits = Limits { all: REPLIES_PER_SECOND, address: TO_ONE_ADDRESS, network: TO_ONE_NETWORK };
+
 /// The replies used up in this second.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
+    limits: Limits,
     second: u64,
     used: u16,
     addresses: Box<[u16; COUNTS]>,
@@ -27,7 +43,7 @@ pub(crate) struct ReplyBudget {
 
 impl Default for ReplyBudget {
     fn default() -> Self {
-        Self { second: 0, used: 0, addresses: Box::new([0; COUNTS]), networks: Box::new([0; COUNTS]) }
+        Self::of(REPLIES)
     }
 }
 
@@ -39,6 +55,12 @@ fn count_of(bits: u128) -> usize {
 }
 
 impl ReplyBudget {
+    /// One with these limits.
+    pub(crate) fn of(limits: Limits) -> Self {
+        let counts = || Box::new([0; COUNTS]);
+        Self { limits, second: 0, used: 0, addresses: counts(), networks: counts() }
+    }
+
     /// Whether one more reply may be sent now to this address; if so, it counts as sent.
     pub(crate) fn spend(&mut self, now: Moment, to: IpAddr) -> bool {
         let second = now.0.as_secs();
@@ -50,8 +72,8 @@ impl ReplyBudget {
         let bits = address_bits(to);
         let network = if to.is_ipv4() { bits >> 8 } else { bits >> 64 };
         let (address, network) = (&mut self.addresses[count_of(bits)], &mut self.networks[count_of(network)]);
-        let allowed =
-            self.used < REPLIES_PER_SECOND && *address < TO_ONE_ADDRESS && *network < TO_ONE_NETWORK;
+        let limits = self.limits;
+        let allowed = self.used < limits.all && *address < limits.address && *network < limits.network;
         for count in [&mut self.used, address, network] {
             *count += u16::from(allowed);
         }

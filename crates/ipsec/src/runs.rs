@@ -48,6 +48,23 @@ impl Runs {
         }
     }
 
+    /// Whether one has this disposition.
+    pub(crate) fn have(&self, disposition: Disposition) -> bool {
+        self.0.iter().any(|run| run.disposition == disposition)
+    }
+
+    /// The runs of the batch if each packet has the disposition that `revise` gives it, by its place and the
+    /// one that it has.
+    #[cold]
+    pub(crate) fn revised(&self, mut revise: impl FnMut(usize, Disposition) -> Disposition) -> Self {
+        let each = self.0.iter().flat_map(|run| std::iter::repeat_n(run.disposition, run.packets));
+        let mut runs = Self::default();
+        for (place, disposition) in each.enumerate() {
+            runs.push(revise(place, disposition));
+        }
+        runs
+    }
+
     /// The SAs that packets go through.
     #[inline]
     pub(crate) fn sas(&self) -> impl Iterator<Item = SaRef> {

@@ -215,6 +215,8 @@ pub(crate) struct Takeover {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
+    /// What its SAs from the peer check, made once for all of them.
+    pub(crate) inbound_selectors: InboundSelectors,
     pub(crate) outbound: Members,
     pub(crate) inbound: Members,
     pub(crate) takeover: Option<Takeover>,

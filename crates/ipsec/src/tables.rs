@@ -1,5 +1,6 @@
 //! The protocol state of one worker: SPD, tunnels, SAs.
 
+use crate::acquire::Acquires;
 use crate::addresses::OuterAddresses;
 use crate::audit::{Audit, AuditRecord};
 use crate::counters::SaCounters;
@@ -19,7 +20,7 @@ use crate::resync::Resync;
 use crate::sa::{Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
-use crate::spd::{AddressRange, InboundSelectors, Selector, Spd, TunnelIndex, address_bits};
+use crate::spd::{AddressRange, InboundSelectors, SaSelectors, Selector, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
@@ -62,6 +63,7 @@ pub struct Ipsec {
     pub(crate) probed_next: usize,
     pub(crate) audit: Audit,
     pub(crate) events: Vec<Event>,
+    pub(crate) acquires: Acquires,
     pub(crate) replies: ReplyBudget,
 }
 
@@ -93,14 +95,14 @@ impl Ipsec {
     }
 
     /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
-    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: Arc<[Selector]>) {
+    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: SaSelectors) {
         self.checker.forget();
         if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
             tunnel.parameters.selectors = selectors;
-            let selectors = inbound_selectors(&tunnel.parameters);
+            tunnel.inbound_selectors = inbound_selectors(&tunnel.parameters);
             for member in &tunnel.inbound {
                 if let Some(sa) = self.inbound.get_mut(member.sa) {
-                    sa.inbound_selectors = selectors.clone();
+                    sa.inbound_selectors = tunnel.inbound_selectors.clone();
                 }
             }
         }
@@ -221,23 +223,23 @@ pub(crate) fn longest_fragmented(p: &TunnelParameters) -> usize {
 /// The packets that may come out of a tunnel. In transport mode they are between its two ends, as outbound
 /// (RFC 4301 4.1): ESP does not cover their addresses, so that wider selectors would let anybody on the way
 /// put others there.
-fn inbound_selectors(p: &TunnelParameters) -> InboundSelectors {
+pub(crate) fn inbound_selectors(p: &TunnelParameters) -> InboundSelectors {
     let (Mode::Transport, Some(remote)) = (p.mode, p.endpoints.remote) else {
-        return InboundSelectors::new(Arc::clone(&p.selectors));
+        return InboundSelectors::new(p.selectors.clone());
     };
     let [local, remote] = [p.endpoints.local, remote].map(AddressRange::host);
-    let ours = p.selectors.iter().filter(|s| s.local.covers(&local) && s.remote.covers(&remote));
+    let ours = p.selectors.list().iter().filter(|s| s.local.covers(&local) && s.remote.covers(&remote));
     InboundSelectors::new(ours.map(|selector| Selector { local, remote, ..*selector }).collect())
 }
 
 pub(crate) fn inbound_sa(
     index: TunnelIndex,
-    p: &TunnelParameters,
+    tunnel: &Tunnel,
     parameters: &InboundParameters,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> InboundSa {
-    let sa = &parameters.sa;
+    let (p, sa) = (&tunnel.parameters, &parameters.sa);
     let udp_port = match p.endpoints.encapsulation {
         Encapsulation::Esp => None,
         Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
@@ -256,7 +258,7 @@ pub(crate) fn inbound_sa(
         is_watched: false,
         is_plain: false,
         spi: sa.spi,
-        inbound_selectors: inbound_selectors(p),
+        inbound_selectors: tunnel.inbound_selectors.clone(),
         esn: sa.esn,
         window: ReplayWindow::new(parameters.replay_window, sa.esn),
         lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),

@@ -18,8 +18,7 @@ use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
 use crate::packet_rules::PacketRules;
 use crate::sequence::NumberSource;
-use crate::spd::Selector;
-use crate::spd::TunnelIndex;
+use crate::spd::{SaSelectors, TunnelIndex};
 use crate::tables::{longest_datagram, longest_fragmented};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -134,7 +133,7 @@ pub struct TunnelParameters {
     /// After this time without a packet, a NAT keepalive is sent; `None` for never.
     pub keepalive: Option<Duration>,
     /// The packets that may come through the tunnel: the selectors of the policies that name it.
-    pub selectors: Arc<[Selector]>,
+    pub selectors: SaSelectors,
 }
 
 impl TunnelParameters {

@@ -36,13 +36,14 @@ drop_reasons! {
     // Policy.
     PolicyDiscard, "policy_discard", "A discard policy matched.";
     NoPolicy, "no_policy", "No policy matched, and what no policy names is discarded (RFC 4301 4.4.1).";
-    FieldsHidden, "fields_hidden", "A fragment, or an IPv6 packet with an unknown extension header, hides its protocol or ports, and the first policy that concerns it asks for them (RFC 4301 7.4).";
+    FieldsHidden, "fields_hidden", "A fragment, or an IPv6 packet with an unknown extension header, hides its protocol or ports, and the first policy that concerns it asks for them (RFC 4301 7.4), or is to populate an SA with them (RFC 4301 4.4.2.2).";
     SourceRoute, "source_route", "A packet names its own route (IPv4 LSRR or SSRR, IPv6 routing header 0): policy sees another destination than it goes to (RFC 7126 4.3, RFC 5095).";
     CleartextForProtected, "cleartext_for_protected", "A packet came in clear that policy wants protected (RFC 4301 5.2).";
     SelectorMismatch, "selector_mismatch", "A decrypted packet does not match the selectors of its SA (RFC 4301 5.2).";
     BypassUnavailable, "bypass_unavailable", "A bypass policy matched, but the port cannot send packets in clear.";
     // Outbound.
     NoSa, "no_sa", "Policy asks for protection by an SA that does not exist.";
+    SaWanted, "sa_wanted", "Policy wants an SA of its own for the packet's flow, populated from the packet, which is not there yet (RFC 4301 4.4.1.2).";
     PeerUnknown, "peer_unknown", "The peer's address is not known until it has sent an authentic packet.";
     LifetimeExpired, "lifetime_expired", "The SA has reached a hard limit of its lifetime (RFC 4301 4.4.2.1).";
     SequenceExhausted, "sequence_exhausted", "The SA has used all its sequence numbers (RFC 4303 3.3.3).";

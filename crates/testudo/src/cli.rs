@@ -70,7 +70,9 @@ pub enum Verb {
 pub enum SaVerb {
     /// List all SAs with their counters
     List(SaListArgs),
-    /// Add SAs to a tunnel, beside those that it has
+    /// List the flows that want SAs of their own, by policies with `populate_from_packet`
+    Wanted(QueryArgs),
+    /// Add SAs to a tunnel, beside those that it has; or to the tunnel of a flow, which begins with them
     Add(SaAddArgs),
     /// Replace the SAs of a tunnel and lose no packet: the old ones stay until no packet of theirs is on its
     /// way
@@ -160,6 +162,15 @@ pub struct SaAddArgs {
     /// Send the tunnel's packets through the new outbound SA at once; otherwise only if none is in use
     #[arg(long = "use", requires = "outbound")]
     pub use_now: bool,
+    /// The flow that the SAs are for, with values as `testudo sa wanted` shows them, such as "local=10.1.0.5
+    /// protocol=udp remote_ports=53": TUNNEL is the template that a policy with `populate_from_packet` names.
+    /// The flow's own tunnel begins with an SA each way, is called TUNNEL/NUMBER, and ends when one way has
+    /// no SA left. Its keys are ephemeral
+    #[arg(long = "for", value_name = "VALUES", value_parser = flow)]
+    pub flow: Option<Flow>,
+    /// The policy that populates them, by its name or number, if several have this template
+    #[arg(long, value_name = "POLICY", requires = "flow")]
+    pub policy: Option<String>,
     /// Which gateway.
     #[command(flatten)]
     pub gateway: QueryArgs,
@@ -225,6 +236,19 @@ pub struct SaDeleteArgs {
     /// Which gateway.
     #[command(flatten)]
     pub gateway: QueryArgs,
+}
+
+/// The values of a flow, by the names of their fields.
+pub type Flow = std::collections::BTreeMap<String, String>;
+
+fn flow(text: &str) -> Result<Flow, String> {
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let pairs =
+        words.map(|word| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let expected =
+        "expected NAME=VALUE, several with spaces between them, such as \"local=10.1.0.5 protocol=udp\"";
+    let flow: Flow = pairs.collect::<Option<_>>().ok_or(expected)?;
+    if flow.is_empty() { Err(expected.to_owned()) } else { Ok(flow) }
 }
 
 fn spi(text: &str) -> Result<u32, String> {
@@ -507,6 +531,9 @@ mod tests {
         for more in ["", " --when-peer-does", " --overlap 5 --ephemeral", " --hard-packets 9 t.toml"] {
             assert!(line(&format!("{good}{more}")).is_ok(), "{more}");
         }
+        let of_a_flow =
+            "testudo sa add site-b --inbound 300 --outbound 300 --key-file - --ephemeral --policy web --for";
+        assert!(line(&format!("{of_a_flow} remote=10.2.0.7,protocol=udp")).is_ok());
         let bad = [
             "testudo sa replace site-b --key-file -",
             "testudo sa replace site-b --inbound 255 --key-file -",
@@ -514,6 +541,8 @@ mod tests {
             "testudo sa replace site-b --inbound 300 --key-file - --when-peer-does",
             "testudo sa add site-b --inbound 300 --key-file - --use",
             "testudo sa add site-b --inbound 300 --key-file - --ephemeral --resume",
+            "testudo sa add site-b --inbound 300 --outbound 300 --key-file - --for 10.1.0.5",
+            "testudo sa add site-b --inbound 300 --outbound 300 --key-file - --policy web",
             "testudo sa delete site-b",
         ];
         for words in bad {
@@ -528,7 +557,8 @@ mod tests {
         let add = ["policy", "add", "--action", "discard"];
         let replace = ["policy", "replace", "2", "--action", "discard"];
         let changing = [&add[..], &replace, &["policy", "delete", "2"]];
-        let asking = [&["status"][..], &["top"], &["sa", "list"], &["policy", "list"], &explain];
+        let asking =
+            [&["status"][..], &["top"], &["sa", "list"], &["sa", "wanted"], &["policy", "list"], &explain];
         let asking = || asking.into_iter().chain(changing);
         for words in [&["run"][..], &["check"], &["init"], &files].into_iter().chain(asking()) {
             let line = [&["testudo"], words, &["t.toml"]].concat();

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         Verb::Status(args) => query::status(&args),
         Verb::Top(args) => top::top(&args),
         Verb::Sa(cli::SaVerb::List(args)) => sa::list(&args),
+        Verb::Sa(cli::SaVerb::Wanted(args)) => sa::wanted(&args),
         Verb::Sa(cli::SaVerb::Add(args)) => sa::add(&args),
         Verb::Sa(cli::SaVerb::Replace(args)) => sa::replace(&args),
         Verb::Sa(cli::SaVerb::Use(args)) => sa::put_to_use(&args),

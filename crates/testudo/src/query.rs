@@ -3,6 +3,7 @@
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
+use crate::sa::values_of;
 use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -150,6 +151,7 @@ fn show_status(status: &Value) {
     outln!();
     print(&ports);
     show_path_mtus(status);
+    show_populated(&status["populated"]);
     let mut drops = Table::new(&["drop reason", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
     let counted: Vec<_> =
@@ -159,6 +161,22 @@ fn show_status(status: &Value) {
     }
     outln!();
     if counted.is_empty() { outln!("no packet was dropped") } else { print(&drops) }
+}
+
+/// Tunnels of single flows, if there are or were some.
+fn show_populated(populated: &Value) {
+    let [tunnels, wanted, left_out] =
+        ["tunnels", "wanted", "acquires_left_out"].map(|key| populated[key].as_u64().unwrap_or(0));
+    if populated["acquires"].as_u64().unwrap_or(0) + tunnels > 0 {
+        let limit = grouped(populated["limit"].as_u64().unwrap_or(0));
+        outln!();
+        outln!(
+            "{} of at most {limit} tunnels populated from packets, {} wanted (`testudo sa wanted`), {} packets asked untold",
+            grouped(tunnels),
+            grouped(wanted),
+            grouped(left_out)
+        );
+    }
 }
 
 /// What fits through each tunnel.
@@ -200,11 +218,14 @@ pub fn show_associations(list: &Value) {
         "sequence",
         "dropped",
     ];
-    let mut table = Table::new(&heads);
+    // Of tunnels of single flows, the values that theirs are for.
+    let has_flows = rows(list).iter().any(|sa| !sa["for"].is_null());
+    let mut table = Table::new(&heads.into_iter().chain(has_flows.then_some("for")).collect::<Vec<_>>());
     for sa in rows(list) {
         let dropped: u64 =
             sa["drops"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
-        table.row(vec![
+        let flow = has_flows.then(|| values_of(&sa["for"]));
+        let row = vec![
             cell(&sa["tunnel"]),
             cell(&sa["direction"]),
             format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
@@ -220,7 +241,8 @@ pub fn show_associations(list: &Value) {
             cell(&sa["bytes"]),
             cell(&sa["sequence"]),
             grouped(dropped),
-        ]);
+        ];
+        table.row(row.into_iter().chain(flow).collect());
     }
     print(&table);
 }
@@ -230,6 +252,11 @@ fn show_policies(list: &Value) {
     let mut table = Table::new(&heads);
     for policy in rows(list) {
         let action = match policy["tunnel"].as_str() {
+            Some(tunnel) if !policy["populate_from_packet"].is_null() => {
+                let fields: Vec<_> = rows(&policy["populate_from_packet"]).iter().map(cell).collect();
+                let made = cell(&policy["populated"]);
+                format!("{} after {tunnel}, for each {}: {made}", cell(&policy["action"]), fields.join(", "))
+            }
             Some(tunnel) => format!("{} by {tunnel}", cell(&policy["action"])),
             None => cell(&policy["action"]),
         };

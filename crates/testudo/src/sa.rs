@@ -7,11 +7,14 @@ use crate::cli::{
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
 use crate::query::{Asked, show_associations};
-use crate::table::cell;
+use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::io::stdin;
 use std::path::Path;
+use testudo_control::config::protocol_name;
 use testudo_control::keys::{self, KeyError};
+use testudo_ipsec::PopulateFlags;
+use testudo_lab::table::Table;
 use zeroize::Zeroizing;
 
 /// `testudo sa list`
@@ -19,10 +22,43 @@ pub fn list(args: &SaListArgs) -> Result<(), Failure> {
     send(&args.gateway, &json!({ "verb": "sa-list", "tunnel": args.tunnel }), show_associations)
 }
 
+/// `testudo sa wanted`
+pub fn wanted(args: &QueryArgs) -> Result<(), Failure> {
+    send(args, &json!({ "verb": "sa-wanted" }), show_wanted)
+}
+
+fn show_wanted(list: &Value) {
+    let mut table = Table::new(&["tunnel", "policy", "for", "packet", "asks since"]);
+    for flow in list.as_array().into_iter().flatten() {
+        let [tunnel, policy] = ["tunnel", "policy"].map(|key| cell(&flow[key]));
+        let values = ["for", "packet"].map(|key| values_of(&flow[key]));
+        let age = format!("{} s", cell(&flow["age_seconds"]));
+        table.row([tunnel, policy].into_iter().chain(values).chain([age]).collect());
+    }
+    print(&table);
+}
+
+/// The values of a flow in a line, as `--for` takes them.
+pub fn values_of(values: &Value) -> String {
+    let protocol = |value: &Value| {
+        let number = value.as_u64().and_then(|number| u8::try_from(number).ok());
+        number.map_or_else(|| cell(value), protocol_name)
+    };
+    let word = |(name, value): (&str, &Value)| match name {
+        "protocol" => format!("{name}={}", protocol(value)),
+        // A port has no groups of digits.
+        _ => format!("{name}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
+    };
+    let known = PopulateFlags::NAMED.into_iter().filter_map(|(name, _)| Some((name, values.get(name)?)));
+    known.map(word).collect::<Vec<_>>().join(" ")
+}
+
 /// `testudo sa add`
 pub fn add(args: &SaAddArgs) -> Result<(), Failure> {
     let mut request = new_sas("sa-add", &args.new)?;
     request["use"] = args.use_now.into();
+    request["for"] = json!(args.flow);
+    request["policy"] = json!(args.policy);
     send(&args.gateway, &request, show_added)
 }
 
@@ -55,6 +91,9 @@ pub fn delete(args: &SaDeleteArgs) -> Result<(), Failure> {
         let gone = &answer["deleted"];
         let (tunnel, direction) = (cell(&answer["tunnel"]), cell(&gone["direction"]));
         outln!("tunnel {tunnel}: {direction} SA {} is gone", hex(&gone["spi"]));
+        if answer["tunnel_ends"] == true {
+            outln!("tunnel {tunnel} has ended with it");
+        }
     })
 }
 
@@ -168,6 +207,13 @@ fn show_added(answer: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wanted_flow_is_shown_as_it_is_asked_for() {
+        let values = json!({ "remote_ports": 50_053, "local": "10.1.0.5", "protocol": 17, "types": "8/0" });
+        assert_eq!(values_of(&values), "local=10.1.0.5 protocol=udp remote_ports=50053 types=8/0");
+        assert_eq!(values_of(&json!({ "protocol": 253 })), "protocol=253");
+    }
 
     #[test]
     fn two_keys_of_a_file_have_an_empty_line_between_them() {

@@ -89,6 +89,7 @@ impl Configuration {
             walker.report(&(0..0), "policy", problem);
         }
         facts.check_interface(walker, &self.unprotected);
+        facts.check_templates(walker, &self.tunnels);
         // Of each network one peer is told of.
         let held = facts.routed.iter().filter_map(|network| slot.index.peers_in(network.value).next());
         let peers = held.map(|(value, tunnel)| {

@@ -1,7 +1,8 @@
 //! Checks that span several parts of a configuration: uniqueness, references, selectors that hide others.
 
-use super::model::{Action, Policy, Remote, Selectors, UnprotectedPort};
+use super::model::{Action, Policy, Remote, Selectors, Tunnel, UnprotectedPort};
 use super::network::{Network, Networks};
+use super::populate::check_template;
 use super::shadow::{Rule, Shadows};
 use super::walk::{Located, Problem, Walker};
 use crate::keys::KeySource;
@@ -37,6 +38,8 @@ pub(super) struct Facts {
     /// The same for the SAs of AH that cover ESP.
     pub(super) keys_of_ah: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
+    /// Of policies that populate SAs from packets: the tunnel, and where they say so.
+    pub(super) templates: Vec<Located<usize>>,
 }
 
 /// What an entry of the SPD applies to; no selectors if some of them are wrong.
@@ -107,6 +110,16 @@ impl Facts {
             let help =
                 "add, for example, `selectors = [ { local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" } ]`";
             walker.report(&place.span, place.key.clone(), problem.found("none").help(help));
+        }
+    }
+
+    /// A tunnel after which others are made for flows must allow that. Where some tunnels are wrong, indices
+    /// do not hold.
+    pub(super) fn check_templates(&self, walker: &mut Walker<'_>, tunnels: &[Tunnel]) {
+        for flags in self.templates.iter().filter(|_| tunnels.len() >= self.names.len()) {
+            if let Some(template) = tunnels.get(flags.value) {
+                check_template(walker, &flags.clone().map(drop), template);
+            }
         }
     }
 

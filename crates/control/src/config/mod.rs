@@ -30,6 +30,7 @@ mod outer;
 mod packet_rules;
 mod policy;
 mod policy_index;
+mod populate;
 mod quantity;
 mod selector;
 mod shadow;
@@ -186,6 +187,7 @@ fn read_document(
     let policies: Vec<Policy> =
         policies.zip(1..).map(|(policy, number)| Policy { number, ..policy }).collect();
     root.finish(walker);
+    facts.check_templates(walker, &tunnels);
     facts.check(walker, &policies, &unprotected.value);
     if protected.routes {
         facts.check_routes(walker, &unprotected.value);

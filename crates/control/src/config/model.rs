@@ -8,7 +8,7 @@ use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{
     Directions, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules,
-    ReplayWindow, Selector, Shape,
+    PopulateFlags, ReplayWindow, Selector, Shape,
 };
 use testudo_wire::ip::Version;
 
@@ -136,6 +136,9 @@ pub struct Policy {
     pub directions: Directions,
     /// What happens to them.
     pub action: Action,
+    /// The fields that the SA of a flow takes from its packets (RFC 4301 4.4.1.2). If there are some, the
+    /// tunnel of the action is a template, and each flow has a tunnel of its own.
+    pub populate: PopulateFlags,
 }
 
 impl Policy {

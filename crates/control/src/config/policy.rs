@@ -2,6 +2,7 @@
 
 use super::checks::{Facts, Traffic};
 use super::model::{Action, Policy};
+use super::populate;
 use super::selector::{SelectorDraft, read_selector};
 use super::suggest::did_you_mean;
 use super::value;
@@ -27,12 +28,15 @@ pub(super) fn read_policy(
     let directions = section.or_default(walker, "direction", Directions::Both, value::choice(&words));
     let SelectorDraft { selectors, remotes } = read_selector(&mut section, walker);
     let word = action.as_ref().map(|action| action.value);
+    let flags = populate::read(&mut section, walker, directions, &selectors.value);
     let action = match word {
         Some("protect") => {
             if directions.include(Direction::Outbound) {
                 facts.routed.extend(remotes);
             }
-            read_tunnel_name(&mut section, walker, tunnels).map(|tunnel| Action::Protect { tunnel })
+            let tunnel = read_tunnel_name(&mut section, walker, tunnels);
+            facts.templates.extend(flags.clone().zip(tunnel).map(|(flags, tunnel)| flags.map(|_| tunnel)));
+            tunnel.map(|tunnel| Action::Protect { tunnel })
         }
         Some("bypass") => {
             facts.bypasses.extend(action.map(|action| Located { value: (), ..unit(action) }));
@@ -45,7 +49,11 @@ pub(super) fn read_policy(
         let problem = Problem::expected("`tunnel` only where `action` is \"protect\"");
         // If the action is wrong, `tunnel` may be right or wrong.
         match word {
-            Some(_) => section.refuse(walker, "tunnel", problem),
+            Some(_) => {
+                section.refuse(walker, "tunnel", problem);
+                let problem = Problem::expected("SAs to be populated only where `action` is \"protect\"");
+                section.refuse(walker, populate::KEY, problem);
+            }
             None => drop(section.value("tunnel")),
         }
     }
@@ -56,7 +64,8 @@ pub(super) fn read_policy(
         span,
         key,
     });
-    Some(Policy { name: name.map(|name| name.value), number: 0, selectors, directions, action: action? })
+    let (name, populate) = (name.map(|name| name.value), flags.map(|flags| flags.value).unwrap_or_default());
+    Some(Policy { name, number: 0, selectors, directions, action: action?, populate })
 }
 
 fn unit<T>(located: Located<T>) -> Located<()> {

@@ -1,5 +1,6 @@
 //! One test per kind of error, against the words that an operator reads.
 
+mod populate;
 mod selectors;
 
 use super::*;

@@ -8,7 +8,7 @@ use crate::config::{Action, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use testudo_ipsec::{
-    AddressRange, Direction, Directions, Encapsulation, PortRange, Prefix, Protocol, Selector,
+    AddressRange, Direction, Directions, Encapsulation, PopulateFlags, PortRange, Prefix, Protocol, Selector,
 };
 use testudo_wire::ip::Version;
 use testudo_wire::protocol::{MOBILITY, hides_what_follows};
@@ -412,6 +412,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
             selectors: selectors.into(),
             directions,
             action,
+            populate: PopulateFlags::default(),
         });
         configuration.policies = policies.collect();
         configuration.tunnels[0].selectors = selectors.into_iter().map(|s| [s].into()).collect();
@@ -685,6 +686,7 @@ fn no_fallback_route_stops_legitimate_clear_packets() {
             selectors: [selector].into(),
             directions,
             action: Action::Bypass,
+            populate: PopulateFlags::default(),
         };
         configuration.policies = vec![policy(Directions::Both)];
         assert_eq!(networks(&configuration), left);

@@ -3,10 +3,10 @@
 //!
 //! A client that is refused gets the reason in a normal answer.
 //!
-//! Requests are objects with a `verb`: `status`, `sa-list`, `policy-list`, `explain` and `firewall` ask
-//! ([`report`]), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`). An answer with a
-//! text `error` refuses the request, and nothing has changed then. Requests may have keys: their bytes are
-//! zeroed once they are read.
+//! Requests are objects with a `verb`: `status`, `sa-list`, `sa-wanted`, `policy-list`, `explain` and
+//! `firewall` ask ([`report`]), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`).
+//! An answer with a text `error` refuses the request, and nothing has changed then. Requests may have keys:
+//! their bytes are zeroed once they are read.
 
 use super::clients::{self, Admission, Limits};
 use super::installed::InstalledTunnels;
@@ -25,7 +25,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testudo_gateway::Clock;
 use zeroize::Zeroizing;
 
@@ -239,10 +239,11 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
                 None => Ok(report::security_associations(&installed, &peers, &engines, now)),
                 Some(name) => {
                     let tunnel = sa_control::find(&installed, name)?;
-                    Ok(report::tunnel_sas(tunnel, &installed, &peers, &engines, now))
+                    Ok(report::tunnel_sas(&tunnel, &installed, &peers, &engines, now))
                 }
             }
         }
+        Some("sa-wanted") => Ok(report::wanted(&installed, Instant::now())),
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("firewall") => report::firewall(&installed),
         Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),

@@ -346,7 +346,7 @@ impl Daemon {
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
                 Ok(News::Notice(Notice::Audit(record))) => self.audit.write(&record),
-                Ok(News::Lost(n)) => self.write(|events| events.lost(n, Instant::now())),
+                Ok(News::Lost(n)) => self.lost(n),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -404,11 +404,21 @@ impl Daemon {
 
     /// Changes a policy, as a client asked for.
     fn change(&mut self, request: &Value) -> Result<Value, String> {
-        let planned = policies::plan(&self.shared.installed(), request)?;
+        let shared = Arc::clone(&self.shared);
+        let sas = shared.sas.get();
+        // No tunnel begins for a flow meanwhile.
+        let mut state = sas.map(SaControl::lock);
+        let old = self.shared.installed();
+        let mut planned = policies::plan(&old, request)?;
         if planned.bypasses() && !self.may_bypass {
             return Err(NO_BYPASS.to_owned());
         }
         planned.carry_out(&self.commander)?;
+        if let (Some(sas), Some(state), Some(number)) = (sas, &mut state, planned.gone) {
+            sas.end_populated(state, &old, &old.populated.of_policy(number));
+        }
+        // While anything else has it, a change copies it.
+        drop(old);
         let said = planned.said.clone();
         let routes = self.shared.change_installed(|installed| planned.apply(installed));
         let installed = self.shared.installed();
@@ -454,8 +464,15 @@ impl Daemon {
         let numbers = Numbers::Leased { store, leases, unix_s: unix_s(), preparers };
         let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
+        let mut ended = old.populated.all();
         for error in installed.note(outcome) {
             tracing::error!("{error}");
+        }
+        let left: HashSet<_> = installed.populated.all().iter().map(|populated| populated.number).collect();
+        ended.retain(|populated| !left.contains(&populated.number));
+        match ended.len() {
+            0 => {}
+            ended => tracing::warn!("{ended} tunnels of flows end: their policies or templates have changed"),
         }
         self.save_what_was_removed(&old);
         usages::carry_over(&old, &installed);
@@ -465,12 +482,12 @@ impl Daemon {
         // An index that is free, or belongs to another tunnel now, says nothing about its peer.
         let kept: HashSet<_> = old.tunnels.iter().map(|t| t.sas.id()).collect();
         let kept = installed.tunnels.iter().filter(|t| kept.contains(&t.sas.id()));
-        let kept: HashSet<_> = kept.map(|t| t.index).collect();
+        let kept: HashSet<_> = kept.map(|t| t.index).chain(installed.populated.indices()).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
         self.events.keep(&kept);
         self.saver.keep(&installed.keys());
         if let Some(sas) = &mut sas {
-            sas.turn_over(&old, &installed);
+            sas.turn_over(&old, &installed, &ended);
         }
         self.shared.replace_installed(installed);
         warn_of_undone_policies(std::mem::take(&mut self.policy_changes));
@@ -534,9 +551,31 @@ impl Daemon {
         if let EventKind::PeerMoved { address, port } = event.kind {
             self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
         }
-        let installed = self.shared.installed();
-        let find = || installed.tunnels.iter().find(|t| t.index == event.tunnel).map(|t| &t.tunnel);
-        self.write(|events| events.note(event, find, Instant::now()));
+        let (installed, now) = (self.shared.installed(), Instant::now());
+        if let EventKind::Acquire(acquire) = event.kind {
+            // A policy that has just gone wants nothing.
+            let number = installed.book.number_of(acquire.policy);
+            if !number.is_some_and(|number| installed.populated.wanted().note(number, &acquire, now)) {
+                return;
+            }
+        }
+        let populated = installed.populated.at(event.tunnel);
+        let find = || {
+            let configured = installed.tunnels.iter().find(|t| t.index == event.tunnel).map(|t| &t.tunnel);
+            configured.or(populated.as_ref().map(|populated| &populated.running.tunnel))
+        };
+        self.write(|events| events.note(event, find, now));
+        if let (EventKind::HardLifetime { spi, outbound }, Some(sas)) = (event.kind, self.shared.sas.get()) {
+            sas.expire(&installed, event.tunnel, spi, outbound);
+        }
+    }
+
+    /// Events were lost, and with them perhaps the ends of SAs.
+    fn lost(&mut self, events: u64) {
+        self.write(|log| log.lost(events, Instant::now()));
+        if let Some(sas) = self.shared.sas.get() {
+            sas.expire_all(&self.shared.installed());
+        }
     }
 
     fn log_what_is_due(&mut self) {

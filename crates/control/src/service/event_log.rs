@@ -54,11 +54,12 @@ enum Kind {
     PeerMoved,
     PeerRestless,
     PathMtu,
+    Acquire,
     Lost,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::SoftLifetime,
         Self::HardLifetime,
         Self::SequenceExhausted,
@@ -68,6 +69,7 @@ impl Kind {
         Self::PeerMoved,
         Self::PeerRestless,
         Self::PathMtu,
+        Self::Acquire,
         Self::Lost,
     ];
 
@@ -80,7 +82,7 @@ impl Kind {
             Self::SequenceNotLeased => "waits for sequence numbers from the store",
             Self::Resynchronised => "has found the peer's numbers again after 2^32 lost packets or more",
             Self::TookOver => "is in use: the peer has its new key",
-            Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Lost => "",
+            Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Acquire | Self::Lost => "",
         }
     }
 
@@ -96,6 +98,7 @@ impl Kind {
             Self::PeerMoved => "peers have moved",
             Self::PeerRestless => "peers keep changing their address",
             Self::PathMtu => "paths have another MTU",
+            Self::Acquire => "flows want SAs, which `testudo sa wanted` lists",
             Self::Lost => "times events came too fast to be told",
         }
     }
@@ -178,6 +181,12 @@ impl EventLog {
             }
             EventKind::PathMtu { mtu, learned_from } => {
                 return self.path_mtu(mtu, learned_from, tunnel, now);
+            }
+            EventKind::Acquire(acquire) => {
+                let values = acquire.values;
+                let text =
+                    format!("a flow wants an SA of its own: {values} (`testudo sa wanted` lists them)");
+                return self.peer_line(Kind::Acquire, now, || Some((tunnel()?, text)));
             }
             EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
@@ -333,7 +342,9 @@ fn sa(tunnel: &Tunnel, kind: EventKind) -> String {
         | EventKind::SequenceExhausted { spi }
         | EventKind::SequenceNotLeased { spi }
         | EventKind::TookOver { spi } => ("outbound", spi),
-        EventKind::PeerMoved { .. } | EventKind::PathMtu { .. } => return format!("tunnel {}", tunnel.name),
+        EventKind::PeerMoved { .. } | EventKind::PathMtu { .. } | EventKind::Acquire(_) => {
+            return format!("tunnel {}", tunnel.name);
+        }
     };
     format!("tunnel {}: {way} SA {spi:#x}", tunnel.name)
 }

@@ -3,10 +3,11 @@
 use super::assemble;
 use super::leases::{Leases, Start, check_known};
 use super::policy_book::PolicyBook;
+use super::populated::{PopulatedTunnel, PopulatedTunnels};
 use super::sas::{KeyState, RunningSa, TunnelSas};
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
-use crate::config::{Configuration, Loaded, Tunnel, TunnelKeys};
+use crate::config::{Configuration, Loaded, Policy, Tunnel, TunnelKeys};
 use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,10 +43,14 @@ pub struct InstalledTunnels {
     pub configuration: Configuration,
     /// Its tunnels.
     pub tunnels: Vec<Running>,
-    /// Its policies, as the worker has them.
+    /// Its policies, as the worker has them, but for those of tunnels that are populated from packets.
     pub spd: Arc<Spd>,
     /// The same by what they are called.
     pub book: PolicyBook,
+    /// The tunnels that were populated from packets.
+    pub populated: Arc<PopulatedTunnels>,
+    /// Those of them that go on under this configuration, until the worker has it.
+    pub(super) left: Option<Vec<PopulatedTunnel>>,
     /// Positions of its tunnels by their names.
     by_name: HashMap<String, usize>,
 }
@@ -82,19 +87,36 @@ impl InstalledTunnels {
     /// No tunnels yet.
     #[must_use]
     pub fn empty(configuration: Configuration) -> Self {
-        let (spd, book) = (Arc::default(), PolicyBook::default());
-        Self { configuration, tunnels: Vec::new(), spd, book, by_name: HashMap::new() }
+        Self {
+            configuration,
+            tunnels: Vec::new(),
+            spd: Arc::default(),
+            book: PolicyBook::default(),
+            populated: Arc::default(),
+            left: None,
+            by_name: HashMap::new(),
+        }
     }
 
-    /// The tunnel of a name.
+    /// The tunnel of a name in the configuration.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Running> {
         self.tunnels.get(*self.by_name.get(name)?)
     }
 
+    /// The position of the tunnel of a name in the configuration.
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
     /// The name of the tunnel at an index of the worker, for messages.
-    pub(super) fn name_at(&self, index: TunnelIndex) -> &str {
-        self.tunnels.iter().find(|running| running.index == index).map_or("?", |r| r.tunnel.name.as_str())
+    pub(super) fn name_at(&self, index: TunnelIndex) -> String {
+        let configured = self.tunnels.iter().find(|running| running.index == index);
+        let populated = || self.populated.at(index).map(|populated| populated.running.tunnel.name.clone());
+        configured
+            .map(|running| running.tunnel.name.clone())
+            .or_else(populated)
+            .unwrap_or_else(|| "?".to_owned())
     }
 
     /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel
@@ -132,7 +154,7 @@ impl InstalledTunnels {
                 }
             }
         }
-        let remove: Vec<_> = old.values().filter(|r| r.is_installed).map(|r| r.index).collect();
+        let mut remove: Vec<_> = old.values().filter(|r| r.is_installed).map(|r| r.index).collect();
         let changes = Changes { kept: next.len() - fresh.len(), started: fresh.len(), removed: remove.len() };
         let mut install = begin(configuration, &next, &fresh, numbers)?;
         // Windows follow keys, not names: a key that continues under other settings resumes exactly where it
@@ -143,15 +165,26 @@ impl InstalledTunnels {
         }
         let indices: Vec<_> = next.iter().map(|r| r.index).collect();
         let spd = Arc::new(assemble::policies(configuration, &indices));
-        let selectors =
-            indices.iter().enumerate().map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t)));
-        let policies = Some(Box::new(spd.as_ref().clone()));
+        let selectors = indices
+            .iter()
+            .enumerate()
+            .map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t).into()));
+        let restarted: HashSet<usize> = fresh.iter().map(|(position, _)| *position).collect();
+        let (left, ended) = self.left_under(configuration, &restarted);
+        remove.extend(ended);
+        let (policies, ids, left) = assemble::with_populated(&spd, configuration, left);
+        let policies = Some(policies);
         let update = Update { remove, install, selectors: selectors.collect(), policies };
         let by_name =
             next.iter().enumerate().map(|(at, running)| (running.tunnel.name.clone(), at)).collect();
-        let (configuration, tunnels, book) =
-            (configuration.clone(), next, PolicyBook::of(configuration, &spd));
-        Ok((update, InstalledTunnels { configuration, tunnels, spd, book, by_name }, changes))
+        let book = PolicyBook::of(configuration, &spd, &ids);
+        let (configuration, tunnels) = (configuration.clone(), next);
+        let (populated, left) = (Arc::clone(&self.populated), Some(left));
+        Ok((
+            update,
+            InstalledTunnels { configuration, tunnels, spd, book, populated, left, by_name },
+            changes,
+        ))
     }
 
     /// By tunnel of `loaded`, the one that continues as it.
@@ -183,6 +216,36 @@ impl InstalledTunnels {
         running.collect()
     }
 
+    /// The tunnels populated from packets that go on under a configuration, and the indices of those that
+    /// end. They go on where their policy says the same as before (its place and number may be others), and
+    /// their template is not one of the tunnels that start afresh.
+    fn left_under(
+        &self,
+        configuration: &Configuration,
+        restarted: &HashSet<usize>,
+    ) -> (Vec<PopulatedTunnel>, Vec<TunnelIndex>) {
+        let (mut left, mut ended) = (Vec::new(), Vec::new());
+        let said = |of: &Configuration, policy: &Policy| {
+            let template = policy.tunnel().and_then(|tunnel| Some(of.tunnels.get(tunnel)?.name.clone()));
+            (policy.name.clone(), policy.selectors.clone(), policy.directions, policy.populate, template)
+        };
+        let goes_on = |policy: &&Policy| {
+            !policy.populate.is_empty() && policy.tunnel().is_some_and(|tunnel| !restarted.contains(&tunnel))
+        };
+        let policies = configuration.policies.iter().filter(goes_on);
+        let numbers: HashMap<_, u32> = policies.map(|p| (said(configuration, p), p.number)).collect();
+        for policy in &self.configuration.policies {
+            let number = numbers.get(&said(&self.configuration, policy));
+            for tunnel in self.populated.of_policy(policy.number) {
+                match number {
+                    Some(number) => left.push(PopulatedTunnel { policy: *number, ..tunnel.as_ref().clone() }),
+                    None => ended.push(tunnel.running.index),
+                }
+            }
+        }
+        (left, ended)
+    }
+
     /// The SAs from peers, by their keys.
     fn inbound_sas(&self) -> HashMap<Fingerprint, SaRef> {
         let mut by_key = HashMap::new();
@@ -206,7 +269,9 @@ impl InstalledTunnels {
 
     /// Free indices, lowest first, without end.
     fn free_indices(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
-        let taken: HashSet<u32> = self.tunnels.iter().map(|r| r.index.0).collect();
+        let populated = self.populated.indices();
+        let taken = self.tunnels.iter().map(|r| r.index).chain(populated).map(|index| index.0);
+        let taken: HashSet<u32> = taken.collect();
         (0..u32::MAX).filter(move |index| !taken.contains(index)).map(TunnelIndex)
     }
 
@@ -224,6 +289,7 @@ impl InstalledTunnels {
                 None => {}
             }
         }
+        self.populated.turn_over(self.left.take(), self.tunnels.iter().map(|running| running.index));
         errors
     }
 }
@@ -434,6 +500,7 @@ mod tests {
     use super::*;
     use crate::MemoryStore;
     use crate::config::tests::MINIMAL;
+    use crate::service::populated::tests::populated;
     use std::time::Duration;
     use testudo_crypto::Suite;
     use zeroize::Zeroizing;
@@ -455,6 +522,72 @@ mod tests {
         let (update, ..) = empty.plan(&loaded, &numbers).unwrap();
         let tunnel = &update.install[0];
         [tunnel.outbound.parameters.sa.spent, tunnel.inbound.parameters.sa.spent]
+    }
+
+    /// What is in force under policies in front of the minimal configuration's tunnel.
+    fn loaded_with(policies: &str) -> Loaded {
+        let configuration = Configuration::parse(&format!("{policies}{MINIMAL}"), "t.toml").unwrap();
+        Loaded { configuration, ..loaded() }
+    }
+
+    fn reloaded(from: &InstalledTunnels, to: &Loaded) -> (Update, InstalledTunnels) {
+        let (update, mut next, _) = from.plan(to, &Numbers::KnownAnswers).unwrap();
+        next.tunnels.iter_mut().for_each(|running| running.is_installed = true);
+        (update, next)
+    }
+
+    /// Policies of tunnels that are populated from packets, in a worker's SPD: each by the index of its
+    /// tunnel.
+    fn protecting(spd: &Spd) -> Vec<Option<u32>> {
+        let index = |action| match action {
+            testudo_ipsec::Action::Protect(TunnelIndex(index)) => Some(index),
+            _ => None,
+        };
+        spd.policies().map(|(_, policy)| index(policy.action)).collect()
+    }
+
+    /// RFC 4301 4.4.1.2: tunnels of flows go on under a policy that says what it said, wherever it stands,
+    /// and end where it or their template is another one.
+    #[test]
+    fn tunnels_of_flows_go_on_under_the_policy_that_they_come_from() {
+        const HOSTS: &str = "[[policy]]\naction = \"protect\"\ntunnel = \"site-b\"\nremote = \"10.2.0.0/24\"\n\
+                             populate_from_packet = \"remote\"\n";
+        const MAIL: &str = "[[policy]]\naction = \"discard\"\nprotocol = \"tcp\"\nremote_ports = 25\n";
+        let empty = InstalledTunnels::empty(loaded().configuration);
+        let (_, mut first) = reloaded(&empty, &loaded_with(HOSTS));
+        assert!(first.note(Vec::new()).is_empty());
+        for host in [1, 2] {
+            let reserved = first.populated.reserve().unwrap();
+            first.populated.insert(populated(&reserved, 1, host));
+        }
+        let (update, mut second) = reloaded(&first, &loaded_with(&format!("{MAIL}{HOSTS}")));
+        let spd = update.policies.unwrap();
+        assert_eq!(protecting(&spd), [None, Some(1), Some(2), None, Some(0)], "right ahead of theirs");
+        assert!(update.remove.is_empty());
+        assert_eq!(first.populated.count_of(1), 2, "until the worker has it, nothing changes");
+        second.note(Vec::new());
+        assert_eq!((second.populated.count_of(1), second.populated.count_of(2)), (0, 2));
+        for tunnel in second.populated.all() {
+            assert_eq!(
+                spd.get(tunnel.id).unwrap().action,
+                testudo_ipsec::Action::Protect(tunnel.running.index)
+            );
+        }
+        let ids = second.configuration.policies.iter().map(|policy| second.book.workers_id(policy.number));
+        assert!(ids.into_iter().all(|id| id.is_some_and(|id| spd.get(id).is_some())));
+        // Each of these ends them.
+        let other_fields = HOSTS.replace("\"remote\"", "\"local, remote\"");
+        let mut other_template = loaded_with(HOSTS);
+        other_template.configuration.tunnels[0].esn = false;
+        for to in [loaded_with(&other_fields), loaded_with(MAIL), other_template] {
+            let (update, _) = reloaded(&second, &to);
+            let mut gone: Vec<u32> =
+                update.remove.iter().map(|index| index.0).filter(|index| *index > 0).collect();
+            gone.sort_unstable();
+            assert_eq!(gone, [1, 2]);
+            let left = protecting(&update.policies.unwrap());
+            assert!(!left.contains(&Some(1)) && !left.contains(&Some(2)), "{left:?}");
+        }
     }
 
     #[test]

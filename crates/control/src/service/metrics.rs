@@ -218,6 +218,18 @@ impl Collector for Gateway {
             shared.facts.started.elapsed().as_secs(),
         )?;
         gauge(&mut encoder, "tunnels", "Tunnels configured", installed.tunnels.len() as u64)?;
+        let populated = installed.populated.len() as u64;
+        gauge(
+            &mut encoder,
+            "populated_tunnels",
+            "Tunnels of single flows, populated from packets",
+            populated,
+        )?;
+        let (told, left_out) = installed.populated.wanted().counts();
+        counter(&mut encoder, "acquires", "Times that the worker told of a flow that wants an SA", told)?;
+        let help =
+            "Packets that asked for an SA of their flow and were not told of, since others had the limits";
+        counter(&mut encoder, "acquires_left_out", help, left_out)?;
         gauge(
             &mut encoder,
             "legacy_sas",

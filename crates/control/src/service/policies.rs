@@ -8,8 +8,10 @@
 //!
 //! The main thread makes each change, one at a time, as it makes reloads: so no change falls into one. It
 //! checks the change against what is in force ([`PolicyBook`](super::policy_book::PolicyBook)), has the
-//! worker make it, and then makes it in its own copy of the SPD, which gives the new policy the same name
-//! ([`Spd::change`](testudo_ipsec::Spd::change)). None of that looks at all policies or all tunnels.
+//! worker make it, and then makes it in its own copy of the SPD. None of that looks at all policies or all
+//! tunnels. Policies have other names in the copy than in the worker's SPD, where policies of single flows
+//! ([`populated`](super::populated)) are among them: a new policy comes right after the one before it, so
+//! that it precedes those of the next one's flows.
 //!
 //! An SA delivers what its selectors allow (RFC 4301 5.2). They are widened before a policy is added, and
 //! narrowed after one is removed: no packet meets the new policy under the old selectors.
@@ -28,7 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use testudo_gateway::{Commander, Update};
-use testudo_ipsec::{Direction, PolicyChange, Selector, SpdError, TunnelIndex};
+use testudo_ipsec::{Direction, PolicyChange, PolicyId, SaSelectors, Selector, SpdError, TunnelIndex};
 
 /// How long a client waits for the main thread, which may be storing windows.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -81,9 +83,15 @@ pub struct Planned {
     pub change: PolicyChange,
     /// What is said about it.
     pub said: String,
+    /// The same change of the control plane's copy, where policies have other names.
+    copy: PolicyChange,
+    /// The name of a new policy in the worker's SPD, once it is there.
+    in_worker: Option<PolicyId>,
+    /// The number of a policy that is there no more, or says something else.
+    pub gone: Option<u32>,
     /// Selectors of tunnels while both may be in force, and after it.
-    wide: Vec<(TunnelIndex, Arc<[Selector]>)>,
-    narrow: Vec<(TunnelIndex, Arc<[Selector]>)>,
+    wide: TunnelSelectors,
+    narrow: TunnelSelectors,
 }
 
 /// What becomes of the policies of the configuration.
@@ -183,10 +191,21 @@ fn place(installed: &InstalledTunnels, request: &Value) -> Result<usize, String>
 }
 
 fn add(installed: &InstalledTunnels, policy: config::Policy, place: usize) -> Planned {
-    let change = PolicyChange::Insert(installed.book.position(place), installed.entry(&policy));
+    let entry = installed.entry(&policy);
+    let change = PolicyChange::Insert(installed.book.workers_position(place), entry.clone());
+    let copy = PolicyChange::Insert(installed.book.position(place), entry);
     let said = format!("policy {} is in force", policy.label());
     let (wide, narrow) = installed.selectors(None, Some(&policy));
-    Planned { edit: Edit::Insert(place, policy), change, said, wide, narrow }
+    Planned {
+        edit: Edit::Insert(place, policy),
+        change,
+        copy,
+        in_worker: None,
+        gone: None,
+        said,
+        wide,
+        narrow,
+    }
 }
 
 fn replace(installed: &InstalledTunnels, policy: config::Policy, place: usize) -> Result<Planned, String> {
@@ -194,30 +213,43 @@ fn replace(installed: &InstalledTunnels, policy: config::Policy, place: usize) -
     let (Some(id), Some(old)) = (id, old) else { return Err("there is no such policy".to_owned()) };
     let name = policy.name.clone().or_else(|| old.name.clone());
     let policy = config::Policy { name, number: old.number, ..policy };
-    let change = PolicyChange::Replace(id, installed.entry(&policy));
-    let said = format!("policy {} is replaced", old.label());
+    let workers_id = installed.book.workers_id(old.number).ok_or("there is no such policy")?;
+    let entry = installed.entry(&policy);
+    let (change, copy) = (PolicyChange::Replace(workers_id, entry.clone()), PolicyChange::Replace(id, entry));
+    let (said, gone) = (format!("policy {} is replaced", old.label()), Some(old.number));
     let (wide, narrow) = installed.selectors(Some(old), Some(&policy));
-    Ok(Planned { edit: Edit::Replace(place, policy), change, said, wide, narrow })
+    Ok(Planned {
+        edit: Edit::Replace(place, policy),
+        change,
+        copy,
+        in_worker: None,
+        gone,
+        said,
+        wide,
+        narrow,
+    })
 }
 
 fn delete(installed: &InstalledTunnels, place: usize) -> Result<Planned, String> {
     let (id, old) = (installed.book.id_at(place), installed.configuration.policies.get(place));
     let (Some(id), Some(old)) = (id, old) else { return Err("there is no such policy".to_owned()) };
-    let said = format!("policy {} is deleted", old.label());
+    let workers_id = installed.book.workers_id(old.number).ok_or("there is no such policy")?;
+    let (change, copy) = (PolicyChange::Remove(workers_id), PolicyChange::Remove(id));
+    let (said, gone) = (format!("policy {} is deleted", old.label()), Some(old.number));
     let (wide, narrow) = installed.selectors(Some(old), None);
-    Ok(Planned { edit: Edit::Remove(place), change: PolicyChange::Remove(id), said, wide, narrow })
+    Ok(Planned { edit: Edit::Remove(place), change, copy, in_worker: None, gone, said, wide, narrow })
 }
 
-type TunnelSelectors = Vec<(TunnelIndex, Arc<[Selector]>)>;
+type TunnelSelectors = Vec<(TunnelIndex, SaSelectors)>;
 
 impl InstalledTunnels {
     /// The policy with a number.
-    fn policy(&self, number: u32) -> Option<&config::Policy> {
+    pub(super) fn policy(&self, number: u32) -> Option<&config::Policy> {
         self.configuration.policies.get(self.book.place_of(number, &self.spd)?)
     }
 
     /// A policy as the SPD has it.
-    fn entry(&self, policy: &config::Policy) -> testudo_ipsec::Policy {
+    pub(super) fn entry(&self, policy: &config::Policy) -> testudo_ipsec::Policy {
         let index = policy.tunnel().and_then(|tunnel| self.tunnels.get(tunnel)).map(|running| running.index);
         assemble::policy_for(policy, index)
     }
@@ -234,18 +266,20 @@ impl InstalledTunnels {
         for tunnel in tunnels {
             let Some(running) = self.tunnels.get(tunnel) else { continue };
             let of = |policy: Option<&config::Policy>| -> Vec<Selector> {
-                let policy = policy.filter(|p| p.tunnel() == Some(tunnel));
+                // One that populates has it as a template: its flows' tunnels have selectors of their own.
+                let policy = policy.filter(|p| p.tunnel() == Some(tunnel) && p.populate.is_empty());
                 let policy = policy.filter(|p| p.directions.include(Direction::Inbound));
                 policy.into_iter().flat_map(|p| p.selectors.iter().copied()).collect()
             };
             let others = self.book.index.of_tunnel(tunnel);
             let others = others.filter(|number| old.is_none_or(|old| old.number != *number));
-            let others = others.filter_map(|number| self.policy(number)).map(|policy| &policy.selectors);
+            let others = others.filter_map(|number| self.policy(number));
+            let others = others.filter(|policy| policy.populate.is_empty()).map(|policy| &policy.selectors);
             let own = self.configuration.tunnels.get(tunnel).into_iter().flat_map(|t| &t.selectors);
             let mut after = of(new);
             after.extend(others.chain(own).flat_map(|selectors| selectors.iter().copied()));
             wide.push((running.index, of(old).into_iter().chain(after.iter().copied()).collect()));
-            narrow.push((running.index, after.into()));
+            narrow.push((running.index, after.into_iter().collect()));
         }
         (wide, narrow)
     }
@@ -264,7 +298,7 @@ impl Planned {
     /// # Errors
     /// The worker does not take it; then nothing has changed but that SAs may deliver more than before, which
     /// the SPD still refuses.
-    pub fn carry_out(&self, commander: &Commander) -> Result<(), String> {
+    pub fn carry_out(&mut self, commander: &Commander) -> Result<(), String> {
         let told = |error: testudo_gateway::CommanderError| error.to_string();
         let select = |selectors: &TunnelSelectors| match selectors.clone() {
             none if none.is_empty() => Ok(()),
@@ -272,8 +306,10 @@ impl Planned {
         };
         select(&self.wide)?;
         let outcome = commander.change_policies(vec![self.change.clone()]).map_err(told)?;
-        if let Some(Err(error)) = outcome.first() {
-            return Err(error.to_string());
+        match outcome.into_iter().next() {
+            Some(Err(error)) => return Err(error.to_string()),
+            Some(Ok(id)) => self.in_worker = Some(id),
+            None => return Err("the worker gave no answer".to_owned()),
         }
         select(&self.narrow)
     }
@@ -283,11 +319,12 @@ impl Planned {
     /// # Errors
     /// The copy of the SPD does not take what the worker's has taken, which is a bug.
     pub fn apply(self, installed: &mut InstalledTunnels) -> Result<Vec<RouteChange>, SpdError> {
-        let id = Arc::make_mut(&mut installed.spd).change(self.change)?;
+        let id = Arc::make_mut(&mut installed.spd).change(self.copy)?;
+        let in_worker = self.in_worker.unwrap_or(id);
         let InstalledTunnels { configuration, book, .. } = installed;
         Ok(match self.edit {
             Edit::Insert(place, policy) => {
-                let routes = book.insert(place, id, &policy);
+                let routes = book.insert(place, id, in_worker, &policy);
                 configuration.policies.insert(place, policy);
                 routes
             }
@@ -308,7 +345,7 @@ mod tests {
     use crate::config::{Configuration, Loaded, TunnelKeys};
     use crate::service::installed::Numbers;
     use testudo_crypto::{KeyMaterial, Suite};
-    use testudo_ipsec::{Action, Verdict};
+    use testudo_ipsec::{Action, Position, Verdict};
     use zeroize::Zeroizing;
 
     const POLICIES: &str = "[[policy]]\nname = \"mail\"\naction = \"discard\"\nprotocol = \"tcp\"\nremote_ports = 25\n\
@@ -371,6 +408,23 @@ mod tests {
         }
     }
 
+    /// The policies of flows come right before the one that they are populated for: what is put before that
+    /// one comes before them, too.
+    #[test]
+    fn a_new_policy_precedes_those_of_the_next_ones_flows() {
+        let installed = installed();
+        let id = |number| installed.book.workers_id(number).unwrap();
+        for (place, expected) in [
+            (json!({ "before": "mail" }), Position::First),
+            (json!({ "after": "mail" }), Position::After(id(1))),
+            (json!({ "before": "2" }), Position::After(id(1))),
+            (json!({}), Position::After(id(2))),
+        ] {
+            let planned = plan(&installed, &added(&place)).unwrap();
+            assert!(matches!(planned.change, PolicyChange::Insert(at, _) if at == expected), "{place}");
+        }
+    }
+
     #[test]
     fn numbers_are_given_once_and_stay() {
         let delete = |label: &str| json!({ "verb": "policy-delete", "policy": label });
@@ -417,7 +471,7 @@ mod tests {
         let words = json!({ "action": "protect", "tunnel": "site-b", "remote": "10.9.0.0/16" });
         let request = json!({ "verb": "policy-add", "words": words });
         let in_words = |selectors: &TunnelSelectors| -> Vec<Vec<String>> {
-            let of = |s: &Arc<[Selector]>| s.iter().map(ToString::to_string).collect();
+            let of = |s: &SaSelectors| s.list().iter().map(ToString::to_string).collect();
             selectors.iter().map(|(_, selectors)| of(selectors)).collect()
         };
         let own = "10.1.0.0/16 <-> 10.2.0.0/16";
@@ -434,7 +488,7 @@ mod tests {
         assert_eq!(in_words(&deleted.wide), [["any <-> 10.9.0.0/16", own]]);
         assert_eq!(in_words(&deleted.narrow), [[own]]);
         // As the configuration has it.
-        assert_eq!(*deleted.narrow[0].1, *assemble::tunnel_selectors(&installed().configuration, 0));
+        assert_eq!(*deleted.narrow[0].1.list(), *assemble::tunnel_selectors(&installed().configuration, 0));
     }
 
     /// RFC 4301 4.4.1: the order decides. Whatever comes and goes, the copy is what the configuration says.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   name, number ─► [index] ─► number ─► PolicyId ─► place in the configuration (by the order of the SPD)
+//!                                   └──► PolicyId in the worker's SPD, where policies of flows are among them
 //! ```
 
 use crate::config::{Configuration, Policy, PolicyIndex};
@@ -19,17 +20,27 @@ pub struct PolicyBook {
     /// Their names in the SPD, in order.
     order: Vec<PolicyId>,
     ids: HashMap<u32, PolicyId>,
+    number_at: HashMap<PolicyId, u32>,
+    /// Their names in the worker's SPD, by their numbers, and the other way round.
+    workers: HashMap<u32, PolicyId>,
+    numbers: HashMap<PolicyId, u32>,
 }
 
 impl PolicyBook {
-    /// The policies of a configuration, which are the first of `spd`.
+    /// The policies of a configuration, which are the first of `spd`; `workers` are their names in the
+    /// worker's.
     #[must_use]
-    pub fn of(configuration: &Configuration, spd: &Spd) -> Self {
+    pub fn of(configuration: &Configuration, spd: &Spd, workers: &[PolicyId]) -> Self {
         let policies = &configuration.policies;
         let order: Vec<_> = spd.policies().take(policies.len()).map(|(id, _)| id).collect();
-        let ids = policies.iter().zip(&order).map(|(policy, id)| (policy.number, *id)).collect();
+        let ids: HashMap<_, _> =
+            policies.iter().zip(&order).map(|(policy, id)| (policy.number, *id)).collect();
+        let number_at = ids.iter().map(|(number, id)| (*id, *number)).collect();
         let routes = RouteIndex::of(configuration);
-        Self { index: PolicyIndex::of(configuration), routes, order, ids }
+        let numbers = policies.iter().map(|policy| policy.number);
+        let workers: HashMap<_, _> = numbers.zip(workers.iter().copied()).collect();
+        let numbers = workers.iter().map(|(number, id)| (*id, *number)).collect();
+        Self { index: PolicyIndex::of(configuration), routes, order, ids, number_at, workers, numbers }
     }
 
     /// The name in the SPD of the policy at a place.
@@ -42,6 +53,27 @@ impl PolicyBook {
     #[must_use]
     pub fn position(&self, place: usize) -> Position {
         place.checked_sub(1).and_then(|before| self.id_at(before)).map_or(Position::First, Position::After)
+    }
+
+    /// The position in the worker's SPD of a policy that is put at a place.
+    #[must_use]
+    pub fn workers_position(&self, place: usize) -> Position {
+        let before = place.checked_sub(1).and_then(|before| self.id_at(before));
+        let number = before.and_then(|before| self.number_at.get(&before));
+        let before = number.and_then(|number| self.workers_id(*number));
+        before.map_or(Position::First, Position::After)
+    }
+
+    /// The name in the worker's SPD of the policy with a number.
+    #[must_use]
+    pub fn workers_id(&self, number: u32) -> Option<PolicyId> {
+        self.workers.get(&number).copied()
+    }
+
+    /// The number of the policy with a name in the worker's SPD.
+    #[must_use]
+    pub fn number_of(&self, workers_id: PolicyId) -> Option<u32> {
+        self.numbers.get(&workers_id).copied()
     }
 
     /// The place of the policy with a number.
@@ -59,10 +91,19 @@ impl PolicyBook {
         there.is_none_or(|there| spd.is_before(*id, there))
     }
 
-    /// A policy was put at a place. Returns what changes of the routes.
-    pub fn insert(&mut self, place: usize, id: PolicyId, policy: &Policy) -> Vec<RouteChange> {
+    /// A policy was put at a place, with these names. Returns what changes of the routes.
+    pub fn insert(
+        &mut self,
+        place: usize,
+        id: PolicyId,
+        in_worker: PolicyId,
+        policy: &Policy,
+    ) -> Vec<RouteChange> {
         self.order.insert(place, id);
         self.ids.insert(policy.number, id);
+        self.number_at.insert(id, policy.number);
+        self.workers.insert(policy.number, in_worker);
+        self.numbers.insert(in_worker, policy.number);
         self.index.add(policy);
         self.routes.change(None, Some(policy))
     }
@@ -76,8 +117,12 @@ impl PolicyBook {
 
     /// The policy at a place is gone.
     pub fn remove(&mut self, place: usize, policy: &Policy) -> Vec<RouteChange> {
-        self.order.remove(place);
+        let id = self.order.remove(place);
+        self.number_at.remove(&id);
         self.ids.remove(&policy.number);
+        if let Some(in_worker) = self.workers.remove(&policy.number) {
+            self.numbers.remove(&in_worker);
+        }
         self.index.remove(policy);
         self.routes.change(Some(policy), None)
     }

@@ -3,7 +3,9 @@
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
 use super::path_mtu::{path_mtu, path_mtus};
+use super::populated::{MAX_POPULATED, PopulatedTunnel};
 use super::sas::RunningSa;
+use super::wanted::named;
 use super::worker_time::worker_time;
 use crate::config::{self, Network, Remote};
 use crate::firewall::Firewall;
@@ -15,8 +17,8 @@ use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{Clock, EngineReport, PortSnapshot, SystemClock, WorkerCounters};
 use testudo_ipsec::{
-    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Moment, Policy, PortRange,
-    Protocol, SaCounters, SaState, Selector, TunnelIndex, Verdict,
+    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Moment, PacketValues, Policy,
+    PortRange, Protocol, SaCounters, SaState, Selector, TunnelIndex, Verdict,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 use testudo_wire::next_layer::NextLayerFields;
@@ -155,7 +157,39 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
         "path_mtus": paths,
         "path_mtus_omitted": omitted,
+        "populated": populated(installed),
     })
+}
+
+/// The tunnels that were populated from packets, and what asked for some.
+fn populated(installed: &InstalledTunnels) -> Value {
+    let (told, left_out) = installed.populated.wanted().counts();
+    json!({
+        "tunnels": installed.populated.len(),
+        "limit": MAX_POPULATED,
+        "wanted": installed.populated.wanted().list(Instant::now()).len(),
+        "acquires": told,
+        "acquires_left_out": left_out,
+    })
+}
+
+/// The SAs that packets have asked for, the first that asked first.
+#[must_use]
+pub fn wanted(installed: &InstalledTunnels, now: Instant) -> Value {
+    let policies = &installed.configuration.policies;
+    let row = |(number, values, packet, age): (u32, PacketValues, PacketValues, Duration)| {
+        let policy = policies.iter().find(|policy| policy.number == number)?;
+        let template = policy.tunnel().and_then(|tunnel| installed.configuration.tunnels.get(tunnel));
+        Some(json!({
+            "tunnel": template.map(|template| &template.name),
+            "policy": policy.label(),
+            "for": named(&values),
+            "packet": named(&packet),
+            "age_seconds": age.as_secs(),
+        }))
+    };
+    let list = installed.populated.wanted().list(now);
+    list.into_iter().filter_map(row).collect::<Vec<_>>().into()
 }
 
 /// Every SA, at `now` in the worker's time.
@@ -166,7 +200,8 @@ pub fn security_associations(
     engines: &EnginesInService<'_>,
     now: Moment,
 ) -> Value {
-    let tunnels = installed.tunnels.iter();
+    let populated = installed.populated.all();
+    let tunnels = installed.tunnels.iter().chain(populated.iter().map(|populated| &populated.running));
     tunnels.flat_map(|running| rows_of(running, installed, peers, engines, now)).collect::<Vec<_>>().into()
 }
 
@@ -189,9 +224,11 @@ fn rows_of(
     engines: &EnginesInService<'_>,
     now: Moment,
 ) -> Vec<Value> {
+    let populated = installed.populated.at(running.index);
     let row = |of: &RunningSa| {
         let mut row = sa(running, of, peers);
         row["engine"] = of.added.as_ref().and_then(|_| engines.name_for(of.suite)).into();
+        row["for"] = populated.as_ref().map_or(Value::Null, |populated| named(&populated.values));
         row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
         row
     };
@@ -281,7 +318,9 @@ pub fn origin(configuration: &config::Configuration, index: usize) -> String {
 
 fn tunnel_at(installed: &InstalledTunnels, action: Action) -> Option<&Running> {
     match action {
-        Action::Protect(index) => installed.tunnels.iter().find(|t| t.index == index),
+        Action::Protect(index) | Action::Populate(index) => {
+            installed.tunnels.iter().find(|t| t.index == index)
+        }
         Action::Bypass | Action::Discard => None,
     }
 }
@@ -290,7 +329,7 @@ fn tunnel_at(installed: &InstalledTunnels, action: Action) -> Option<&Running> {
 #[must_use]
 pub fn action_name(action: Action) -> &'static str {
     match action {
-        Action::Protect(_) => "protect",
+        Action::Protect(_) | Action::Populate(_) => "protect",
         Action::Bypass => "bypass",
         Action::Discard => "discard",
     }
@@ -332,17 +371,21 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
     let rows = installed.spd.policies().zip(named.chain(own)).enumerate();
     let rows = rows.map(|(index, ((_, policy), origin))| {
         let tunnel = match policy.action {
-            Action::Protect(index) => names.get(&index),
+            Action::Protect(index) | Action::Populate(index) => names.get(&index),
             Action::Bypass | Action::Discard => None,
         };
+        let configured = configuration.policies.get(index);
+        let populating = configured.filter(|policy| !policy.populate.is_empty());
         json!({
             "place": index + 1,
             "origin": origin,
-            "policy": configuration.policies.get(index).map(config::Policy::label),
+            "policy": configured.map(config::Policy::label),
             "action": action_name(policy.action),
             "tunnel": tunnel,
             "direction": policy.directions.to_string(),
             "selectors": policy.selectors.iter().map(selector).collect::<Vec<_>>(),
+            "populate_from_packet": populating.map(|policy| policy.populate.names().collect::<Vec<_>>()),
+            "populated": populating.map(|policy| installed.populated.count_of(policy.number)),
         })
     });
     rows.collect::<Vec<_>>().into()
@@ -431,7 +474,15 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
             Some(json!({ "place": index + 1, "origin": origin(&installed.configuration, index), "why": why }))
         })
         .collect();
-    let tunnel = found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
+    let own = found.and_then(|(index, policy)| own_tunnel(installed, index, policy, &flow));
+    let fields_hidden = fields_hidden || matches!(own, Some(OwnTunnel::Never));
+    let template =
+        found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
+    let tunnel = match &own {
+        None => template,
+        Some(OwnTunnel::There(populated)) => Some(&populated.running),
+        Some(OwnTunnel::NotYet(_) | OwnTunnel::Never) => None,
+    };
     json!({
         "policy": found.map(|(index, policy)| json!({
             "place": index + 1,
@@ -444,11 +495,56 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         "tunnel": tunnel.map(|t| &t.tunnel.name),
         "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
         "fields_hidden": fields_hidden,
-        "verdict": match found {
-            Some((_, policy)) if fields_hidden => hidden(policy, &flow),
+        "verdict": match (found, &own) {
+            (Some(_), Some(OwnTunnel::Never)) => never(&flow),
+            (Some((_, policy)), _) if fields_hidden => hidden(policy, &flow),
+            (Some(_), Some(OwnTunnel::NotYet(values))) => not_yet(question.side, template, values),
             _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
         },
     })
+}
+
+/// The tunnel of a flow whose policy populates one for it.
+#[derive(Debug)]
+enum OwnTunnel {
+    There(Arc<PopulatedTunnel>),
+    /// It would have these values.
+    NotYet(PacketValues),
+    /// The packet does not show or have what it is populated with (RFC 4301 4.4.2.2).
+    Never,
+}
+
+/// `None` if the policy populates none.
+fn own_tunnel(installed: &InstalledTunnels, place: usize, policy: &Policy, flow: &Flow) -> Option<OwnTunnel> {
+    if !matches!(policy.action, Action::Populate(_)) {
+        return None;
+    }
+    let number = installed.configuration.policies.get(place)?.number;
+    let Some(values) = PacketValues::of(flow, policy.populate) else { return Some(OwnTunnel::Never) };
+    if !policy.populated(&values).iter().any(|selector| selector.matches(flow)) {
+        return Some(OwnTunnel::Never);
+    }
+    let there = installed.populated.with_values(number, &values);
+    Some(there.map_or(OwnTunnel::NotYet(values), OwnTunnel::There))
+}
+
+fn never(flow: &Flow) -> String {
+    let shown = PacketValues::shown(flow);
+    format!(
+        "discarded as fields_hidden: the packet shows {shown}, and an SA is populated with more (RFC 4301 4.4.2.2)"
+    )
+}
+
+fn not_yet(side: Side, template: Option<&Running>, values: &PacketValues) -> String {
+    let template = template.map_or("?", |running| running.tunnel.name.as_str());
+    match side {
+        Side::Protected => format!(
+            "discarded as sa_wanted: it asks for an SA of its own; `testudo sa add {template} --for \"{values}\"` makes one"
+        ),
+        Side::Unprotected => format!(
+            "in clear: discarded, policy wants it protected (RFC 4301 5.2); there is no SA yet for {values}"
+        ),
+    }
 }
 
 /// The selector of a policy that comes nearest to a flow, and the first field that it does not match.
@@ -511,11 +607,13 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
         (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),
         (_, Some(Action::Discard)) => "discarded: the policy says so".to_owned(),
         (_, Some(Action::Bypass)) => "passes in clear".to_owned(),
-        (_, Some(Action::Protect(_))) if down => format!("discarded: tunnel {name} is down"),
-        (Side::Protected, Some(Action::Protect(_))) => {
+        (_, Some(Action::Protect(_) | Action::Populate(_))) if down => {
+            format!("discarded: tunnel {name} is down")
+        }
+        (Side::Protected, Some(Action::Protect(_) | Action::Populate(_))) => {
             format!("goes through tunnel {name}, outbound SA {spi:#x}")
         }
-        (Side::Unprotected, Some(Action::Protect(_))) => format!(
+        (Side::Unprotected, Some(Action::Protect(_) | Action::Populate(_))) => format!(
             "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {spi:#x} of tunnel {name}: passes"
         ),
     }

@@ -16,9 +16,11 @@
 //! do.
 
 use super::api::Shared;
+use super::ephemeral_keys::EphemeralKeys;
 use super::installed::{InstalledTunnels, Running};
 use super::leases::{Leases, check_known};
 use super::overlaps::{Leaving, Overlap, Overlaps};
+use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
 use super::sa_request::{NewSa, SaChoice, SaRequest, Wanted};
 use super::sas::{KeyState, RunningSa};
@@ -26,7 +28,6 @@ use super::{usages, windows};
 use crate::config::{Loaded, did_you_mean};
 use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use serde_json::{Value, json};
-use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,15 +40,16 @@ use testudo_ipsec::{
     SaParameters, Spent,
 };
 
-/// Ephemeral keys that are remembered, so that none is used twice: the latest ones.
-const MAX_EPHEMERAL_KEYS: usize = 1 << 18;
+/// Why the tunnel of a flow has no durable keys.
+pub(super) const NOT_EPHEMERAL: &str = "the tunnel of a flow ends with the gateway, and so do its keys: add \
+    --ephemeral, with keys that no gateway had before or will have after";
 
 /// How often a store that failed is tried again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Changes SAs. May be used from any thread.
 pub struct SaControl {
-    commander: Commander,
+    pub(super) commander: Commander,
     leases: Arc<Leases>,
     store: Arc<dyn LeaseStore>,
     preparers: KeyPreparers,
@@ -82,30 +84,10 @@ struct LastState {
     usage: Option<Usage>,
 }
 
-/// The latest ephemeral keys.
-#[derive(Debug, Default)]
-struct EphemeralKeys {
-    known: HashSet<Fingerprint>,
-    order: VecDeque<Fingerprint>,
-}
-
-impl EphemeralKeys {
-    fn add(&mut self, key: Fingerprint) {
-        if self.known.insert(key) {
-            self.order.push_back(key);
-        }
-        if self.order.len() > MAX_EPHEMERAL_KEYS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-    }
-}
-
 impl State {
     /// Whether a key has served as an ephemeral one in this run.
     pub(crate) fn was_ephemeral(&self, key: &KeyMaterial) -> bool {
-        self.ephemeral.known.contains(&numbers_of(key))
+        self.ephemeral.has(numbers_of(key))
     }
 
     /// Whether `loaded` may be put in force beside SAs that were added at run time.
@@ -119,10 +101,27 @@ impl State {
         self.index.conflict(installed, loaded).map_or(Ok(()), Err)
     }
 
-    /// After a reload: forgets tunnels that are gone, and knows the SAs of new ones.
-    pub(crate) fn turn_over(&mut self, old: &InstalledTunnels, installed: &InstalledTunnels) {
+    /// After a reload: forgets tunnels that are gone, and knows the SAs of new ones. `ended` are tunnels that
+    /// were populated from packets.
+    pub(crate) fn turn_over(
+        &mut self,
+        old: &InstalledTunnels,
+        installed: &InstalledTunnels,
+        ended: &[Arc<PopulatedTunnel>],
+    ) {
         self.index.turn_over(old, installed);
-        self.overlaps.keep(&installed.tunnels.iter().map(|running| running.sas.id()).collect());
+        ended.iter().for_each(|populated| self.forget_sas(&populated.running));
+        let populated = installed.populated.all();
+        let populated = populated.iter().map(|populated| &populated.running);
+        self.overlaps.keep(&installed.tunnels.iter().chain(populated).map(|r| r.sas.id()).collect());
+    }
+
+    /// A tunnel has gone from the worker with all its SAs, whose keys are ephemeral.
+    pub(super) fn forget_sas(&mut self, running: &Running) {
+        for sa in std::mem::take(&mut *running.sas.lock()) {
+            self.index.remove(running, &sa);
+            self.gone.push(sa.key);
+        }
     }
 }
 
@@ -151,19 +150,24 @@ impl SaControl {
     pub fn answer(&self, shared: &Shared, request: SaRequest) -> Result<Value, String> {
         let mut state = self.lock();
         let installed = shared.installed();
-        let running = find(&installed, request.tunnel())?;
+        let running = &find(&installed, request.tunnel())?;
         match request {
-            SaRequest::Add { sas, .. } => self.add(&mut state, &installed, running, sas, None),
+            SaRequest::Add { sas, flow: Some(flow), .. } => {
+                self.add_for(&mut state, &installed, running, &flow, sas)
+            }
+            SaRequest::Add { sas, flow: None, .. } => self.add(&mut state, &installed, running, sas, None),
             SaRequest::Replace { sas, overlap, .. } => {
                 self.add(&mut state, &installed, running, sas, Some(overlap))
             }
             SaRequest::Use { spi, .. } => self.put_to_use(running, spi),
-            SaRequest::Delete { choice, force, .. } => self.delete(&mut state, running, choice, force),
+            SaRequest::Delete { choice, force, .. } => {
+                self.delete(&mut state, &installed, running, choice, force)
+            }
         }
     }
 
     /// Adds SAs; if `overlap` is given, those that they replace leave that long after.
-    fn add(
+    pub(super) fn add(
         &self,
         state: &mut State,
         installed: &InstalledTunnels,
@@ -181,19 +185,14 @@ impl SaControl {
             let successor = added.iter().find(|sa| sa.is_outbound());
             state.overlaps.push(Overlap::new(running, leaving.clone(), successor, lasts));
         }
-        let row = |direction, spi: u32| json!({ "direction": word(direction), "spi": spi });
-        let is_waiting = overlap.is_some() && wanted.is_waiting_for_peer;
-        Ok(json!({
-            "tunnel": running.tunnel.name,
-            "added": added.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
-            "leaving": leaving.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
-            "overlap_seconds": overlap.map(|overlap| overlap.as_secs()),
-            "waits_for_peer": is_waiting,
-        }))
+        let mut answer = in_words(&running.tunnel.name, &added, &leaving);
+        answer["overlap_seconds"] = json!(overlap.map(|overlap| overlap.as_secs()));
+        answer["waits_for_peer"] = json!(overlap.is_some() && wanted.is_waiting_for_peer);
+        Ok(answer)
     }
 
     /// The SAs to add, once everything about them that can be checked beforehand is.
-    fn checked(
+    pub(super) fn checked(
         &self,
         state: &State,
         installed: &InstalledTunnels,
@@ -201,6 +200,9 @@ impl SaControl {
         wanted: Wanted,
     ) -> Result<Checked, String> {
         let name = &running.tunnel.name;
+        if wanted.key_state != KeyState::Ephemeral && installed.populated.at(running.index).is_some() {
+            return Err(NOT_EPHEMERAL.to_owned());
+        }
         if !running.is_installed {
             let why = running.error.as_deref().unwrap_or("it could not be installed");
             return Err(format!("tunnel {name} is down: {why}"));
@@ -275,7 +277,7 @@ impl SaControl {
     /// Gives the SAs to the worker, first the one from the peer: nothing goes out under a new key before the
     /// other SA is there, so that a refusal leaves the tunnel's packets where they were, and no number is
     /// used twice.
-    fn install(
+    pub(super) fn install(
         &self,
         state: &mut State,
         running: &Running,
@@ -433,6 +435,7 @@ impl SaControl {
     fn delete(
         &self,
         state: &mut State,
+        installed: &InstalledTunnels,
         running: &Running,
         SaChoice { spi, direction }: SaChoice,
         force: bool,
@@ -458,12 +461,19 @@ impl SaControl {
             ));
         }
         self.remove(state, running, sa.direction, spi)?;
-        let direction = word(sa.direction);
-        Ok(json!({ "tunnel": running.tunnel.name, "deleted": { "direction": direction, "spi": spi } }))
+        let ends = self.end_without(state, installed, running, sa.direction);
+        let deleted = json!({ "direction": word(sa.direction), "spi": spi });
+        Ok(json!({ "tunnel": running.tunnel.name, "deleted": deleted, "tunnel_ends": ends }))
     }
 
     /// Removes an SA, and keeps what is to be remembered of its key.
-    fn remove(&self, state: &mut State, running: &Running, way: Direction, spi: u32) -> Result<(), String> {
+    pub(super) fn remove(
+        &self,
+        state: &mut State,
+        running: &Running,
+        way: Direction,
+        spi: u32,
+    ) -> Result<(), String> {
         let changed = self.change(vec![removal(running, way, spi)])?;
         let mut window = None;
         for result in changed {
@@ -552,12 +562,22 @@ impl SaControl {
         std::mem::take(&mut state.gone)
     }
 
-    fn change(&self, changes: Vec<SaChange>) -> Result<testudo_gateway::SaOutcome, String> {
+    pub(super) fn change(&self, changes: Vec<SaChange>) -> Result<testudo_gateway::SaOutcome, String> {
         self.commander.change_sas(changes).map_err(|error| error.to_string())
     }
 }
 
 /// Knows an SA that was added.
+/// SAs that were added to a tunnel, and those that leave it, for the answer.
+pub(super) fn in_words(tunnel: &str, added: &[RunningSa], leaving: &[Leaving]) -> Value {
+    let row = |direction, spi: u32| json!({ "direction": word(direction), "spi": spi });
+    json!({
+        "tunnel": tunnel,
+        "added": added.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
+        "leaving": leaving.iter().map(|sa| row(sa.direction, sa.spi)).collect::<Vec<_>>(),
+    })
+}
+
 fn register(state: &mut State, running: &Running, sa: &RunningSa) {
     state.index.add(running, sa);
     if !sa.is_durable() {
@@ -571,7 +591,7 @@ fn in_store(error: StoreError) -> String {
 }
 
 /// SAs that can be added.
-struct Checked {
+pub(super) struct Checked {
     inbound: Option<(u32, KeyMaterial)>,
     outbound: Option<(u32, KeyMaterial)>,
     lifetime: testudo_ipsec::Lifetime,
@@ -602,12 +622,13 @@ fn word(direction: Direction) -> &'static str {
     }
 }
 
-/// The tunnel of a name.
+/// The tunnel of a name: one of the configuration, or one that was populated from packets.
 ///
 /// # Errors
 /// The message for the client, with the nearest name.
-pub(super) fn find<'i>(installed: &'i InstalledTunnels, name: &str) -> Result<&'i Running, String> {
-    installed.find(name).ok_or_else(|| {
+pub(super) fn find(installed: &InstalledTunnels, name: &str) -> Result<Running, String> {
+    let populated = || installed.populated.named(name).map(|populated| populated.running.clone());
+    installed.find(name).cloned().or_else(populated).ok_or_else(|| {
         let names = installed.tunnels.iter().map(|running| running.tunnel.name.as_str());
         let hint = did_you_mean(name, names).map_or(String::new(), |hint| format!("; {hint}"));
         format!("there is no tunnel {name}{hint}")

@@ -4,18 +4,23 @@
 //!   { "verb": "sa-add" | "sa-replace", "tunnel": "site-b",
 //!     "inbound": 4097, "inbound_key": "4c80cdef…", "outbound": 4098, "outbound_key": "bb5d10da…",
 //!     "suite": "aes128gcm16", "ephemeral": true, "resume": true, "use": true,
-//!     "when_peer_does": true, "overlap_seconds": 30, "lifetime": { "soft_seconds": 3000, "hard_seconds": 3600 } }
+//!     "when_peer_does": true, "overlap_seconds": 30, "lifetime": { "soft_seconds": 3000, "hard_seconds": 3600 },
+//!     "for": { "remote": "10.2.0.7", "protocol": "tcp", "remote_ports": 443 }, "policy": "web" }
 //!   { "verb": "sa-use", "tunnel": "site-b", "spi": 4098 }
 //!   { "verb": "sa-delete", "tunnel": "site-b", "spi": 4097, "direction": "inbound", "force": true }
 //! ```
 //!
-//! Keys are hex text as in key files. What is left out of the first kind is as in the tunnel's configuration.
+//! `for` has the values of a flow, under the names of the fields in a configuration: then the tunnel is the
+//! template of the policy, and the SAs are for the flow's own. Keys are hex text as in key files. What is
+//! left out of the first kind is as in the tunnel's configuration.
 
 use super::sas::KeyState;
+use crate::config::{self, protocol_number};
 use serde_json::Value;
 use std::time::Duration;
 use testudo_crypto::{Direction, Suite};
-use testudo_ipsec::{Lifetime, Limits};
+use testudo_ipsec::{Lifetime, Limits, PacketValues, PopulateFlags};
+use testudo_wire::protocol::ICMP;
 use zeroize::Zeroizing;
 
 /// The lowest SPI that is not reserved (RFC 4303 2.1).
@@ -23,6 +28,8 @@ const LOWEST_SPI: u64 = 256;
 /// How long replaced SAs stay, unless the request says otherwise: longer than a packet lives (RFC 9293 3.4.1
 /// has two minutes; 30 s cover what is seen).
 const OVERLAP: Duration = Duration::from_secs(30);
+/// Characters of an unknown name that an error shows.
+const MAX_SHOWN_CHARS: usize = 32;
 /// The longest overlap, in seconds: a day.
 const MAX_OVERLAP_SECONDS: u64 = 86_400;
 
@@ -34,6 +41,8 @@ pub enum SaRequest {
         tunnel: String,
         /// The SAs.
         sas: Wanted,
+        /// The flow that they are for, if the tunnel is a template.
+        flow: Option<Flow>,
     },
     /// Add SAs to a tunnel in place of those that it has.
     Replace {
@@ -60,6 +69,15 @@ pub enum SaRequest {
         /// Even if the tunnel's packets are dropped then.
         force: bool,
     },
+}
+
+/// A flow that is to have SAs of its own.
+#[derive(Debug)]
+pub struct Flow {
+    /// The policy that populates them, where that is not clear.
+    pub(super) policy: Option<String>,
+    /// What they are populated with.
+    pub(super) values: PacketValues,
 }
 
 /// SAs to be added.
@@ -112,7 +130,7 @@ impl SaRequest {
         let keys = [take_key(request, "inbound_key"), take_key(request, "outbound_key")];
         let tunnel = request["tunnel"].as_str().ok_or("tunnel: expected a tunnel's name")?.to_owned();
         Ok(Some(match verb.as_str() {
-            "sa-add" => Self::Add { tunnel, sas: wanted(request, keys, false)? },
+            "sa-add" => Self::Add { tunnel, sas: wanted(request, keys, false)?, flow: flow(request)? },
             "sa-replace" => {
                 Self::Replace { tunnel, sas: wanted(request, keys, true)?, overlap: overlap(request)? }
             }
@@ -171,6 +189,60 @@ fn wanted(
         resumes,
         is_used_at_once: !is_waiting_for_peer && (replaces || request["use"] == true),
         is_waiting_for_peer,
+    })
+}
+
+/// The flow of a request, if it names one.
+fn flow(request: &Value) -> Result<Option<Flow>, String> {
+    let policy = match &request["policy"] {
+        Value::Null => None,
+        value => Some(value.as_str().ok_or("policy: expected its name or number, as a text")?.to_owned()),
+    };
+    match &request["for"] {
+        Value::Null if policy.is_some() => Err("policy: only beside the values of a flow, `for`".to_owned()),
+        Value::Null => Ok(None),
+        values => Ok(Some(Flow { policy, values: packet_values(values)? })),
+    }
+}
+
+/// The values of a packet, each a text or a number.
+fn packet_values(value: &Value) -> Result<PacketValues, String> {
+    let fields = value.as_object().ok_or("for: expected an object")?;
+    let known = PopulateFlags::NAMED.map(|(name, _)| name);
+    if let Some(unknown) = fields.keys().find(|key| !known.contains(&key.as_str())) {
+        let unknown: String = unknown.chars().take(MAX_SHOWN_CHARS).collect();
+        return Err(format!("for: expected {}, found {unknown}", known.join(", ")));
+    }
+    let word = |name: &str| match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(_) => Err(format!("for: {name}: expected a text or a number")),
+    };
+    let address = |name: &str| {
+        let parse = |text: String| text.parse().map_err(|_| format!("for: {name}: expected an IP address"));
+        word(name)?.map(parse).transpose()
+    };
+    let port = |name: &str| {
+        let parse =
+            |text: String| text.parse().map_err(|_| format!("for: {name}: expected a port, 0 to 65535"));
+        word(name)?.map(parse).transpose()
+    };
+    let parse = |text: String| protocol_number(&text).ok_or("for: protocol: expected a name or a number");
+    let protocol = word("protocol")?.map(parse).transpose()?;
+    let parse = |text: String| {
+        let numbers =
+            text.split_once('/').and_then(|(kind, code)| Some((kind.parse().ok()?, code.parse().ok()?)));
+        let message = numbers.map_or_else(|| config::message(protocol.unwrap_or(ICMP), &text), Ok);
+        message.map(|(kind, code)| u16::from_be_bytes([kind, code])).map_err(|e| format!("for: types: {e}"))
+    };
+    Ok(PacketValues {
+        local: address("local")?,
+        remote: address("remote")?,
+        protocol,
+        local_port: port("local_ports")?,
+        remote_port: port("remote_ports")?,
+        message: word("types")?.map(parse).transpose()?,
     })
 }
 
@@ -234,6 +306,38 @@ mod tests {
 
     fn refusal(mut request: Value) -> String {
         SaRequest::read(&mut request).err().unwrap()
+    }
+
+    #[test]
+    fn a_flow_is_read_as_it_is_listed() {
+        let read = |values: Value| packet_values(&values);
+        let values = PacketValues {
+            local: Some([10, 1, 0, 5].into()),
+            protocol: Some(17),
+            remote_port: Some(53),
+            ..PacketValues::default()
+        };
+        assert_eq!(read(super::super::wanted::named(&values)), Ok(values));
+        let words = json!({ "local": "10.1.0.5", "protocol": "udp", "remote_ports": "53" });
+        assert_eq!(read(words), Ok(values));
+        let ping = PacketValues { message: Some(0x0800), ..PacketValues::default() };
+        assert_eq!(read(json!({ "types": "8/0" })), Ok(ping));
+        assert_eq!(read(super::super::wanted::named(&ping)), Ok(ping));
+        for (wrong, expected) in [
+            (json!([]), "expected an object"),
+            (json!({ "ports": 5 }), "found ports"),
+            (json!({ "local": "10.1.0.0/16" }), "local: expected an IP address"),
+            (json!({ "remote_ports": 65_536 }), "expected a port"),
+            (json!({ "protocol": "rot13" }), "protocol: expected"),
+            (json!({ "types": "300" }), "types: expected"),
+            (json!({ "local": [1] }), "a text or a number"),
+        ] {
+            let told = read(wrong).unwrap_err();
+            assert!(told.contains(expected), "{told}");
+        }
+        let sa =
+            json!({ "verb": "sa-add", "tunnel": "t", "inbound": 256, "inbound_key": "11", "policy": "web" });
+        assert!(refusal(sa).starts_with("policy: only beside"));
     }
 
     #[test]

@@ -10,7 +10,9 @@ use testudo_crypto::{
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Update, Worker};
-use testudo_ipsec::{Action, IpsecProtocol, Lifetime, Limits, Mode, Policy, PortRange, Selector};
+use testudo_ipsec::{
+    Action, IpsecProtocol, Lifetime, Limits, Mode, Policy, PopulateFlags, PortRange, Selector,
+};
 use testudo_packet::{DropReason, Pool};
 use testudo_wire::ip::Version;
 
@@ -124,6 +126,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::CleartextForProtected => b_given(&spec(), inner(100).bytes()),
         DropReason::SelectorMismatch => sealed_beyond_its_selectors(),
         DropReason::NoSa => policy_without_tunnel(),
+        DropReason::SaWanted => flow_without_an_sa_of_its_own(),
         DropReason::PeerUnknown => peer_never_heard(),
         DropReason::LifetimeExpired => lifetime_over(),
         DropReason::SequenceExhausted => numbers_used_up(),
@@ -258,6 +261,14 @@ fn source_routed() -> Gateway {
 
 fn sealed_beyond_its_selectors() -> Gateway {
     b_given_inside(&Handmade::carrying(&Inner::udp("11.0.0.1", "172.16.0.2", 100).bytes()))
+}
+
+/// RFC 4301 4.4.1.2: no SA has been populated from such a packet.
+fn flow_without_an_sa_of_its_own() -> Gateway {
+    let policy = Policy::populating(Selector::ANY, spec().index(), PopulateFlags::REMOTE);
+    let mut gateway = Gateway::new(vec![policy], PoolSize(64, 2048), portable());
+    gateway.seal(inner(100).bytes());
+    gateway
 }
 
 fn policy_without_tunnel() -> Gateway {

@@ -6,7 +6,6 @@ use crate::support::fragments::{Part, fragment, fragmentable};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_ipsec::{Action, Mode, Policy, PolicyChange, PortRange, Position, Prefix, Selector};
@@ -39,7 +38,7 @@ fn gateway(agrees: bool) -> Gateway {
         [Policy::new(bypass, Action::Bypass), Policy::new(protect, Action::Protect(spec().index()))];
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-    install.parameters.selectors = Arc::from([protect]);
+    install.parameters.selectors = [protect].into_iter().collect();
     install.parameters.non_first_fragments = agrees;
     gateway.install(install);
     gateway
@@ -293,7 +292,7 @@ fn a_peer_that_invents_addresses_pushes_out_no_datagram_of_another_tunnel() {
     let mut a = Gateway::new(policies, PoolSize(64, 2048), portable());
     for (spec, network) in specs.iter().zip([9, 8]) {
         let mut install = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-        install.parameters.selectors = Arc::from([to(network)]);
+        install.parameters.selectors = [to(network)].into_iter().collect();
         install.parameters.non_first_fragments = true;
         a.install(install);
     }

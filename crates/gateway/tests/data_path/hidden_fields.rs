@@ -4,7 +4,6 @@
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::Ipv6Addr;
-use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_ipsec::{Action, Policy, Prefix, Selector};
 use testudo_packet::DropReason;
@@ -30,7 +29,7 @@ fn gateway(wanted: Selector) -> Gateway {
     let policies = policies.map(|(selector, action)| Policy::new(selector, action));
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-    install.parameters.selectors = Arc::from([wanted]);
+    install.parameters.selectors = [wanted].into_iter().collect();
     gateway.install(install);
     gateway
 }

@@ -34,6 +34,7 @@ mod path_mtu;
 mod policies;
 mod policy_changes;
 mod policy_model;
+mod populate;
 mod reassembly;
 mod reassembly_flood;
 mod rekeying;

@@ -4,7 +4,6 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec, random_bytes};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{TunnelInstall, Update};
@@ -37,7 +36,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let mut tunnel = spec.install(side, &mut store, None);
     tunnel.index = TunnelIndex(n);
     tunnel.parameters.name = format!("tunnel {n}").into();
-    tunnel.parameters.selectors = Arc::from([selector(n, side)]);
+    tunnel.parameters.selectors = [selector(n, side)].into_iter().collect();
     (tunnel.outbound.parameters.sa.spi, tunnel.outbound.key) = (out_spi, key(out_spi).into());
     (tunnel.inbound.parameters.sa.spi, tunnel.inbound.key) = (in_spi, key(in_spi).into());
     tunnel

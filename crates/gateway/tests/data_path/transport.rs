@@ -6,7 +6,6 @@ use crate::support::datagrams::mend;
 use crate::support::fragments::{fragmentable, fragments};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
-use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_gateway::{TunnelInstall, Update};
 use testudo_ipsec::{Action, IpsecProtocol, Mode, Policy, PortRange, Selector, TunnelParameters};
@@ -22,7 +21,8 @@ fn gateway(tunnels: &Tunnels, selector: Selector) -> Gateway {
     for spec in tunnels {
         let install = spec.install(Side::B, &mut store, None);
         let selectors = if spec.covers.is_some() { Vec::new() } else { vec![selector] };
-        let parameters = TunnelParameters { selectors: Arc::from(selectors), ..install.parameters };
+        let parameters =
+            TunnelParameters { selectors: selectors.into_iter().collect(), ..install.parameters };
         b.install(TunnelInstall { parameters, ..install });
     }
     b
@@ -58,7 +58,7 @@ fn a_packet_in_transport_mode_is_from_the_peer_alone() {
             let sealed = a.seal(inner_of(&tunnels, 100).bytes()).remove(0);
             assert_eq!(b.open(sealed).len(), 1, "{tunnels:?}: from the peer itself");
             // The same with selectors that came later.
-            let selectors = vec![(tunnels[0].index(), Arc::from([Selector::ANY]))];
+            let selectors = vec![(tunnels[0].index(), [Selector::ANY].into_iter().collect())];
             let now = b.now();
             b.worker.update(Update { selectors, ..Update::default() }, now);
         }

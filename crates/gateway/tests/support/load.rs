@@ -185,6 +185,11 @@ impl Load {
         (outbound, inbound)
     }
 
+    /// What the SAs of a tunnel have in common.
+    pub fn parameters(&self, number: u32) -> TunnelParameters {
+        self.tunnel(number, Arc::new(Lease::until(1))).parameters
+    }
+
     /// Inner packets, the same number for each tunnel, no two alike.
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let total_bytes = if self.version == Version::V4 { INNER_V4_BYTES } else { INNER_V6_BYTES };
@@ -276,7 +281,7 @@ impl Load {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             keepalive: None,
-            selectors: Arc::from([self.selector(number)]),
+            selectors: [self.selector(number)].into_iter().collect(),
         };
         let numbers = NumberSource::Leased { first: 1, lease };
         let outbound = OutboundInstall {

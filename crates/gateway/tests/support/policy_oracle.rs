@@ -186,7 +186,8 @@ fn policy(rules: &[Rule]) -> Policy {
         Ways::Out => Directions::Outbound,
         Ways::In => Directions::Inbound,
     };
-    Policy { selectors: rules.iter().map(selector).collect(), directions, action }
+    let selectors = rules.iter().map(selector).collect();
+    Policy { selectors, directions, ..Policy::new(Selector::ANY, action) }
 }
 
 fn spec(tunnel: u8) -> TunnelSpec {

@@ -169,7 +169,7 @@ impl TunnelSpec {
             fragmentation: self.fragmentation,
             non_first_fragments: false,
             keepalive: self.keepalive,
-            selectors: self.selectors(side),
+            selectors: self.selectors(side).into(),
         }
     }
 

@@ -144,7 +144,8 @@ impl FragmentChecker {
                 self.agreed.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
             }
             Action::Bypass => true,
-            Action::Discard => false,
+            // One that has no SA yet leads nowhere.
+            Action::Populate(_) | Action::Discard => false,
         }
     }
 

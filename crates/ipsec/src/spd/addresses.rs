@@ -13,7 +13,7 @@ pub(crate) fn address_bits(address: IpAddr) -> u128 {
 }
 
 /// The address of a version with these bits.
-fn address_of(version: Version, bits: u128) -> IpAddr {
+pub(super) fn address_of(version: Version, bits: u128) -> IpAddr {
     match version {
         // Lossless: addresses of IPv4 have 32 bits.
         Version::V4 => IpAddr::V4(u32::try_from(bits).unwrap_or_default().into()),

@@ -58,7 +58,8 @@ impl Answer {
 fn encoded(action: Action) -> u32 {
     match action {
         Action::Protect(TunnelIndex(tunnel)) if tunnel < NO_POLICY => tunnel,
-        Action::Protect(_) => ASK_THE_POLICY,
+        // Which packets it is for, more than addresses say.
+        Action::Protect(_) | Action::Populate(_) => ASK_THE_POLICY,
         Action::Bypass => BYPASS,
         Action::Discard => DISCARD,
     }

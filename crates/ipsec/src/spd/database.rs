@@ -9,7 +9,7 @@ use super::pair::Pair;
 use super::policy::{Action, Directions, Policy, PolicyChange, PolicyId, Position, SpdError, Verdict};
 use super::scan::Scan;
 use super::search::{LookupCost, Search};
-use super::selector::{NextLayer, PrefixPair, Selector};
+use super::selector::{Fit, NextLayer, PrefixPair, Selector};
 use super::slab::Slab;
 use hashbrown::HashSet;
 
@@ -34,6 +34,8 @@ pub struct Spd {
     last_serial: u32,
     /// Pairs of prefixes of all policies.
     pieces: usize,
+    /// Policies that populate SAs from packets.
+    populating: usize,
     /// Policies for both directions.
     both: Index,
     outbound: Index,
@@ -242,6 +244,7 @@ impl Spd {
     /// Enters a policy into the index at its rank.
     fn enter(&mut self, slot: u32) {
         let rank = self.order.rank(slot);
+        self.populating += usize::from(self.populates_at(slot));
         for (directions, pair, entry) in self.entries(slot, rank) {
             self.index_mut(directions).insert(&pair, entry);
             self.pieces += 1;
@@ -250,10 +253,23 @@ impl Spd {
 
     /// Removes a policy from the index, where it has this rank.
     fn leave(&mut self, slot: u32, rank: Rank) {
+        self.populating -= usize::from(self.populates_at(slot));
         for (directions, pair, entry) in self.entries(slot, rank) {
             self.index_mut(directions).remove(&pair, &entry);
             self.pieces -= 1;
         }
+    }
+
+    fn populates_at(&self, slot: u32) -> bool {
+        self.policies
+            .get(slot)
+            .is_some_and(|installed| matches!(installed.policy.action, Action::Populate(_)))
+    }
+
+    /// Whether a policy populates SAs from packets.
+    #[inline]
+    pub(crate) fn populates(&self) -> bool {
+        self.populating > 0
     }
 
     fn entries(
@@ -364,6 +380,15 @@ impl Spd {
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> (Verdict, Option<PolicyId>) {
         self.decide(&self.search(flow))
+    }
+
+    /// How the policies fit a flow, whatever they say: whether one selects it, or else one may.
+    pub(super) fn fit(&self, flow: &Flow) -> Fit {
+        match self.search(flow).result() {
+            (Some(_), _) => Fit::Sure,
+            (None, Some(_)) => Fit::Perhaps,
+            (None, None) => Fit::No,
+        }
     }
 
     /// What a lookup of `flow` looks at.

@@ -27,8 +27,12 @@
 //! ([`order`]), tables grow a few slots at a time, slots are used again ([`slab`]), and a [`trie`] changes at
 //! one node. The worker owns its SPD, and changes arrive as commands, so that lookups take no lock.
 //!
-//! **What an SA checks.** [`inbound_selectors`] compares decrypted packets with the selectors of their SA,
-//! and [`pair`] makes the two addresses of IPv4 packets one number.
+//! **SAs for flows.** A policy may [`populate`] SAs from packets. Each of these has a policy of its own,
+//! directly ahead of that one, so that the index finds it as any other (RFC 4301's SPD cache); a packet that
+//! reaches the policy itself has no SA yet.
+//!
+//! **What an SA checks.** [`inbound_selectors`] compares decrypted packets with the selectors of their SA, by
+//! the same index where these are many, and [`pair`] makes the two addresses of IPv4 packets one number.
 
 mod addresses;
 mod answer;
@@ -41,6 +45,7 @@ mod lengths;
 mod order;
 mod pair;
 mod policy;
+mod populate;
 mod port_index;
 mod scan;
 mod search;
@@ -59,9 +64,12 @@ pub(crate) use answer::Answer;
 pub use database::{MAX_PIECES, MAX_POLICIES, Spd};
 pub use flow::{Direction, Flow};
 pub(crate) use inbound_selectors::InboundSelectors;
+pub use inbound_selectors::SaSelectors;
 pub(crate) use pair::Pair;
 pub use policy::{
     Action, Directions, Policy, PolicyChange, PolicyId, Position, SpdError, TunnelIndex, Verdict,
 };
+pub(crate) use populate::Wanted;
+pub use populate::{PacketValues, PopulateFlags};
 pub use search::LookupCost;
 pub use selector::{Mismatch, PortRange, Protocol, Selector};

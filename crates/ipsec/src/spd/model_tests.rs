@@ -101,14 +101,45 @@ fn policy() -> impl Strategy<Value = Policy> {
         Just(Action::Bypass),
         Just(Action::Discard),
         any::<u32>().prop_map(|n| Action::Protect(TunnelIndex(n))),
+        any::<u32>().prop_map(|n| Action::Populate(TunnelIndex(n))),
     ];
     let directions = prop_oneof![
         3 => Just(Directions::Both), 1 => Just(Directions::Outbound), 1 => Just(Directions::Inbound)
     ];
-    (selectors(), directions, action).prop_map(|(selectors, directions, action)| Policy {
-        selectors: selectors.into(),
-        directions,
-        action,
+    (selectors(), directions, action, populate_flags()).prop_map(|(selectors, directions, action, flags)| {
+        Policy {
+            selectors: selectors.into(),
+            directions,
+            action,
+            populate: if matches!(action, Action::Populate(_)) { flags } else { PopulateFlags::default() },
+        }
+    })
+}
+
+fn populate_flags() -> impl Strategy<Value = PopulateFlags> {
+    (1..64u8).prop_map(|bits| {
+        let set = PopulateFlags::NAMED.into_iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
+        set.fold(PopulateFlags::default(), |flags, (_, (_, flag))| flags.with(flag))
+    })
+}
+
+/// A policy as a configuration allows it beside these flags: no OPAQUE (RFC 4301 4.4.2.2), a protocol where
+/// ports or types are populated, and the same messages in both directions where their types are.
+fn may_populate(policy: &Policy) -> bool {
+    let flags = policy.populate;
+    policy.selectors.iter().all(|s| {
+        let has = |flag| flags.has(flag);
+        let fields = [PopulateFlags::LOCAL_PORTS, PopulateFlags::REMOTE_PORTS, PopulateFlags::TYPES];
+        let fields = fields.into_iter().any(has);
+        let is_named = matches!(s.protocol, Protocol::Is(_));
+        let of_messages = has(PopulateFlags::TYPES) && s.protocol.is_of_messages();
+        let is_wrong = [
+            has(PopulateFlags::PROTOCOL) && s.protocol == Protocol::Opaque,
+            fields && [s.local_ports, s.remote_ports].contains(&PortRange::OPAQUE),
+            fields && !has(PopulateFlags::PROTOCOL) && !is_named,
+            of_messages && s.local_ports != s.remote_ports,
+        ];
+        !is_wrong.contains(&true)
     })
 }
 
@@ -212,6 +243,88 @@ proptest! {
         }
         prop_assert!(spd.is_empty() && !spd.is_indexed());
         prop_assert!(flows.iter().all(|flow| spd.lookup(flow) == (Verdict::NoPolicy, None)));
+    }
+}
+
+proptest! {
+    /// RFC 4301 4.4.1.2 and 4.4.2.2 in a sentence: the packets of one SA are those that its policy decides on
+    /// and that have the same values at the fields with a flag. The model asks nothing else; the SPD has a
+    /// policy for each SA that a packet has asked for so far.
+    #[test]
+    fn each_flow_has_the_sa_that_was_populated_with_its_values(
+        policies in prop::collection::vec(policy().prop_filter("no populating that is refused", |p| {
+            !matches!(p.action, Action::Populate(_)) || may_populate(p)
+        }), 1..24),
+        flows in prop::collection::vec(flow(), 60),
+    ) {
+        let (mut spd, model) = built(policies);
+        let mut sas: Vec<(PolicyId, PacketValues, TunnelIndex)> = Vec::new();
+        for flow in &flows {
+            let (expected, policy) = model.lookup(flow);
+            let asked = match expected {
+                Verdict::Policy(Action::Populate(_)) => policy.and_then(|policy| {
+                    let flags = spd.get(policy).unwrap().populate;
+                    PacketValues::of(flow, flags).zip(Some(policy))
+                }),
+                _ => None,
+            };
+            let known = asked.and_then(|(v, p)| sas.iter().find(|sa| (sa.0, sa.1) == (p, v)).map(|sa| sa.2));
+            let (found, id) = spd.lookup(flow);
+            if let Some(tunnel) = known {
+                prop_assert_eq!(found, Verdict::Policy(Action::Protect(tunnel)), "{:?}", flow);
+                continue;
+            }
+            match expected {
+                // It may be one of an SA that is there, so that it is dropped as before.
+                Verdict::Policy(Action::Populate(_)) if asked.is_none() => {
+                    prop_assert!(found == expected || found == Verdict::FieldsHidden, "{:?}", found);
+                }
+                // The policy that it depends on may be that of an SA, ahead of the one it is populated for.
+                Verdict::FieldsHidden => prop_assert_eq!(found, expected, "{:?}", flow),
+                _ => prop_assert_eq!((found, id), (expected, policy), "{:?}", flow),
+            }
+            let Some((values, policy)) = asked.filter(|_| flow.direction() == Direction::Outbound) else { continue };
+            let template = spd.get(policy).unwrap().clone();
+            let selectors = template.populated(&values);
+            if selectors.is_empty() {
+                continue;
+            }
+            // Nothing goes into an SA that its policy would not have decided on.
+            for other in flows.iter().filter(|other| selectors.iter().any(|own| own.matches(other))) {
+                prop_assert!(template.selectors.iter().any(|wide| wide.matches(other)), "{:?}", other);
+            }
+            let tunnel = TunnelIndex(1_000_000 + sas.len() as u32);
+            let own = template.of_populated(tunnel, selectors.into());
+            spd.insert(Position::Before(policy), own).unwrap();
+            sas.push((policy, values, tunnel));
+            prop_assert_eq!(spd.verdict(flow), Verdict::Policy(Action::Protect(tunnel)), "{:?}", flow);
+        }
+    }
+}
+
+proptest! {
+    /// RFC 4301 5.2, step 4: the selectors of an SA, one by one, and by the index that many of them have.
+    #[test]
+    fn a_packet_may_come_out_of_an_sa_if_one_of_its_selectors_holds_it(
+        selectors in prop::collection::vec(selector(), 0..40),
+        flows in prop::collection::vec(flow(), 50),
+    ) {
+        use selector::Fit;
+        let inbound = InboundSelectors::new(selectors.iter().copied().collect());
+        for flow in &flows {
+            let fit = selectors.iter().map(|s| s.fit(flow)).max().unwrap_or(Fit::No);
+            let expected = match fit {
+                Fit::Sure => Ok(()),
+                Fit::Perhaps => Err(testudo_packet::DropReason::FieldsHidden),
+                Fit::No => Err(testudo_packet::DropReason::SelectorMismatch),
+            };
+            prop_assert_eq!(inbound.search(flow), expected, "{:?}", flow);
+            prop_assert!(!inbound.holds(flow) || fit == Fit::Sure, "{:?}", flow);
+            let pair = Pair::new(flow.local(), flow.remote());
+            if flow.version() == Version::V4 && !flow.hides_fields() && inbound.holds_pair(pair) {
+                prop_assert_eq!(fit, Fit::Sure, "by addresses: {:?}", flow);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One entry of the SPD (RFC 4301 4.4.1.2), and what a lookup says.
 
 use super::flow::Direction;
+use super::populate::PopulateFlags;
 use super::selector::Selector;
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +19,11 @@ pub enum Action {
     Bypass,
     /// Drop it.
     Discard,
+    /// Send it through a tunnel of its own, made after this one, whose selectors take the values of the
+    /// packet at the fields that the policy [populates](Policy::populate). Such a tunnel has a policy of its
+    /// own, ahead of this one: packets that come here have none yet, and are discarded with an
+    /// [acquire](crate::Acquire).
+    Populate(TunnelIndex),
 }
 
 /// The directions that a policy applies to. RFC 4301 4.4.1 has them as three databases: SPD-S for traffic
@@ -72,13 +78,32 @@ pub struct Policy {
     pub directions: Directions,
     /// What to do with the packets.
     pub action: Action,
+    /// With [`Action::Populate`], the fields that SAs take from packets (RFC 4301 4.4.1.2); otherwise none.
+    /// Not in the action, so that a verdict stays two registers.
+    pub populate: PopulateFlags,
 }
 
 impl Policy {
     /// A policy for both directions with one selector.
     #[must_use]
     pub fn new(selector: Selector, action: Action) -> Self {
-        Self { selectors: Arc::from([selector]), directions: Directions::Both, action }
+        let populate = PopulateFlags::default();
+        Self { selectors: Arc::from([selector]), directions: Directions::Both, action, populate }
+    }
+
+    /// A policy for both directions with one selector, by which each flow has an SA of its own after this
+    /// tunnel, populated with these fields of its packets.
+    #[must_use]
+    pub fn populating(selector: Selector, template: TunnelIndex, populate: PopulateFlags) -> Self {
+        Self { populate, ..Self::new(selector, Action::Populate(template)) }
+    }
+
+    /// The policy of a tunnel that was populated for this one, with these selectors: ahead of this one, and
+    /// for the same directions.
+    #[must_use]
+    pub fn of_populated(&self, tunnel: TunnelIndex, selectors: Arc<[Selector]>) -> Self {
+        let (directions, populate) = (self.directions, PopulateFlags::default());
+        Self { selectors, directions, action: Action::Protect(tunnel), populate }
     }
 }
 
@@ -87,6 +112,13 @@ impl Policy {
 pub struct PolicyId {
     pub(super) slot: u32,
     pub(super) serial: u32,
+}
+
+impl PolicyId {
+    /// The name as a number.
+    pub(crate) fn bits(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.serial)
+    }
 }
 
 /// Where a policy is put in the order.

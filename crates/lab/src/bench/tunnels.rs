@@ -72,7 +72,7 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         fragmentation: Fragmentation::Before,
         non_first_fragments: false,
         keepalive: None,
-        selectors: Arc::from([selector(number, side)?]),
+        selectors: [selector(number, side)?].into_iter().collect(),
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let outbound = OutboundInstall {

@@ -52,7 +52,7 @@ struct Counters {
 impl Counters {
     fn json(&self) -> Value {
         let port = |[rx, tx]: &[AtomicU64; 2]| json!({"rx_packets": rx.load(Relaxed), "tx_packets": tx.load(Relaxed)});
-        json!({"engines": [{"name": "stand-in", "in_use": true}],
+        json!({"engines": [{"name": "stand-in", "in_use": true, "suites": ["aes128gcm16"]}],
                "ports": {"protected": port(&self.protected), "unprotected": port(&self.unprotected)},
                "drops": {"replay_duplicate": self.replayed.load(Relaxed),
                          "authentication_failed": self.forged.load(Relaxed)}})

@@ -62,6 +62,10 @@ pub struct PolicyWords {
     /// The types that are received
     #[arg(long, value_name = "TYPES")]
     pub types_received: Vec<String>,
+    /// Give each flow SAs of its own, which take these fields from its packets: of local, remote, protocol,
+    /// local_ports, remote_ports and types. The tunnel is their template
+    #[arg(long, value_name = "FIELDS")]
+    pub populate_from_packet: Vec<String>,
 }
 
 impl PolicyWords {
@@ -76,6 +80,7 @@ impl PolicyWords {
             ("types", &self.types),
             ("types_sent", &self.types_sent),
             ("types_received", &self.types_received),
+            ("populate_from_packet", &self.populate_from_packet),
         ];
         let lists = lists.into_iter().filter(|(_, words)| !words.is_empty());
         let lists = lists.map(|(key, words)| (key, words.join(",")));

@@ -13,6 +13,7 @@ mod life;
 mod memory;
 mod packets;
 mod policies;
+mod populate;
 mod refusals;
 mod rekey;
 mod reload;
@@ -29,6 +30,6 @@ fn main() -> ExitCode {
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = policies::tests(headers::tests(suite));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
-    let suite = run_time_sas::tests(rekey::tests(suite));
+    let suite = populate::tests(run_time_sas::tests(rekey::tests(suite)));
     clients::tests(inspection::tests(suite)).run(Link::build)
 }

@@ -6,7 +6,8 @@
 //! (`matrix`). Up to sixteen rows stand side by side in one gateway, each with addresses of its own, since an
 //! emulated guest takes longer to start things than to run them.
 //!
-//! The same rows have Scapy as their peer, through packet files (`scapy_rows`): it does what Linux lacks, too.
+//! The same rows have Scapy as their peer, through packet files (`scapy_rows`): it does what Linux lacks,
+//! too.
 //!
 //! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over
 //! IPv4 and IPv6, with ESN and without, so that every pair of these occurs.

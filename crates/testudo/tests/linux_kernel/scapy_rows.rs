@@ -87,7 +87,8 @@ impl Scapy {
 
     /// Writes a gateway with a tunnel for each row; returns the path of its configuration.
     fn configure(&self, rows: &[Row]) -> Outcome<PathBuf> {
-        // Jumbo frames inside, so that a long datagram leaves as one packet; the path outside has 1,500 bytes.
+        // Jumbo frames inside, so that a long datagram leaves as one packet; the path outside has 1,500
+        // bytes.
         let mut text = r#"
 [gateway]
 state = "state.redb"

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::config::{Configuration, Loaded, TunnelKeys};
+use crate::service::ephemeral_keys::MAX_EPHEMERAL_KEYS;
 use crate::service::installed::Numbers;
 use crate::service::report::Facts;
 use crate::service::saver::Saver;
 use crate::store::MAX_WINDOW_BYTES;
 use crate::{MemoryStore, Store};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -514,7 +516,7 @@ fn ephemeral_keys_change_no_byte_of_the_store() {
     let (_, next, changes) = installed.plan(&loaded(""), &numbers).unwrap();
     assert_eq!(changes.kept, 2);
     usages::carry_over(&installed, &next);
-    gateway.sas().lock().turn_over(&installed, &next);
+    gateway.sas().lock().turn_over(&installed, &next, &[]);
     let mut kept = loaded("").fingerprints();
     kept.extend(next.keys());
     assert_eq!(gateway.store.retire(&kept).unwrap(), 0);

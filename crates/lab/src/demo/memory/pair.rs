@@ -126,7 +126,7 @@ impl Tunnel<'_> {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             keepalive: None,
-            selectors: Arc::from([selector]),
+            selectors: [selector].into_iter().collect(),
         })
     }
 
@@ -164,7 +164,7 @@ impl Tunnel<'_> {
                 mode: Mode::Transport,
                 covered_by: None,
                 covers: Some(index),
-                selectors: Arc::from([]),
+                selectors: std::iter::empty().collect(),
                 ..parameters.clone()
             };
             let (outbound, inbound) = sas(is_a, keys, supply.lease());
