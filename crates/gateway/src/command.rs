@@ -19,6 +19,9 @@ const MAX_POLICY_CHANGES: usize = 64;
 /// Changes of SAs in one command, at most.
 pub const MAX_SA_CHANGES: usize = 64;
 
+// Tunnels end with their policies, as many at a time.
+const _: () = assert!(MAX_POLICY_CHANGES >= MAX_SA_CHANGES);
+
 /// An SA towards the peer, to be installed.
 #[derive(Debug)]
 pub struct OutboundInstall {

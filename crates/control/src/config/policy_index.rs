@@ -20,6 +20,8 @@ pub struct PolicyIndex {
     shadows: LivingShadows<u32>,
     /// Policies on packets that arrive, by the tunnel that they name.
     of_tunnel: HashMap<usize, BTreeSet<u32>>,
+    /// Policies that populate SAs from packets, by their template.
+    populating: HashMap<usize, BTreeSet<u32>>,
     last_number: u32,
     /// Selectors, those of the tunnels included.
     rules: usize,
@@ -53,6 +55,9 @@ impl PolicyIndex {
         if let Some(tunnel) = delivering(policy) {
             self.of_tunnel.entry(tunnel).or_default().insert(policy.number);
         }
+        if let Some(tunnel) = template(policy) {
+            self.populating.entry(tunnel).or_default().insert(policy.number);
+        }
         self.last_number = self.last_number.max(policy.number);
         self.rules += policy.selectors.len();
     }
@@ -67,6 +72,11 @@ impl PolicyIndex {
         self.shadows.remove(policy.number, rules(policy));
         if let Some(tunnel) = delivering(policy)
             && let Some(policies) = self.of_tunnel.get_mut(&tunnel)
+        {
+            policies.remove(&policy.number);
+        }
+        if let Some(tunnel) = template(policy)
+            && let Some(policies) = self.populating.get_mut(&tunnel)
         {
             policies.remove(&policy.number);
         }
@@ -96,6 +106,11 @@ impl PolicyIndex {
         self.of_tunnel.get(&tunnel).into_iter().flatten().copied()
     }
 
+    /// The policies that populate SAs from packets after a tunnel.
+    pub fn populating(&self, tunnel: usize) -> impl Iterator<Item = u32> {
+        self.populating.get(&tunnel).into_iter().flatten().copied()
+    }
+
     /// The outer addresses of peers in a network, with their tunnels.
     pub fn peers_in(&self, network: Network) -> impl Iterator<Item = (IpAddr, usize)> {
         let first = self.peers.partition_point(|(peer, _)| *peer < network.address());
@@ -110,7 +125,13 @@ impl PolicyIndex {
 
 /// The tunnel whose packets it lets pass when they arrive.
 fn delivering(policy: &Policy) -> Option<usize> {
-    policy.tunnel().filter(|_| policy.directions.include(Direction::Inbound))
+    let delivers = policy.populate.is_empty() && policy.directions.include(Direction::Inbound);
+    policy.tunnel().filter(|_| delivers)
+}
+
+/// The tunnel after which it populates SAs.
+fn template(policy: &Policy) -> Option<usize> {
+    policy.tunnel().filter(|_| !policy.populate.is_empty())
 }
 
 fn rules(policy: &Policy) -> impl Iterator<Item = Rule> {
@@ -139,6 +160,24 @@ mod tests {
             "name = \"p{number}\"\naction = \"{action}\"\ndirection = \"{direction}\"\nlocal = \"{local}\"\n\
              remote = \"{remote}\"\n{ports}"
         )
+    }
+
+    /// What populates SAs is found by its template, in whichever direction it is; what such a tunnel itself
+    /// delivers is not its business.
+    #[test]
+    fn policies_that_populate_are_found_by_their_template() {
+        let empty = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let mut index = PolicyIndex::of(&empty);
+        let to = |n: u8| format!("action = \"protect\"\ntunnel = \"site-b\"\nremote = \"10.{n}.0.0/16\"\n");
+        let populate = "populate_from_packet = \"remote\"\n";
+        let texts =
+            [to(1), format!("{}{populate}", to(2)), format!("{}{populate}direction = \"out\"\n", to(3))];
+        let policies: Vec<_> =
+            texts.iter().zip(1..).map(|(text, number)| empty.policy_of(text, number)).collect();
+        policies.iter().for_each(|policy| index.add(policy));
+        assert!(index.populating(0).eq([2, 3]) && index.of_tunnel(0).eq([1]));
+        policies.iter().for_each(|policy| index.remove(policy));
+        assert_eq!((index.populating(0).count(), index.of_tunnel(0).count()), (0, 0));
     }
 
     /// An index that has followed changes says what a new one says.

@@ -365,7 +365,7 @@ impl Daemon {
 
     /// Removes the SAs whose successors have been in use for long enough.
     fn end_overlaps(&mut self) {
-        let gone = self.shared.sas.get().map(|sas| sas.end_overlaps(Instant::now()));
+        let gone = self.shared.sas.get().map(|sas| sas.end_overlaps(&self.shared, Instant::now()));
         self.saver.forget(&gone.unwrap_or_default());
     }
 
@@ -555,6 +555,9 @@ impl Daemon {
         if let EventKind::Acquire(acquire) = event.kind {
             // A policy that has just gone wants nothing.
             let number = installed.book.number_of(acquire.policy);
+            // Nor does a flow that has got its tunnel meanwhile.
+            let number =
+                number.filter(|number| installed.populated.with_values(*number, &acquire.values).is_none());
             if !number.is_some_and(|number| installed.populated.wanted().note(number, &acquire, now)) {
                 return;
             }
@@ -565,7 +568,12 @@ impl Daemon {
             configured.or(populated.as_ref().map(|populated| &populated.running.tunnel))
         };
         self.write(|events| events.note(event, find, now));
-        if let (EventKind::HardLifetime { spi, outbound }, Some(sas)) = (event.kind, self.shared.sas.get()) {
+        let stopped = match event.kind {
+            EventKind::HardLifetime { spi, outbound } => Some((spi, outbound)),
+            EventKind::SequenceExhausted { spi } => Some((spi, true)),
+            _ => None,
+        };
+        if let (Some((spi, outbound)), Some(sas)) = (stopped, self.shared.sas.get()) {
             sas.expire(&installed, event.tunnel, spi, outbound);
         }
     }

@@ -273,13 +273,20 @@ impl InstalledTunnels {
             };
             let others = self.book.index.of_tunnel(tunnel);
             let others = others.filter(|number| old.is_none_or(|old| old.number != *number));
-            let others = others.filter_map(|number| self.policy(number));
-            let others = others.filter(|policy| policy.populate.is_empty()).map(|policy| &policy.selectors);
+            let others = others.filter_map(|number| self.policy(number)).map(|policy| &policy.selectors);
             let own = self.configuration.tunnels.get(tunnel).into_iter().flat_map(|t| &t.selectors);
-            let mut after = of(new);
+            let (before, mut after) = (of(old), of(new));
+            if before.is_empty() && after.is_empty() {
+                continue;
+            }
             after.extend(others.chain(own).flat_map(|selectors| selectors.iter().copied()));
-            wide.push((running.index, of(old).into_iter().chain(after.iter().copied()).collect()));
-            narrow.push((running.index, after.into_iter().collect()));
+            let after: SaSelectors = after.into_iter().collect();
+            let both = match before.is_empty() {
+                true => after.clone(),
+                false => before.into_iter().chain(after.list().iter().copied()).collect(),
+            };
+            wide.push((running.index, both));
+            narrow.push((running.index, after));
         }
         (wide, narrow)
     }

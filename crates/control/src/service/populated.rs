@@ -78,10 +78,12 @@ impl Table {
         self.by_number.insert(tunnel.number, Arc::new(tunnel));
     }
 
-    fn remove(&mut self, number: u64) {
+    fn remove(&mut self, number: u64, is_free: bool) {
         let Some(gone) = self.by_number.remove(&number) else { return };
         self.by_index.remove(&gone.running.index);
-        self.free.push(gone.running.index.0);
+        if is_free {
+            self.free.push(gone.running.index.0);
+        }
         if let Some(of_policy) = self.by_values.get_mut(&gone.policy) {
             of_policy.remove(&gone.values);
             if of_policy.is_empty() {
@@ -188,9 +190,9 @@ impl PopulatedTunnels {
         self.table().insert(tunnel);
     }
 
-    /// Removes one, which is gone.
-    pub(super) fn remove(&self, number: u64) {
-        self.table().remove(number);
+    /// Removes one, which is gone. Its index is given again only if it `is_free` in the worker.
+    pub(super) fn remove(&self, number: u64, is_free: bool) {
+        self.table().remove(number, is_free);
     }
 
     /// A configuration is in force whose tunnels have the indices `taken`: these tunnels are left, and no
@@ -286,10 +288,17 @@ pub(super) mod tests {
         assert_eq!(number_of(all.at(TunnelIndex(indices[1]))), Some(2));
         assert_eq!(number_of(all.with_values(7, &values(4))), Some(4));
         assert_eq!(number_of(all.with_values(8, &values(4))), None);
-        all.remove(2);
+        all.remove(2, true);
         assert_eq!((all.len(), number_of(all.named("site-b/2"))), (3, None));
         let again = all.reserve().unwrap();
         assert_eq!((again.index.0, again.number), (indices[1], 5), "an index is used again, a number is not");
+        all.remove(3, false);
+        let next = all.reserve().unwrap().index.0;
+        assert!(
+            !indices.contains(&next),
+            "a policy that the worker has still leads to the index {}",
+            indices[2]
+        );
     }
 
     #[test]

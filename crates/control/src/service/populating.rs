@@ -19,8 +19,8 @@ use crate::config::{Policy, Tunnel};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use testudo_crypto::Direction;
-use testudo_gateway::{MAX_SA_CHANGES, SaChange};
-use testudo_ipsec::{PolicyChange, PolicyId, Position, SaState, Selector, TunnelIndex};
+use testudo_gateway::{MAX_SA_CHANGES, SaChange, SaChangeError};
+use testudo_ipsec::{PolicyChange, PolicyId, Position, SaState, Selector, SpdError, TunnelIndex};
 
 impl SaControl {
     /// Adds SAs for a flow: to its tunnel, which is made if it has none. `template` is the tunnel that the
@@ -55,27 +55,30 @@ impl SaControl {
                 "{MAX_POPULATED} tunnels were populated from packets, and more are not possible: delete some"
             )
         })?;
-        let new = New { policy, selectors, reserved };
-        let outcome = self.begin(state, installed, template, flow, wanted, &new);
-        outcome.inspect_err(|_| installed.populated.give_back(&new.reserved))
+        let new = New { policy, template: &template.tunnel.name, selectors, reserved };
+        let running = like(template, &new.reserved);
+        let wanted = self.checked(state, installed, &running, wanted);
+        let wanted = wanted.inspect_err(|_| installed.populated.give_back(&new.reserved))?;
+        self.begin(state, installed, flow, running, &wanted, &new)
     }
 
     fn begin(
         &self,
         state: &mut State,
         installed: &InstalledTunnels,
-        template: &Running,
         flow: &Flow,
-        wanted: Wanted,
+        running: Running,
+        wanted: &Checked,
         new: &New<'_>,
     ) -> Result<Value, String> {
-        let running = like(template, &new.reserved);
-        let wanted = self.checked(state, installed, &running, wanted)?;
-        let added = self.install_tunnel(state, installed, &running, &wanted, new);
+        // If the worker refuses the index, another tunnel has it: it is not given again, nor removed here.
+        self.install_tunnel(installed, &running, new)?;
+        let added = self.install_sas(state, installed, &running, wanted, new);
         let (sas, id) = added.inspect_err(|_| {
-            // Unless nothing of it is there.
-            let _ = self.change(vec![SaChange::RemoveTunnel(running.index)]);
             state.forget_sas(&running);
+            if self.remove_tunnels(&[running.index]) {
+                installed.populated.give_back(&new.reserved);
+            }
         })?;
         let (number, policy, values) = (new.reserved.number, new.policy.number, flow.values);
         let selectors = Arc::clone(&new.selectors);
@@ -83,19 +86,17 @@ impl SaControl {
         installed.populated.insert(PopulatedTunnel { running, number, policy, values, selectors, id });
         tracing::debug!("tunnel {name} begins, for {values}");
         let mut answer = in_words(&name, &sas, &[]);
-        answer["template"] = json!(template.tunnel.name);
+        answer["template"] = json!(new.template);
         Ok(answer)
     }
 
-    /// Gives tunnel, SAs and policy to the worker.
+    /// Gives the tunnel to the worker.
     fn install_tunnel(
         &self,
-        state: &mut State,
         installed: &InstalledTunnels,
         running: &Running,
-        wanted: &Checked,
         new: &New<'_>,
-    ) -> Result<(Vec<RunningSa>, PolicyId), String> {
+    ) -> Result<(), String> {
         let (selectors, mtu) = (Arc::clone(&new.selectors), installed.configuration.unprotected.mtu);
         let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu);
         // The address that answers probes need not be one of the flow's.
@@ -104,6 +105,18 @@ impl SaControl {
         for result in self.change(vec![add])? {
             result.map_err(|error| error.to_string())?;
         }
+        Ok(())
+    }
+
+    /// Gives SAs and policy to the worker.
+    fn install_sas(
+        &self,
+        state: &mut State,
+        installed: &InstalledTunnels,
+        running: &Running,
+        wanted: &Checked,
+        new: &New<'_>,
+    ) -> Result<(Vec<RunningSa>, PolicyId), String> {
         let sas = self.install(state, running, wanted)?;
         let before = installed.book.workers_id(new.policy.number).ok_or("there is no such policy")?;
         let policy = installed.entry(new.policy).of_populated(running.index, Arc::clone(&new.selectors));
@@ -130,8 +143,8 @@ impl SaControl {
         !has_one
     }
 
-    /// An SA has reached its hard lifetime: that of a flow's tunnel is deleted (RFC 4301 4.4.2.1), and the
-    /// tunnel ends if it was the last in its direction.
+    /// An SA has reached its hard lifetime, or its last number: that of a flow's tunnel is deleted (RFC 4301
+    /// 4.4.2.1), and the tunnel ends if it was the last in its direction.
     pub(crate) fn expire(&self, installed: &InstalledTunnels, index: TunnelIndex, spi: u32, outbound: bool) {
         let mut state = self.lock();
         let Some(populated) = installed.populated.at(index) else { return };
@@ -140,19 +153,19 @@ impl SaControl {
         // The index may have had another tunnel when the event happened.
         let is_expired = running.sas.lock().iter().any(|sa| {
             let state = sa.added.as_ref().map(|added| added.counters.state());
-            (sa.direction, sa.spi) == (direction, spi) && state == Some(SaState::Expired)
+            (sa.direction, sa.spi) == (direction, spi) && state.is_some_and(has_stopped)
         });
         if is_expired && self.remove(&mut state, running, direction, spi).is_ok() {
             self.end_without(&mut state, installed, running, direction);
         }
     }
 
-    /// Deletes all SAs of flows' tunnels that have reached their hard lifetime: events were lost.
+    /// Deletes all SAs of flows' tunnels that have stopped: events were lost.
     pub(crate) fn expire_all(&self, installed: &InstalledTunnels) {
         for populated in installed.populated.all() {
             let sas = populated.running.sas.lock().clone();
             let is_expired = |sa: &&super::sas::RunningSa| {
-                sa.added.as_ref().is_some_and(|added| added.counters.state() == SaState::Expired)
+                sa.added.as_ref().is_some_and(|added| has_stopped(added.counters.state()))
             };
             for sa in sas.iter().filter(is_expired) {
                 self.expire(installed, populated.running.index, sa.spi, sa.is_outbound());
@@ -168,25 +181,63 @@ impl SaControl {
         ending: &[Arc<PopulatedTunnel>],
     ) {
         for ending in ending.chunks(MAX_SA_CHANGES) {
-            let policies = ending.iter().map(|populated| PolicyChange::Remove(populated.id)).collect();
-            let changed = self.commander.change_policies(policies).map_err(|error| error.to_string());
-            let tunnels = ending.iter().map(|populated| SaChange::RemoveTunnel(populated.running.index));
-            if let Err(error) = changed.and_then(|_| self.change(tunnels.collect())) {
-                tracing::error!("ending tunnels of flows: {error}");
-            }
+            let policies: Vec<_> =
+                ending.iter().map(|populated| PolicyChange::Remove(populated.id)).collect();
+            let indices: Vec<_> = ending.iter().map(|populated| populated.running.index).collect();
+            // Else a policy may still lead to the index: no other flow's tunnel may have it.
+            let is_free = self.remove_policies(policies) && self.remove_tunnels(&indices);
             for populated in ending {
                 state.forget_sas(&populated.running);
-                installed.populated.remove(populated.number);
+                installed.populated.remove(populated.number, is_free);
                 tracing::debug!("tunnel {} ends", populated.running.tunnel.name);
             }
         }
     }
 }
 
+impl SaControl {
+    /// Whether none of these policies is in the worker's SPD any more.
+    fn remove_policies(&self, changes: Vec<PolicyChange>) -> bool {
+        let results = self.commander.change_policies(changes).map_err(|error| error.to_string());
+        let left = results.map(|results| {
+            let is_there = |result: &&Result<_, _>| !matches!(result, Ok(_) | Err(SpdError::UnknownPolicy));
+            results.iter().filter(is_there).count()
+        });
+        is_done("policies", &left)
+    }
+
+    /// Whether the worker has none of these tunnels any more.
+    fn remove_tunnels(&self, indices: &[TunnelIndex]) -> bool {
+        let changes = indices.iter().map(|index| SaChange::RemoveTunnel(*index)).collect();
+        let left = self.change(changes).map(|results| {
+            let is_there =
+                |result: &&Result<_, _>| !matches!(result, Ok(_) | Err(SaChangeError::NoTunnel(_)));
+            results.iter().filter(is_there).count()
+        });
+        is_done("tunnels", &left)
+    }
+}
+
+fn is_done(what: &str, left: &Result<usize, String>) -> bool {
+    match left {
+        Ok(0) => return true,
+        Ok(left) => tracing::error!("ending tunnels of flows: {left} {what} are left"),
+        Err(error) => tracing::error!("ending tunnels of flows: {error}"),
+    }
+    false
+}
+
+/// Whether an SA carries nothing any more.
+fn has_stopped(state: SaState) -> bool {
+    matches!(state, SaState::Expired | SaState::Exhausted)
+}
+
 /// What a tunnel is made of.
 struct New<'i> {
     /// The populating policy.
     policy: &'i Policy,
+    /// The name of the tunnel that it names.
+    template: &'i str,
     selectors: Arc<[Selector]>,
     reserved: Reserved,
 }
@@ -213,8 +264,8 @@ fn populating<'i>(
 ) -> Result<&'i Policy, String> {
     let name = &template.tunnel.name;
     let numbers =
-        installed.position(name).into_iter().flat_map(|tunnel| installed.book.index.of_tunnel(tunnel));
-    let mut all = numbers.filter_map(|number| installed.policy(number)).filter(|p| !p.populate.is_empty());
+        installed.position(name).into_iter().flat_map(|tunnel| installed.book.index.populating(tunnel));
+    let mut all = numbers.filter_map(|number| installed.policy(number));
     if let Some(label) = label {
         let found = all.find(|policy| policy.label() == label);
         return found.ok_or_else(|| format!("no policy \"{label}\" populates SAs after tunnel {name}"));

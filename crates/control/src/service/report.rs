@@ -176,9 +176,8 @@ fn populated(installed: &InstalledTunnels) -> Value {
 /// The SAs that packets have asked for, the first that asked first.
 #[must_use]
 pub fn wanted(installed: &InstalledTunnels, now: Instant) -> Value {
-    let policies = &installed.configuration.policies;
     let row = |(number, values, packet, age): (u32, PacketValues, PacketValues, Duration)| {
-        let policy = policies.iter().find(|policy| policy.number == number)?;
+        let policy = installed.policy(number)?;
         let template = policy.tunnel().and_then(|tunnel| installed.configuration.tunnels.get(tunnel));
         Some(json!({
             "tunnel": template.map(|template| &template.name),

@@ -540,8 +540,9 @@ impl SaControl {
     }
 
     /// Ends the overlaps whose time has come. Returns the keys of SAs that are gone since the last call.
-    pub fn end_overlaps(&self, now: Instant) -> Vec<Fingerprint> {
+    pub fn end_overlaps(&self, shared: &Shared, now: Instant) -> Vec<Fingerprint> {
         let mut state = self.lock();
+        let installed = shared.installed();
         if !state.unsaved.is_empty() && state.next_save.is_none_or(|next| now >= next) {
             state.next_save = Some(now + SAVE_INTERVAL);
             self.save_rest(&mut state);
@@ -550,11 +551,11 @@ impl SaControl {
             // Others may have been removed before.
             for Leaving { direction, spi, .. } in leaving.iter().filter(|sa| sa.is_in(&running)) {
                 match self.remove(&mut state, &running, *direction, *spi) {
-                    Ok(()) => tracing::info!(
-                        "tunnel {}: {} SA {spi:#x} has been replaced and is gone",
-                        running.tunnel.name,
-                        word(*direction)
-                    ),
+                    Ok(()) => {
+                        let (name, way) = (&running.tunnel.name, word(*direction));
+                        tracing::info!("tunnel {name}: {way} SA {spi:#x} has been replaced and is gone");
+                        self.end_without(&mut state, &installed, &running, *direction);
+                    }
                     Err(error) => tracing::error!("tunnel {}: {error}", running.tunnel.name),
                 }
             }
@@ -567,7 +568,6 @@ impl SaControl {
     }
 }
 
-/// Knows an SA that was added.
 /// SAs that were added to a tunnel, and those that leave it, for the answer.
 pub(super) fn in_words(tunnel: &str, added: &[RunningSa], leaving: &[Leaving]) -> Value {
     let row = |direction, spi: u32| json!({ "direction": word(direction), "spi": spi });
@@ -578,6 +578,7 @@ pub(super) fn in_words(tunnel: &str, added: &[RunningSa], leaving: &[Leaving]) -
     })
 }
 
+/// Knows an SA that was added.
 fn register(state: &mut State, running: &Running, sa: &RunningSa) {
     state.index.add(running, sa);
     if !sa.is_durable() {

@@ -24,6 +24,7 @@ use super::database::Spd;
 use super::flow::{Flow, is_of_messages};
 use super::policy::{Action, Policy, PolicyId, TunnelIndex};
 use super::selector::{PortRange, Protocol, Selector};
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use testudo_wire::ip::Version;
@@ -186,17 +187,12 @@ impl Policy {
     /// packets, or takes other values, or selects no such packets.
     #[must_use]
     pub fn populated(&self, values: &PacketValues) -> Vec<Selector> {
-        let mut selectors = Vec::new();
         if !matches!(self.action, Action::Populate(_)) {
-            return selectors;
+            return Vec::new();
         }
-        for selector in self.selectors.iter().filter_map(|selector| narrowed(selector, self.populate, values))
-        {
-            if !selectors.contains(&selector) {
-                selectors.push(selector);
-            }
-        }
-        selectors
+        let narrowed = self.selectors.iter().filter_map(|selector| narrowed(selector, self.populate, values));
+        let mut known = HashSet::new();
+        narrowed.filter(|selector| known.insert(*selector)).collect()
     }
 }
 
@@ -219,7 +215,11 @@ impl Spd {
         let policy = self.get(id)?;
         let Action::Populate(template) = policy.action else { return None };
         let values = PacketValues::of(flow, policy.populate)?;
-        let carries = policy.populated(&values).iter().any(|selector| selector.matches(flow));
+        // In place, and only of those that select the packet: a flood may come by here.
+        let mut selecting = policy.selectors.iter().filter(|selector| selector.matches(flow));
+        let carries = selecting.any(|selector| {
+            narrowed(selector, policy.populate, &values).is_some_and(|narrowed| narrowed.matches(flow))
+        });
         carries.then_some(Wanted { template, policy: id, values })
     }
 }

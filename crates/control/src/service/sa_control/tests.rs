@@ -163,7 +163,7 @@ impl Gateway {
     }
 
     fn end_overlaps(&self, seconds: u64) -> Vec<Fingerprint> {
-        self.sas().end_overlaps(Instant::now() + Duration::from_secs(seconds))
+        self.sas().end_overlaps(&self.shared, Instant::now() + Duration::from_secs(seconds))
     }
 }
 
