@@ -49,7 +49,7 @@ impl Network {
             b: host("b")?,
             right: host("right")?,
             folders: 0,
-            fresh_hosts: 10..40,
+            fresh_hosts: 10..70,
         };
         network.connect()?;
         network.route()?;
