@@ -24,7 +24,6 @@ use super::database::Spd;
 use super::flow::{Flow, is_of_messages};
 use super::policy::{Action, Policy, PolicyId, TunnelIndex};
 use super::selector::{PortRange, Protocol, Selector};
-use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use testudo_wire::ip::Version;
@@ -190,9 +189,14 @@ impl Policy {
         if !matches!(self.action, Action::Populate(_)) {
             return Vec::new();
         }
-        let narrowed = self.selectors.iter().filter_map(|selector| narrowed(selector, self.populate, values));
-        let mut known = HashSet::new();
-        narrowed.filter(|selector| known.insert(*selector)).collect()
+        let mut selectors = Vec::new();
+        for selector in self.selectors.iter().filter_map(|selector| narrowed(selector, self.populate, values))
+        {
+            if !selectors.contains(&selector) {
+                selectors.push(selector);
+            }
+        }
+        selectors
     }
 }
 
@@ -210,6 +214,9 @@ pub(crate) struct Wanted {
 impl Spd {
     /// The SA that a flow asks for. `None` if its policy populates none, or the flow does not show or have
     /// what it is populated with.
+    // Inlined, it costs packets that ask for nothing.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn wanted_by(&self, flow: &Flow) -> Option<Wanted> {
         let id = self.lookup(flow).1?;
         let policy = self.get(id)?;
