@@ -5,7 +5,8 @@
 //! The packet is dropped: with manual keys nobody knows whether an SA will come. A sender that wants it sends
 //! again. Those who make SAs are told the values that the SA's selectors are to have.
 //!
-//! **A flood of new flows** costs lookups and a hash for each packet, and nothing grows:
+//! **A flood of new flows** costs for each packet lookups, a hash, and a look at the selectors of the policy
+//! (256 at most), and nothing grows:
 //!
 //! - a flow is told of again after [`REPEAT`], not with each packet: the last [`TOLD`] flows are remembered;
 //! - [`ACQUIRES_PER_SECOND`] are told in all, an eighth of them because of one address, and half because of

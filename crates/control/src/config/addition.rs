@@ -123,7 +123,7 @@ fn check_reached(walker: &mut Walker<'_>, policy: &Policy, text: &str, slot: Slo
 
 #[cfg(test)]
 impl Configuration {
-    /// The policy of these keys, with a number, whatever others there are.
+    /// The policy of these keys, with a number, unchecked against others.
     pub(crate) fn policy_of(&self, text: &str, number: u32) -> Policy {
         let index = PolicyIndex::of(self);
         let (is_earlier, label_of) = (&|_| false, &|_| String::new());

@@ -38,7 +38,7 @@ pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
         for network in entry.remote_networks() {
             let place = *places.entry(network).or_insert(routes.len());
             match routes.get_mut(place) {
-                // Of several the lowest, whatever their order.
+                // Of several the lowest, in any order.
                 Some(route) => route.source = route.source.into_iter().chain(source).min(),
                 None => routes.push(TunnelRoute { network, source }),
             }

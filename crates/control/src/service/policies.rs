@@ -1,9 +1,8 @@
 //! Policies that come and go while a gateway runs: `policy add`, `replace` and `delete`.
 //!
 //! ```text
-//! client ─► control thread ─► main thread ─► configuration in force, copy of the SPD, selectors of SAs,
-//! routes
-//!                                    └───────► worker: one change between two batches of packets
+//! client ─► control thread ─► main thread ─► configuration in force, copy of the SPD, routes
+//!                                    └─────► worker: selectors of SAs; one policy between two batches
 //! ```
 //!
 //! The main thread makes each change, one at a time, as it makes reloads: so no change falls into one. It
@@ -498,7 +497,7 @@ mod tests {
         assert_eq!(*deleted.narrow[0].1.list(), *assemble::tunnel_selectors(&installed().configuration, 0));
     }
 
-    /// RFC 4301 4.4.1: the order decides. Whatever comes and goes, the copy is what the configuration says.
+    /// RFC 4301 4.4.1: the order decides. After each change the copy is what the configuration says.
     #[test]
     fn many_changes_leave_what_the_configuration_says() {
         let (mut random, mut now) = (fastrand::Rng::with_seed(5), installed());

@@ -56,7 +56,7 @@ impl SaIndex {
         let continuing = installed.continuing(loaded);
         let going_on: HashSet<_> = continuing.iter().flatten().map(|running| running.index).collect();
         let known: HashSet<_> = installed.tunnels.iter().map(|running| running.index).collect();
-        // Tunnels that no configuration names end with none.
+        // Tunnels of flows count as going on, also those that this reload ends: too strict, and safe.
         let goes_on = |holder: &TunnelIndex| going_on.contains(holder) || !known.contains(holder);
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys).zip(&continuing);
         let mut new = tunnels.filter(|(_, running)| running.is_none()).map(|(tunnel, _)| tunnel);

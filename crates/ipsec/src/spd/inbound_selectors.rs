@@ -1,8 +1,8 @@
 //! The check of a decrypted packet against the selectors of its SA (RFC 4301 5.2, step 4).
 //!
-//! Few selectors are compared one by one. More have the index that policies have, which is made once, on the
-//! thread that makes the tunnel, and shared by its SAs: what a packet or an SA costs does not depend on how
-//! many there are.
+//! Few selectors are compared one by one. More have the index that policies have, which is made once and
+//! shared by the tunnel's SAs: what a packet or an SA costs does not depend on how many there are. It is made
+//! outside of the worker, but in transport mode, where the list is narrowed to the two hosts.
 
 use super::database::Spd;
 use super::flow::Flow;

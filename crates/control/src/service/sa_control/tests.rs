@@ -205,7 +205,7 @@ fn a_refused_replacement_leaves_the_tunnel_as_it_was_and_its_key_unused() {
     assert_eq!(gateway.seal().1, 1, "the key was new");
 }
 
-/// RFC 4106 8.2, as in the configuration: whatever the tunnel, the direction, the salt and the ICV.
+/// RFC 4106 8.2, as in the configuration: in any tunnel, direction, and with any salt and ICV.
 #[test]
 fn a_key_belongs_to_one_sa_alone_of_all_tunnels() {
     let gateway = Gateway::in_memory();
