@@ -87,26 +87,12 @@ fn names_a_host(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn packet(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let outer = OuterHeader {
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
-            protocol,
-            traffic_class: 0,
-            hop_limit: 64,
-            dont_fragment: true,
-        };
-        let mut bytes = vec![0; outer.bytes()];
-        outer.write(&mut bytes, outer.bytes() + payload.len(), 1).unwrap();
-        bytes.extend_from_slice(payload);
-        bytes
-    }
+    use crate::test_packets::between;
 
     #[test]
     fn the_sender_is_told_the_mtu() {
         for (s, d, v4) in [("10.0.0.1", "10.0.0.2", true), ("fd00::1", "fd00::2", false)] {
-            let bytes = packet(s, d, protocol::UDP, &[0x55; 2000]);
+            let bytes = between(s, d, protocol::UDP, &[0x55; 2000]);
             let header = IpHeader::parse(&bytes).unwrap();
             let mut out = [0; MAX_TOO_BIG_BYTES];
             let len = too_big(&header, &bytes, 1400, d.parse().unwrap(), &mut out).unwrap().unwrap();
@@ -138,7 +124,7 @@ mod tests {
             ("10.0.0.1", "224.0.0.5", protocol::UDP, 0),
             ("fd00::1", "ff05::2", protocol::UDP, 0),
         ] {
-            let bytes = packet(s, d, protocol, &[first; 100]);
+            let bytes = between(s, d, protocol, &[first; 100]);
             let header = IpHeader::parse(&bytes).unwrap();
             assert_eq!(
                 too_big(&header, &bytes, 1400, d.parse().unwrap(), &mut out),

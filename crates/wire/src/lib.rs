@@ -20,6 +20,8 @@
 //! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | fragmentation, on the way (IPv4) and at the source | RFC 791, RFC 8200 |
 //! | [`reassembly`] | what a received fragment says of its datagram | RFC 791, RFC 8200 |
+//! | [`netlink`] | netlink messages, attributes, acknowledgements | RFC 3549 |
+//! | [`xfrm`] | SAs and policies over netlink | Linux `xfrm.h` |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
 //! Deliberately missing: Ethernet (ports strip it), and reassembly itself, which has state (`testudo-ipsec`).
@@ -37,6 +39,7 @@ pub mod ip;
 pub mod mss;
 pub mod mutable;
 pub mod nat;
+pub mod netlink;
 pub mod next_layer;
 mod options;
 pub mod plain;
@@ -47,6 +50,7 @@ pub mod tcp;
 mod test_packets;
 pub mod transport;
 pub mod udp;
+pub mod xfrm;
 
 /// Why bytes could not be read as the expected header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]

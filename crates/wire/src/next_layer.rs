@@ -71,24 +71,14 @@ impl NextLayerFields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ip::{IpHeader, OuterHeader};
+    use crate::ip::IpHeader;
     use crate::plain::PlainHeader;
+    use crate::test_packets::between;
 
     /// A packet with this protocol and payload.
     fn packet(v6: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let (source, destination) = if v6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
-        let outer = OuterHeader {
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
-            protocol,
-            traffic_class: 0,
-            hop_limit: 64,
-            dont_fragment: true,
-        };
-        let mut bytes = vec![0; outer.bytes()];
-        outer.write(&mut bytes, outer.bytes() + payload.len(), 1).unwrap();
-        bytes.extend_from_slice(payload);
-        bytes
+        between(source, destination, protocol, payload)
     }
 
     fn shown(packet: &[u8]) -> Option<NextLayerFields> {

@@ -8,7 +8,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
 }
 
 use crate::checksum;
-use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
+use crate::ip::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, OuterHeader};
 
 /// An IPv4 packet from 192.0.2.1 to 198.51.100.2 with these options, whose length must be a multiple of 4.
 pub(crate) fn ipv4(options: &[u8], protocol: u8, payload: &[u8]) -> Vec<u8> {
@@ -48,4 +48,20 @@ pub(crate) fn ipv6(chain: &[(u8, &[u8])], protocol: u8, payload: &[u8]) -> Vec<u
     let length = ((packet.len() - IPV6_HEADER_BYTES) as u16).to_be_bytes();
     packet[4..6].copy_from_slice(&length);
     packet
+}
+
+/// A packet between two addresses, with the header that a gateway writes.
+pub(crate) fn between(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let outer = OuterHeader {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+        protocol,
+        traffic_class: 0,
+        hop_limit: 64,
+        dont_fragment: true,
+    };
+    let mut bytes = vec![0; outer.bytes()];
+    outer.write(&mut bytes, outer.bytes() + payload.len(), 1).unwrap();
+    bytes.extend_from_slice(payload);
+    bytes
 }
