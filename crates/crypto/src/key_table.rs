@@ -101,6 +101,13 @@ impl<K> KeyTable<K> {
         let (generation, index) = parts(key);
         self.slots.get(index as usize).filter(|s| s.generation == generation)?.key.as_ref()
     }
+
+    /// The same, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self, key: KeyId) -> Option<&mut K> {
+        let (generation, index) = parts(key);
+        self.slots.get_mut(index as usize).filter(|s| s.generation == generation)?.key.as_mut()
+    }
 }
 
 fn id(generation: u32, index: u32) -> KeyId {
@@ -125,6 +132,8 @@ mod tests {
         assert_eq!(table.get(old), None);
         assert_eq!(table.remove(old), None);
         assert_eq!(table.get(new), Some(&"new"));
+        assert_eq!(table.get_mut(old), None);
+        assert_eq!(table.get_mut(new), Some(&mut "new"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One packet with headroom and tailroom.
 
+use crate::Interface;
 use crate::storage::Storage;
 use zerocopy::IntoBytes;
 
@@ -56,6 +57,20 @@ impl Buffer {
     #[must_use]
     pub fn identity(&self) -> Option<usize> {
         self.storage.address()
+    }
+
+    /// The interface of the protected side that the packet came from, or is to leave by. A buffer keeps it
+    /// until it is set again: where there are several, it is set for each packet.
+    #[must_use]
+    #[inline]
+    pub fn interface(&self) -> Interface {
+        self.storage.interface
+    }
+
+    /// Sets the packet's [interface](Self::interface).
+    #[inline]
+    pub fn set_interface(&mut self, interface: Interface) {
+        self.storage.interface = interface;
     }
 
     /// All bytes of storage, used or not.
@@ -217,6 +232,10 @@ fn offset(n: usize) -> u32 {
     assert!(n <= u32::MAX as usize, "no offset into a buffer: {n}");
     n as u32
 }
+
+// Descriptors of packets are moved all the time.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Buffer>() == 24);
 
 impl std::fmt::Debug for Buffer {
     /// Shows the sizes only: a packet's bytes may be plaintext, which must not reach logs.

@@ -29,6 +29,7 @@
 mod batch;
 mod buffer;
 mod drop_reason;
+mod interface;
 mod journal;
 mod move_buffers;
 mod pool;
@@ -42,6 +43,7 @@ mod tx_outcome;
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Around, Buffer, NoRoom};
 pub use drop_reason::{DropCounters, DropReason};
+pub use interface::Interface;
 pub use journal::{Journal, Passage, Record};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};

@@ -99,10 +99,12 @@ impl Pool {
         Some(buffer)
     }
 
-    /// [Creates](Self::create) a packet that is made of another: a fragment of it, or a message about it.
+    /// [Creates](Self::create) a packet that is made of another: a fragment of it, or a message about it. It
+    /// has the other's interface.
     #[must_use]
     pub fn create_from(&mut self, origin: &Buffer) -> Option<Buffer> {
-        let buffer = self.create()?;
+        let mut buffer = self.create()?;
+        buffer.set_interface(origin.interface());
         if self.journal.is_some() {
             self.note_derived(&buffer, origin);
         }

@@ -82,6 +82,13 @@ pub trait Port: Send {
         false
     }
 
+    /// How many interfaces packets come from and leave by. With more than one, the packets of a call of
+    /// [`rx`](Self::rx) are of one interface, and each says [which](crate::Buffer::interface);
+    /// [`tx`](Self::tx) sends each packet by its own.
+    fn interfaces(&self) -> usize {
+        1
+    }
+
     /// Whether `rx` will never give a packet again: the end of a file.
     fn exhausted(&self) -> bool {
         false

@@ -9,6 +9,7 @@
     reason = "the standard library has no way to ask for zeroed memory of this alignment that it does not touch"
 )]
 
+use crate::Interface;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -36,7 +37,11 @@ const COLOURS: usize = PAGE_BYTES / 64;
 pub(crate) struct Storage {
     /// Dangling if there are no lines.
     start: NonNull<Line>,
-    lines: usize,
+    /// A buffer has at most 2^31 bytes.
+    lines: u32,
+    /// That of the packet in it. Here, where four bytes are left: in [`Buffer`](crate::Buffer) it would be
+    /// eight more.
+    pub(crate) interface: Interface,
 }
 
 // SAFETY: a `Storage` owns its memory, and nothing else points there.
@@ -46,7 +51,7 @@ unsafe impl Sync for Storage {}
 
 impl Default for Storage {
     fn default() -> Self {
-        Self { start: NonNull::dangling(), lines: 0 }
+        Self { start: NonNull::dangling(), lines: 0, interface: Interface::MAIN }
     }
 }
 
@@ -62,7 +67,13 @@ impl Storage {
         let layout = Self::layout(lines);
         // SAFETY: the layout has at least one line.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast());
-        Self { start: start.unwrap_or_else(|| handle_alloc_error(layout)), lines }
+        Self::of(start.unwrap_or_else(|| handle_alloc_error(layout)), lines)
+    }
+
+    /// Storage of these lines. The process ends if they are more than can be counted, as if there were none.
+    fn of(start: NonNull<Line>, lines: usize) -> Self {
+        let counted = u32::try_from(lines).unwrap_or_else(|_| handle_alloc_error(Self::layout(lines)));
+        Self { start, lines: counted, interface: Interface::MAIN }
     }
 
     /// One mapping. The position of its first line in the page varies: if it were always the start, the
@@ -83,7 +94,7 @@ impl Storage {
         let base = mapping.ok().and_then(|base| NonNull::new(base.cast::<Line>()));
         let base = base.unwrap_or_else(|| handle_alloc_error(Self::layout(lines)));
         // SAFETY: the mapping has `colour + lines` lines.
-        Self { start: unsafe { base.add(colour) }, lines }
+        Self::of(unsafe { base.add(colour) }, lines)
     }
 
     /// Bytes of the mapping around `lines` lines, the first of which is line `colour` of its page.
@@ -108,7 +119,7 @@ impl Drop for Storage {
         // Most drops are of buffers whose storage was taken, several for each packet.
         if self.lines != 0 {
             // SAFETY: the memory is this storage's, and this is its end.
-            unsafe { free(self.start, self.lines) };
+            unsafe { free(self.start, self.lines as usize) };
         }
     }
 }
@@ -143,7 +154,7 @@ impl Deref for Storage {
     fn deref(&self) -> &[Line] {
         // SAFETY: `start` and `lines` are those of memory that is ours, initialised (zeroed by the allocator
         // or the kernel), and borrowed with `self`; without lines a dangling pointer is valid.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines as usize) }
     }
 }
 
@@ -151,7 +162,7 @@ impl DerefMut for Storage {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Line] {
         // SAFETY: as for `deref`, and borrowed for us alone.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines as usize) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cbc::LANES;
 use crate::chained::{self, ChainedKey, Lane, Scratch};
-use crate::key::{ExpandedKey, FEW_POWERS, SHORT_POWERS};
+use crate::key::{ExpandedKey, FEW_POWERS, Room, SHORT_POWERS};
 use crate::long::Reach;
 use crate::memory::vectors;
 use crate::packet::Packet;
@@ -18,8 +18,9 @@ use testudo_crypto::{
 /// The longest text: more than an IP datagram can carry.
 pub(crate) const MAX_TEXT_BYTES: usize = 65_535;
 
-/// With more keys than this, not all fit in the cache: those of AES-GCM take 1,792 bytes each, half a
-/// megabyte then, a quarter of a second-level cache or more.
+/// With more keys than this, not all fit in the cache: those of AES-GCM take 2.2 KB each with all powers, 0.6
+/// megabytes then, a quarter of a second-level cache or more. So many have all powers, and those that come
+/// later few: each gains from more only where it is cached.
 const MANY_KEYS: usize = 300;
 
 /// One key, in the form for its kernels.
@@ -74,15 +75,23 @@ impl VaesKey {
 pub struct VaesEngine {
     keys: KeyTable<VaesKey>,
     scratch: Box<Scratch>,
+    expander: Expander,
+}
+
+/// What lays keys out.
+#[derive(Clone)]
+struct Expander {
     /// Created only after the CPU was found to have all instructions.
     checked: Checked,
+    /// For all powers of the hash keys of AES-GCM.
+    room: Room,
 }
 
 /// Proof that the CPU has what the kernels need; only [`Checked::new`] makes one.
 #[derive(Clone, Copy)]
 struct Checked(());
 
-impl KeyPreparer for Checked {
+impl KeyPreparer for Expander {
     fn prepare(&self, key: &KeyMaterial, direction: Direction) -> Result<PreparedKey, EngineError> {
         self.expand(key, direction).map(PreparedKey::new)
     }
@@ -110,12 +119,15 @@ impl Checked {
         let reason = format!("the CPU, or the hypervisor, lacks {}", missing.join(", "));
         Err(EngineError::Unavailable { engine: NAME, reason })
     }
+}
 
+impl Expander {
     /// The key in the form for the kernels of its suite.
-    fn expand(self, key: &KeyMaterial, direction: Direction) -> Result<VaesKey, EngineError> {
-        // SAFETY: the CPU has the instructions (`self` is the proof), the only requirement beyond those of
+    fn expand(&self, key: &KeyMaterial, direction: Direction) -> Result<VaesKey, EngineError> {
+        let Checked(()) = self.checked;
+        // SAFETY: the CPU has the instructions (`checked` is the proof), the only requirement beyond those of
         // safe functions.
-        let form = unsafe { expand(key, direction) };
+        let form = unsafe { expand(key, direction, &self.room) };
         let form = form.ok_or(EngineError::Unsupported { engine: NAME, suite: key.suite() })?;
         Ok(VaesKey { form, direction })
     }
@@ -130,7 +142,8 @@ impl VaesEngine {
     pub fn open() -> Result<Self, EngineError> {
         let checked = Checked::new()?;
         let keys = KeyTable::new(KeyTable::<VaesKey>::MAX_KEYS);
-        Ok(Self { keys, scratch: Scratch::new(), checked })
+        let expander = Expander { checked, room: Room::for_keys(MANY_KEYS) };
+        Ok(Self { keys, scratch: Scratch::new(), expander })
     }
 }
 
@@ -152,11 +165,11 @@ impl Engine for VaesEngine {
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
         self.keys.check_room(NAME)?;
-        self.keys.insert(NAME, self.checked.expand(key, direction)?)
+        self.keys.insert(NAME, self.expander.expand(key, direction)?)
     }
 
     fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
-        Some(Arc::new(self.checked))
+        Some(Arc::new(self.expander.clone()))
     }
 
     fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
@@ -183,8 +196,8 @@ impl Engine for VaesEngine {
         let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
         let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
         let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
-        // SAFETY: the CPU has the instructions (`checked`), the only requirement beyond those of safe
-        // functions.
+        // SAFETY: the CPU has the instructions (`expander` has the proof), the only requirement beyond those
+        // of safe functions.
         unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
         taken
     }
@@ -192,12 +205,12 @@ impl Engine for VaesEngine {
 
 /// The key in the form for the kernels of its suite; `None` for a suite that this engine does not do.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn expand(key: &KeyMaterial, direction: Direction) -> Option<Form> {
+fn expand(key: &KeyMaterial, direction: Direction, room: &Room) -> Option<Form> {
     if let Some(kind) = chained::Kind::new(key.suite(), direction) {
         return Some(Form::Chained(ChainedKey::new(key, kind), kind));
     }
     Kind::new(key.suite(), direction)
-        .map(|kind| Form::Gcm(ExpandedKey::new(key.key(), *key.nonce_salt()), kind))
+        .map(|kind| Form::Gcm(ExpandedKey::new(key.key(), *key.nonce_salt(), room), kind))
 }
 
 /// Packets of suites that are no AEAD, collected into lots, and the memory to do them in.

@@ -2,7 +2,7 @@
 
 use crate::aes::{in_step, round_key};
 use crate::ghash::{Product, reflect};
-use crate::key::{ExpandedKey, FEW_POWERS, POWERS};
+use crate::key::{ExpandedKey, Powers};
 use crate::memory::{
     BEFORE_TEXT, VECTOR_BYTES, load, load_edge, load_number, mask, store, store_edge, vectors,
 };
@@ -15,30 +15,30 @@ const CHUNK: usize = 4;
 /// How many blocks a hash covers before it is reduced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// As many as there are powers: for cached keys.
+    /// As many as the key has powers: for cached keys.
     Far,
     /// Few: a reduction for each chunk, which takes less time than loading powers that are not cached.
     Near,
 }
 
 impl Reach {
-    /// The most blocks that are hashed without a reduction between them.
-    const fn powers(self) -> usize {
+    #[inline]
+    fn powers_of(self, key: &ExpandedKey) -> Powers<'_> {
         match self {
-            Self::Far => POWERS,
-            Self::Near => FEW_POWERS,
+            Self::Far => key.most_powers(),
+            Self::Near => key.few_powers(),
         }
     }
+}
 
-    /// The power of the next block when `blocks` remain.
-    ///
-    /// While more blocks than powers remain, the hash is reduced after as many whole chunks as the powers are
-    /// enough for, the lengths aside: some text always follows, and the lengths never come alone.
-    #[inline]
-    fn first_power(self, blocks: usize) -> usize {
-        let (powers, chunk) = (self.powers(), 4 * CHUNK);
-        if blocks > powers { (powers - 1) / chunk * chunk } else { blocks }
-    }
+/// The power of the next block when `blocks` remain.
+///
+/// While more blocks than powers remain, the hash is reduced after as many whole chunks as the powers are
+/// enough for, the lengths aside: some text always follows, and the lengths never come alone.
+#[inline]
+fn first_power(powers: Powers<'_>, blocks: usize) -> usize {
+    let chunk = 4 * CHUNK;
+    if blocks > powers.count { (powers.count - 1) / chunk * chunk } else { blocks }
 }
 
 /// Four counter blocks without their nonces.
@@ -69,7 +69,8 @@ struct Stream<'p, 'j, const ROUNDS: usize, const OPEN: bool> {
     blocks: usize,
     /// The power that the first of them is multiplied by.
     power: usize,
-    reach: Reach,
+    /// Those of its key that are used.
+    all_powers: Powers<'j>,
     /// What the hash so far adds to the next block: at first, the AAD.
     carry: __m512i,
     hash: Hash<'j>,
@@ -146,12 +147,13 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     fn run(packet: &'p mut Packet<'j>, reach: Reach, before: Ending<'p, 'j>) -> Ending<'p, 'j> {
         let (blocks, total) = (packet.blocks(), vectors(packet.text.len()));
+        let all_powers = reach.powers_of(packet.key);
         let stream = Self {
             start: _mm512_xor_si512(packet.iv(), round_key(packet.key, 0)),
             vector: 0,
             blocks,
-            power: reach.first_power(blocks),
-            reach,
+            power: first_power(all_powers, blocks),
+            all_powers,
             carry: reflect(_mm512_zextsi128_si512(packet.aad())),
             hash: Hash::nothing(),
             packet,
@@ -233,7 +235,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         }
         hashed[CHUNK - N] = _mm512_xor_si512(hashed[CHUNK - N], self.carry);
         self.hash.pending = hashed;
-        self.hash.powers = self.packet.key.powers_from(self.power + 4 * (CHUNK - N));
+        self.hash.powers = self.all_powers.from(self.power + 4 * (CHUNK - N));
     }
 
     /// The packet, when nothing of it remains to be encrypted.
@@ -253,7 +255,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         hashed[0] = _mm512_xor_si512(hashed[0], self.carry);
         self.carry = _mm512_setzero_si512();
         self.hash.pending = hashed;
-        self.hash.powers = self.packet.key.powers_from(self.power);
+        self.hash.powers = self.all_powers.from(self.power);
         self.vector += CHUNK;
     }
 
@@ -366,7 +368,7 @@ impl<'p, 'j, const ROUNDS: usize, const OPEN: bool> Stream<'p, 'j, ROUNDS, OPEN>
         if self.power == 0 {
             self.carry = self.hash.product.reduce_sum();
             self.hash.product = Product::zero();
-            self.power = self.reach.first_power(self.blocks);
+            self.power = first_power(self.all_powers, self.blocks);
         }
     }
 

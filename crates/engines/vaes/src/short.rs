@@ -98,7 +98,7 @@ impl<const ROUNDS: usize, const OPEN: bool, const VECTORS: usize, const ONE_KEY:
         let mut starts = [_mm512_setzero_si512(); SIDE_BY_SIDE];
         for k in 0..SIDE_BY_SIDE {
             starts[k] = _mm512_xor_si512(packets[k].iv(), round_key(keys[k], 0));
-            now.powers[k] = keys[k].powers_from(packets[k].blocks());
+            now.powers[k] = keys[k].few_powers().from(packets[k].blocks());
         }
         // Written out, because the compiler would not unroll a loop of this size, and would keep the vectors
         // in memory.
