@@ -72,9 +72,9 @@ impl<S: MessageSocket> Channel<S> {
     }
 
     /// From now on, the kernel fragments datagrams that are too long, or refuses them (and sets DF over
-    /// IPv4). Datagrams of raw sockets bring their own DF.
+    /// IPv4). Datagrams of ESP and AH bring their own DF.
     pub(crate) fn set_dont_fragment(&mut self, wanted: bool) -> io::Result<()> {
-        if self.dont_fragment != wanted && self.endpoint.encapsulation.is_udp() {
+        if self.dont_fragment != wanted && self.endpoint.encapsulation.has_kernels_header() {
             self.socket.set_dont_fragment(self.endpoint.local, wanted)?;
             self.dont_fragment = wanted;
         }

@@ -1,6 +1,6 @@
 //! From an outer header to the parameters of the socket API.
 
-use crate::open::{Encapsulation, Endpoint};
+use crate::open::Endpoint;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use testudo_packet::DropReason;
@@ -30,8 +30,8 @@ pub(crate) struct Datagram {
     pub(crate) flow_label: u32,
     /// Whether the kernel is to refuse the packet, and not to fragment it, if it is too long.
     pub(crate) dont_fragment: bool,
-    /// Where in the packet the bytes start that the socket sends: after the outer headers for UDP, 0 for raw
-    /// sockets.
+    /// Where in the packet the bytes start that the socket sends: after the outer headers for UDP sockets, at
+    /// the UDP header beside IKE, 0 for ESP, AH and in clear.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
@@ -54,12 +54,17 @@ impl Datagram {
         match header.protocol {
             protocol::UDP if header.fragment.is_none() => {
                 let udp = UdpHeader::parse(header.payload(packet)).map_err(reason)?;
-                let own = |e: &Endpoint| e.encapsulation == Encapsulation::Udp { port: udp.source_port };
+                let own = |e: &Endpoint| e.encapsulation.udp_port() == Some(udp.source_port);
                 if let Some((index, endpoint)) = find(&header, endpoints, own) {
-                    let content = content.start + UDP_HEADER_BYTES..content.start + udp.total_bytes;
+                    // A raw socket sends the UDP header, too, and its address has no port.
+                    let (removed, port) = match endpoint.encapsulation.is_udp() {
+                        true => (UDP_HEADER_BYTES, udp.destination_port),
+                        false => (0, 0),
+                    };
+                    let content = content.start + removed..content.start + udp.total_bytes;
                     return Ok(Self {
                         flow_label: flow_label(packet),
-                        ..Self::new(&header, way(index), Some(endpoint), udp.destination_port, content)
+                        ..Self::new(&header, way(index), Some(endpoint), port, content)
                     });
                 }
             }
@@ -89,7 +94,7 @@ impl Datagram {
         };
         let udp_bytes = packet.len().checked_sub(udp_at)?;
         let is_alike = *packet.get(protocol_at)? == protocol::UDP
-            && self.start == udp_at + UDP_HEADER_BYTES
+            && [udp_at, udp_at + UDP_HEADER_BYTES].contains(&self.start)
             && length(udp_at + 4)? == udp_bytes
             && if udp_at == IPV4_HEADER_BYTES {
                 same(0..2)? && same(6..10)? && same(12..24)? && length(2)? == packet.len()
@@ -182,6 +187,7 @@ fn reason(error: ParseError) -> DropReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::Encapsulation;
     use testudo_wire::ip::OuterHeader;
 
     const MTU: usize = 1280;
@@ -204,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_packet_like_the_previous_one_is_addressed_alike_and_any_other_is_parsed() {
-        for source in ["192.0.2.1", "2001:db8::1"] {
+        for source in ["192.0.2.1", "2001:db8::1", "192.0.2.3", "2001:db8::3"] {
             let first = packet(source, protocol::UDP);
             let known = Datagram::address(&first, endpoints().iter(), MTU).unwrap();
             assert_eq!(known.of_next(&first, &first, MTU), Some(known));
@@ -238,6 +244,9 @@ mod tests {
             endpoint("::", udp),
             endpoint("192.0.2.1", Encapsulation::RawAh),
             endpoint("::", Encapsulation::RawAh),
+            endpoint("192.0.2.3", Encapsulation::UdpBeside { port: 4500 }),
+            endpoint("2001:db8::3", Encapsulation::UdpBeside { port: 4500 }),
+            endpoint("192.0.2.2", Encapsulation::UdpBeside { port: 4501 }),
         ]
     }
 
@@ -253,6 +262,8 @@ mod tests {
         assert_eq!(address("2001:db8::1", protocol::UDP), (Way::Endpoint(3), 48, 100, true));
         assert_eq!(address("192.0.2.1", protocol::AH), (Way::Endpoint(4), 0, 128, false));
         assert_eq!(address("2001:db8::7", protocol::AH), (Way::Endpoint(5), 0, 148, true));
+        assert_eq!(address("192.0.2.3", protocol::UDP), (Way::Endpoint(6), 20, 108, false));
+        assert_eq!(address("2001:db8::3", protocol::UDP), (Way::Endpoint(7), 40, 108, false));
         assert_eq!(address("192.0.2.2", protocol::AH), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("192.0.2.2", protocol::UDP), (Way::Bypass(Version::V4), 0, 128, false));
         assert_eq!(address("192.0.2.1", protocol::TCP), (Way::Bypass(Version::V4), 0, 128, false));

@@ -31,6 +31,14 @@ pub enum OpenError {
     /// The kernel was built without IPv6, or IPv6 is switched off.
     #[error("this host has no IPv6, which {0} needs")]
     NoIpv6(IpAddr),
+    /// The system refuses the mark alone.
+    #[error("cannot {action}: {source} (this needs CAP_NET_ADMIN)")]
+    NotMarked {
+        /// The action that failed.
+        action: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// There is nothing to open.
     #[error("a socket port needs at least one endpoint")]
     NoEndpoint,

@@ -32,12 +32,15 @@ pub(crate) struct ErrorSocket<S> {
 }
 
 impl ErrorSocket<Socket> {
-    /// Sockets for the IP versions of the endpoints. `None` where one is not permitted: it needs CAP_NET_RAW,
-    /// which ESP in UDP does without.
-    pub(crate) fn open_all(config: &SocketConfig) -> Result<Option<Vec<Self>>, OpenError> {
+    /// Sockets for the IP versions of these endpoints. `None` where one is not permitted: it needs
+    /// CAP_NET_RAW, which ESP in UDP does without.
+    pub(crate) fn open_all(
+        endpoints: &[Endpoint],
+        config: &SocketConfig,
+    ) -> Result<Option<Vec<Self>>, OpenError> {
         let mut sockets = Vec::new();
         for version in [Version::V4, Version::V6] {
-            if config.endpoints.iter().any(|end| Version::of(end.local) == version) {
+            if endpoints.iter().any(|end| Version::of(end.local) == version) {
                 match open::icmp(version, config) {
                     Ok(socket) => sockets.push(Self::new(version, socket)),
                     Err(OpenError::NotPermitted { .. }) => return Ok(None),
@@ -137,7 +140,7 @@ fn concerns<'a>(datagram: &[u8], endpoints: impl Iterator<Item = &'a Endpoint>) 
 /// Whether a quoted datagram shows what those of an endpoint show.
 fn is_of(quoted: &QuotedPacket, endpoint: &Endpoint) -> bool {
     let has_header = match (endpoint.encapsulation, quoted.header) {
-        (Encapsulation::Udp { port }, Some(QuotedHeader::Udp { source_port, .. })) => port == source_port,
+        (end, Some(QuotedHeader::Udp { source_port, .. })) => end.udp_port() == Some(source_port),
         (Encapsulation::RawEsp, Some(QuotedHeader::Esp { .. })) => true,
         (Encapsulation::RawAh, Some(QuotedHeader::Ah { .. })) => true,
         _ => false,
@@ -188,10 +191,16 @@ mod tests {
         for (local, any, other) in
             [("192.0.2.1", "0.0.0.0", "192.0.2.2"), ("2001:db8::1", "::", "2001:db8::2")]
         {
-            let errors = [(protocol::ESP, 0, esp), (protocol::AH, 0, ah), (protocol::UDP, 4500, udp)];
+            let errors = [
+                (protocol::ESP, 0, esp),
+                (protocol::AH, 0, ah),
+                (protocol::UDP, 4500, udp),
+                (protocol::UDP, 4502, Encapsulation::UdpBeside { port: 4502 }),
+            ];
             for (number, port, own) in errors {
                 let error = error_about(local, number, port);
-                for encapsulation in [esp, ah, udp, Encapsulation::Udp { port: 4501 }] {
+                let others = [Encapsulation::Udp { port: 4501 }, Encapsulation::UdpBeside { port: 4502 }];
+                for encapsulation in [esp, ah, udp].into_iter().chain(others) {
                     let is_own = encapsulation == own;
                     assert_eq!(
                         concerns(&error, [end(local, encapsulation)].iter()),

@@ -14,15 +14,24 @@
 //! | TTL, hop limit | `IP_TTL`, `IPV6_HOPLIMIT`, where it is not 64 | `IP_RECVTTL`, `IPV6_RECVHOPLIMIT` if the configuration asks for it, else 64 |
 //! | identification, options, extension headers | the kernel's, which sends none | unknown: 0, none |
 //!
-//! **Raw sockets** send datagrams as they are (`IP_HDRINCL`, `IPV6_HDRINCL`): the ICV of AH covers
-//! identification, length, addresses, immutable options and extension headers (RFC 4302 3.3.3.1), and in
-//! transport mode all of them are the hosts' own. The kernel fills in one field of IPv4, an identification of
-//! 0 (raw(7)). That is harmless where DF is set, since it leaves 0 then; without DF,
+//! **Raw sockets** of ESP and AH send datagrams as they are (`IP_HDRINCL`, `IPV6_HDRINCL`): the ICV of AH
+//! covers identification, length, addresses, immutable options and extension headers (RFC 4302 3.3.3.1), and
+//! in transport mode all of them are the hosts' own. The kernel fills in one field of IPv4, an identification
+//! of 0 (raw(7)). That is harmless where DF is set, since it leaves 0 then; without DF,
 //! [`DropReason::BadHeader`](testudo_packet::DropReason::BadHeader) refuses the datagram if it has AH or is a
 //! fragment. Over IPv4 raw sockets receive whole datagrams. Over IPv6 the kernel removes the headers and
 //! gives them as control data, from which they are rebuilt, extension headers included; a datagram with more
 //! than about 900 bytes of these is dropped as `receive_truncated`. The kernel reassembles what was
 //! fragmented.
+//!
+//! **Beside IKE.** An IKE daemon has the UDP socket of port 4500, and ESP comes to that port, too (RFC 3948).
+//! There a raw socket of UDP receives the ESP, and only it, by a filter in the kernel (`filter`). The
+//! daemon's own socket gets all of it, too, and has to ignore ESP; without a socket on the port, the kernel
+//! answers what comes with "port unreachable". Received are whole datagrams, reassembled, as from other raw
+//! sockets, whose UDP checksum nobody has verified (RFC 3948 2.1): the ICV judges. Sent are datagrams with
+//! the UDP header that they have, and, over IPv6, with a checksum; the kernel makes the IP header as in the
+//! table above, because it fragments only then. There is neither segmentation nor `UDP_GRO`: each datagram is
+//! a message of its own.
 //!
 //! **Speed.** Consecutive UDP packets of one size for one peer leave as one system call with `UDP_SEGMENT`,
 //! gathered from where they are. With `UDP_GRO`, up to 64 KiB of datagrams arrive together; the port predicts
@@ -33,8 +42,8 @@
 //! path MTU, which anyone can lower by forged ICMP, is ignored; a datagram longer than the interface's own
 //! MTU is refused and counted. Without DF, the kernel fragments what goes in UDP; over IPv6, which has no DF,
 //! what goes in UDP and is longer than the paths' MTU ([`SocketConfig::mtu`]) or has a fragment header (RFC
-//! 6946), which the kernel's own then replace. It refuses too long datagrams
-//! of raw sockets in any case, and sends fragments that were made before.
+//! 6946), which the kernel's own then replace. It refuses too long datagrams of ESP and AH in any case, and
+//! sends fragments that were made before.
 //!
 //! **Path MTU.** Raw sockets of ICMP hear what routers say is too big, and the port passes on what is about
 //! its own datagrams (`icmp_errors`): the gateway decides whether to believe it. Without CAP_NET_RAW there
@@ -42,7 +51,8 @@
 //!
 //! FFI layers: `sys` makes the raw calls and owns the descriptors; the rest is safe code.
 //!
-//! Deliberately missing: IKE on the same UDP port, ICMP errors but "too big", IPv6 link-local peers.
+//! Deliberately missing: IKE on a UDP socket of the port's own, ICMP errors but "too big", IPv6 link-local
+//! peers.
 
 mod address;
 mod channel;
@@ -50,6 +60,7 @@ mod control;
 mod datagram;
 mod error;
 mod extension_headers;
+mod filter;
 mod header;
 mod icmp_errors;
 mod kernel;

@@ -1,6 +1,7 @@
 //! Opening sockets: which ones, with which options, and how to report what the system refuses.
 
 use crate::error::OpenError;
+use crate::filter;
 use crate::sys::Socket;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
@@ -18,6 +19,12 @@ pub enum Encapsulation {
         /// [`SocketPort::endpoints`](crate::SocketPort::endpoints).
         port: u16,
     },
+    /// ESP in UDP (RFC 3948) on a port whose UDP socket an IKE daemon has, in this program or another: a raw
+    /// socket takes the ESP from beside it. Needs CAP_NET_RAW to open.
+    UdpBeside {
+        /// The daemon's UDP port.
+        port: u16,
+    },
     /// ESP as IP protocol 50 (RFC 4303). Needs CAP_NET_RAW to open.
     RawEsp,
     /// AH as IP protocol 51 (RFC 4302), also where it covers ESP. Needs CAP_NET_RAW to open.
@@ -29,15 +36,28 @@ impl Encapsulation {
     #[must_use]
     pub const fn protocol(self) -> u8 {
         match self {
-            Encapsulation::Udp { .. } => protocol::UDP,
+            Encapsulation::Udp { .. } | Encapsulation::UdpBeside { .. } => protocol::UDP,
             Encapsulation::RawEsp => protocol::ESP,
             Encapsulation::RawAh => protocol::AH,
         }
     }
 
-    /// Whether it is in UDP.
+    /// Whether it has a UDP socket.
     pub(crate) const fn is_udp(self) -> bool {
         matches!(self, Encapsulation::Udp { .. })
+    }
+
+    /// The local UDP port.
+    pub(crate) const fn udp_port(self) -> Option<u16> {
+        match self {
+            Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => Some(port),
+            Encapsulation::RawEsp | Encapsulation::RawAh => None,
+        }
+    }
+
+    /// Whether the kernel writes the IP header when it sends, and fragments.
+    pub(crate) const fn has_kernels_header(self) -> bool {
+        self.udp_port().is_some()
     }
 }
 
@@ -54,6 +74,9 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.encapsulation {
             Encapsulation::Udp { port } => write!(f, "udp {}", SocketAddr::new(self.local, port)),
+            Encapsulation::UdpBeside { port } => {
+                write!(f, "udp {} (beside IKE)", SocketAddr::new(self.local, port))
+            }
             Encapsulation::RawEsp => write!(f, "esp {}", self.local),
             Encapsulation::RawAh => write!(f, "ah {}", self.local),
         }
@@ -63,8 +86,10 @@ impl fmt::Display for Endpoint {
 /// Which sockets to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketConfig {
-    /// At least one.
+    /// At least one, or an optional one.
     pub endpoints: Vec<Endpoint>,
+    /// More endpoints, which are left out where the host has no IP of their version.
+    pub optional: Vec<Endpoint>,
     /// The interface to use, regardless of the routes.
     pub interface: Option<String>,
     /// Whether packets that belong to no endpoint are sent in clear by `interface`; needs CAP_NET_RAW to
@@ -80,6 +105,9 @@ pub struct SocketConfig {
     /// The longest datagram that paths carry, in bytes. Over IPv6, where no bit says so, longer ones in UDP
     /// are those that the kernel is to fragment, into fragments of at most this length.
     pub mtu: usize,
+    /// The mark of what is sent (`SO_MARK`), for the host's policy routing; 0 for none. Needs CAP_NET_ADMIN
+    /// or, since Linux 5.17, CAP_NET_RAW.
+    pub mark: u32,
 }
 
 /// The least MTU of IPv6 (RFC 8200 5), below which no fragment is cut.
@@ -91,12 +119,41 @@ impl SocketConfig {
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
         Self {
             endpoints,
+            optional: Vec::new(),
             interface: None,
             bypass: false,
             hop_limits: false,
             buffer_bytes: 8 << 20,
             mtu: usize::MAX,
+            mark: 0,
         }
+    }
+}
+
+/// Opens all endpoints of a configuration with `open`, except optional ones of an IP version that the host
+/// lacks: these are returned apart.
+pub(crate) fn all<T>(
+    config: &SocketConfig,
+    open: impl Fn(Endpoint) -> Result<T, OpenError>,
+) -> Result<(Vec<T>, Vec<Endpoint>), OpenError> {
+    let wanted: Vec<_> = config.endpoints.iter().chain(&config.optional).copied().collect();
+    for (index, endpoint) in wanted.iter().enumerate() {
+        let is_chosen = endpoint.encapsulation == Encapsulation::Udp { port: 0 };
+        if !is_chosen && wanted[..index].contains(endpoint) {
+            return Err(OpenError::Duplicate(endpoint.to_string()));
+        }
+    }
+    let (mut opened, mut left_out) = (Vec::new(), Vec::new());
+    for (index, endpoint) in wanted.into_iter().enumerate() {
+        match open(endpoint) {
+            Err(OpenError::NoIpv6(_)) if index >= config.endpoints.len() => left_out.push(endpoint),
+            outcome => opened.push(outcome?),
+        }
+    }
+    match (opened.is_empty(), left_out.first()) {
+        (false, _) => Ok((opened, left_out)),
+        (true, Some(end)) => Err(OpenError::NoIpv6(end.local)),
+        (true, None) => Err(OpenError::NoEndpoint),
     }
 }
 
@@ -105,6 +162,7 @@ impl SocketConfig {
 pub(crate) fn endpoint(endpoint: Endpoint, config: &SocketConfig) -> Result<(Socket, Endpoint), OpenError> {
     let opened = match endpoint.encapsulation {
         Encapsulation::Udp { port } => open_udp(endpoint.local, port, config)?,
+        Encapsulation::UdpBeside { port } => (open_beside(endpoint, port, config)?, endpoint),
         Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config)?, endpoint),
         Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config)?, endpoint),
     };
@@ -120,13 +178,7 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
         // Raw sockets have one IP version only.
         let only = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
         only.map_err(io_error(action("set the IP version")))?;
-        // The flow label is the tunnel's choice: the kernel makes none of its own for packets that have 0.
-        let off = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
-        off.map_err(io_error(action("set the flow label")))?;
-        if let Ok(mtu) = u16::try_from(config.mtu.max(IPV6_LEAST_MTU)) {
-            let set = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU, mtu.into());
-            set.map_err(io_error(action("set the length of fragments")))?;
-        }
+        set_kernels_header(&socket, config).map_err(io_error(action("set the header options")))?;
     }
     // Best effort: without it, datagrams arrive one by one.
     let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -139,18 +191,55 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
     Ok((socket, Endpoint { local, encapsulation: Encapsulation::Udp { port } }))
 }
 
+/// What the kernel writes into headers of IPv6, where it makes them.
+fn set_kernels_header(socket: &Socket, config: &SocketConfig) -> io::Result<()> {
+    // The flow label is the tunnel's choice: the kernel makes none of its own for packets that have 0.
+    socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0)?;
+    match u16::try_from(config.mtu.max(IPV6_LEAST_MTU)) {
+        // The length of fragments.
+        Ok(mtu) => socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU, mtu.into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Opens a raw socket that receives the ESP in UDP to a port that another socket has, and sends datagrams of
+/// UDP with their UDP header. The kernel makes the IP header, so that it fragments as it does for UDP
+/// sockets.
+fn open_beside(endpoint: Endpoint, port: u16, config: &SocketConfig) -> Result<Socket, OpenError> {
+    let local = endpoint.local;
+    let socket = new_socket(local, SocketType::RAW, ipproto::UDP)?;
+    let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
+    // Until now all UDP of the host has come. First nothing more comes, so that the queue has an end.
+    let set_filter = |program: &[_]| socket.set_filter(program).map_err(io_error(action("set the filter")));
+    set_filter(&filter::NOTHING)?;
+    prepare(&socket, local, config, &action)?;
+    if local.is_ipv6() {
+        for option in RAW_IPV6_REPORTS {
+            let set = socket.set_option(libc::IPPROTO_IPV6, option, 1);
+            set.map_err(io_error(action("set the header options")))?;
+        }
+        set_kernels_header(&socket, config).map_err(io_error(action("set the header options")))?;
+    }
+    set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
+    let address = SocketAddr::new(local, 0);
+    rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
+    socket.discard_received();
+    set_filter(&filter::esp_in_udp(Version::of(local), port))?;
+    Ok(socket)
+}
+
 /// Opens a socket that sends and receives whole datagrams of one protocol.
 fn open_raw(endpoint: Endpoint, number: Protocol, config: &SocketConfig) -> Result<Socket, OpenError> {
     let local = endpoint.local;
     let socket = new_socket(local, SocketType::RAW, number)?;
     let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
     prepare(&socket, local, config, &action)?;
-    let (level, options) = if local.is_ipv4() {
-        (libc::IPPROTO_IP, &[libc::IP_HDRINCL][..])
+    let (level, header_included, reports) = if local.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_HDRINCL, &[][..])
     } else {
-        (libc::IPPROTO_IPV6, &RAW_IPV6_OPTIONS[..])
+        (libc::IPPROTO_IPV6, libc::IPV6_HDRINCL, &RAW_IPV6_REPORTS[..])
     };
-    for &option in options {
+    for &option in [header_included].iter().chain(reports) {
         socket.set_option(level, option, 1).map_err(io_error(action("set the header options")))?;
     }
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
@@ -159,10 +248,9 @@ fn open_raw(endpoint: Endpoint, number: Protocol, config: &SocketConfig) -> Resu
     Ok(socket)
 }
 
-/// A raw IPv6 socket takes the header from us, but does not give it (RFC 3542 3): its fields come as control
-/// data (traffic class and flow label as one), and so do the extension headers that the kernel stepped over.
-const RAW_IPV6_OPTIONS: [i32; 6] = [
-    libc::IPV6_HDRINCL,
+/// A raw IPv6 socket does not give the header (RFC 3542 3): its fields come as control data (traffic class
+/// and flow label as one), and so do the extension headers that the kernel stepped over.
+const RAW_IPV6_REPORTS: [i32; 5] = [
     libc::IPV6_FLOWINFO,
     libc::IPV6_RECVHOPLIMIT,
     libc::IPV6_RECVHOPOPTS,
@@ -176,6 +264,7 @@ pub(crate) fn bypass(any: IpAddr, config: &SocketConfig) -> Result<Socket, OpenE
     let socket = new_socket(any, SocketType::RAW, ipproto::RAW)?;
     let action = |what: &str| format!("{what} of the raw socket for bypassed packets");
     bind_to_interface(&socket, config, &action)?;
+    set_mark(&socket, config, &action)?;
     if any.is_ipv6() {
         let set = socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_HDRINCL, 1);
         set.map_err(io_error(action("set the header option")))?;
@@ -241,6 +330,7 @@ fn prepare(
     action: &dyn Fn(&str) -> String,
 ) -> Result<(), OpenError> {
     bind_to_interface(socket, config, action)?;
+    set_mark(socket, config, action)?;
     set_buffers(socket, config.buffer_bytes).map_err(io_error(action("set the buffers")))?;
     if local.is_unspecified() {
         let (level, option) = if local.is_ipv4() {
@@ -279,6 +369,18 @@ fn bind_to_interface(
         }
         _ => io_error(action("set the interface"))(source),
     })
+}
+
+fn set_mark(
+    socket: &Socket,
+    config: &SocketConfig,
+    action: &dyn Fn(&str) -> String,
+) -> Result<(), OpenError> {
+    if config.mark == 0 {
+        return Ok(());
+    }
+    let marked = socket.set_option_bytes(libc::SOL_SOCKET, libc::SO_MARK, &config.mark.to_ne_bytes());
+    marked.map_err(|source| OpenError::NotMarked { action: action("set the mark"), source })
 }
 
 /// Sets the buffers beyond the system's limit if that is permitted, else up to the limit.
@@ -327,4 +429,46 @@ fn bind_error(address: SocketAddr, source: io::Error) -> OpenError {
 
 fn io_error(action: String) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(local: &str, encapsulation: Encapsulation) -> Endpoint {
+        Endpoint { local: local.parse().unwrap(), encapsulation }
+    }
+
+    /// As a kernel without IPv6 does.
+    fn without_ipv6(end: Endpoint) -> Result<Endpoint, OpenError> {
+        if end.local.is_ipv6() { Err(OpenError::NoIpv6(end.local)) } else { Ok(end) }
+    }
+
+    #[test]
+    fn a_host_without_ipv6_does_without_optional_endpoints_and_no_others() {
+        let (esp, beside) = (Encapsulation::RawEsp, Encapsulation::UdpBeside { port: 4500 });
+        let [v4, v6, v6_too] =
+            [("0.0.0.0", esp), ("::", esp), ("::", beside)].map(|(local, kind)| endpoint(local, kind));
+        let config = |endpoints: &[Endpoint], optional: &[Endpoint]| SocketConfig {
+            optional: optional.to_vec(),
+            ..SocketConfig::new(endpoints.to_vec())
+        };
+        let mixed = config(&[v4], &[v6, v6_too]);
+        assert_eq!(all(&mixed, without_ipv6).unwrap(), (vec![v4], vec![v6, v6_too]));
+        assert_eq!(all(&mixed, Ok).unwrap(), (vec![v4, v6, v6_too], vec![]));
+        for needed in [config(&[v4, v6], &[v6_too]), config(&[], &[v6])] {
+            assert!(matches!(all(&needed, without_ipv6), Err(OpenError::NoIpv6(_))), "{needed:?}");
+        }
+        let refused = |_| Err::<(), _>(OpenError::NoInterface("eth7".into()));
+        assert!(matches!(all(&config(&[], &[v4]), refused), Err(OpenError::NoInterface(_))));
+        assert!(matches!(all(&config(&[v4], &[v4]), Ok), Err(OpenError::Duplicate(_))));
+        assert!(matches!(all(&config(&[], &[]), Ok), Err(OpenError::NoEndpoint)));
+    }
+
+    #[test]
+    fn an_endpoint_is_named_by_its_fields() {
+        let beside = Encapsulation::UdpBeside { port: 4500 };
+        assert_eq!(endpoint("0.0.0.0", beside).to_string(), "udp 0.0.0.0:4500 (beside IKE)");
+        assert_eq!(endpoint("::", beside).to_string(), "udp [::]:4500 (beside IKE)");
+    }
 }

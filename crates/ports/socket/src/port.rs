@@ -4,7 +4,7 @@ use crate::channel::{Channel, is_fatal};
 use crate::error::OpenError;
 use crate::icmp_errors::ErrorSocket;
 use crate::kernel::MessageSocket;
-use crate::open::{self, Encapsulation, Endpoint, SocketConfig};
+use crate::open::{self, Endpoint, SocketConfig};
 use crate::sys::Socket;
 use crate::transmit::{Bypass, transmit};
 use crate::udp_receive::Received;
@@ -19,6 +19,8 @@ pub struct SocketPort<S = Socket> {
     name: String,
     channels: Vec<Channel<S>>,
     bypass: Bypass<S>,
+    /// Optional ones that the host does not allow for.
+    left_out: Vec<Endpoint>,
     /// `None` where none may be opened.
     errors: Option<Vec<ErrorSocket<S>>>,
     /// Datagrams in UDP over IPv6 that are longer may be fragmented.
@@ -39,19 +41,10 @@ impl SocketPort {
     /// # Errors
     /// [`OpenError`] names the endpoint and what the user can do.
     pub fn open(config: &SocketConfig) -> Result<Self, OpenError> {
-        if config.endpoints.is_empty() {
-            return Err(OpenError::NoEndpoint);
-        }
-        for (index, endpoint) in config.endpoints.iter().enumerate() {
-            let is_chosen = endpoint.encapsulation == Encapsulation::Udp { port: 0 };
-            if !is_chosen && config.endpoints[..index].contains(endpoint) {
-                return Err(OpenError::Duplicate(endpoint.to_string()));
-            }
-        }
-        let channels: Vec<_> =
-            config.endpoints.iter().map(|&e| Channel::open(e, config)).collect::<Result<_, _>>()?;
+        let (channels, left_out) = open::all(config, |endpoint| Channel::open(endpoint, config))?;
         let port = Self::with_channels(channels, open_bypass(config)?, config.mtu);
-        Ok(Self { errors: ErrorSocket::open_all(config)?, ..port })
+        let errors = ErrorSocket::open_all(&port.endpoints().collect::<Vec<_>>(), config)?;
+        Ok(Self { errors, left_out, ..port })
     }
 }
 
@@ -73,12 +66,28 @@ impl<S: MessageSocket> SocketPort<S> {
     fn with_channels(channels: Vec<Channel<S>>, bypass: Bypass<S>, mtu: usize) -> Self {
         let names: Vec<_> = channels.iter().map(|c| c.endpoint.to_string()).collect();
         let counters = PortCounters::default();
-        Self { name: names.join(", "), channels, bypass, errors: None, mtu, next: 0, errors_in: 0, counters }
+        Self {
+            name: names.join(", "),
+            channels,
+            bypass,
+            left_out: Vec::new(),
+            errors: None,
+            mtu,
+            next: 0,
+            errors_in: 0,
+            counters,
+        }
     }
 
     /// The endpoints as bound: with the ports that the kernel chose.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         self.channels.iter().map(|channel| channel.endpoint)
+    }
+
+    /// Optional endpoints that were not opened, since the host has no IP of their version.
+    #[must_use]
+    pub fn left_out(&self) -> &[Endpoint] {
+        &self.left_out
     }
 
     /// UDP endpoints for which the system refused to segment (an interface without checksum offload, for

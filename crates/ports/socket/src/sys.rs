@@ -4,6 +4,7 @@
 //! classes need.
 
 use crate::address::{MAX_ADDRESS_BYTES, RawAddress};
+use crate::channel::is_fatal;
 use crate::control::{About, CONTROL_BYTES, Control, ControlArea};
 use crate::kernel::{Incoming, MessageSocket, Outgoing};
 use crate::open;
@@ -40,6 +41,31 @@ impl Socket {
         let status =
             unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Replaces the filter of what the socket receives. What it has received stays.
+    pub(crate) fn set_filter(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+        let bytes = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0); // 16
+        // SAFETY: the kernel reads a `sock_fprog` and copies the `len` instructions that it points to, which
+        // outlive the call. It writes to none of them: the pointer is mutable as C's structure has it.
+        let status = unsafe {
+            libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const program).cast(), bytes)
+        };
+        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Discards what the socket has received, while its filter lets nothing more pass.
+    pub(crate) fn discard_received(&self) {
+        let mut byte = [0];
+        loop {
+            match self.receive(&mut [IoSliceMut::new(&mut byte)]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_fatal(&error) => return,
+                _ => {}
+            }
+        }
     }
 }
 

@@ -5,11 +5,13 @@ use crate::channel::{Channel, is_fatal};
 use crate::control::Control;
 use crate::datagram::{Datagram, Way};
 use crate::kernel::{MessageSocket, Outgoing};
+use crate::open::{Encapsulation, Endpoint};
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Sent, TxOutcome};
 use testudo_wire::ip::Version;
+use testudo_wire::udp::complete_ipv6_checksum;
 
 /// The most payload of one message: without segmentation it would be one IP datagram, whose length has 16
 /// bits.
@@ -61,6 +63,7 @@ pub(crate) fn transmit<S: MessageSocket>(
 ) -> (Sent, io::Result<()>) {
     let mut datagrams = Datagrams::new();
     address_all(channels, batch, mtu, &mut datagrams);
+    complete_checksums(channels, &datagrams, batch);
     let mut dispatch =
         Dispatch { batch, datagrams: &datagrams, outcomes: [TxOutcome::Kept; BATCH_SIZE], calls: 0 };
     let outcome = dispatch.run(channels, bypass);
@@ -85,6 +88,23 @@ fn address_all<S>(channels: &[Channel<S>], batch: &Batch, mtu: usize, datagrams:
         };
         datagrams.push(alike.map_or_else(|| Datagram::address(packet, endpoints.clone(), mtu), Ok));
         before = packet;
+    }
+}
+
+/// Writes the UDP checksum of what leaves by raw sockets over IPv6, where there must be one (RFC 8200 8.1)
+/// and no UDP socket computes it. Over IPv4 none is as good (RFC 3948 2.1).
+fn complete_checksums<S>(channels: &[Channel<S>], datagrams: &Datagrams, batch: &mut Batch) {
+    let needs_one =
+        |end: &Endpoint| end.local.is_ipv6() && matches!(end.encapsulation, Encapsulation::UdpBeside { .. });
+    if !channels.iter().any(|channel| needs_one(&channel.endpoint)) {
+        return;
+    }
+    for (datagram, buffer) in datagrams.iter().zip(batch.iter_mut()) {
+        if let Ok(Datagram { way: Way::Endpoint(index), .. }) = datagram
+            && channels.get(*index).is_some_and(|channel| needs_one(&channel.endpoint))
+        {
+            complete_ipv6_checksum(buffer.bytes_mut());
+        }
     }
 }
 

@@ -12,7 +12,8 @@
 use crate::error::ConfigureError;
 use crate::netlink::{CREATE, EXCLUSIVE, Message, Netlink, REPLACE};
 use crate::route::KernelRoute;
-pub use crate::route::Route;
+pub use crate::route::{MAIN_TABLE, Route};
+pub use crate::rules::RoutingTable;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -32,7 +33,7 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
-const RT_TABLE_MAIN: u8 = 254;
+const RTA_TABLE: u16 = 15;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
@@ -54,12 +55,12 @@ impl Prefix {
         Self { address, bits }
     }
 
-    fn family(self) -> u8 {
+    pub(crate) fn family(self) -> u8 {
         let family = if self.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         u8::try_from(family).unwrap_or(0) // 2 and 10
     }
 
-    fn octets(self) -> Vec<u8> {
+    pub(crate) fn octets(self) -> Vec<u8> {
         octets(self.address)
     }
 
@@ -292,10 +293,11 @@ impl<'a> Session<'a> {
         let mut body = [0; 12];
         body[0] = destination.family();
         body[1] = destination.bits;
-        body[4..8].copy_from_slice(&[RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST]);
+        body[4..8].copy_from_slice(&[0, RTPROT_STATIC, scope, RTN_UNICAST]);
         let message = Message::new(kind, flags, &body)
             .attribute(RTA_DST, &destination.octets())
-            .attribute(RTA_OIF, &self.index.to_ne_bytes());
+            .attribute(RTA_OIF, &self.index.to_ne_bytes())
+            .attribute(RTA_TABLE, &route.table.to_ne_bytes());
         let message = match route.metric {
             Some(metric) => message.attribute(RTA_PRIORITY, &metric.to_ne_bytes()),
             None => message,

@@ -39,6 +39,7 @@ mod payload;
 mod port;
 mod receive;
 mod route;
+mod rules;
 pub mod split;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,9 @@
 use crate::configure::Prefix;
 use std::net::IpAddr;
 
+/// The kernel's main table (`RT_TABLE_MAIN`).
+pub const MAIN_TABLE: u32 = 254;
+
 /// A route into an interface.
 ///
 /// With a source address it is two routes of the kernel, because Linux removes an IPv4 route together with
@@ -19,18 +22,21 @@ pub struct Route {
     pub destination: Prefix,
     /// The source address of this host's own packets that have chosen none; `None` leaves that to the kernel.
     pub source: Option<IpAddr>,
+    /// The number of its routing table.
+    pub table: u32,
 }
 
 impl Route {
-    /// The route to `destination`.
+    /// The route to `destination`, in the main table.
     #[must_use]
     pub fn to(destination: Prefix) -> Self {
-        Self { destination, source: None }
+        Self { destination, source: None, table: MAIN_TABLE }
     }
 
     /// The route without a source that stays when the source is gone.
     pub(crate) fn fallback(self) -> KernelRoute {
-        KernelRoute { destination: self.destination, source: None, metric: Some(self.default_metric() + 1) }
+        let metric = Some(self.default_metric() + 1);
+        KernelRoute { destination: self.destination, source: None, metric, table: self.table }
     }
 
     /// The route that is used.
@@ -38,7 +44,7 @@ impl Route {
         // IPv4 tells a route with a source from one without; IPv6 does not.
         let metric =
             (self.source.is_some() && self.destination.address.is_ipv6()).then(|| self.default_metric());
-        KernelRoute { destination: self.destination, source: self.source, metric }
+        KernelRoute { destination: self.destination, source: self.source, metric, table: self.table }
     }
 
     /// The metric that Linux gives to a route for which none is named (`IP6_RT_PRIO_USER`).
@@ -54,6 +60,7 @@ pub(crate) struct KernelRoute {
     pub(crate) source: Option<IpAddr>,
     /// `None` for the default.
     pub(crate) metric: Option<u32>,
+    pub(crate) table: u32,
 }
 
 #[cfg(test)]

@@ -14,13 +14,13 @@
 )]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testudo_lab::namespaces::{self, Entered, Namespace, veth};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters};
-use testudo_port_tun::configure::{self, Prefix, Route};
+use testudo_port_tun::configure::{self, Prefix, Route, RoutingTable};
 use testudo_port_tun::{ConfigureError, OpenError, TunConfig, TunPort};
 
 const MTU: u32 = 1400;
@@ -35,6 +35,8 @@ fn main() {
     opening_says_what_is_wrong();
     refused_and_lost_devices_are_told_apart(inside);
     a_route_outlives_its_source_address(inside);
+    a_table_beside_the_main_one(inside);
+    rules_of_others_at_the_same_priorities_stay(inside);
     let (left, right) = (Site::new(inside, "left", 1), Site::new(inside, "right", 2));
     for (address, name) in [("10.9.0.2:5001", "IPv4"), ("[fd09::2]:5001", "IPv6")] {
         tcp_keeps_content_and_rides_super_frames(&left, &right, address.parse().unwrap(), name);
@@ -111,7 +113,7 @@ fn a_route_outlives_its_source_address(inside: Entered) {
     for (ours, peer) in OUR.into_iter().zip(["192.0.2.2", "2001:db8::2"]) {
         let source: IpAddr = ours.split_once('/').unwrap().0.parse().unwrap();
         let destination = Prefix::new(peer.parse().unwrap(), if source.is_ipv4() { 32 } else { 128 });
-        let route = Route { destination, source: Some(source) };
+        let route = Route { source: Some(source), ..Route::to(destination) };
         let plain = Route::to(destination);
         let in_host = |work: &(dyn Fn() -> Result<(), ConfigureError> + Sync)| {
             host.within(work).unwrap().unwrap();
@@ -286,4 +288,115 @@ fn udp_keeps_content_and_order(left: &Site, right: &Site, address: SocketAddr) {
         }
     };
     with_traffic(left, right, send, receive);
+}
+
+/// Packets with the mark go by the main table, others by the longest prefix of either.
+fn a_table_beside_the_main_one(inside: Entered) {
+    let [host, network] = ["ruled", "beyond"].map(|name| Namespace::new(inside, name).unwrap());
+    veth((&host, "wan"), (&network, "wan")).unwrap();
+    OUR.iter().for_each(|address| host.address("wan", address).unwrap());
+    let _port = host.within(|| TunPort::open(&TunConfig::new("tun0")).unwrap()).unwrap();
+    host.link_up("tun0").unwrap();
+    let table = RoutingTable { number: 7465, priority: 32000, mark: 0x7465 };
+    let in_host = |work: &(dyn Fn() -> Result<(), ConfigureError> + Sync)| {
+        host.within(work).unwrap().unwrap();
+    };
+    let interface_to = |address: &str, mark: &str| {
+        let said = host.run(&["ip", "-o", "route", "get", address, "mark", mark]).unwrap();
+        said.split(" dev ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    // A peer on the link, its neighbour, and an address far away.
+    let ends =
+        [["192.0.2.2", "192.0.2.9", "198.51.100.1"], ["2001:db8::2", "2001:db8::9", "2001:db8:ffff::1"]];
+    for ([peer, neighbour, far], (any, gateway)) in
+        ends.into_iter().zip([("0.0.0.0", "192.0.2.254"), ("::", "2001:db8::fe")])
+    {
+        let any = Prefix::new(any.parse().unwrap(), 0);
+        let peer_alone = Prefix::new(peer.parse().unwrap(), if any.address.is_ipv4() { 32 } else { 128 });
+        host.run(&["ip", "route", "add", "default", "via", gateway]).unwrap();
+        in_host(&|| table.clear(any));
+        for prefix in [any, peer_alone, any] {
+            let route = Route { table: table.number, ..Route::to(prefix) };
+            in_host(&|| table.open_to(prefix));
+            let added = host.within(|| configure::add_route("tun0", route)).unwrap();
+            let is_there = added.is_err_and(|error| error.source.kind() == ErrorKind::AlreadyExists);
+            assert!(!is_there || prefix == any);
+        }
+        let seen = |mark| [peer, neighbour, far].map(|address| interface_to(address, mark));
+        assert_eq!(seen("0"), ["tun0", "wan", "tun0"]);
+        assert_eq!(seen("0x7465"), ["wan"; 3]);
+        // What refuses is an answer, however short.
+        let bits = if any.address.is_ipv4() { 16 } else { 40 };
+        let distant = Prefix::new(far.parse().unwrap(), bits);
+        let refusal = || host.within(|| table.refusal(distant)).unwrap().map(|error| error.to_string());
+        in_host(&|| table.open_to(distant));
+        in_host(&|| configure::add_route("tun0", Route { table: table.number, ..Route::to(distant) }));
+        assert_eq!(refusal(), None);
+        host.run(&[
+            "ip",
+            "route",
+            "add",
+            "unreachable",
+            if bits == 16 { "198.0.0.0/8" } else { "2001::/16" },
+        ])
+        .unwrap();
+        assert!(refusal().unwrap().contains(&format!("reach {distant}")));
+        host.run(&[
+            "ip",
+            "route",
+            "del",
+            "unreachable",
+            if bits == 16 { "198.0.0.0/8" } else { "2001::/16" },
+        ])
+        .unwrap();
+        assert_eq!(refusal(), None);
+        in_host(&|| configure::remove_route("tun0", Route { table: table.number, ..Route::to(distant) }));
+        in_host(&|| table.close_to(distant));
+        in_host(&|| table.close_to(any));
+        assert_eq!(seen("0"), ["tun0", "wan", "wan"]);
+        // As what a process leaves that was killed.
+        in_host(&|| RoutingTable { mark: 1, ..table }.open_to(any));
+        in_host(&|| table.clear(any));
+        assert_eq!(seen("0"), ["wan"; 3]);
+        let rules = host.run(&["ip", if any.address.is_ipv4() { "-4" } else { "-6" }, "rule"]).unwrap();
+        assert!(!rules.contains("7465") && !rules.contains("320"), "{rules}");
+    }
+}
+
+/// wg-quick(8) lets the kernel choose its priorities: below the lowest that is taken, which may be ours.
+fn rules_of_others_at_the_same_priorities_stay(inside: Entered) {
+    let host = Namespace::new(inside, "shared").unwrap();
+    let table = RoutingTable { number: 7465, priority: 32000, mark: 0x7465 };
+    let of_killed = RoutingTable { number: 7466, mark: 1, ..table };
+    for (version, any, longest) in [("-4", "0.0.0.0", 32), ("-6", "::", 128)] {
+        let rules = || host.run(&["ip", version, "rule"]).unwrap();
+        let in_host = |work: &(dyn Fn() -> Result<(), ConfigureError> + Sync)| {
+            host.within(work).unwrap().unwrap();
+        };
+        let any = Prefix::new(any.parse().unwrap(), 0);
+        let [main, own] = [0, 1].map(|place| (table.priority + 2 * longest + place).to_string());
+        let others = [
+            // Like ours in all but its origin.
+            vec!["priority", &main, "table", "main", "suppress_prefixlength", "0"],
+            vec!["priority", &main, "table", "main", "suppress_prefixlength", "8"],
+            vec!["priority", &own, "table", "7465", "fwmark", "0x5"],
+            vec!["not", "priority", &own, "table", "7465", "fwmark", "0x7465"],
+        ];
+        for other in others {
+            host.run(&[["ip", version, "rule", "add"].to_vec(), other].concat()).unwrap();
+        }
+        let theirs = rules();
+        in_host(&|| table.open_to(any));
+        in_host(&|| table.open_to(any));
+        assert_eq!(rules().lines().count(), theirs.lines().count() + 2, "{}", rules());
+        assert_eq!(rules().matches("proto 126").count(), 2, "{}", rules());
+        for _ in 0..2 {
+            in_host(&|| table.close_to(any));
+            assert_eq!(rules(), theirs);
+        }
+        in_host(&|| table.open_to(any));
+        in_host(&|| of_killed.open_to(any));
+        in_host(&|| table.clear(any));
+        assert_eq!(rules(), theirs);
+    }
 }

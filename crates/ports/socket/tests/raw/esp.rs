@@ -1,6 +1,6 @@
 //! Raw ESP, packets in clear, and MTUs.
 
-use crate::support::{ADDRESSES, Datagram, datagram, open, open_with_mtu, receive, send};
+use crate::support::{ADDRESSES, Datagram, datagram, fragments_sent, open, open_with_mtu, receive, send};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use testudo_lab::namespaces::Namespace;
 use testudo_packet::{DropReason, Port};
@@ -98,13 +98,6 @@ fn over_ipv6_the_kernel_fragments_beyond_the_configured_mtu([left, right]: &[Nam
     assert_eq!(send(&mut a, &[packet(4000)]), [(DropReason::MessageTooLong, 1)], "no MTU, no fragments");
 }
 
-/// Fragments of IPv6 that a host's kernel has made.
-fn fragments_sent(site: &Namespace) -> u64 {
-    let table = site.within(|| std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap()).unwrap();
-    let line = table.lines().find(|line| line.starts_with("Ip6FragCreates")).unwrap();
-    line.split_whitespace().last().unwrap().parse().unwrap()
-}
-
 /// The other host's kernel puts them together.
 fn raw_sockets_send_fragments_that_were_made_before(
     [left, right]: &[Namespace; 2],
@@ -159,16 +152,19 @@ fn packets_in_clear_leave_by_the_interface(
 
 fn an_unprivileged_program_is_told_what_it_lacks(site: &Namespace) {
     let local = ADDRESSES[0][0].parse().unwrap();
-    let config = SocketConfig::new(vec![Endpoint { local, encapsulation: Encapsulation::RawEsp }]);
-    let error = site
-        .within(|| {
-            // This thread only: it ends with this closure.
-            let none = rustix::thread::CapabilitySet::empty();
-            let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
-            rustix::thread::set_capabilities(None, sets).unwrap();
-            SocketPort::open(&config).err().unwrap()
-        })
-        .unwrap();
-    assert!(matches!(&error, OpenError::NotPermitted { capability: "CAP_NET_RAW", .. }), "{error}");
-    assert!(error.to_string().contains("cap_net_raw"));
+    for encapsulation in [Encapsulation::RawEsp, Encapsulation::UdpBeside { port: 4500 }] {
+        let config = SocketConfig::new(vec![Endpoint { local, encapsulation }]);
+        let error = site
+            .within(|| {
+                // This thread only: it ends with this closure.
+                let none = rustix::thread::CapabilitySet::empty();
+                let sets =
+                    rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+                rustix::thread::set_capabilities(None, sets).unwrap();
+                SocketPort::open(&config).err().unwrap()
+            })
+            .unwrap();
+        assert!(matches!(&error, OpenError::NotPermitted { capability: "CAP_NET_RAW", .. }), "{error}");
+        assert!(error.to_string().contains("cap_net_raw"));
+    }
 }

@@ -12,8 +12,10 @@
 )]
 
 mod ah;
+mod beside;
 mod esp;
 mod support;
+mod wildcard;
 
 use testudo_lab::namespaces;
 
@@ -22,5 +24,7 @@ fn main() {
     let sites = support::sites(inside);
     esp::tests(&sites);
     ah::tests(&sites);
+    beside::tests(&sites);
+    wildcard::tests(&sites);
     println!("raw: ok");
 }

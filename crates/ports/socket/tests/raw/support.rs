@@ -135,3 +135,10 @@ pub fn recorded((capture, _folder): (Capture, TempDir), site: &Namespace, protoc
         .unwrap();
     packets
 }
+
+/// Fragments of IPv6 that a host's kernel has made.
+pub fn fragments_sent(site: &Namespace) -> u64 {
+    let table = site.within(|| std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap()).unwrap();
+    let line = table.lines().find(|line| line.starts_with("Ip6FragCreates")).unwrap();
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
