@@ -3,7 +3,8 @@
 //! SPD is searched"; the messages of that name of RFC 2367 3.1.6 and of Linux's XFRM).
 //!
 //! The packet is dropped: with manual keys nobody knows whether an SA will come. A sender that wants it sends
-//! again. Those who make SAs are told the values that the SA's selectors are to have.
+//! again. Those who make SAs are told the values that the SA's selectors are to have. (Packets for tunnels
+//! whose SAs are negotiated are told of in the same way, and wait: `crate::held`.)
 //!
 //! **A flood of new flows** costs for each packet lookups, a hash, and a look at the selectors of the policy
 //! (256 at most), and nothing grows:
@@ -23,7 +24,7 @@ use crate::runs::{Disposition, Runs};
 use crate::spd::{Flow, PacketValues, PolicyId, Wanted};
 use std::net::IpAddr;
 use std::time::Duration;
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, Interface};
 
 /// Acquires at most in a second, of all flows together.
 pub const ACQUIRES_PER_SECOND: u16 = 256;
@@ -36,12 +37,13 @@ const REPEAT: Duration = Duration::from_secs(2);
 const TOLD: usize = 4096;
 
 /// A flow wants an SA. It is told of at its first packet and then every two seconds while it sends, as far as
-/// the limits for all flows, for one address and for one network allow.
+/// the limits for all flows, for one address and for one network allow. While packets wait for the SA of a
+/// tunnel, that is told of again every second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acquire {
-    /// The policy that populates the SA.
+    /// The policy that populates the SA, or names the tunnel that has none.
     pub policy: PolicyId,
-    /// The values that the SA is to be populated with.
+    /// The values that the SA is to be populated with; none for a tunnel that has none.
     pub values: PacketValues,
     /// All that the packet shows of itself: what a key exchange proposes first (RFC 7296 2.9).
     pub packet: PacketValues,
@@ -77,7 +79,13 @@ impl Default for Acquires {
 
 impl Acquires {
     /// Whether this flow is told of now: then, how many packets were not since the last one.
-    fn admit(&mut self, policy: PolicyId, values: &PacketValues, sender: IpAddr, now: Moment) -> Option<u64> {
+    pub(crate) fn admit(
+        &mut self,
+        policy: PolicyId,
+        values: &PacketValues,
+        sender: IpAddr,
+        now: Moment,
+    ) -> Option<u64> {
         if self.told.is_empty() {
             self.told = vec![None; TOLD];
         }
@@ -91,7 +99,12 @@ impl Acquires {
             return None;
         }
         *place = Some(Told { policy, values: *values, at: now });
-        Some(std::mem::take(&mut self.left_out))
+        Some(self.take_left_out())
+    }
+
+    /// How many packets asked and were not told of, which is told now.
+    pub(crate) fn take_left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
     }
 }
 
@@ -122,15 +135,16 @@ impl Ipsec {
             return;
         }
         *runs = runs.revised(|place, disposition| match (disposition, parsed.flow(place)) {
-            (WANTED, Some(flow)) => Disposition::Drop(self.ask_for(&flow, now)),
+            (WANTED, Some(flow)) => Disposition::Drop(self.ask_for(parsed.interface, &flow, now)),
             _ => disposition,
         });
     }
 
     /// Tells of a flow that has no SA. Returns the reason for which its packet is dropped.
-    fn ask_for(&mut self, flow: &Flow, now: Moment) -> DropReason {
+    fn ask_for(&mut self, interface: Interface, flow: &Flow, now: Moment) -> DropReason {
         let packet = PacketValues::shown(flow);
-        let (Some(wanted), Some(sender)) = (self.spd.wanted_by(flow), packet.local) else {
+        let wanted = self.spd.of(interface).wanted_by(flow);
+        let (Some(wanted), Some(sender)) = (wanted, packet.local) else {
             return DropReason::FieldsHidden;
         };
         let Wanted { template, policy, values } = wanted;

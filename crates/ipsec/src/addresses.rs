@@ -106,7 +106,9 @@ mod tests {
     use crate::encap::IpsecProtocol;
     use crate::encap::template::Dscp;
     use crate::packet_rules::PacketRules;
+    use crate::spd::SaSelectors;
     use crate::tunnel::{Encapsulation, Endpoints, Fragmentation};
+    use testudo_packet::Interface;
 
     fn tunnel(local: &str, remote: Option<&str>, mode: Mode) -> TunnelParameters {
         TunnelParameters {
@@ -117,6 +119,7 @@ mod tests {
                 encapsulation: Encapsulation::Esp,
             },
             learn_remote: false,
+            interface: Interface::MAIN,
             protocol: IpsecProtocol::Esp,
             mode,
             covered_by: None,
@@ -126,8 +129,9 @@ mod tests {
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
+            acquires: false,
             keepalive: None,
-            selectors: [].into_iter().collect(),
+            selectors: SaSelectors::default(),
         }
     }
 

@@ -2,7 +2,8 @@
 //! learned of a path's MTU.
 
 use crate::Ipsec;
-use crate::lifetime::{LifetimeState, Moment};
+use crate::lifetime::{Lifetime, LifetimeState, Moment, Spent};
+use crate::replay::ReplayWindow;
 use crate::spd::TunnelIndex;
 
 impl Ipsec {
@@ -16,9 +17,51 @@ impl Ipsec {
         }
     }
 
+    /// Gives an SA other limits; what it has used stays, and `more` of elsewhere counts. `false` if the
+    /// tunnel has no such SA.
+    pub fn set_lifetime(
+        &mut self,
+        index: TunnelIndex,
+        spi: u32,
+        is_outbound: bool,
+        lifetime: Lifetime,
+        more: Spent,
+    ) -> bool {
+        let found = if is_outbound { self.outbound_sa(index, spi) } else { self.inbound_sa(index, spi) };
+        let used = match found {
+            None => None,
+            Some(sa) if is_outbound => self.outbound.get_mut(sa).map(|sa| &mut sa.lifetime),
+            Some(sa) => self.inbound.get_mut(sa).map(|sa| &mut sa.lifetime),
+        };
+        let Some(used) = used else { return false };
+        *used = used.under(lifetime, more);
+        true
+    }
+
+    /// Moves the numbers of an SA on: the next that is sent is behind `number`, and of those that are
+    /// received all up to it count as received. Numbers never go back. `None` if the tunnel has no such SA,
+    /// `false` if it is further on.
+    pub fn advance(&mut self, index: TunnelIndex, spi: u32, is_outbound: bool, number: u64) -> Option<bool> {
+        if is_outbound {
+            let sa = self.outbound_sa(index, spi).and_then(|sa| self.outbound.get_mut(sa))?;
+            let is_ahead = sa.sequence.advance(number);
+            if is_ahead {
+                sa.counters.set_sequence(number);
+            }
+            return Some(is_ahead);
+        }
+        let sa = self.inbound_sa(index, spi).and_then(|sa| self.inbound.get_mut(sa))?;
+        let is_ahead = number >= sa.window.top() && sa.window.restore(&ReplayWindow::closed_up_to(number));
+        if is_ahead {
+            sa.counters.set_sequence(number);
+        }
+        Some(is_ahead)
+    }
+
     fn age_lifetimes(&mut self, now: Moment) {
         let events = &mut self.events;
         for sa in self.outbound.iter_mut() {
+            sa.counters.age(now);
             match sa.lifetime.look(now) {
                 LifetimeState::Alive => {}
                 LifetimeState::SoftReached => events.push(sa.soft_lifetime()),
@@ -26,6 +69,7 @@ impl Ipsec {
             }
         }
         for sa in self.inbound.iter_mut() {
+            sa.counters.age(now);
             match sa.lifetime.look(now) {
                 LifetimeState::Alive => {}
                 LifetimeState::SoftReached => events.push(sa.soft_lifetime()),

@@ -7,6 +7,7 @@
 use crate::encap::IpsecProtocol;
 use crate::lifetime::Moment;
 use std::net::IpAddr;
+use std::sync::Arc;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::EspHeader;
@@ -24,8 +25,9 @@ const MAX_WAITING: usize = 128;
 /// - a fragment offered to ESP or AH (RFC 4303 3.4.1, RFC 4302 3.4.1);
 /// - anti-replay (RFC 4303 3.4.3) and integrity (RFC 4303 3.4.4) checks;
 /// - a sequence number would overflow (RFC 4303 3.3.3);
-/// - a packet that does not match its SA's selectors, or came without protection (RFC 4301 5.2).
-pub const AUDITED: [DropReason; 11] = [
+/// - a packet that does not match its SA's selectors, or came without protection (RFC 4301 5.2);
+/// - a packet whose SA was not negotiated in time, or for which too many others wait (RFC 4301 5.1).
+pub const AUDITED: [DropReason; 13] = [
     DropReason::UnknownSpi,
     DropReason::WrongEncapsulation,
     DropReason::NoSa,
@@ -37,14 +39,18 @@ pub const AUDITED: [DropReason; 11] = [
     DropReason::SequenceExhausted,
     DropReason::SelectorMismatch,
     DropReason::CleartextForProtected,
+    DropReason::HoldFull,
+    DropReason::HoldExpired,
 ];
 
 /// An event. What a packet does not show is `None`; a record of packets that were not told of one by one has
 /// nothing but their number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
     /// What happened.
     pub reason: DropReason,
+    /// The name of the tunnel whose SA a packet has waited for.
+    pub tunnel: Option<Arc<str>>,
     /// ESP or AH.
     pub protocol: Option<IpsecProtocol>,
     /// Security parameters index.
@@ -114,6 +120,7 @@ impl AuditRecord {
     fn untold(reason: DropReason, untold: u64) -> Self {
         Self {
             reason,
+            tunnel: None,
             protocol: None,
             spi: None,
             sequence: None,
@@ -149,7 +156,10 @@ impl AuditRecord {
             }
             _ => return record,
         };
-        let found = found.filter(|_| !is_later && reason != DropReason::CleartextForProtected);
+        // What has not met an SA is no packet of one, whatever its ports look like.
+        let in_clear = [DropReason::CleartextForProtected, DropReason::HoldFull, DropReason::HoldExpired]
+            .contains(&reason);
+        let found = found.filter(|_| !is_later && !in_clear);
         Self {
             protocol: found.map(|_| protocol),
             spi: found.map(|found| found.spi),
@@ -192,6 +202,21 @@ impl Audit {
                     ..record
                 },
             });
+        }
+    }
+
+    /// A packet is dropped that has waited for the SA of this tunnel, or may not.
+    #[cold]
+    pub(crate) fn note_waiting(
+        &mut self,
+        reason: DropReason,
+        packet: &[u8],
+        tunnel: Option<&Arc<str>>,
+        now: Moment,
+    ) {
+        if let Some(untold) = self.admit(reason, now) {
+            let record = AuditRecord::of(reason, packet);
+            self.records.push(AuditRecord { untold, tunnel: tunnel.map(Arc::clone), ..record });
         }
     }
 

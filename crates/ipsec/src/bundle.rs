@@ -12,18 +12,19 @@
 //! ```
 
 use crate::Ipsec;
-use crate::counters::SaCounters;
+use crate::counters::{SaCounters, SaState};
 use crate::encap::outer_fields::OuterRules;
 use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
 use crate::path_mtu::{PathMtu, SaName};
+use crate::replay::ReplayWindow;
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
-use crate::tables::{inbound_sa, inbound_selectors, outbound_sa};
+use crate::tables::{inbound_sa, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
 use std::sync::Arc;
 
@@ -75,18 +76,30 @@ pub struct AddedSa {
     pub counters: Arc<SaCounters>,
 }
 
-/// The SAs of a tunnel that was removed.
-#[derive(Debug, Default)]
+/// A tunnel that was removed. To free its selectors and windows takes longer than packets should wait: it is
+/// dropped best by who has the time.
+#[derive(Debug)]
 pub struct RemovedTunnel {
-    /// The SAs towards the peer.
-    pub outbound: Vec<SaRef>,
-    /// The SAs from the peer.
-    pub inbound: Vec<SaRef>,
+    tunnel: Box<Tunnel>,
+    /// Of its SAs from the peer.
+    _windows: Vec<ReplayWindow>,
+}
+
+impl RemovedTunnel {
+    /// The SAs towards the peer that it had.
+    pub fn outbound(&self) -> impl Iterator<Item = SaRef> + '_ {
+        self.tunnel.outbound.iter().map(|member| member.sa)
+    }
+
+    /// The SAs from the peer that it had.
+    pub fn inbound(&self) -> impl Iterator<Item = SaRef> + '_ {
+        self.tunnel.inbound.iter().map(|member| member.sa)
+    }
 }
 
 impl Ipsec {
-    /// Adds a tunnel without SAs. Packets that policy gives to it are dropped until one towards the peer is
-    /// [in use](Self::use_outbound).
+    /// Adds a tunnel without SAs. Packets that policy gives to it wait or are dropped
+    /// ([`TunnelParameters::acquires`]) until one towards the peer is [in use](Self::use_outbound).
     ///
     /// # Errors
     /// [`InstallError::PlaceInUse`].
@@ -106,49 +119,55 @@ impl Ipsec {
         self.addresses.add(&parameters);
         // In transport mode the datagram goes out whole, so that there is nothing to agree on.
         let takes_fragments = parameters.non_first_fragments || parameters.mode == Mode::Transport;
-        self.checker.agree(index, takes_fragments);
+        self.checker.begin(index, takes_fragments);
         if self.tunnels.len() <= place {
             self.tunnels.resize_with(place + 1, || None);
             self.outbound_of.resize(place + 1, None);
         }
+        self.held.tunnels += usize::from(parameters.acquires);
         let is_esp = parameters.protocol == IpsecProtocol::Esp;
         let per_second = if is_esp { parameters.rules.dummy_packets_per_second } else { 0 };
-        self.tunnels[place] = Some(Tunnel {
+        self.tunnels[place] = Some(Box::new(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
-            inbound_selectors: inbound_selectors(&parameters),
             prober: parameters.rules.mtu_probe.map(|probe| Box::new(Prober::new(&probe, now))),
             parameters,
             outbound: Members::new(),
             inbound: Members::new(),
+            in_use: None,
             takeover: None,
             peer_heard: None,
-        });
+        }));
         Ok(())
     }
 
     /// Removes a tunnel with all its SAs. Jobs of these that are in flight end as
     /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). `None` if there is no such tunnel.
+    #[must_use = "it is freed best where no packet waits"]
     pub fn remove(&mut self, index: TunnelIndex) -> Option<RemovedTunnel> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
         self.outbound_of[index.0 as usize] = None;
-        self.checker.agree(index, false);
-        self.checker.forget();
+        self.checker.end(index);
+        self.held.tunnels -= usize::from(tunnel.parameters.acquires);
+        self.held.release(index);
         let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
         for member in &tunnel.outbound {
             self.outbound.remove(member.sa);
             self.names.remove(index, SaName::of(protocol, &endpoints, member.spi));
         }
+        let mut windows = Vec::with_capacity(tunnel.inbound.len());
         for member in &tunnel.inbound {
-            self.inbound.remove(member.sa);
+            windows.extend(self.inbound.remove(member.sa).map(|sa| sa.window));
             self.sad_of(protocol).remove(member.spi);
         }
         if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
             self.udp_ports.unref(local_port);
         }
         self.addresses.unref(&tunnel.parameters);
-        let refs = |members: &Members| members.iter().map(|member| member.sa).collect();
-        Some(RemovedTunnel { outbound: refs(&tunnel.outbound), inbound: refs(&tunnel.inbound) })
+        if let Some(covered) = tunnel.parameters.covers {
+            self.settle_way(covered);
+        }
+        Some(RemovedTunnel { tunnel, _windows: windows })
     }
 
     /// Adds an SA from the peer, with empty counters and an empty replay window. Packets of the tunnel are
@@ -227,19 +246,42 @@ impl Ipsec {
         if !tunnel.outbound.iter().any(|member| member.sa == sa) {
             return false;
         }
-        let before = self.outbound_of[index.0 as usize].replace(sa);
-        for (sa, in_use) in before.map(|sa| (sa, false)).into_iter().chain([(sa, true)]) {
-            if let Some(sa) = self.outbound.get(sa) {
+        self.put_in_use(index, Some(sa));
+        self.forget_takeover(index);
+        true
+    }
+
+    /// Puts an SA of a tunnel to use, or none.
+    fn put_in_use(&mut self, index: TunnelIndex, sa: Option<SaRef>) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let before = std::mem::replace(&mut tunnel.in_use, sa);
+        for (sa, in_use) in [(before, false), (sa, true)] {
+            if let Some(sa) = sa.and_then(|sa| self.outbound.get(sa)) {
                 sa.counters.set_in_use(in_use);
             }
         }
-        if before != Some(sa)
-            && let Some(sa) = self.outbound.get(sa)
+        if before != sa
+            && let Some(sa) = sa.and_then(|sa| self.outbound.get(sa))
         {
             tunnel.path_mtu.follow(sa.sequence.next());
         }
-        self.forget_takeover(index);
-        true
+        let covers = tunnel.parameters.covers;
+        self.settle_way(index);
+        if let Some(covered) = covers {
+            self.settle_way(covered);
+        }
+    }
+
+    /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one.
+    /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain.
+    fn settle_way(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnel(index) else { return };
+        let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.in_use.is_some());
+        let way = tunnel.in_use.filter(|_| tunnel.parameters.covered_by.is_none_or(has_one));
+        self.outbound_of[index.0 as usize] = way;
+        if way.is_some() {
+            self.held.release(index);
+        }
     }
 
     /// Sends the packets of a tunnel through the SA `outbound` from the first authentic packet on that comes
@@ -293,8 +335,10 @@ impl Ipsec {
     }
 
     /// Removes an SA towards the peer. Jobs of it that are in flight end as
-    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). If it was in use, packets of the tunnel
-    /// are dropped until another is. Returns its handle; `None` if the tunnel has no SA with this SPI.
+    /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). If it was in use, the newest of those that
+    /// remain and have not stopped is from now on, as with Linux; without one, packets of the tunnel wait or
+    /// are dropped ([`TunnelParameters::acquires`]). Returns its handle; `None` if the tunnel has no SA with
+    /// this SPI.
     pub fn remove_outbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
         let sa = take_member(&mut tunnel.outbound, spi)?;
@@ -303,18 +347,34 @@ impl Ipsec {
         if tunnel.takeover.is_some_and(|takeover| takeover.outbound == sa) {
             self.forget_takeover(index);
         }
-        let in_use = &mut self.outbound_of[index.0 as usize];
-        *in_use = in_use.filter(|in_use| *in_use != sa);
-        if let Some(removed) = self.outbound.remove(sa) {
-            removed.counters.set_in_use(false);
+        if self.tunnel(index).is_some_and(|tunnel| tunnel.in_use == Some(sa)) {
+            let next = self.newest(index);
+            self.put_in_use(index, next);
+            if self.tunnel(index).is_some_and(|tunnel| tunnel.takeover.map(|it| it.outbound) == next) {
+                self.forget_takeover(index);
+            }
         }
+        self.outbound.remove(sa);
         Some(sa)
     }
 
+    /// The SA towards the peer that was added last, of those that have not stopped. One that waits for the
+    /// peer to use its keys comes after all others: the peer may not have them yet.
+    fn newest(&self, index: TunnelIndex) -> Option<SaRef> {
+        let tunnel = self.tunnel(index)?;
+        let waits = tunnel.takeover.map(|takeover| takeover.outbound);
+        let is_alive =
+            |sa: &SaRef| self.outbound.get(*sa).is_some_and(|sa| sa.counters.state() == SaState::Installed);
+        let mut alive = tunnel.outbound.iter().rev().map(|member| member.sa).filter(is_alive);
+        let newest = alive.next()?;
+        if waits == Some(newest) { alive.next().or(Some(newest)) } else { Some(newest) }
+    }
+
     /// Removes an SA from the peer: later packets under it have an unknown SPI, and jobs of it that are in
-    /// flight end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns its handle; `None`
-    /// if the tunnel has no SA with this SPI.
-    pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
+    /// flight end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns its handle and its
+    /// window, of up to 512 KiB; `None` if the tunnel has no SA with this SPI.
+    #[must_use = "the window is freed best where no packet waits"]
+    pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<(SaRef, ReplayWindow)> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
         let sa = take_member(&mut tunnel.inbound, spi)?;
         let protocol = tunnel.parameters.protocol;
@@ -322,8 +382,7 @@ impl Ipsec {
             self.forget_takeover(index);
         }
         self.sad_of(protocol).remove(spi);
-        self.inbound.remove(sa);
-        Some(sa)
+        self.inbound.remove(sa).map(|removed| (sa, removed.window))
     }
 
     /// The name of a tunnel.

@@ -1,7 +1,10 @@
 //! State and counters of an SA, readable by other threads while its worker counts.
 
+use crate::lifetime::Moment;
 use crate::path_mtu::LearnedMtu;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 use testudo_packet::{DropReason, prefetch};
 
 /// Whether an SA can pass packets.
@@ -24,16 +27,31 @@ pub struct SaCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
     sequence: AtomicU64,
+    /// The second of its last use, of the worker's clock; [`NEVER`].
+    last_used: AtomicU64,
     state: AtomicU8,
     in_use: AtomicBool,
     /// [`LearnedMtu`] in a number; 0 for none.
     learned_mtu: AtomicU64,
-    drops: [AtomicU64; DropReason::ALL.len()],
+    drops: OnceLock<Box<Drops>>,
+    first_used: AtomicU64,
+    /// The packets of its key when this was last looked at.
+    noted: AtomicU64,
     refused_packets: AtomicU64,
     refused_bytes: AtomicU64,
     dummies: AtomicU64,
     dummy_bytes: AtomicU64,
 }
+
+/// No second.
+const NEVER: u64 = u64::MAX;
+
+/// Counts by reason: five times the memory of all other counters. Most SAs never drop a packet, so that these
+/// are made with the first that one does.
+type Drops = [AtomicU64; DropReason::ALL.len()];
+
+/// Two cache lines, of which most packets touch one.
+const _: () = assert!(size_of::<SaCounters>() == 128);
 
 impl Default for SaCounters {
     fn default() -> Self {
@@ -41,16 +59,23 @@ impl Default for SaCounters {
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
+            last_used: AtomicU64::new(NEVER),
             state: AtomicU8::new(SaState::Installed as u8),
             in_use: AtomicBool::new(false),
             learned_mtu: AtomicU64::new(0),
-            drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
+            drops: OnceLock::new(),
+            first_used: AtomicU64::new(NEVER),
+            noted: AtomicU64::new(0),
             refused_packets: AtomicU64::new(0),
             refused_bytes: AtomicU64::new(0),
             dummies: AtomicU64::new(0),
             dummy_bytes: AtomicU64::new(0),
         }
     }
+}
+
+fn moment(second: u64) -> Option<Moment> {
+    (second != NEVER).then(|| Moment(Duration::from_secs(second)))
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -72,6 +97,34 @@ impl SaCounters {
         self.sequence.store(sequence, Ordering::Relaxed);
     }
 
+    /// Notes whether the SA was used since the last call. To be called about once a second, so that packets
+    /// pay nothing for it.
+    pub(crate) fn age(&self, now: Moment) {
+        let used = self.used_packets();
+        if used == self.noted.load(Ordering::Relaxed) {
+            return;
+        }
+        self.noted.store(used, Ordering::Relaxed);
+        let second = now.0.as_secs();
+        if self.first_used.load(Ordering::Relaxed) == NEVER {
+            self.first_used.store(second, Ordering::Relaxed);
+        }
+        self.last_used.store(second, Ordering::Release);
+    }
+
+    /// When the SA was last used, up to a second late: when it sealed a packet, or opened one that was
+    /// authentic. A moment of the worker's clock, in whole seconds; `None` if it was not.
+    #[must_use]
+    pub fn last_used(&self) -> Option<Moment> {
+        moment(self.last_used.load(Ordering::Acquire))
+    }
+
+    /// When the SA was first used, likewise.
+    #[must_use]
+    pub fn first_used(&self) -> Option<Moment> {
+        moment(self.first_used.load(Ordering::Relaxed))
+    }
+
     /// Counts an authentic packet that did not pass, with its number of decrypted bytes: it has used the key.
     /// The highest number received includes those of such packets.
     pub(crate) fn count_refused(&self, bytes: u64, sequence: u64) {
@@ -88,7 +141,8 @@ impl SaCounters {
     }
 
     pub(crate) fn count_drop(&self, reason: DropReason) {
-        add(&self.drops[reason as usize], 1);
+        let drops = self.drops.get_or_init(|| Box::new([const { AtomicU64::new(0) }; DropReason::ALL.len()]));
+        add(&drops[reason as usize], 1);
     }
 
     /// The SA continues from this number.
@@ -173,6 +227,22 @@ impl SaCounters {
     /// Packets of this SA that were dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize].load(Ordering::Relaxed)
+        self.drops.get().map_or(0, |drops| drops[reason as usize].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_by_reason_from_the_first_on() {
+        let counters = SaCounters::default();
+        assert!(DropReason::ALL.iter().all(|reason| counters.drops(*reason) == 0));
+        for (times, reason) in (1..).zip(DropReason::ALL.iter().copied()) {
+            (0..times).for_each(|_| counters.count_drop(reason));
+        }
+        let counted: Vec<u64> = DropReason::ALL.iter().map(|reason| counters.drops(*reason)).collect();
+        assert!(counted.into_iter().eq(1..=DropReason::ALL.len() as u64));
     }
 }

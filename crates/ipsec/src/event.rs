@@ -3,7 +3,7 @@
 use crate::acquire::Acquire;
 use crate::path_mtu::LearnedFrom;
 use crate::spd::TunnelIndex;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Something happened to a tunnel, or to one of its SAs. Each kind is reported once per cause, never per
 /// packet; acquires within [limits](Acquire).
@@ -50,7 +50,9 @@ pub enum EventKind {
         /// Packets that are missing.
         lost: u64,
     },
-    /// A flow wants an SA of its own, made after this tunnel.
+    /// A flow wants an SA of its own, made after this tunnel, or the tunnel has none and
+    /// [acquires](crate::TunnelParameters::acquires). Of ESP that has one, and that AH is to cover: the
+    /// tunnel of AH, which has none.
     Acquire(Acquire),
     /// The peer has used a new key: packets go out through the SA that waited for that.
     TookOver {
@@ -60,6 +62,10 @@ pub enum EventKind {
     /// A packet of the peer came from a new address, and packets are sent there from now on: at most once a
     /// second for a tunnel.
     PeerMoved {
+        /// The SA from the peer that the packet came under.
+        spi: u32,
+        /// Where packets were sent before; `None` if the peer was unknown.
+        before: Option<SocketAddr>,
         /// Its address.
         address: IpAddr,
         /// Its UDP port.

@@ -19,7 +19,7 @@ use crate::slots::SaRef;
 use crate::spd::{Action, Flow, Verdict};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Passage, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Passage, Pool, Stage, StageClock};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
@@ -98,7 +98,9 @@ impl Ipsec {
         for (disposition, parsed, buffers) in runs.over(parsed, batch) {
             match disposition {
                 Disposition::Sa(sa_ref) => self.open(sa_ref, parsed, buffers, now, pool, &mut out.jobs),
-                Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
+                Disposition::Pass => out.pass.extend(drain(buffers).map(in_clear)),
+                // Only packets from the protected side wait for SAs.
+                Disposition::Held => {}
                 Disposition::Drop(reason) => {
                     let mut drops = Drops { pool, audit: &mut self.audit, now };
                     drain(buffers).for_each(|datagram| drops.discard(datagram, reason));
@@ -239,6 +241,8 @@ impl Ipsec {
 
     /// Gives a fragment to its datagram. What it makes of the buffer: `None` if that is kept.
     fn take_fragment(&mut self, buffer: &mut Buffer, now: Moment, pool: &mut Pool) -> Option<Parsed> {
+        // Fragments of this side have none, but their buffers remember earlier packets.
+        buffer.set_interface(Interface::MAIN);
         let taken = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
             let is_peer = self.addresses.is_peer(header.source);
             self.fragments.take(buffer, &header, is_peer, now, pool)
@@ -612,4 +616,10 @@ pub(crate) fn reason_of_replay(error: ReplayError) -> DropReason {
         ReplayError::TooOld => DropReason::ReplayTooOld,
         ReplayError::Duplicate => DropReason::ReplayDuplicate,
     }
+}
+
+/// A packet that policy lets pass in clear. It leaves by the main interface, whose policy has said so.
+fn in_clear(mut packet: Buffer) -> Bypassed {
+    packet.set_interface(Interface::MAIN);
+    Bypassed::new(packet)
 }

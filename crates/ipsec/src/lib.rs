@@ -37,6 +37,7 @@ mod encap;
 mod event;
 pub mod fragments;
 mod gradual_map;
+mod held;
 mod inbound;
 mod keepalive;
 mod lifetime;
@@ -72,6 +73,7 @@ pub use demand::{Demand, FIRST_BLOCK};
 pub use encap::template::Dscp;
 pub use encap::{IpsecProtocol, Mode, Shape};
 pub use event::{Event, EventKind};
+pub use held::{HOLD, MAX_HELD};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
@@ -82,9 +84,10 @@ pub use sa::MAX_TUNNEL_SAS;
 pub use sequence::{Lease, NumberSource, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
-    Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_PIECES,
-    MAX_POLICIES, Mismatch, PacketValues, Policy, PolicyChange, PolicyId, PopulateFlags, PortRange, Position,
-    Prefix, Protocol, SaSelectors, Selector, Spd, SpdError, TunnelIndex, Verdict,
+    Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_FLOW_PIECES,
+    MAX_PIECES, MAX_POLICIES, Mismatch, OfInterface, PacketValues, Policy, PolicyChange, PolicyId,
+    PopulateFlags, PortRange, Position, Prefix, Protocol, SaSelectors, Selector, Spd, SpdError, TunnelIndex,
+    Verdict,
 };
 pub use tables::Ipsec;
 pub use tunnel::{

@@ -103,6 +103,16 @@ impl LifetimeUse {
         Self { bytes: spent.bytes, packets: spent.packets, attention, limits }
     }
 
+    /// The same use, and `more` of elsewhere, under other limits.
+    #[must_use]
+    pub fn under(&self, lifetime: Lifetime, more: Spent) -> Self {
+        let age = self.limits.age.saturating_add(more.time);
+        let limits = Box::new(LimitsOf { lifetime, age, warned: false, ..*self.limits });
+        let attention = limits.attention();
+        let bytes = self.bytes.saturating_add(more.bytes);
+        Self { bytes, packets: self.packets.saturating_add(more.packets), attention, limits }
+    }
+
     /// Whether the SA has reached a hard limit.
     #[must_use]
     #[inline]

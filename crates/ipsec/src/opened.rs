@@ -12,12 +12,12 @@ use crate::outcome::{Cleared, Prepared};
 use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
-use crate::spd::{Action, Answer, Direction, Flow, Pair, Spd, Verdict};
+use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
 use testudo_crypto::{Job, JobStatus};
-use testudo_packet::{BATCH_SIZE, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, DropReason, Interface, Pool, Stage, StageClock};
 use testudo_wire::esp::EspTrailer;
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
@@ -88,6 +88,9 @@ impl Ipsec {
     ) {
         let count = count.min(jobs.len()).min(BATCH_SIZE);
         let refusals = self.judge_batch(&mut jobs[..count], now, clock);
+        if self.has_interfaces {
+            self.name_interfaces(&mut jobs[..count]);
+        }
         if !refusals.is_any {
             jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
             return;
@@ -104,6 +107,15 @@ impl Ipsec {
                     forward(Cleared::new(packet), pool);
                 }
             }
+        }
+    }
+
+    /// Has packets leave by the interfaces of their SAs.
+    #[inline(never)]
+    fn name_interfaces(&self, jobs: &mut [Job]) {
+        for job in jobs {
+            let sa = self.inbound.get(Prepared::sa_of(job));
+            job.buffer.set_interface(sa.map_or(Interface::MAIN, |sa| sa.delivery.interface()));
         }
     }
 
@@ -128,8 +140,9 @@ impl Ipsec {
             at += run.len();
         }
         clock.lap(Stage::Finish);
-        if self.spd.is_indexed() {
-            self.prefetch_policy(jobs);
+        let policies = self.spd.of(Interface::MAIN);
+        if policies.is_indexed() {
+            prefetch_policy(policies, jobs);
         }
         if self.inbound.exceed_the_cache() {
             self.prefetch_sas(jobs);
@@ -140,7 +153,9 @@ impl Ipsec {
             let run = &mut jobs[at..at + count];
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
-                Some(sa) => sa.decapsulate_run(&self.spd, &check, run, at, &mut refusals),
+                Some(sa) => {
+                    sa.decapsulate_run(self.spd.of(sa.delivery.interface()), &check, run, at, &mut refusals)
+                }
                 // Not reached: the SA was there in the first phase.
                 None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
@@ -166,18 +181,6 @@ impl Ipsec {
         for sa in jobs.iter().filter_map(|job| self.inbound.get(Prepared::sa_of(job))) {
             sa.inbound_selectors.prefetch();
             sa.counters.prefetch();
-        }
-    }
-
-    /// Prefetches the entries of the SPD's index that the checks on inner packets will need.
-    fn prefetch_policy(&self, jobs: &[Job]) {
-        for job in jobs {
-            let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
-            if let Some(addresses) = unchecked_v4(inner) {
-                self.spd.prefetch_v4(Direction::Inbound, Pair::of_arriving(addresses));
-            } else if let Some((source, destination)) = unchecked_v6(inner) {
-                self.spd.prefetch_v6(Direction::Inbound, destination, source);
-            }
         }
     }
 
@@ -214,14 +217,15 @@ impl Ipsec {
         if is_newest && sa.resync.is_searching() {
             sa.end_search(job, before, &mut self.events);
         }
-        let source = if sa.is_watched { source_of(job.buffer.bytes(), is_newest) } else { None };
+        let source = if sa.is_watched { source_of(job.buffer.bytes(), sa.spi, is_newest) } else { None };
         let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
         let check = &FragmentCheck { checker: RefCell::new(&mut self.checker), now };
+        let policies = self.spd.of(sa.delivery.interface());
         let inner = match sa.encap {
-            Encap::EspTunnel => sa.decapsulate(&self.spd, check, job),
-            Encap::EspTransport => sa.decapsulate_from::<EspTransport>(&self.spd, check, job),
-            Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(&self.spd, check, job),
-            Encap::AhTransport => sa.decapsulate_from::<AhTransport>(&self.spd, check, job),
+            Encap::EspTunnel => sa.decapsulate(policies, check, job),
+            Encap::EspTransport => sa.decapsulate_from::<EspTransport>(policies, check, job),
+            Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(policies, check, job),
+            Encap::AhTransport => sa.decapsulate_from::<AhTransport>(policies, check, job),
         };
         let outcome = inner.map(|inner| inner.bytes as u64).map_err(|_| u64::from(job.text_bytes));
         let fate = inner.map(|inner| sa.fate_of(inner));
@@ -284,24 +288,28 @@ impl InboundSa {
     #[inline]
     fn decapsulate_run(
         &mut self,
-        spd: &Spd,
+        policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
         jobs: &mut [Job],
         at: usize,
         refusals: &mut Refusals,
     ) {
         match self.encap {
-            Encap::EspTunnel => self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(spd, check, job)),
+            Encap::EspTunnel => {
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(policies, check, job))
+            }
             Encap::EspTransport => {
-                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<EspTransport>(spd, check, job);
+                let open =
+                    |sa: &Self, job: &mut Job| sa.decapsulate_from::<EspTransport>(policies, check, job);
                 self.run_with(jobs, at, refusals, open);
             }
             Encap::AhTunnel => {
-                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTunnel>(spd, check, job);
+                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTunnel>(policies, check, job);
                 self.run_with(jobs, at, refusals, open);
             }
             Encap::AhTransport => {
-                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTransport>(spd, check, job);
+                let open =
+                    |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTransport>(policies, check, job);
                 self.run_with(jobs, at, refusals, open);
             }
         }
@@ -345,7 +353,7 @@ impl InboundSa {
     #[inline(always)]
     fn fate_of(&self, inner: Inner) -> Option<Fate> {
         match inner {
-            _ if self.covers => Some(Fate::Again),
+            _ if self.delivery.is_covered() => Some(Fate::Again),
             Inner { is_syn: true, .. } => Some(Fate::ClampMss),
             Inner { is_syn: false, .. } => None,
         }
@@ -354,21 +362,26 @@ impl InboundSa {
     /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
     /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4).
     #[inline(always)]
-    fn decapsulate(&self, spd: &Spd, check: &FragmentCheck<'_>, job: &mut Job) -> Result<Inner, DropReason> {
+    fn decapsulate(
+        &self,
+        policies: OfInterface<'_>,
+        check: &FragmentCheck<'_>,
+        job: &mut Job,
+    ) -> Result<Inner, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
         let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
         let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
         let payload = &text[..trailer.payload_bytes];
         let ours = Answer::protect(self.tunnel);
-        let answer = |pair| spd.answer_v4(Direction::Inbound, pair);
+        let answer = |pair| policies.answer_v4(Direction::Inbound, pair);
         let is_ours = |pair| self.inbound_selectors.holds_pair(pair) && ours == Some(answer(pair));
         let (inner, class) = match PlainV4::parse(payload) {
             Some(header) if trailer.next_header == protocol::IPV4 && is_ours(Pair::inbound(&header)) => {
                 let bytes = usize::from(header.total_bytes);
                 (Inner { bytes, is_syn: header.is_syn(payload) }, header.traffic_class)
             }
-            _ => self.check_flow(spd, check, trailer.next_header, payload)?,
+            _ => self.check_flow(policies, check, trailer.next_header, payload)?,
         };
         // No more than the payload has, which the parse has checked: nothing is cut off here.
         debug_assert!(inner.bytes <= payload.len());
@@ -384,18 +397,18 @@ impl InboundSa {
     /// up in policy: the packet inside will be.
     fn decapsulate_from<S: Strip>(
         &self,
-        spd: &Spd,
+        policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
         job: &mut Job,
     ) -> Result<Inner, DropReason> {
         let carried = S::strip(self, job)?;
-        if self.covers {
+        if self.delivery.is_covered() {
             return Ok(Inner { bytes: job.buffer.len(), is_syn: false });
         }
         // What surrounds it stays with it until it has passed: an auditable event tells of both.
         job.text_start = carried.at;
         let packet = job.buffer.bytes().get(carried.at as usize..).unwrap_or_default();
-        let (inner, class) = self.check_flow(spd, check, carried.next_header, packet)?;
+        let (inner, class) = self.check_flow(policies, check, carried.next_header, packet)?;
         job.buffer.narrow(carried.at, low_32(inner.bytes as u64));
         if let Some(outer_class) = carried.outer_class {
             let ecn = ecn::at_egress(class, outer_class).ok_or(DropReason::EcnCongestion)?;
@@ -411,7 +424,7 @@ impl InboundSa {
     #[inline(never)]
     fn check_flow(
         &self,
-        spd: &Spd,
+        policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
         next_header: u8,
         packet: &[u8],
@@ -426,18 +439,18 @@ impl InboundSa {
             return Err(DropReason::InnerMalformed);
         }
         if let Some(header) = PlainHeader::parse(packet) {
-            self.check_policy(spd, &Flow::plain_inbound(&header))?;
+            self.check_policy(policies, &Flow::plain_inbound(&header))?;
             let inner = Inner { bytes: header.total_bytes.into(), is_syn: header.is_syn(packet) };
             return Ok((inner, header.traffic_class));
         }
-        self.check_uncommon(spd, check, packet)
+        self.check_uncommon(policies, check, packet)
     }
 
     /// [`check_flow`](Self::check_flow) for a packet with options, extension headers, or a fragment.
     #[cold]
     fn check_uncommon(
         &self,
-        spd: &Spd,
+        policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
         packet: &[u8],
     ) -> Result<(Inner, u8), DropReason> {
@@ -447,8 +460,8 @@ impl InboundSa {
         }
         let flow = Flow::inbound(&header, packet);
         match ReceivedFragment::read(&header, packet) {
-            None => self.check_policy(spd, &flow)?,
-            Some(fragment) => self.check_fragment(spd, check, &header, &fragment, &flow)?,
+            None => self.check_policy(policies, &flow)?,
+            Some(fragment) => self.check_fragment(policies, check, &header, &fragment, &flow)?,
         }
         let inner = Inner { bytes: header.total_bytes, is_syn: header.protocol == protocol::TCP };
         Ok((inner, header.traffic_class))
@@ -458,56 +471,72 @@ impl InboundSa {
     /// on its first one (RFC 4301 7.3).
     fn check_fragment(
         &self,
-        spd: &Spd,
+        policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
         header: &IpHeader,
         fragment: &ReceivedFragment,
         flow: &Flow,
     ) -> Result<(), DropReason> {
-        let own = self.check_policy(spd, flow);
+        let own = self.check_policy(policies, flow);
         let (way, mut checker) = (Way::Tunnel(self.tunnel), check.checker.borrow_mut());
         if fragment.offset_bytes > 0 {
             if own != Err(DropReason::FieldsHidden) {
                 return own;
             }
-            return checker.follow(way, header, fragment, check.now).map_or(own, |_| Ok(()));
+            let says = |first: &Flow| {
+                self.check_policy(policies, first).is_ok().then_some(Action::Protect(self.tunnel))
+            };
+            return checker.follow(way, header, fragment, check.now, says).map_or(own, |_| Ok(()));
         }
         let (local, remote) = (header.destination, header.source);
         let later = Flow::of_later_fragments(Direction::Inbound, local, remote, header.protocol);
-        if self.check_policy(spd, &later) == Err(DropReason::FieldsHidden) {
+        if self.check_policy(policies, &later) == Err(DropReason::FieldsHidden) {
             let is_decided = own.is_ok() && !flow.hides_fields();
             let decision = is_decided.then_some(Action::Protect(self.tunnel));
-            checker.note(way, header, fragment, decision, check.now);
+            checker.note(way, header, fragment, (*flow, decision), check.now);
         }
         own
     }
 
     /// Whether the SA's selectors and the SPD allow a flow (RFC 4301 5.2, step 4).
     #[inline(always)]
-    fn check_policy(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+    fn check_policy(&self, policies: OfInterface<'_>, flow: &Flow) -> Result<(), DropReason> {
         if !self.inbound_selectors.holds(flow) {
-            return self.search_policy(spd, flow);
+            return self.search_policy(policies, flow);
         }
-        self.check_spd(spd, flow)
+        self.check_spd(policies, flow)
     }
 
     /// The same where the selectors are many, or do not allow it.
     #[cold]
     #[inline(never)]
-    fn search_policy(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+    fn search_policy(&self, policies: OfInterface<'_>, flow: &Flow) -> Result<(), DropReason> {
         self.inbound_selectors.search(flow)?;
-        self.check_spd(spd, flow)
+        self.check_spd(policies, flow)
     }
 
     #[inline(always)]
-    fn check_spd(&self, spd: &Spd, flow: &Flow) -> Result<(), DropReason> {
+    fn check_spd(&self, policies: OfInterface<'_>, flow: &Flow) -> Result<(), DropReason> {
         // Selectors come from an ordered SPD: packets that an earlier policy discards, or gives to another
         // tunnel, must not come through this one.
-        match spd.verdict(flow) {
+        match policies.verdict(flow) {
             Verdict::Policy(Action::Protect(index)) if index == self.tunnel => Ok(()),
             Verdict::Policy(Action::Discard) => Err(DropReason::PolicyDiscard),
             Verdict::FieldsHidden => Err(DropReason::FieldsHidden),
             _ => Err(DropReason::SelectorMismatch),
+        }
+    }
+}
+
+/// Prefetches the entries of the index that the checks on inner packets will need. Those of other interfaces,
+/// which mostly have few policies, are not there.
+fn prefetch_policy(policies: OfInterface<'_>, jobs: &[Job]) {
+    for job in jobs {
+        let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
+        if let Some(addresses) = unchecked_v4(inner) {
+            policies.prefetch_v4(Direction::Inbound, Pair::of_arriving(addresses));
+        } else if let Some((source, destination)) = unchecked_v6(inner) {
+            policies.prefetch_v6(Direction::Inbound, destination, source);
         }
     }
 }

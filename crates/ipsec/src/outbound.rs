@@ -13,6 +13,7 @@ use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
 use crate::encap::{Encap, Frame, Mode, outer_fields, then};
 use crate::fragments::{Reassembled, Way};
+use crate::held::NO_SA;
 use crate::lifetime::Moment;
 use crate::outcome::{Bypassed, Prepared, Sealed};
 use crate::parsed::{OnFragment, PacketMeta, ParsedBatch, reason_of};
@@ -27,8 +28,9 @@ use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::ip::IpHeader;
 
 impl Ipsec {
-    /// Takes packets from the protected side and makes jobs of those that policy protects. All of `batch` is
-    /// taken: every packet ends up in `out` or is discarded to `pool` with its reason.
+    /// Takes packets from the protected side, all of one [interface](Buffer::interface), and makes jobs of
+    /// those that policy protects. All of `batch` is taken: every packet ends up in `out` or is discarded to
+    /// `pool` with its reason.
     pub fn outbound(
         &mut self,
         batch: &mut Batch,
@@ -37,23 +39,30 @@ impl Ipsec {
         clock: &mut StageClock,
         out: &mut Prepared,
     ) {
-        let mut parsed = ParsedBatch::default();
+        let mut parsed = ParsedBatch::of(batch);
         for buffer in batch.iter_mut() {
             parsed.read(buffer);
+        }
+        if self.held.cut != 0 {
+            self.note_cut(&mut parsed);
         }
         if parsed.has_fragments() {
             self.decide_on_fragments(&mut parsed, batch, now, pool);
         }
         clock.lap(Stage::Parse);
-        if self.spd.is_indexed() {
+        let policies = self.spd.of(parsed.interface);
+        if policies.is_indexed() {
             for meta in parsed.as_slice() {
-                parsed.prefetch(meta, &self.spd);
+                parsed.prefetch(meta, policies);
             }
         }
         let mut runs = Runs::default();
         self.ask_policy(&parsed, &mut runs);
         if self.spd.populates() {
             self.acquire(&parsed, &mut runs, now);
+        }
+        if self.held.tunnels > 0 {
+            self.hold_back(&parsed, &mut runs, batch, now, pool);
         }
         if self.outbound.exceed_the_cache() {
             self.prefetch_counters(&runs);
@@ -64,6 +73,7 @@ impl Ipsec {
             match disposition {
                 Disposition::Sa(sa_ref) => self.protect(sa_ref, metas, buffers, now, pool, out),
                 Disposition::Pass => out.pass.extend(drain(buffers).map(Bypassed::new)),
+                Disposition::Held => {}
                 Disposition::Drop(reason) => {
                     let mut drops = Drops { pool, audit: &mut self.audit, now };
                     drain(buffers).for_each(|packet| drops.discard(packet, reason));
@@ -86,8 +96,9 @@ impl Ipsec {
         now: Moment,
         pool: &mut Pool,
     ) {
+        let way = Way::Outbound(parsed.interface);
         parsed.decide_on_fragments(batch, |header, buffer| {
-            let verdict = self.verdict_on_fragment(Way::Outbound, header, buffer.bytes(), now);
+            let verdict = self.verdict_on_fragment(way, header, buffer.bytes(), now);
             if !self.is_joined(header, verdict) {
                 return OnFragment::Alone(verdict);
             }
@@ -120,9 +131,10 @@ impl Ipsec {
     /// Looks up the policy of each packet, and prefetches the SAs that it leads to.
     #[inline]
     fn ask_policy(&self, parsed: &ParsedBatch, runs: &mut Runs) {
+        let policies = self.spd.of(parsed.interface);
         let mut last = Answer::ASK;
         for meta in parsed.as_slice() {
-            let answer = ParsedBatch::answer(meta, &self.spd);
+            let answer = ParsedBatch::answer(meta, policies);
             // Packets of one SA tend to be adjacent.
             if answer == last && answer != Answer::ASK {
                 runs.push_same();
@@ -130,7 +142,7 @@ impl Ipsec {
             }
             last = answer;
             let disposition =
-                self.disposition(answer.verdict().map_or_else(|| parsed.verdict(meta, &self.spd), Ok));
+                self.disposition(answer.verdict().map_or_else(|| parsed.verdict(meta, policies), Ok));
             let is_new = runs.push(disposition);
             if let (Disposition::Sa(sa_ref), true) = (disposition, is_new) {
                 self.outbound.prefetch(sa_ref);
@@ -151,7 +163,7 @@ impl Ipsec {
         match verdict {
             Ok(Verdict::Policy(Action::Protect(index))) => {
                 let sa_ref = self.outbound_in_use(index);
-                sa_ref.map_or(Disposition::Drop(DropReason::NoSa), Disposition::Sa)
+                sa_ref.map_or(NO_SA, Disposition::Sa)
             }
             Ok(Verdict::Policy(Action::Populate(_))) => WANTED,
             Ok(Verdict::Policy(Action::Bypass)) => Disposition::Pass,
@@ -226,7 +238,7 @@ impl Ipsec {
     ) {
         for job in jobs {
             // The dispatcher completes no job of an SA that is gone.
-            if job.status == JobStatus::Done && job.then == then::SEND {
+            if (job.status, job.then) == (JobStatus::Done, then::SEND) {
                 send(Sealed::new(job.buffer), pool);
             } else {
                 self.finish_uncommon(job, now, pool, &mut send);
@@ -235,6 +247,7 @@ impl Ipsec {
     }
 
     #[cold]
+    #[inline(never)]
     fn finish_uncommon(
         &mut self,
         mut job: Job,

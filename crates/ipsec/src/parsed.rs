@@ -2,9 +2,9 @@
 
 use crate::encap::esp_tunnel::Content;
 use crate::encap::has_room;
-use crate::spd::{Answer, Direction, Flow, Pair, Spd, Verdict};
+use crate::spd::{Answer, Direction, Flow, OfInterface, Pair, Verdict};
 use arrayvec::ArrayVec;
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::{ParseError, protocol};
@@ -43,6 +43,8 @@ enum Kind {
 /// Metadata of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct ParsedBatch {
+    /// Of all its packets.
+    pub(crate) interface: Interface,
     packets: ArrayVec<PacketMeta, BATCH_SIZE>,
     /// Flows of packets that are not plain IPv4, kept apart because a flow is several times as long.
     flows: ArrayVec<Flow, BATCH_SIZE>,
@@ -65,6 +67,14 @@ pub(crate) enum OnFragment {
 }
 
 impl ParsedBatch {
+    /// Metadata of packets to be [read](Self::read), all of the interface that the first one has.
+    #[inline]
+    pub(crate) fn of(batch: &Batch) -> Self {
+        let interface = batch.first().map_or(Interface::MAIN, Buffer::interface);
+        debug_assert!(batch.iter().all(|packet| packet.interface() == interface));
+        Self { interface, ..Self::default() }
+    }
+
     /// Parses a packet's header, and cuts off bytes after the datagram. The metadata is written in place, not
     /// returned: copying it would hit failed store-to-load forwarding (wide loads over recent narrow stores).
     #[inline(always)]
@@ -171,6 +181,22 @@ impl ParsedBatch {
         Ok(())
     }
 
+    /// Notes that a packet was put together of fragments before, and does not show it.
+    #[cold]
+    pub(crate) fn note_cut(&mut self, place: usize) {
+        let Some(meta) = self.packets.get_mut(place) else { return };
+        match meta.kind {
+            Kind::V4 => {
+                let flow = u8::try_from(self.flows.len()).unwrap_or(u8::MAX);
+                self.flows.push(meta.flow());
+                meta.kind = Kind::Flow(flow);
+            }
+            Kind::Flow(_) => {}
+            Kind::Refused(_) => return,
+        }
+        (meta.protocol, meta.is_common) = (WAS_CUT, false);
+    }
+
     /// Whether any packet is a fragment.
     #[inline(always)]
     pub(crate) fn has_fragments(&self) -> bool {
@@ -191,12 +217,12 @@ impl ParsedBatch {
 
     /// Prefetches what a packet's verdict will need.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, meta: &PacketMeta, spd: &Spd) {
+    pub(crate) fn prefetch(&self, meta: &PacketMeta, policies: OfInterface<'_>) {
         match meta.kind {
-            Kind::V4 => spd.prefetch_v4(Direction::Outbound, meta.pair),
+            Kind::V4 => policies.prefetch_v4(Direction::Outbound, meta.pair),
             Kind::Flow(place) => {
                 if let Some(flow) = self.flows.get(usize::from(place)) {
-                    spd.prefetch_v6(Direction::Outbound, flow.local(), flow.remote());
+                    policies.prefetch_v6(Direction::Outbound, flow.local(), flow.remote());
                 }
             }
             Kind::Refused(_) => {}
@@ -205,8 +231,12 @@ impl ParsedBatch {
 
     /// Policy's answer for a packet, as far as addresses decide.
     #[inline(always)]
-    pub(crate) fn answer(meta: &PacketMeta, spd: &Spd) -> Answer {
-        if let Kind::V4 = meta.kind { spd.answer_v4(Direction::Outbound, meta.pair) } else { Answer::ASK }
+    pub(crate) fn answer(meta: &PacketMeta, policies: OfInterface<'_>) -> Answer {
+        if let Kind::V4 = meta.kind {
+            policies.answer_v4(Direction::Outbound, meta.pair)
+        } else {
+            Answer::ASK
+        }
     }
 
     /// The flow of a packet that policy was asked about, by its place in the batch.
@@ -220,12 +250,16 @@ impl ParsedBatch {
     }
 
     /// Policy's verdict on a packet whose [addresses](Self::answer) do not decide, or why none is looked up.
-    pub(crate) fn verdict(&self, meta: &PacketMeta, spd: &Spd) -> Result<Verdict, DropReason> {
+    pub(crate) fn verdict(
+        &self,
+        meta: &PacketMeta,
+        policies: OfInterface<'_>,
+    ) -> Result<Verdict, DropReason> {
         match meta.kind {
-            Kind::V4 => Ok(spd.verdict(&meta.flow())),
+            Kind::V4 => Ok(policies.verdict(&meta.flow())),
             Kind::Flow(place) => {
                 let flow = self.flows.get(usize::from(place)).ok_or(DropReason::BadHeader)?;
-                match spd.verdict(flow) {
+                match policies.verdict(flow) {
                     Verdict::FieldsHidden => Ok(self.followed(place)),
                     verdict => Ok(verdict),
                 }

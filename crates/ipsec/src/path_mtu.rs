@@ -398,9 +398,10 @@ impl Ipsec {
         }
     }
 
-    fn set_path_mtu(&mut self, index: TunnelIndex, mtu: usize) {
+    /// Datagrams of a tunnel have at most this many bytes, and packets what is left of them.
+    pub(crate) fn set_path_mtu(&mut self, index: TunnelIndex, mtu: usize) {
         let Some(Tunnel { parameters, outbound, .. }) =
-            self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut)
+            self.tunnels.get_mut(index.0 as usize).and_then(Option::as_deref_mut)
         else {
             return;
         };

@@ -17,8 +17,8 @@ use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::path_mtu::SaName;
 use crate::spd::TunnelIndex;
-use crate::tunnel::Encapsulation;
-use std::net::IpAddr;
+use crate::tunnel::{Encapsulation, Endpoints, TunnelParameters};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use testudo_wire::ip::IpHeader;
 use testudo_wire::udp::UdpHeader;
@@ -29,6 +29,8 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// Where an authentic packet came from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
+    /// The SA that it came under.
+    spi: u32,
     address: IpAddr,
     port: u16,
     /// Whether its sequence number was the highest so far: older packets may still come from the old address.
@@ -37,10 +39,10 @@ pub(crate) struct Source {
 
 /// The outer source of a datagram.
 #[cold]
-pub(crate) fn source_of(datagram: &[u8], is_newest: bool) -> Option<Source> {
+pub(crate) fn source_of(datagram: &[u8], spi: u32, is_newest: bool) -> Option<Source> {
     let outer = IpHeader::parse(datagram).ok()?;
     let udp = UdpHeader::parse(outer.payload(datagram)).ok()?;
-    Some(Source { address: outer.source, port: udp.source_port, is_newest })
+    Some(Source { spi, address: outer.source, port: udp.source_port, is_newest })
 }
 
 impl Ipsec {
@@ -48,10 +50,9 @@ impl Ipsec {
     /// moved.
     pub(crate) fn follow_peer(&mut self, index: TunnelIndex, source: Source, now: Moment) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let before = tunnel.parameters.endpoints;
         let endpoints = &tunnel.parameters.endpoints;
         let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
-        let Source { address, port, is_newest } = source;
+        let Source { spi, address, port, is_newest } = source;
         if endpoints.remote == Some(address) && remote_port == port {
             tunnel.peer_heard = Some(now);
             return;
@@ -61,22 +62,64 @@ impl Ipsec {
             return;
         }
         tunnel.peer_heard = Some(now);
-        self.addresses.unref_peer(&tunnel.parameters);
-        let endpoints = &mut tunnel.parameters.endpoints;
-        endpoints.remote = Some(address);
-        endpoints.encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
-        self.addresses.add_peer(&tunnel.parameters);
-        let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
-        let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
+        let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
+        let there = Endpoints { remote: Some(address), encapsulation, ..*endpoints };
+        let before = endpoints.remote.map(|address| SocketAddr::new(address, remote_port));
+        self.send_between(index, there);
+        let moved = EventKind::PeerMoved { spi, before, address, port };
+        self.events.push(Event { tunnel: index, kind: moved });
+        self.take_another_path(index, now);
+    }
+
+    /// Puts a tunnel between other ends, in UDP or not: a key exchange has settled that later, or otherwise.
+    /// Its SAs towards the peer go on with their numbers and keys; those from the peer are received as they
+    /// were when they were added. `false` if there is no such tunnel.
+    pub fn redirect(&mut self, index: TunnelIndex, ends: Endpoints, learn_remote: bool, now: Moment) -> bool {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        tunnel.parameters.learn_remote = learn_remote;
+        let is_elsewhere = tunnel.parameters.endpoints != ends;
+        self.settle_watches(index);
+        if is_elsewhere {
+            self.send_between(index, ends);
+            self.take_another_path(index, now);
+        }
+        true
+    }
+
+    /// The datagrams of a tunnel have these ends from now on.
+    fn send_between(&mut self, index: TunnelIndex, ends: Endpoints) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let before = std::mem::replace(&mut tunnel.parameters.endpoints, ends);
+        let parameters = &tunnel.parameters;
+        self.addresses.add(parameters);
+        if let Encapsulation::EspInUdp { local_port, .. } = ends.encapsulation {
+            self.udp_ports.add(local_port);
+        }
+        let rules = OuterRules::of(parameters, self.identifications.seed());
+        let protocol = parameters.protocol;
         for member in &tunnel.outbound {
             self.names.remove(index, SaName::of(protocol, &before, member.spi));
-            self.names.add(index, SaName::of(protocol, &endpoints, member.spi));
+            self.names.add(index, SaName::of(protocol, &ends, member.spi));
             if let Some(sa) = self.outbound.get_mut(member.sa) {
-                sa.template = OuterTemplate::new(&endpoints, protocol, rules, sa.spi);
+                sa.template = OuterTemplate::new(&ends, protocol, rules, sa.spi);
             }
         }
-        self.events.push(Event { tunnel: index, kind: EventKind::PeerMoved { address, port } });
-        // It is another path (RFC 8201 4).
+        // In this order, so that what both have is not gone in between.
+        let left = TunnelParameters { endpoints: before, ..parameters.clone() };
+        self.addresses.unref(&left);
+        let path_mtu = left.path_mtu;
+        if let Encapsulation::EspInUdp { local_port, .. } = before.encapsulation {
+            self.udp_ports.unref(local_port);
+        }
+        // A header of UDP more or less leaves packets less or more.
+        self.set_path_mtu(index, path_mtu);
+    }
+
+    /// It is another path (RFC 8201 4).
+    fn take_another_path(&mut self, index: TunnelIndex, now: Moment) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         if let Some(prober) = &mut tunnel.prober {
             prober.reset(now);
         }

@@ -10,6 +10,8 @@ pub(crate) enum Disposition {
     /// Through an SA.
     Sa(SaRef),
     Pass,
+    /// Its buffer was taken: it waits for an SA, or was dropped since too many do.
+    Held,
     Drop(DropReason),
 }
 

@@ -17,7 +17,7 @@ use crate::tunnel::TunnelParameters;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::Suite;
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, Interface};
 use testudo_wire::ip::Version;
 
 /// One-shot latches, so that each event is reported once.
@@ -133,8 +133,7 @@ pub(crate) struct InboundSa {
     /// It is not watched, does not search for its numbers, and its packets are not longer than their texts.
     pub(crate) is_plain: bool,
     pub(crate) encap: Encap,
-    /// Its packets carry ESP of the tunnel that this one covers, and nothing else.
-    pub(crate) covers: bool,
+    pub(crate) delivery: Delivery,
     pub(crate) spi: u32,
     pub(crate) tunnel: TunnelIndex,
     pub(crate) resync: Resync,
@@ -142,6 +141,32 @@ pub(crate) struct InboundSa {
     pub(crate) counters: Arc<SaCounters>,
     pub(crate) inbound_selectors: InboundSelectors,
     pub(crate) reported: Reported,
+}
+
+/// Where the packets of an SA go: to the interface of its tunnel, or, where they carry ESP of the tunnel that
+/// this one covers and nothing else, to an SA of that. In one byte: an SA has no room for a second one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delivery(u8);
+
+impl Delivery {
+    /// No interface has this number.
+    const COVERED: Self = Self(u8::MAX);
+
+    pub(crate) fn of(tunnel: &TunnelParameters) -> Self {
+        if tunnel.covers.is_some() { Self::COVERED } else { Self(tunnel.interface.0) }
+    }
+
+    /// Whether they carry ESP of the tunnel that this one covers.
+    #[inline(always)]
+    pub(crate) fn is_covered(self) -> bool {
+        self == Self::COVERED
+    }
+
+    /// The interface; of the tunnel's packets none other is asked.
+    #[inline(always)]
+    pub(crate) fn interface(self) -> Interface {
+        Interface(self.0)
+    }
 }
 
 /// Our outer address and, for ESP in UDP, our port, as two numbers that are compared with those of each
@@ -210,15 +235,15 @@ pub(crate) struct Takeover {
     pub(crate) outbound: SaRef,
 }
 
-/// A tunnel as the worker holds it: its parameters and its SAs. Which outbound SA is in use is in
-/// [`Ipsec::outbound_of`](crate::Ipsec::outbound_of).
+/// A tunnel as the worker holds it: its parameters and its SAs.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
-    /// What its SAs from the peer check, made once for all of them.
-    pub(crate) inbound_selectors: InboundSelectors,
     pub(crate) outbound: Members,
     pub(crate) inbound: Members,
+    /// The SA towards the peer that is in use. Packets go through it
+    /// ([`Ipsec::outbound_of`](crate::Ipsec::outbound_of)) unless AH is to cover them and has none.
+    pub(crate) in_use: Option<SaRef>,
     pub(crate) takeover: Option<Takeover>,
     /// When an authentic packet last came from the peer's current address. Kept only where that address is
     /// learned.

@@ -204,6 +204,15 @@ impl SequenceNumbers {
         Some(first)
     }
 
+    /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left behind them.
+    pub(crate) fn advance(&mut self, last: u64) -> bool {
+        let is_ahead = last.saturating_add(1) >= self.next && last < self.last;
+        if is_ahead {
+            self.next = last + 1;
+        }
+        is_ahead
+    }
+
     /// The number that [`reserve`](Self::reserve) gives next.
     #[must_use]
     pub fn next(&self) -> u64 {

@@ -10,6 +10,7 @@ use crate::encap::template::OuterTemplate;
 use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then};
 use crate::event::Event;
 use crate::fragments::{FragmentChecker, Identifications, Reassembler};
+use crate::held::Held;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
 use crate::packet_rules::Df;
@@ -17,10 +18,10 @@ use crate::path_mtu::OutboundNames;
 use crate::replay::ReplayWindow;
 use crate::reply_budget::ReplyBudget;
 use crate::resync::Resync;
-use crate::sa::{Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
+use crate::sa::{Delivery, Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
 use crate::sequence::SequenceNumbers;
 use crate::slots::{SaRef, Slots};
-use crate::spd::{AddressRange, InboundSelectors, SaSelectors, Selector, Spd, TunnelIndex, address_bits};
+use crate::spd::{SaSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
@@ -35,9 +36,9 @@ use testudo_wire::ip::Version;
 #[derive(Debug, Default)]
 pub struct Ipsec {
     pub(crate) spd: Box<Spd>,
-    pub(crate) tunnels: Vec<Option<Tunnel>>,
-    /// The SA towards the peer that each tunnel uses, by the tunnel's index: all that a packet needs of a
-    /// tunnel, close together.
+    pub(crate) tunnels: Vec<Option<Box<Tunnel>>>,
+    /// The SA towards the peer that each tunnel's packets go through, by the tunnel's index: all that a
+    /// packet needs of a tunnel, close together. `None` as well where AH is to cover them and has no SA.
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
@@ -49,6 +50,8 @@ pub struct Ipsec {
     pub(crate) again: Vec<Job>,
     pub(crate) udp_ports: UdpPorts,
     pub(crate) addresses: OuterAddresses,
+    /// Whether the protected side has more interfaces than the main one.
+    pub(crate) has_interfaces: bool,
     /// Of datagrams from the unprotected side.
     pub(crate) fragments: Reassembler,
     /// Of the host's own datagrams, which go through SAs in transport mode.
@@ -64,14 +67,23 @@ pub struct Ipsec {
     pub(crate) audit: Audit,
     pub(crate) events: Vec<Event>,
     pub(crate) acquires: Acquires,
+    pub(crate) held: Held,
     pub(crate) replies: ReplyBudget,
 }
+
+/// Tunnels for which the tables by their indices have room from the start: more than a gateway takes (20,000
+/// that are configured and 131,072 of flows). Such a table that grew would be copied while packets wait, and
+/// one in blocks would cost each packet two instructions more. Room that is not used is addresses without
+/// memory behind them: 2 MiB for each table.
+const ROOM: usize = 1 << 18;
 
 impl Ipsec {
     /// State with these policies and no tunnels.
     #[must_use]
     pub fn new(spd: Box<Spd>) -> Self {
-        Self { spd, ..Self::default() }
+        let (tunnels, outbound_of) = (Vec::with_capacity(ROOM), Vec::with_capacity(ROOM));
+        let checker = FragmentChecker::with_room_for(ROOM);
+        Self { spd, tunnels, outbound_of, checker, ..Self::default() }
     }
 
     /// The policies in force.
@@ -82,28 +94,25 @@ impl Ipsec {
 
     /// The same, to change policies: for all later packets.
     pub fn spd_mut(&mut self) -> &mut Spd {
-        self.checker.forget();
         &mut self.spd
     }
 
-    /// Puts other policies in force for all later packets, and returns those before: to free many of them
-    /// takes longer than packets should wait.
-    #[must_use = "it is freed best where no packet waits"]
-    pub fn replace_policies(&mut self, spd: Box<Spd>) -> Box<Spd> {
-        self.checker.forget();
-        std::mem::replace(&mut self.spd, spd)
+    /// Puts other policies in force for all later packets, and leaves those before in `spd`: to free many of
+    /// them takes longer than packets should wait.
+    pub fn swap_policies(&mut self, spd: &mut Box<Spd>) {
+        std::mem::swap(&mut self.spd, spd);
     }
 
-    /// Replaces the selectors that packets from a tunnel are checked against, while its SAs continue.
-    pub fn replace_selectors(&mut self, index: TunnelIndex, selectors: SaSelectors) {
-        self.checker.forget();
-        if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
-            tunnel.parameters.selectors = selectors;
-            tunnel.inbound_selectors = inbound_selectors(&tunnel.parameters);
-            for member in &tunnel.inbound {
-                if let Some(sa) = self.inbound.get_mut(member.sa) {
-                    sa.inbound_selectors = tunnel.inbound_selectors.clone();
-                }
+    /// Puts other selectors in the place of those that packets from a tunnel are checked against, while its
+    /// SAs continue, and leaves those before in `selectors`: to free many takes longer than packets should
+    /// wait. Without effect if there is no such tunnel.
+    pub fn swap_selectors(&mut self, index: TunnelIndex, selectors: &mut SaSelectors) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        std::mem::swap(&mut tunnel.parameters.selectors, selectors);
+        let checked = tunnel.parameters.inbound_selectors();
+        for member in &tunnel.inbound {
+            if let Some(sa) = self.inbound.get_mut(member.sa) {
+                sa.inbound_selectors = checked.clone();
             }
         }
     }
@@ -123,6 +132,12 @@ impl Ipsec {
             sa.counters.set_sequence(sa.window.top());
         }
         is_restored
+    }
+
+    /// Says whether the protected side has more interfaces than the main one: the packets of an SA then leave
+    /// by that of its tunnel.
+    pub fn set_has_interfaces(&mut self, has: bool) {
+        self.has_interfaces = has;
     }
 
     /// Whether [auditable events](crate::AUDITED) are noted.
@@ -150,7 +165,7 @@ impl Ipsec {
     }
 
     pub(crate) fn tunnel(&self, index: TunnelIndex) -> Option<&Tunnel> {
-        self.tunnels.get(index.0 as usize)?.as_ref()
+        self.tunnels.get(index.0 as usize)?.as_deref()
     }
 
     /// The SA that packets of a tunnel go out through.
@@ -220,18 +235,6 @@ pub(crate) fn longest_fragmented(p: &TunnelParameters) -> usize {
     MAX_DATAGRAM - ah
 }
 
-/// The packets that may come out of a tunnel. In transport mode they are between its two ends, as outbound
-/// (RFC 4301 4.1): ESP does not cover their addresses, so that wider selectors would let anybody on the way
-/// put others there.
-pub(crate) fn inbound_selectors(p: &TunnelParameters) -> InboundSelectors {
-    let (Mode::Transport, Some(remote)) = (p.mode, p.endpoints.remote) else {
-        return InboundSelectors::new(p.selectors.clone());
-    };
-    let [local, remote] = [p.endpoints.local, remote].map(AddressRange::host);
-    let ours = p.selectors.list().iter().filter(|s| s.local.covers(&local) && s.remote.covers(&remote));
-    InboundSelectors::new(ours.map(|selector| Selector { local, remote, ..*selector }).collect())
-}
-
 pub(crate) fn inbound_sa(
     index: TunnelIndex,
     tunnel: &Tunnel,
@@ -253,12 +256,12 @@ pub(crate) fn inbound_sa(
             IpsecProtocol::Esp => endpoint,
         },
         encap: Encap::new(p.protocol, p.mode),
-        covers: p.covers.is_some(),
+        delivery: Delivery::of(p),
         layout: SuiteLayout::of(sa.suite),
         is_watched: false,
         is_plain: false,
         spi: sa.spi,
-        inbound_selectors: tunnel.inbound_selectors.clone(),
+        inbound_selectors: p.inbound_selectors(),
         esn: sa.esn,
         window: ReplayWindow::new(parameters.replay_window, sa.esn),
         lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),

@@ -18,12 +18,13 @@ use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
 use crate::packet_rules::PacketRules;
 use crate::sequence::NumberSource;
-use crate::spd::{SaSelectors, TunnelIndex};
+use crate::spd::{InboundSelectors, SaSelectors, Selector, TunnelIndex};
 use crate::tables::{longest_datagram, longest_fragmented};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
+use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 
 /// How ESP is carried.
@@ -110,6 +111,8 @@ pub struct TunnelParameters {
     /// Follow the peer to the source of its newest authentic packet, once it has been silent for a second at
     /// its current address.
     pub learn_remote: bool,
+    /// The interface of the protected side that its packets come from and leave by. That of its policies.
+    pub interface: Interface,
     /// ESP or AH.
     pub protocol: IpsecProtocol,
     /// Tunnel or transport mode.
@@ -132,11 +135,26 @@ pub struct TunnelParameters {
     pub non_first_fragments: bool,
     /// After this time without a packet, a NAT keepalive is sent; `None` for never.
     pub keepalive: Option<Duration>,
-    /// The packets that may come through the tunnel: the selectors of the policies that name it.
+    /// Whether somebody makes its SAs when a packet asks for one ([`EventKind::Acquire`](crate::EventKind)):
+    /// such packets wait for a while.
+    pub acquires: bool,
+    /// The packets that may come through the tunnel: the selectors of the policies that name it, made for its
+    /// mode and ends.
     pub selectors: SaSelectors,
 }
 
 impl TunnelParameters {
+    /// The same tunnel for packets of these selectors.
+    #[must_use]
+    pub fn selecting(self, selectors: impl IntoIterator<Item = Selector>) -> Self {
+        Self { selectors: SaSelectors::new(selectors, self.mode, &self.endpoints), ..self }
+    }
+
+    /// What its SAs from the peer check.
+    pub(crate) fn inbound_selectors(&self) -> InboundSelectors {
+        self.selectors.for_sas(self.mode, &self.endpoints)
+    }
+
     /// The longest packet that crosses the path under these algorithms, whole or in fragments, whatever its
     /// sender says about cutting it, in bytes.
     pub(crate) fn inner_mtu(&self, suite: Suite) -> u16 {

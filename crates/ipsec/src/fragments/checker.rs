@@ -16,10 +16,14 @@
 //! - after its first one: what overtakes it is dropped; and the first one must show all of its fields, or it
 //!   was decided on as what it shows (7.2);
 //! - where it carries none of the bytes that the first one had: those were what policy looked at. One that
-//!   overlaps them ends the datagram (RFC 5722 3, RFC 3128), and so does another first fragment with another
-//!   decision or length: nobody can tell to which of both a later one belongs;
-//! - under the policies that decided on the first one: any change of policies or tunnels forgets all
-//!   decisions;
+//!   overlaps them ends the datagram (RFC 5722 3, RFC 3128), and so does another first fragment with other
+//!   fields, another decision or length: nobody can tell to which of both a later one belongs;
+//! - where policy says of the first one now what it said when that came. The fields that it showed are kept,
+//!   and for each later fragment the SPD and the SA's selectors are asked about them again, as they are in
+//!   force. So nothing can be missed when these change, a change that concerns the datagram ends it, and one
+//!   that does not, such as the policy of another flow that begins or ends, takes nothing from it;
+//! - through or out of the tunnel that its first one went or came through: not through another one that has
+//!   its place since, whatever policy says of that place;
 //! - within a second of its first one, and not once all bytes of the datagram have come. Then the
 //!   Identification may belong to another datagram (RFC 4963).
 //!
@@ -37,11 +41,12 @@
 
 use super::shares::{ShareIndex, Shares};
 use crate::lifetime::Moment;
-use crate::spd::{Action, TunnelIndex};
+use crate::spd::{Action, Flow, TunnelIndex};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Duration;
+use testudo_packet::Interface;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::reassembly::ReceivedFragment;
 
@@ -53,8 +58,8 @@ const ROOM: usize = 512;
 /// Where a fragment comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Way {
-    /// The protected side.
-    Outbound,
+    /// This interface of the protected side.
+    Outbound(Interface),
     /// The unprotected side, in clear.
     Clear,
     /// The unprotected side, through a tunnel.
@@ -75,9 +80,26 @@ struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Later fragments share what happens to the first one.
-    Follow(Action),
+    Follow(Decision),
     /// They are dropped.
     Drop,
+}
+
+/// What happens to a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Decision {
+    action: Action,
+    /// The number of the tunnel that it goes or came through, if any.
+    tunnel: u32,
+}
+
+/// What is known of the tunnel at an index.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// How many tunnels have begun and ended here, modulo 2^32: the number of the present one.
+    number: u32,
+    /// Whether its other end takes later fragments.
+    agrees: bool,
 }
 
 /// The decision on a datagram.
@@ -86,6 +108,8 @@ struct Entry {
     key: Key,
     since: Moment,
     state: State,
+    /// What the first fragment showed.
+    first: Flow,
     /// Where the first fragment ends in the datagram's payload.
     first_end: usize,
     /// Bytes of payload that have come, and all, once that is known.
@@ -120,80 +144,92 @@ pub(crate) struct FragmentChecker {
     outbound: Table,
     clear: Table,
     tunnels: Table,
-    /// One bit for each tunnel whose other end takes later fragments.
-    agreed: Vec<u64>,
+    /// By the indices of tunnels.
+    places: Vec<Place>,
 }
 
 impl FragmentChecker {
-    /// Notes whether the other end of a tunnel takes fragments that hide what its policies ask for (RFC 4301
-    /// 7.3).
-    pub(crate) fn agree(&mut self, tunnel: TunnelIndex, agrees: bool) {
-        let (word, bit) = (tunnel.0 as usize / 64, 1 << (tunnel.0 % 64));
-        if agrees && self.agreed.len() <= word {
-            self.agreed.resize(word + 1, 0);
+    /// With room for so many tunnels, before a table is moved.
+    pub(crate) fn with_room_for(tunnels: usize) -> Self {
+        Self { places: Vec::with_capacity(tunnels), ..Self::default() }
+    }
+
+    /// Notes that a tunnel begins, and whether its other end takes fragments that hide what its policies ask
+    /// for (RFC 4301 7.3).
+    pub(crate) fn begin(&mut self, TunnelIndex(index): TunnelIndex, agrees: bool) {
+        let index = index as usize;
+        if self.places.len() <= index {
+            self.places.resize(index + 1, Place::default());
         }
-        if let Some(word) = self.agreed.get_mut(word) {
-            *word = if agrees { *word | bit } else { *word & !bit };
+        let place = &mut self.places[index];
+        *place = Place { number: place.number.wrapping_add(1), agrees };
+    }
+
+    /// Notes that a tunnel has ended: no later fragment follows its first one through it.
+    pub(crate) fn end(&mut self, TunnelIndex(index): TunnelIndex) {
+        if let Some(place) = self.places.get_mut(index as usize) {
+            *place = Place { number: place.number.wrapping_add(1), agrees: false };
         }
     }
 
-    /// Whether later fragments may follow this decision.
-    fn may_follow(&self, action: Action) -> bool {
-        match action {
-            Action::Protect(TunnelIndex(index)) => {
-                self.agreed.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
-            }
-            Action::Bypass => true,
-            // One that has no SA yet leads nowhere.
-            Action::Populate(_) | Action::Discard => false,
-        }
-    }
-
-    fn table(&mut self, way: Way) -> &mut Table {
-        match way {
-            Way::Outbound => &mut self.outbound,
-            Way::Clear => &mut self.clear,
-            Way::Tunnel(_) => &mut self.tunnels,
-        }
-    }
-
-    /// Notes the decision on a first fragment, of a datagram whose later ones hide what policy asks for.
-    /// `None` is any reason to drop it.
+    /// Notes the decision on a first fragment that shows `first`, of a datagram whose later ones hide what
+    /// policy asks for. `None` is any reason to drop it.
     pub(crate) fn note(
         &mut self,
         way: Way,
         header: &IpHeader,
         fragment: &ReceivedFragment,
-        decision: Option<Action>,
+        (first, decision): (Flow, Option<Action>),
         now: Moment,
     ) {
-        let state = match decision.filter(|action| self.may_follow(*action)) {
-            Some(action) => State::Follow(action),
-            None => State::Drop,
-        };
+        let decision = decision.and_then(|action| Decision::of(action, &self.places));
+        let state = decision.map_or(State::Drop, State::Follow);
         let (key, end) = (key(way, header, fragment), fragment.end_bytes());
-        self.table(way).note(Entry { key, since: now, state, first_end: end, come: end, total: None });
+        let entry = Entry { key, since: now, state, first, first_end: end, come: end, total: None };
+        let (table, _) = self.parts(way);
+        table.note(entry);
     }
 
-    /// What is done with a later fragment that hides what policy asks for: what was done with its first one.
-    /// `None` drops it.
+    /// What is done with a later fragment that hides what policy asks for: what was done with its first one,
+    /// if policy `says` the same of that one now. `None` drops it.
     pub(crate) fn follow(
         &mut self,
         way: Way,
         header: &IpHeader,
         fragment: &ReceivedFragment,
         now: Moment,
+        says: impl FnOnce(&Flow) -> Option<Action>,
     ) -> Option<Action> {
         let key = key(way, header, fragment);
-        self.table(way).follow(&key, fragment, now)
+        let (table, places) = self.parts(way);
+        let holds = |decision: Decision, first: &Flow| {
+            Decision::of(decision.action, places) == Some(decision) && says(first) == Some(decision.action)
+        };
+        table.follow(&key, fragment, now, holds)
     }
 
-    /// Forgets all decisions: policies or tunnels have changed.
-    pub(crate) fn forget(&mut self) {
-        for table in [&mut self.outbound, &mut self.clear, &mut self.tunnels] {
-            while !table.entries.is_empty() {
-                table.remove(table.entries.len() - 1);
+    /// The table of a way, and what is known of tunnels.
+    fn parts(&mut self, way: Way) -> (&mut Table, &[Place]) {
+        let table = match way {
+            Way::Outbound(_) => &mut self.outbound,
+            Way::Clear => &mut self.clear,
+            Way::Tunnel(_) => &mut self.tunnels,
+        };
+        (table, &self.places)
+    }
+}
+
+impl Decision {
+    /// The decision for an action, if later fragments may follow it.
+    fn of(action: Action, places: &[Place]) -> Option<Self> {
+        match action {
+            Action::Protect(TunnelIndex(index)) => {
+                let place = places.get(index as usize).filter(|place| place.agrees)?;
+                Some(Self { action, tunnel: place.number })
             }
+            Action::Bypass => Some(Self { action, tunnel: 0 }),
+            // One that has no SA yet leads nowhere.
+            Action::Populate(_) | Action::Discard => None,
         }
     }
 }
@@ -211,7 +247,8 @@ impl Table {
         }
         if let Some(at) = self.current(&first.key, first.since) {
             let known = &mut self.entries[at];
-            let is_same = known.state == first.state && known.first_end == first.first_end;
+            let is_same =
+                (known.state, known.first, known.first_end) == (first.state, first.first, first.first_end);
             let state = if is_same { first.state } else { State::Drop };
             *known = Entry { state, ..first };
             return;
@@ -238,10 +275,19 @@ impl Table {
         self.owners.iter().enumerate().max_by_key(|(_, owner)| weight(owner)).map(|(at, _)| at)
     }
 
-    fn follow(&mut self, key: &Key, fragment: &ReceivedFragment, now: Moment) -> Option<Action> {
+    /// What happens to a later fragment, if the decision on its first one still `holds`.
+    fn follow(
+        &mut self,
+        key: &Key,
+        fragment: &ReceivedFragment,
+        now: Moment,
+        holds: impl FnOnce(Decision, &Flow) -> bool,
+    ) -> Option<Action> {
         let at = self.current(key, now)?;
         let entry = &mut self.entries[at];
-        if fragment.offset_bytes < entry.first_end {
+        if let State::Follow(decision) = entry.state
+            && (fragment.offset_bytes < entry.first_end || !holds(decision, &entry.first))
+        {
             entry.state = State::Drop;
         }
         entry.come = entry.come.saturating_add(fragment.payload_bytes());
@@ -255,7 +301,7 @@ impl Table {
             self.remove(at);
         }
         match state {
-            State::Follow(action) => Some(action),
+            State::Follow(decision) => Some(decision.action),
             State::Drop => None,
         }
     }

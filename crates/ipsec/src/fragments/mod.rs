@@ -80,7 +80,7 @@ pub use reassembly::{Reassembled, Reassembler};
 use crate::Ipsec;
 use crate::lifetime::Moment;
 use crate::spd::{Flow, Verdict};
-use testudo_packet::{DropReason, Pool};
+use testudo_packet::{DropReason, Interface, Pool};
 use testudo_wire::ip::IpHeader;
 use testudo_wire::reassembly::ReceivedFragment;
 
@@ -94,22 +94,31 @@ impl Ipsec {
         packet: &[u8],
         now: Moment,
     ) -> Verdict {
-        let (flow, local, remote) = match way {
-            Way::Outbound => (Flow::outbound(header, packet), header.source, header.destination),
-            Way::Clear | Way::Tunnel(_) => (Flow::inbound(header, packet), header.destination, header.source),
+        let (policies, flow, [local, remote]) = match way {
+            Way::Outbound(interface) => {
+                let ends = [header.source, header.destination];
+                (self.spd.of(interface), Flow::outbound(header, packet), ends)
+            }
+            Way::Clear | Way::Tunnel(_) => {
+                let ends = [header.destination, header.source];
+                (self.spd.of(Interface::MAIN), Flow::inbound(header, packet), ends)
+            }
         };
-        let own = self.spd.verdict(&flow);
+        let own = policies.verdict(&flow);
         let Some(fragment) = ReceivedFragment::read(header, packet) else { return own };
         if fragment.offset_bytes > 0 {
-            let mut followed = || self.checker.follow(way, header, &fragment, now).map(Verdict::Policy);
-            return if own == Verdict::FieldsHidden { followed().unwrap_or(own) } else { own };
+            if own != Verdict::FieldsHidden {
+                return own;
+            }
+            let says = |first: &Flow| policies.verdict(first).action();
+            let followed = self.checker.follow(way, header, &fragment, now, says);
+            return followed.map_or(own, Verdict::Policy);
         }
         let later = Flow::of_later_fragments(flow.direction(), local, remote, header.protocol);
-        if self.spd.verdict(&later) == Verdict::FieldsHidden {
-            let decision = if let Verdict::Policy(action) = own { Some(action) } else { None };
+        if policies.verdict(&later) == Verdict::FieldsHidden {
             // What hides something of itself was decided on as what it shows (RFC 4301 7.2).
-            let decision = decision.filter(|_| !flow.hides_fields());
-            self.checker.note(way, header, &fragment, decision, now);
+            let decision = own.action().filter(|_| !flow.hides_fields());
+            self.checker.note(way, header, &fragment, (flow, decision), now);
         }
         own
     }
@@ -126,13 +135,13 @@ impl Ipsec {
     }
 
     /// Drops datagrams that were not complete in time. To be called about once a second.
-    pub fn expire_fragments(&mut self, now: Moment, pool: &mut Pool) {
+    pub(crate) fn expire_fragments(&mut self, now: Moment, pool: &mut Pool) {
         self.fragments.expire(now, pool);
         self.host_fragments.expire(now, pool);
     }
 
     /// Drops all datagrams that are not complete, for this reason.
-    pub fn discard_fragments(&mut self, reason: DropReason, pool: &mut Pool) {
+    pub(crate) fn discard_fragments(&mut self, reason: DropReason, pool: &mut Pool) {
         self.fragments.discard_all(reason, pool);
         self.host_fragments.discard_all(reason, pool);
     }

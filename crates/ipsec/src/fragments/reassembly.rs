@@ -6,7 +6,7 @@ use crate::ecn;
 use crate::lifetime::Moment;
 use hashbrown::HashMap;
 use std::time::Duration;
-use testudo_packet::{Buffer, DropReason, Pool};
+use testudo_packet::{Buffer, DropReason, Interface, Pool};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::protocol;
@@ -39,6 +39,8 @@ struct Key {
     identification: u32,
     /// 0 over IPv6, where it is not a part of the key.
     protocol: u8,
+    /// Hosts behind different interfaces may have the same addresses.
+    interface: Interface,
 }
 
 /// A datagram, or the place of one that was dropped, whose later fragments are dropped, too.
@@ -80,7 +82,7 @@ pub struct Reassembler {
 
 impl Reassembler {
     /// Takes a fragment of a datagram that is addressed to us. `header` was parsed from `buffer`, which has
-    /// no bytes after the packet. `is_peer` says whether an SA sends to its source.
+    /// no bytes after the packet, and has its interface. `is_peer` says whether an SA sends to its source.
     ///
     /// # Errors
     /// The reason to drop the fragment, which is still in `buffer` then. Where its whole datagram is dropped,
@@ -98,7 +100,8 @@ impl Reassembler {
         let pair = Pair { source: header.source, destination: header.destination };
         let is_v4 = header.version == Version::V4;
         let protocol = if is_v4 { fragment.protocol } else { 0 };
-        let key = Key { pair, identification: fragment.identification, protocol };
+        let key =
+            Key { pair, identification: fragment.identification, protocol, interface: buffer.interface() };
         let room = room(pool, is_peer);
         let table = if is_peer { &mut self.peers } else { &mut self.strangers };
         table.end_if_stale(&key, now, pool);

@@ -251,6 +251,12 @@ impl AddressRange {
         same_version && self.first <= other.first && other.last() <= self.last()
     }
 
+    /// Whether some address is in both.
+    pub(super) fn overlaps(&self, other: &AddressRange) -> bool {
+        let may_be_same = self.version.is_none() || other.version.is_none_or(|v| self.version == Some(v));
+        may_be_same && self.first <= other.last() && other.first <= self.last()
+    }
+
     #[inline(always)]
     pub(super) fn contains(&self, version: Version, address: u128) -> bool {
         // What lies below the first address wraps to a huge value: one comparison decides.

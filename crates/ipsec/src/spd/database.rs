@@ -2,16 +2,17 @@
 
 use super::answer::Answer;
 use super::flow::{Direction, Flow};
-use super::index::{Index, first_answer_v4};
 use super::leaf::Entry;
+use super::lookups::{Lookups, OfInterface};
 use super::order::{Order, Rank};
-use super::pair::Pair;
 use super::policy::{Action, Directions, Policy, PolicyChange, PolicyId, Position, SpdError, Verdict};
 use super::scan::Scan;
 use super::search::{LookupCost, Search};
 use super::selector::{Fit, NextLayer, PrefixPair, Selector};
 use super::slab::Slab;
 use hashbrown::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use testudo_packet::Interface;
 
 /// Policies at most: their ranks have to leave gaps.
 pub const MAX_POLICIES: usize = 1 << 20;
@@ -19,29 +20,33 @@ pub const MAX_POLICIES: usize = 1 << 20;
 /// IPv4 addresses make at most 62 times 62, two ranges of ports 30 times 30. They bound the time that a
 /// change of one policy takes.
 pub const MAX_PIECES: usize = 4096;
-/// Pairs of prefixes at most of an SPD that is scanned.
-const SCANNED: usize = 8;
+/// The same for each SA that a policy populates from packets: there are many of these, which come and go
+/// while packets wait.
+pub const MAX_FLOW_PIECES: usize = 256;
 
-/// The ordered policies.
+/// SPDs that were made with policies in this process.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// The ordered policies, of all interfaces of the protected side. A packet meets those of its own interface:
+/// each has an index of its own, and the main one's is always there.
 ///
 /// Finding the first policy for a packet costs the more, the more different networks around the packet's
 /// addresses policies name, one within the other; it does not depend on how many policies there are. The same
 /// holds for a change of one policy, but for the order, where an insertion that finds no gap moves others.
 #[derive(Debug, Clone, Default)]
 pub struct Spd {
+    /// What no other SPD has but its copies; 0 for those that began empty.
+    number: u32,
     policies: Slab<Installed>,
     order: Order,
     last_serial: u32,
-    /// Pairs of prefixes of all policies.
-    pieces: usize,
     /// Policies that populate SAs from packets.
     populating: usize,
-    /// Policies for both directions.
-    both: Index,
-    outbound: Index,
-    inbound: Index,
-    /// All policies, as long as they are few. The index is kept then, too, but not asked.
-    scan: Scan,
+    main: Lookups,
+    /// Those of the other interfaces, by their numbers from 1 on.
+    others: Vec<Lookups>,
+    /// Those of interfaces without policies: empty.
+    none: Lookups,
 }
 
 #[derive(Debug, Clone)]
@@ -90,17 +95,26 @@ fn pieces(policy: &Policy) -> Vec<Piece> {
     pieces
 }
 
+/// How many pairs of prefixes a selector makes.
+pub(super) fn count_pieces(selector: &Selector, directions: Directions) -> usize {
+    let pairs = selector.count_prefix_pairs();
+    layers(selector, directions).map(|(_, layer)| pairs * layer.count_prefixes()).sum()
+}
+
 impl Policy {
+    /// How many pairs of prefixes its selectors make in the index, those of ports counted as well: what it
+    /// costs to insert or to remove it.
+    #[must_use]
+    pub fn count_pieces(&self) -> usize {
+        self.selectors.iter().map(|selector| count_pieces(selector, self.directions)).sum()
+    }
+
     /// Whether an SPD takes it: whether it has no more parts than are allowed.
     ///
     /// # Errors
     /// [`SpdError::TooManyPieces`].
     pub fn check(&self) -> Result<(), SpdError> {
-        let counts = self.selectors.iter().flat_map(|selector| {
-            let pairs = selector.count_prefix_pairs();
-            layers(selector, self.directions).map(move |(_, layer)| pairs * layer.count_prefixes())
-        });
-        if counts.sum::<usize>() > MAX_PIECES { Err(SpdError::TooManyPieces) } else { Ok(()) }
+        if self.count_pieces() > MAX_PIECES { Err(SpdError::TooManyPieces) } else { Ok(()) }
     }
 }
 
@@ -110,7 +124,8 @@ impl Spd {
     /// # Errors
     /// [`SpdError`] if one has too many ranges, or there are too many.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Result<Self, SpdError> {
-        let mut spd = Self::default();
+        let number = MADE.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let mut spd = Self { number, ..Self::default() };
         for policy in policies {
             policy.check()?;
             spd.last_serial = spd.last_serial.wrapping_add(1);
@@ -121,7 +136,9 @@ impl Spd {
         for slot in 0..count.unwrap_or(0) {
             spd.enter(slot);
         }
-        spd.update_scan();
+        for number in 0..=spd.others.len() {
+            spd.update_scan(Interface(u8::try_from(number).unwrap_or(u8::MAX)));
+        }
         Ok(spd)
     }
 
@@ -141,7 +158,7 @@ impl Spd {
     pub fn policies(&self) -> impl Iterator<Item = (PolicyId, &Policy)> {
         self.order.iter().filter_map(|slot| {
             let Installed { policy, serial } = self.policies.get(slot)?;
-            Some((PolicyId { slot, serial: *serial }, policy))
+            Some((self.name(slot, *serial), policy))
         })
     }
 
@@ -149,7 +166,7 @@ impl Spd {
     #[must_use]
     pub fn get(&self, id: PolicyId) -> Option<&Policy> {
         let installed = self.policies.get(id.slot)?;
-        (installed.serial == id.serial).then_some(&installed.policy)
+        (self.number == id.spd && installed.serial == id.serial).then_some(&installed.policy)
     }
 
     /// Whether a policy comes before another one in the order; `false` if either is not there.
@@ -160,7 +177,11 @@ impl Spd {
     }
 
     fn id_of(&self, slot: u32) -> Option<PolicyId> {
-        self.policies.get(slot).map(|installed| PolicyId { slot, serial: installed.serial })
+        self.policies.get(slot).map(|installed| self.name(slot, installed.serial))
+    }
+
+    fn name(&self, slot: u32, serial: u32) -> PolicyId {
+        PolicyId { spd: self.number, slot, serial }
     }
 
     /// Adds a policy.
@@ -182,14 +203,15 @@ impl Spd {
         }
         self.last_serial = self.last_serial.wrapping_add(1);
         let serial = self.last_serial;
+        let interface = policy.interface;
         let slot = self.policies.insert(Installed { policy, serial });
         for moved in self.order.insert_after(before, slot) {
             self.leave(moved.slot, moved.before);
             self.enter(moved.slot);
         }
         self.enter(slot);
-        self.update_scan();
-        Ok(PolicyId { slot, serial })
+        self.update_scan(interface);
+        Ok(self.name(slot, serial))
     }
 
     /// Removes a policy and returns it.
@@ -200,9 +222,9 @@ impl Spd {
         self.get(id).ok_or(SpdError::UnknownPolicy)?;
         self.leave(id.slot, self.order.rank(id.slot));
         self.order.remove(id.slot);
-        let removed = self.policies.remove(id.slot).ok_or(SpdError::UnknownPolicy)?;
-        self.update_scan();
-        Ok(removed.policy)
+        let removed = self.policies.remove(id.slot).ok_or(SpdError::UnknownPolicy)?.policy;
+        self.update_scan(removed.interface);
+        Ok(removed)
     }
 
     /// Puts another policy in the place of one, under the same name, and returns the one before.
@@ -214,14 +236,19 @@ impl Spd {
         self.get(id).ok_or(SpdError::UnknownPolicy)?;
         self.leave(id.slot, self.order.rank(id.slot));
         let installed = self.policies.get_mut(id.slot).ok_or(SpdError::UnknownPolicy)?;
+        let interface = policy.interface;
         let replaced = std::mem::replace(&mut installed.policy, policy);
         self.enter(id.slot);
-        self.update_scan();
+        self.update_scan(interface);
+        if replaced.interface != interface {
+            self.update_scan(replaced.interface);
+        }
         Ok(replaced)
     }
 
-    /// Makes a change and returns the name of the policy that it is about. Two SPDs with the same content
-    /// give new policies the same names: who has a copy can make each change there first.
+    /// Makes a change and returns the name of the policy that it is about. An SPD and its copy give new
+    /// policies the same names as long as both have the same changes: who has a copy can make each change
+    /// there first.
     ///
     /// # Errors
     /// [`SpdError`]; then nothing has changed.
@@ -233,31 +260,35 @@ impl Spd {
         }
     }
 
-    fn index_mut(&mut self, directions: Directions) -> &mut Index {
-        match directions {
-            Directions::Both => &mut self.both,
-            Directions::Outbound => &mut self.outbound,
-            Directions::Inbound => &mut self.inbound,
+    fn lookups_mut(&mut self, interface: Interface) -> &mut Lookups {
+        let Some(at) = usize::from(interface.0).checked_sub(1) else { return &mut self.main };
+        if self.others.len() <= at {
+            self.others.resize_with(at + 1, Lookups::default);
         }
+        &mut self.others[at]
     }
 
     /// Enters a policy into the index at its rank.
     fn enter(&mut self, slot: u32) {
         let rank = self.order.rank(slot);
         self.populating += usize::from(self.populates_at(slot));
-        for (directions, pair, entry) in self.entries(slot, rank) {
-            self.index_mut(directions).insert(&pair, entry);
-            self.pieces += 1;
-        }
+        let entries = self.entries(slot, rank);
+        let lookups = self.lookups_mut(self.interface_at(slot));
+        lookups.members.insert((rank, slot));
+        entries.for_each(|(directions, pair, entry)| lookups.insert(directions, &pair, entry));
     }
 
     /// Removes a policy from the index, where it has this rank.
     fn leave(&mut self, slot: u32, rank: Rank) {
         self.populating -= usize::from(self.populates_at(slot));
-        for (directions, pair, entry) in self.entries(slot, rank) {
-            self.index_mut(directions).remove(&pair, &entry);
-            self.pieces -= 1;
-        }
+        let entries = self.entries(slot, rank);
+        let lookups = self.lookups_mut(self.interface_at(slot));
+        lookups.members.remove(&(rank, slot));
+        entries.for_each(|(directions, pair, entry)| lookups.remove(directions, &pair, &entry));
+    }
+
+    fn interface_at(&self, slot: u32) -> Interface {
+        self.policies.get(slot).map_or(Interface::MAIN, |installed| installed.policy.interface)
     }
 
     fn populates_at(&self, slot: u32) -> bool {
@@ -286,126 +317,66 @@ impl Spd {
         })
     }
 
-    /// Makes the list of a short SPD.
-    fn update_scan(&mut self) {
-        self.scan = Scan::default();
-        if !self.is_indexed() {
-            for slot in self.order.iter() {
+    /// Makes the list of an interface with few policies.
+    fn update_scan(&mut self, interface: Interface) {
+        let lookups = self.of(interface).lookups;
+        let mut scan = Scan::default();
+        if !lookups.is_indexed() {
+            for &(rank, slot) in &lookups.members {
                 if let Some(Installed { policy, .. }) = self.policies.get(slot) {
-                    self.scan.push(slot, self.order.rank(slot), policy);
+                    scan.push(slot, rank, policy);
                 }
             }
         }
+        self.lookups_mut(interface).scan = scan;
     }
 
-    /// Whether lookups use the index, so that prefetching for them is worthwhile.
+    /// The policies of an interface, to be asked.
     #[must_use]
-    #[inline]
-    pub fn is_indexed(&self) -> bool {
-        self.pieces > SCANNED
-    }
-
     #[inline(always)]
-    fn directed(&self, direction: Direction) -> &Index {
-        match direction {
-            Direction::Outbound => &self.outbound,
-            Direction::Inbound => &self.inbound,
-        }
+    pub fn of(&self, interface: Interface) -> OfInterface<'_> {
+        let lookups =
+            if interface == Interface::MAIN { &self.main } else { self.lookups_of_other(interface) };
+        OfInterface { spd: self, lookups }
     }
 
-    /// Prefetches what a lookup will need for a flow between two IPv6 addresses.
-    #[inline]
-    pub(crate) fn prefetch_v6(&self, direction: Direction, local: u128, remote: u128) {
-        self.both.prefetch_v6(local, remote);
-        self.directed(direction).prefetch_v6(local, remote);
-    }
-
-    /// The same for IPv4.
-    #[inline]
-    pub(crate) fn prefetch_v4(&self, direction: Direction, pair: Pair) {
-        self.both.prefetch_v4(pair);
-        if !self.directed(direction).v4.is_empty() {
-            self.directed(direction).prefetch_v4(pair);
-        }
-    }
-
-    /// The verdict on a plain IPv4 packet between two addresses, if they decide.
-    #[inline(always)]
-    pub(crate) fn answer_v4(&self, direction: Direction, pair: Pair) -> Answer {
-        for (prefix, answer) in self.scan.pairs(direction) {
-            if prefix.contains(pair) {
-                return *answer;
-            }
-        }
-        if !self.is_indexed() {
-            return Answer::NONE;
-        }
-        match direction {
-            Direction::Outbound => self.answer_by_index_v4(&self.outbound, pair),
-            Direction::Inbound => self.inbound_answer_by_index_v4(pair),
-        }
-    }
-
-    /// Apart: the loop over decrypted packets, in which this would be, keeps more values in registers without
-    /// it.
     #[inline(never)]
-    fn inbound_answer_by_index_v4(&self, pair: Pair) -> Answer {
-        self.answer_by_index_v4(&self.inbound, pair)
+    fn lookups_of_other(&self, interface: Interface) -> &Lookups {
+        self.others.get(usize::from(interface.0).wrapping_sub(1)).unwrap_or(&self.none)
     }
 
-    #[inline(always)]
-    fn answer_by_index_v4(&self, directed: &Index, pair: Pair) -> Answer {
-        // Gateways whose policies are all for both directions, with prefixes of the same lengths, are common.
-        if directed.v4.is_empty()
-            && let Some(answer) = self.both.v4.only_answer_v4(pair)
-        {
-            return answer;
-        }
-        first_answer_v4(&self.both, directed, pair)
-    }
-
-    /// The verdict on `flow`.
+    /// [`OfInterface::verdict`] of the main interface.
     #[must_use]
     #[inline(always)]
     pub fn verdict(&self, flow: &Flow) -> Verdict {
-        if self.is_indexed() || flow.hides_fields() {
-            return self.lookup(flow).0;
-        }
-        self.scan.action(flow).map_or(Verdict::NoPolicy, Verdict::Policy)
+        self.of(Interface::MAIN).verdict(flow)
     }
 
-    /// The verdict on `flow` and the policy that it is of. For a flow that hides fields, this may be a policy
-    /// that only might select it: skipping that one could send in clear what it protects in the rest of the
-    /// datagram (RFC 4301 7.4).
+    /// [`OfInterface::lookup`] of the main interface.
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> (Verdict, Option<PolicyId>) {
-        self.decide(&self.search(flow))
+        self.of(Interface::MAIN).lookup(flow)
     }
 
-    /// How the policies fit a flow, whatever they say: whether one selects it, or else one may.
+    /// How its policies fit a flow, whatever they say: whether one selects it, or else one may.
     pub(super) fn fit(&self, flow: &Flow) -> Fit {
-        match self.search(flow).result() {
+        match self.main.search(flow).result() {
             (Some(_), _) => Fit::Sure,
             (None, Some(_)) => Fit::Perhaps,
             (None, None) => Fit::No,
         }
     }
 
-    /// What a lookup of `flow` looks at.
+    /// What a lookup of `flow` at the main interface looks at.
     #[must_use]
     pub fn lookup_cost(&self, flow: &Flow) -> LookupCost {
-        self.search(flow).cost
+        self.main.search(flow).cost
     }
 
-    fn search<'f>(&self, flow: &'f Flow) -> Search<'f> {
-        let mut search = Search::new(flow);
-        if self.is_indexed() {
-            self.both.search(&mut search);
-            self.directed(flow.direction()).search(&mut search);
-        } else {
-            self.scan.search(&mut search);
-        }
-        search
+    /// Whether lookups at the main interface use the index.
+    #[must_use]
+    pub fn is_indexed(&self) -> bool {
+        self.main.is_indexed()
     }
 
     /// The verdict that follows from the policies found.
@@ -413,7 +384,7 @@ impl Spd {
     /// Where a flow hides what an earlier policy asks for, a later policy that asks for OPAQUE still decides:
     /// the operator wants fragments treated apart (RFC 4301 7.2). It may protect or discard them. It never
     /// lets them pass in clear: their first fragment may be protected (7.4), and decides.
-    fn decide(&self, search: &Search<'_>) -> (Verdict, Option<PolicyId>) {
+    pub(super) fn decide(&self, search: &Search<'_>) -> (Verdict, Option<PolicyId>) {
         let (sure, perhaps) = search.result();
         let policy = |slot| self.policies.get(slot).map(|installed| installed.policy.action);
         let Some(action) = sure.and_then(|sure| policy(sure.policy)) else {

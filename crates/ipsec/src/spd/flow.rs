@@ -18,7 +18,7 @@ pub enum Direction {
 
 /// The fields of a packet that selectors look at, from our side: `local` is the protected network's end in
 /// both directions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
     version: Version,
     direction: Direction,

@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!   direction ─► IP version ─► lengths of both prefixes ─► hash of the prefixes ─► protocol ─► ports
-//!   [database]   [index]       [space], [lengths]          [table]                 [leaf], [port_index]
+//!   [lookups]    [index]       [space], [lengths]          [table]                 [leaf], [port_index]
 //! ```
 //!
 //! Ranges are entered as the prefixes they are made of. A slot of a hash table holds the answer where nothing
@@ -22,6 +22,10 @@
 //! lookup costs a hash table for each pair of a local and a remote network around the packet's addresses that
 //! policies name. In linear space no method does fundamentally better in so many dimensions (Gupta and
 //! McKeown 2001, *Algorithms for Packet Classification*: (log n)^(d-1)).
+//!
+//! **Interfaces.** A packet meets the policies of the interface of the protected side that it came from, or
+//! will leave by ([`lookups`]): RFC 4301's choice of an SPD (4.4.1, the selection function). One order holds
+//! the policies of all.
 //!
 //! **How it changes.** One policy at a time, at a cost that does not depend on the others: ranks have gaps
 //! ([`order`]), tables grow a few slots at a time, slots are used again ([`slab`]), and a [`trie`] changes at
@@ -42,6 +46,7 @@ mod inbound_selectors;
 mod index;
 mod leaf;
 mod lengths;
+mod lookups;
 mod order;
 mod pair;
 mod policy;
@@ -61,10 +66,11 @@ mod model_tests;
 pub(crate) use addresses::address_bits;
 pub use addresses::{AddressRange, BadPrefix, BadRange, Prefix};
 pub(crate) use answer::Answer;
-pub use database::{MAX_PIECES, MAX_POLICIES, Spd};
+pub use database::{MAX_FLOW_PIECES, MAX_PIECES, MAX_POLICIES, Spd};
 pub use flow::{Direction, Flow};
 pub(crate) use inbound_selectors::InboundSelectors;
 pub use inbound_selectors::SaSelectors;
+pub use lookups::OfInterface;
 pub(crate) use pair::Pair;
 pub use policy::{
     Action, Directions, Policy, PolicyChange, PolicyId, Position, SpdError, TunnelIndex, Verdict,

@@ -4,6 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::net::IpAddr;
+use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 use testudo_wire::next_layer::NextLayerFields;
 
@@ -12,10 +13,12 @@ use testudo_wire::next_layer::NextLayerFields;
 struct Model(Vec<(PolicyId, Policy)>);
 
 impl Model {
-    /// The verdict, and the place of its policy: policies are asked one by one.
-    fn lookup(&self, flow: &Flow) -> (Verdict, Option<PolicyId>) {
+    /// The verdict at an interface, and its policy: policies are asked one by one.
+    fn lookup(&self, interface: Interface, flow: &Flow) -> (Verdict, Option<PolicyId>) {
         let mut concerned = None;
-        for (id, policy) in self.0.iter().filter(|(_, policy)| policy.directions.include(flow.direction())) {
+        let is_asked =
+            |policy: &Policy| policy.interface == interface && policy.directions.include(flow.direction());
+        for (id, policy) in self.0.iter().filter(|(_, policy)| is_asked(policy)) {
             let fits: Vec<_> =
                 policy.selectors.iter().map(|s| (s.fit(flow), asks_for_opaque(s, flow))).collect();
             // A selector without OPAQUE says more than one with it.
@@ -106,15 +109,23 @@ fn policy() -> impl Strategy<Value = Policy> {
     let directions = prop_oneof![
         3 => Just(Directions::Both), 1 => Just(Directions::Outbound), 1 => Just(Directions::Inbound)
     ];
-    (selectors(), directions, action, populate_flags()).prop_map(|(selectors, directions, action, flags)| {
-        Policy {
-            selectors: selectors.into(),
-            directions,
-            action,
-            populate: if matches!(action, Action::Populate(_)) { flags } else { PopulateFlags::default() },
-        }
+    let parts = (selectors(), interface(), directions, action, populate_flags());
+    parts.prop_map(|(selectors, interface, directions, action, flags)| Policy {
+        selectors: selectors.into(),
+        interface,
+        directions,
+        action,
+        populate: if matches!(action, Action::Populate(_)) { flags } else { PopulateFlags::default() },
     })
 }
+
+/// Most often the main one; no policy has the last of [`INTERFACES`].
+fn interface() -> impl Strategy<Value = Interface> {
+    prop_oneof![6 => Just(Interface::MAIN), 3 => Just(Interface(1)), 1 => Just(Interface(7))]
+}
+
+const INTERFACES: [Interface; 5] =
+    [Interface::MAIN, Interface(1), Interface(7), Interface(6), Interface(200)];
 
 fn populate_flags() -> impl Strategy<Value = PopulateFlags> {
     (1..64u8).prop_map(|bits| {
@@ -170,10 +181,11 @@ fn flow() -> impl Strategy<Value = Flow> {
 fn assert_same(spd: &Spd, model: &Model, flows: &[Flow]) -> Result<(), TestCaseError> {
     prop_assert_eq!(spd.len(), model.0.len());
     prop_assert!(spd.policies().eq(model.0.iter().map(|(id, policy)| (*id, policy))));
-    for flow in flows {
-        let (verdict, policy) = model.lookup(flow);
-        prop_assert_eq!(spd.lookup(flow), (verdict, policy), "{:?}", flow);
-        prop_assert_eq!(spd.verdict(flow), verdict, "{:?}", flow);
+    for (flow, interface) in flows.iter().flat_map(|flow| INTERFACES.map(|interface| (flow, interface))) {
+        let (verdict, policy) = model.lookup(interface, flow);
+        let spd = spd.of(interface);
+        prop_assert_eq!(spd.lookup(flow), (verdict, policy), "{:?} {:?}", interface, flow);
+        prop_assert_eq!(spd.verdict(flow), verdict, "{:?} {:?}", interface, flow);
         if flow.version() == Version::V4 && !flow.hides_fields() {
             let answer = spd.answer_v4(flow.direction(), Pair::new(flow.local(), flow.remote()));
             if let Some(answer) = answer.verdict() {
@@ -221,7 +233,7 @@ proptest! {
                     let before = std::mem::replace(&mut model.0[at].1, policy.clone());
                     prop_assert_eq!(spd.replace(id, policy), Ok(before));
                 }
-                (_, None) if kind % 2 == 0 => {
+                (8, _) | (4 | 6, None) => {
                     let id = spd.insert(Position::Last, policy.clone()).unwrap();
                     model.0.push((id, policy));
                 }
@@ -242,7 +254,11 @@ proptest! {
             prop_assert!(spd.remove(id).is_ok());
         }
         prop_assert!(spd.is_empty() && !spd.is_indexed());
-        prop_assert!(flows.iter().all(|flow| spd.lookup(flow) == (Verdict::NoPolicy, None)));
+        for interface in INTERFACES {
+            let spd = spd.of(interface);
+            prop_assert!(!spd.is_indexed());
+            prop_assert!(flows.iter().all(|flow| spd.lookup(flow) == (Verdict::NoPolicy, None)));
+        }
     }
 }
 
@@ -253,14 +269,15 @@ proptest! {
     #[test]
     fn each_flow_has_the_sa_that_was_populated_with_its_values(
         policies in prop::collection::vec(policy().prop_filter("no populating that is refused", |p| {
-            !matches!(p.action, Action::Populate(_)) || may_populate(p)
+            let is_refused = matches!(p.action, Action::Populate(_)) && !may_populate(p);
+            p.interface == Interface::MAIN && !is_refused
         }), 1..24),
         flows in prop::collection::vec(flow(), 60),
     ) {
         let (mut spd, model) = built(policies);
         let mut sas: Vec<(PolicyId, PacketValues, TunnelIndex)> = Vec::new();
         for flow in &flows {
-            let (expected, policy) = model.lookup(flow);
+            let (expected, policy) = model.lookup(Interface::MAIN, flow);
             let asked = match expected {
                 Verdict::Policy(Action::Populate(_)) => policy.and_then(|policy| {
                     let flags = spd.get(policy).unwrap().populate;
@@ -310,7 +327,7 @@ proptest! {
         flows in prop::collection::vec(flow(), 50),
     ) {
         use selector::Fit;
-        let inbound = InboundSelectors::new(selectors.iter().copied().collect());
+        let inbound = InboundSelectors::new(&selectors.as_slice().into());
         for flow in &flows {
             let fit = selectors.iter().map(|s| s.fit(flow)).max().unwrap_or(Fit::No);
             let expected = match fit {
@@ -383,6 +400,27 @@ fn policies_between_two_networks_are_found_by_their_ports() {
         assert_eq!(tunnel(&spd, 10 * number as u16 + 5), None);
     }
     assert_eq!((spd.len(), tunnel(&spd, 29), tunnel(&spd, 30)), (3, Some(20), None));
+}
+
+/// What waits across a reload, as an acquire does, must not name whichever policy is in that place now. A
+/// copy has the same names, also of what is added to both.
+#[test]
+fn the_name_of_a_policy_names_none_of_another_spd() {
+    let policy = || Policy::new(Selector::ANY, Action::Discard);
+    let mut before = Spd::new([policy(), policy()]).unwrap();
+    let mut after = Spd::new([policy(), policy(), policy()]).unwrap();
+    let mut copy = before.clone();
+    let added = before.insert(Position::Last, policy()).unwrap();
+    assert_eq!(copy.insert(Position::Last, policy()), Ok(added));
+    let names: Vec<PolicyId> = before.policies().map(|(id, _)| id).collect();
+    assert!(copy.policies().map(|(id, _)| id).eq(names.iter().copied()));
+    for id in names {
+        assert!(before.get(id).is_some() && copy.get(id).is_some() && after.get(id).is_none());
+        assert_eq!(after.remove(id), Err(SpdError::UnknownPolicy));
+        assert_eq!(after.replace(id, policy()), Err(SpdError::UnknownPolicy));
+        assert_eq!(after.insert(Position::Before(id), policy()), Err(SpdError::UnknownPolicy));
+    }
+    assert_eq!(after.len(), 3);
 }
 
 #[test]

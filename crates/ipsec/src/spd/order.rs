@@ -15,6 +15,10 @@ pub(super) type Rank = u32;
 /// No policy has this rank: it is after all others.
 pub(super) const LAST: Rank = Rank::MAX;
 
+/// What is put last is so far behind the one before, if there is room: in half of the gap, of which nothing
+/// is behind, ranks would run out after 31 of them. All policies that an SPD holds have room in this way.
+const STEP: Rank = 1 << 10;
+
 /// No policy.
 const NONE: u32 = u32::MAX;
 
@@ -100,7 +104,8 @@ impl Order {
         let before = before.unwrap_or(NONE);
         let moved = if self.gap_after(before) < 2 { self.spread(before) } else { Vec::new() };
         let low = if before == NONE { 0 } else { self.rank(before) };
-        let rank = low + self.gap_after(before) / 2;
+        let half = self.gap_after(before) / 2;
+        let rank = low + if before != NONE && before == self.last { half.min(STEP) } else { half };
         self.attach(before, slot, rank);
         moved
     }
@@ -249,12 +254,12 @@ mod tests {
         }
     }
 
-    /// The places that use a gap up fastest: always first, always before the same entry, always after it, and
-    /// always in the middle of what was inserted last.
+    /// The places that use a gap up fastest: always first, always before the same entry, always after it,
+    /// always last, and always in the middle of what was inserted last.
     #[test]
     fn an_insertion_moves_few_others_on_average_wherever_it_is() {
         const ENTRIES: u32 = 20_000;
-        for place in 0..4 {
+        for place in 0..5 {
             let mut model = model();
             model.order.fill(0..100);
             model.ranks = (0..100).map(|slot| model.order.rank(slot)).collect();
@@ -264,6 +269,7 @@ mod tests {
                     0 => None,
                     1 => model.order.before(50),
                     2 => Some(50),
+                    3 => model.order.last(),
                     _ => Some(last.min(other)),
                 };
                 model.insert_after(before, slot);
@@ -275,6 +281,32 @@ mod tests {
             let average = model.moved / ENTRIES as usize;
             assert!(average < 40, "place {place}: {average} entries moved at an insertion");
         }
+    }
+
+    /// An SPD that grows at its end moves nothing until ranks run out, and little when they have: those who
+    /// come and go there climb to the highest rank.
+    #[test]
+    fn what_is_put_last_moves_nothing_while_there_are_ranks_and_little_after() {
+        let mut grows = model();
+        for slot in 0..100_000 {
+            grows.insert_after(grows.order.last(), slot);
+        }
+        assert_eq!(grows.moved, 0);
+        grows.assert_order(&(0..100_000).collect::<Vec<u32>>());
+        const LIVE: u32 = 100;
+        const ROUNDS: u32 = 300_000;
+        let mut climbs = model();
+        climbs.order.fill(0..LIVE);
+        climbs.ranks = (0..LIVE).map(|slot| climbs.order.rank(slot)).collect();
+        for round in 0..ROUNDS {
+            let slot = round % LIVE;
+            climbs.order.remove(slot);
+            climbs.insert_after(climbs.order.last(), slot);
+        }
+        climbs.assert_order(&(0..LIVE).collect::<Vec<u32>>());
+        assert!(climbs.moved > 0, "ranks have run out");
+        let average = climbs.moved / ROUNDS as usize;
+        assert!(average < 20, "{average} entries moved at an insertion");
     }
 
     #[test]

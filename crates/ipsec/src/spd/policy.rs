@@ -5,9 +5,10 @@ use super::populate::PopulateFlags;
 use super::selector::Selector;
 use std::fmt;
 use std::sync::Arc;
+use testudo_packet::Interface;
 
 /// A tunnel's index in the worker's table of tunnels; it does not change while the tunnel is unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TunnelIndex(pub u32);
 
 /// What to do with a packet.
@@ -74,6 +75,8 @@ pub struct Policy {
     /// The packets that it applies to. A list of ranges in RFC 4301 is a list of selectors here, one for each
     /// combination.
     pub selectors: Arc<[Selector]>,
+    /// The interface of the protected side whose packets it applies to. That of its tunnel, if it has one.
+    pub interface: Interface,
     /// The directions that it applies to.
     pub directions: Directions,
     /// What to do with the packets.
@@ -84,11 +87,16 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy for both directions with one selector.
+    /// A policy of the main interface for both directions with one selector.
     #[must_use]
     pub fn new(selector: Selector, action: Action) -> Self {
-        let populate = PopulateFlags::default();
-        Self { selectors: Arc::from([selector]), directions: Directions::Both, action, populate }
+        Self {
+            selectors: Arc::from([selector]),
+            interface: Interface::MAIN,
+            directions: Directions::Both,
+            action,
+            populate: PopulateFlags::default(),
+        }
     }
 
     /// A policy for both directions with one selector, by which each flow has an SA of its own after this
@@ -99,23 +107,27 @@ impl Policy {
     }
 
     /// The policy of a tunnel that was populated for this one, with these selectors: ahead of this one, and
-    /// for the same directions.
+    /// for the same directions and interface.
     #[must_use]
     pub fn of_populated(&self, tunnel: TunnelIndex, selectors: Arc<[Selector]>) -> Self {
-        let (directions, populate) = (self.directions, PopulateFlags::default());
-        Self { selectors, directions, action: Action::Protect(tunnel), populate }
+        let populate = PopulateFlags::default();
+        Self { selectors, action: Action::Protect(tunnel), populate, ..*self }
     }
 }
 
-/// The name of a policy in an SPD: no later policy of that SPD has the same.
+/// The name of a policy in an SPD: no later policy of that SPD has the same, nor any of another one that was
+/// [made of policies](super::Spd::new) in this process: what names a policy of an SPD that was replaced names
+/// none of its successor's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyId {
+    /// The number of the SPD.
+    pub(super) spd: u32,
     pub(super) slot: u32,
     pub(super) serial: u32,
 }
 
 impl PolicyId {
-    /// The name as a number.
+    /// The name as a number, of those of one SPD. The same in each run, whatever SPDs were made before.
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.slot) << 32 | u64::from(self.serial)
     }
@@ -172,4 +184,11 @@ pub enum Verdict {
     /// It hides its protocol, its ports, or the type of its message, and the first policy that concerns it
     /// depends on them.
     FieldsHidden,
+}
+
+impl Verdict {
+    /// What to do, if a policy decides.
+    pub(crate) fn action(self) -> Option<Action> {
+        if let Self::Policy(action) = self { Some(action) } else { None }
+    }
 }

@@ -20,10 +20,12 @@
 //! nothing.
 
 use super::addresses::{AddressRange, address_bits, address_of};
-use super::database::Spd;
+use super::database::count_pieces;
 use super::flow::{Flow, is_of_messages};
+use super::lookups::OfInterface;
 use super::policy::{Action, Policy, PolicyId, TunnelIndex};
 use super::selector::{PortRange, Protocol, Selector};
+use hashbrown::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use testudo_wire::ip::Version;
@@ -200,6 +202,67 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// How many [pairs of prefixes](Self::count_pieces) the selectors of each of its SAs make at most: a
+    /// field with a flag has one value there. Selectors that have no such value in common are never in one
+    /// SA.
+    #[must_use]
+    pub fn count_flow_pieces(&self) -> usize {
+        let of = |selector: &Selector| {
+            let one = with_single_values(selector, self.populate);
+            (*selector, one, count_pieces(&one, self.directions))
+        };
+        let all: Vec<_> = self.selectors.iter().map(of).collect();
+        let beside = |selector: &Selector| -> usize {
+            let mut seen = HashSet::with_hasher(foldhash::fast::RandomState::default());
+            let meeting = all.iter().filter(|(other, ..)| share_values(selector, other, self.populate));
+            meeting.filter(|(_, one, _)| seen.insert(*one)).map(|(.., pieces)| pieces).sum()
+        };
+        all.iter().map(|(selector, ..)| beside(selector)).max().unwrap_or(0)
+    }
+}
+
+/// Whether it has ports, and not types in their place.
+fn has_ports(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::Is(number) if has_selector_fields(number) && !is_of_messages(number))
+}
+
+/// A selector that makes as many pairs of prefixes as this one does with the values of any packet. Two that
+/// are alike are alike with the values of each packet.
+fn with_single_values(selector: &Selector, flags: PopulateFlags) -> Selector {
+    let version = selector.local.version().or(selector.remote.version()).unwrap_or(Version::V4);
+    let host = AddressRange::host(address_of(version, 0));
+    let address = |flag, range| if flags.has(flag) { host } else { range };
+    let protocol = selector.protocol;
+    let port = |flag, range| {
+        let is_type = flags.has(PopulateFlags::TYPES) && protocol.is_of_messages();
+        if is_type || flags.has(flag) && has_ports(protocol) { PortRange::one(0) } else { range }
+    };
+    Selector {
+        local: address(PopulateFlags::LOCAL, selector.local),
+        remote: address(PopulateFlags::REMOTE, selector.remote),
+        protocol,
+        local_ports: port(PopulateFlags::LOCAL_PORTS, selector.local_ports),
+        remote_ports: port(PopulateFlags::REMOTE_PORTS, selector.remote_ports),
+    }
+}
+
+/// Whether some packet's values may be those of both selectors at the fields with a flag.
+fn share_values(a: &Selector, b: &Selector, flags: PopulateFlags) -> bool {
+    let have_ports = has_ports(a.protocol) && has_ports(b.protocol);
+    let are_messages = a.protocol.is_of_messages() && b.protocol.is_of_messages();
+    let overlap = |a: PortRange, b: PortRange| a.first <= b.last && b.first <= a.last;
+    let differs = [
+        (PopulateFlags::LOCAL, !a.local.overlaps(&b.local)),
+        (PopulateFlags::REMOTE, !a.remote.overlaps(&b.remote)),
+        (PopulateFlags::PROTOCOL, !(a.protocol.covers(b.protocol) || b.protocol.covers(a.protocol))),
+        (PopulateFlags::LOCAL_PORTS, have_ports && !overlap(a.local_ports, b.local_ports)),
+        (PopulateFlags::REMOTE_PORTS, have_ports && !overlap(a.remote_ports, b.remote_ports)),
+        (PopulateFlags::TYPES, are_messages && !overlap(a.local_ports, b.local_ports)),
+    ];
+    !differs.into_iter().any(|(flag, differs)| differs && flags.has(flag))
+}
+
 /// An SA that a flow asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
@@ -211,7 +274,7 @@ pub(crate) struct Wanted {
     pub(crate) values: PacketValues,
 }
 
-impl Spd {
+impl OfInterface<'_> {
     /// The SA that a flow asks for. `None` if its policy populates none, or the flow does not show or have
     /// what it is populated with.
     // Inlined, it costs packets that ask for nothing.
@@ -219,7 +282,7 @@ impl Spd {
     #[inline(never)]
     pub(crate) fn wanted_by(&self, flow: &Flow) -> Option<Wanted> {
         let id = self.lookup(flow).1?;
-        let policy = self.get(id)?;
+        let policy = self.spd.get(id)?;
         let Action::Populate(template) = policy.action else { return None };
         let values = PacketValues::of(flow, policy.populate)?;
         // In place, and only of those that select the packet: a flood may come by here.
@@ -240,11 +303,10 @@ fn narrowed(selector: &Selector, flags: PopulateFlags, values: &PacketValues) ->
         (true, Some(number)) if selector.protocol.covers(number.into()) => number.into(),
         _ => return None,
     };
-    let has_ports = match protocol {
-        Protocol::Is(number) => has_selector_fields(number) && !is_of_messages(number),
-        Protocol::Any | Protocol::Opaque if flags.is_for_next_layer() => return None,
-        Protocol::Any | Protocol::Opaque => false,
-    };
+    if flags.is_for_next_layer() && !matches!(protocol, Protocol::Is(_)) {
+        return None;
+    }
+    let has_ports = has_ports(protocol);
     let is_set = |flag, is_there: bool| is_there && flags.has(flag);
     let [own, other] = match protocol.is_of_messages() {
         true => types_of(selector)?,
@@ -438,6 +500,78 @@ mod tests {
         let sa = policy.populated(&PacketValues::of(&packet, flags).unwrap());
         let remote = host("192.0.2.3");
         assert_eq!(sa, [Selector { remote, ..selectors[0] }, Selector { remote, ..selectors[1] }]);
+    }
+
+    fn range(first: &str, last: &str) -> AddressRange {
+        AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
+    }
+
+    /// What is inserted and removed for each flow: 46 prefixes make up each of these ranges.
+    #[test]
+    fn the_ranges_of_a_flow_count_and_a_field_with_a_flag_is_one_value() {
+        let ends = [range("10.0.0.1", "10.255.255.254"), range("11.0.0.1", "11.255.255.254")];
+        let udp = Selector { protocol: UDP.into(), ..Selector::between(ends[0], ends[1]) };
+        let of = |selector, names: &[&str]| policy(selector, flags(names)).count_flow_pieces();
+        assert_eq!(policy(udp, flags(&["remote"])).count_pieces(), 46 * 46);
+        assert_eq!(of(udp, &["remote_ports"]), 46 * 46);
+        assert_eq!([of(udp, &["local"]), of(udp, &["remote"]), of(udp, &["local", "remote"])], [46, 46, 1]);
+        let most = Selector { remote_ports: PortRange { first: 1, last: 65534 }, ..udp };
+        assert_eq!([of(most, &["local", "remote"]), of(most, &["local", "remote", "remote_ports"])], [30, 1]);
+        let networks: Vec<Selector> =
+            (0..100).map(|n| Selector { remote: net(&format!("10.9.{n}.0/24")), ..most }).collect();
+        let list = |selectors: &[Selector], names: &[&str]| {
+            Policy { selectors: selectors.into(), ..policy(Selector::ANY, flags(names)) }.count_flow_pieces()
+        };
+        // Each remote address is in one of them alone, each local one in all.
+        assert_eq!([list(&networks, &["local", "remote"]), list(&networks, &["local"])], [30, 3000]);
+        let nested = [Selector { remote: net("10.9.0.0/16"), ..most }, networks[7]];
+        assert_eq!(list(&nested, &["local", "remote"]), 30, "the same with a value of both");
+    }
+
+    /// Whatever packets come: no SA has more than was said, and the worst has as many.
+    #[test]
+    fn no_flow_has_more_pieces_than_its_policy_says() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut reached = 0;
+        for round in 0..2000 {
+            let flags = PopulateFlags(random.u8(1..64));
+            let end = |random: &mut fastrand::Rng, net: u8| {
+                let (first, last) = (random.u8(..100), random.u8(100..));
+                match random.u8(..4) {
+                    0 => AddressRange::ANY,
+                    _ => range(&format!("{net}.0.0.{first}"), &format!("{net}.0.0.{last}")),
+                }
+            };
+            let ports = |random: &mut fastrand::Rng| match random.u8(..3) {
+                0 => PortRange::ANY,
+                _ => PortRange { first: random.u16(..30), last: random.u16(30..90) },
+            };
+            let selectors: Vec<Selector> = (0..random.usize(1..5))
+                .map(|_| Selector {
+                    local: end(&mut random, 10),
+                    remote: end(&mut random, 11),
+                    protocol: [Protocol::Any, TCP.into(), UDP.into(), ICMP.into()][random.usize(..4)],
+                    local_ports: ports(&mut random),
+                    remote_ports: ports(&mut random),
+                })
+                .collect();
+            let policy = Policy { selectors: selectors.into(), ..policy(Selector::ANY, flags) };
+            let most = policy.count_flow_pieces();
+            for _ in 0..20 {
+                let address = |net| format!("{net}.0.0.100").parse().unwrap();
+                let fields = match random.u8(..3) {
+                    0 => (ICMP, NextLayerFields::Icmp(0, random.u8(..90))),
+                    1 => (TCP, NextLayerFields::Ports(random.u16(..90), random.u16(..90))),
+                    _ => (UDP, NextLayerFields::Ports(random.u16(..90), random.u16(..90))),
+                };
+                let flow = Flow::new(Direction::Outbound, address(10), address(11), fields.0, Some(fields.1));
+                let Some(values) = PacketValues::of(&flow, flags) else { continue };
+                let sa = policy.of_populated(TunnelIndex(1), policy.populated(&values).into());
+                assert!(sa.count_pieces() <= most, "seed 11, round {round}: {values}, {policy:?}");
+                reached += usize::from(sa.count_pieces() == most);
+            }
+        }
+        assert!(reached > 2000, "{reached}");
     }
 
     #[test]

@@ -1,0 +1,359 @@
+//! Packets that wait for an SA (RFC 4301 5.1, step 3b: the SPD says PROTECT, and "the SA management" is
+//! called to make one).
+//!
+//! A tunnel that says so has its SAs from a key exchange. A packet for it that finds none is kept, and those
+//! who exchange keys are told ([`Acquire`](crate::Acquire)); with the tunnel's first SA it goes out, so that
+//! the first packet of a connection is late and not lost:
+//!
+//! ```text
+//!   PROTECT, no SA ─► held, acquire ─┬─► an SA is in use, or the tunnel is gone ─► policy again, in order
+//!                                    ├─► HOLD is over ─► dropped: hold_expired
+//!                                    └─► no room ──────► dropped: hold_full
+//! ```
+//!
+//! Who exchanges keys may have been away, or the event was lost where too many were: while packets wait, an
+//! acquire of their tunnel is told again every second ([`ASK_AGAIN`]).
+//!
+//! Policy is asked again since it may have changed in the meantime. Packets of ESP that AH is to cover wait
+//! until both have an SA in use; the event names the one that has none.
+//!
+//! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers. The
+//! last quarter of these is for tunnels that hold few, so that hosts that send a lot to peers that do not
+//! answer leave the others' first packets their room.
+//!
+//! Where a tunnel's packet finds no room, the sender (the source address) that has the most of that tunnel
+//! makes some: its oldest packet is dropped, if it would still have no fewer than the other. So one host that
+//! floods does not keep the first packets of those beside it from waiting, and none loses a packet to one
+//! that has as many.
+
+use crate::Ipsec;
+use crate::acquire::Acquire;
+use crate::event::{Event, EventKind};
+use crate::lifetime::Moment;
+use crate::parsed::ParsedBatch;
+use crate::runs::{Disposition, Runs};
+use crate::spd::{Action, Flow, OfInterface, PacketValues, TunnelIndex, Verdict};
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Pool};
+
+/// Packets that wait for the SA of one tunnel, at most.
+pub const MAX_HELD: usize = 64;
+/// How long a packet waits at most: a key exchange whose first message is lost twice takes 12 seconds.
+pub const HOLD: Duration = Duration::from_secs(30);
+/// An acquire is told again after this time, while packets wait.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Tunnels that are looked at for this at a time; others are the first next time.
+const LOOKED_AT: usize = 256;
+/// A tunnel that holds fewer may use all of the room.
+const FEW: usize = 4;
+
+/// What becomes of a packet whose tunnel has no SA in use.
+pub(crate) const NO_SA: Disposition = Disposition::Drop(DropReason::NoSa);
+
+/// The packets that wait. Nothing here has an order by chance: what is dropped can be foretold.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// By numbers that grow: oldest first.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The number of the next one.
+    next: u64,
+    queues: BTreeMap<TunnelIndex, Queue>,
+    /// From where on queues are looked at for whether to ask again.
+    look_from: TunnelIndex,
+    /// Tunnels whose packets wait.
+    pub(crate) tunnels: usize,
+    /// Packets whose wait is over.
+    released: VecDeque<Released>,
+    /// Which packets of the batch that was [released](Ipsec::take_released) last were cut by their sources: a
+    /// bit for each, the first one's the lowest.
+    pub(crate) cut: u64,
+}
+
+const _: () = assert!(BATCH_SIZE <= u64::BITS as usize);
+
+/// The source address of a packet.
+type Sender = Option<IpAddr>;
+
+/// What waits for the SA of one tunnel: at least one packet.
+#[derive(Debug, Default)]
+struct Queue {
+    packets: usize,
+    /// The numbers of each sender's packets, oldest first; none is empty.
+    senders: BTreeMap<Sender, VecDeque<u64>>,
+    /// What asks for the SA; `None` while nothing has come that shows what policy wants to know.
+    flow: Option<Flow>,
+    /// When it last did.
+    asked: Moment,
+}
+
+/// A packet that waits.
+#[derive(Debug)]
+struct Waiting {
+    tunnel: TunnelIndex,
+    sender: Sender,
+    since: Moment,
+    packet: Released,
+}
+
+/// A packet that has waited. That its source had cut it, which allows to cut it again, does not show in it
+/// any more.
+#[derive(Debug)]
+struct Released {
+    packet: Buffer,
+    was_cut: bool,
+}
+
+impl Held {
+    /// Whether a tunnel's packet has room, of `all` that there is.
+    fn has_room(&self, tunnel: TunnelIndex, all: usize) -> bool {
+        let own = self.queues.get(&tunnel).map_or(0, |queue| queue.packets);
+        let room = if own < FEW { all } else { all - all / 4 };
+        own < MAX_HELD && self.waiting.len() < room
+    }
+
+    /// Takes the packet out that makes room for one of this sender, if one has to.
+    fn take_in_favour_of(&mut self, tunnel: TunnelIndex, sender: Sender) -> Option<Waiting> {
+        let senders = &self.queues.get(&tunnel)?.senders;
+        let own = senders.get(&sender).map_or(0, VecDeque::len);
+        let most = senders.values().max_by_key(|numbers| (numbers.len(), Reverse(numbers.front())))?;
+        let oldest = *most.front().filter(|_| most.len() > own + 1)?;
+        self.take(oldest)
+    }
+
+    /// Holds a packet, and keeps its flow if that can ask for the SA.
+    fn hold(&mut self, waiting: Waiting, flow: Option<Flow>) {
+        let asked = waiting.since;
+        let queue = self.queues.entry(waiting.tunnel).or_insert_with(|| Queue { asked, ..Queue::default() });
+        queue.flow = flow.or(queue.flow);
+        queue.packets += 1;
+        queue.senders.entry(waiting.sender).or_default().push_back(self.next);
+        self.waiting.insert(self.next, waiting);
+        self.next += 1;
+    }
+
+    /// Takes a packet out that is its sender's oldest of its tunnel.
+    fn take(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        let Entry::Occupied(mut queue) = self.queues.entry(waiting.tunnel) else { return Some(waiting) };
+        if let Entry::Occupied(mut numbers) = queue.get_mut().senders.entry(waiting.sender) {
+            let oldest = numbers.get_mut().pop_front();
+            debug_assert_eq!(oldest, Some(number));
+            if numbers.get().is_empty() {
+                numbers.remove();
+            }
+        }
+        queue.get_mut().packets -= 1;
+        if queue.get().packets == 0 {
+            queue.remove();
+        }
+        Some(waiting)
+    }
+
+    /// An acquire of a tunnel was told.
+    fn has_asked(&mut self, tunnel: TunnelIndex, now: Moment) {
+        if let Some(queue) = self.queues.get_mut(&tunnel) {
+            queue.asked = now;
+        }
+    }
+
+    /// Takes the oldest packet out, if it has waited too long.
+    fn take_expired(&mut self, now: Moment) -> Option<Waiting> {
+        let (number, oldest) = self.waiting.first_key_value()?;
+        if now.since(oldest.since) >= HOLD { self.take(*number) } else { None }
+    }
+
+    /// The next tunnels, of which some may be due to ask again, with the flows that do.
+    fn due(&mut self, now: Moment) -> Vec<(TunnelIndex, Flow)> {
+        let (from, queues) = (self.look_from, &mut self.queues);
+        let round = queues.range(from..).chain(queues.range(..from)).take(LOOKED_AT);
+        let looked_at: Vec<TunnelIndex> = round.map(|(tunnel, _)| *tunnel).collect();
+        self.look_from = looked_at.last().map_or(from, |last| TunnelIndex(last.0.wrapping_add(1)));
+        let due = looked_at.into_iter().filter_map(|tunnel| {
+            let queue = queues.get_mut(&tunnel).filter(|queue| now.since(queue.asked) >= ASK_AGAIN)?;
+            queue.asked = now;
+            queue.flow.map(|flow| (tunnel, flow))
+        });
+        due.collect()
+    }
+
+    /// The wait of a tunnel's packets is over.
+    pub(crate) fn release(&mut self, tunnel: TunnelIndex) {
+        let Some(queue) = self.queues.remove(&tunnel) else { return };
+        let mut numbers: Vec<u64> = queue.senders.into_values().flatten().collect();
+        numbers.sort_unstable();
+        let packets = numbers.into_iter().filter_map(|number| self.waiting.remove(&number));
+        self.released.extend(packets.map(|waiting| waiting.packet));
+    }
+}
+
+impl Ipsec {
+    /// Notes which packets of a batch that was released were cut by their sources. Before fragments leave it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_cut(&mut self, parsed: &mut ParsedBatch) {
+        let cut = std::mem::take(&mut self.held.cut);
+        (0..BATCH_SIZE).filter(|place| cut >> place & 1 != 0).for_each(|place| parsed.note_cut(place));
+    }
+
+    /// Holds the packets of a batch back whose tunnels have no SA and wait for one. Their buffers are taken.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn hold_back(
+        &mut self,
+        parsed: &ParsedBatch,
+        runs: &mut Runs,
+        batch: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+    ) {
+        if !runs.have(NO_SA) {
+            return;
+        }
+        *runs = runs.revised(|place, disposition| match batch.get_mut(place) {
+            Some(buffer) if disposition == NO_SA => self.hold_one(parsed, place, buffer, now, pool),
+            _ => disposition,
+        });
+    }
+
+    /// Holds a packet, if its tunnel wants that. Returns what becomes of it.
+    fn hold_one(
+        &mut self,
+        parsed: &ParsedBatch,
+        place: usize,
+        buffer: &mut Buffer,
+        now: Moment,
+        pool: &mut Pool,
+    ) -> Disposition {
+        let Some(meta) = parsed.as_slice().get(place) else { return NO_SA };
+        let policies = self.spd.of(parsed.interface);
+        let verdict = parsed.verdict(meta, policies);
+        let Ok(Verdict::Policy(Action::Protect(index))) = verdict else { return NO_SA };
+        if !self.tunnel(index).is_some_and(|tunnel| tunnel.parameters.acquires) {
+            return NO_SA;
+        }
+        let flow = parsed.flow(place);
+        let sender = flow.and_then(|flow| PacketValues::shown(&flow).local);
+        if let Some(flow) = flow {
+            self.ask_for_tunnel(index, &flow, now);
+        }
+        if !self.held.has_room(index, pool.size() / 8) {
+            let Some(other) = self.held.take_in_favour_of(index, sender) else {
+                self.discard_waiting(index, std::mem::take(buffer), DropReason::HoldFull, now, pool);
+                return Disposition::Held;
+            };
+            self.discard_waiting(index, other.packet.packet, DropReason::HoldFull, now, pool);
+        }
+        let packet = Released { packet: std::mem::take(buffer), was_cut: meta.was_cut() };
+        // A later fragment does not lead here by itself: it follows its first one.
+        let policies = self.spd.of(parsed.interface);
+        let asks = flow.filter(|flow| policies.verdict(flow) == Verdict::Policy(Action::Protect(index)));
+        self.held.hold(Waiting { tunnel: index, sender, since: now, packet }, asks);
+        Disposition::Held
+    }
+
+    /// Discards a packet that has waited for the SA of a tunnel, or may not.
+    fn discard_waiting(
+        &mut self,
+        index: TunnelIndex,
+        packet: Buffer,
+        reason: DropReason,
+        now: Moment,
+        pool: &mut Pool,
+    ) {
+        let tunnel = self.tunnels.get(index.0 as usize).and_then(Option::as_ref);
+        let name = tunnel.map(|tunnel| &tunnel.parameters.name);
+        self.audit.note_waiting(reason, packet.bytes(), name, now);
+        pool.discard(packet, reason);
+    }
+
+    /// Tells that a tunnel wants SAs, as seldom as of flows. The values of the packet are what a key exchange
+    /// proposes first (RFC 7296 2.9).
+    fn ask_for_tunnel(&mut self, index: TunnelIndex, flow: &Flow, now: Moment) {
+        let (packet, values) = (PacketValues::shown(flow), PacketValues::default());
+        // A later fragment follows the policy of its first one, which has told of it.
+        let lookup = self.policies_of(index).lookup(flow);
+        let (Some(policy), Some(sender)) = (lookup.1, packet.local) else { return };
+        if let Some(left_out) = self.acquires.admit(policy, &values, sender, now) {
+            let acquire = Acquire { policy, values, packet, left_out };
+            self.events.push(Event { tunnel: self.lacking(index), kind: EventKind::Acquire(acquire) });
+            self.held.has_asked(index, now);
+        }
+    }
+
+    /// Tells again of tunnels whose packets still wait.
+    fn ask_again(&mut self, now: Moment) {
+        for (index, flow) in self.held.due(now) {
+            // It may be for another tunnel by now, or for none.
+            let lookup = self.policies_of(index).lookup(&flow);
+            let (Verdict::Policy(Action::Protect(tunnel)), Some(policy)) = lookup else { continue };
+            if tunnel == index {
+                let (packet, values) = (PacketValues::shown(&flow), PacketValues::default());
+                let acquire = Acquire { policy, values, packet, left_out: self.acquires.take_left_out() };
+                self.events.push(Event { tunnel: self.lacking(index), kind: EventKind::Acquire(acquire) });
+            }
+        }
+    }
+
+    /// The policies that a tunnel's packets meet.
+    fn policies_of(&self, index: TunnelIndex) -> OfInterface<'_> {
+        let tunnel = self.tunnel(index);
+        self.spd.of(tunnel.map_or(Interface::MAIN, |tunnel| tunnel.parameters.interface))
+    }
+
+    /// The tunnel whose SA the packets of this one wait for: itself, or that of the AH that is to cover them.
+    fn lacking(&self, index: TunnelIndex) -> TunnelIndex {
+        let has_own = self.tunnel(index).filter(|tunnel| tunnel.in_use.is_some());
+        has_own.and_then(|tunnel| tunnel.parameters.covered_by).unwrap_or(index)
+    }
+
+    /// Moves packets whose wait is over, of one interface, into an empty batch, to be [sent](Self::outbound);
+    /// returns how many.
+    #[inline]
+    pub fn take_released(&mut self, batch: &mut Batch) -> usize {
+        if self.held.released.is_empty() {
+            return 0;
+        }
+        debug_assert!(batch.is_empty());
+        let interface = self.held.released.front().map(|first| first.packet.interface());
+        let is_same = |released: &&Released| Some(released.packet.interface()) == interface;
+        let count = self.held.released.iter().take(BATCH_SIZE).take_while(is_same).count();
+        let mut cut = 0;
+        for (place, Released { packet, was_cut }) in self.held.released.drain(..count).enumerate() {
+            batch.push(packet);
+            cut |= u64::from(was_cut) << place;
+        }
+        self.held.cut = cut;
+        count
+    }
+
+    /// Drops what has waited too long: for other fragments of its datagram, or for an SA. Asks again for SAs
+    /// that packets still wait for. To be called about once a second.
+    pub fn expire_waits(&mut self, now: Moment, pool: &mut Pool) {
+        self.expire_fragments(now, pool);
+        while let Some(waiting) = self.held.take_expired(now) {
+            let packet = waiting.packet.packet;
+            self.discard_waiting(waiting.tunnel, packet, DropReason::HoldExpired, now, pool);
+        }
+        self.ask_again(now);
+    }
+
+    /// Drops all that waits: datagrams that are not complete for one reason, packets without an SA for the
+    /// other.
+    pub fn discard_waits(&mut self, [incomplete, without_sa]: [DropReason; 2], pool: &mut Pool) {
+        self.discard_fragments(incomplete, pool);
+        let released = std::mem::take(&mut self.held.released);
+        let waiting = std::mem::take(&mut self.held.waiting).into_values().map(|waiting| waiting.packet);
+        released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
+        self.held.queues.clear();
+    }
+
+    /// Packets that wait for an SA, each of which has a buffer.
+    #[must_use]
+    pub fn held_packets(&self) -> usize {
+        self.held.waiting.len() + self.held.released.len()
+    }
+}
