@@ -8,17 +8,23 @@
 //!
 //! In this order no policy ever leads into a tunnel of the other generation, even where an index or an SPI is
 //! used again. Tunnels that do not change carry traffic throughout.
+//!
+//! The worker neither makes nor frees anything here that grows with the update: what it is to install comes
+//! made, and what it has removed or replaced stays in the [`Change`], which goes back to who sent it.
 
-use crate::command::{TunnelInstall, Update, UpdateOutcome, UpdateReply};
+use crate::command::{TunnelInstall, Update, UpdateOutcome};
 use crate::worker::Worker;
 use std::collections::{HashMap, HashSet};
 use std::vec::IntoIter;
-use testudo_ipsec::{Moment, SaRef, SaSelectors, Spd, TunnelIndex};
+use testudo_ipsec::{Moment, RemovedTunnel, SaRef, SaSelectors, Spd, TunnelIndex};
 
-/// What is left of an update.
+/// An update with what is left of it, and what it has replaced: made and dropped outside of the worker.
+#[derive(Debug)]
 pub struct Change {
     remove: IntoIter<TunnelIndex>,
-    /// Policies and selectors, until they are in force.
+    /// What was removed.
+    removed: Vec<RemovedTunnel>,
+    /// Policies and selectors; those before once these are in force.
     policies: Option<Box<Spd>>,
     selectors: Vec<(TunnelIndex, SaSelectors)>,
     is_turned_over: bool,
@@ -27,8 +33,6 @@ pub struct Change {
     inherited: HashSet<SaRef>,
     windows: HashMap<SaRef, Vec<u8>>,
     outcome: UpdateOutcome,
-    /// The policies before.
-    replaced: Option<Box<Spd>>,
 }
 
 impl Change {
@@ -37,6 +41,7 @@ impl Change {
     pub fn new(update: Update) -> Self {
         Self {
             inherited: update.install.iter().filter_map(|tunnel| tunnel.inbound.inherits).collect(),
+            removed: Vec::with_capacity(update.remove.len()),
             remove: update.remove.into_iter(),
             policies: update.policies,
             selectors: update.selectors,
@@ -44,7 +49,6 @@ impl Change {
             outcome: Vec::with_capacity(update.install.len()),
             install: update.install.into_iter(),
             windows: HashMap::new(),
-            replaced: None,
         }
     }
 
@@ -56,29 +60,24 @@ impl Change {
                 for sa in worker.inbound_sas(index).filter(|sa| self.inherited.contains(sa)) {
                     self.windows.extend(worker.save_window(sa).map(|window| (sa, window)));
                 }
-                worker.remove(index);
+                self.removed.extend(worker.remove(index));
                 continue;
             }
             if !std::mem::replace(&mut self.is_turned_over, true) {
-                self.replaced = worker.turn_over(self.policies.take(), std::mem::take(&mut self.selectors));
+                worker.turn_over(&mut self.policies, &mut self.selectors);
             }
             let Some(mut tunnel) = self.install.next() else { return true };
             let inbound = &mut tunnel.inbound;
             let inherited = inbound.inherits.and_then(|sa| self.windows.remove(&sa));
             inbound.window = inherited.or_else(|| inbound.window.take());
-            self.outcome.push((tunnel.index, worker.install(tunnel, now)));
+            self.outcome.push((tunnel.index, worker.install(tunnel, now, &mut self.removed)));
         }
         false
     }
 
-    /// What became of each tunnel that was to be installed.
+    /// What became of each tunnel that was to be installed. All that was removed or replaced is freed.
     #[must_use]
     pub fn into_outcome(self) -> UpdateOutcome {
         self.outcome
-    }
-
-    /// The same, and what is left to be freed.
-    pub(crate) fn into_reply(self) -> UpdateReply {
-        UpdateReply { outcome: self.outcome, replaced: self.replaced }
     }
 }

@@ -1,11 +1,13 @@
 //! Commands of the control plane to a running worker.
 
+use crate::change::Change;
 use crate::placement::{PlacedKey, PlacementError};
 use crate::sa_change::{SaChange, SaOutcome};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use testudo_ipsec::{
     AddedSa, InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors,
@@ -108,21 +110,12 @@ pub enum UpdateError {
 /// The result for each tunnel of an update.
 pub type UpdateOutcome = Vec<(TunnelIndex, Result<Installed, UpdateError>)>;
 
-/// The answer to an update.
-#[derive(Debug)]
-pub struct UpdateReply {
-    /// The result for each tunnel.
-    pub outcome: UpdateOutcome,
-    /// The policies that were in force before: the receiver frees them, since the worker has packets to
-    /// forward.
-    pub replaced: Option<Box<Spd>>,
-}
-
 /// A command of the control plane to a running worker. Answers go through the sender in it.
 #[derive(Debug)]
 pub enum Command {
-    /// Change tunnels and policies.
-    Update(Update, SyncSender<UpdateReply>),
+    /// Change tunnels and policies. The change goes back once it is made: the receiver frees what was removed
+    /// and replaced, since the worker has packets to forward.
+    Update(Box<Change>, SyncSender<Box<Change>>),
     /// Change policies one by one.
     ChangePolicies(Vec<PolicyChange>, SyncSender<Vec<Result<PolicyId, SpdError>>>),
     /// Change SAs one by one.
@@ -155,6 +148,7 @@ pub enum CommanderError {
 pub struct Commander {
     sender: SyncSender<Command>,
     wake: Arc<OwnedFd>,
+    sent: Arc<AtomicU64>,
 }
 
 /// The worker's end of the channel.
@@ -172,7 +166,7 @@ impl Commander {
     pub fn channel() -> std::io::Result<(Self, Inbox)> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (sender, receiver) = sync_channel(MAX_COMMANDS);
-        Ok((Self { sender, wake: Arc::clone(&wake) }, Inbox { receiver, wake }))
+        Ok((Self { sender, wake: Arc::clone(&wake), sent: Arc::default() }, Inbox { receiver, wake }))
     }
 
     /// Sends a command and wakes the worker.
@@ -184,9 +178,16 @@ impl Commander {
             TrySendError::Full(_) => CommanderError::Busy,
             TrySendError::Disconnected(_) => CommanderError::Ended,
         })?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
         // A counter that is full wakes the worker as well.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         Ok(())
+    }
+
+    /// Commands that the worker has been sent so far, through all clones. Packets wait for each.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Sends an update and waits until it is in force.
@@ -195,8 +196,8 @@ impl Commander {
     /// [`CommanderError`] if the worker does not take it or ends before it answers.
     pub fn update(&self, update: Update) -> Result<UpdateOutcome, CommanderError> {
         let (reply, answer) = sync_channel(1);
-        self.send(Command::Update(update, reply))?;
-        answer.recv().map(|reply| reply.outcome).map_err(|_| CommanderError::Ended)
+        self.send(Command::Update(Box::new(Change::new(update)), reply))?;
+        answer.recv().map(|change| change.into_outcome()).map_err(|_| CommanderError::Ended)
     }
 
     /// Sends changes of policies and waits until they are in force, all from the same packet on. The result

@@ -6,8 +6,8 @@
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
-use crate::lanes::{Lane, Lanes, NO_ENGINE};
-use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKeys};
+use crate::lanes::{First, Lane, Lanes, NO_ENGINE, NOWHERE};
+use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey};
 use crate::rings::job_id;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, SaRef};
@@ -20,7 +20,7 @@ const POLL_MAX: usize = 256;
 enum Addressed {
     ToOne(usize),
     ToSeveral,
-    /// Some have no SA any more, or no engine has their key.
+    /// Some have no SA any more, or their keys are laid out in no engine that is in service.
     NotAll,
 }
 
@@ -107,9 +107,9 @@ impl Dispatcher {
         self.in_flight.len() + self.lanes.waiting()
     }
 
-    /// Gives the key of an SA to the engines. What is returned is made effective by
+    /// Gives the key of an SA to the engine that will use it. What is returned is made effective by
     /// [`connect`](Self::connect).
-    pub(crate) fn install(&mut self, key: PlacedKey, direction: Direction) -> Result<SaKeys, PlacementError> {
+    pub(crate) fn install(&mut self, key: PlacedKey, direction: Direction) -> Result<SaKey, PlacementError> {
         self.placement.install(key, direction)
     }
 
@@ -119,21 +119,30 @@ impl Dispatcher {
     }
 
     /// Takes back a key that was never connected to an SA.
-    pub(crate) fn uninstall(&mut self, keys: &SaKeys) {
-        self.placement.remove(keys);
+    pub(crate) fn uninstall(&mut self, key: SaKey) {
+        self.placement.remove(key);
     }
 
-    pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, keys: SaKeys, suite: Suite) {
-        let first = first_of(&self.placement, &keys);
-        self.lanes.insert(direction, Lane::new(sa, first, keys, self.suites.rank(suite)));
-        self.prefers_bursts |= self.placement.prefers_bursts(first.0 as usize, suite);
+    pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, key: SaKey, suite: Suite) {
+        let rank = self.suites.rank(suite);
+        let first = self.first_of(key, rank);
+        self.lanes.insert(direction, Lane::new(sa, first, key, rank));
+    }
+
+    /// The first engine in service that has an SA's key or takes it now. If there is none, the SA's jobs
+    /// complete as `Fault`.
+    fn first_of(&mut self, key: SaKey, suite_rank: u8) -> First {
+        let Some((engine, id)) = self.placement.engine_for(key, 0) else { return NOWHERE };
+        let suite = self.suites.suite(suite_rank);
+        self.prefers_bursts |= suite.is_some_and(|suite| self.placement.prefers_bursts(engine, suite));
+        (u32::try_from(engine).unwrap_or(NO_ENGINE), id)
     }
 
     /// Forgets an SA and its keys. Its jobs that have already ended go to `released`, where their SA is no
     /// longer known.
     pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef, released: &mut Vec<Job>) {
         if let Some(lane) = self.lanes.remove(direction, sa, released) {
-            self.placement.remove(&lane.keys);
+            self.placement.remove(lane.key);
         }
     }
 
@@ -227,21 +236,31 @@ impl Dispatcher {
         match addressed {
             Addressed::ToOne(engine) => self.run(engine, jobs, released),
             Addressed::ToSeveral | Addressed::NotAll => {
-                for mut job in jobs.drain(..) {
-                    match self.lanes.of(&job).map(|lane| lane.keys) {
-                        Some(keys) => self.enqueue(job, &keys, 0, released),
-                        None => {
-                            job.status = JobStatus::Fault;
-                            released.push(job);
-                        }
-                    }
-                }
+                jobs.drain(..).for_each(|job| self.begin(job, released));
             }
         }
         self.run_queues(released);
     }
 
-    /// Gives each job its key in the first engine that has one.
+    /// Queues a job for the first engine of its SA. The SA has none yet after its engine was taken out of
+    /// service.
+    fn begin(&mut self, mut job: Job, released: &mut Vec<Job>) {
+        let Some(lane) = self.lanes.of(&job) else {
+            job.status = JobStatus::Fault;
+            released.push(job);
+            return;
+        };
+        let (mut first, key, suite_rank) = (lane.first, lane.key, lane.suite_rank);
+        if first == NOWHERE {
+            first = self.first_of(key, suite_rank);
+            if let Some(lane) = self.lanes.of_mut(&job) {
+                lane.first = first;
+            }
+        }
+        self.enqueue(job, first, released);
+    }
+
+    /// Gives each job its key in the first engine of its SA.
     #[inline]
     fn address(&mut self, jobs: &mut [Job]) -> Addressed {
         self.lanes.prefetch(jobs);
@@ -323,10 +342,8 @@ impl Dispatcher {
         self.placement.withdraw(engine);
         for lane in self.lanes.iter_mut() {
             if lane.first.0 as usize == engine {
-                lane.first = first_of(&self.placement, &lane.keys);
-                let suite = self.suites.suite(lane.suite_rank);
-                self.prefers_bursts |=
-                    suite.is_some_and(|s| self.placement.prefers_bursts(lane.first.0 as usize, s));
+                // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
+                lane.first = NOWHERE;
             }
         }
         let packets = self.in_flight.give_up(engine);
@@ -336,13 +353,13 @@ impl Dispatcher {
         packets
     }
 
-    /// Queues a job for the next engine that has its key. If there is none, the job ends as a fault.
-    fn enqueue(&mut self, mut job: Job, keys: &SaKeys, from: usize, released: &mut Vec<Job>) {
-        match self.placement.next_engine(keys, from) {
-            Some((engine, key)) => {
+    /// Queues a job for an engine. If there is none, the job ends as a fault.
+    fn enqueue(&mut self, mut job: Job, (engine, key): First, released: &mut Vec<Job>) {
+        match self.queues.get_mut(engine as usize) {
+            Some(queue) => {
                 job.key = key;
                 job.status = JobStatus::Pending;
-                self.queues[engine].push(job);
+                queue.push(job);
             }
             None => {
                 job.status = JobStatus::Fault;
@@ -409,17 +426,12 @@ impl Dispatcher {
         }
     }
 
-    /// Gives a job to the next engine after `engine`.
+    /// Gives a job to the next engine after `engine` that has its key or takes it now.
     fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         // The key of a removed SA is gone from every engine.
-        let keys = self.lanes.of_ticket(&job).map(|lane| lane.keys).unwrap_or_default();
-        self.enqueue(job, &keys, engine + 1, released);
+        let key = self.lanes.of_ticket(&job).map(|lane| lane.key);
+        let next = key.and_then(|key| self.placement.engine_for(key, engine + 1));
+        let next = next.and_then(|(engine, id)| Some((u32::try_from(engine).ok()?, id)));
+        self.enqueue(job, next.unwrap_or(NOWHERE), released);
     }
-}
-
-/// The first engine in service that has an SA's key. If no engine holds the key, [`NO_ENGINE`] is returned
-/// and the SA's jobs complete as `Fault`.
-fn first_of(placement: &Placement, keys: &SaKeys) -> (u32, KeyId) {
-    let (engine, key) = placement.next_engine(keys, 0).unwrap_or((usize::MAX, KeyId::NONE));
-    (u32::try_from(engine).unwrap_or(NO_ENGINE), key)
 }

@@ -4,7 +4,7 @@
 //! successors are kept in the SA's order by its ring ([`rings`](crate::rings)).
 
 use crate::in_flight::Taken;
-use crate::placement::SaKeys;
+use crate::placement::SaKey;
 use crate::rings::{JobId, RingIndex, Rings, lost_job, orphaned};
 use std::collections::HashMap;
 use testudo_crypto::{Direction, Job, KeyId};
@@ -12,18 +12,25 @@ use testudo_ipsec::{Prepared, SaRef};
 use testudo_packet::prefetch;
 
 /// Up to this many lanes fit in the first-level cache, 16 KiB of it; prefetch only beyond.
-const NEAR: usize = 256;
+const NEAR: usize = 512;
 
 /// Index of an engine that does not exist.
 pub(crate) const NO_ENGINE: u32 = u32::MAX;
 
-/// The dispatcher's view of one SA.
+/// The engine that an SA's jobs are submitted to first, and the id of the SA's key there.
+pub(crate) type First = (u32, KeyId);
+
+/// No engine: where the key is to be laid out is found out with the SA's next packet.
+pub(crate) const NOWHERE: First = (NO_ENGINE, KeyId::NONE);
+
+/// The dispatcher's view of one SA. Two of them share a cache line, of which every packet reads one.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
 pub(crate) struct Lane {
     pub(crate) sa: SaRef,
-    /// The first engine that has the key, and the key's id there.
-    pub(crate) first: (u32, KeyId),
-    pub(crate) keys: SaKeys,
+    pub(crate) first: First,
+    /// The key, from which others than the first engine get theirs.
+    pub(crate) key: SaKey,
     pub(crate) suite_rank: u8,
     /// Ticket of the next job to submit. SAs that use a slot one after the other count on, so that a job of
     /// one is not taken for a job of another.
@@ -32,18 +39,16 @@ pub(crate) struct Lane {
     ring: RingIndex,
 }
 
-/// No more than a cache line: every packet reads one.
-const _: () = assert!(size_of::<Lane>() <= 64);
+const _: () = assert!(size_of::<Lane>() == 32);
 
 impl Lane {
-    pub(crate) fn new(sa: SaRef, first: (u32, KeyId), keys: SaKeys, suite_rank: u8) -> Self {
-        Self { sa, first, keys, suite_rank, next_ticket: 0, ring: RingIndex::NONE }
+    pub(crate) fn new(sa: SaRef, first: First, key: SaKey, suite_rank: u8) -> Self {
+        Self { sa, first, key, suite_rank, next_ticket: 0, ring: RingIndex::NONE }
     }
 
     /// A slot without an SA.
     fn vacant(next_ticket: u32) -> Self {
-        let nowhere = (NO_ENGINE, KeyId::NONE);
-        Self { next_ticket, ..Self::new(SaRef::NOBODY, nowhere, SaKeys::default(), 0) }
+        Self { next_ticket, ..Self::new(SaRef::NOBODY, NOWHERE, SaKey::NONE, 0) }
     }
 }
 
@@ -139,6 +144,11 @@ impl Lanes {
     #[inline]
     pub(crate) fn of(&self, job: &Job) -> Option<&Lane> {
         self.table.get(job.direction, Prepared::sa_of(job))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn of_mut(&mut self, job: &Job) -> Option<&mut Lane> {
+        self.table.get_mut(job.direction, Prepared::sa_of(job))
     }
 
     /// The SA of a job that has a ticket, unless it has gone. (A later SA may have its handle.)
@@ -245,7 +255,7 @@ mod tests {
     }
 
     fn insert(lanes: &mut Lanes, direction: Direction, sa: SaRef) {
-        lanes.insert(direction, Lane::new(sa, (0, KeyId::NONE), SaKeys::default(), 0));
+        lanes.insert(direction, Lane::new(sa, (0, KeyId::NONE), SaKey::NONE, 0));
     }
 
     fn issue(lanes: &mut Lanes, direction: Direction, sa: SaRef) -> JobId {

@@ -28,6 +28,7 @@ mod dispatcher;
 mod engines;
 mod formation;
 mod in_flight;
+mod interfaces;
 mod lanes;
 mod outlet;
 mod placement;
@@ -41,12 +42,13 @@ pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
     Command, Commander, CommanderError, InboundInstall, Inbox, Installed, MAX_SA_CHANGES, OutboundInstall,
-    TunnelInstall, Update, UpdateError, UpdateOutcome, UpdateReply,
+    TunnelInstall, Update, UpdateError, UpdateOutcome,
 };
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;
 pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
 pub use formation::Formation;
+pub use interfaces::Interfaces;
 pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use serve::{Notice, ServeError, serve};

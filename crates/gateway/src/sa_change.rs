@@ -4,7 +4,10 @@
 use crate::command::{InboundInstall, OutboundInstall, UpdateError};
 use crate::worker::Worker;
 use std::vec::IntoIter;
-use testudo_ipsec::{AddedSa, Moment, TunnelIndex, TunnelParameters};
+use testudo_crypto::Direction;
+use testudo_ipsec::{
+    AddedSa, Endpoints, Lifetime, Moment, RemovedTunnel, ReplayWindow, Spent, TunnelIndex, TunnelParameters,
+};
 
 /// When an SA towards the peer is put to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,23 +33,34 @@ pub enum SaChange {
     AddOutbound(TunnelIndex, Box<OutboundInstall>, UseFrom),
     /// Send a tunnel's packets through the SA with this SPI.
     UseOutbound(TunnelIndex, u32),
+    /// Put a tunnel between other ends, and say whether its peer may move from there.
+    Redirect(TunnelIndex, Endpoints, bool),
+    /// Give the SA with this SPI, in this direction, other limits, of which it has used so much elsewhere.
+    Limit(TunnelIndex, Direction, u32, Lifetime, Spent),
+    /// Move the numbers of the SA with this SPI, in this direction, on to this last one.
+    Advance(TunnelIndex, Direction, u32, u64),
     /// Remove the SA from a tunnel's peer that has this SPI.
     RemoveInbound(TunnelIndex, u32),
     /// Remove the SA towards a tunnel's peer that has this SPI.
     RemoveOutbound(TunnelIndex, u32),
 }
 
-/// What a change has done.
+/// What a change has done. What was removed is freed by who gets this, since the worker has packets to
+/// forward.
 #[derive(Debug)]
 pub enum SaChanged {
-    /// The tunnel was added or removed.
-    Tunnel,
+    /// The tunnel was added.
+    AddedTunnel,
+    /// The tunnel was removed.
+    RemovedTunnel(RemovedTunnel),
     /// The SA was added.
     Added(AddedSa),
     /// The SA is in use.
     InUse,
-    /// The SA is gone. That of one from a peer leaves its replay window, as bytes.
-    Removed(Option<Vec<u8>>),
+    /// The tunnel or the SA has its new settings.
+    Set,
+    /// The SA is gone. One from a peer leaves its replay window.
+    Removed(Option<ReplayWindow>),
 }
 
 /// Why an SA was not changed. Nothing else has changed either.
@@ -58,6 +72,12 @@ pub enum SaChangeError {
     /// There is no such tunnel.
     #[error("there is no tunnel at place {}", .0.0)]
     NoTunnel(TunnelIndex),
+    /// The SA's numbers are further on: they never go back.
+    #[error("the SA with SPI {spi:#x} is further on")]
+    FurtherOn {
+        /// The SPI.
+        spi: u32,
+    },
     /// The tunnel has no such SA.
     #[error("there is no SA with SPI {spi:#x}")]
     NoSa {
@@ -90,5 +110,80 @@ impl SaChanges {
 
     pub(crate) fn into_outcome(self) -> SaOutcome {
         self.outcome
+    }
+}
+
+impl Worker {
+    /// Changes one SA of a tunnel, or adds or removes a tunnel. What it costs does not depend on how many
+    /// others there are.
+    ///
+    /// # Errors
+    /// [`SaChangeError`]; then nothing has changed.
+    pub fn change_sa(&mut self, change: SaChange, now: Moment) -> Result<SaChanged, SaChangeError> {
+        match change {
+            SaChange::AddTunnel(tunnel, parameters) => {
+                let added = self.ipsec.add_tunnel(tunnel, *parameters, now);
+                added.map(|()| SaChanged::AddedTunnel).map_err(|error| UpdateError::from(error).into())
+            }
+            SaChange::RemoveTunnel(tunnel) => {
+                self.remove(tunnel).map(SaChanged::RemovedTunnel).ok_or(SaChangeError::NoTunnel(tunnel))
+            }
+            SaChange::AddInbound(tunnel, install) => {
+                Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?))
+            }
+            SaChange::AddOutbound(tunnel, install, from) => self.add_and_use(tunnel, *install, from, now),
+            SaChange::UseOutbound(tunnel, spi) => {
+                let sa = self.ipsec.outbound_sa(tunnel, spi);
+                let is_used = sa.is_some_and(|sa| self.ipsec.use_outbound(tunnel, sa));
+                is_used.then_some(SaChanged::InUse).ok_or(SaChangeError::NoSa { spi })
+            }
+            SaChange::Redirect(tunnel, ends, learn_remote) => {
+                let is_there = self.ipsec.redirect(tunnel, ends, learn_remote, now);
+                is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoTunnel(tunnel))
+            }
+            SaChange::Limit(tunnel, direction, spi, lifetime, more) => {
+                let is_outbound = direction == Direction::Seal;
+                let is_there = self.ipsec.set_lifetime(tunnel, spi, is_outbound, lifetime, more);
+                is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoSa { spi })
+            }
+            SaChange::Advance(tunnel, direction, spi, number) => {
+                let moved = self.ipsec.advance(tunnel, spi, direction == Direction::Seal, number);
+                let is_ahead = moved.ok_or(SaChangeError::NoSa { spi })?;
+                is_ahead.then_some(SaChanged::Set).ok_or(SaChangeError::FurtherOn { spi })
+            }
+            SaChange::RemoveInbound(tunnel, spi) => {
+                let window = self.remove_inbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
+                Ok(SaChanged::Removed(Some(window)))
+            }
+            SaChange::RemoveOutbound(tunnel, spi) => {
+                let sa = self.ipsec.remove_outbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
+                self.disconnect(Direction::Seal, sa);
+                Ok(SaChanged::Removed(None))
+            }
+        }
+    }
+
+    /// Adds an SA towards a peer, and says when it is used.
+    fn add_and_use(
+        &mut self,
+        tunnel: TunnelIndex,
+        install: OutboundInstall,
+        from: UseFrom,
+        now: Moment,
+    ) -> Result<SaChanged, SaChangeError> {
+        // Looked up first, so that nothing is left behind.
+        let inbound = match from {
+            UseFrom::PeersUseOf(spi) => {
+                Some(self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?)
+            }
+            UseFrom::Later | UseFrom::Now => None,
+        };
+        let added = self.add_outbound(tunnel, install, now)?;
+        match (from, inbound) {
+            (UseFrom::Now, _) => self.ipsec.use_outbound(tunnel, added.sa),
+            (_, Some(inbound)) => self.ipsec.use_outbound_with(tunnel, added.sa, inbound),
+            (_, None) => true,
+        };
+        Ok(SaChanged::Added(added))
     }
 }

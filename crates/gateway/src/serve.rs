@@ -2,7 +2,7 @@
 
 use crate::change::Change;
 use crate::clock::Clock;
-use crate::command::{Command, Inbox, UpdateReply};
+use crate::command::{Command, Inbox};
 use crate::dispatcher::Withdrawal;
 use crate::sa_change::{SaChanges, SaOutcome};
 use crate::worker::Worker;
@@ -33,7 +33,7 @@ pub enum ServeError {
 }
 
 /// What the operator should hear about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// Something happened to a tunnel.
     Tunnel(Event),
@@ -59,26 +59,27 @@ pub fn serve(
     let mut failure: Option<PortError> = None;
     loop {
         let now = clock.now();
-        // One command after another, and a long one in parts.
+        // A long command in parts, and one between two batches: however many ask, packets have their turn.
+        let had_task = task.is_some();
         task = task.and_then(|task| task.go_on(worker, now));
-        while task.is_none() {
-            match inbox.take() {
-                None => break,
-                Some(Command::Update(update, reply)) => task = Some(Task::Change(Change::new(update), reply)),
-                Some(Command::ChangePolicies(changes, reply)) => {
-                    // The caller may have given up waiting; that is not the worker's concern.
-                    let _ = reply.send(worker.change_policies(changes));
-                }
-                Some(Command::ChangeSas(changes, reply)) => {
-                    task = Task::ChangeSas(SaChanges::new(changes), reply).go_on(worker, now);
-                }
-                Some(Command::SaveWindows(sas, reply)) => {
-                    task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
-                }
-                Some(Command::Stop) => {
-                    worker.drain();
-                    stop_at = Some(Moment(now.0 + DRAIN));
-                }
+        let command = if had_task { None } else { inbox.take() };
+        let was_told = had_task || command.is_some();
+        match command {
+            None => {}
+            Some(Command::Update(change, reply)) => task = Some(Task::Change(change, reply)),
+            Some(Command::ChangePolicies(changes, reply)) => {
+                // The caller may have given up waiting; that is not the worker's concern.
+                let _ = reply.send(worker.change_policies(changes));
+            }
+            Some(Command::ChangeSas(changes, reply)) => {
+                task = Task::ChangeSas(SaChanges::new(changes), reply).go_on(worker, now);
+            }
+            Some(Command::SaveWindows(sas, reply)) => {
+                task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
+            }
+            Some(Command::Stop) => {
+                worker.drain();
+                stop_at = Some(Moment(now.0 + DRAIN));
             }
         }
         if now >= next_tick {
@@ -107,7 +108,7 @@ pub fn serve(
                 worker.discard_waiting();
                 return failure.map_or(Ok(()), |error| Err(error.into()));
             }
-        } else if is_idle && !worker.is_busy() && task.is_none() {
+        } else if is_idle && !worker.is_busy() && !was_told {
             let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));
             wait(worker, inbox, next.since(now))?;
         }
@@ -116,7 +117,7 @@ pub fn serve(
 
 /// A command that takes several turns.
 enum Task {
-    Change(Change, SyncSender<UpdateReply>),
+    Change(Box<Change>, SyncSender<Box<Change>>),
     ChangeSas(SaChanges, SyncSender<SaOutcome>),
     Save { sas: IntoIter<SaRef>, windows: Vec<(SaRef, Vec<u8>)>, reply: SyncSender<Vec<(SaRef, Vec<u8>)>> },
 }
@@ -130,7 +131,7 @@ impl Task {
                     return Some(Task::Change(change, reply));
                 }
                 // The caller may have given up waiting; that is not the worker's concern.
-                let _ = reply.send(change.into_reply());
+                let _ = reply.send(change);
             }
             Task::ChangeSas(mut changes, reply) => {
                 if !changes.step(worker, now, TUNNELS_AT_A_TIME) {

@@ -8,13 +8,12 @@ use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
 use crate::outlet::Outlet;
-use crate::placement::{KeyPreparers, PlacedKey, SaKeys};
-use crate::sa_change::{SaChange, SaChangeError, SaChanged, UseFrom};
+use crate::placement::{KeyPreparers, PlacedKey, SaKey};
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
     AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
-    SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
+    RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
     BATCH_SIZE, Batch, DropReason, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
@@ -44,7 +43,7 @@ pub struct Worker {
     protected: Outlet<Protected>,
     unprotected: Outlet<Unprotected>,
     pool: Pool,
-    ipsec: Ipsec,
+    pub(crate) ipsec: Ipsec,
     dispatcher: Dispatcher,
     counters: Arc<WorkerCounters>,
     batch: Batch,
@@ -66,6 +65,7 @@ impl Worker {
         let counters = Arc::new(WorkerCounters::new(names.0, names.1, dispatcher.engine_names()));
         let mut ipsec = Ipsec::new(policies);
         ipsec.set_port_fragments_udp(ports.unprotected.fragments_udp());
+        ipsec.set_has_interfaces(ports.protected.interfaces() > 1);
         let worker = Self {
             protected: Outlet::new(ports.protected),
             unprotected: Outlet::new(ports.unprotected),
@@ -139,17 +139,18 @@ impl Worker {
         change.into_outcome()
     }
 
-    /// Puts policies and selectors in force, at once. Returns the policies that were replaced.
-    #[must_use = "they are freed best where no packet waits"]
+    /// Puts policies and selectors in force, at once, and leaves those before in their place.
     pub(crate) fn turn_over(
         &mut self,
-        policies: Option<Box<Spd>>,
-        selectors: Vec<(TunnelIndex, SaSelectors)>,
-    ) -> Option<Box<Spd>> {
+        policies: &mut Option<Box<Spd>>,
+        selectors: &mut [(TunnelIndex, SaSelectors)],
+    ) {
         for (index, selectors) in selectors {
-            self.ipsec.replace_selectors(index, selectors);
+            self.ipsec.swap_selectors(*index, selectors);
         }
-        policies.map(|policies| self.ipsec.replace_policies(policies))
+        if let Some(policies) = policies {
+            self.ipsec.swap_policies(policies);
+        }
     }
 
     /// Changes policies one by one. All changes are in force for the next packet.
@@ -163,12 +164,18 @@ impl Worker {
         self.ipsec.spd()
     }
 
-    pub(crate) fn install(&mut self, tunnel: TunnelInstall, now: Moment) -> Result<Installed, UpdateError> {
+    /// Installs a tunnel with its two SAs. If one of these is refused, the tunnel goes to `removed`.
+    pub(crate) fn install(
+        &mut self,
+        tunnel: TunnelInstall,
+        now: Moment,
+        removed: &mut Vec<RemovedTunnel>,
+    ) -> Result<Installed, UpdateError> {
         let TunnelInstall { index, parameters, outbound, inbound } = tunnel;
         self.ipsec.add_tunnel(index, parameters, now)?;
         let installed = self.add_pair(index, outbound, inbound, now);
         if installed.is_err() {
-            self.remove(index);
+            removed.extend(self.remove(index));
         }
         installed
     }
@@ -187,7 +194,7 @@ impl Worker {
     }
 
     /// Adds an SA towards the peer, which carries nothing yet.
-    fn add_outbound(
+    pub(crate) fn add_outbound(
         &mut self,
         index: TunnelIndex,
         install: OutboundInstall,
@@ -195,13 +202,13 @@ impl Worker {
     ) -> Result<AddedSa, UpdateError> {
         let OutboundInstall { parameters, key } = install;
         let suite = key.suite();
-        let keys = self.place(index, key, Direction::Seal)?;
+        let key = self.place(index, key, Direction::Seal)?;
         let added = self.ipsec.add_outbound(index, parameters, now);
-        self.connect(Direction::Seal, added, keys, suite)
+        self.connect(Direction::Seal, added, key, suite)
     }
 
     /// Adds an SA from the peer.
-    fn add_inbound(
+    pub(crate) fn add_inbound(
         &mut self,
         index: TunnelIndex,
         install: InboundInstall,
@@ -209,13 +216,13 @@ impl Worker {
     ) -> Result<AddedSa, UpdateError> {
         let InboundInstall { parameters, key, window, .. } = install;
         let (spi, suite) = (parameters.sa.spi, key.suite());
-        let keys = self.place(index, key, Direction::Open)?;
+        let key = self.place(index, key, Direction::Open)?;
         let added = self.ipsec.add_inbound(index, parameters, now);
-        let added = self.connect(Direction::Open, added, keys, suite)?;
+        let added = self.connect(Direction::Open, added, key, suite)?;
         if window.is_some_and(|window| !self.ipsec.restore_window(added.sa, &window)) {
             // Without its window the SA would accept again what was accepted before.
             let tunnel = self.name_of(index);
-            self.remove_inbound(index, spi);
+            drop(self.remove_inbound(index, spi));
             return Err(UpdateError::Window { tunnel });
         }
         Ok(added)
@@ -226,22 +233,22 @@ impl Worker {
         index: TunnelIndex,
         key: PlacedKey,
         direction: Direction,
-    ) -> Result<SaKeys, UpdateError> {
+    ) -> Result<SaKey, UpdateError> {
         let placed = self.dispatcher.install(key, direction);
         placed.map_err(|source| UpdateError::Placement { tunnel: self.name_of(index), source })
     }
 
-    /// Makes the keys of an SA effective, or takes them back if it was not added.
+    /// Makes the key of an SA effective, or takes it back if it was not added.
     fn connect(
         &mut self,
         direction: Direction,
         added: Result<AddedSa, InstallError>,
-        keys: SaKeys,
+        key: SaKey,
         suite: Suite,
     ) -> Result<AddedSa, UpdateError> {
         match &added {
-            Ok(added) => self.dispatcher.connect(direction, added.sa, keys, suite),
-            Err(_) => self.dispatcher.uninstall(&keys),
+            Ok(added) => self.dispatcher.connect(direction, added.sa, key, suite),
+            Err(_) => self.dispatcher.uninstall(key),
         }
         Ok(added?)
     }
@@ -250,83 +257,21 @@ impl Worker {
         self.ipsec.tunnel_name(index).unwrap_or_else(|| Arc::from("?"))
     }
 
-    /// Changes one SA of a tunnel, or adds or removes a tunnel. What it costs does not depend on how many
-    /// others there are.
-    ///
-    /// # Errors
-    /// [`SaChangeError`]; then nothing has changed.
-    pub fn change_sa(&mut self, change: SaChange, now: Moment) -> Result<SaChanged, SaChangeError> {
-        match change {
-            SaChange::AddTunnel(tunnel, parameters) => {
-                let added = self.ipsec.add_tunnel(tunnel, *parameters, now);
-                added.map(|()| SaChanged::Tunnel).map_err(|error| UpdateError::from(error).into())
-            }
-            SaChange::RemoveTunnel(tunnel) => {
-                self.ipsec.tunnel_name(tunnel).ok_or(SaChangeError::NoTunnel(tunnel))?;
-                self.remove(tunnel);
-                Ok(SaChanged::Tunnel)
-            }
-            SaChange::AddInbound(tunnel, install) => {
-                Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?))
-            }
-            SaChange::AddOutbound(tunnel, install, from) => self.add_and_use(tunnel, *install, from, now),
-            SaChange::UseOutbound(tunnel, spi) => {
-                let sa = self.ipsec.outbound_sa(tunnel, spi);
-                let is_used = sa.is_some_and(|sa| self.ipsec.use_outbound(tunnel, sa));
-                is_used.then_some(SaChanged::InUse).ok_or(SaChangeError::NoSa { spi })
-            }
-            SaChange::RemoveInbound(tunnel, spi) => {
-                let sa = self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
-                let window = self.save_window(sa);
-                self.remove_inbound(tunnel, spi);
-                Ok(SaChanged::Removed(window))
-            }
-            SaChange::RemoveOutbound(tunnel, spi) => {
-                let sa = self.ipsec.remove_outbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
-                self.disconnect(Direction::Seal, sa);
-                Ok(SaChanged::Removed(None))
-            }
-        }
+    pub(crate) fn remove(&mut self, index: TunnelIndex) -> Option<RemovedTunnel> {
+        let removed = self.ipsec.remove(index)?;
+        removed.outbound().for_each(|sa| self.disconnect(Direction::Seal, sa));
+        removed.inbound().for_each(|sa| self.disconnect(Direction::Open, sa));
+        Some(removed)
     }
 
-    /// Adds an SA towards a peer, and says when it is used.
-    fn add_and_use(
-        &mut self,
-        tunnel: TunnelIndex,
-        install: OutboundInstall,
-        from: UseFrom,
-        now: Moment,
-    ) -> Result<SaChanged, SaChangeError> {
-        // Looked up first, so that nothing is left behind.
-        let inbound = match from {
-            UseFrom::PeersUseOf(spi) => {
-                Some(self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?)
-            }
-            UseFrom::Later | UseFrom::Now => None,
-        };
-        let added = self.add_outbound(tunnel, install, now)?;
-        match (from, inbound) {
-            (UseFrom::Now, _) => self.ipsec.use_outbound(tunnel, added.sa),
-            (_, Some(inbound)) => self.ipsec.use_outbound_with(tunnel, added.sa, inbound),
-            (_, None) => true,
-        };
-        Ok(SaChanged::Added(added))
-    }
-
-    pub(crate) fn remove(&mut self, index: TunnelIndex) {
-        let Some(removed) = self.ipsec.remove(index) else { return };
-        removed.outbound.into_iter().for_each(|sa| self.disconnect(Direction::Seal, sa));
-        removed.inbound.into_iter().for_each(|sa| self.disconnect(Direction::Open, sa));
-    }
-
-    fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) {
-        if let Some(sa) = self.ipsec.remove_inbound(index, spi) {
-            self.disconnect(Direction::Open, sa);
-        }
+    pub(crate) fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<ReplayWindow> {
+        let (sa, window) = self.ipsec.remove_inbound(index, spi)?;
+        self.disconnect(Direction::Open, sa);
+        Some(window)
     }
 
     /// Forgets the keys of an SA that was removed. Its jobs that have ended are dropped.
-    fn disconnect(&mut self, direction: Direction, sa: SaRef) {
+    pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef) {
         let mut stale = Vec::new();
         self.dispatcher.disconnect(direction, sa, &mut stale);
         stale.into_iter().for_each(|job| self.pool.discard(job.buffer, DropReason::ShuttingDown));
@@ -401,7 +346,11 @@ impl Worker {
         self.outbound_clock.begin();
         let mut moved = 0;
         for _ in 0..rounds(&self.unprotected) {
-            let received = self.protected.receive(&mut self.pool, &mut self.batch);
+            // Those that have waited for an SA are older than what comes now.
+            let received = match self.ipsec.take_released(&mut self.batch) {
+                0 => self.protected.receive(&mut self.pool, &mut self.batch),
+                released => released,
+            };
             if received == 0 {
                 break;
             }
@@ -547,6 +496,8 @@ impl Worker {
         clock.lap(Stage::Transmit);
     }
 
+    // Apart: inlined beside the other way, it shares registers with it, and changes decide who pays.
+    #[inline(never)]
     fn finish_opened(&mut self, jobs: &mut Vec<Job>, count: usize, now: Moment) {
         let (outlet, clock, pool) = (&mut self.protected, &mut self.inbound_clock, &mut self.pool);
         self.ipsec.finish_inbound(jobs, count, now, pool, clock, |cleared, pool| outlet.push(cleared, pool));
@@ -559,7 +510,7 @@ impl Worker {
     pub fn tick(&mut self, now: Moment) {
         let mut due = Vec::new();
         self.ipsec.age(now);
-        self.ipsec.expire_fragments(now, &mut self.pool);
+        self.ipsec.expire_waits(now, &mut self.pool);
         self.ipsec.keepalives(now, &mut self.pool, &mut due);
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
         if self.can_originate() {
@@ -628,16 +579,16 @@ impl Worker {
         for job in self.prepared.jobs.drain(..) {
             self.pool.discard(job.buffer, DropReason::ShuttingDown);
         }
-        self.ipsec.discard_fragments(DropReason::ShuttingDown, &mut self.pool);
+        self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
         self.publish();
     }
 
-    /// Drops datagrams that are not complete as if their time were over: no fragment will come any more. For
-    /// ports that end while the clock stands still.
-    pub fn end_reassembly(&mut self) {
-        self.ipsec.discard_fragments(DropReason::FragmentTimeout, &mut self.pool);
+    /// Drops datagrams that are not complete, and packets that wait for an SA, as if their time were over:
+    /// nothing will come any more. For ports that end while the clock stands still.
+    pub fn end_waits(&mut self) {
+        self.ipsec.discard_waits([DropReason::FragmentTimeout, DropReason::HoldExpired], &mut self.pool);
         self.publish();
     }
 
@@ -645,6 +596,12 @@ impl Worker {
     #[must_use]
     pub fn incomplete_datagrams(&self) -> usize {
         self.ipsec.incomplete_datagrams()
+    }
+
+    /// Packets that wait for an SA; each has a buffer of the pool.
+    #[must_use]
+    pub fn held_packets(&self) -> usize {
+        self.ipsec.held_packets()
     }
 
     /// Tells both ports that no more packets will be sent.

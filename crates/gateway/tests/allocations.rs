@@ -1,4 +1,6 @@
-//! Nothing is allocated per packet, and no flood grows a table (DESIGN, "Memory").
+//! Nothing is allocated per packet, no flood grows a table (DESIGN, "Memory"), and what the worker allocates
+//! and frees for a change of tunnels and policies does not depend on how large these are, nor on how many
+//! others there are.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -20,27 +22,63 @@ use support::sealer::encapsulate;
 use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_crypto::{Engine, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
-use testudo_gateway::{PortPair, Update, Worker};
-use testudo_ipsec::{Moment, Spd};
+use testudo_gateway::{Change, PortPair, SaChange, SaChanged, Update, Worker};
+use testudo_ipsec::{Action, Mode, Moment, Policy, PortRange, Selector, Spd, TunnelIndex, TunnelParameters};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
 thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static USED: Cell<Used> = const { Cell::new(Used::NOTHING) };
 }
 
-/// The system's allocator, which counts each thread's allocations.
+/// What a thread has had of the allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Used {
+    allocations: u64,
+    allocated_bytes: usize,
+    frees: u64,
+    freed_bytes: usize,
+    /// The largest piece of memory that was allocated or freed.
+    largest_bytes: usize,
+}
+
+impl Used {
+    const NOTHING: Self =
+        Self { allocations: 0, allocated_bytes: 0, frees: 0, freed_bytes: 0, largest_bytes: 0 };
+
+    fn by<T>(run: impl FnOnce() -> T) -> (Self, T) {
+        USED.set(Self::NOTHING);
+        let result = run();
+        (USED.get(), result)
+    }
+}
+
+fn note(layout: Layout, is_freed: bool) {
+    let _ = USED.try_with(|used| {
+        let (mut now, bytes) = (used.get(), layout.size());
+        let (count, sum) = match is_freed {
+            true => (&mut now.frees, &mut now.freed_bytes),
+            false => (&mut now.allocations, &mut now.allocated_bytes),
+        };
+        (*count, *sum) = (*count + 1, *sum + bytes);
+        now.largest_bytes = now.largest_bytes.max(bytes);
+        used.set(now);
+    });
+}
+
+/// The system's allocator, which counts what each thread has of it.
 struct Counting;
 
 // SAFETY: every call is passed on unchanged to the system's allocator; counting touches a thread-local cell
 // that needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        note(layout, false);
         // SAFETY: the caller's promise about `layout` is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(layout, true);
         // SAFETY: the caller's promises about both are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -135,9 +173,8 @@ fn allocations(worker: &mut Worker, packets: usize) -> u64 {
         }
     };
     turn_until(WARM_UP);
-    let before = ALLOCATIONS.with(Cell::get);
-    turn_until(packets);
-    ALLOCATIONS.with(Cell::get) - before
+    let (used, ()) = Used::by(|| turn_until(packets));
+    used.allocations
 }
 
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
@@ -261,4 +298,138 @@ fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
     assert!(
         drops.get(DropReason::UnknownSpi) > 50_000 && drops.get(DropReason::AuthenticationFailed) > 50_000
     );
+}
+
+fn idle(spec: &TunnelSpec) -> Worker {
+    worker(spec, Side::A, silent(), silent())
+}
+
+/// So many selectors, between the same networks.
+fn selectors(count: u16) -> impl Iterator<Item = Selector> {
+    (0..count).map(|port| Selector {
+        protocol: 17.into(),
+        local_ports: PortRange { first: 0, last: port },
+        ..Selector::ANY
+    })
+}
+
+/// A tunnel of many selectors, and a window of many packets.
+fn large(selects: u16, mode: Mode) -> (TunnelSpec, TunnelParameters) {
+    let window = if selects > 1 { 1 << 21 } else { 32 };
+    let spec = TunnelSpec { window, mode, ..TunnelSpec::new(1, Suite::AES128GCM16) };
+    let parameters = spec.parameters(Side::A).selecting(selectors(selects));
+    (spec, parameters)
+}
+
+/// What the worker uses for an update, and what it leaves to be freed.
+fn update(worker: &mut Worker, update: Update) -> (Used, Change) {
+    let mut change = Change::new(update);
+    let (used, ()) = Used::by(|| while !change.step(worker, Moment::default(), 16) {});
+    (used, change)
+}
+
+/// What a worker uses to put other selectors and policies in force, of which there are so many, and to put
+/// few in their place.
+fn replacements(count: u16) -> [Used; 2] {
+    let spec = spec();
+    let mut worker = idle(&spec);
+    [count, 1].map(|count| {
+        let policies = selectors(count).map(|selector| Policy::new(selector, Action::Discard));
+        let changed = Update {
+            selectors: vec![(spec.index(), spec.parameters(Side::A).selecting(selectors(count)).selectors)],
+            policies: Some(Box::new(Spd::new(policies).expect("few prefixes"))),
+            ..Update::default()
+        };
+        let (used, change) = update(&mut worker, changed);
+        assert_eq!(worker.policies().len(), count.into());
+        drop(change);
+        used
+    })
+}
+
+/// RFC 4301 4.4.1: policies change while packets pass. What is put in force comes made, and what it replaces
+/// goes back to be freed, so that packets wait for neither.
+#[test]
+fn selectors_and_policies_are_neither_made_nor_freed_by_the_worker() {
+    for used in [replacements(1), replacements(10_000)].concat() {
+        assert_eq!(used, Used::NOTHING);
+    }
+}
+
+/// What a worker uses to add a tunnel, to give it an SA from the peer, and to remove it again.
+fn additions(selects: u16, mode: Mode) -> [Used; 3] {
+    let mut worker = idle(&spec());
+    let (spec, parameters) = large(selects, mode);
+    let mut made = |change| {
+        let (used, changed) = Used::by(|| worker.change_sa(change, Moment::default()));
+        (used, changed.expect("it can be made"))
+    };
+    let (added, _) = made(SaChange::AddTunnel(spec.index(), Box::new(parameters)));
+    let (_, _) = made(SaChange::AddInbound(spec.index(), Box::new(spec.inbound(Side::A))));
+    let (sa_removed, changed) = made(SaChange::RemoveInbound(spec.index(), spec.spi_from(Side::B)));
+    assert!(matches!(changed, SaChanged::Removed(Some(_))));
+    let (_, _) = made(SaChange::AddInbound(spec.index(), Box::new(spec.inbound(Side::A))));
+    let (removed, changed) = made(SaChange::RemoveTunnel(spec.index()));
+    let (freed, ()) = Used::by(|| drop(changed));
+    assert!(selects == 1 || freed.freed_bytes > 1 << 19, "selectors and window: {freed:?}");
+    [added, sa_removed, removed]
+}
+
+/// Also in transport mode, where the list of selectors is narrowed to two hosts (RFC 4301 4.1).
+#[test]
+fn tunnels_and_windows_come_and_go_without_work_that_grows_with_them() {
+    for mode in [Mode::Tunnel, Mode::Transport] {
+        let [few, many] = [additions(1, mode), additions(10_000, mode)];
+        assert_eq!(few, many, "{mode:?}");
+        for used in many {
+            assert!(used.allocations <= 8 && used.frees <= 8 && used.largest_bytes < 32_768, "{used:?}");
+        }
+    }
+}
+
+/// The same by updates, a few tunnels between two batches.
+#[test]
+fn an_update_frees_no_tunnel_on_the_worker() {
+    let removals = |selects| {
+        let mut worker = idle(&spec());
+        let (spec, parameters) = large(selects, Mode::Tunnel);
+        let mut install = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+        install.parameters = parameters;
+        worker.update(Update { install: vec![install], ..Update::default() }, Moment::default());
+        let (used, change) = update(&mut worker, Update { remove: vec![spec.index()], ..Update::default() });
+        let (freed, _) = Used::by(|| change.into_outcome());
+        assert!(selects == 1 || freed.freed_bytes > 1 << 19, "{freed:?}");
+        used
+    };
+    assert_eq!(removals(1), removals(10_000));
+}
+
+/// Tunnels of flows come and go beside any number of others (RFC 4301 4.4.1.2): tables have room for all that
+/// a gateway takes, so that none is moved.
+#[test]
+fn a_tunnel_costs_as_much_memory_beside_100_000_as_beside_10() {
+    let mut worker = idle(&spec());
+    let (_, parameters) = large(1, Mode::Tunnel);
+    let add = |worker: &mut Worker, place: u32| {
+        let change = SaChange::AddTunnel(TunnelIndex(place), Box::new(parameters.clone()));
+        let (used, changed) = Used::by(|| worker.change_sa(change, Moment::default()));
+        changed.expect("it can be added");
+        used
+    };
+    let remove = |worker: &mut Worker, place: u32| {
+        let change = SaChange::RemoveTunnel(TunnelIndex(place));
+        let (used, changed) = Used::by(|| worker.change_sa(change, Moment::default()));
+        changed.expect("it is there");
+        used
+    };
+    let first = (1..=10).map(|place| add(&mut worker, place)).last().expect("some");
+    let gone = remove(&mut worker, 10);
+    assert_eq!(add(&mut worker, 10), first);
+    for place in 11..=151_072 {
+        assert_eq!(add(&mut worker, place), first, "place {place}");
+    }
+    for place in [1, 70_000, 100_000, 151_072] {
+        assert_eq!(remove(&mut worker, place), gone, "place {place}");
+        assert_eq!(add(&mut worker, place), first, "place {place}");
+    }
 }

@@ -27,7 +27,7 @@ use testudo_crypto::Direction::{Open, Seal};
 use testudo_gateway::{SaChange, UseFrom, Worker};
 use testudo_ipsec::{
     Action, Direction, Flow, Moment, PacketValues, Policy, PolicyChange, PolicyId, PopulateFlags, Position,
-    Prefix, Selector, Spd, TunnelIndex, TunnelParameters, Verdict,
+    Prefix, Selector, Spd, TunnelIndex, Verdict,
 };
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -295,8 +295,7 @@ fn change_populated(installed: u32, changes: usize) {
     };
     let begin = |worker: &mut Worker, number: u32| {
         let selectors = populating.populated(&values(number));
-        let parameters =
-            TunnelParameters { selectors: selectors.iter().copied().collect(), ..load.parameters(0) };
+        let parameters = load.parameters(0).selecting(selectors.iter().copied());
         let index = TunnelIndex(1 + number);
         let add = SaChange::AddTunnel(index, Box::new(parameters));
         worker.change_sa(add, Moment::default()).expect("it can be added");

@@ -6,10 +6,13 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::sealer::encapsulate;
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::Suite;
+use testudo_gateway::SaChange;
 use testudo_ipsec::{
-    Action, AuditRecord, AuditedSelectors, IpsecProtocol, Policy, RECORDS_PER_SECOND, Selector,
+    Action, AuditRecord, AuditedSelectors, HOLD, IpsecProtocol, MAX_HELD, Policy, RECORDS_PER_SECOND,
+    Selector, TunnelParameters,
 };
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -52,6 +55,7 @@ fn spi_at(spec: &TunnelSpec) -> usize {
 fn expected(spec: &TunnelSpec, reason: DropReason, spi: u32, sequence: u64) -> AuditRecord {
     AuditRecord {
         reason,
+        tunnel: None,
         protocol: Some(spec.protocol),
         spi: Some(spi),
         sequence: Some(sequence),
@@ -148,6 +152,49 @@ fn an_overflow_of_sequence_numbers_is_told() {
     let record = expected(&spec, DropReason::SequenceExhausted, spec.spi_from(Side::A), 1 << 32);
     let [source, destination] = ["10.0.0.1", "172.16.0.2"].map(|a| a.parse().ok());
     assert_eq!(a.worker.take_audit(), [AuditRecord { source, destination, ..record }]);
+}
+
+/// RFC 4301 5.1: packets whose SA was not negotiated are told with their tunnel, which may be gone when the
+/// record is read; no more of them than of others.
+#[test]
+fn packets_that_waited_in_vain_are_told_with_the_name_of_their_tunnel() {
+    let spec = TunnelSpec::new(0, Suite::AES128GCM16);
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+    a.worker.set_audit(true);
+    let parameters = TunnelParameters { acquires: true, ..spec.parameters(Side::A) };
+    let name = Arc::clone(&parameters.name);
+    let now = a.now();
+    a.worker.change_sa(SaChange::AddTunnel(spec.index(), Box::new(parameters)), now).expect("a tunnel");
+    let none = expected(&spec, DropReason::HoldFull, 0, 0);
+    let [source, destination] = ["10.0.0.1", "172.16.0.2"].map(|a| a.parse().ok());
+    let record = |reason| AuditRecord {
+        reason,
+        tunnel: Some(Arc::clone(&name)),
+        protocol: None,
+        spi: None,
+        sequence: None,
+        source,
+        destination,
+        ..none.clone()
+    };
+    (0..=MAX_HELD).for_each(|_| assert!(a.seal(inner()).is_empty()));
+    assert_eq!(a.worker.take_audit(), [record(DropReason::HoldFull)], "the one that found no place");
+    // Another host's packet makes one that has waited give way.
+    assert!(a.seal(Inner::udp("10.0.0.9", "172.16.0.2", 100).bytes()).is_empty());
+    assert_eq!(a.worker.take_audit(), [record(DropReason::HoldFull)], "the oldest of the first host");
+    a.clock.advance(HOLD);
+    let now = a.now();
+    a.worker.tick(now);
+    let told = a.worker.take_audit();
+    let ten = usize::from(RECORDS_PER_SECOND);
+    assert_eq!(told, vec![record(DropReason::HoldExpired); ten]);
+    assert_eq!(a.drops(DropReason::HoldExpired), MAX_HELD as u64);
+    a.clock.advance(Duration::from_secs(1));
+    let now = a.now();
+    a.worker.tick(now);
+    let told = a.worker.take_audit();
+    assert!(matches!(told[..], [AuditRecord { untold: 54, tunnel: None, .. }]), "{told:?}");
+    a.assert_settled();
 }
 
 /// A flood makes ten records a second; how many others there were is told with the next, or when it is over.

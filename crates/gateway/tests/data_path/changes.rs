@@ -52,7 +52,7 @@ fn unchanged_tunnels_lose_no_packet_while_others_come_and_go() {
                 let update = Update {
                     remove: vec![changing.index()],
                     install: vec![changing.install(side, &mut store[end], None)],
-                    selectors: vec![(all[1].index(), all[1].selectors(side).into())],
+                    selectors: vec![(all[1].index(), all[1].parameters(side).selectors)],
                     policies: Some(Box::new(policies)),
                 };
                 let outcome = ends[end].worker.update(update, now);

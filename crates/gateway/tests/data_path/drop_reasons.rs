@@ -127,6 +127,8 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::SelectorMismatch => sealed_beyond_its_selectors(),
         DropReason::NoSa => policy_without_tunnel(),
         DropReason::SaWanted => flow_without_an_sa_of_its_own(),
+        DropReason::HoldFull => crate::held::more_than_may_wait(),
+        DropReason::HoldExpired => crate::held::in_vain(),
         DropReason::PeerUnknown => peer_never_heard(),
         DropReason::LifetimeExpired => lifetime_over(),
         DropReason::SequenceExhausted => numbers_used_up(),

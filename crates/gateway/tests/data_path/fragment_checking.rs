@@ -8,7 +8,10 @@ use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSp
 use std::net::IpAddr;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Action, Mode, Policy, PolicyChange, PortRange, Position, Prefix, Selector};
+use testudo_gateway::{SaChange, Update};
+use testudo_ipsec::{
+    Action, Mode, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Selector, TunnelIndex,
+};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol::UDP;
@@ -38,7 +41,7 @@ fn gateway(agrees: bool) -> Gateway {
         [Policy::new(bypass, Action::Bypass), Policy::new(protect, Action::Protect(spec().index()))];
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-    install.parameters.selectors = [protect].into_iter().collect();
+    install.parameters = install.parameters.selecting([protect]);
     install.parameters.non_first_fragments = agrees;
     gateway.install(install);
     gateway
@@ -237,15 +240,108 @@ fn a_decision_holds_for_a_second_and_until_all_bytes_have_come() {
     assert!(a.seal(middle).is_empty(), "it is complete");
 }
 
+fn insert(a: &mut Gateway, policy: Policy) -> PolicyId {
+    a.worker.change_policies(vec![PolicyChange::Insert(Position::First, policy)])[0].expect("it is taken")
+}
+
+fn remove(a: &mut Gateway, id: PolicyId) {
+    a.worker.change_policies(vec![PolicyChange::Remove(id)])[0].expect("it is there");
+}
+
+/// Nothing passes of a datagram on which policy says something else by now (RFC 4301 7.4), also not when
+/// policy says again what it said before.
 #[test]
-fn a_change_of_policies_forgets_what_was_decided_before() {
+fn a_change_of_policies_for_a_datagram_ends_it() {
+    for other in [Action::Discard, Action::Protect(spec().index())] {
+        let mut a = gateway(true);
+        let [first, middle, last] = leaving(CLEAR, 1);
+        assert_eq!(a.seal(first).len(), 1);
+        let id = insert(&mut a, Policy::new(to_port(CLEAR), other));
+        assert!(a.seal(middle).is_empty(), "{other:?}");
+        remove(&mut a, id);
+        assert!(a.seal(last).is_empty(), "{other:?}");
+        assert_eq!(leaving(CLEAR, 2).into_iter().flat_map(|packet| a.seal(packet)).count(), 3);
+        a.assert_settled();
+    }
+    // Through the tunnel: by policies, and by the selectors of its SA.
+    for selects in [true, false] {
+        let mut a = gateway(true);
+        let mut sealer = Sealer::new(&spec(), Side::B);
+        let [first, middle, _] = arriving(PROTECTED, 1);
+        assert_eq!(a.open(sealer.seal(1, &Handmade::carrying(&first))), [first]);
+        if selects {
+            let others = spec().parameters(Side::A).selecting([to_port(CLEAR)]).selectors;
+            let now = a.now();
+            let update = Update { selectors: vec![(spec().index(), others)], ..Update::default() };
+            a.worker.update(update, now);
+        } else {
+            insert(&mut a, Policy::new(to_port(PROTECTED), Action::Discard));
+        }
+        assert!(a.open(sealer.seal(2, &Handmade::carrying(&middle))).is_empty(), "{selects}");
+        a.assert_settled();
+    }
+}
+
+/// RFC 4301 7.3, 7.4: a datagram goes its way while tunnels and policies of other flows begin and end, be it
+/// between the same two hosts.
+#[test]
+fn what_begins_and_ends_for_other_flows_takes_no_fragment_of_a_datagram() {
     let mut a = gateway(true);
-    let [first, middle, _] = leaving(CLEAR, 1);
-    assert_eq!(a.seal(first).len(), 1);
-    let discard = Policy::new(to_port(CLEAR), Action::Discard);
-    let outcome = a.worker.change_policies(vec![PolicyChange::Insert(Position::First, discard)]);
-    assert!(outcome.iter().all(Result::is_ok));
-    assert!(a.seal(middle).is_empty());
+    let mut sealer = Sealer::new(&spec(), Side::B);
+    let [out, clear, sealed, through] =
+        [leaving(CLEAR, 1), arriving(CLEAR, 1), leaving(PROTECTED, 2), arriving(PROTECTED, 2)];
+    let mut standing = None;
+    for part in 0..3 {
+        assert_eq!(a.seal(out[part].clone()), [out[part].clone()], "part {part}");
+        assert_eq!(a.open(clear[part].clone()), [clear[part].clone()], "part {part}");
+        assert!(is_sealed(&a.seal(sealed[part].clone())), "part {part}");
+        let arrived = a.open(sealer.seal(part as u64 + 1, &Handmade::carrying(&through[part])));
+        assert_eq!(arrived, [through[part].clone()], "part {part}");
+        // Flows begin, and those before end: policy, tunnel, and selectors that have one more.
+        for number in 0..4_u8 {
+            let place = 7 + 4 * part as u8 + number;
+            let (index, flow) = (TunnelIndex(place.into()), to_port(6000 + u16::from(place)));
+            let parameters = TunnelSpec::new(place, Suite::AES128GCM16).parameters(Side::A);
+            let add = SaChange::AddTunnel(index, Box::new(parameters.selecting([flow])));
+            let now = a.now();
+            a.worker.change_sa(add, now).expect("it can be added");
+            let id = insert(&mut a, Policy::new(flow, Action::Protect(index)));
+            let wider = spec().parameters(Side::A).selecting([flow, to_port(PROTECTED)]).selectors;
+            let update = Update { selectors: vec![(spec().index(), wider)], ..Update::default() };
+            a.worker.update(update, now);
+            if let Some((index, id)) = standing.replace((index, id)) {
+                remove(&mut a, id);
+                a.worker.change_sa(SaChange::RemoveTunnel(index), now).expect("it is there");
+            }
+        }
+    }
+    assert_eq!(a.drops(DropReason::FieldsHidden), 0);
+    a.assert_settled();
+}
+
+/// RFC 4301 7.3: what another tunnel has begun is not ended by the one that has its place since.
+#[test]
+fn a_tunnel_in_the_place_of_another_takes_over_none_of_its_datagrams() {
+    let mut a = gateway(true);
+    let mut sealer = Sealer::new(&spec(), Side::B);
+    let ([first, middle, last], [in_first, in_middle, in_last]) =
+        (leaving(PROTECTED, 1), arriving(PROTECTED, 1));
+    assert!(is_sealed(&a.seal(first)));
+    assert_eq!(a.open(sealer.seal(1, &Handmade::carrying(&in_first))).len(), 1);
+    let now = a.now();
+    let removed = a.worker.change_sa(SaChange::RemoveTunnel(spec().index()), now);
+    removed.expect("it is there");
+    assert!(a.seal(middle).is_empty(), "it has ended");
+    let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    install.parameters = install.parameters.selecting([to_port(PROTECTED)]);
+    install.parameters.non_first_fragments = true;
+    a.install(install);
+    assert!(a.seal(last).is_empty(), "it went through another one");
+    for (number, packet) in [(2, in_middle), (3, in_last)] {
+        assert!(a.open(sealer.seal(number, &Handmade::carrying(&packet))).is_empty(), "packet {number}");
+    }
+    assert_eq!(leaving(PROTECTED, 2).into_iter().flat_map(|packet| a.seal(packet)).count(), 3);
+    a.assert_settled();
 }
 
 /// The table is bounded, and a source that fills it pushes out its own datagrams.
@@ -292,7 +388,7 @@ fn a_peer_that_invents_addresses_pushes_out_no_datagram_of_another_tunnel() {
     let mut a = Gateway::new(policies, PoolSize(64, 2048), portable());
     for (spec, network) in specs.iter().zip([9, 8]) {
         let mut install = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-        install.parameters.selectors = [to(network)].into_iter().collect();
+        install.parameters = install.parameters.selecting([to(network)]);
         install.parameters.non_first_fragments = true;
         a.install(install);
     }

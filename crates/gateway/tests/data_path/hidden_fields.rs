@@ -29,7 +29,7 @@ fn gateway(wanted: Selector) -> Gateway {
     let policies = policies.map(|(selector, action)| Policy::new(selector, action));
     let mut gateway = Gateway::new(policies.into(), PoolSize(64, 2048), portable());
     let mut install = spec().install(Side::A, &mut LeaseTwin::new(1 << 40), None);
-    install.parameters.selectors = [wanted].into_iter().collect();
+    install.parameters = install.parameters.selecting([wanted]);
     gateway.install(install);
     gateway
 }

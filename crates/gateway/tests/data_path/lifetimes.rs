@@ -5,9 +5,9 @@ use super::encapsulations::{every_kind, inner_of};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
-use testudo_crypto::Suite;
-use testudo_gateway::{Clock, Update};
-use testudo_ipsec::{Event, EventKind, Lifetime, Limits, SaState};
+use testudo_crypto::{Direction, Suite};
+use testudo_gateway::{Clock, SaChange, Update};
+use testudo_ipsec::{Event, EventKind, IpsecProtocol, Lifetime, Limits, Moment, SaCounters, SaState, Spent};
 use testudo_packet::DropReason;
 use testudo_wire::ah::ah_bytes;
 
@@ -268,5 +268,71 @@ fn authentic_packets_that_are_refused_later_use_up_the_lifetime() {
         assert_eq!(passed as u64, hard - hard / 6 * 3, "of {hard}");
         assert_eq!(b.drops(DropReason::LifetimeExpired), hard / 6 * 3);
         b.assert_settled();
+    }
+}
+
+#[test]
+fn limits_that_change_count_what_was_used_before() {
+    let packets =
+        |n| Lifetime { hard: Limits { packets: Some(n), ..Limits::default() }, ..Lifetime::default() };
+    let spec = with(packets(3));
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&spec));
+    let pass = |a: &mut Gateway| a.seal(Inner::udp("10.0.0.1", "172.16.0.2", BYTES).bytes()).len();
+    assert_eq!((pass(&mut a), pass(&mut a)), (1, 1));
+    // One of them elsewhere.
+    let more = Spent { packets: 1, ..Spent::default() };
+    let limit = |spi| SaChange::Limit(spec.index(), Direction::Seal, spi, packets(5), more);
+    let now = a.now();
+    assert!(a.worker.change_sa(limit(spi(Side::A) + 1), now).is_err(), "no such SA");
+    a.worker.change_sa(limit(spi(Side::A)), now).expect("it is there");
+    assert_eq!([(); 4].map(|()| pass(&mut a)), [1, 1, 0, 0], "the fourth is the last");
+    a.assert_settled();
+}
+
+/// What XFRM calls `use_time` and `XFRMA_LASTUSED`: when a key sealed or opened something, in whole seconds.
+/// What is not authentic has not used it.
+#[test]
+fn an_sa_shows_when_it_was_first_and_last_used() {
+    let at = |seconds| Some(Moment(Duration::from_secs(seconds)));
+    let protocols = [(IpsecProtocol::Esp, Suite::AES128GCM16), (IpsecProtocol::Ah, Suite::NULL_SHA384)];
+    for (protocol, suite) in protocols {
+        let spec = TunnelSpec { protocol, ..TunnelSpec::new(0, suite) };
+        let mut ends = [Side::A, Side::B].map(|side| {
+            let mut end = Gateway::new(spec.policies(side), PoolSize(64, 2048), portable());
+            end.clock.advance(Duration::from_millis(100_700));
+            let installed = end.install_seen(spec.install(side, &mut LeaseTwin::new(1 << 40), None));
+            (end, installed)
+        });
+        let [(a, sealing), (b, opening)] = &mut ends;
+        let (sealing, opening) = (&sealing.outbound.counters, &opening.inbound.counters);
+        let used = |counters: &SaCounters| (counters.first_used(), counters.last_used());
+        let look = |end: &mut Gateway| {
+            let now = end.now();
+            end.worker.tick(now);
+        };
+        let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+        assert_eq!((used(sealing), used(opening)), ((None, None), (None, None)), "{protocol:?}");
+        let mut first = a.seal(packet()).remove(0);
+        look(a);
+        assert_eq!(used(sealing), (at(100), at(100)), "{protocol:?}");
+        *first.last_mut().expect("an ICV") ^= 1;
+        assert!(b.open(first).is_empty());
+        look(b);
+        assert_eq!(used(opening), (None, None), "{protocol:?}: a forgery");
+        for (milliseconds, second) in [(1000, 101), (1300, 103), (60_000, 163)] {
+            [&a, &b].iter().for_each(|end| end.clock.advance(Duration::from_millis(milliseconds)));
+            let sealed = a.seal(packet()).remove(0);
+            look(a);
+            assert_eq!(used(sealing), (at(100), at(second)), "{protocol:?}");
+            assert_eq!(b.open(sealed).len(), 1);
+            look(b);
+            assert_eq!(used(opening), (at(101), at(second)), "{protocol:?}");
+        }
+        // Time alone is no use.
+        for end in [a, b] {
+            end.clock.advance(Duration::from_secs(10));
+            look(end);
+        }
+        assert_eq!((used(sealing), used(opening)), ((at(100), at(163)), (at(101), at(163))), "{protocol:?}");
     }
 }

@@ -36,7 +36,7 @@ fn install(n: u32, side: Side) -> TunnelInstall {
     let mut tunnel = spec.install(side, &mut store, None);
     tunnel.index = TunnelIndex(n);
     tunnel.parameters.name = format!("tunnel {n}").into();
-    tunnel.parameters.selectors = [selector(n, side)].into_iter().collect();
+    tunnel.parameters = tunnel.parameters.selecting([selector(n, side)]);
     (tunnel.outbound.parameters.sa.spi, tunnel.outbound.key) = (out_spi, key(out_spi).into());
     (tunnel.inbound.parameters.sa.spi, tunnel.inbound.key) = (in_spi, key(in_spi).into());
     tunnel

@@ -3,10 +3,9 @@
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
-use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_gateway::{TunnelInstall, Update};
-use testudo_ipsec::{Action, Policy, PortRange, Prefix, Selector};
+use testudo_ipsec::{Action, Policy, PortRange, Prefix, SaSelectors, Selector};
 use testudo_packet::DropReason;
 use testudo_wire::protocol;
 
@@ -86,7 +85,7 @@ fn a_decrypted_packet_with_any_selector_field_wrong_is_refused() {
         let mut store = LeaseTwin::new(1 << 40);
         let mut install: TunnelInstall = spec().install(Side::B, &mut store, None);
         let other = |port| Selector { local_ports: range(port, port), remote_ports: range(7, 7), ..selector };
-        install.parameters.selectors = (0..others).map(other).chain([selector]).collect();
+        install.parameters = install.parameters.selecting((0..others).map(other).chain([selector]));
         let mut b = Gateway::new(spec().policies(Side::B), PoolSize(64, 2048), portable());
         b.install(install);
         let mut sealer = Sealer::new(&spec(), Side::A);
@@ -135,9 +134,11 @@ fn other_selectors_and_policies_hold_from_the_next_packet_on() {
     let mut sealer = Sealer::new(&spec(), Side::A);
     let inside = packet(protocol::UDP, (1, 2)).bytes();
     assert_eq!(b.open(sealer.seal(1, &Handmade::carrying(&inside))).len(), 1);
-    let nothing: Arc<[Selector]> = Arc::from([]);
     let now = b.now();
-    b.worker.update(Update { selectors: vec![(spec().index(), nothing.into())], ..Update::default() }, now);
+    b.worker.update(
+        Update { selectors: vec![(spec().index(), SaSelectors::default())], ..Update::default() },
+        now,
+    );
     assert!(b.open(sealer.seal(2, &Handmade::carrying(&inside))).is_empty());
     assert_eq!(b.drops(DropReason::SelectorMismatch), 1);
     let out = Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes();

@@ -4,12 +4,15 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::random;
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use fastrand::Rng;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::mpsc::{Receiver, sync_channel};
 use testudo_crypto::Suite;
-use testudo_gateway::{Command, Commander, CommanderError, ManualClock, serve};
+use testudo_gateway::{Clock, Command, Commander, CommanderError, ManualClock, serve};
 use testudo_ipsec::{
-    Action, Directions, Policy, PolicyChange, PortRange, Position, Prefix, Selector, Spd, SpdError,
+    Action, Directions, Moment, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Selector, Spd,
+    SpdError,
 };
 use testudo_packet::DropReason;
 use testudo_wire::protocol::UDP;
@@ -89,6 +92,44 @@ fn a_copy_of_the_policies_gives_new_ones_the_same_names() {
         names.extend(here);
     }
     assert!(copy.policies().eq(a.worker.policies().policies()));
+}
+
+/// A clock that looks at each turn how many commands were answered since the one before.
+struct Watch {
+    commander: Commander,
+    answers: Vec<Receiver<Vec<Result<PolicyId, SpdError>>>>,
+    answered: Cell<usize>,
+}
+
+impl Clock for Watch {
+    fn now(&self) -> Moment {
+        let left = self.answers.iter().skip(self.answered.get());
+        let count = left.take_while(|answer| answer.try_recv().is_ok()).count();
+        assert!(count <= 1, "{count} commands between two batches");
+        self.answered.set(self.answered.get() + count);
+        if count == 1 && self.answered.get() == self.answers.len() {
+            self.commander.send(Command::Stop).expect("the loop takes commands");
+        }
+        Moment::default()
+    }
+}
+
+/// A daemon gone mad adds and deletes policies without end.
+#[test]
+fn a_turn_takes_one_command_however_many_wait() {
+    let mut a = gateway();
+    let (commander, inbox) = Commander::channel().expect("a file descriptor");
+    let policy = Policy::new(dns(), Action::Bypass);
+    let ask = |_| {
+        let (reply, answer) = sync_channel(1);
+        let changes = vec![PolicyChange::Insert(Position::First, policy.clone())];
+        commander.send(Command::ChangePolicies(changes, reply)).expect("there is room");
+        answer
+    };
+    let answers: Vec<_> = (0..16).map(ask).collect();
+    let watch = Watch { commander, answers, answered: Cell::new(0) };
+    serve(&mut a.worker, &inbox, &watch, &mut |_| {}).expect("ports do not fail");
+    assert_eq!(watch.answered.get(), 16);
 }
 
 #[test]

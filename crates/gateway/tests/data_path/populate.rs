@@ -8,7 +8,7 @@ use testudo_crypto::Suite;
 use testudo_gateway::{SaChange, SaChangeError, SaChanged, UseFrom};
 use testudo_ipsec::{
     ACQUIRES_PER_SECOND, Acquire, EventKind, Policy, PolicyChange, PolicyId, PopulateFlags, Position,
-    Selector, TunnelIndex, TunnelParameters,
+    Selector, TunnelIndex,
 };
 use testudo_packet::DropReason;
 
@@ -56,10 +56,7 @@ fn answered(gateway: &mut Gateway, acquire: &Acquire, number: u8) -> PolicyId {
     let index = TunnelIndex(number.into());
     let policy = gateway.worker.policies().get(acquire.policy).expect("its policy").clone();
     let selectors = policy.populated(&acquire.values);
-    let parameters = TunnelParameters {
-        selectors: selectors.iter().copied().collect(),
-        ..spec(number).parameters(Side::A)
-    };
+    let parameters = spec(number).parameters(Side::A).selecting(selectors.iter().copied());
     let outbound = spec(number).outbound(Side::A, &mut LeaseTwin::new(1 << 40));
     for step in [
         SaChange::AddTunnel(index, Box::new(parameters)),
@@ -119,7 +116,7 @@ fn a_flow_without_its_sa_asks_again() {
     assert_eq!(a.seal(packet(53)).len(), 1);
     assert_eq!(a.worker.change_policies(vec![PolicyChange::Remove(policy)]), [Ok(policy)]);
     let remove = || SaChange::RemoveTunnel(TunnelIndex(1));
-    assert!(matches!(change(&mut a, remove()), Ok(SaChanged::Tunnel)));
+    assert!(matches!(change(&mut a, remove()), Ok(SaChanged::RemovedTunnel(_))));
     assert!(matches!(change(&mut a, remove()), Err(SaChangeError::NoTunnel(TunnelIndex(1)))));
     a.clock.advance(Duration::from_secs(2));
     assert!(a.seal(packet(53)).is_empty());

@@ -1,7 +1,7 @@
 //! SAs that are added, put to use and removed one at a time (RFC 4301 4.4.2): several at once from a peer,
 //! and a new one towards it at the right moment.
 
-use crate::support::gateway::PoolSize;
+use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,11 @@ use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PortableEngine,
     PreparedKey, Suite,
 };
-use testudo_gateway::{InboundInstall, SaChange, SaChangeError, SaChanged, UpdateError, UseFrom};
+use testudo_gateway::{
+    InboundInstall, SaChange, SaChangeError, SaChanged, TunnelInstall, UpdateError, UseFrom,
+};
 use testudo_ipsec::{
-    AddedSa, EventKind, InstallError, Lifetime, Limits, MAX_TUNNEL_SAS, NumberSource, ReplayWindow,
+    AddedSa, Event, EventKind, InstallError, Lifetime, Limits, MAX_TUNNEL_SAS, NumberSource, TunnelParameters,
 };
 use testudo_packet::DropReason;
 
@@ -85,7 +87,7 @@ fn packets_under_each_of_several_keys_are_accepted_until_their_sa_is_removed() {
     let index = under(0).index();
     let removed = change(&mut b, SaChange::RemoveInbound(index, under(2).spi_from(Side::A)));
     let SaChanged::Removed(Some(window)) = removed else { panic!("{removed:?}") };
-    assert_eq!(ReplayWindow::top_of(&window), Some(3), "what is to be saved is given back");
+    assert_eq!(window.top(), 3, "what is to be saved is given back");
     assert!(b.open(sealed_by_a(2, 9)).is_empty());
     assert_eq!((b.drops(DropReason::UnknownSpi), b.drops(DropReason::ReplayDuplicate)), (1, 12));
     for key in [0, 1, 3] {
@@ -95,7 +97,7 @@ fn packets_under_each_of_several_keys_are_accepted_until_their_sa_is_removed() {
 }
 
 #[test]
-fn packets_go_out_through_the_sa_in_use_and_through_no_other() {
+fn packets_go_out_through_the_sa_in_use_and_then_through_the_newest_that_remains() {
     let mut a = gateway(Side::A);
     let index = under(0).index();
     let spi = |key: u8| under(key).spi_from(Side::A);
@@ -106,10 +108,91 @@ fn packets_go_out_through_the_sa_in_use_and_through_no_other() {
     let last = added(change(&mut a, add_outbound(2, Side::A, UseFrom::Now)));
     assert_eq!((spi_of_a(&mut a), waiting.counters.is_in_use()), (Some(spi(2)), false));
     assert!(matches!(change(&mut a, SaChange::RemoveOutbound(index, spi(2))), SaChanged::Removed(None)));
-    assert_eq!((spi_of_a(&mut a), last.counters.is_in_use()), (None, false), "no other takes its place");
-    assert_eq!(a.drops(DropReason::NoSa), 1);
+    assert!(!last.counters.is_in_use());
+    assert_eq!((spi_of_a(&mut a), waiting.counters.is_in_use()), (Some(spi(1)), true), "the newest");
+    // Order is that of addition, whatever the SPIs are and whichever was in use before.
+    change(&mut a, add_outbound(3, Side::A, UseFrom::Later));
+    change(&mut a, add_outbound(2, Side::A, UseFrom::Later));
     change(&mut a, SaChange::UseOutbound(index, spi(0)));
-    assert_eq!(spi_of_a(&mut a), Some(spi(0)));
+    for (removed, next) in [(0, Some(2)), (1, Some(2)), (2, Some(3)), (3, None)] {
+        change(&mut a, SaChange::RemoveOutbound(index, spi(removed)));
+        assert_eq!(spi_of_a(&mut a), next.map(spi), "after {removed} has gone");
+    }
+    assert_eq!((a.drops(DropReason::NoSa), a.books().dropped), (1, 1), "with none left");
+    a.assert_settled();
+}
+
+/// Between the SA that is removed and the one that takes its place no packet is lost.
+#[test]
+fn removing_the_sa_in_use_loses_no_packet_while_another_remains() {
+    let (mut a, mut b) = (gateway(Side::A), gateway(Side::B));
+    let spi = |key: u8| under(key).spi_from(Side::A);
+    for key in 1..MAX_TUNNEL_SAS as u8 {
+        change(&mut a, add_outbound(key, Side::A, UseFrom::Now));
+        change(&mut b, add_inbound(key, Side::B));
+    }
+    for key in (1..MAX_TUNNEL_SAS as u8).rev() {
+        a.protected.push(packet());
+        a.turn();
+        change(&mut a, SaChange::RemoveOutbound(under(0).index(), spi(key)));
+        a.protected.push(packet());
+        a.settle();
+        let sealed = a.unprotected.take();
+        let opened: Vec<_> = sealed.into_iter().flat_map(|datagram| b.open(datagram)).collect();
+        assert_eq!(opened, [packet(), packet()], "key {key}");
+    }
+    assert_eq!(a.books().dropped + b.books().dropped, 0);
+    a.assert_settled();
+}
+
+/// With none left, a tunnel whose SAs are negotiated asks for one, and its packets wait.
+#[test]
+fn removing_the_last_sa_of_a_negotiated_tunnel_asks_for_another() {
+    let mut a = Gateway::new(under(0).policies(Side::A), PoolSize(512, 2048), portable());
+    let install = under(0).install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let parameters = TunnelParameters { acquires: true, ..install.parameters };
+    a.install(TunnelInstall { parameters, ..install });
+    assert_eq!(a.seal(packet()).len(), 1);
+    change(&mut a, SaChange::RemoveOutbound(under(0).index(), under(0).spi_from(Side::A)));
+    assert!(a.seal(packet()).is_empty());
+    let events = a.worker.take_events();
+    assert!(matches!(events[..], [Event { kind: EventKind::Acquire(_), .. }]), "{events:?}");
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (1, 0));
+    change(&mut a, add_outbound(1, Side::A, UseFrom::Now));
+    a.settle();
+    assert_eq!((a.unprotected.take().len(), a.worker.held_packets()), (1, 0));
+    a.assert_settled();
+}
+
+/// One that has stopped takes nobody's place; one that waits for the peer does where there is no other.
+#[test]
+fn an_sa_that_has_stopped_or_waits_for_the_peer_is_the_last_to_take_over() {
+    let index = under(0).index();
+    let spi = |key: u8| under(key).spi_from(Side::A);
+    let waits = UseFrom::PeersUseOf(under(1).spi_from(Side::B));
+    let mut a = gateway(Side::A);
+    change(&mut a, add_outbound(2, Side::A, UseFrom::Later));
+    change(&mut a, add_inbound(1, Side::A));
+    change(&mut a, add_outbound(1, Side::A, waits));
+    change(&mut a, SaChange::RemoveOutbound(index, spi(0)));
+    assert_eq!(spi_of_a(&mut a), Some(spi(2)), "the peer may not have the keys of 1");
+    change(&mut a, SaChange::RemoveOutbound(index, spi(2)));
+    assert_eq!(spi_of_a(&mut a), Some(spi(1)), "there is no other");
+    // It waits for nothing any more: the peer's packet changes nothing.
+    change(&mut a, add_outbound(3, Side::A, UseFrom::Now));
+    let from_b = Sealer::new(&under(1), Side::B).seal(1, &Handmade::carrying(&back()));
+    assert_eq!(a.open(from_b), [back()]);
+    assert_eq!(spi_of_a(&mut a), Some(spi(3)));
+    // Its lifetime is over after one packet.
+    let one = Limits { packets: Some(1), ..Limits::default() };
+    let short = TunnelSpec { lifetime: Lifetime { hard: one, ..Lifetime::default() }, ..under(4) };
+    let outbound = Box::new(short.outbound(Side::A, &mut LeaseTwin::new(1 << 40)));
+    change(&mut a, SaChange::AddOutbound(index, outbound, UseFrom::Now));
+    assert_eq!(spi_of_a(&mut a), Some(spi(4)));
+    assert_eq!(spi_of_a(&mut a), None, "it has stopped");
+    change(&mut a, SaChange::UseOutbound(index, spi(3)));
+    change(&mut a, SaChange::RemoveOutbound(index, spi(3)));
+    assert_eq!(spi_of_a(&mut a), Some(spi(1)), "4 has stopped");
     a.assert_settled();
 }
 

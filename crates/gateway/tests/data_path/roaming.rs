@@ -1,9 +1,12 @@
 //! Peers behind NAT: ESP in UDP (RFC 3948), keepalives, and peers that move.
 
-use crate::support::{Gateway, Handmade, Inner, Sealer, Side, TunnelSpec};
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
+use std::net::SocketAddr;
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::EventKind;
+use testudo_gateway::{SaChange, TunnelInstall, UseFrom};
+use testudo_ipsec::{Encapsulation, Endpoints, Event, EventKind, TunnelParameters};
 use testudo_packet::DropReason;
 use testudo_wire::checksum;
 
@@ -51,6 +54,79 @@ fn answers_go_to_where_the_newest_authentic_packet_came_from() {
     }
     b.open(from(&authentic(&mut sealer, 13), 9, 2222));
     assert!(b.worker.take_events().is_empty(), "the peer stays where it is");
+}
+
+/// B with a tunnel whose peer is known, and followed: as a key exchange installs it.
+fn knowing() -> Gateway {
+    let mut b = Gateway::new(spec().policies(Side::B), PoolSize(64, 2048), portable());
+    let install = spec().install(Side::B, &mut LeaseTwin::new(1 << 40), None);
+    let known = TunnelSpec { b_learns: false, ..spec() }.parameters(Side::B);
+    b.install(TunnelInstall { parameters: TunnelParameters { learn_remote: true, ..known }, ..install });
+    b
+}
+
+/// A peer that is known from the start is followed like one that is learned. The event names the SA and where
+/// the peer was, which is what a key exchange asks for (XFRM_MSG_MAPPING).
+#[test]
+fn a_peer_that_is_known_is_followed_and_the_event_says_from_where_and_by_which_sa() {
+    let mut sealer = Sealer::new(&spec(), Side::A);
+    let mut b = knowing();
+    assert_eq!(target(&mut b), Some((1, 4500)), "it can be sent to before it was heard");
+    let at = |host, port| SocketAddr::from(([192, 0, 2, host], port));
+    let mut before = at(1, 4500);
+    for (sequence, host, port) in [(10, 1, 1111), (20, 7, 1111), (30, 7, 4500)] {
+        let forged = {
+            let mut forged = authentic(&mut sealer, sequence + 3);
+            *forged.last_mut().expect("an ICV") ^= 1;
+            forged
+        };
+        assert!(b.open(from(&forged, host, port)).is_empty());
+        let current = authentic(&mut sealer, sequence);
+        b.open(from(&current, host, port));
+        assert!(b.open(from(&current, 66, 6666)).is_empty(), "a replay");
+        let moved = EventKind::PeerMoved {
+            spi: spec().spi_from(Side::A),
+            before: Some(before),
+            address: at(host, port).ip(),
+            port,
+        };
+        assert_eq!(b.worker.take_events(), [Event { tunnel: spec().index(), kind: moved }]);
+        assert_eq!(target(&mut b), Some((host, port)));
+        before = at(host, port);
+        // At most one move a second, and none by a packet that is not the newest one.
+        b.open(from(&authentic(&mut sealer, sequence + 1), 66, 6666));
+        b.clock.advance(SILENCE);
+        b.open(from(&authentic(&mut sealer, sequence - 1), 66, 6666));
+        assert!(b.worker.take_events().is_empty());
+        assert_eq!(target(&mut b), Some((host, port)));
+    }
+    b.assert_settled();
+}
+
+/// The SAs of the next key send to where the peer is by then, and the event names the one that it moved by.
+#[test]
+fn an_sa_that_is_added_later_follows_the_peer_as_well() {
+    let mut b = knowing();
+    let next = TunnelSpec { number: 1, ..spec() };
+    let now = b.now();
+    let inbound = SaChange::AddInbound(spec().index(), Box::new(next.inbound(Side::B)));
+    b.worker.change_sa(inbound, now).expect("it can be added");
+    b.open(from(&authentic(&mut Sealer::new(&spec(), Side::A), 1), 7, 1111));
+    b.clock.advance(SILENCE);
+    b.worker.take_events();
+    let outbound = next.outbound(Side::B, &mut LeaseTwin::new(1 << 40));
+    let outbound = SaChange::AddOutbound(spec().index(), Box::new(outbound), UseFrom::Now);
+    let now = b.now();
+    b.worker.change_sa(outbound, now).expect("it can be added");
+    assert_eq!(target(&mut b), Some((7, 1111)));
+    b.open(from(&authentic(&mut Sealer::new(&next, Side::A), 1), 9, 2222));
+    let events = b.worker.take_events();
+    let is_named = |event: &Event| {
+        matches!(event.kind, EventKind::PeerMoved { spi, before: Some(before), .. }
+            if spi == next.spi_from(Side::A) && before.port() == 1111)
+    };
+    assert!(events.len() == 1 && is_named(&events[0]), "{events:?}");
+    assert_eq!(target(&mut b), Some((9, 2222)));
 }
 
 /// An attacker who sees the peer's packets can resend them from anywhere: that must not divert the traffic.
@@ -190,4 +266,40 @@ fn no_keepalive_is_sent_outside_udp() {
     a.worker.tick(now);
     a.settle();
     assert!(a.unprotected.take().is_empty());
+}
+
+/// A key exchange finds a NAT, or that the peer's port has changed: keys and numbers go on, and the rest is
+/// where it was.
+#[test]
+fn a_tunnel_that_is_redirected_goes_on_with_its_keys_between_other_ends() {
+    let plain = TunnelSpec::new(0, Suite::AES128GCM16);
+    let mut a = Gateway::with_tunnels(Side::A, std::slice::from_ref(&plain));
+    let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 60).bytes();
+    let sequence = |datagram: &[u8], at: usize| u32::from_be_bytes(*datagram[at..].first_chunk().unwrap());
+    let first = a.seal(packet()).remove(0);
+    assert_eq!((first[9], sequence(&first, 24)), (50, 1));
+    let ends = plain.parameters(Side::A).endpoints;
+    let to = |local_port, remote_port| {
+        let encapsulation = Encapsulation::EspInUdp { local_port, remote_port };
+        SaChange::Redirect(plain.index(), Endpoints { encapsulation, ..ends }, true)
+    };
+    let change = |a: &mut Gateway, change| {
+        let now = a.now();
+        a.worker.change_sa(change, now).expect("there is such a tunnel")
+    };
+    change(&mut a, to(4500, 4501));
+    for (number, port) in [(2, 4501_u16), (3, 17)] {
+        let datagram = a.seal(packet()).remove(0);
+        assert_eq!((datagram[9], sequence(&datagram, 32)), (17, number));
+        assert_eq!(datagram[20..24], [4500_u16.to_be_bytes(), port.to_be_bytes()].concat());
+        assert_eq!(datagram.len(), first.len() + 8);
+        change(&mut a, to(4500, 17));
+    }
+    change(&mut a, SaChange::Redirect(plain.index(), ends, false));
+    let datagram = a.seal(packet()).remove(0);
+    assert_eq!((datagram[9], datagram.len(), sequence(&datagram, 24)), (50, first.len(), 4));
+    let nowhere = SaChange::Redirect(testudo_ipsec::TunnelIndex(77), ends, false);
+    let now = a.now();
+    assert!(a.worker.change_sa(nowhere, now).is_err());
+    a.assert_settled();
 }

@@ -8,7 +8,7 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use testudo_crypto::Suite;
 use testudo_gateway::{TunnelInstall, Update};
-use testudo_ipsec::{Action, IpsecProtocol, Mode, Policy, PortRange, Selector, TunnelParameters};
+use testudo_ipsec::{Action, IpsecProtocol, Mode, Policy, PortRange, Selector};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
@@ -21,8 +21,7 @@ fn gateway(tunnels: &Tunnels, selector: Selector) -> Gateway {
     for spec in tunnels {
         let install = spec.install(Side::B, &mut store, None);
         let selectors = if spec.covers.is_some() { Vec::new() } else { vec![selector] };
-        let parameters =
-            TunnelParameters { selectors: selectors.into_iter().collect(), ..install.parameters };
+        let parameters = install.parameters.selecting(selectors);
         b.install(TunnelInstall { parameters, ..install });
     }
     b
@@ -58,7 +57,8 @@ fn a_packet_in_transport_mode_is_from_the_peer_alone() {
             let sealed = a.seal(inner_of(&tunnels, 100).bytes()).remove(0);
             assert_eq!(b.open(sealed).len(), 1, "{tunnels:?}: from the peer itself");
             // The same with selectors that came later.
-            let selectors = vec![(tunnels[0].index(), [Selector::ANY].into_iter().collect())];
+            let anything = tunnels[0].parameters(Side::B).selecting([Selector::ANY]).selectors;
+            let selectors = vec![(tunnels[0].index(), anything)];
             let now = b.now();
             b.worker.update(Update { selectors, ..Update::default() }, now);
         }

@@ -227,7 +227,7 @@ impl Run<'_> {
     fn end(self, refused: &mut HashMap<DropReason, u64>) -> u32 {
         for (ledger, mut gateway) in self.ledgers.iter().zip(self.ends.gateways.into_iter().rev()) {
             assert!(ledger.expected.is_empty(), "{} did not come out", ledger.expected.len());
-            gateway.worker.end_reassembly();
+            gateway.worker.end_waits();
             gateway.assert_settled();
             for (reason, count) in gateway.worker.pool().drops().iter() {
                 *refused.entry(reason).or_default() += count;

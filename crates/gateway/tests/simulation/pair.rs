@@ -542,7 +542,7 @@ impl<'a> Pair<'a> {
         for side in [Side::A, Side::B] {
             self.settle(side);
             // No fragment will come any more.
-            self.gateways[index_of(side)].worker.end_reassembly();
+            self.gateways[index_of(side)].worker.end_waits();
             self.gateways[index_of(side)].assert_settled();
             self.note_refusals(side);
         }

@@ -149,10 +149,10 @@ impl Gateway {
     }
 
     /// As [`assert_books_balance`](Self::assert_books_balance), and no buffer is missing but those of
-    /// incomplete datagrams.
+    /// incomplete datagrams and of packets that wait for an SA.
     pub fn assert_settled(&self) {
         self.assert_books_balance();
-        let incomplete = self.worker.incomplete_datagrams() as u64;
-        assert_eq!(self.books().held, incomplete, "buffers are missing from the pool");
+        let waiting = (self.worker.incomplete_datagrams() + self.worker.held_packets()) as u64;
+        assert_eq!(self.books().held, waiting, "buffers are missing from the pool");
     }
 }

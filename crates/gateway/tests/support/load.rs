@@ -11,9 +11,9 @@ use testudo_gateway::{InboundInstall, OutboundInstall, PortPair, TunnelInstall, 
 use testudo_ipsec::{
     Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease,
     Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters,
-    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
-use testudo_packet::{Pool, Port};
+use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
@@ -267,10 +267,12 @@ impl Load {
             true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
             false => Encapsulation::Esp,
         };
+        let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
         let parameters = TunnelParameters {
             name: format!("tunnel {number}").into(),
-            endpoints: Endpoints { local, remote: Some(remote), encapsulation },
+            endpoints,
             learn_remote: false,
+            interface: Interface::MAIN,
             protocol: IpsecProtocol::Esp,
             mode: Mode::Tunnel,
             covered_by: None,
@@ -280,8 +282,9 @@ impl Load {
             path_mtu: 1500,
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
+            acquires: false,
             keepalive: None,
-            selectors: [self.selector(number)].into_iter().collect(),
+            selectors: SaSelectors::new([self.selector(number)], Mode::Tunnel, &endpoints),
         };
         let numbers = NumberSource::Leased { first: 1, lease };
         let outbound = OutboundInstall {

@@ -4,16 +4,16 @@
 use super::datagrams::{Choose, Datagram, address, datagram, one_of};
 use super::gateway::{PoolSize, portable};
 use super::rfc4301::{
-    Addresses, Asked, Fate, Field, Memory, Net, Rule, Way, Ways, is_treated_apart, judge, judge_fully,
-    judge_through, may_come_through, read,
+    Addresses, Asked, Fate, Field, Memory, Net, Populate, Rule, Seen, Way, Ways, asks, is_treated_apart,
+    judge, judge_fully, judge_through, may_come_through, populated, read,
 };
 use super::{Gateway, Handmade, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
 use testudo_gateway::Update;
 use testudo_ipsec::{
-    Action, AddressRange, Directions, Policy, PolicyChange, PolicyId, PortRange, Position, Prefix, Protocol,
-    Selector,
+    Acquire, Action, AddressRange, Directions, EventKind, Policy, PolicyChange, PolicyId, PopulateFlags,
+    PortRange, Position, Prefix, Protocol, SaSelectors, Selector,
 };
 
 /// Tunnels of a gateway, all between the same networks: only policies tell them apart.
@@ -35,6 +35,8 @@ pub struct Site {
     peers: Vec<Sealer>,
     sealed: u64,
     memory: Memory,
+    /// The last flow that has asked for an SA of its own, and its packet.
+    asking: Option<(Acquire, Seen)>,
 }
 
 /// Counts of outcomes, so that a test can check that it covered them.
@@ -43,6 +45,8 @@ pub struct Met {
     pub tunnel: u64,
     pub clear: u64,
     pub nothing: u64,
+    /// Flows that asked for SAs of their own, and got them.
+    pub populated: u64,
 }
 
 impl Met {
@@ -97,10 +101,12 @@ fn rules(choose: Choose<'_>) -> Vec<Rule> {
 /// The selectors of a policy. Most have one, some several; some are those of an earlier policy, or contain
 /// these.
 fn one_policy(choose: Choose<'_>, earlier: &[Rule]) -> Vec<Rule> {
-    let then = match choose() % 6 {
-        0 => Fate::Nothing,
-        1 | 2 => Fate::Clear,
-        _ => Fate::Tunnel(choose() % TUNNELS),
+    let (then, populates) = match choose() % 8 {
+        0 => (Fate::Nothing, false),
+        1 | 2 => (Fate::Clear, false),
+        // Without an SA of the flow's own, a packet is dropped.
+        3 | 4 => (Fate::Nothing, true),
+        _ => (Fate::Tunnel(choose() % TUNNELS), false),
     };
     let ways = one_of(choose, &[Ways::Both, Ways::Both, Ways::Both, Ways::Out, Ways::In]);
     let selectors = if choose().is_multiple_of(4) { 1 + choose() % 3 } else { 1 };
@@ -111,9 +117,32 @@ fn one_policy(choose: Choose<'_>, earlier: &[Rule]) -> Vec<Rule> {
             0 if !known.is_empty() => around(choose, &known),
             _ => rule(choose),
         };
-        drawn.push(Rule { ways, then, ..rule });
+        drawn.push(Rule { ways, then, populate: Populate::default(), ..rule });
+    }
+    if populates {
+        let populate = populate(choose, &drawn);
+        // A packet that arrives asks for nothing.
+        let ways = if ways == Ways::In { Ways::Both } else { ways };
+        drawn.iter_mut().for_each(|rule| *rule = Rule { populate, ways, ..*rule });
     }
     drawn
+}
+
+/// Flags that a policy with these selectors may have: none beside OPAQUE (RFC 4301 4.4.2.2), and ports only
+/// of a protocol that has them. At least one.
+fn populate(choose: Choose<'_>, selectors: &[Rule]) -> Populate {
+    let drawn = choose();
+    let bit = |bit: u8| drawn >> bit & 1 == 1;
+    let have_ports = selectors.iter().all(|rule| matches!(rule.protocol, Asked::From(6 | 17 | 132, _)));
+    let all = |is: fn(&Rule) -> bool| selectors.iter().all(is);
+    let flags = Populate {
+        local: bit(0),
+        remote: bit(1),
+        protocol: bit(2) && all(|rule| rule.protocol != Asked::Opaque),
+        local_ports: bit(3) && have_ports && all(|rule| rule.local_ports != Asked::Opaque),
+        remote_ports: bit(4) && have_ports && all(|rule| rule.remote_ports != Asked::Opaque),
+    };
+    if flags.is_any() { flags } else { Populate { remote: true, ..flags } }
 }
 
 /// The selector of an earlier policy, or one around it.
@@ -140,8 +169,8 @@ fn rule(choose: Choose<'_>) -> Rule {
         }
     };
     let (local_ports, remote_ports) = (ports(choose, protocol), ports(choose, protocol));
-    let (policy, ways, then) = (0, Ways::Both, Fate::Nothing);
-    Rule { policy, ways, local, remote, protocol, local_ports, remote_ports, then }
+    let (policy, ways, populate, then) = (0, Ways::Both, Populate::default(), Fate::Nothing);
+    Rule { policy, ways, local, remote, protocol, local_ports, remote_ports, populate, then }
 }
 
 fn selector(rule: &Rule) -> Selector {
@@ -187,7 +216,27 @@ fn policy(rules: &[Rule]) -> Policy {
         Ways::In => Directions::Inbound,
     };
     let selectors = rules.iter().map(selector).collect();
+    if rules[0].populate.is_any() {
+        let populating = Policy::populating(Selector::ANY, spec(0).index(), flags(rules[0].populate));
+        return Policy { selectors, directions, ..populating };
+    }
     Policy { selectors, directions, ..Policy::new(Selector::ANY, action) }
+}
+
+fn selecting(tunnel: u8, own: &[Rule]) -> SaSelectors {
+    spec(tunnel).parameters(Side::A).selecting(own.iter().map(selector)).selectors
+}
+
+fn flags(populate: Populate) -> PopulateFlags {
+    let all = [
+        (populate.local, PopulateFlags::LOCAL),
+        (populate.remote, PopulateFlags::REMOTE),
+        (populate.protocol, PopulateFlags::PROTOCOL),
+        (populate.local_ports, PopulateFlags::LOCAL_PORTS),
+        (populate.remote_ports, PopulateFlags::REMOTE_PORTS),
+    ];
+    let set = all.into_iter().filter(|(is_set, _)| *is_set);
+    set.fold(PopulateFlags::default(), |flags, (_, flag)| flags.with(flag))
 }
 
 fn spec(tunnel: u8) -> TunnelSpec {
@@ -207,26 +256,68 @@ impl Site {
             let is_own = |rule: &&Rule| rule.then == Fate::Tunnel(tunnel) && rule.ways != Ways::Out;
             let own: Vec<Rule> = rules.iter().filter(is_own).copied().collect();
             let mut install = spec(tunnel).install(Side::A, &mut store, None);
-            install.parameters.selectors = own.iter().map(selector).collect();
+            install.parameters = install.parameters.selecting(own.iter().map(selector));
             install.parameters.non_first_fragments = AGREES.contains(&tunnel);
             gateway.install(install);
             selectors.push(own);
         }
         let peers = (0..TUNNELS).map(|tunnel| Sealer::new(&spec(tunnel), Side::B)).collect();
-        Self { gateway, rules, selectors, peers, sealed: 0, memory: Memory::default() }
+        Self { gateway, rules, selectors, peers, sealed: 0, memory: Memory::default(), asking: None }
+    }
+
+    /// Only a packet on which a policy decides that populates SAs asks for one.
+    fn note_asking(&mut self, packet: &[u8]) {
+        for event in self.gateway.worker.take_events() {
+            let EventKind::Acquire(acquire) = event.kind else { continue };
+            let seen = read(packet).expect("a packet");
+            let ids = self.gateway.worker.policies().policies().map(|(id, _)| id);
+            let at = ids.into_iter().position(|id| id == acquire.policy).map(|at| at as u8);
+            assert!(at.is_some() && at == asks(&self.rules, &seen), "{packet:02x?} under {:x?}", self.rules);
+            self.asking = Some((acquire, seen));
+        }
+    }
+
+    /// Gives the flow that asked last what it asked for: a policy of its own ahead of the one that populates
+    /// it, which leads into one of the tunnels.
+    pub fn answer(&mut self, choose: Choose<'_>, met: &mut Met) {
+        let Some((acquire, seen)) = self.asking.take() else { return };
+        let worker = &self.gateway.worker;
+        let ids: Vec<PolicyId> = worker.policies().policies().map(|(id, _)| id).collect();
+        let Some(at) = ids.iter().position(|id| *id == acquire.policy) else { return };
+        let Some(policy) =
+            worker.policies().get(acquire.policy).filter(|p| p.populate != PopulateFlags::default())
+        else {
+            return;
+        };
+        let mut policies: Vec<Vec<Rule>> =
+            self.rules.chunk_by(|a, b| a.policy == b.policy).map(<[Rule]>::to_vec).collect();
+        let tunnel = choose() % TUNNELS;
+        let own = populated(&policies[at], &seen)
+            .into_iter()
+            .map(|rule| Rule { then: Fate::Tunnel(tunnel), ..rule });
+        let own: Vec<Rule> = own.collect();
+        let selectors = policy.populated(&acquire.values);
+        assert_eq!(own.is_empty(), selectors.is_empty(), "{acquire:?} under {:x?}", policies[at]);
+        if own.is_empty() || policies.len() >= MAX_POLICIES {
+            return;
+        }
+        let change = policy.of_populated(spec(tunnel).index(), selectors.into());
+        let change = PolicyChange::Insert(Position::Before(acquire.policy), change);
+        policies.insert(at, own);
+        met.populated += u64::from(self.make(change, policies));
     }
 
     /// What the model says about a packet on its way.
     fn expected(&mut self, way: Way, packet: &[u8]) -> Fate {
         let Some(seen) = read(packet) else { return Fate::Nothing };
-        let own = match way {
-            Way::Out => judge_fully(&self.rules, &seen, true),
-            Way::Clear => judge_fully(&self.rules, &seen, false),
+        let judge = |seen: &Seen| match way {
+            Way::Out => judge_fully(&self.rules, seen, true),
+            Way::Clear => judge_fully(&self.rules, seen, false),
             Way::Through(tunnel) => {
-                judge_through(tunnel, &self.selectors[usize::from(tunnel)], &self.rules, &seen)
+                judge_through(tunnel, &self.selectors[usize::from(tunnel)], &self.rules, seen)
             }
         };
-        self.memory.decide(way, &seen, own, &AGREES)
+        self.memory.decide(way, &seen, judge, &AGREES)
     }
 
     /// Adds a policy, puts another in the place of one, or removes one, in the gateway and in the model.
@@ -268,16 +359,25 @@ impl Site {
         if policies.len() > MAX_POLICIES {
             return;
         }
+        self.make(change, policies);
+    }
+
+    /// Makes a change after which these are the policies; `false` if the gateway refuses it.
+    fn make(&mut self, change: PolicyChange, policies: Vec<Vec<Rule>>) -> bool {
+        // What a packet asked for is not what the policy asks for that takes its policy's place.
+        if let PolicyChange::Replace(id, _) = &change {
+            self.asking.take_if(|(acquire, _)| acquire.policy == *id);
+        }
         let outcome = self.gateway.worker.change_policies(vec![change]);
-        if outcome.iter().all(Result::is_ok) {
+        let is_made = outcome.iter().all(Result::is_ok);
+        if is_made {
             let numbered = (0..).zip(policies);
             self.rules = numbered
                 .flat_map(|(policy, rules)| rules.into_iter().map(move |r| Rule { policy, ..r }))
                 .collect();
             self.follow_selectors();
         }
-        // A change forgets what was decided on first fragments (RFC 4301 7.4), made or not.
-        self.memory = Memory::default();
+        is_made
     }
 
     /// SAs deliver what the policies on packets that arrive name.
@@ -290,7 +390,7 @@ impl Site {
             .selectors
             .iter()
             .zip(0..)
-            .map(|(own, tunnel)| (spec(tunnel).index(), own.iter().map(selector).collect()));
+            .map(|(own, tunnel)| (spec(tunnel).index(), selecting(tunnel, own)));
         let update = Update { selectors: selectors.collect(), ..Update::default() };
         let now = self.gateway.now();
         assert!(self.gateway.worker.update(update, now).is_empty(), "no tunnel is installed");
@@ -299,6 +399,7 @@ impl Site {
     /// What the gateway does with a packet from the protected side.
     fn fate_out(&mut self, packet: &[u8]) -> Fate {
         let left = self.gateway.seal(packet);
+        self.note_asking(packet);
         let replies = self.gateway.protected.take();
         assert!(replies.is_empty(), "nothing is answered");
         match left.as_slice() {
@@ -327,62 +428,58 @@ impl Site {
         !delivered.is_empty()
     }
 
-    /// All packets of a datagram leave as the model says, and only as the datagram as a whole may.
-    pub fn send(&mut self, datagram: &Datagram, met: &mut Met) {
+    /// All packets of a datagram go their way as the model says, and only as the datagram as a whole may.
+    pub fn carry(&mut self, way: Way, datagram: &Datagram, met: &mut Met) {
+        datagram.packets.iter().for_each(|packet| self.carry_packet(way, datagram, packet, met));
+    }
+
+    /// The same for one of its packets.
+    fn carry_packet(&mut self, way: Way, datagram: &Datagram, packet: &[u8], met: &mut Met) {
+        match way {
+            Way::Out => self.send(datagram, packet, met),
+            Way::Clear => self.receive_clear(datagram, packet, met),
+            Way::Through(tunnel) => self.receive_through(tunnel, datagram, packet, met),
+        }
+    }
+
+    fn send(&mut self, datagram: &Datagram, packet: &[u8], met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, true);
-        for packet in &datagram.packets {
-            let seen = read(packet);
-            let expected = self.expected(Way::Out, packet);
-            let fate = self.fate_out(packet);
-            assert_eq!(fate, expected, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
-            let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, true));
-            assert!(
-                fate == Fate::Nothing || fate == whole || is_apart && fate != Fate::Clear,
-                "{packet:02x?} of {datagram:x?} under {:x?}",
-                self.rules
-            );
-            met.note(fate);
-        }
+        let seen = read(packet);
+        let expected = self.expected(Way::Out, packet);
+        let fate = self.fate_out(packet);
+        assert_eq!(fate, expected, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+        let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, true));
+        assert!(
+            fate == Fate::Nothing || fate == whole || is_apart && fate != Fate::Clear,
+            "{packet:02x?} of {datagram:x?} under {:x?}",
+            self.rules
+        );
+        met.note(fate);
     }
 
-    /// A packet of a datagram comes in in clear only where the model says so and the datagram as a whole may.
-    pub fn receive_clear(&mut self, datagram: &Datagram, met: &mut Met) {
+    fn receive_clear(&mut self, datagram: &Datagram, packet: &[u8], met: &mut Met) {
         let whole = judge(&self.rules, &datagram.whole, false);
-        for packet in &datagram.packets {
-            let expected = self.expected(Way::Clear, packet);
-            let came = self.comes_in(packet.clone(), packet);
-            assert_eq!(
-                came,
-                expected == Fate::Clear,
-                "{packet:02x?} of {datagram:x?} under {:x?}",
-                self.rules
-            );
-            assert!(!came || whole == Fate::Clear, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
-            met.note(if came { Fate::Clear } else { Fate::Nothing });
-        }
+        let expected = self.expected(Way::Clear, packet);
+        let came = self.comes_in(packet.to_vec(), packet);
+        assert_eq!(came, expected == Fate::Clear, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+        assert!(!came || whole == Fate::Clear, "{packet:02x?} of {datagram:x?} under {:x?}", self.rules);
+        met.note(if came { Fate::Clear } else { Fate::Nothing });
     }
 
-    /// Likewise through a tunnel.
-    pub fn receive_through(&mut self, tunnel: u8, datagram: &Datagram, met: &mut Met) {
+    fn receive_through(&mut self, tunnel: u8, datagram: &Datagram, packet: &[u8], met: &mut Met) {
         let selectors = &self.selectors[usize::from(tunnel)];
         let whole = may_come_through(tunnel, selectors, &self.rules, &datagram.whole);
-        for packet in &datagram.packets {
-            let seen = read(packet);
-            let expected = self.expected(Way::Through(tunnel), packet) == Fate::Tunnel(tunnel);
-            let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, false));
-            let came = self.comes_through(tunnel, packet);
-            assert_eq!(
-                came, expected,
-                "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
-                self.rules
-            );
-            assert!(
-                !came || whole || is_apart,
-                "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
-                self.rules
-            );
-            met.note(if came { Fate::Tunnel(tunnel) } else { Fate::Nothing });
-        }
+        let seen = read(packet);
+        let expected = self.expected(Way::Through(tunnel), packet) == Fate::Tunnel(tunnel);
+        let is_apart = seen.is_some_and(|seen| is_treated_apart(&self.rules, &seen, false));
+        let came = self.comes_through(tunnel, packet);
+        assert_eq!(came, expected, "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}", self.rules);
+        assert!(
+            !came || whole || is_apart,
+            "{packet:02x?} of {datagram:x?} through {tunnel} under {:x?}",
+            self.rules
+        );
+        met.note(if came { Fate::Tunnel(tunnel) } else { Fate::Nothing });
     }
 
     fn comes_through(&mut self, tunnel: u8, packet: &[u8]) -> bool {
@@ -396,6 +493,7 @@ impl Site {
         let expected = self.expected(Way::Out, packet);
         self.gateway.protected.push(packet);
         self.gateway.settle();
+        self.note_asking(packet);
         // Replies that the packet is too long come back.
         self.gateway.protected.take();
         let left = self.gateway.unprotected.take();
@@ -431,7 +529,10 @@ pub fn outbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
     for number in 0..datagrams {
         let datagram = datagram(choose, true, number as u8);
-        site.send(&datagram, met);
+        site.carry(Way::Out, &datagram, met);
+        site.answer(choose, met);
+        // Its flow goes on, under what it was given.
+        site.carry(Way::Out, &datagram, met);
     }
     site.assert_settled();
     site
@@ -442,11 +543,46 @@ pub fn changing(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     let mut site = Site::new(choose);
     for number in 0..datagrams {
         site.change(choose);
-        let (way, number) = (choose() % (TUNNELS + 2), number as u8);
-        match way.checked_sub(2) {
-            Some(tunnel) => site.receive_through(tunnel, &datagram(choose, false, number), met),
-            None if way == 0 => site.receive_clear(&datagram(choose, false, number), met),
-            None => site.send(&datagram(choose, true, number), met),
+        if choose().is_multiple_of(2) {
+            site.answer(choose, met);
+        }
+        let way = any_way(choose);
+        site.carry(way, &datagram(choose, way == Way::Out, number as u8), met);
+    }
+    site.assert_settled();
+    site
+}
+
+fn any_way(choose: Choose<'_>) -> Way {
+    match choose() % (TUNNELS + 2) {
+        0 => Way::Out,
+        1 => Way::Clear,
+        other => Way::Through(other - 2),
+    }
+}
+
+/// The same while packets of several datagrams are on their way, with changes of policies between them.
+pub fn changing_between(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
+    let mut site = Site::new(choose);
+    let mut on_their_way: Vec<(Way, Datagram, usize)> = Vec::new();
+    let mut number = 0;
+    while number < datagrams || !on_their_way.is_empty() {
+        if choose().is_multiple_of(4) {
+            site.change(choose);
+            site.answer(choose, met);
+        }
+        if number < datagrams && (on_their_way.len() < 4 || choose().is_multiple_of(4)) {
+            let way = any_way(choose);
+            on_their_way.push((way, datagram(choose, way == Way::Out, number as u8), 0));
+            number += 1;
+        }
+        let at = usize::from(choose()) % on_their_way.len().max(1);
+        let Some((way, datagram, sent)) = on_their_way.get_mut(at) else { continue };
+        if let Some(packet) = datagram.packets.get(*sent) {
+            site.carry_packet(*way, datagram, packet, met);
+            *sent += 1;
+        } else {
+            on_their_way.swap_remove(at);
         }
     }
     site.assert_settled();
@@ -459,11 +595,8 @@ pub fn inbound(choose: Choose<'_>, datagrams: usize, met: &mut Met) -> Site {
     for number in 0..datagrams {
         let tunnel = choose() % (TUNNELS + 1);
         let datagram = datagram(choose, false, number as u8);
-        if tunnel == TUNNELS {
-            site.receive_clear(&datagram, met)
-        } else {
-            site.receive_through(tunnel, &datagram, met)
-        }
+        let way = if tunnel == TUNNELS { Way::Clear } else { Way::Through(tunnel) };
+        site.carry(way, &datagram, met);
     }
     site.assert_settled();
     site

@@ -51,6 +51,19 @@ pub struct Seen {
     pub part: Option<Part>,
 }
 
+impl Seen {
+    /// What a later fragment of the same datagram shows: over IPv4 the protocol, over IPv6 nothing.
+    fn later(&self) -> Self {
+        match self.part {
+            Some(Part { protocol, .. }) if !self.ipv6 => {
+                let (ports, message) = (ports_of(protocol, 8, &[]), message_of(protocol, 8, &[]));
+                Self { ports, message, ..*self }
+            }
+            _ => Self { protocol: Field::Hidden, ports: Field::Hidden, message: Field::Hidden, ..*self },
+        }
+    }
+}
+
 /// Addresses of one version with a common prefix.
 #[derive(Debug, Clone, Copy)]
 pub struct Net {
@@ -103,7 +116,25 @@ pub struct Rule {
     /// Ports, or messages that are sent from this end.
     pub local_ports: Asked<u16>,
     pub remote_ports: Asked<u16>,
+    /// The fields that an SA takes from the packet that asks for it; its policy leads nowhere itself.
+    pub populate: Populate,
     pub then: Fate,
+}
+
+/// Flags of a policy that populates SAs from packets (RFC 4301 4.4.1.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Populate {
+    pub local: bool,
+    pub remote: bool,
+    pub protocol: bool,
+    pub local_ports: bool,
+    pub remote_ports: bool,
+}
+
+impl Populate {
+    pub fn is_any(self) -> bool {
+        self != Self::default()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -385,6 +416,68 @@ pub fn is_treated_apart(rules: &[Rule], seen: &Seen, leaves: bool) -> bool {
     answers.into_iter().find(|(answer, _)| *answer == Answer::Yes).is_some_and(|(_, is_apart)| is_apart)
 }
 
+/// The policy whose SA a packet that leaves asks for; `None` if another decides on it, or none is sure to.
+pub fn asks(rules: &[Rule], seen: &Seen) -> Option<u8> {
+    for policy in policies(rules) {
+        match ask_policy(policy, seen, true).0 {
+            Answer::Yes => return policy[0].populate.is_any().then_some(policy[0].policy),
+            Answer::Perhaps | Answer::No => {}
+        }
+    }
+    None
+}
+
+/// The selectors of the SA that a packet asks for by leaving (RFC 4301 4.4.2.2): those of the policy that
+/// have the packet's values where there is a flag, with these values there.
+pub fn populated(policy: &[Rule], seen: &Seen) -> Vec<Rule> {
+    policy.iter().filter_map(|rule| populated_one(rule, seen)).collect()
+}
+
+fn populated_one(rule: &Rule, seen: &Seen) -> Option<Rule> {
+    let flags = rule.populate;
+    let host = |address| {
+        let length = if seen.ipv6 { 128 } else { 32 };
+        Some(Addresses::Net(Net { ipv6: seen.ipv6, address, length }))
+    };
+    let one = |number: u16| Asked::From(number, number);
+    let mut own = Rule { populate: Populate::default(), ..*rule };
+    let mut answers = Vec::new();
+    if flags.local {
+        answers.push(in_addresses(rule.local, seen.ipv6, seen.source));
+        own.local = host(seen.source);
+    }
+    if flags.remote {
+        answers.push(in_addresses(rule.remote, seen.ipv6, seen.destination));
+        own.remote = host(seen.destination);
+    }
+    if flags.protocol {
+        let Field::Shown(number) = seen.protocol else { return None };
+        answers.push(in_range(rule.protocol, seen.protocol));
+        // RFC 4301 4.4.1.1: messages have no ports. Ranges of ports select none.
+        let is_of_messages = [1, 58, 135].contains(&number) && rule.protocol == Asked::Any;
+        let names = |asked| matches!(asked, Asked::From(..));
+        if is_of_messages && (names(rule.local_ports) || names(rule.remote_ports)) {
+            return None;
+        }
+        if is_of_messages {
+            (own.local_ports, own.remote_ports) = (Asked::Any, Asked::Any);
+        }
+        own.protocol = Asked::From(number, number);
+    }
+    if flags.local_ports || flags.remote_ports {
+        let Field::Shown((local, remote)) = seen.ports else { return None };
+        if flags.local_ports {
+            answers.push(in_range(rule.local_ports, Field::Shown(local)));
+            own.local_ports = one(local);
+        }
+        if flags.remote_ports {
+            answers.push(in_range(rule.remote_ports, Field::Shown(remote)));
+            own.remote_ports = one(remote);
+        }
+    }
+    answers.iter().all(|answer| *answer == Answer::Yes).then_some(own)
+}
+
 /// Whether a packet may come out of a tunnel whose SA has these selectors (RFC 4301 5.2, step 4).
 pub fn may_come_through(tunnel: u8, selectors: &[Rule], rules: &[Rule], seen: &Seen) -> bool {
     judge_through(tunnel, selectors, rules, seen).0 == Fate::Tunnel(tunnel)
@@ -423,6 +516,8 @@ pub struct Memory {
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
+    /// What the first fragment showed.
+    first: Seen,
     fate: Fate,
     first_end: usize,
     come: usize,
@@ -430,27 +525,41 @@ struct Known {
 }
 
 impl Memory {
-    /// What happens to a packet that policy decides on so, and whether that is because it hides something.
-    /// `agrees` are the tunnels whose other end takes fragments that hide fields.
-    pub fn decide(&mut self, way: Way, seen: &Seen, (own, hides): (Fate, bool), agrees: &[u8]) -> Fate {
+    /// What happens to a packet. `judge` is what policy says of one as it shows itself, and whether that is
+    /// because it hides something; `agrees` are the tunnels whose other end takes fragments that hide fields.
+    pub fn decide(
+        &mut self,
+        way: Way,
+        seen: &Seen,
+        judge: impl Fn(&Seen) -> (Fate, bool),
+        agrees: &[u8],
+    ) -> Fate {
+        let (own, hides) = judge(seen);
         let Some(part) = seen.part.filter(|_| !seen.source_routed) else { return own };
         let protocol = if seen.ipv6 { 0 } else { part.protocol };
         let key = (way, seen.ipv6, [seen.source, seen.destination], protocol, part.identification);
         if part.offset == 0 {
+            // Nothing is kept of a datagram whose later parts policy decides on by themselves.
+            if !judge(&seen.later()).1 {
+                return own;
+            }
             let is_agreed = !matches!(own, Fate::Tunnel(tunnel) if !agrees.contains(&tunnel));
             let hidden = [seen.protocol == Field::Hidden, seen.ports == Field::Hidden];
             let shows_all = !hidden.contains(&true) && seen.message != Field::Hidden;
             let may_follow = is_agreed && shows_all;
             let fate = if may_follow { own } else { Fate::Nothing };
-            let new = Known { fate, first_end: part.end, come: part.end, total: usize::MAX };
-            let before = self.known.insert(key, new);
-            if before.is_some_and(|before| before.fate != fate || before.first_end != part.end) {
+            let first = Seen { part: None, ..*seen };
+            let new = Known { first, fate, first_end: part.end, come: part.end, total: usize::MAX };
+            let before =
+                self.known.insert(key, new).map(|before| (before.first, before.fate, before.first_end));
+            if before.is_some_and(|before| before != (first, fate, part.end)) {
                 self.known.insert(key, Known { fate: Fate::Nothing, ..new });
             }
             return own;
         }
         let Some(known) = self.known.get_mut(&key).filter(|_| hides) else { return own };
-        if part.offset < known.first_end {
+        // Of a datagram on which policy says something else by now nothing more passes.
+        if part.offset < known.first_end || judge(&known.first).0 != known.fate {
             known.fate = Fate::Nothing;
         }
         known.come += part.end - part.offset;

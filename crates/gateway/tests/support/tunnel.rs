@@ -12,9 +12,10 @@ use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall};
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
-    Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Shape,
-    Spent, TunnelIndex, TunnelParameters,
+    Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors, Selector,
+    Shape, Spent, TunnelIndex, TunnelParameters,
 };
+use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 use zeroize::Zeroizing;
 
@@ -33,6 +34,8 @@ pub struct TunnelSpec {
     pub window: u32,
     pub outer: Version,
     pub udp: bool,
+    /// That of the protected side.
+    pub interface: Interface,
     pub protocol: IpsecProtocol,
     pub mode: Mode,
     /// The tunnel of AH that covers this one's datagrams, and the reverse.
@@ -56,6 +59,7 @@ impl TunnelSpec {
             window: 4096,
             outer: Version::V4,
             udp: false,
+            interface: Interface::MAIN,
             protocol: IpsecProtocol::Esp,
             mode: Mode::Tunnel,
             covered_by: None,
@@ -134,7 +138,8 @@ impl TunnelSpec {
 
     pub fn policies(&self, side: Side) -> Vec<Policy> {
         let action = Action::Protect(self.index());
-        self.selectors(side).iter().map(|&selector| Policy::new(selector, action)).collect()
+        let policy = |&selector| Policy { interface: self.interface, ..Policy::new(selector, action) };
+        self.selectors(side).iter().map(policy).collect()
     }
 
     /// What the SA of packets from this side has at either end.
@@ -151,14 +156,16 @@ impl TunnelSpec {
     pub fn parameters(&self, side: Side) -> TunnelParameters {
         let other = if side == Side::A { Side::B } else { Side::A };
         let learns = self.b_learns && side == Side::B;
+        let endpoints = Endpoints {
+            local: self.address(side),
+            remote: (!learns).then(|| self.address(other)),
+            encapsulation: self.encapsulation(),
+        };
         TunnelParameters {
             name: format!("tunnel {}", self.number).into(),
-            endpoints: Endpoints {
-                local: self.address(side),
-                remote: (!learns).then(|| self.address(other)),
-                encapsulation: self.encapsulation(),
-            },
+            endpoints,
             learn_remote: learns,
+            interface: self.interface,
             protocol: self.protocol,
             mode: self.mode,
             covered_by: self.covered_by.map(|number| TunnelIndex(number.into())),
@@ -168,8 +175,9 @@ impl TunnelSpec {
             path_mtu: self.path_mtu,
             fragmentation: self.fragmentation,
             non_first_fragments: false,
+            acquires: false,
             keepalive: self.keepalive,
-            selectors: self.selectors(side).into(),
+            selectors: SaSelectors::new(self.selectors(side).iter().copied(), self.mode, &endpoints),
         }
     }
 

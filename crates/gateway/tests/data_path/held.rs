@@ -1,0 +1,468 @@
+//! Packets that wait for an SA while it is negotiated (RFC 4301 5.1, step 3b).
+
+use super::encapsulations::inner_of;
+use crate::support::fragments::{fragmentable, fragments};
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::packet::{network_a, network_b};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_gateway::{SaChange, TunnelInstall, UseFrom};
+use testudo_ipsec::{
+    Acquire, Action, EventKind, HOLD, IpsecProtocol, MAX_HELD, Mode, Policy, PolicyChange, Position, Prefix,
+    Selector, TunnelIndex, TunnelParameters,
+};
+use testudo_packet::DropReason;
+use testudo_wire::ip::Version;
+
+/// Buffers of the gateway; an eighth of them may wait.
+const BUFFERS: usize = 1024;
+const ROOM: usize = BUFFERS / 8;
+
+fn spec(number: u8) -> TunnelSpec {
+    TunnelSpec::new(number, Suite::AES128GCM16)
+}
+
+/// A gateway with a tunnel of each of these numbers, whose SAs are negotiated: none is there.
+fn gateway(numbers: impl Iterator<Item = u8> + Clone) -> Gateway {
+    let policy = |number| Policy::new(towards(number), Action::Protect(TunnelIndex(u32::from(number))));
+    let policies = numbers.clone().map(policy).collect();
+    let mut gateway = Gateway::new(policies, PoolSize(BUFFERS, 2048), portable());
+    numbers.for_each(|number| add_tunnel(&mut gateway, number, true));
+    gateway
+}
+
+fn towards(number: u8) -> Selector {
+    let prefix = |(address, length)| Prefix::new(address, length).expect("a prefix");
+    Selector::between(prefix(network_a(Version::V4)), prefix(network_b(Version::V4, number)))
+}
+
+fn add_tunnel(gateway: &mut Gateway, number: u8, acquires: bool) {
+    let parameters = TunnelParameters { acquires, ..spec(number).parameters(Side::A) };
+    change(gateway, SaChange::AddTunnel(TunnelIndex(number.into()), Box::new(parameters)));
+}
+
+fn change(gateway: &mut Gateway, change: SaChange) {
+    let now = gateway.now();
+    gateway.worker.change_sa(change, now).expect("it can be changed");
+}
+
+/// Adds the SA towards a peer.
+fn negotiated(gateway: &mut Gateway, number: u8, from: UseFrom) {
+    let outbound = spec(number).outbound(Side::A, &mut LeaseTwin::new(1 << 40));
+    change(gateway, SaChange::AddOutbound(TunnelIndex(number.into()), Box::new(outbound), from));
+}
+
+/// The packet of this number to the network of a tunnel.
+fn packet(tunnel: u8, number: u16) -> Vec<u8> {
+    packet_of(1, tunnel, number)
+}
+
+/// The same from a host of this number.
+fn packet_of(host: u8, tunnel: u8, number: u16) -> Vec<u8> {
+    let (from, to) = (format!("10.0.0.{host}"), format!("172.{}.0.2", 16 + tunnel));
+    Inner { ports: (number, 53), ..Inner::udp(&from, &to, 100) }.bytes()
+}
+
+fn asked(gateway: &mut Gateway) -> Vec<(TunnelIndex, Acquire)> {
+    let events = gateway.worker.take_events().into_iter();
+    events
+        .filter_map(|event| match event.kind {
+            EventKind::Acquire(acquire) => Some((event.tunnel, acquire)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The source ports of the packets that have left, opened by the peer, in its order.
+fn opened(gateway: &mut Gateway, number: u8) -> Vec<u16> {
+    gateway.settle();
+    let mut peer = Gateway::with_tunnels(Side::B, &[spec(number)]);
+    let packets = gateway.unprotected.take().into_iter().flat_map(|datagram| peer.open(datagram));
+    packets.map(|packet| u16::from_be_bytes([packet[20], packet[21]])).collect()
+}
+
+#[test]
+fn packets_wait_for_their_sa_and_leave_in_order() {
+    let mut a = gateway([1, 2].into_iter());
+    let policies: Vec<_> = a.worker.policies().policies().map(|(id, _)| id).collect();
+    (1..=20).for_each(|number| assert!(a.seal(packet(1, number)).is_empty()));
+    let acquires = asked(&mut a);
+    let [(tunnel, acquire)] = &acquires[..] else { panic!("{acquires:?}") };
+    assert_eq!((*tunnel, acquire.policy), (TunnelIndex(1), policies[0]), "told once, with the first packet");
+    assert_eq!((acquire.packet.protocol, acquire.packet.local_port), (Some(17), Some(1)));
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (20, 0));
+    a.assert_settled();
+    // An SA that is there and not in use yet changes nothing.
+    negotiated(&mut a, 1, UseFrom::Later);
+    a.settle();
+    assert_eq!((a.worker.held_packets(), a.unprotected.departed()), (20, 0));
+    change(&mut a, SaChange::UseOutbound(TunnelIndex(1), spec(1).spi_from(Side::A)));
+    assert!(opened(&mut a, 1).into_iter().eq(1..=20));
+    assert_eq!(a.worker.held_packets(), 0);
+    a.assert_settled();
+}
+
+/// No packet overtakes those that have waited, where they come in one turn.
+#[test]
+fn what_has_waited_leaves_before_what_comes_now() {
+    let mut a = gateway([1].into_iter());
+    (1..=10).for_each(|number| assert!(a.seal(packet(1, number)).is_empty()));
+    negotiated(&mut a, 1, UseFrom::Now);
+    a.protected.push(packet(1, 11));
+    assert!(opened(&mut a, 1).into_iter().eq(1..=11));
+}
+
+#[test]
+fn a_tunnel_that_acquires_nothing_drops_at_once() {
+    let mut a = gateway([].into_iter());
+    let policy = Policy::new(towards(1), Action::Protect(TunnelIndex(1)));
+    assert!(a.worker.change_policies(vec![PolicyChange::Insert(Position::Last, policy)])[0].is_ok());
+    add_tunnel(&mut a, 1, false);
+    add_tunnel(&mut a, 2, true);
+    assert!(a.seal(packet(1, 1)).is_empty());
+    assert_eq!((a.drops(DropReason::NoSa), a.worker.held_packets()), (1, 0));
+    assert!(asked(&mut a).is_empty());
+}
+
+/// The policy may be another one by then.
+#[test]
+fn policy_is_asked_again_when_the_wait_is_over() {
+    let mut a = gateway([1].into_iter());
+    a.seal(packet(1, 1));
+    let id = a.worker.policies().policies().next().expect("a policy").0;
+    let discard = Policy::new(towards(1), Action::Discard);
+    assert!(a.worker.change_policies(vec![PolicyChange::Replace(id, discard)])[0].is_ok());
+    negotiated(&mut a, 1, UseFrom::Now);
+    a.settle();
+    assert_eq!((a.unprotected.departed(), a.drops(DropReason::PolicyDiscard)), (0, 1));
+    a.assert_settled();
+}
+
+#[test]
+fn a_tunnel_that_goes_lets_its_packets_go() {
+    let mut a = gateway([1].into_iter());
+    a.seal(packet(1, 1));
+    change(&mut a, SaChange::RemoveTunnel(TunnelIndex(1)));
+    a.settle();
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::NoSa)), (0, 1));
+    // Neither does one that takes its place.
+    add_tunnel(&mut a, 1, true);
+    negotiated(&mut a, 1, UseFrom::Now);
+    a.settle();
+    assert_eq!(a.unprotected.departed(), 0);
+    a.assert_settled();
+}
+
+#[test]
+fn who_sends_on_is_told_of_again_and_a_gateway_that_ends_holds_nothing() {
+    let mut a = gateway([1].into_iter());
+    for _ in 0..3 {
+        a.seal(packet(1, 1));
+        assert_eq!(asked(&mut a).len(), 1);
+        a.clock.advance(Duration::from_secs(2));
+    }
+    a.worker.discard_waiting();
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::ShuttingDown)), (0, 3));
+    a.assert_settled();
+}
+
+/// Over IPv6 the source alone may cut, and one that has done so may be cut again. What it has sent in
+/// fragments is put together before it waits, and must not look afterwards like a packet that it sent whole:
+/// it would be told of a path MTU that it has heeded.
+#[test]
+fn what_its_source_has_cut_may_be_cut_after_it_has_waited() {
+    for outer in [Version::V4, Version::V6] {
+        let spec = TunnelSpec { outer, mode: Mode::Transport, ..spec(1) };
+        let tunnels = vec![spec.clone()];
+        let mut a = Gateway::new(spec.policies(Side::A), PoolSize(BUFFERS, 9000), portable());
+        let parameters = TunnelParameters { acquires: true, ..spec.parameters(Side::A) };
+        change(&mut a, SaChange::AddTunnel(spec.index(), Box::new(parameters)));
+        let whole = fragmentable(inner_of(&tunnels, 3000).bytes(), 7);
+        // The second one is whole, short enough, and of the same SA: the mark is of one packet.
+        let small = inner_of(&tunnels, 200).bytes();
+        let too_long = Inner { dont_fragment: true, ..inner_of(&tunnels, 2000) }.bytes();
+        fragments(&whole, 7, 1360).into_iter().for_each(|part| a.protected.push(part));
+        [small.clone(), too_long].into_iter().for_each(|packet| a.protected.push(packet));
+        a.settle();
+        assert_eq!((a.worker.held_packets(), a.books().dropped), (3, 0), "{outer:?}");
+        let outbound = spec.outbound(Side::A, &mut LeaseTwin::new(1 << 40));
+        change(&mut a, SaChange::AddOutbound(spec.index(), Box::new(outbound), UseFrom::Now));
+        a.settle();
+        assert_eq!(a.drops(DropReason::TooBig), 1, "{outer:?}: what must not be cut");
+        assert_eq!(a.protected.take().len(), 1, "{outer:?}: its sender alone is told the MTU");
+        let mut b = Gateway::with_buffers(Side::B, &tunnels, PoolSize(64, 9000));
+        a.unprotected.take().into_iter().for_each(|fragment| b.unprotected.push(fragment));
+        b.settle();
+        let opened = b.protected.take();
+        assert_eq!(opened.len(), 2, "{outer:?}");
+        assert!(opened.contains(&whole) && opened.contains(&small), "{outer:?}");
+        a.assert_settled();
+    }
+}
+
+fn tick(gateway: &mut Gateway) {
+    let now = gateway.now();
+    gateway.worker.tick(now);
+}
+
+/// The event was lost, or nobody was there to hear it: it comes again, with no packet more.
+#[test]
+fn a_tunnel_is_asked_for_again_every_second_while_packets_wait() {
+    let mut a = gateway([1, 2].into_iter());
+    assert!(a.seal(packet(1, 7)).is_empty());
+    let first = asked(&mut a);
+    assert_eq!(first.len(), 1);
+    let mut told = Vec::new();
+    // Ten times a second: time counts, and not how often it is looked at.
+    for tenth in 1..=400 {
+        a.clock.advance(Duration::from_millis(100));
+        tick(&mut a);
+        for asks in asked(&mut a) {
+            assert_eq!(asks, first[0], "the same tunnel, policy and values");
+            told.push(tenth);
+        }
+    }
+    let seconds: Vec<u32> = (1..30).map(|second| 10 * second).collect();
+    assert_eq!(told, seconds, "until the packet has waited for {HOLD:?}");
+    assert_eq!(a.drops(DropReason::HoldExpired), 1);
+}
+
+/// What has its SA, is gone, or is for another tunnel by now is asked for no more.
+#[test]
+fn no_more_is_asked_for_than_packets_wait_for() {
+    let mut a = gateway(1..=4);
+    let ids: Vec<_> = a.worker.policies().policies().map(|(id, _)| id).collect();
+    (1..=4).for_each(|tunnel| assert!(a.seal(packet(tunnel, 1)).is_empty()));
+    assert_eq!(asked(&mut a).len(), 4);
+    negotiated(&mut a, 1, UseFrom::Now);
+    change(&mut a, SaChange::RemoveTunnel(TunnelIndex(2)));
+    let discard = Policy::new(towards(3), Action::Discard);
+    assert!(a.worker.change_policies(vec![PolicyChange::Replace(ids[2], discard)])[0].is_ok());
+    a.clock.advance(Duration::from_secs(1));
+    tick(&mut a);
+    let again: Vec<_> = asked(&mut a).into_iter().map(|(tunnel, acquire)| (tunnel, acquire.policy)).collect();
+    assert_eq!(again, [(TunnelIndex(4), ids[3])]);
+    a.settle();
+    assert_eq!(a.unprotected.take().len(), 1);
+    // A packet that is told of puts the next time off.
+    a.clock.advance(Duration::from_millis(1500));
+    assert!(a.seal(packet(4, 2)).is_empty());
+    assert_eq!(asked(&mut a).len(), 1);
+    tick(&mut a);
+    assert!(asked(&mut a).is_empty());
+}
+
+/// With more tunnels than are looked at in one call, each has its turn.
+#[test]
+fn many_tunnels_that_wait_are_asked_for_in_turn() {
+    const TUNNELS: u32 = 600;
+    let network = |number: u32| {
+        let address = std::net::Ipv4Addr::from(0x1400_0000 + (number << 8));
+        Prefix::new(address.into(), 24).expect("a prefix")
+    };
+    let any = Prefix::new(network_a(Version::V4).0, 8).expect("a prefix");
+    let policy =
+        |number| Policy::new(Selector::between(any, network(number)), Action::Protect(TunnelIndex(number)));
+    let policies = (0..TUNNELS).map(policy).collect();
+    let mut a = Gateway::new(policies, PoolSize(8 * BUFFERS, 2048), portable());
+    for number in 0..TUNNELS {
+        let parameters = TunnelParameters { acquires: true, ..spec(1).parameters(Side::A) };
+        change(&mut a, SaChange::AddTunnel(TunnelIndex(number), Box::new(parameters)));
+    }
+    for number in 0..TUNNELS {
+        let to = std::net::Ipv4Addr::from(0x1400_0001 + (number << 8)).to_string();
+        assert!(a.seal(Inner::udp("10.0.0.1", &to, 100).bytes()).is_empty());
+    }
+    assert_eq!(a.worker.held_packets(), TUNNELS as usize);
+    // One host may not ask for all of them at once; those that were left out come with the rest.
+    assert!(asked(&mut a).len() < 100);
+    let mut times = vec![0; TUNNELS as usize];
+    for _ in 0..6 {
+        a.clock.advance(Duration::from_secs(1));
+        tick(&mut a);
+        let told = asked(&mut a);
+        assert!(told.len() <= 256, "{} in one call", told.len());
+        told.iter().for_each(|(tunnel, _)| times[tunnel.0 as usize] += 1);
+    }
+    assert!(times.iter().all(|times| (2..=3).contains(times)), "{times:?}");
+}
+
+/// Floods to peers that do not answer take three quarters of the room; each other tunnel's first packets
+/// still find some.
+#[test]
+fn a_flood_to_some_peers_leaves_room_for_the_first_packets_of_others() {
+    let mut a = gateway(1..=20);
+    for tunnel in 1..=4 {
+        (0..2 * MAX_HELD as u16).for_each(|number| assert!(a.seal(packet(tunnel, number)).is_empty()));
+    }
+    assert_eq!(a.worker.held_packets(), ROOM - ROOM / 4 + 8, "four of each that came late");
+    let before = a.drops(DropReason::HoldFull);
+    for tunnel in 5..=10 {
+        (0..4).for_each(|number| assert!(a.seal(packet(tunnel, number)).is_empty()));
+    }
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (ROOM, before));
+    // All of it is taken: what comes now finds none, and nobody else's packets make any.
+    a.seal(packet(11, 1));
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (ROOM, before + 1));
+    negotiated(&mut a, 5, UseFrom::Now);
+    assert_eq!(opened(&mut a, 5).len(), 4);
+    a.assert_settled();
+}
+
+/// A host that floods has what nobody else wants, and loses its oldest packets first; others lose none to it.
+#[test]
+fn a_sender_that_floods_a_tunnel_leaves_room_for_those_beside_it() {
+    let mut a = gateway([1].into_iter());
+    let flood = MAX_HELD as u16 + 100;
+    for number in 0..flood {
+        assert!(a.seal(packet_of(1, 1, number)).is_empty());
+    }
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (MAX_HELD, 100));
+    // Four hosts with three packets each, and the flood in between.
+    for number in 0..12 {
+        assert!(a.seal(packet_of(2 + number as u8 % 4, 1, 1000 + number)).is_empty());
+        assert!(a.seal(packet_of(1, 1, 2000 + number)).is_empty());
+    }
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (MAX_HELD, 124));
+    negotiated(&mut a, 1, UseFrom::Now);
+    let expected = (12..MAX_HELD as u16).chain(1000..1012);
+    assert!(opened(&mut a, 1).into_iter().eq(expected), "the flood's first ones made room");
+    a.assert_settled();
+}
+
+/// Two hosts that both flood end with half of the places each, whichever came first.
+#[test]
+fn senders_that_want_more_than_there_is_get_equal_shares() {
+    for order in [[1, 2], [2, 1]] {
+        let mut a = gateway([1].into_iter());
+        for host in order {
+            (0..2 * MAX_HELD as u16).for_each(|number| {
+                assert!(a.seal(packet_of(host, 1, u16::from(host) * 1000 + number)).is_empty());
+            });
+        }
+        negotiated(&mut a, 1, UseFrom::Now);
+        let hosts: Vec<u16> = opened(&mut a, 1).into_iter().map(|number| number / 1000).collect();
+        let of = |host: u16| hosts.iter().filter(|other| **other == host).count();
+        assert_eq!((of(1), of(2)), (MAX_HELD / 2, MAX_HELD / 2), "{order:?}");
+        a.assert_settled();
+    }
+}
+
+/// The same where all tunnels together have used the room up, and not the tunnel its own.
+#[test]
+fn a_sender_makes_room_in_its_tunnel_where_all_tunnels_have_used_theirs() {
+    let mut a = gateway(1..=20);
+    for tunnel in 1..=20 {
+        (0..40).for_each(|number| assert!(a.seal(packet(tunnel, number)).is_empty()));
+    }
+    let (held, before) = (a.worker.held_packets(), a.drops(DropReason::HoldFull));
+    assert!(a.seal(packet_of(2, 1, 1000)).is_empty());
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (held, before + 1));
+    negotiated(&mut a, 1, UseFrom::Now);
+    assert!(opened(&mut a, 1).into_iter().eq((1..40).chain([1000])));
+    a.assert_settled();
+}
+
+/// ESP in tunnel 1, which AH in tunnel 2 covers.
+fn covered() -> [TunnelSpec; 2] {
+    let ah = TunnelSpec {
+        covers: Some(1),
+        protocol: IpsecProtocol::Ah,
+        mode: Mode::Transport,
+        ..TunnelSpec::new(2, Suite::NULL_SHA384)
+    };
+    [TunnelSpec { covered_by: Some(2), path_mtu: 1400, ..spec(1) }, ah]
+}
+
+/// The numbers of the packets that have left, opened by a peer that has both SAs.
+fn opened_twice(gateway: &mut Gateway) -> Vec<u16> {
+    gateway.settle();
+    let mut peer = Gateway::with_tunnels(Side::B, &covered());
+    let packets = gateway.unprotected.take().into_iter().flat_map(|datagram| peer.open(datagram));
+    packets.map(|packet| u16::from_be_bytes([packet[20], packet[21]])).collect()
+}
+
+/// AH over ESP: released with the first SA alone, packets would be sealed by ESP and dropped.
+#[test]
+fn packets_that_two_sas_protect_wait_for_both() {
+    let specs = covered();
+    for [first, second] in [[0, 1], [1, 0]] {
+        let mut a = Gateway::new(specs[0].policies(Side::A), PoolSize(BUFFERS, 2048), portable());
+        for spec in &specs {
+            let parameters = TunnelParameters { acquires: true, ..spec.parameters(Side::A) };
+            change(&mut a, SaChange::AddTunnel(spec.index(), Box::new(parameters)));
+        }
+        let mut store = LeaseTwin::new(1 << 40);
+        let mut add = |a: &mut Gateway, at: usize| {
+            let outbound = specs[at].outbound(Side::A, &mut store);
+            change(a, SaChange::AddOutbound(specs[at].index(), Box::new(outbound), UseFrom::Now));
+        };
+        (1..=3).for_each(|number| assert!(a.seal(packet(1, number)).is_empty()));
+        let told: Vec<_> = asked(&mut a).into_iter().map(|(tunnel, _)| tunnel).collect();
+        assert_eq!(told, [TunnelIndex(1)]);
+        add(&mut a, first);
+        assert!(a.seal(packet(1, 4)).is_empty());
+        assert_eq!((a.worker.held_packets(), a.books().dropped), (4, 0), "{first} first");
+        a.clock.advance(Duration::from_secs(1));
+        tick(&mut a);
+        let told: Vec<_> = asked(&mut a).into_iter().map(|(tunnel, _)| tunnel).collect();
+        assert_eq!(told, [specs[second].index()], "the one that is not there");
+        add(&mut a, second);
+        assert_eq!(opened_twice(&mut a), [1, 2, 3, 4], "{first} first");
+        assert_eq!(a.books().dropped, 0);
+        a.assert_settled();
+    }
+}
+
+/// The SA of AH goes: what ESP would seal in vain waits for the next one.
+#[test]
+fn packets_wait_where_the_sa_that_covers_them_is_gone() {
+    let specs = covered();
+    let mut a = Gateway::new(specs[0].policies(Side::A), PoolSize(BUFFERS, 2048), portable());
+    // Its second lease is near enough for a peer that has seen nothing of the first.
+    let mut store = LeaseTwin::new(1 << 20);
+    for spec in &specs {
+        let install = spec.install(Side::A, &mut store, None);
+        let parameters = TunnelParameters { acquires: true, ..install.parameters };
+        a.install(TunnelInstall { parameters, ..install });
+    }
+    assert_eq!(a.seal(packet(1, 1)).len(), 1);
+    let removed = SaChange::RemoveOutbound(TunnelIndex(2), specs[1].spi_from(Side::A));
+    change(&mut a, removed);
+    assert!(a.seal(packet(1, 2)).is_empty());
+    let told: Vec<_> = asked(&mut a).into_iter().map(|(tunnel, _)| tunnel).collect();
+    assert_eq!((told, a.worker.held_packets()), (vec![TunnelIndex(2)], 1));
+    // The same where its tunnel goes, and comes again.
+    change(&mut a, SaChange::RemoveTunnel(TunnelIndex(2)));
+    assert!(a.seal(packet(1, 3)).is_empty());
+    a.install(specs[1].install(Side::A, &mut store, None));
+    assert_eq!(opened_twice(&mut a), [2, 3]);
+    change(&mut a, SaChange::RemoveTunnel(TunnelIndex(2)));
+    assert!(a.seal(packet(1, 4)).is_empty());
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (1, 0));
+    a.worker.discard_waiting();
+    a.assert_settled();
+}
+
+/// Drops a packet that finds as many of its tunnel waiting as may.
+pub(crate) fn more_than_may_wait() -> Gateway {
+    let mut a = gateway([1].into_iter());
+    (0..=MAX_HELD as u16).for_each(|number| assert!(a.seal(packet(1, number)).is_empty()));
+    assert_eq!(a.worker.held_packets(), MAX_HELD);
+    a
+}
+
+/// Drops a packet whose SA never comes, and not a moment earlier than it may.
+pub(crate) fn in_vain() -> Gateway {
+    let mut a = gateway([1].into_iter());
+    a.seal(packet(1, 1));
+    a.clock.advance(HOLD - Duration::from_millis(1));
+    let now = a.now();
+    a.worker.tick(now);
+    assert_eq!(a.worker.held_packets(), 1);
+    a.clock.advance(Duration::from_millis(1));
+    let now = a.now();
+    a.worker.tick(now);
+    a
+}
