@@ -8,7 +8,12 @@ const NAME: &str = "testudo";
 
 /// The service's user id, if this system has one.
 pub(crate) fn user() -> Option<u32> {
-    id(&fs::read_to_string("/etc/passwd").ok()?, NAME)
+    user_named(NAME)
+}
+
+/// The id of a user, if this system has one of that name.
+pub(crate) fn user_named(name: &str) -> Option<u32> {
+    id(&fs::read_to_string("/etc/passwd").ok()?, name)
 }
 
 /// The service's group id, if this system has one.

@@ -42,6 +42,8 @@ pub enum KeySource {
     File(PathBuf),
     /// In this variable of the environment.
     Environment(String),
+    /// Nowhere that could be read: a key exchange has made it.
+    Exchanged,
 }
 
 /// Why a key could not be loaded. No error shows any part of it.
@@ -101,6 +103,7 @@ pub fn load(source: &KeySource, suite: Suite, environment: Environment<'_>) -> R
             let text = Zeroizing::new(environment(name).ok_or(KeyError::Unset)?);
             parse(text.as_bytes(), suite)
         }
+        KeySource::Exchanged => Err(KeyError::Unset),
     }
 }
 

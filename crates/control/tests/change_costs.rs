@@ -1,6 +1,6 @@
 //! What a change of one policy or of one SA costs the control plane: the same beside a few others and beside
 //! nearly as many as a configuration may have. Allocations and their bytes show that nothing is copied; the
-//! time of the thread, the least of many rounds, that nothing is searched.
+//! time of the thread, the least of many rounds, that nothing is searched. And what a tunnel takes there.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 
 thread_local! {
     static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    static FREED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, which counts each thread's allocations and their bytes.
@@ -42,6 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        let _ = FREED.try_with(|freed| freed.set(freed.get() + layout.size() as u64));
         // SAFETY: the caller's promises about both are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -54,6 +56,11 @@ static ALLOCATOR: Counting = Counting;
 const ROUNDS: usize = 200;
 /// Larger tables and caches that do not hold them make an access slower, not the number of accesses larger.
 const SLOWER: u64 = 6;
+
+/// Bytes that this thread holds.
+fn held() -> u64 {
+    ALLOCATED.get().1.wrapping_sub(FREED.get())
+}
 
 /// The least of some rounds, each for itself.
 #[derive(Debug, Clone, Copy)]
@@ -262,4 +269,35 @@ fn one_pair_of_sas_costs_the_control_plane_the_same_beside_4_and_36_000() {
     for (what, ephemeral) in [("SAs with leased numbers", false), ("ephemeral SAs", true)] {
         compare(what, sa_cost(&few, ephemeral), sa_cost(&many, ephemeral));
     }
+}
+
+/// Beside the worker, whose part a test of the gateway bounds. The counters of its SAs, which the worker
+/// shares, are among it; the store, which a running gateway has in a file, is not.
+#[test]
+fn a_tunnel_and_its_two_sas_take_at_most_4_kb_of_the_control_plane() {
+    const TUNNELS: u32 = 2000;
+    let store: Arc<dyn LeaseStore> = Arc::new(MemoryStore::new());
+    let (protected, unprotected) = MemoryPort::pair(1);
+    let ports = PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) };
+    let engines: Vec<Box<dyn testudo_crypto::Engine>> = vec![Box::new(PortableEngine::new())];
+    let mut worker = Worker::new(ports, Pool::new(8, 2048), engines, Box::default());
+    let (commander, _inbox) = Commander::channel().unwrap();
+    let before = held();
+    let (leases, preparers) = (Arc::new(Leases::default()), worker.preparers());
+    let loaded = loaded(TUNNELS, 1, 0);
+    let empty = InstalledTunnels::empty(loaded.configuration.clone());
+    let numbers =
+        Numbers::Leased { store: store.as_ref(), leases: &leases, unix_s: 0, preparers: &preparers };
+    let (update, mut installed, _) = empty.plan(&loaded, &numbers).unwrap();
+    assert!(installed.note(worker.update(update, SystemClock::default().now())).is_empty());
+    let sas = SaControl::new(commander, leases, Arc::clone(&store), preparers, &installed);
+    drop((empty, loaded));
+    // What others share is freed with the last of them.
+    drop(worker);
+    let with_store = held().wrapping_sub(before);
+    drop((installed, sas));
+    let of_store = held().wrapping_sub(before);
+    let each = with_store.wrapping_sub(of_store) / u64::from(TUNNELS);
+    println!("{each} bytes of the control plane for a tunnel with two SAs");
+    assert!(each <= 4 * 1024, "{each} bytes");
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -117,6 +118,25 @@ fn numbers_never_come_twice_however_often_the_gateway_is_killed() {
     for (number, (end, _)) in ends {
         assert!(store.lease(key(number.parse().unwrap()), 1).unwrap().first >= end);
     }
+}
+
+/// Between fork(2) and execve(2) such a process has all files of this one open.
+#[test]
+fn a_process_that_is_being_started_keeps_no_lock() {
+    let (_folder, path) = folder();
+    drop(Store::create(&path).unwrap());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        let lease = || Store::open(&path).and_then(|store| store.lease(key(1), 1));
+        let failed = (0..200).find_map(|_| lease().err());
+        is_over.store(true, Ordering::Relaxed);
+        assert!(failed.is_none(), "{failed:?}");
+    });
 }
 
 #[test]

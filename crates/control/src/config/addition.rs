@@ -90,6 +90,7 @@ impl Configuration {
         }
         facts.check_interface(walker, &self.unprotected);
         facts.check_templates(walker, &self.tunnels);
+        facts.check_named(walker, &self.tunnels);
         // Of each network one peer is told of.
         let held = facts.routed.iter().filter_map(|network| slot.index.peers_in(network.value).next());
         let peers = held.map(|(value, tunnel)| {

@@ -11,6 +11,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
 use testudo_ipsec::{Directions, IpsecProtocol};
+use testudo_packet::Interface;
 
 /// Selectors per configuration at most, those of policies and tunnels together.
 pub const MAX_RULES: usize = 100_000;
@@ -18,6 +19,8 @@ pub const MAX_RULES: usize = 100_000;
 /// Facts noted while reading, with their positions; also those of parts that were incomplete.
 #[derive(Default)]
 pub(super) struct Facts {
+    /// The names of interfaces, by their numbers from 1 on.
+    pub(super) interfaces: Vec<Option<String>>,
     /// By tunnel.
     pub(super) names: Vec<Option<Located<String>>>,
     /// By tunnel: its position, if it has no selectors.
@@ -38,6 +41,8 @@ pub(super) struct Facts {
     /// The same for the SAs of AH that cover ESP.
     pub(super) keys_of_ah: Vec<KeyRequest>,
     pub(super) known_answers: Vec<Located<()>>,
+    /// The tunnels that policies name.
+    pub(super) named: Vec<Located<usize>>,
     /// Of policies that populate SAs from packets: the tunnel, and where they say so.
     pub(super) templates: Vec<Located<usize>>,
 }
@@ -45,14 +50,15 @@ pub(super) struct Facts {
 /// What an entry of the SPD applies to; no selectors if some of them are wrong.
 #[derive(Debug, Clone)]
 pub(super) struct Traffic {
+    pub(super) interface: Interface,
     pub(super) selectors: Selectors,
     pub(super) directions: Directions,
 }
 
 impl Traffic {
-    /// That of a tunnel's own selectors.
-    pub(super) fn both_ways(selectors: Selectors) -> Self {
-        Self { selectors, directions: Directions::Both }
+    /// That of a tunnel's own selectors, at its interface.
+    pub(super) fn both_ways(interface: Interface, selectors: Selectors) -> Self {
+        Self { interface, selectors, directions: Directions::Both }
     }
 }
 
@@ -123,6 +129,18 @@ impl Facts {
         }
     }
 
+    /// Policies decide on packets of the main interface: those of others are decided on by their tunnels'
+    /// own selectors.
+    pub(super) fn check_named(&self, walker: &mut Walker<'_>, tunnels: &[Tunnel]) {
+        for named in self.named.iter().filter(|_| tunnels.len() >= self.names.len()) {
+            if tunnels.get(named.value).is_some_and(|tunnel| tunnel.interface != Interface::MAIN) {
+                let problem = Problem::expected("a tunnel without `interface`");
+                let help = "policies are about packets of the main interface: give the tunnel `selectors`";
+                walker.report(&named.span, named.key.clone(), problem.help(help));
+            }
+        }
+    }
+
     /// Bypassed packets must leave through a known interface.
     pub(super) fn check_interface(&self, walker: &mut Walker<'_>, port: &UnprotectedPort) {
         if let (None, Some(bypass)) = (&port.interface, self.bypasses.first()) {
@@ -174,11 +192,13 @@ impl Facts {
                 return;
             }
         }
-        let mut shadows = Shadows::default();
+        // Packets of an interface meet the entries of that one alone.
+        let mut shadows: HashMap<Interface, Shadows> = HashMap::new();
         for (index, entry) in entries.iter().enumerate() {
-            let Traffic { selectors, directions } = &entry.value;
+            let Traffic { interface, selectors, directions } = &entry.value;
             let rules =
                 selectors.iter().map(|selector| Rule { selector: *selector, directions: *directions });
+            let shadows = shadows.entry(*interface).or_default();
             let first = shadows.cover_or_add(index, rules).and_then(|first| entries.get(first));
             let Some(first) = first else { continue };
             let problem = Problem::expected("a selector that packets can reach");
@@ -191,7 +211,7 @@ impl Facts {
 }
 
 /// Reports values that occur twice.
-fn unique<'f, T: Eq + Hash + 'f>(
+pub(super) fn unique<'f, T: Eq + Hash + 'f>(
     walker: &mut Walker<'_>,
     values: impl Iterator<Item = &'f Located<T>>,
     problem: impl Fn() -> Problem,

@@ -8,6 +8,7 @@ use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
+use testudo_packet::Interface;
 use toml::de::DeValue;
 
 /// Engines that may be named. If none are, all are tried, and of equally fast ones the first is used.
@@ -16,6 +17,8 @@ pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
 const PORTABLE: &str = "portable";
 /// Addresses per interface at most.
 const MAX_ADDRESSES: usize = 64;
+/// IPv6, UDP and ESP with an IV and the most padding of 16 bytes and an ICV of 32.
+const LONGEST_HEADERS: u16 = 40 + 8 + 8 + 16 + 17 + 32;
 /// The smallest MTU of a link with IPv4 (RFC 791: what every host must accept).
 const MIN_MTU: u16 = 576;
 /// The smallest MTU of a link with IPv6 (RFC 8200 5).
@@ -45,6 +48,7 @@ pub(super) fn read_gateway(
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
+    let allow_key_export = section.or_default(walker, "allow_key_export", false, value::boolean);
     let audit = section.located(walker, "audit", audit(base));
     section.finish(walker);
     if let Some(Located { value: AuditTarget::File(path), span, key }) = &audit {
@@ -58,7 +62,18 @@ pub(super) fn read_gateway(
     }
     let audit = audit.map_or(AuditTarget::Log, |audit| audit.value);
     let (state, buffers) = (state?.value, usize::try_from(buffers).ok()?);
-    Some(Gateway { state, control, metrics, engines, engines_named, log, audit, buffers, seccomp })
+    Some(Gateway {
+        state,
+        control,
+        metrics,
+        engines,
+        engines_named,
+        log,
+        audit,
+        buffers,
+        seccomp,
+        allow_key_export,
+    })
 }
 
 /// Whether two paths name the same file, as far as their texts say.
@@ -103,9 +118,15 @@ fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<Strin
     engines
 }
 
+/// What the MTUs of interfaces follow from.
+pub(super) struct Link<'l> {
+    pub(super) port: &'l Located<UnprotectedPort>,
+    pub(super) tunnels: &'l [Tunnel],
+}
+
 /// `[port.protected]` before its MTU is settled.
 pub(super) struct ProtectedDraft {
-    name: Option<String>,
+    name: Option<Located<String>>,
     addresses: Vec<InterfaceAddress>,
     mtu: Option<Located<u16>>,
     pub(super) routes: bool,
@@ -114,6 +135,15 @@ pub(super) struct ProtectedDraft {
 pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
     section.required(walker, "kind", "\"tun\"", value::choice(&[("tun", ())]));
     let name = section.required(walker, "name", "\"testudo0\"", value::interface);
+    let addresses = read_addresses(&mut section, walker);
+    let mtu = read_mtu(&mut section, walker);
+    let routes = section.or_default(walker, "routes", true, value::boolean);
+    section.finish(walker);
+    ProtectedDraft { name, addresses, mtu, routes }
+}
+
+/// The addresses of a TUN interface.
+pub(super) fn read_addresses(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<InterfaceAddress> {
     let addresses = section.list(walker, "addresses", MAX_ADDRESSES, value::interface_address);
     let mut unique: Vec<Located<InterfaceAddress>> = Vec::new();
     for address in addresses.unwrap_or_default() {
@@ -122,11 +152,12 @@ pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) 
             None => unique.push(address),
         }
     }
-    let mtu = section.located(walker, "mtu", value::number_u16(MIN_MTU, u16::MAX));
-    let routes = section.or_default(walker, "routes", true, value::boolean);
-    section.finish(walker);
-    let addresses = unique.into_iter().map(|address| address.value).collect();
-    ProtectedDraft { name: name.map(|name| name.value), addresses, mtu, routes }
+    unique.into_iter().map(|address| address.value).collect()
+}
+
+/// The MTU of a link, if it is configured.
+pub(super) fn read_mtu(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Located<u16>> {
+    section.located(walker, "mtu", value::number_u16(MIN_MTU, u16::MAX))
 }
 
 pub(super) fn read_unprotected(
@@ -134,7 +165,7 @@ pub(super) fn read_unprotected(
     walker: &mut Walker<'_>,
 ) -> Located<UnprotectedPort> {
     section.required(walker, "kind", "\"socket\"", value::choice(&[("socket", ())]));
-    let mtu = section.located(walker, "mtu", value::number_u16(MIN_MTU, u16::MAX));
+    let mtu = read_mtu(&mut section, walker);
     let interface = section.optional(walker, "interface", value::interface);
     let (span, key) = (section.span().clone(), section.path_of("mtu"));
     section.finish(walker);
@@ -143,42 +174,71 @@ pub(super) fn read_unprotected(
 }
 
 impl ProtectedDraft {
+    /// Its interface's name, if that could be read.
+    pub(super) fn name(&self) -> Option<Located<String>> {
+        self.name.clone()
+    }
+
     /// Settles the MTU: the configured one, or the largest that fits every tunnel.
     pub(super) fn complete(
         self,
         walker: &mut Walker<'_>,
-        link: &Located<UnprotectedPort>,
-        tunnels: &[Tunnel],
+        link: &Link<'_>,
+        are_negotiated: bool,
         policies_with_ipv6: bool,
     ) -> Option<ProtectedPort> {
-        let ipv6 = policies_with_ipv6
-            || self.addresses.iter().any(|address| address.address.is_ipv6())
-            || tunnels.iter().flat_map(|tunnel| &tunnel.selectors).any(mentions_ipv6);
-        let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-        // Checked even if an MTU is configured: a tunnel that carries less than the minimum
-        // would report an MTU to senders that they need not heed.
-        let fits = default_mtu(walker, link, tunnels, least);
-        let mtu = match self.mtu {
-            Some(mtu) => {
-                if mtu.value < least {
-                    let problem = Problem::expected(format!("a number from {least} to 65535"));
-                    walker.report(&mtu.span, mtu.key, problem.help("IPv6 needs 1280 (RFC 8200 5)"));
-                }
-                mtu.value
-            }
-            None => fits,
-        };
-        Some(ProtectedPort { name: self.name?, addresses: self.addresses, mtu, routes: self.routes })
+        let of = Of { number: Interface::MAIN, has_ipv6: policies_with_ipv6, are_negotiated };
+        let mtu = settle_mtu(walker, self.mtu, &of, &self.addresses, link);
+        let Self { name, addresses, routes, .. } = self;
+        Some(ProtectedPort { name: name?.value, addresses, mtu, routes })
     }
 }
 
-fn default_mtu(
+/// Whose MTU is settled.
+pub(super) struct Of {
+    pub(super) number: Interface,
+    /// Whether it has IPv6 for another reason than its addresses and tunnels.
+    pub(super) has_ipv6: bool,
+    /// Whether tunnels of its own may be negotiated.
+    pub(super) are_negotiated: bool,
+}
+
+/// The MTU of an interface: the configured one, or the largest that fits each of its tunnels.
+pub(super) fn settle_mtu(
     walker: &mut Walker<'_>,
-    link: &Located<UnprotectedPort>,
-    tunnels: &[Tunnel],
+    mtu: Option<Located<u16>>,
+    of: &Of,
+    addresses: &[InterfaceAddress],
+    link: &Link<'_>,
+) -> u16 {
+    let own = || link.tunnels.iter().filter(|tunnel| tunnel.interface == of.number);
+    let has_ipv6 = of.has_ipv6
+        || addresses.iter().any(|address| address.address.is_ipv6())
+        || own().flat_map(|tunnel| &tunnel.selectors).any(mentions_ipv6);
+    let least = if has_ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+    // Checked even if an MTU is configured: a tunnel that carries less than the minimum
+    // would report an MTU to senders that they need not heed.
+    let fits = default_mtu(walker, own(), link, least);
+    // What will be negotiated is not known yet: what the longest headers leave.
+    let fits = match of.are_negotiated {
+        true => fits.min(link.port.value.mtu.saturating_sub(LONGEST_HEADERS)).max(least),
+        false => fits,
+    };
+    let Some(mtu) = mtu else { return fits };
+    if mtu.value < least {
+        let problem = Problem::expected(format!("a number from {least} to 65535"));
+        walker.report(&mtu.span, mtu.key, problem.help("IPv6 needs 1280 (RFC 8200 5)"));
+    }
+    mtu.value
+}
+
+fn default_mtu<'t>(
+    walker: &mut Walker<'_>,
+    own: impl Iterator<Item = &'t Tunnel>,
+    Link { port: link, tunnels }: &Link<'_>,
     least: u16,
 ) -> u16 {
-    let fits = tunnels.iter().filter(|tunnel| tunnel.covers.is_none()).map(|tunnel| {
+    let fits = own.filter(|tunnel| tunnel.covers.is_none()).map(|tunnel| {
         let covering = tunnel.covered_by.and_then(|ah| tunnels.get(ah));
         let inner = tunnel.inner_mtu(tunnel.path_mtu(link.value.mtu, covering));
         // Longer datagrams are cut: any path leaves what hosts must be able to send.

@@ -170,6 +170,7 @@ fn exists(source: &KeySource, error: &KeyError) -> bool {
     match source {
         KeySource::File(_) => !matches!(error, KeyError::Unreadable(_)),
         KeySource::Environment(_) => !matches!(error, KeyError::Unset),
+        KeySource::Exchanged => false,
     }
 }
 
@@ -181,6 +182,7 @@ fn problem_of(error: &KeyError, source: &KeySource, is_shown: bool, suite: Suite
             format!("\"{}\"", path.display().to_string().replace(char::is_control, "\u{fffd}"))
         }
         KeySource::Environment(name) => format!("environment variable {name}"),
+        KeySource::Exchanged => "a key exchange".to_owned(),
     };
     let problem = |expected: &str| Problem::expected(expected).found(format!("{name}: {error}"));
     match error {
@@ -233,13 +235,13 @@ fn let_group_read(source: &KeySource) -> String {
             let path = path.display();
             format!("for the service's user: chgrp testudo {path} && chmod 640 {path}, as root")
         }
-        KeySource::Environment(_) => String::new(),
+        KeySource::Environment(_) | KeySource::Exchanged => String::new(),
     }
 }
 
 fn chmod(source: &KeySource) -> String {
     match source {
         KeySource::File(path) => format!("chmod 600 {}", path.display()),
-        KeySource::Environment(_) => String::new(),
+        KeySource::Environment(_) | KeySource::Exchanged => String::new(),
     }
 }

@@ -9,6 +9,7 @@
 use super::model::{Action, Configuration, Remote};
 use super::network::{Network, Networks};
 use testudo_ipsec::{AddressRange, Direction, Selector};
+use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 
 /// The warning, if the operator's own routes decide whether sealed packets leave.
@@ -47,7 +48,9 @@ fn protected(configuration: &Configuration) -> impl Iterator<Item = &Selector> {
     let policies = configuration.policies.iter();
     let named = policies
         .filter(|p| matches!(p.action, Action::Protect { .. }) && p.directions.include(Direction::Outbound));
-    let own = configuration.tunnels.iter().flat_map(|tunnel| &tunnel.selectors);
+    // Routes into other interfaces are for what is behind them, and nothing else comes there.
+    let tunnels = configuration.tunnels.iter().filter(|tunnel| tunnel.interface == Interface::MAIN);
+    let own = tunnels.flat_map(|tunnel| &tunnel.selectors);
     named.map(|p| &p.selectors).chain(own).flat_map(|selectors| selectors.iter())
 }
 

@@ -18,6 +18,8 @@ mod addition;
 mod checks;
 mod error;
 mod gateway;
+mod ike;
+mod interface;
 mod known_answer;
 mod load;
 mod loops;
@@ -46,15 +48,16 @@ pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
+pub use interface::MAX_INTERFACES;
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use messages::message;
 pub use model::{
-    Action, AuditTarget, Configuration, Gateway, InterfaceAddress, KnownAnswer, LogLevel, Policy,
-    ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
+    Action, AuditTarget, Configuration, Gateway, Ike, Interface, InterfaceAddress, KnownAnswer, LogLevel,
+    Policy, ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
 };
 pub use network::Network;
 pub(crate) use network::Networks;
-pub use outer::{OuterEndpoint, OuterProtocol};
+pub use outer::{OuterEndpoint, OuterProtocol, covered_by_wildcards};
 pub use policy_index::PolicyIndex;
 pub use sizes::Sizes;
 pub(crate) use suggest::did_you_mean;
@@ -63,6 +66,7 @@ pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
 
 use checks::Facts;
+use gateway::Link;
 use std::path::Path;
 use testudo_wire::ip::Version;
 use toml::Spanned;
@@ -168,12 +172,14 @@ fn read_document(
     let mut root = Section::new("", 0..0, Some(document));
     let gateway = section(&mut root, walker, "gateway", "[gateway]");
     let gateway = gateway::read_gateway(gateway, walker, base);
+    let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
     let protected = gateway::read_protected(protected, walker);
     let unprotected = section(&mut ports, walker, "unprotected", "[port.unprotected]");
     let unprotected = gateway::read_unprotected(unprotected, walker);
     ports.finish(walker);
+    let interfaces = interface::read_interfaces(&mut root, walker, facts);
     let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
     let count = sections.len();
     let pairs = sections.into_iter().filter_map(|s| tunnel::read_tunnel(s, walker, base, facts));
@@ -188,19 +194,24 @@ fn read_document(
         policies.zip(1..).map(|(policy, number)| Policy { number, ..policy }).collect();
     root.finish(walker);
     facts.check_templates(walker, &tunnels);
+    facts.check_named(walker, &tunnels);
     facts.check(walker, &policies, &unprotected.value);
     if protected.routes {
         facts.check_routes(walker, &unprotected.value);
     }
     let ipv6 =
         policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selectors));
-    let protected = protected.complete(walker, &unprotected, &tunnels, ipv6);
-    let (gateway, protected) = (gateway?, protected?);
+    let link = Link { port: &unprotected, tunnels: &tunnels };
+    let interfaces = interface::complete(interfaces, walker, &link, protected.name(), ike.is_some());
+    let protected = protected.complete(walker, &link, ike.is_some(), ipv6);
+    let (gateway, protected, interfaces) = (gateway?, protected?, interfaces?);
     // Policies hold indices into all tunnels; after an error there are fewer.
     is_complete.then_some(Configuration {
         gateway,
+        ike,
         protected,
         unprotected: unprotected.value,
+        interfaces,
         policies,
         tunnels,
     })

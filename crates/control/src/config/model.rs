@@ -10,6 +10,7 @@ use testudo_ipsec::{
     Directions, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules,
     PopulateFlags, ReplayWindow, Selector, Shape,
 };
+use testudo_packet::Interface as InterfaceNumber;
 use testudo_wire::ip::Version;
 
 /// A whole configuration. Equal configurations run equal gateways, so that a reload can compare parts.
@@ -17,10 +18,14 @@ use testudo_wire::ip::Version;
 pub struct Configuration {
     /// `[gateway]`
     pub gateway: Gateway,
+    /// `[ike]`; `None` where keys are typed in alone.
+    pub ike: Option<Ike>,
     /// `[port.protected]`
     pub protected: ProtectedPort,
     /// `[port.unprotected]`
     pub unprotected: UnprotectedPort,
+    /// `[[interface]]`, in order; the first one has number 1, behind the main one of `[port.protected]`.
+    pub interfaces: Vec<Interface>,
     /// `[[policy]]`, in order; they come before the selectors of every tunnel.
     pub policies: Vec<Policy>,
     /// `[[tunnel]]`, in order; their selectors make protect policies, in the same order.
@@ -48,6 +53,8 @@ pub struct Gateway {
     pub buffers: usize,
     /// Whether the system calls of the running gateway are filtered.
     pub seccomp: bool,
+    /// Whether the keys of SAs stay in memory, for root and the gateway's own user to read.
+    pub allow_key_export: bool,
 }
 
 /// Where auditable events go.
@@ -87,6 +94,27 @@ impl LogLevel {
     }
 }
 
+/// `[ike]`: key exchange daemons may configure SAs and policies, as they do with the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ike {
+    /// The socket that they connect to.
+    pub socket: PathBuf,
+    /// The user that may connect beside root and the gateway's own: a name or a number.
+    pub user: Option<String>,
+    /// The UDP port of ESP where a NAT is on the way, which the daemon has for IKE.
+    pub udp_port: u16,
+    /// Where strongSwan's charon tells what its connections are called (its plugin vici).
+    pub vici: PathBuf,
+    /// Whether SAs may have algorithms that RFC 8221 says SHOULD NOT or MUST NOT be used.
+    pub allow_legacy: bool,
+    /// The mark of what the gateway and the daemons send to peers: it passes by `routing_table`. 0 for none.
+    pub mark: u32,
+    /// The routing table of routes to what is negotiated.
+    pub routing_table: u32,
+    /// The lowest priority of the rules that lead there.
+    pub rule_priority: u32,
+}
+
 /// `[port.protected]`: a TUN interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtectedPort {
@@ -107,6 +135,20 @@ pub struct InterfaceAddress {
     pub address: IpAddr,
     /// Bits of the prefix, 0 to 32 or 128.
     pub prefix_length: u8,
+}
+
+/// `[[interface]]`: a TUN interface beside the main one, whose packets meet only the policies of tunnels that
+/// name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, 1 to 15 characters.
+    pub name: String,
+    /// The number by which key exchange daemons name it, as an XFRM interface of Linux.
+    pub if_id: Option<u32>,
+    /// Its addresses.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Its MTU in bytes: as configured, or the largest inner packet that fits each of its tunnels.
+    pub mtu: u16,
 }
 
 /// `[port.unprotected]`: sockets.
@@ -181,6 +223,8 @@ pub struct Tunnel {
     pub local: IpAddr,
     /// The peer's outer address, of the same version.
     pub remote: Remote,
+    /// The interface whose packets it carries. Policies name tunnels of the main one alone.
+    pub interface: InterfaceNumber,
     /// ESP or AH.
     pub protocol: IpsecProtocol,
     /// Tunnel or transport mode.
@@ -280,6 +324,26 @@ impl Received {
 }
 
 impl Configuration {
+    /// The name of an interface of the protected side.
+    #[must_use]
+    pub fn interface_name(&self, number: InterfaceNumber) -> &str {
+        let other = usize::from(number.0).checked_sub(1).and_then(|at| self.interfaces.get(at));
+        other.map_or(&self.protected.name, |interface| &interface.name)
+    }
+
+    /// The interface of the protected side with a name.
+    #[must_use]
+    pub fn interface_named(&self, name: &str) -> Option<InterfaceNumber> {
+        let main = (InterfaceNumber::MAIN, &self.protected.name);
+        let others = self.numbered_interfaces().map(|(number, interface)| (number, &interface.name));
+        std::iter::once(main).chain(others).find(|(_, other)| *other == name).map(|(number, _)| number)
+    }
+
+    /// The interfaces of `[[interface]]` with their numbers.
+    pub fn numbered_interfaces(&self) -> impl Iterator<Item = (InterfaceNumber, &Interface)> {
+        (1..).map(InterfaceNumber).zip(&self.interfaces)
+    }
+
     /// Settings that are valid but should be deliberate: a line each, for `testudo check` and the log.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
@@ -322,6 +386,11 @@ impl Configuration {
         warnings.extend(super::loops::warning(self));
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
+        }
+        if self.gateway.allow_key_export {
+            let text = "allow_key_export = true: the keys of all SAs stay in memory, and root and the gateway's user can \
+                        read them (`testudo sa keys`)";
+            warnings.push(text.to_owned());
         }
         warnings
     }

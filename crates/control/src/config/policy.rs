@@ -9,6 +9,7 @@ use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::collections::HashMap;
 use testudo_ipsec::{Direction, Directions};
+use testudo_packet::Interface;
 
 /// Reads a policy; `tunnels` maps names to indices.
 pub(super) fn read_policy(
@@ -35,8 +36,10 @@ pub(super) fn read_policy(
                 facts.routed.extend(remotes);
             }
             let tunnel = read_tunnel_name(&mut section, walker, tunnels);
-            facts.templates.extend(flags.clone().zip(tunnel).map(|(flags, tunnel)| flags.map(|_| tunnel)));
-            tunnel.map(|tunnel| Action::Protect { tunnel })
+            let template = flags.clone().zip(tunnel.as_ref());
+            facts.templates.extend(template.map(|(flags, tunnel)| flags.map(|_| tunnel.value)));
+            facts.named.extend(tunnel.clone());
+            tunnel.map(|tunnel| Action::Protect { tunnel: tunnel.value })
         }
         Some("bypass") => {
             facts.bypasses.extend(action.map(|action| Located { value: (), ..unit(action) }));
@@ -60,7 +63,7 @@ pub(super) fn read_policy(
     section.finish(walker);
     let Located { value: selectors, span, key } = selectors;
     facts.policy_rules.push(Located {
-        value: Traffic { selectors: selectors.clone(), directions },
+        value: Traffic { interface: Interface::MAIN, selectors: selectors.clone(), directions },
         span,
         key,
     });
@@ -76,13 +79,12 @@ fn read_tunnel_name(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     tunnels: &HashMap<String, usize>,
-) -> Option<usize> {
-    let found = section.required(walker, "tunnel", "\"site-b\"", |value| {
+) -> Option<Located<usize>> {
+    section.required(walker, "tunnel", "\"site-b\"", |value| {
         let name = value::string(value, "the name of a tunnel")?;
         tunnels.get(name).copied().ok_or_else(|| {
             let help = did_you_mean(name, tunnels.keys().map(String::as_str));
             Problem { help, ..Problem::expected("the name of a tunnel") }
         })
-    });
-    found.map(|found| found.value)
+    })
 }

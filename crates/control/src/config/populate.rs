@@ -7,12 +7,16 @@
 //! - OPAQUE holds no value: "PFP=1 with an OPAQUE value is an error" (RFC 4301 4.4.2.2);
 //! - ports and types are those of a protocol, which must be named, or populated as well;
 //! - a type is populated for both directions, so that both must have the same;
+//! - ranges of the other fields make few prefixes, which are inserted and removed with each flow's SA;
 //! - the peer's address must be known: somebody is to make an SA with it.
 
 use super::model::{Remote, Selectors, Tunnel};
 use super::suggest::did_you_mean;
 use super::walk::{Located, Problem, Section, Walker};
-use testudo_ipsec::{Direction, Directions, PopulateFlags, PortRange, Protocol, Selector};
+use std::sync::Arc;
+use testudo_ipsec::{
+    Direction, Directions, MAX_FLOW_PIECES, Policy, PopulateFlags, PortRange, Protocol, Selector, TunnelIndex,
+};
 
 pub(super) const KEY: &str = "populate_from_packet";
 
@@ -34,13 +38,25 @@ pub(super) fn read(
         let help = "packets that leave populate SAs (RFC 4301 5.1): leave `direction` out";
         Some(Problem::expected("it only where the policy is for packets that leave").help(help))
     } else {
-        selectors.iter().find_map(|selector| problem_of(flags, selector))
+        let problem = selectors.iter().find_map(|selector| problem_of(flags, selector));
+        problem.or_else(|| too_many_pieces(flags, directions, selectors))
     };
     if let Some(problem) = problem {
         walker.report(&span, key, problem);
         return None;
     }
     Some(Located { value: flags, span, key })
+}
+
+/// Each flow's SA costs what its ranges cost in the worker's SPD, between two batches of packets.
+fn too_many_pieces(flags: PopulateFlags, directions: Directions, selectors: &Selectors) -> Option<Problem> {
+    let policy = Policy::populating(Selector::ANY, TunnelIndex(0), flags);
+    let pieces = Policy { directions, selectors: Arc::clone(selectors), ..policy }.count_flow_pieces();
+    let expected =
+        format!("SAs for flows whose selectors make at most {MAX_FLOW_PIECES} pairs of prefixes each");
+    let help = "write prefixes in place of ranges, or populate the fields that have ranges or lists, too";
+    let problem = Problem::expected(expected).found(format!("{pieces} for a flow")).help(help);
+    (pieces > MAX_FLOW_PIECES).then_some(problem)
 }
 
 fn field(word: &str) -> Result<PopulateFlags, Problem> {

@@ -1,5 +1,6 @@
 //! One test per kind of error, against the words that an operator reads.
 
+mod interfaces;
 mod populate;
 mod selectors;
 
@@ -92,12 +93,23 @@ fn expect(text: &str, parts: &[&str]) {
 #[test]
 fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let configuration = good(MINIMAL);
-    let Gateway { state, control, metrics, engines, engines_named, log, audit, buffers, seccomp } =
-        configuration.gateway;
+    let Gateway {
+        state,
+        control,
+        metrics,
+        engines,
+        engines_named,
+        log,
+        audit,
+        buffers,
+        seccomp,
+        allow_key_export,
+    } = configuration.gateway;
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
     assert_eq!(audit, AuditTarget::Log);
     assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
+    assert!(!allow_key_export);
     assert_eq!(
         (engines_named, engines.as_slice()),
         (false, &["vaes", "ipsec-mb", "portable"].map(str::to_owned)[..])

@@ -8,13 +8,16 @@ use super::quantity;
 use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{mtu_probe, packet_rules};
+use super::{interface, mtu_probe, packet_rules};
 use crate::keys::KeySource;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
-use testudo_ipsec::{Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules};
+use testudo_ipsec::{
+    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules, Selector,
+};
+use testudo_packet::Interface;
 use toml::de::DeValue;
 
 /// Selectors per tunnel at most.
@@ -39,14 +42,13 @@ pub(super) fn read_tunnel(
         section.rename(format!("tunnel[{}]", name.value));
     }
     facts.names.push(name.clone());
+    let interface = interface::read_name(&mut section, walker, facts);
     let (protocols, mode) = read_protocols(&mut section, walker);
     let suite = read_suite(&mut section, walker, protocols);
     let (encapsulation, keepalive) = read_encapsulation(&mut section, walker);
     refuse_udp(&mut section, walker, protocols, encapsulation);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
-    if mode == Mode::Transport {
-        refuse_in_transport(&mut section, walker, remote);
-    }
+    refuse_in_transport(&mut section, walker, mode, remote);
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = read_replay_window(&mut section, walker, esn);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
@@ -54,7 +56,7 @@ pub(super) fn read_tunnel(
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
     let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
-    let selectors = read_selectors(&mut section, walker, facts);
+    let selectors = read_selectors(&mut section, walker, interface, facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
     let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
@@ -73,6 +75,7 @@ pub(super) fn read_tunnel(
         name: name?.value,
         local: local?,
         remote: remote?,
+        interface: interface?,
         protocol,
         mode,
         covered_by: None,
@@ -92,11 +95,11 @@ pub(super) fn read_tunnel(
         lifetime,
         known_answer,
     };
-    let ah = match is_pair {
-        true => Some(covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?)),
-        false => None,
-    };
-    Some((tunnel, ah))
+    if !is_pair {
+        return Some((tunnel, None));
+    }
+    let ah = covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?);
+    Some((tunnel, Some(ah)))
 }
 
 /// The SAs of AH that cover the datagrams of a tunnel.
@@ -167,7 +170,15 @@ fn refuse_udp(
 }
 
 /// Transport mode is between two hosts that know each other's address, and has no outer header.
-fn refuse_in_transport(section: &mut Section<'_>, walker: &mut Walker<'_>, remote: Option<Remote>) {
+fn refuse_in_transport(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    mode: Mode,
+    remote: Option<Remote>,
+) {
+    if mode != Mode::Transport {
+        return;
+    }
     if remote == Some(Remote::Any) {
         let problem = Problem::expected("an address, in transport mode");
         let help = "transport mode protects packets to one host (RFC 4301 4.1); tunnel mode learns addresses";
@@ -175,6 +186,8 @@ fn refuse_in_transport(section: &mut Section<'_>, walker: &mut Walker<'_>, remot
     }
     let problem = Problem::expected("`dscp` only in tunnel mode");
     section.refuse(walker, "dscp", problem.help("in transport mode a packet keeps its own header"));
+    let problem = Problem::expected("`interface` only in tunnel mode");
+    section.refuse(walker, "interface", problem.help("routes choose among tunnels, not among ends"));
 }
 
 /// Where packets are cut. Transport mode carries no fragments, so that there it is no choice.
@@ -264,20 +277,36 @@ fn read_addresses(
     (local.map(|local| local.value), remote.map(|remote| remote.value))
 }
 
-fn read_selectors(section: &mut Section<'_>, walker: &mut Walker<'_>, facts: &mut Facts) -> Vec<Selectors> {
+/// The selectors; at an interface of its own, where routes choose, all packets if there are none.
+fn read_selectors(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    at: Option<Interface>,
+    facts: &mut Facts,
+) -> Vec<Selectors> {
+    // One that is wrong was reported, and is not the main one.
+    let at = at.unwrap_or(Interface(u8::MAX));
     let given = section.value("selectors").is_some();
     let mut selectors = Vec::new();
     for mut item in section.tables(walker, "selectors", MAX_SELECTORS) {
         let SelectorDraft { selectors: entry, remotes } = read_selector(&mut item, walker);
         item.finish(walker);
-        facts.routed.extend(remotes);
-        facts.tunnel_rules.push(entry.clone().map(Traffic::both_ways));
+        if at == Interface::MAIN {
+            facts.routed.extend(remotes);
+        }
+        facts.tunnel_rules.push(entry.clone().map(|selectors| Traffic::both_ways(at, selectors)));
         selectors.push(entry.value);
     }
     // A list that is wrong was reported already; an empty one counts as none.
     let none = !given
         || section.value("selectors").is_some_and(|v| v.get_ref().as_array().is_some_and(|a| a.is_empty()));
     let place = Located { value: (), span: section.span().clone(), key: section.path_of("selectors") };
+    if !given && at != Interface::MAIN {
+        let all: Selectors = [Selector::ANY].into();
+        facts.tunnel_rules.push(place.clone().map(|()| Traffic::both_ways(at, all.clone())));
+        facts.without_selectors.push(None);
+        return vec![all];
+    }
     facts.without_selectors.push(none.then_some(place));
     selectors
 }

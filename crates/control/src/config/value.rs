@@ -63,6 +63,11 @@ pub(super) fn number_u16(min: u16, max: u16) -> impl Fn(&DeValue<'_>) -> Parsed<
     move |value| inner(value).map(|n| u16::try_from(n).unwrap_or(max))
 }
 
+pub(super) fn number_u32(min: u32, max: u32) -> impl Fn(&DeValue<'_>) -> Parsed<u32> {
+    let inner = number(min.into(), max.into());
+    move |value| inner(value).map(|n| u32::try_from(n).unwrap_or(max))
+}
+
 /// An SPI that may be used: 1 to 255 are reserved, and 0 is for local use (RFC 4303 2.1).
 pub(super) fn spi(value: &DeValue<'_>) -> Parsed<u32> {
     let problem = || Problem::expected("an SPI from 256 to 4294967295");

@@ -1,8 +1,10 @@
 //! The SPD of a configuration as the rules need it: policies in order, each with a name for people.
 
+use super::Negotiated;
 use crate::config::{Action, Configuration, Network, Policy, networks};
 use std::sync::Arc;
-use testudo_ipsec::{AddressRange, Direction, Directions, PortRange, Protocol, Selector};
+use testudo_ipsec::{self as ipsec, AddressRange, Direction, Directions, PortRange, Protocol, Selector};
+use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 
 /// One selector of a policy. Those of the same policy follow each other: whichever matches, the same happens.
@@ -18,13 +20,15 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
 }
 
-/// All policies: `[[policy]]` first, then each tunnel's selectors.
+/// All policies of the main interface: `[[policy]]` first, then each tunnel's selectors. What enters other
+/// interfaces is what the operator's routes lead there: no rule can tell it from what they lead elsewhere.
 pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
     let policies = configuration
         .policies
         .iter()
         .flat_map(|policy| named_entries(policy, name_of(configuration, policy).into()));
-    let own = configuration.tunnels.iter().flat_map(|tunnel| {
+    let tunnels = configuration.tunnels.iter().filter(|tunnel| tunnel.interface == Interface::MAIN);
+    let own = tunnels.flat_map(|tunnel| {
         tunnel.selectors.iter().zip(1..).flat_map(move |(selectors, number)| {
             let name: Arc<str> = format!("tunnel {}, selector {number}", tunnel.name).into();
             selectors.iter().map(move |selector| Entry {
@@ -51,6 +55,22 @@ fn named_entries(policy: &Policy, name: Arc<str>) -> impl Iterator<Item = Entry>
         bypass: policy.action == Action::Bypass,
         protect: matches!(policy.action, Action::Protect { .. }),
         name: Arc::clone(&name),
+    })
+}
+
+/// Those of negotiated policies of the main interface.
+pub(super) fn of_negotiated(negotiated: &Negotiated) -> impl Iterator<Item = Entry> {
+    let policies = negotiated.policies.iter().filter(|(_, policy)| policy.interface == Interface::MAIN);
+    policies.flat_map(|(origin, policy)| {
+        let protect = matches!(policy.action, ipsec::Action::Protect(_) | ipsec::Action::Populate(_));
+        let name: Arc<str> = origin.as_str().into();
+        policy.selectors.iter().map(move |selector| Entry {
+            selector: *selector,
+            directions: policy.directions,
+            bypass: policy.action == ipsec::Action::Bypass,
+            protect,
+            name: Arc::clone(&name),
+        })
     })
 }
 
@@ -92,6 +112,17 @@ impl Entry {
     /// The networks that make up the local addresses, if it names some.
     pub(super) fn local_networks(&self) -> impl Iterator<Item = Network> + use<> {
         self.local().into_iter().flat_map(networks)
+    }
+
+    /// What it closes to clear packets, but for the direction.
+    pub(super) fn closed(&self) -> String {
+        let Selector { local, remote, protocol, local_ports, remote_ports } = self.selector;
+        let mut said = format!("{local} {remote}");
+        if !self.is_by_address_alone() {
+            said += &format!(" protocol {protocol} ports {local_ports} {remote_ports}");
+        }
+        // Less is closed by one that does not protect: all else of the remote network is not its business.
+        if self.protect { said } else { said + " discard" }
     }
 
     /// Whether its packets are routed into the tunnel interface.

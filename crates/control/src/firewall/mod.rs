@@ -10,6 +10,7 @@
 //!   input     by any interface but the TUN, to this host     inbound
 //!   forward   neither from nor to the TUN                    outbound and inbound: it may be either
 //!   forward   into the TUN                                   whether their source lies in the tunnel itself
+//!   forward   into an `[[interface]]`                        the same, and inbound
 //!   output    by any interface but the TUN, of this host     outbound
 //! ```
 //!
@@ -19,12 +20,20 @@
 //! Everything else is the host's business. Before that, `input` and `output` accept what the gateway itself
 //! needs on the outer link (`outer`).
 //!
+//! What goes into an `[[interface]]` does not leave in clear, whatever the policies of the main one say of it:
+//! forward and output let it pass. What comes out of one is asked like a clear packet, so that a peer there
+//! cannot take a source that the main interface's policies protect.
+//!
 //! The fallback routes (`routes`) answer hosts while the gateway is down and its own routes are gone: they
 //! get "unreachable" at once instead of silence.
 //!
 //! A policy with any address at both ends is about what the operator routes into the tunnel: it names no
 //! network and yields no dropping rule; [`Firewall::notes`] says so. A policy whose local network is within
 //! its remote one (`any`, for example) does not apply to packets between two local hosts.
+//!
+//! Policies that key exchanges negotiate come behind the configuration's, as in the gateway, and their
+//! networks are as closed to clear packets. Where `[ike]` has a daemon, its packets (IKE, ESP, AH) pass to
+//! and from every address: its peers are not known beforehand.
 //!
 //! This module does not touch the system: `testudo firewall` passes the text to `nft` and `ip`.
 
@@ -39,20 +48,52 @@ mod text;
 
 pub use routes::{FallbackRoutes, RouteChange, RouteIndex, TunnelRoute, routed_peers, tunnel_routes};
 
-use crate::config::Configuration;
+use crate::config::{Configuration, Tunnel};
 use entry::Entry;
 use rule::{Chain, End, Interface, Match, Rule, Verdict};
+use std::collections::BTreeMap;
 use std::fmt;
+use testudo_ipsec::{Direction, Policy};
 
 /// Why no rules can be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FirewallError {
-    /// nftables cannot spell the name of the TUN interface.
+    /// nftables cannot spell the name of a TUN interface.
     #[error(
-        "the interface name {0:?} in [port.protected] cannot be written in nftables' rules: \
+        "the interface name {0:?} in [port.protected] or [[interface]] cannot be written in nftables' rules: \
          use letters, digits, '-', '_' and '.'"
     )]
     InterfaceName(String),
+}
+
+/// What key exchanges have negotiated in a running gateway.
+#[derive(Debug, Clone, Default)]
+pub struct Negotiated {
+    /// Policies in order, each with a name for people.
+    pub policies: Vec<(String, Policy)>,
+    /// Tunnels.
+    pub tunnels: Vec<Tunnel>,
+}
+
+impl Negotiated {
+    /// What the policies of the main interface close to clear packets: pairs of addresses, the local ones and
+    /// the remote ones, with protocol and ports unless they are any, and the direction unless it is both.
+    /// Rules for the same pairs close the same, and those for narrower ones do not.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<String> {
+        let mut closed: BTreeMap<String, [bool; 2]> = BTreeMap::new();
+        for entry in entry::of_negotiated(self).filter(|entry| !entry.bypass) {
+            let [out, inbound] = closed.entry(entry.closed()).or_default();
+            *out |= entry.directions.include(Direction::Outbound);
+            *inbound |= entry.directions.include(Direction::Inbound);
+        }
+        let said = |(selector, directions): (String, [bool; 2])| match directions {
+            [true, false] => format!("{selector} out"),
+            [false, true] => format!("{selector} in"),
+            _ => selector,
+        };
+        closed.into_iter().map(said).collect()
+    }
 }
 
 /// The rules of one gateway, in their own table.
@@ -60,6 +101,8 @@ pub enum FirewallError {
 pub struct Firewall {
     table: String,
     interface: String,
+    /// The names of each `[[interface]]`.
+    others: Vec<String>,
     rules: Vec<(Chain, Vec<Rule>)>,
     routes: FallbackRoutes,
     notes: Vec<String>,
@@ -71,18 +114,30 @@ impl Firewall {
     /// # Errors
     /// [`FirewallError`] if nftables cannot spell the interface name.
     pub fn of(configuration: &Configuration) -> Result<Self, FirewallError> {
+        Self::beside(configuration, &Negotiated::default())
+    }
+
+    /// Derives the rules from a configuration, with what is `negotiated` behind its policies.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn beside(configuration: &Configuration, negotiated: &Negotiated) -> Result<Self, FirewallError> {
         let interface = &configuration.protected.name;
         let spelled = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !interface.chars().all(spelled) {
-            return Err(FirewallError::InterfaceName(interface.clone()));
+        let others: Vec<_> = configuration.interfaces.iter().map(|other| other.name.clone()).collect();
+        if let Some(name) = others.iter().chain([interface]).find(|name| !name.chars().all(spelled)) {
+            return Err(FirewallError::InterfaceName(name.clone()));
         }
-        let entries = entry::entries(configuration);
+        let has_others = !others.is_empty();
+        let own = entry::entries(configuration);
+        let entries: Vec<_> = own.iter().cloned().chain(entry::of_negotiated(negotiated)).collect();
+        let outer = |ours| outer::rules(configuration, &negotiated.tunnels, &entries, ours);
         let routed = configuration.protected.routes;
         let rules = Chain::ALL.map(|chain| {
             let rules = match chain {
-                Chain::Input => input(configuration, &entries),
-                Chain::Forward => forward(),
-                Chain::Output => output(configuration, &entries),
+                Chain::Input => input(outer(End::Destination)),
+                Chain::Forward => forward(has_others),
+                Chain::Output => output(outer(End::Source), has_others),
                 Chain::Outbound => spd::rules(&entries, End::Source, routed),
                 Chain::Inbound => spd::rules(&entries, End::Destination, routed),
             };
@@ -91,8 +146,9 @@ impl Firewall {
         Ok(Self {
             table: Self::table_of(interface),
             interface: interface.clone(),
+            others,
             rules: rules.into(),
-            routes: FallbackRoutes::of(configuration),
+            routes: FallbackRoutes::of(configuration, &own, &entries, &negotiated.tunnels),
             notes: notes(&entries),
         })
     }
@@ -116,6 +172,12 @@ impl Firewall {
         format!("testudo-{interface}")
     }
 
+    /// For `nft -f -`: removes a table, whether it exists or not.
+    #[must_use]
+    pub fn removal_of(table: &str) -> String {
+        text::removal(table)
+    }
+
     /// The fallback routes.
     #[must_use]
     pub fn routes(&self) -> &FallbackRoutes {
@@ -131,7 +193,7 @@ impl Firewall {
     /// For `nft -f -`: removes the table, whether it exists or not.
     #[must_use]
     pub fn removal(&self) -> String {
-        text::removal(&self.table)
+        Self::removal_of(&self.table)
     }
 }
 
@@ -146,24 +208,37 @@ fn jump(to: Chain) -> Rule {
     Rule::new(Vec::new(), Verdict::Jump(to), "")
 }
 
-fn input(configuration: &Configuration, entries: &[Entry]) -> Vec<Rule> {
+fn input(outer: Vec<Rule>) -> Vec<Rule> {
     let own = Rule::new(vec![Match::In(Interface::TunnelOrLoopback)], Verdict::Accept, "");
-    let outer = outer::rules(configuration, entries, End::Destination);
     [vec![own], outer, vec![jump(Chain::Inbound)]].concat()
 }
 
-fn forward() -> Vec<Rule> {
+fn forward(has_others: bool) -> Vec<Rule> {
     let from_tunnel = Rule::new(vec![Match::In(Interface::Tunnel)], Verdict::Accept, "");
-    let spoofed = vec![Match::Out(Interface::Tunnel), Match::AnswersGoToTunnel];
-    let spoofed = Rule::new(spoofed, Verdict::Drop, "into the tunnel, with a source that is in the tunnel");
+    let spoofed = |into| {
+        let matches = vec![Match::Out(into), Match::AnswersGoToTunnel];
+        Rule::new(matches, Verdict::Drop, "into the tunnel, with a source that is in the tunnel")
+    };
     let to_tunnel = Rule::new(vec![Match::Out(Interface::Tunnel)], Verdict::Accept, "");
-    vec![from_tunnel, spoofed, to_tunnel, jump(Chain::Outbound), jump(Chain::Inbound)]
+    let mut rules = vec![from_tunnel, spoofed(Interface::Tunnel), to_tunnel];
+    if has_others {
+        // Inbound policies first: nobody takes a source that is protected, also where no route says so.
+        let asked = Rule::new(vec![Match::Out(Interface::Others)], Verdict::Jump(Chain::Inbound), "");
+        rules.extend([spoofed(Interface::Others), asked, into_others()]);
+    }
+    rules.extend([jump(Chain::Outbound), jump(Chain::Inbound)]);
+    rules
 }
 
-fn output(configuration: &Configuration, entries: &[Entry]) -> Vec<Rule> {
+fn output(outer: Vec<Rule>, has_others: bool) -> Vec<Rule> {
     let own = Rule::new(vec![Match::Out(Interface::TunnelOrLoopback)], Verdict::Accept, "");
-    let outer = outer::rules(configuration, entries, End::Source);
-    [vec![own], outer, vec![jump(Chain::Outbound)]].concat()
+    let others = has_others.then(into_others).into_iter().collect();
+    [vec![own], others, outer, vec![jump(Chain::Outbound)]].concat()
+}
+
+/// What goes into an `[[interface]]` leaves sealed or not at all.
+fn into_others() -> Rule {
+    Rule::new(vec![Match::Out(Interface::Others)], Verdict::Accept, "")
 }
 
 /// Policies that each kind of note is given for at most.

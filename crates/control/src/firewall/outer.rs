@@ -2,7 +2,7 @@
 
 use super::entry::Entry;
 use super::rule::{End, Match, Rule, Verdict};
-use crate::config::{Configuration, Network, Networks, OuterProtocol, Remote, Tunnel};
+use crate::config::{Configuration, Ike, Network, Networks, OuterProtocol, Remote, Tunnel};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testudo_ipsec::{AddressRange, PortRange};
@@ -12,13 +12,20 @@ const UDP: u8 = 17;
 const ESP: u8 = 50;
 const AH: u8 = 51;
 const ICMPV6: u8 = 58;
+/// IKE (RFC 7296 2).
+const IKE: u16 = 500;
 /// DHCP (RFC 2131 4.1): server and client.
 const DHCP: (u16, u16) = (67, 68);
 
 /// The rules of `output` (our end is the source) or `input` (our end is the destination). Rules that nothing
 /// could need are omitted, for example those of a tunnel whose outer addresses are in no policy's networks,
 /// so that a usual configuration has none.
-pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End) -> Vec<Rule> {
+pub(super) fn rules(
+    configuration: &Configuration,
+    negotiated: &[Tunnel],
+    entries: &[Entry],
+    ours: End,
+) -> Vec<Rule> {
     let dropping = || entries.iter().filter(|entry| !entry.bypass && entry.names_a_network());
     let remotes: Networks = dropping().flat_map(Entry::remote_networks).collect();
     // The local networks of policies with any remote address.
@@ -32,7 +39,11 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
     if ours == End::Source && dropping().any(|entry| entry.remote().is_none()) {
         rules.extend(link_scope());
     }
-    if configuration.tunnels.iter().any(|tunnel| tunnel.local.is_ipv4() && holds(&remotes, tunnel.local)) {
+    if let Some(ike) = configuration.ike.as_ref().filter(|_| dropping().next().is_some()) {
+        rules.extend(key_exchange(ike, ours));
+    }
+    let all = || configuration.tunnels.iter().chain(negotiated);
+    if all().any(|tunnel| tunnel.local.is_ipv4() && holds(&remotes, tunnel.local)) {
         rules.push(dhcp(ours));
     }
     let concerned = |tunnel: &&Tunnel| {
@@ -43,7 +54,7 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
         peer || holds(&locals, tunnel.local)
     };
     let mut seen = HashSet::new();
-    let own = configuration.tunnels.iter().filter(|t| seen.insert((t.outer_endpoint(), t.remote)));
+    let own = all().filter(|t| seen.insert((t.outer_endpoint(), t.remote)));
     for tunnel in own.filter(concerned) {
         let ends = Ends::of(tunnel, ours);
         rules.push(ends.outer_protocol(tunnel.outer_protocol()));
@@ -52,6 +63,17 @@ pub(super) fn rules(configuration: &Configuration, entries: &[Entry], ours: End)
         }
     }
     rules
+}
+
+/// What a key exchange daemon and its SAs need, with peers of any address, behind NATs of any port.
+fn key_exchange(ike: &Ike, ours: End) -> Vec<Rule> {
+    let accept = |matches, what: &str| Rule::new(matches, Verdict::Accept, format!("key exchange: {what}"));
+    vec![
+        accept(vec![Match::Protocol(UDP), port(ours, IKE)], "IKE"),
+        accept(vec![Match::Protocol(UDP), port(ours, ike.udp_port)], "IKE and ESP in UDP"),
+        accept(vec![Match::Protocol(ESP)], "ESP"),
+        accept(vec![Match::Protocol(AH)], "AH"),
+    ]
 }
 
 /// Broadcast and link-local multicast, which no router forwards. A policy with any remote address would match
@@ -113,7 +135,7 @@ impl<'a> Ends<'a> {
             OuterProtocol::Esp => self.accept(vec![Match::Protocol(ESP)], "ESP"),
             OuterProtocol::Ah => self.accept(vec![Match::Protocol(AH)], "AH"),
             // A NAT may have changed the peer's port.
-            OuterProtocol::Udp { local_port } => {
+            OuterProtocol::Udp { local_port } | OuterProtocol::UdpBeside { local_port } => {
                 self.accept(vec![Match::Protocol(UDP), port(self.ours, local_port)], "ESP in UDP")
             }
         }

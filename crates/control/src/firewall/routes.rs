@@ -1,7 +1,7 @@
 //! Routes to the remote networks: those into the tunnel, and those that remain when these are gone.
 
 use super::entry::{self, Entry, entries};
-use crate::config::{Configuration, Network, Networks, Policy, Remote};
+use crate::config::{Configuration, Network, Networks, Policy, Remote, Tunnel};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use testudo_ipsec::Direction;
@@ -104,6 +104,18 @@ impl RouteIndex {
         changes.filter(|change| change.before != change.after).collect()
     }
 
+    /// Whether the configuration has routes at all.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Whether there is a route to a network.
+    #[must_use]
+    pub fn has(&self, network: Network) -> bool {
+        self.sources.contains_key(&network)
+    }
+
     fn route(&self, network: Network) -> Option<TunnelRoute> {
         let sources = self.sources.get(&network)?;
         // Without a source sorts first.
@@ -162,14 +174,28 @@ impl FallbackRoutes {
     /// are bound to the outer interface: those of a bypass policy, and the tunnel's own. For these Linux
     /// ignores a route through another interface, but not one that says "unreachable". Then the rules alone
     /// keep other packets from leaving.
-    pub(super) fn of(configuration: &Configuration) -> Self {
-        let mut networks = routed(configuration);
+    ///
+    /// What is negotiated has none: its routes are in another table, over which Linux prefers one that says
+    /// "unreachable" even if it is shorter. `own` are the configuration's entries; all `entries` and
+    /// `negotiated` tunnels are what is in force.
+    pub(super) fn of(
+        configuration: &Configuration,
+        own: &[Entry],
+        entries: &[Entry],
+        negotiated: &[Tunnel],
+    ) -> Self {
+        let mut networks = Vec::new();
+        if configuration.protected.routes {
+            let mut seen = HashSet::new();
+            let remotes = own.iter().filter(|e| e.is_routed()).flat_map(Entry::remote_networks);
+            networks.extend(remotes.filter(|network| seen.insert(*network)));
+        }
         let known: Networks = networks.iter().copied().collect();
-        let peers = configuration.tunnels.iter().filter_map(|tunnel| match tunnel.remote {
+        let tunnels = configuration.tunnels.iter().chain(negotiated);
+        let peers = tunnels.filter_map(|tunnel| match tunnel.remote {
             Remote::Address(peer) => Some(Network::host(peer)),
             Remote::Any => None,
         });
-        let entries = entries(configuration);
         let leaves = |entry: &&Entry| entry.directions.include(Direction::Outbound);
         let bypassed = || entries.iter().filter(|entry| entry.bypass).filter(leaves);
         let narrow = peers.chain(bypassed().flat_map(Entry::remote_networks));

@@ -79,6 +79,8 @@ pub(super) enum Interface {
     Tunnel,
     /// The TUN interface and the loopback interface; nothing comes in from outside on either.
     TunnelOrLoopback,
+    /// Each `[[interface]]`: TUN interfaces of the gateway, too, with policies of their own.
+    Others,
 }
 
 /// A condition. All conditions of a rule must hold; one on a field that the packet does not have does not

@@ -1,14 +1,17 @@
 //! The rules, evaluated by an interpreter, against a plain model of the SPD: what the model drops, the rules
 //! drop.
 
+mod beside;
+
 use super::rule::{Chain, End, Interface, Match, Verdict};
 use super::*;
 use crate::config::tests::MINIMAL;
-use crate::config::{Action, Network, Policy, Remote, Tunnel};
+use crate::config::{Action, Ike, Network, Policy, Remote, Tunnel};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use testudo_ipsec::{
     AddressRange, Direction, Directions, Encapsulation, PopulateFlags, PortRange, Prefix, Protocol, Selector,
+    TunnelIndex,
 };
 use testudo_wire::ip::Version;
 use testudo_wire::protocol::{MOBILITY, hides_what_follows};
@@ -72,6 +75,8 @@ impl Packet {
 enum Link {
     Tunnel,
     Loopback,
+    /// That of an `[[interface]]`.
+    Beside,
     Other,
 }
 
@@ -90,6 +95,7 @@ fn passage(hook: Chain, from: Option<Link>, to: Option<Link>) -> Passage {
 fn named(link: Option<Link>, which: Interface) -> bool {
     match which {
         Interface::Tunnel => link == Some(Link::Tunnel),
+        Interface::Others => link == Some(Link::Beside),
         Interface::TunnelOrLoopback => matches!(link, Some(Link::Tunnel | Link::Loopback)),
     }
 }
@@ -670,7 +676,7 @@ fn no_fallback_route_stops_legitimate_clear_packets() {
     let peer = |address: &str| Remote::Address(address.parse().unwrap());
     let selectors = ["10.2.0.0/16", "10.3.0.0/16", "fd02::/64"].map(|n| between(Prefix::ANY, prefix(n)));
     let networks = |configuration: &Configuration| {
-        let routes = FallbackRoutes::of(configuration);
+        let routes = Firewall::of(configuration).unwrap().routes;
         routes.networks().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
     let mut configuration = with(peer("192.0.2.2"), IN_UDP, &selectors);
@@ -742,4 +748,73 @@ fn routes_to_peers_have_our_outer_address_as_their_source() {
     assert_eq!(routed_peers(&configuration).count(), 0);
     configuration.protected.routes = false;
     assert!(tunnel_routes(&configuration).is_empty());
+}
+
+/// A daemon's peers may be anywhere, also in a network that a policy closes.
+#[test]
+fn key_exchange_passes_where_the_configuration_has_it() {
+    let peer = Remote::Address("198.51.100.2".parse().unwrap());
+    let mut configuration = with(peer, IN_UDP, &[between(prefix("192.0.2.1/32"), Prefix::ANY)]);
+    let passes = |configuration: &Configuration, protocol: u8, port: u16| {
+        let firewall = Firewall::of(configuration).unwrap();
+        let sent = Packet { protocol, ..udp("192.0.2.1", "203.0.113.9", (port, 7)) };
+        let received = Packet { protocol, ..udp("203.0.113.9", "192.0.2.1", (7, port)) };
+        [drops(&firewall, &sent, OUTPUT), drops(&firewall, &received, INPUT)].map(|is_dropped| !is_dropped)
+    };
+    for (protocol, port) in [(UDP, 500), (UDP, 4501), (50, 0), (51, 0)] {
+        assert_eq!(passes(&configuration, protocol, port), [false; 2], "without [ike]");
+    }
+    configuration.ike = Some(Ike {
+        socket: "x.sock".into(),
+        user: None,
+        udp_port: 4501,
+        vici: "v.sock".into(),
+        allow_legacy: false,
+        mark: 1,
+        routing_table: 1000,
+        rule_priority: 1000,
+    });
+    for (protocol, port) in [(UDP, 500), (UDP, 4501), (50, 0), (51, 0)] {
+        assert_eq!(passes(&configuration, protocol, port), [true; 2], "{protocol}, {port}");
+    }
+    for (protocol, port) in [(UDP, 501), (TCP, 500), (TCP, 4501), (1, 0)] {
+        assert_eq!(passes(&configuration, protocol, port), [false; 2], "{protocol}, {port}");
+    }
+    // Without a policy that drops anything there is nothing to except.
+    configuration.tunnels[0].selectors.clear();
+    assert!(!Firewall::of(&configuration).unwrap().to_string().contains("key exchange"));
+}
+
+/// RFC 4301 5.2, as with policies of the configuration; errors about sealed packets must come in.
+#[test]
+fn networks_that_are_negotiated_are_closed_to_clear_packets() {
+    let mut configuration = minimal();
+    configuration.tunnels.clear();
+    let template = minimal().tunnels[0].clone();
+    let (local, peer) = ("192.0.2.1".parse().unwrap(), "198.51.100.2".parse().unwrap());
+    let tunnel = Tunnel { local, remote: Remote::Address(peer), encapsulation: IN_UDP, ..template };
+    let protect = |local, remote, directions| testudo_ipsec::Policy {
+        directions,
+        ..testudo_ipsec::Policy::new(between(local, remote), testudo_ipsec::Action::Protect(TunnelIndex(9)))
+    };
+    let (here, there) = (prefix("10.1.0.0/16"), prefix("198.51.0.0/16"));
+    let policies = [Directions::Outbound, Directions::Inbound]
+        .map(|directions| ("ike".to_owned(), protect(here, there, directions)))
+        .into_iter()
+        .chain([("ike".to_owned(), protect(prefix("192.0.2.1/32"), there, Directions::Both))]);
+    let negotiated = Negotiated { policies: policies.collect(), tunnels: vec![tunnel] };
+    let firewall = Firewall::beside(&configuration, &negotiated).unwrap();
+    assert!(drops(&firewall, &udp("10.1.0.7", "198.51.7.7", (7, 7)), FORWARD), "{firewall}");
+    assert!(drops(&firewall, &udp("198.51.7.7", "10.1.0.7", (7, 7)), FORWARD), "{firewall}");
+    assert!(drops(&firewall, &udp("192.0.2.1", "198.51.7.7", (7, 7)), OUTPUT), "{firewall}");
+    assert!(!drops(&firewall, &udp("10.1.0.7", "203.0.113.9", (7, 7)), FORWARD), "{firewall}");
+    assert!(!drops(&firewall, &udp("192.0.2.1", "198.51.100.2", (4500, 7)), OUTPUT), "{firewall}");
+    let too_big = Packet { protocol: ICMP, icmp: (3, 4), ..udp("198.51.100.2", "192.0.2.1", (0, 0)) };
+    assert!(!drops(&firewall, &too_big, INPUT), "{firewall}");
+    // Neither what is negotiated nor a configured network that holds a peer of it, which must be reached.
+    assert_eq!(firewall.routes().networks(), []);
+    let mut holding = minimal();
+    holding.tunnels[0].selectors = vec![[between(here, there)].into()];
+    assert_eq!(Firewall::of(&holding).unwrap().routes().networks(), [Network::of(there).unwrap()]);
+    assert_eq!(Firewall::beside(&holding, &negotiated).unwrap().routes().networks(), []);
 }

@@ -19,6 +19,7 @@ pub(super) fn removal(table: &str) -> String {
 pub(super) fn write(f: &mut Formatter<'_>, firewall: &Firewall) -> fmt::Result {
     f.write_str(&removal(&firewall.table))?;
     writeln!(f, "table inet {} {{", firewall.table)?;
+    let names = Names { tunnel: &firewall.interface, others: &firewall.others };
     for (index, (chain, rules)) in firewall.rules.iter().enumerate() {
         if index > 0 {
             writeln!(f)?;
@@ -27,17 +28,23 @@ pub(super) fn write(f: &mut Formatter<'_>, firewall: &Firewall) -> fmt::Result {
         if chain.is_hooked() {
             writeln!(f, "        type filter hook {} priority filter; policy accept;", chain.name())?;
         }
-        rules.iter().try_for_each(|rule| write_rule(f, rule, &firewall.interface))?;
+        rules.iter().try_for_each(|rule| write_rule(f, rule, &names))?;
         writeln!(f, "    }}")?;
     }
     writeln!(f, "}}")
 }
 
-fn write_rule(f: &mut Formatter<'_>, rule: &Rule, interface: &str) -> fmt::Result {
+/// The names of interfaces.
+struct Names<'a> {
+    tunnel: &'a str,
+    others: &'a [String],
+}
+
+fn write_rule(f: &mut Formatter<'_>, rule: &Rule, names: &Names<'_>) -> fmt::Result {
     f.write_str("       ")?;
     for condition in &rule.matches {
         f.write_str(" ")?;
-        write_match(f, condition, interface)?;
+        write_match(f, condition, names)?;
     }
     match rule.verdict {
         Verdict::Drop => f.write_str(" counter drop")?,
@@ -52,11 +59,11 @@ fn write_rule(f: &mut Formatter<'_>, rule: &Rule, interface: &str) -> fmt::Resul
     writeln!(f)
 }
 
-fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt::Result {
+fn write_match(f: &mut Formatter<'_>, condition: &Match, names: &Names<'_>) -> fmt::Result {
     match condition {
-        Match::In(which) => write!(f, "iifname {}", interfaces(*which, interface)),
-        Match::Out(which) => write!(f, "oifname {}", interfaces(*which, interface)),
-        Match::AnswersGoToTunnel => write!(f, "fib saddr oifname \"{interface}\""),
+        Match::In(which) => write!(f, "iifname {}", interfaces(*which, names)),
+        Match::Out(which) => write!(f, "oifname {}", interfaces(*which, names)),
+        Match::AnswersGoToTunnel => write!(f, "fib saddr oifname \"{}\"", names.tunnel),
         Match::Ipv6(ipv6) => write!(f, "meta nfproto {}", if *ipv6 { "ipv6" } else { "ipv4" }),
         Match::Addresses(end, range) => write!(f, "{} {range}", field(*end, is_ipv6(range))),
         Match::NotAddresses(end, range) => write!(f, "{} != {range}", field(*end, is_ipv6(range))),
@@ -91,10 +98,14 @@ fn write_match(f: &mut Formatter<'_>, condition: &Match, interface: &str) -> fmt
     }
 }
 
-fn interfaces(which: Interface, tunnel: &str) -> String {
+fn interfaces(which: Interface, Names { tunnel, others }: &Names<'_>) -> String {
     match which {
         Interface::Tunnel => format!("\"{tunnel}\""),
         Interface::TunnelOrLoopback => format!("{{ \"{tunnel}\", \"lo\" }}"),
+        Interface::Others => {
+            let quoted: Vec<_> = others.iter().map(|name| format!("\"{name}\"")).collect();
+            format!("{{ {} }}", quoted.join(", "))
+        }
     }
 }
 
@@ -171,7 +182,7 @@ mod tests {
             struct Shown(Match);
             impl fmt::Display for Shown {
                 fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-                    write_match(f, &self.0, "tun0")
+                    write_match(f, &self.0, &Names { tunnel: "tun0", others: &[] })
                 }
             }
             Shown(Match::Message { is_mobility, range }).to_string()

@@ -43,7 +43,7 @@ impl Medium for ExistingFile {
         let file = self.under_lock(file)?;
         // The database would take an empty file for a new store.
         let mut magic = [0; MAGIC.len()];
-        match file.0.read_exact_at(&mut magic, 0) {
+        match file.file().read_exact_at(&mut magic, 0) {
             Ok(()) if magic == MAGIC => Ok(file),
             Ok(()) => Err(damaged(path, "it does not start as a store does")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -64,7 +64,7 @@ impl ExistingFile {
         let path = &self.path;
         let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(locked) = &*locked {
-            let [now, before] = [file.metadata(), locked.0.metadata()];
+            let [now, before] = [file.metadata(), locked.file().metadata()];
             let (now, before) = (now.map_err(|e| io_error(path, e))?, before.map_err(|e| io_error(path, e))?);
             if (now.dev(), now.ino()) != (before.dev(), before.ino()) {
                 let reason = "another file than the one in use: restart the gateway".to_owned();
@@ -73,33 +73,54 @@ impl ExistingFile {
             return Ok(locked.clone());
         }
         lock(path, &file)?;
-        Ok(locked.insert(LockedFile(Arc::new(file))).clone())
+        Ok(locked.insert(LockedFile::new(file)).clone())
     }
 }
 
 /// A file whose lock the database leaves alone; its own backend would release it when it is closed.
 #[derive(Debug, Clone)]
-pub(super) struct LockedFile(Arc<File>);
+pub(super) struct LockedFile(Arc<Locked>);
+
+#[derive(Debug)]
+struct Locked(File);
+
+impl Drop for Locked {
+    /// Closing releases the lock only once nobody has the file open, and a process that is being started has
+    /// it between fork(2) and execve(2).
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+impl LockedFile {
+    fn new(file: File) -> Self {
+        Self(Arc::new(Locked(file)))
+    }
+
+    fn file(&self) -> &File {
+        &self.0.0
+    }
+}
 
 impl StorageBackend for LockedFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file().metadata()?.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.file().read_exact_at(out, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file().set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file().sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.file().write_all_at(data, offset)
     }
 }
 
@@ -179,7 +200,7 @@ impl Medium for NewFile {
         let file = File::from(file.map_err(|errno| io_error(&self.path, errno.into()))?);
         give_to_service(&self.path, &file).map_err(|error| io_error(&self.path, error))?;
         lock(&self.path, &file)?;
-        Ok(LockedFile(Arc::new(file)))
+        Ok(LockedFile::new(file))
     }
 
     fn path(&self) -> &Path {

@@ -63,6 +63,29 @@ fn what_populates_nothing_or_no_certain_thing_is_refused() {
     expect(&format!("{discard}{MINIMAL}"), &["SAs to be populated only where `action` is \"protect\""]);
 }
 
+/// 46 prefixes make up each of these ranges, and ports from 1 to 65,534 another 30.
+#[test]
+fn flows_whose_ranges_make_too_many_prefixes_are_refused() {
+    let policy = |fields: &str, remote: &str, more: &str| {
+        let ends = format!("local = \"10.0.0.1-10.255.255.254\"\nremote = \"{remote}\"");
+        format!(
+            "[[policy]]\naction = \"protect\"\ntunnel = \"site-b\"\n{ends}\nprotocol = \"udp\"\n\
+             populate_from_packet = {fields}\n{more}\n{MINIMAL}"
+        )
+    };
+    let bound = "at most 256 pairs of prefixes each";
+    let help = "write prefixes in place of ranges, or populate the fields that have ranges or lists, too";
+    let range = "11.0.0.1-11.255.255.254";
+    let refused = &policy("\"remote_ports\"", range, "");
+    expect(refused, &["policy[0].populate_from_packet", bound, "2116 for a flow", help]);
+    good(&policy("\"remote\"", range, ""));
+    good(&policy("\"local, remote\"", range, ""));
+    let ports = "local_ports = \"1-65534\"";
+    expect(&policy("\"remote\"", "11.0.0.0/8", ports), &[bound, "1380 for a flow"]);
+    good(&policy("\"remote, local_ports\"", "11.0.0.0/8", ports));
+    good(&policy("\"local\"", "11.0.0.0/8", ports));
+}
+
 /// An SA for a flow is made with a peer that must be known, and the two SAs of AH over ESP name each other.
 #[test]
 fn a_template_has_one_protocol_and_a_peer_that_is_known() {
