@@ -4,19 +4,23 @@
 //! A client that is refused gets the reason in a normal answer.
 //!
 //! Requests are objects with a `verb`: `status`, `sa-list`, `sa-wanted`, `policy-list`, `explain` and
-//! `firewall` ask ([`report`]), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`).
-//! An answer with a text `error` refuses the request, and nothing has changed then. Requests may have keys:
-//! their bytes are zeroed once they are read.
+//! `firewall` ask ([`report`]), `sa-keys` reads keys where that is allowed (`key_export`), `sa-add`,
+//! `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`). An answer with a text `error` refuses
+//! the request, and nothing has changed then. Requests and answers may have keys: their bytes are zeroed once
+//! they are read, or sent.
 
 use super::clients::{self, Admission, Limits};
+use super::explanation::{self, Question, Side};
 use super::installed::InstalledTunnels;
+use super::key_export;
 use super::peer::{check_user, user_of};
 use super::policies::{self, Changer};
-use super::report::{self, Facts, Peers, Question, Side};
+use super::report::{self, Facts, Peers};
 use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
 use super::timed::Timed;
-use super::wiped_json::Wiped;
+use super::wiped_json::{Wiped, ZeroedPieces};
+use crate::config::Configuration;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
@@ -27,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_gateway::Clock;
+use testudo_packet::Interface;
 use zeroize::Zeroizing;
 
 /// The longest request, in bytes, including its line end.
@@ -128,7 +133,7 @@ impl ControlSocket {
     /// # Errors
     /// The system has no thread left.
     pub fn serve(&self, shared: Arc<Shared>) -> io::Result<()> {
-        self.serve_users(user_of, PATIENCE, move |line| reply(line, &shared))
+        self.serve_users(user_of, PATIENCE, move |line, user| reply(line, Some(user), &shared))
     }
 
     /// Serves clients whose user `identify` accepts, each for a limited time.
@@ -136,7 +141,7 @@ impl ControlSocket {
         &self,
         identify: fn(&UnixStream) -> io::Result<u32>,
         patience: Duration,
-        reply: impl Fn(&[u8]) -> Result<Value, String> + Send + Sync + 'static,
+        reply: impl Fn(&[u8], u32) -> Result<Value, String> + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         clients::serve("control", listener, LIMITS, move |stream, admission| {
@@ -144,7 +149,7 @@ impl ControlSocket {
                 Admission::Serve => (patience, check_user(identify(&stream))),
                 Admission::Refuse => (REFUSAL_PATIENCE, Err("too many clients: try again".to_owned())),
             };
-            serve_client(Timed::new(stream, patience), |line| verdict.and_then(|()| reply(line)));
+            serve_client(Timed::new(stream, patience), |line| verdict.and_then(|user| reply(line, user)));
         })
     }
 }
@@ -184,7 +189,7 @@ fn serve_client(mut stream: Timed<UnixStream>, reply: impl FnOnce(&[u8]) -> Resu
 /// I/O errors. A malformed request is not an error: it is answered.
 pub fn converse(input: impl Read, output: impl Write, shared: &Shared) -> io::Result<()> {
     let line = read_request(input)?;
-    answer(output, reply(&line, shared))
+    answer(output, reply(&line, None, shared))
 }
 
 /// Reads up to the end of a line. It may have keys: the buffer never grows, which would leave copies behind.
@@ -211,16 +216,20 @@ fn read_request(mut input: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 fn answer(output: impl Write, reply: Result<Value, String>) -> io::Result<()> {
-    write_line(output, &reply.unwrap_or_else(|e| json!({ "error": e })))
+    // It may have keys.
+    let reply = Wiped::new(reply.unwrap_or_else(|e| json!({ "error": e })));
+    write_line(output, &reply)
 }
 
 fn write_line(mut output: impl Write, value: &Value) -> io::Result<()> {
-    let line = Zeroizing::new(format!("{value}\n"));
-    output.write_all(line.as_bytes())
+    let mut line = ZeroedPieces::default();
+    serde_json::to_writer(&mut line, value)?;
+    line.write_all(b"\n")?;
+    line.pieces().try_for_each(|piece| output.write_all(piece))
 }
 
-/// The answer to one request, which may be any bytes.
-fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
+/// The answer to one request, which may be any bytes. `user` is who asks, where that is known.
+fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, String> {
     if line.len() > MAX_REQUEST_BYTES {
         return Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes"));
     }
@@ -243,10 +252,14 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
                 }
             }
         }
+        Some("sa-keys") => key_export::keys(shared, &installed, user, request["tunnel"].as_str()),
         Some("sa-wanted") => Ok(report::wanted(&installed, Instant::now())),
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("firewall") => report::firewall(&installed),
-        Some("explain") => Ok(report::explain(&installed, &shared.peers(), &question(&request)?)),
+        Some("explain") => {
+            let question = question(&request, &installed.configuration)?;
+            Ok(explanation::explain(&installed, &shared.peers(), &question))
+        }
         Some("policy-add" | "policy-replace" | "policy-delete") => match shared.changer.get() {
             Some(changer) => policies::ask(changer, &request),
             None => Err("this gateway takes no changes".to_owned()),
@@ -255,7 +268,7 @@ fn reply(line: &[u8], shared: &Shared) -> Result<Value, String> {
     }
 }
 
-fn question(request: &Value) -> Result<Question, String> {
+fn question(request: &Value, configuration: &Configuration) -> Result<Question, String> {
     let address = |key: &str| {
         request[key]
             .as_str()
@@ -283,7 +296,15 @@ fn question(request: &Value) -> Result<Question, String> {
     };
     let byte = |key: &str| number(key, 255).map(|n| n.and_then(|n| u8::try_from(n).ok()));
     let message = byte("message_type")?.zip(Some(byte("message_code")?.unwrap_or(0)));
+    let interface = match &request["interface"] {
+        Value::Null => Interface::MAIN,
+        name => name
+            .as_str()
+            .and_then(|name| configuration.interface_named(name))
+            .ok_or_else(|| format!("interface: the gateway has none of the name {name}"))?,
+    };
     Ok(Question {
+        interface,
         side: match request["side"].as_str() {
             Some("protected") => Side::Protected,
             Some("unprotected") => Side::Unprotected,
@@ -369,7 +390,7 @@ mod tests {
         fn to(identify: fn(&UnixStream) -> io::Result<u32>, patience: Duration) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let socket = ControlSocket::bind(&folder.path().join("made/control.sock")).unwrap();
-            let reply = |line: &[u8]| serde_json::from_slice(line).map_err(|e| e.to_string());
+            let reply = |line: &[u8], _| serde_json::from_slice(line).map_err(|e| e.to_string());
             socket.serve_users(identify, patience, reply).unwrap();
             Self { folder, socket }
         }

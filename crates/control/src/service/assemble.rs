@@ -1,14 +1,17 @@
 //! Translates a configuration into the parameters of the protocol.
 
+use super::installed::Left;
 use super::leases::Start;
+use super::negotiated::NegotiatedPolicy;
 use super::populated::PopulatedTunnel;
 use crate::config::{self, Configuration};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_ipsec::{
     Action, Direction, Directions, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy,
-    PolicyId, PopulateFlags, SaParameters, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    PolicyId, PopulateFlags, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
+use testudo_packet::Interface;
 
 /// The SPD of a configuration whose tunnels have these `indices`: policies first, then each tunnel's own
 /// selectors.
@@ -17,9 +20,10 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
     let explicit = configuration.policies.iter().map(|p| policy(p, indices));
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
         let action = Action::Protect(index(indices, tunnel));
+        let (directions, populate) = (Directions::Both, PopulateFlags::default());
         let policy = move |s: &Arc<_>| {
-            let (directions, populate) = (Directions::Both, PopulateFlags::default());
-            Policy { selectors: Arc::clone(s), directions, action, populate }
+            let (selectors, interface) = (Arc::clone(s), t.interface);
+            Policy { selectors, interface, directions, action, populate }
         };
         t.selectors.iter().map(policy)
     });
@@ -27,39 +31,52 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
     spd.unwrap_or_else(|error| unreachable!("the configuration was checked: {error}"))
 }
 
-/// The policies of the worker: those of a configuration, and directly ahead of each that populates SAs from
-/// packets those of the tunnels that it has. Returns the names of the configuration's, in order, and the
-/// tunnels with the names of theirs.
+/// The policies of the worker: those of a configuration, directly ahead of each that populates SAs from
+/// packets those of the tunnels that it has, here by its number, and behind all of them what is negotiated.
+/// Returns the names of the configuration's, in order, and those of the others.
 #[must_use]
-pub fn with_populated(
+pub(super) fn at_run_time(
     spd: &Spd,
     configuration: &Configuration,
-    populated: Vec<PopulatedTunnel>,
-) -> (Box<Spd>, Vec<PolicyId>, Vec<PopulatedTunnel>) {
-    if populated.is_empty() {
-        return (Box::new(spd.clone()), spd.policies().map(|(id, _)| id).collect(), populated);
+    mut of_policy: HashMap<u32, Vec<Arc<PopulatedTunnel>>>,
+    negotiated: &[Arc<NegotiatedPolicy>],
+) -> (Box<Spd>, Vec<PolicyId>, Left) {
+    if of_policy.is_empty() && negotiated.is_empty() {
+        return (Box::new(spd.clone()), spd.policies().map(|(id, _)| id).collect(), Left::default());
     }
-    let mut of_policy: HashMap<u32, Vec<PopulatedTunnel>> = HashMap::new();
-    populated.into_iter().for_each(|tunnel| of_policy.entry(tunnel.policy).or_default().push(tunnel));
     let (mut all, mut owners) = (Vec::new(), Vec::new());
     for (place, (_, policy)) in spd.policies().enumerate() {
         let number = configuration.policies.get(place).map(|policy| policy.number);
         for tunnel in number.and_then(|number| of_policy.remove(&number)).unwrap_or_default() {
             all.push(policy.of_populated(tunnel.running.index, Arc::clone(&tunnel.selectors)));
-            owners.push(Some(tunnel));
+            owners.push(Owner::Populated(tunnel.number));
         }
         all.push(policy.clone());
-        owners.push(None);
+        owners.push(Owner::Configuration);
+    }
+    for policy in negotiated {
+        all.push(policy.entry.clone());
+        owners.push(Owner::Negotiated(policy.index));
     }
     let spd = Spd::new(all).unwrap_or_else(|error| unreachable!("each was in an SPD before: {error}"));
-    let (mut ids, mut tunnels) = (Vec::new(), Vec::new());
+    let (mut ids, mut left) = (Vec::new(), Left::default());
     for ((id, _), owner) in spd.policies().zip(owners) {
         match owner {
-            Some(tunnel) => tunnels.push(PopulatedTunnel { id, ..tunnel }),
-            None => ids.push(id),
+            Owner::Configuration => ids.push(id),
+            Owner::Populated(number) => drop(left.populated.insert(number, id)),
+            Owner::Negotiated(index) => drop(left.negotiated.insert(index, id)),
         }
     }
-    (Box::new(spd), ids, tunnels)
+    (Box::new(spd), ids, left)
+}
+
+/// Whose policy it is.
+enum Owner {
+    Configuration,
+    /// A flow's tunnel, by its number.
+    Populated(u64),
+    /// Negotiated, by its index in XFRM.
+    Negotiated(u32),
 }
 
 /// A policy of a configuration whose tunnels have these `indices`, as the SPD has it.
@@ -79,8 +96,14 @@ pub fn policy_for(policy: &config::Policy, index: Option<TunnelIndex>) -> Policy
         config::Action::Bypass => Action::Bypass,
         config::Action::Discard => Action::Discard,
     };
-    let (directions, populate) = (policy.directions, policy.populate);
-    Policy { selectors: Arc::clone(&policy.selectors), directions, action, populate }
+    let config::Policy { selectors, directions, populate, .. } = policy;
+    Policy {
+        selectors: Arc::clone(selectors),
+        interface: Interface::MAIN,
+        directions: *directions,
+        action,
+        populate: *populate,
+    }
 }
 
 fn index(indices: &[TunnelIndex], tunnel: usize) -> TunnelIndex {
@@ -102,14 +125,12 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
 /// What all SAs of a tunnel have in common.
 #[must_use]
 pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu: u16) -> TunnelParameters {
-    let remote = match tunnel.remote {
-        config::Remote::Address(address) => Some(address),
-        config::Remote::Any => None,
-    };
+    let endpoints = endpoints(tunnel);
     TunnelParameters {
         name: tunnel.name.as_str().into(),
-        endpoints: Endpoints { local: tunnel.local, remote, encapsulation: tunnel.encapsulation },
-        learn_remote: remote.is_none(),
+        endpoints,
+        learn_remote: endpoints.remote.is_none(),
+        interface: tunnel.interface,
         protocol: tunnel.protocol,
         mode: tunnel.mode,
         covered_by: None,
@@ -119,9 +140,26 @@ pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu:
         path_mtu: path_mtu.into(),
         fragmentation: tunnel.fragmentation,
         non_first_fragments: tunnel.non_first_fragments,
+        acquires: false,
         keepalive: tunnel.keepalive,
-        selectors: selectors.into(),
+        selectors: sa_selectors(tunnel, selectors.iter().copied()),
     }
+}
+
+/// The outer ends of a tunnel, as the worker is given them.
+fn endpoints(tunnel: &config::Tunnel) -> Endpoints {
+    let remote = match tunnel.remote {
+        config::Remote::Address(address) => Some(address),
+        config::Remote::Any => None,
+    };
+    Endpoints { local: tunnel.local, remote, encapsulation: tunnel.encapsulation }
+}
+
+/// What the worker compares packets from a tunnel with. More than eight get an index, which is made here, so
+/// that the worker does not make it.
+#[must_use]
+pub fn sa_selectors(tunnel: &config::Tunnel, selectors: impl IntoIterator<Item = Selector>) -> SaSelectors {
+    SaSelectors::new(selectors, tunnel.mode, &endpoints(tunnel))
 }
 
 /// The parameters of a tunnel's SA towards the peer, with sequence numbers and IVs as in `start`.

@@ -38,10 +38,18 @@ impl AuditLog {
 
     /// Writes an event. Where a file cannot be written, the log has the line.
     pub(super) fn write(&mut self, record: &AuditRecord) {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let line = line(record, since_1970);
+        self.put(&line(record, since_1970()));
+    }
+
+    /// Writes that an operator has done something: a request of [`key_export`](super::key_export), with the
+    /// name of its verb as the event.
+    pub(super) fn write_note(&mut self, request: &Value) {
+        self.put(&note(request, since_1970()));
+    }
+
+    fn put(&mut self, line: &Value) {
         let is_torn = &mut self.is_torn;
-        let is_written = self.file.as_mut().is_some_and(|file| append(file, is_torn, &line).is_ok());
+        let is_written = self.file.as_mut().is_some_and(|file| append(file, is_torn, line).is_ok());
         if !is_written {
             tracing::warn!("audit: {line}");
         }
@@ -69,10 +77,26 @@ fn append(out: &mut impl Write, is_torn: &mut bool, line: &Value) -> io::Result<
     Ok(())
 }
 
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The line of an operator's doing.
+fn note(request: &Value, since_1970: Duration) -> Value {
+    let mut fields = Map::new();
+    fields.insert("time".to_owned(), json!(date_and_time(since_1970)));
+    fields.insert("event".to_owned(), request["verb"].clone());
+    let others = request.as_object().into_iter().flatten();
+    let others = others.filter(|(key, value)| *key != "verb" && !value.is_null());
+    fields.extend(others.map(|(key, value)| (key.clone(), value.clone())));
+    Value::Object(fields)
+}
+
 /// The line: what is not known is left out.
 fn line(record: &AuditRecord, since_1970: Duration) -> Value {
-    let AuditRecord { reason, protocol, spi, sequence, source, destination, flow_label, inner, untold } =
-        *record;
+    let AuditRecord {
+        reason, protocol, spi, sequence, source, destination, flow_label, inner, untold, ..
+    } = *record;
     let mut fields = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
@@ -80,6 +104,7 @@ fn line(record: &AuditRecord, since_1970: Duration) -> Value {
     put("time", Some(json!(date_and_time(since_1970))));
     put("event", Some(json!(reason.name())));
     let name = |protocol| if protocol == IpsecProtocol::Esp { "esp" } else { "ah" };
+    put("tunnel", record.tunnel.as_deref().map(|name| json!(name)));
     put("protocol", protocol.map(|protocol| json!(name(protocol))));
     put("spi", spi.map(|spi| json!(spi)));
     put("source", source.map(|address| json!(address)));
@@ -140,6 +165,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_an_operator_has_done_is_an_event_with_what_is_known_of_it() {
+        let request = json!({ "verb": "keys_read", "user": 0, "tunnel": null, "sas": 4 });
+        let line = note(&request, Duration::from_secs(951_782_400)).to_string();
+        assert_eq!(line, r#"{"event":"keys_read","sas":4,"time":"2000-02-29T00:00:00.000Z","user":0}"#);
+    }
+
     /// Takes some bytes, then no more; counts calls.
     struct Disk {
         written: Vec<u8>,
@@ -197,6 +229,7 @@ mod tests {
     fn a_line_has_what_is_known_and_nothing_else() {
         let record = AuditRecord {
             reason: DropReason::AuthenticationFailed,
+            tunnel: None,
             protocol: Some(IpsecProtocol::Esp),
             spi: Some(0x1001),
             sequence: Some(7),
@@ -211,6 +244,13 @@ mod tests {
             "sequence": 7, "source": "2001:db8::1", "destination": "2001:db8::2", "flow_label": 0xABCDE, "untold": 3,
         });
         assert_eq!(line(&record, Duration::from_millis(1500)), expected);
+        let waiting =
+            AuditRecord { reason: DropReason::HoldExpired, tunnel: Some("branch".into()), ..record.clone() };
+        let line_of_waiting = line(&waiting, Duration::ZERO);
+        assert_eq!(
+            (&line_of_waiting["event"], &line_of_waiting["tunnel"]),
+            (&json!("hold_expired"), &json!("branch"))
+        );
         let bare = AuditRecord {
             protocol: None,
             spi: None,

@@ -2,19 +2,29 @@
 
 use super::api::{BindError, ControlSocket, Shared};
 use super::audit_log::AuditLog;
+use super::ending::forget_peers;
 use super::event_log::{EventLog, Line};
 use super::fault::Fault;
 use super::installed::{Changes, InstalledTunnels, Numbers};
+use super::key_export;
 use super::leases::Leases;
 use super::metrics::{MetricsError, MetricsSocket};
-use super::policies::{self, ChangeRequest, Changer};
+use super::negotiated::{NegotiatedRoutes, Settings};
+use super::negotiation::Negotiation;
+use super::news::{LostNotices, News};
+use super::policies::{self, Changer, Made};
+use super::reload_checks::{
+    bypasses, refuse_bypass, refuse_ephemeral_keys, refuse_what_needs_a_restart, warn_of_replaced_sas,
+    warn_of_undone_policies,
+};
 use super::report::Facts;
-use super::sa_control::{self, SaControl};
+use super::sa_control::SaControl;
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
-use crate::config::{Action, AuditTarget, Configuration, KnownAnswers, Loaded};
+use super::xfrm::XfrmSocket;
+use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded};
 use crate::firewall::RouteChange;
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
@@ -44,9 +54,6 @@ pub(super) const WORKER_THREAD: &str = "worker-0";
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Capacity of the event queue to the control thread. Events beyond it are dropped: the worker does not wait.
 const MAX_NEWS: usize = 1024;
-
-/// Why a policy is refused.
-const NO_BYPASS: &str = "no policy said \"bypass\" when the gateway started: that needs a restart";
 
 /// Why a gateway could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +89,7 @@ pub type RouteChanger = Box<dyn FnMut(&Configuration, &Configuration) -> Result<
 
 /// Makes single changes of these routes, for a configuration that has just been changed to this one. New ones
 /// may lead to a network with this outer address of a peer. Returns failures as text.
-pub type RouteEditor = Box<dyn FnMut(&Configuration, &[RouteChange], Option<IpAddr>) -> Result<(), String>>;
+pub type RouteEditor = Box<dyn Fn(&Configuration, &[RouteChange], Option<IpAddr>) -> Result<(), String>>;
 
 /// Keeps the TUN interface as the configuration in force wants it. Called several times a second, so it must
 /// not block.
@@ -123,21 +130,14 @@ pub struct Parts {
     pub engines: Vec<Box<dyn Engine>>,
     /// The start-up report of each engine.
     pub engine_reports: Vec<EngineReport>,
+    /// Where key exchange daemons connect, as `[ike]` says, and routes to what they negotiate.
+    pub xfrm: Option<(XfrmSocket, Arc<dyn NegotiatedRoutes>)>,
     /// Changes routes on a reload.
     pub change_routes: RouteChanger,
     /// Changes single routes when a policy changes.
     pub edit_routes: RouteEditor,
     /// Maintains the interface.
     pub keep_interface: InterfaceKeeper,
-}
-
-enum News {
-    Signal(i32),
-    Change(ChangeRequest),
-    Notice(Notice),
-    /// Events that were dropped because the queue was full.
-    Lost(u64),
-    WorkerEnded,
 }
 
 /// What nobody outside can guess.
@@ -187,11 +187,13 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         return Err(e);
     }
     let preparers = worker.preparers();
-    let thread = start_worker(worker, inbox, clock, sender)?;
+    let lost = LostNotices::default();
+    let thread = start_worker(worker, inbox, clock, sender, &lost)?;
     let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
     let sas = SaControl::new(commander.clone(), leased, store, preparers.clone(), &shared.installed());
     // Nobody else sets it.
     let _ = shared.sas.set(sas);
+    let negotiation = negotiate(&parts.xfrm, &configuration, &shared)?;
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());
     warn(&configuration);
@@ -212,11 +214,25 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         saving: Fault::default(),
         may_bypass: bypasses(&configuration),
         policy_changes: 0,
+        negotiation,
+        lost,
         shared,
         commander,
         thread,
     };
     daemon.run(&news)
+}
+
+/// Serves key exchange daemons, where the configuration has them.
+fn negotiate(
+    xfrm: &Option<(XfrmSocket, Arc<dyn NegotiatedRoutes>)>,
+    configuration: &Configuration,
+    shared: &Arc<Shared>,
+) -> io::Result<Option<Negotiation>> {
+    let (Some((socket, routes)), Some(ike)) = (xfrm, &configuration.ike) else { return Ok(None) };
+    let Ike { allow_legacy, udp_port, .. } = *ike;
+    let settings = Settings { allow_legacy, may_bypass: bypasses(configuration), udp_port };
+    Negotiation::start(socket, ike, shared, settings, Arc::clone(routes)).map(Some)
 }
 
 /// Hands changes that clients ask for to the main thread, which takes them between its other duties.
@@ -279,16 +295,10 @@ fn start_worker(
     inbox: Inbox,
     clock: SystemClock,
     news: SyncSender<News>,
+    lost: &LostNotices,
 ) -> io::Result<WorkerThread> {
+    let mut tell = lost.teller(news.clone());
     std::thread::Builder::new().name(WORKER_THREAD.into()).spawn(move || {
-        let mut lost = 0_u64;
-        let mut tell = |notice| match news.try_send(News::Notice(notice)) {
-            // The worker does not wait for the log. Events that were dropped are counted, and show in `sa
-            // list`.
-            Err(_) => lost += 1,
-            Ok(()) if lost > 0 => lost = if news.try_send(News::Lost(lost)).is_ok() { 0 } else { lost },
-            Ok(()) => {}
-        };
         let result = serve(&mut worker, &inbox, &clock, &mut tell);
         let _ = news.try_send(News::WorkerEnded);
         (worker, result)
@@ -320,6 +330,10 @@ struct Daemon {
     may_bypass: bool,
     /// Changes of policies since the configuration was read.
     policy_changes: u64,
+    /// Tells key exchange daemons.
+    negotiation: Option<Negotiation>,
+    /// What the worker could not tell.
+    lost: LostNotices,
     shared: Arc<Shared>,
     commander: Commander,
     thread: WorkerThread,
@@ -337,8 +351,11 @@ fn warn(configuration: &Configuration) {
 
 impl Daemon {
     fn run(mut self, news: &Receiver<News>) -> Result<(), DaemonError> {
+        // Whether tunnels of flows are left to end at once.
+        let mut ends_more = false;
         loop {
-            match news.recv_timeout(LOOK_INTERVAL) {
+            let patience = if ends_more { Duration::ZERO } else { LOOK_INTERVAL };
+            match news.recv_timeout(patience) {
                 Ok(News::Signal(SIGHUP)) => self.reload(),
                 Ok(News::Signal(_)) => return self.stop(),
                 // A client that has gone hears nothing.
@@ -346,7 +363,6 @@ impl Daemon {
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
                 Ok(News::Notice(Notice::Audit(record))) => self.audit.write(&record),
-                Ok(News::Lost(n)) => self.lost(n),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -354,8 +370,10 @@ impl Daemon {
                 return self.stop();
             }
             (self.keep_interface)(&self.shared.installed().configuration);
+            self.look_for_lost();
             self.log_what_is_due();
             self.end_overlaps();
+            ends_more = self.end_flows();
             self.save();
             if self.watchdog.is_alive(&self.commander, Instant::now()) {
                 tell_systemd(&[NotifyState::Watchdog]);
@@ -367,6 +385,17 @@ impl Daemon {
     fn end_overlaps(&mut self) {
         let gone = self.shared.sas.get().map(|sas| sas.end_overlaps(&self.shared, Instant::now()));
         self.saver.forget(&gone.unwrap_or_default());
+    }
+
+    /// Ends a part of the tunnels of flows that are to end; `true` if there are more.
+    fn end_flows(&mut self) -> bool {
+        let Some(sas) = self.shared.sas.get() else { return false };
+        // Before the configuration is looked at: a change may be on its way.
+        let mut state = sas.lock();
+        let has_more = sas.end_part(&mut state, &self.shared.installed());
+        drop(state);
+        forget_peers(&self.shared, &mut self.events);
+        has_more
     }
 
     fn save(&mut self) {
@@ -404,29 +433,19 @@ impl Daemon {
 
     /// Changes a policy, as a client asked for.
     fn change(&mut self, request: &Value) -> Result<Value, String> {
-        let shared = Arc::clone(&self.shared);
-        let sas = shared.sas.get();
-        // No tunnel begins for a flow meanwhile.
-        let mut state = sas.map(SaControl::lock);
-        let old = self.shared.installed();
-        let mut planned = policies::plan(&old, request)?;
-        if planned.bypasses() && !self.may_bypass {
-            return Err(NO_BYPASS.to_owned());
+        if request["verb"] == key_export::NOTE {
+            self.audit.write_note(request);
+            return Ok(Value::Null);
         }
-        planned.carry_out(&self.commander)?;
-        if let (Some(sas), Some(state), Some(number)) = (sas, &mut state, planned.gone) {
-            sas.end_populated(state, &old, &old.populated.of_policy(number));
-        }
-        // While anything else has it, a change copies it.
-        drop(old);
-        let said = planned.said.clone();
-        let routes = self.shared.change_installed(|installed| planned.apply(installed));
+        let made = policies::make(&self.shared, &self.commander, request, self.may_bypass)?;
+        let Made { said, ends, routes } = made;
         let installed = self.shared.installed();
         // The host's firewall follows by the client's hand: this process may run no program.
         let mut answer = json!({
             "said": said,
             "interface": installed.configuration.protected.name,
             "network_namespace": network_namespace(),
+            "tunnels_that_end": ends,
         });
         let edited = routes.map_err(|e| e.to_string()).and_then(|routes| {
             let new =
@@ -438,7 +457,10 @@ impl Daemon {
             tracing::error!("routes: {e}");
             answer["warning"] = json!(format!("routes: {e}"));
         }
-        tracing::info!("{said}");
+        match ends {
+            0 => tracing::info!("{said}"),
+            ends => tracing::info!("{said}; tunnels of flows that end: {ends}"),
+        }
         self.policy_changes += 1;
         Ok(answer)
     }
@@ -463,32 +485,26 @@ impl Daemon {
         let (store, leases, preparers) = (self.store.as_ref(), &self.leases, &self.preparers);
         let numbers = Numbers::Leased { store, leases, unix_s: unix_s(), preparers };
         let (update, mut installed, changes) = old.plan(&loaded, &numbers).map_err(|e| e.to_string())?;
+        let gone: Vec<_> = update.remove.iter().filter_map(|index| old.populated.at(*index)).collect();
         let outcome = self.commander.update(update).map_err(|e| e.to_string())?;
-        let mut ended = old.populated.all();
         for error in installed.note(outcome) {
             tracing::error!("{error}");
-        }
-        let left: HashSet<_> = installed.populated.all().iter().map(|populated| populated.number).collect();
-        ended.retain(|populated| !left.contains(&populated.number));
-        match ended.len() {
-            0 => {}
-            ended => tracing::warn!("{ended} tunnels of flows end: their policies or templates have changed"),
         }
         self.save_what_was_removed(&old);
         usages::carry_over(&old, &installed);
         if let Err(e) = (self.change_routes)(&old.configuration, &installed.configuration) {
             tracing::error!("routes: {e}");
         }
+        if let Some(sas) = &mut sas {
+            sas.turn_over(&old, &installed, &gone);
+        }
         // An index that is free, or belongs to another tunnel now, says nothing about its peer.
         let kept: HashSet<_> = old.tunnels.iter().map(|t| t.sas.id()).collect();
         let kept = installed.tunnels.iter().filter(|t| kept.contains(&t.sas.id()));
-        let kept: HashSet<_> = kept.map(|t| t.index).chain(installed.populated.indices()).collect();
+        let kept: HashSet<_> = kept.map(|t| t.index).chain(installed.indices_at_run_time()).collect();
         self.shared.peers().retain(|index, _| kept.contains(index));
         self.events.keep(&kept);
         self.saver.keep(&installed.keys());
-        if let Some(sas) = &mut sas {
-            sas.turn_over(&old, &installed, &ended);
-        }
         self.shared.replace_installed(installed);
         warn_of_undone_policies(std::mem::take(&mut self.policy_changes));
         if let Err(e) = self.leases.give_back(self.store.as_ref()) {
@@ -548,42 +564,48 @@ impl Daemon {
 
     /// Records an event, and writes its log line, if any.
     fn log(&mut self, event: Event) {
-        if let EventKind::PeerMoved { address, port } = event.kind {
+        if let EventKind::PeerMoved { address, port, .. } = event.kind {
             self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
         }
         let (installed, now) = (self.shared.installed(), Instant::now());
-        if let EventKind::Acquire(acquire) = event.kind {
-            // A policy that has just gone wants nothing.
-            let number = installed.book.number_of(acquire.policy);
-            // Nor does a flow that has got its tunnel meanwhile.
-            let number =
-                number.filter(|number| installed.populated.with_values(*number, &acquire.values).is_none());
-            if !number.is_some_and(|number| installed.populated.wanted().note(number, &acquire, now)) {
+        if let Some(negotiation) = &mut self.negotiation
+            && installed.negotiated.at(event.tunnel).is_some()
+        {
+            negotiation.tell(event);
+            // The daemon sees to it, and says so in a log of its own.
+            if !matches!(event.kind, EventKind::PeerMoved { .. } | EventKind::PathMtu { .. }) {
                 return;
             }
         }
-        let populated = installed.populated.at(event.tunnel);
-        let find = || {
-            let configured = installed.tunnels.iter().find(|t| t.index == event.tunnel).map(|t| &t.tunnel);
-            configured.or(populated.as_ref().map(|populated| &populated.running.tunnel))
-        };
+        if let EventKind::Acquire(acquire) = event.kind {
+            // A policy that has just gone wants nothing.
+            let number = installed.book.number_of(acquire.policy);
+            let policy = number.and_then(|number| installed.book.populating(number));
+            if !policy.is_some_and(|policy| installed.populated.note_wanted(policy, &acquire, now)) {
+                return;
+            }
+        }
+        let tunnel = installed.at(event.tunnel);
+        let find = || tunnel.as_ref().map(|running| &running.tunnel);
         self.write(|events| events.note(event, find, now));
-        let stopped = match event.kind {
-            EventKind::HardLifetime { spi, outbound } => Some((spi, outbound)),
-            EventKind::SequenceExhausted { spi } => Some((spi, true)),
-            _ => None,
-        };
-        if let (Some((spi, outbound)), Some(sas)) = (stopped, self.shared.sas.get()) {
-            sas.expire(&installed, event.tunnel, spi, outbound);
+        let stops =
+            matches!(event.kind, EventKind::HardLifetime { .. } | EventKind::SequenceExhausted { .. });
+        if let Some(sas) = self.shared.sas.get().filter(|_| stops) {
+            sas.has_stopped(&installed, event.tunnel);
         }
     }
 
-    /// Events were lost, and with them perhaps the ends of SAs.
-    fn lost(&mut self, events: u64) {
+    /// If events were lost, the ends of SAs may be among them.
+    fn look_for_lost(&mut self) {
+        let events = self.lost.take();
+        if events == 0 {
+            return;
+        }
         self.write(|log| log.lost(events, Instant::now()));
         if let Some(sas) = self.shared.sas.get() {
-            sas.expire_all(&self.shared.installed());
+            sas.any_may_have_stopped();
         }
+        self.negotiation.iter_mut().for_each(Negotiation::has_lost);
     }
 
     fn log_what_is_due(&mut self) {
@@ -609,72 +631,6 @@ fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
 pub fn network_namespace() -> Option<String> {
     let link = rustix::fs::readlinkat(rustix::fs::CWD, "/proc/self/ns/net", Vec::new()).ok()?;
     link.into_string().ok()
-}
-
-/// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
-fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
-    for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
-        if [&keys.outbound, &keys.inbound].into_iter().any(|key| sas.was_ephemeral(key)) {
-            return Err(format!(
-                "tunnel {}: its key was added as an ephemeral one: a configuration needs another",
-                tunnel.name
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Changes of policies end with a reload, and the host's firewall has rules of its own.
-fn warn_of_undone_policies(changes: u64) {
-    let changes = match changes {
-        0 => return,
-        1 => "1 change of policies while it ran is".to_owned(),
-        n => format!("{n} changes of policies while it ran are"),
-    };
-    tracing::warn!(
-        "{changes} undone: those of the file are in force; `testudo firewall --apply` loads their rules, as the units do"
-    );
-}
-
-/// SAs that were replaced at run time go on in a reload, and a restart would bring back the old ones.
-fn warn_of_replaced_sas(installed: &InstalledTunnels) {
-    for running in installed.tunnels.iter().filter(|running| running.has_another_key()) {
-        tracing::warn!(
-            "tunnel {} goes on with SAs that were added at run time: write them into the configuration, or a \
-             restart brings back those that it names",
-            running.tunnel.name
-        );
-    }
-}
-
-/// Ports, engines and paths do not change while a gateway runs.
-fn bypasses(configuration: &Configuration) -> bool {
-    configuration.policies.iter().any(|policy| policy.action == Action::Bypass)
-}
-
-/// Packets that pass in clear leave through a socket that is opened with the port.
-fn refuse_bypass(may_bypass: bool, new: &Configuration) -> Result<(), String> {
-    if bypasses(new) && !may_bypass {
-        return Err(NO_BYPASS.to_owned());
-    }
-    Ok(())
-}
-
-fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
-    let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
-    if old.gateway != new.gateway {
-        return restart("[gateway]");
-    }
-    if old.unprotected != new.unprotected {
-        return restart("[port.unprotected]");
-    }
-    let ends = old.outer_endpoints();
-    match new.outer_endpoints().into_iter().find(|end| !ends.contains(end)) {
-        Some(end) => restart(&format!("{end} is new, the unprotected port")),
-        // Last, because its MTU follows from the other parts.
-        None if old.protected != new.protected => restart("[port.protected]"),
-        None => Ok(()),
-    }
 }
 
 /// Reads the path of the control socket from a configuration, without its keys; for clients.

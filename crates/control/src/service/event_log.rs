@@ -176,7 +176,7 @@ impl EventLog {
         now: Instant,
     ) -> Option<Line> {
         let kind = match event.kind {
-            EventKind::PeerMoved { address, port } => {
+            EventKind::PeerMoved { address, port, .. } => {
                 return self.peer_moved(event.tunnel, SocketAddr::new(address, port), tunnel, now);
             }
             EventKind::PathMtu { mtu, learned_from } => {
@@ -245,6 +245,12 @@ impl EventLog {
     pub(super) fn keep(&mut self, tunnels: &HashSet<TunnelIndex>) {
         self.moving.retain(|index, _| tunnels.contains(index));
         self.told.retain(|index, _| tunnels.contains(index));
+    }
+
+    /// Forgets the peer of the tunnel that had this index.
+    pub(super) fn forget(&mut self, index: TunnelIndex) {
+        self.moving.remove(&index);
+        self.told.remove(&index);
     }
 
     fn limit(&mut self, kind: Kind) -> &mut Limit {
@@ -378,7 +384,8 @@ mod tests {
         }
 
         fn moves_to(&mut self, tunnel: u32, port: u16) {
-            self.note(tunnel, EventKind::PeerMoved { address: [192, 0, 2, 7].into(), port });
+            let (spi, before, address) = (0x1001, None, [192, 0, 2, 7].into());
+            self.note(tunnel, EventKind::PeerMoved { spi, before, address, port });
         }
 
         /// Advances time as the control thread does, a tenth of a second at a time.

@@ -2,9 +2,11 @@
 
 use super::assemble;
 use super::leases::{Leases, Start, check_known};
+use super::negotiated::NegotiatedTunnels;
 use super::policy_book::PolicyBook;
-use super::populated::{PopulatedTunnel, PopulatedTunnels};
+use super::populated::{PopulatedTunnel, PopulatedTunnels, PopulatingId};
 use super::sas::{KeyState, RunningSa, TunnelSas};
+use super::tunnel_indices::TunnelIndices;
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
 use crate::config::{Configuration, Loaded, Policy, Tunnel, TunnelKeys};
@@ -15,7 +17,7 @@ use testudo_crypto::{Direction, KeyMaterial};
 use testudo_gateway::{
     InboundInstall, Installed, KeyPreparers, OutboundInstall, PlacedKey, TunnelInstall, Update, UpdateOutcome,
 };
-use testudo_ipsec::{Lease, SaRef, Spd, Spent, TunnelIndex};
+use testudo_ipsec::{Lease, PolicyId, SaRef, SaSelectors, Spd, Spent, TunnelIndex};
 
 /// An installed tunnel.
 #[derive(Debug, Clone)]
@@ -49,10 +51,23 @@ pub struct InstalledTunnels {
     pub book: PolicyBook,
     /// The tunnels that were populated from packets.
     pub populated: Arc<PopulatedTunnels>,
-    /// Those of them that go on under this configuration, until the worker has it.
-    pub(super) left: Option<Vec<PopulatedTunnel>>,
+    /// The tunnels that key exchanges negotiate.
+    pub negotiated: Arc<NegotiatedTunnels>,
+    /// Places for tunnels that are made at run time.
+    pub(super) indices: Arc<TunnelIndices>,
+    /// What goes on of policies that were made at run time, until the worker has this configuration.
+    pub(super) left: Option<Left>,
     /// Positions of its tunnels by their names.
     by_name: HashMap<String, usize>,
+}
+
+/// The names that policies of run time will have in the worker's SPD.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Left {
+    /// Of flows' tunnels, by their numbers. All others end.
+    pub(super) populated: HashMap<u64, PolicyId>,
+    /// Of what is negotiated, by their indices in XFRM.
+    pub(super) negotiated: HashMap<u32, PolicyId>,
 }
 
 /// Where the first numbers of new tunnels come from, and what is known of their keys.
@@ -87,12 +102,15 @@ impl InstalledTunnels {
     /// No tunnels yet.
     #[must_use]
     pub fn empty(configuration: Configuration) -> Self {
+        let indices = Arc::<TunnelIndices>::default();
         Self {
             configuration,
             tunnels: Vec::new(),
             spd: Arc::default(),
             book: PolicyBook::default(),
-            populated: Arc::default(),
+            populated: Arc::new(PopulatedTunnels::new(Arc::clone(&indices))),
+            negotiated: Arc::new(NegotiatedTunnels::new(Arc::clone(&indices))),
+            indices,
             left: None,
             by_name: HashMap::new(),
         }
@@ -107,16 +125,6 @@ impl InstalledTunnels {
     /// The position of the tunnel of a name in the configuration.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
-    }
-
-    /// The name of the tunnel at an index of the worker, for messages.
-    pub(super) fn name_at(&self, index: TunnelIndex) -> String {
-        let configured = self.tunnels.iter().find(|running| running.index == index);
-        let populated = || self.populated.at(index).map(|populated| populated.running.tunnel.name.clone());
-        configured
-            .map(|running| running.tunnel.name.clone())
-            .or_else(populated)
-            .unwrap_or_else(|| "?".to_owned())
     }
 
     /// What the worker must do to run `loaded`, and the tunnels that are installed once it has. A tunnel
@@ -148,7 +156,8 @@ impl InstalledTunnels {
                     fresh.push((position, keys));
                     let index = free.next().unwrap_or(TunnelIndex(u32::MAX));
                     let tunnel = tunnel.clone();
-                    let sas = planned_sas(&tunnel, keys, numbers)?;
+                    let keeps_keys = configuration.gateway.allow_key_export;
+                    let sas = planned_sas(&tunnel, keys, numbers, keeps_keys)?;
                     let (is_installed, error) = (false, None);
                     next.push(Running { tunnel, index, outbound_key, inbound_key, sas, is_installed, error });
                 }
@@ -165,26 +174,32 @@ impl InstalledTunnels {
         }
         let indices: Vec<_> = next.iter().map(|r| r.index).collect();
         let spd = Arc::new(assemble::policies(configuration, &indices));
-        let selectors = indices
-            .iter()
-            .enumerate()
-            .map(|(t, &i)| (i, assemble::tunnel_selectors(configuration, t).into()));
         let restarted: HashSet<usize> = fresh.iter().map(|(position, _)| *position).collect();
-        let (left, ended) = self.left_under(configuration, &restarted);
-        remove.extend(ended);
-        let (policies, ids, left) = assemble::with_populated(&spd, configuration, left);
+        let selectors = selectors_of_kept(configuration, &next, &restarted);
+        let populating = self.populating_under(configuration, &restarted);
+        remove.extend(self.in_the_way(&populating, &next, &fresh));
+        let of_policy = populating.iter().map(|(number, id)| (*number, self.populated.of_policy(*id)));
+        let of_policy = of_policy.filter(|(_, tunnels)| !tunnels.is_empty()).collect();
+        let (policies, ids, left) =
+            assemble::at_run_time(&spd, configuration, of_policy, &self.negotiated.policies());
         let policies = Some(policies);
-        let update = Update { remove, install, selectors: selectors.collect(), policies };
+        let update = Update { remove, install, selectors, policies };
         let by_name =
             next.iter().enumerate().map(|(at, running)| (running.tunnel.name.clone(), at)).collect();
-        let book = PolicyBook::of(configuration, &spd, &ids);
+        let book = PolicyBook::of(configuration, &spd, &ids, populating);
         let (configuration, tunnels) = (configuration.clone(), next);
-        let (populated, left) = (Arc::clone(&self.populated), Some(left));
-        Ok((
-            update,
-            InstalledTunnels { configuration, tunnels, spd, book, populated, left, by_name },
-            changes,
-        ))
+        let next = InstalledTunnels {
+            configuration,
+            tunnels,
+            spd,
+            book,
+            left: Some(left),
+            by_name,
+            populated: Arc::clone(&self.populated),
+            negotiated: Arc::clone(&self.negotiated),
+            indices: Arc::clone(&self.indices),
+        };
+        Ok((update, next, changes))
     }
 
     /// By tunnel of `loaded`, the one that continues as it.
@@ -216,34 +231,53 @@ impl InstalledTunnels {
         running.collect()
     }
 
-    /// The tunnels populated from packets that go on under a configuration, and the indices of those that
-    /// end. They go on where their policy says the same as before (its place and number may be others), and
-    /// their template is not one of the tunnels that start afresh.
-    fn left_under(
+    /// The policies of a configuration that populate tunnels, by their numbers. Each has the name, and with
+    /// it the tunnels, of one that says the same now (at whatever place, under whatever number), unless their
+    /// template is one of the tunnels that start afresh.
+    pub(super) fn populating_under(
         &self,
         configuration: &Configuration,
         restarted: &HashSet<usize>,
-    ) -> (Vec<PopulatedTunnel>, Vec<TunnelIndex>) {
-        let (mut left, mut ended) = (Vec::new(), Vec::new());
+    ) -> HashMap<u32, PopulatingId> {
         let said = |of: &Configuration, policy: &Policy| {
             let template = policy.tunnel().and_then(|tunnel| Some(of.tunnels.get(tunnel)?.name.clone()));
             (policy.name.clone(), policy.selectors.clone(), policy.directions, policy.populate, template)
         };
-        let goes_on = |policy: &&Policy| {
-            !policy.populate.is_empty() && policy.tunnel().is_some_and(|tunnel| !restarted.contains(&tunnel))
-        };
-        let policies = configuration.policies.iter().filter(goes_on);
-        let numbers: HashMap<_, u32> = policies.map(|p| (said(configuration, p), p.number)).collect();
+        let mut old = HashMap::new();
         for policy in &self.configuration.policies {
-            let number = numbers.get(&said(&self.configuration, policy));
-            for tunnel in self.populated.of_policy(policy.number) {
-                match number {
-                    Some(number) => left.push(PopulatedTunnel { policy: *number, ..tunnel.as_ref().clone() }),
-                    None => ended.push(tunnel.running.index),
-                }
+            if let Some(id) = self.book.populating(policy.number) {
+                old.entry(said(&self.configuration, policy)).or_insert(id);
             }
         }
-        (left, ended)
+        let populating = configuration.policies.iter().filter(|policy| !policy.populate.is_empty());
+        let named = populating.map(|policy| {
+            let goes_on = policy.tunnel().is_some_and(|tunnel| !restarted.contains(&tunnel));
+            let same = goes_on.then(|| old.remove(&said(configuration, policy))).flatten();
+            (policy.number, same.unwrap_or_else(|| self.populated.name_policy()))
+        });
+        named.collect()
+    }
+
+    /// Tunnels of flows that end with a reload and have the inbound SPI of a tunnel that begins with it: they
+    /// leave at once, and all others one after another.
+    fn in_the_way(
+        &self,
+        populating: &HashMap<u32, PopulatingId>,
+        next: &[Running],
+        fresh: &[(usize, &TunnelKeys)],
+    ) -> Vec<TunnelIndex> {
+        let tunnels = fresh.iter().filter_map(|(position, _)| Some(&next.get(*position)?.tunnel));
+        let spis: HashSet<_> = tunnels.map(|tunnel| (tunnel.protocol, tunnel.inbound.spi)).collect();
+        if spis.is_empty() {
+            return Vec::new();
+        }
+        let goes_on = populating.values().copied().collect();
+        let is_in_the_way = |populated: &&Arc<PopulatedTunnel>| {
+            let Running { tunnel, sas, .. } = &populated.running;
+            let has_spi = |sa: &RunningSa| !sa.is_outbound() && spis.contains(&(tunnel.protocol, sa.spi));
+            self.populated.ends_but_for(populated, &goes_on) && sas.lock().iter().any(has_spi)
+        };
+        self.populated.all().iter().filter(is_in_the_way).map(|populated| populated.running.index).collect()
     }
 
     /// The SAs from peers, by their keys.
@@ -269,13 +303,17 @@ impl InstalledTunnels {
 
     /// Free indices, lowest first, without end.
     fn free_indices(&self) -> impl Iterator<Item = TunnelIndex> + use<> {
-        let populated = self.populated.indices();
-        let taken = self.tunnels.iter().map(|r| r.index).chain(populated).map(|index| index.0);
+        let made = self.indices_at_run_time();
+        let taken = self.tunnels.iter().map(|r| r.index).chain(made).map(|index| index.0);
         let taken: HashSet<u32> = taken.collect();
         (0..u32::MAX).filter(move |index| !taken.contains(index)).map(TunnelIndex)
     }
 
     /// Records the outcome of an update. Returns what could not be installed, as text.
+    ///
+    /// Until the configuration before is replaced by this one, clients are told what is in force from that.
+    /// They see which tunnels of flows end, as the worker's policies say by now, and nothing else of this:
+    /// those that go on are found by the same names of policies in either configuration.
     pub fn note(&mut self, outcome: UpdateOutcome) -> Vec<String> {
         let mut outcome: HashMap<_, _> = outcome.into_iter().collect();
         let mut errors = Vec::new();
@@ -289,7 +327,14 @@ impl InstalledTunnels {
                 None => {}
             }
         }
-        self.populated.turn_over(self.left.take(), self.tunnels.iter().map(|running| running.index));
+        let left = self.left.take();
+        let ended = left.as_ref().map_or(0, |left| self.populated.turn_over(&left.populated));
+        left.into_iter().for_each(|left| self.negotiated.turn_over(&left.negotiated));
+        self.indices.turn_over(self.all().map(|running| running.index));
+        self.populated.wanted().retain(|policy| self.book.number_populating(policy).is_some());
+        if ended > 0 {
+            tracing::warn!("{ended} tunnels of flows end: their policies or templates have changed");
+        }
         errors
     }
 }
@@ -340,9 +385,29 @@ impl Running {
     }
 }
 
+/// The selectors of tunnels that go on. Fresh ones are installed with their own.
+fn selectors_of_kept(
+    configuration: &Configuration,
+    tunnels: &[Running],
+    fresh: &HashSet<usize>,
+) -> Vec<(TunnelIndex, SaSelectors)> {
+    let kept = tunnels.iter().enumerate().filter(|(position, _)| !fresh.contains(position));
+    let selectors = kept.map(|(position, running)| {
+        let selectors = assemble::tunnel_selectors(configuration, position);
+        (running.index, assemble::sa_selectors(&running.tunnel, selectors.iter().copied()))
+    });
+    selectors.collect()
+}
+
 /// The SAs of a tunnel's configuration, before they are installed.
-fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Result<TunnelSas, StoreError> {
+fn planned_sas(
+    tunnel: &Tunnel,
+    keys: &TunnelKeys,
+    numbers: &Numbers<'_>,
+    keeps_keys: bool,
+) -> Result<TunnelSas, StoreError> {
     let sa = |direction, spi, key: &KeyMaterial| {
+        let kept_key = keeps_keys.then(|| Arc::new(key.clone()));
         let key_digests = KeyDigests::of(key);
         let (key, numbers_of) = (fingerprint(key), numbers_of(key));
         Ok(RunningSa {
@@ -357,6 +422,7 @@ fn planned_sas(tunnel: &Tunnel, keys: &TunnelKeys, numbers: &Numbers<'_>) -> Res
             key_digests,
             key_state: KeyState::Durable,
             before: numbers.before(key)?,
+            kept_key,
             added: None,
         })
     };
@@ -556,20 +622,21 @@ mod tests {
         let empty = InstalledTunnels::empty(loaded().configuration);
         let (_, mut first) = reloaded(&empty, &loaded_with(HOSTS));
         assert!(first.note(Vec::new()).is_empty());
+        let policy = first.book.populating(1).unwrap();
         for host in [1, 2] {
-            let reserved = first.populated.reserve().unwrap();
-            first.populated.insert(populated(&reserved, 1, host));
+            let reserved = first.populated.reserve(0).unwrap();
+            first.populated.insert(populated(&reserved, policy, host));
         }
         let (update, mut second) = reloaded(&first, &loaded_with(&format!("{MAIL}{HOSTS}")));
         let spd = update.policies.unwrap();
         assert_eq!(protecting(&spd), [None, Some(1), Some(2), None, Some(0)], "right ahead of theirs");
         assert!(update.remove.is_empty());
-        assert_eq!(first.populated.count_of(1), 2, "until the worker has it, nothing changes");
         second.note(Vec::new());
-        assert_eq!((second.populated.count_of(1), second.populated.count_of(2)), (0, 2));
+        assert_eq!((second.book.populating(1), second.book.populating(2)), (None, Some(policy)));
+        assert_eq!(second.populated.count_of(policy), 2);
         for tunnel in second.populated.all() {
             assert_eq!(
-                spd.get(tunnel.id).unwrap().action,
+                spd.get(tunnel.id.unwrap()).unwrap().action,
                 testudo_ipsec::Action::Protect(tunnel.running.index)
             );
         }
@@ -580,11 +647,12 @@ mod tests {
         let mut other_template = loaded_with(HOSTS);
         other_template.configuration.tunnels[0].esn = false;
         for to in [loaded_with(&other_fields), loaded_with(MAIL), other_template] {
-            let (update, _) = reloaded(&second, &to);
-            let mut gone: Vec<u32> =
-                update.remove.iter().map(|index| index.0).filter(|index| *index > 0).collect();
-            gone.sort_unstable();
-            assert_eq!(gone, [1, 2]);
+            let (update, next) = reloaded(&second, &to);
+            assert!(!update.remove.iter().any(|index| index.0 > 0), "in parts, after it");
+            assert!(next.left.is_some_and(|left| left.populated.is_empty()));
+            assert!(
+                next.configuration.policies.iter().all(|p| next.book.populating(p.number) != Some(policy))
+            );
             let left = protecting(&update.policies.unwrap());
             assert!(!left.contains(&Some(1)) && !left.contains(&Some(2)), "{left:?}");
         }

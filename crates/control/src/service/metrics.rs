@@ -7,7 +7,7 @@ use super::api::Shared;
 use super::clients::{self, Admission, Limits};
 use super::daemon::WORKER_THREAD;
 use super::http::{self, Refusal};
-use super::installed::Running;
+use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
 use super::timed::{Stream, Timed};
 use super::worker_time::worker_time;
@@ -225,6 +225,10 @@ impl Collector for Gateway {
             "Tunnels of single flows, populated from packets",
             populated,
         )?;
+        let negotiated = installed.negotiated.len() as u64;
+        gauge(&mut encoder, "negotiated_tunnels", "Tunnels that key exchange daemons negotiate", negotiated)?;
+        let policies = installed.negotiated.count_policies() as u64;
+        gauge(&mut encoder, "negotiated_policies", "Policies that key exchange daemons negotiate", policies)?;
         let (told, left_out) = installed.populated.wanted().counts();
         counter(&mut encoder, "acquires", "Times that the worker told of a flow that wants an SA", told)?;
         let help =
@@ -234,7 +238,7 @@ impl Collector for Gateway {
             &mut encoder,
             "legacy_sas",
             "SAs under an algorithm that RFC 8221 says SHOULD NOT or MUST NOT be used",
-            legacy_sas(&installed.tunnels),
+            legacy_sas(&installed),
         )?;
         gauge(
             &mut encoder,
@@ -350,9 +354,9 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
 }
 
 /// How many installed SAs are under a legacy algorithm (RFC 8221 5, 6).
-fn legacy_sas(tunnels: &[Running]) -> u64 {
+fn legacy_sas(installed: &InstalledTunnels) -> u64 {
     let is_legacy = |sa: &&RunningSa| sa.added.is_some() && sa.suite.is_legacy();
-    tunnels.iter().map(|t| t.sas.lock().iter().filter(is_legacy).count() as u64).sum()
+    installed.all().map(|t| t.sas.lock().iter().filter(is_legacy).count() as u64).sum()
 }
 
 fn associations(tunnels: &[Running]) -> Vec<(Labels, Arc<SaCounters>)> {
@@ -371,13 +375,18 @@ fn associations(tunnels: &[Running]) -> Vec<(Labels, Arc<SaCounters>)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const LONG: Duration = Duration::from_secs(60);
+
+    /// The page of a gateway.
+    pub(in crate::service) fn page(shared: &Arc<Shared>) -> String {
+        render(shared, 0).unwrap()
+    }
 
     /// Serves a body to clients with this time limit. Returns the address, and how often the body was
     /// requested.

@@ -26,13 +26,15 @@ pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
 /// Whether this user may use the socket: the gateway's own user may, and so may root, who can do anything
 /// anyway and manages gateways that run as another user.
 ///
+/// Returns it.
+///
 /// # Errors
 /// The message for the client.
-pub(super) fn check_user(user: io::Result<u32>) -> Result<(), String> {
+pub(super) fn check_user(user: io::Result<u32>) -> Result<u32, String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let own = rustix::process::geteuid().as_raw();
     let user = user.map_err(|e| format!("the system does not tell who asks: {e}"))?;
-    judge(user, own, &read(OVERFLOW_UID), &read(UID_MAP))
+    judge(user, own, &read(OVERFLOW_UID), &read(UID_MAP)).map(|()| user)
 }
 
 fn judge(user: u32, own: u32, overflow: &str, map: &str) -> Result<(), String> {
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn a_client_of_this_process_is_its_own_user() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert_eq!(check_user(user_of(&one)), Ok(()));
+        assert_eq!(check_user(user_of(&one)), Ok(rustix::process::geteuid().as_raw()));
     }
 
     #[test]

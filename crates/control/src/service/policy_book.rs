@@ -6,6 +6,7 @@
 //!                                   └──► PolicyId in the worker's SPD, where policies of flows are among them
 //! ```
 
+use super::populated::PopulatingId;
 use crate::config::{Configuration, Policy, PolicyIndex};
 use crate::firewall::{RouteChange, RouteIndex};
 use std::collections::HashMap;
@@ -16,7 +17,8 @@ use testudo_ipsec::{PolicyId, Position, Spd};
 pub struct PolicyBook {
     /// What policies are checked against.
     pub index: PolicyIndex,
-    routes: RouteIndex,
+    /// The routes that they ask for.
+    pub routes: RouteIndex,
     /// Their names in the SPD, in order.
     order: Vec<PolicyId>,
     ids: HashMap<u32, PolicyId>,
@@ -24,13 +26,21 @@ pub struct PolicyBook {
     /// Their names in the worker's SPD, by their numbers, and the other way round.
     workers: HashMap<u32, PolicyId>,
     numbers: HashMap<PolicyId, u32>,
+    /// Those that populate tunnels, by their numbers, and the other way round.
+    populating: HashMap<u32, PopulatingId>,
+    populating_numbers: HashMap<PopulatingId, u32>,
 }
 
 impl PolicyBook {
     /// The policies of a configuration, which are the first of `spd`; `workers` are their names in the
-    /// worker's.
+    /// worker's, and `populating` those that populate tunnels, by their numbers.
     #[must_use]
-    pub fn of(configuration: &Configuration, spd: &Spd, workers: &[PolicyId]) -> Self {
+    pub fn of(
+        configuration: &Configuration,
+        spd: &Spd,
+        workers: &[PolicyId],
+        populating: HashMap<u32, PopulatingId>,
+    ) -> Self {
         let policies = &configuration.policies;
         let order: Vec<_> = spd.policies().take(policies.len()).map(|(id, _)| id).collect();
         let ids: HashMap<_, _> =
@@ -40,7 +50,44 @@ impl PolicyBook {
         let numbers = policies.iter().map(|policy| policy.number);
         let workers: HashMap<_, _> = numbers.zip(workers.iter().copied()).collect();
         let numbers = workers.iter().map(|(number, id)| (*id, *number)).collect();
-        Self { index: PolicyIndex::of(configuration), routes, order, ids, number_at, workers, numbers }
+        let populating_numbers = populating.iter().map(|(number, id)| (*id, *number)).collect();
+        Self {
+            index: PolicyIndex::of(configuration),
+            routes,
+            order,
+            ids,
+            number_at,
+            workers,
+            numbers,
+            populating,
+            populating_numbers,
+        }
+    }
+
+    /// The policy with a number as tunnels name it; `None` if it populates none.
+    #[must_use]
+    pub fn populating(&self, number: u32) -> Option<PopulatingId> {
+        self.populating.get(&number).copied()
+    }
+
+    /// The number of a policy that populates tunnels.
+    #[must_use]
+    pub fn number_populating(&self, policy: PopulatingId) -> Option<u32> {
+        self.populating_numbers.get(&policy).copied()
+    }
+
+    /// The policy with a number populates other tunnels from here on, or none.
+    pub fn set_populating(&mut self, number: u32, policy: Option<PopulatingId>) {
+        let before = match policy {
+            Some(policy) => {
+                self.populating_numbers.insert(policy, number);
+                self.populating.insert(number, policy)
+            }
+            None => self.populating.remove(&number),
+        };
+        if let Some(before) = before {
+            self.populating_numbers.remove(&before);
+        }
     }
 
     /// The name in the SPD of the policy at a place.

@@ -1,26 +1,24 @@
-//! Tunnels that begin and end for single flows: `sa add --for`, and what ends them (see
-//! [`populated`](super::populated)).
+//! Tunnels that begin for single flows ([`populated`](super::populated)): `sa add --for`.
 //!
 //! ```text
-//!   begins:  worker: add tunnel ──► add SAs, each way ──► insert its policy ahead of the populating one
-//!   ends:    worker: remove its policy ──► remove the tunnel with its SAs
+//!   worker: add tunnel ──► add SAs, each way ──► insert its policy ahead of the populating one
 //! ```
 //!
 //! In this order no packet meets a policy without its tunnel. Each step costs the same beside any number of
-//! others.
+//! others. How they end: [`ending`](super::ending).
 
 use super::assemble;
+use super::checked_sas::Checked;
 use super::installed::{InstalledTunnels, Running};
-use super::populated::{MAX_POPULATED, PopulatedTunnel, Reserved};
-use super::sa_control::{Checked, NOT_EPHEMERAL, SaControl, State, in_words};
+use super::populated::{PopulatedTunnel, PopulatingId, Reserved};
+use super::sa_control::{NOT_EPHEMERAL, SaControl, State, in_words};
 use super::sa_request::{Flow, Wanted};
 use super::sas::{KeyState, RunningSa, TunnelSas};
 use crate::config::{Policy, Tunnel};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use testudo_crypto::Direction;
-use testudo_gateway::{MAX_SA_CHANGES, SaChange, SaChangeError};
-use testudo_ipsec::{PolicyChange, PolicyId, Position, SaState, Selector, SpdError, TunnelIndex};
+use testudo_gateway::{SaChange, SaChangeError};
+use testudo_ipsec::{PolicyChange, PolicyId, Position, Selector, TunnelIndex};
 
 impl SaControl {
     /// Adds SAs for a flow: to its tunnel, which is made if it has none. `template` is the tunnel that the
@@ -34,7 +32,8 @@ impl SaControl {
         wanted: Wanted,
     ) -> Result<Value, String> {
         let policy = populating(installed, template, flow.policy.as_deref())?;
-        if let Some(populated) = installed.populated.with_values(policy.number, &flow.values) {
+        let id = installed.book.populating(policy.number).ok_or("the policy populates no SAs")?;
+        if let Some(populated) = installed.populated.with_values(id, &flow.values) {
             return self.add(state, installed, &populated.running, wanted, None);
         }
         let selectors: Arc<[Selector]> = installed.entry(policy).populated(&flow.values).into();
@@ -50,12 +49,10 @@ impl SaControl {
                     .to_owned(),
             );
         }
-        let reserved = installed.populated.reserve().ok_or_else(|| {
-            format!(
-                "{MAX_POPULATED} tunnels were populated from packets, and more are not possible: delete some"
-            )
-        })?;
-        let new = New { policy, template: &template.tunnel.name, selectors, reserved };
+        let entry = installed.entry(policy).of_populated(template.index, Arc::clone(&selectors));
+        let pieces = entry.count_pieces();
+        let reserved = installed.populated.reserve(pieces).map_err(|full| full.to_string())?;
+        let new = New { policy, id, template: &template.tunnel.name, selectors, pieces, reserved };
         let running = like(template, &new.reserved);
         let wanted = self.checked(state, installed, &running, wanted);
         let wanted = wanted.inspect_err(|_| installed.populated.give_back(&new.reserved))?;
@@ -76,14 +73,15 @@ impl SaControl {
         let added = self.install_sas(state, installed, &running, wanted, new);
         let (sas, id) = added.inspect_err(|_| {
             state.forget_sas(&running);
-            if self.remove_tunnels(&[running.index]) {
+            if self.take_back(running.index) {
                 installed.populated.give_back(&new.reserved);
             }
         })?;
-        let (number, policy, values) = (new.reserved.number, new.policy.number, flow.values);
-        let selectors = Arc::clone(&new.selectors);
+        let (number, policy, values, id) = (new.reserved.number, new.id, flow.values, Some(id));
+        let (selectors, pieces) = (Arc::clone(&new.selectors), new.pieces);
         let name = running.tunnel.name.clone();
-        installed.populated.insert(PopulatedTunnel { running, number, policy, values, selectors, id });
+        let tunnel = PopulatedTunnel { running, number, policy, values, selectors, pieces, id };
+        installed.populated.insert(tunnel);
         tracing::debug!("tunnel {name} begins, for {values}");
         let mut answer = in_words(&name, &sas, &[]);
         answer["template"] = json!(new.template);
@@ -126,119 +124,30 @@ impl SaControl {
         Ok((sas, id.map_err(|error| error.to_string())?))
     }
 
-    /// An SA of a tunnel was removed. If the tunnel is one of a flow and has none left in that direction, it
-    /// ends; `true` then.
-    pub(super) fn end_without(
-        &self,
-        state: &mut State,
-        installed: &InstalledTunnels,
-        running: &Running,
-        direction: Direction,
-    ) -> bool {
-        let Some(populated) = installed.populated.at(running.index) else { return false };
-        let has_one = running.sas.lock().iter().any(|sa| sa.direction == direction);
-        if !has_one {
-            self.end_populated(state, installed, &[populated]);
+    /// Whether the worker does not have a tunnel any more that could not be made.
+    fn take_back(&self, index: TunnelIndex) -> bool {
+        let removed = self.change(vec![SaChange::RemoveTunnel(index)]);
+        let is_gone = |result: &Result<_, _>| matches!(result, Ok(_) | Err(SaChangeError::NoTunnel(_)));
+        match removed {
+            Ok(results) if results.iter().all(is_gone) => return true,
+            Ok(results) => tracing::error!("taking back a tunnel of a flow: {results:?}"),
+            Err(error) => tracing::error!("taking back a tunnel of a flow: {error}"),
         }
-        !has_one
+        false
     }
-
-    /// An SA has reached its hard lifetime, or its last number: that of a flow's tunnel is deleted (RFC 4301
-    /// 4.4.2.1), and the tunnel ends if it was the last in its direction.
-    pub(crate) fn expire(&self, installed: &InstalledTunnels, index: TunnelIndex, spi: u32, outbound: bool) {
-        let mut state = self.lock();
-        let Some(populated) = installed.populated.at(index) else { return };
-        let running = &populated.running;
-        let direction = if outbound { Direction::Seal } else { Direction::Open };
-        // The index may have had another tunnel when the event happened.
-        let is_expired = running.sas.lock().iter().any(|sa| {
-            let state = sa.added.as_ref().map(|added| added.counters.state());
-            (sa.direction, sa.spi) == (direction, spi) && state.is_some_and(has_stopped)
-        });
-        if is_expired && self.remove(&mut state, running, direction, spi).is_ok() {
-            self.end_without(&mut state, installed, running, direction);
-        }
-    }
-
-    /// Deletes all SAs of flows' tunnels that have stopped: events were lost.
-    pub(crate) fn expire_all(&self, installed: &InstalledTunnels) {
-        for populated in installed.populated.all() {
-            let sas = populated.running.sas.lock().clone();
-            let is_expired = |sa: &&super::sas::RunningSa| {
-                sa.added.as_ref().is_some_and(|added| has_stopped(added.counters.state()))
-            };
-            for sa in sas.iter().filter(is_expired) {
-                self.expire(installed, populated.running.index, sa.spi, sa.is_outbound());
-            }
-        }
-    }
-
-    /// Ends tunnels of flows: first their policies, then themselves with their SAs.
-    pub(super) fn end_populated(
-        &self,
-        state: &mut State,
-        installed: &InstalledTunnels,
-        ending: &[Arc<PopulatedTunnel>],
-    ) {
-        for ending in ending.chunks(MAX_SA_CHANGES) {
-            let policies: Vec<_> =
-                ending.iter().map(|populated| PolicyChange::Remove(populated.id)).collect();
-            let indices: Vec<_> = ending.iter().map(|populated| populated.running.index).collect();
-            // Else a policy may still lead to the index: no other flow's tunnel may have it.
-            let is_free = self.remove_policies(policies) && self.remove_tunnels(&indices);
-            for populated in ending {
-                state.forget_sas(&populated.running);
-                installed.populated.remove(populated.number, is_free);
-                tracing::debug!("tunnel {} ends", populated.running.tunnel.name);
-            }
-        }
-    }
-}
-
-impl SaControl {
-    /// Whether none of these policies is in the worker's SPD any more.
-    fn remove_policies(&self, changes: Vec<PolicyChange>) -> bool {
-        let results = self.commander.change_policies(changes).map_err(|error| error.to_string());
-        let left = results.map(|results| {
-            let is_there = |result: &&Result<_, _>| !matches!(result, Ok(_) | Err(SpdError::UnknownPolicy));
-            results.iter().filter(is_there).count()
-        });
-        is_done("policies", &left)
-    }
-
-    /// Whether the worker has none of these tunnels any more.
-    fn remove_tunnels(&self, indices: &[TunnelIndex]) -> bool {
-        let changes = indices.iter().map(|index| SaChange::RemoveTunnel(*index)).collect();
-        let left = self.change(changes).map(|results| {
-            let is_there =
-                |result: &&Result<_, _>| !matches!(result, Ok(_) | Err(SaChangeError::NoTunnel(_)));
-            results.iter().filter(is_there).count()
-        });
-        is_done("tunnels", &left)
-    }
-}
-
-fn is_done(what: &str, left: &Result<usize, String>) -> bool {
-    match left {
-        Ok(0) => return true,
-        Ok(left) => tracing::error!("ending tunnels of flows: {left} {what} are left"),
-        Err(error) => tracing::error!("ending tunnels of flows: {error}"),
-    }
-    false
-}
-
-/// Whether an SA carries nothing any more.
-fn has_stopped(state: SaState) -> bool {
-    matches!(state, SaState::Expired | SaState::Exhausted)
 }
 
 /// What a tunnel is made of.
 struct New<'i> {
     /// The populating policy.
     policy: &'i Policy,
+    /// What tunnels call it.
+    id: PopulatingId,
     /// The name of the tunnel that it names.
     template: &'i str,
     selectors: Arc<[Selector]>,
+    /// How many pairs of prefixes they make in the index of the worker's SPD.
+    pieces: usize,
     reserved: Reserved,
 }
 

@@ -2,27 +2,26 @@
 
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
+use super::instance::instance;
+use super::negotiated::NegotiatedPolicy;
 use super::path_mtu::{path_mtu, path_mtus};
-use super::populated::{MAX_POPULATED, PopulatedTunnel};
+use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::sas::RunningSa;
-use super::wanted::named;
+use super::wanted::{self, named};
 use super::worker_time::worker_time;
-use crate::config::{self, Network, Remote};
+use crate::config::{self, Configuration, Network, Remote};
 use crate::firewall::Firewall;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{Clock, EngineReport, PortSnapshot, SystemClock, WorkerCounters};
 use testudo_ipsec::{
-    Action, Direction, Encapsulation, Flow, IpsecProtocol, Mismatch, Mode, Moment, PacketValues, Policy,
-    PortRange, Protocol, SaCounters, SaState, Selector, TunnelIndex, Verdict,
+    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaCounters, SaState, Selector, TunnelIndex,
 };
 use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
-use testudo_wire::next_layer::NextLayerFields;
-use testudo_wire::protocol;
 
 /// What does not change while a gateway runs.
 #[derive(Debug)]
@@ -158,6 +157,18 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "path_mtus": paths,
         "path_mtus_omitted": omitted,
         "populated": populated(installed),
+        "ike": installed.configuration.ike.as_ref().map(|ike| json!({
+            "socket": ike.socket,
+            "vici": ike.vici,
+            "tunnels": installed.negotiated.len(),
+            "policies": installed.negotiated.count_policies(),
+            "renewal": installed.negotiated.renewal().map(|renewal| json!({
+                "expected": renewal.expected,
+                "renewed": renewal.renewed,
+                "without_traffic_ms": renewal.without_traffic_ms,
+            })),
+            "sas": installed.negotiated.count_sas(),
+        })),
     })
 }
 
@@ -166,8 +177,11 @@ fn populated(installed: &InstalledTunnels) -> Value {
     let (told, left_out) = installed.populated.wanted().counts();
     json!({
         "tunnels": installed.populated.len(),
+        "ending": installed.populated.count_ending(),
         "limit": MAX_POPULATED,
-        "wanted": installed.populated.wanted().list(Instant::now()).len(),
+        "pieces": installed.populated.pieces(),
+        "pieces_limit": MAX_POPULATED_PIECES,
+        "wanted": installed.populated.wanted().count(Instant::now()),
         "acquires": told,
         "acquires_left_out": left_out,
     })
@@ -176,19 +190,20 @@ fn populated(installed: &InstalledTunnels) -> Value {
 /// The SAs that packets have asked for, the first that asked first.
 #[must_use]
 pub fn wanted(installed: &InstalledTunnels, now: Instant) -> Value {
-    let row = |(number, values, packet, age): (u32, PacketValues, PacketValues, Duration)| {
-        let policy = installed.policy(number)?;
+    let row = |wanted: wanted::Row| {
+        let policy = installed.policy(installed.book.number_populating(wanted.policy)?)?;
         let template = policy.tunnel().and_then(|tunnel| installed.configuration.tunnels.get(tunnel));
         Some(json!({
             "tunnel": template.map(|template| &template.name),
             "policy": policy.label(),
-            "for": named(&values),
-            "packet": named(&packet),
-            "age_seconds": age.as_secs(),
+            "for": named(&wanted.values),
+            "packet": named(&wanted.packet),
+            "age_seconds": wanted.age.as_secs(),
         }))
     };
-    let list = installed.populated.wanted().list(now);
-    list.into_iter().filter_map(row).collect::<Vec<_>>().into()
+    // A statement of its own: sorted and put into words without the lock.
+    let rows = installed.populated.wanted().rows(now);
+    wanted::sorted(rows).into_iter().filter_map(row).collect::<Vec<_>>().into()
 }
 
 /// Every SA, at `now` in the worker's time.
@@ -199,9 +214,8 @@ pub fn security_associations(
     engines: &EnginesInService<'_>,
     now: Moment,
 ) -> Value {
-    let populated = installed.populated.all();
-    let tunnels = installed.tunnels.iter().chain(populated.iter().map(|populated| &populated.running));
-    tunnels.flat_map(|running| rows_of(running, installed, peers, engines, now)).collect::<Vec<_>>().into()
+    let rows = installed.all().flat_map(|running| rows_of(&running, installed, peers, engines, now));
+    rows.collect::<Vec<_>>().into()
 }
 
 /// The SAs of one tunnel.
@@ -224,8 +238,14 @@ fn rows_of(
     now: Moment,
 ) -> Vec<Value> {
     let populated = installed.populated.at(running.index);
+    let running = &*installed.negotiated.in_force(running);
+    let (owner, index) = (owner(installed, running.index), running.index);
     let row = |of: &RunningSa| {
         let mut row = sa(running, of, peers);
+        row["owner"] = owner.into();
+        let daemon = installed.negotiated.daemon_of(index, of.spi, of.is_outbound());
+        row["daemon"] = daemon.map(|name| name.to_string()).into();
+        row["interface"] = installed.configuration.interface_name(running.tunnel.interface).into();
         row["engine"] = of.added.as_ref().and_then(|_| engines.name_for(of.suite)).into();
         row["for"] = populated.as_ref().map_or(Value::Null, |populated| named(&populated.values));
         row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
@@ -234,6 +254,17 @@ fn rows_of(
     // Copies, since AH that covers a tunnel has a list of its own.
     let sas = running.sas.lock().clone();
     sas.iter().map(row).collect()
+}
+
+/// Who makes the SAs of a tunnel: the configuration, packets of a flow that ask for them, or a key exchange.
+fn owner(installed: &InstalledTunnels, index: TunnelIndex) -> &'static str {
+    if installed.populated.at(index).is_some() {
+        "flow"
+    } else if installed.negotiated.at(index).is_some() {
+        "ike"
+    } else {
+        "file"
+    }
 }
 
 /// The last known addresses of roaming peers.
@@ -249,7 +280,7 @@ fn state(counters: Option<&SaCounters>) -> &'static str {
     }
 }
 
-fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
+pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
     let tunnel = &running.tunnel;
     let outbound = sa.is_outbound();
     let counters = sa.added.as_ref().map(|added| &*added.counters);
@@ -275,6 +306,12 @@ fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
             (IpsecProtocol::Ah, _) => "ah",
             (IpsecProtocol::Esp, Encapsulation::Esp) => "esp",
             (IpsecProtocol::Esp, Encapsulation::EspInUdp { .. }) => "esp-in-udp",
+        },
+        "udp_ports": match (tunnel.protocol, tunnel.encapsulation) {
+            (IpsecProtocol::Esp, Encapsulation::EspInUdp { local_port, remote_port }) => {
+                json!({ "local": local_port, "remote": remote_port })
+            }
+            _ => Value::Null,
         },
         "state": state(counters),
         "in_use": if outbound { json!(sa.is_in_use()) } else { Value::Null },
@@ -315,15 +352,6 @@ pub fn origin(configuration: &config::Configuration, index: usize) -> String {
     }
 }
 
-fn tunnel_at(installed: &InstalledTunnels, action: Action) -> Option<&Running> {
-    match action {
-        Action::Protect(index) | Action::Populate(index) => {
-            installed.tunnels.iter().find(|t| t.index == index)
-        }
-        Action::Bypass | Action::Discard => None,
-    }
-}
-
 /// What a policy does with packets, in one word.
 #[must_use]
 pub fn action_name(action: Action) -> &'static str {
@@ -358,7 +386,8 @@ fn selector(selector: &Selector) -> Value {
     value
 }
 
-/// The SPD, in order. Tunnels are found once and not for each policy: there may be 100,000.
+/// The SPD, in order: the configuration's, and behind it what is negotiated. Tunnels are found once and not
+/// for each policy: there may be 100,000.
 #[must_use]
 pub fn policies(installed: &InstalledTunnels) -> Value {
     let configuration = &installed.configuration;
@@ -378,16 +407,46 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
         json!({
             "place": index + 1,
             "origin": origin,
+            "owner": "file",
+            "priority": null,
             "policy": configured.map(config::Policy::label),
             "action": action_name(policy.action),
             "tunnel": tunnel,
+            "interface": configuration.interface_name(policy.interface),
             "direction": policy.directions.to_string(),
             "selectors": policy.selectors.iter().map(selector).collect::<Vec<_>>(),
             "populate_from_packet": populating.map(|policy| policy.populate.names().collect::<Vec<_>>()),
-            "populated": populating.map(|policy| installed.populated.count_of(policy.number)),
+            "populated": populating.map(|policy| {
+                let id = installed.book.populating(policy.number);
+                id.map_or(0, |id| installed.populated.count_of(id))
+            }),
         })
     });
+    let negotiated = installed.negotiated.policies();
+    let negotiated = negotiated.iter().zip(installed.spd.len() + 1..);
+    let rows = rows.chain(negotiated.map(|policy| negotiated_policy(configuration, policy)));
     rows.collect::<Vec<_>>().into()
+}
+
+/// A policy that a key exchange daemon has said, at its place in the SPD.
+fn negotiated_policy(
+    configuration: &Configuration,
+    (policy, place): (&Arc<NegotiatedPolicy>, usize),
+) -> Value {
+    json!({
+        "place": place,
+        "origin": policy.origin(),
+        "owner": "ike",
+        "priority": policy.priority,
+        "policy": null,
+        "action": action_name(policy.entry.action),
+        "tunnel": policy.tunnel.map(|number| format!("ike:{number}")),
+        "interface": configuration.interface_name(policy.entry.interface),
+        "direction": policy.entry.directions.to_string(),
+        "selectors": policy.entry.selectors.iter().map(selector).collect::<Vec<_>>(),
+        "populate_from_packet": null,
+        "populated": null,
+    })
 }
 
 /// The host's rules and routes that follow from the policies in force, which may not be those of the file.
@@ -395,227 +454,16 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
 /// # Errors
 /// The message for the client.
 pub fn firewall(installed: &InstalledTunnels) -> Result<Value, String> {
-    let firewall = Firewall::of(&installed.configuration).map_err(|e| e.to_string())?;
+    let negotiated = installed.negotiated.for_firewall();
+    let firewall = Firewall::beside(&installed.configuration, &negotiated).map_err(|e| e.to_string())?;
     Ok(json!({
         "interface": firewall.interface(),
         "rules": firewall.to_string(),
         "networks": firewall.routes().networks().iter().map(Network::to_string).collect::<Vec<_>>(),
         "warnings": firewall.notes(),
+        "instance": instance(),
+        "negotiated": negotiated.pairs(),
     }))
-}
-
-/// Which side a packet comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// From the private network.
-    Protected,
-    /// From the public one.
-    Unprotected,
-}
-
-/// A packet to explain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
-    /// Where it comes from.
-    pub side: Side,
-    /// Its source address.
-    pub source: IpAddr,
-    /// Its destination address; of the same version.
-    pub destination: IpAddr,
-    /// Its transport protocol.
-    pub protocol: u8,
-    /// Source and destination port.
-    pub ports: Option<(u16, u16)>,
-    /// Type and code of its message of ICMP, type of that of the Mobility Header.
-    pub message: Option<(u8, u8)>,
-    /// Whether it is a fragment other than the first. Then `ports` and `message` mean nothing.
-    pub is_later_fragment: bool,
-}
-
-impl Question {
-    /// What policy sees of the packet.
-    fn flow(&self) -> Flow {
-        let (direction, local, remote) = match self.side {
-            Side::Protected => (Direction::Outbound, self.source, self.destination),
-            Side::Unprotected => (Direction::Inbound, self.destination, self.source),
-        };
-        if self.is_later_fragment {
-            return Flow::of_later_fragments(direction, local, remote, self.protocol);
-        }
-        let ports = self.ports.map(|(source, destination)| NextLayerFields::Ports(source, destination));
-        let message = self.message.map(|(kind, code)| match self.protocol {
-            protocol::MOBILITY => NextLayerFields::Mobility(kind),
-            _ => NextLayerFields::Icmp(kind, code),
-        });
-        let is_of_messages = Protocol::Is(self.protocol).is_of_messages();
-        let fields = if is_of_messages { message } else { ports };
-        Flow::new(direction, local, remote, self.protocol, fields)
-    }
-}
-
-/// Policies that are explained individually as not matching, at most.
-const TOLD: usize = 20;
-
-/// Which policy and which SA a packet matches, and why.
-#[must_use]
-pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
-    let flow = question.flow();
-    let (verdict_of_spd, id) = installed.spd.lookup(&flow);
-    let fields_hidden = verdict_of_spd == Verdict::FieldsHidden;
-    let policies = || installed.spd.policies();
-    let found = policies().enumerate().find(|(_, (other, _))| Some(*other) == id).map(|(at, (_, p))| (at, p));
-    let passed_over = found.map_or(installed.spd.len(), |(index, _)| index);
-    let why_not: Vec<_> = policies()
-        .enumerate()
-        .take(passed_over.min(TOLD))
-        .filter_map(|(index, (_, policy))| {
-            let why = why_not(policy, &flow)?;
-            Some(json!({ "place": index + 1, "origin": origin(&installed.configuration, index), "why": why }))
-        })
-        .collect();
-    let own = found.and_then(|(index, policy)| own_tunnel(installed, index, policy, &flow));
-    let fields_hidden = fields_hidden || matches!(own, Some(OwnTunnel::Never));
-    let template =
-        found.filter(|_| !fields_hidden).and_then(|(_, policy)| tunnel_at(installed, policy.action));
-    let tunnel = match &own {
-        None => template,
-        Some(OwnTunnel::There(populated)) => Some(&populated.running),
-        Some(OwnTunnel::NotYet(_) | OwnTunnel::Never) => None,
-    };
-    json!({
-        "policy": found.map(|(index, policy)| json!({
-            "place": index + 1,
-            "origin": origin(&installed.configuration, index),
-            "action": action_name(policy.action),
-            "selector": nearest(policy, &flow).map(|(selector, _)| selector.to_string()),
-        })),
-        "passed_over": why_not,
-        "passed_over_untold": passed_over - why_not.len(),
-        "tunnel": tunnel.map(|t| &t.tunnel.name),
-        "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
-        "fields_hidden": fields_hidden,
-        "verdict": match (found, &own) {
-            (Some(_), Some(OwnTunnel::Never)) => never(&flow),
-            (Some((_, policy)), _) if fields_hidden => hidden(policy, &flow),
-            (Some(_), Some(OwnTunnel::NotYet(values))) => not_yet(question.side, template, values),
-            _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
-        },
-    })
-}
-
-/// The tunnel of a flow whose policy populates one for it.
-#[derive(Debug)]
-enum OwnTunnel {
-    There(Arc<PopulatedTunnel>),
-    /// It would have these values.
-    NotYet(PacketValues),
-    /// The packet does not show or have what it is populated with (RFC 4301 4.4.2.2).
-    Never,
-}
-
-/// `None` if the policy populates none.
-fn own_tunnel(installed: &InstalledTunnels, place: usize, policy: &Policy, flow: &Flow) -> Option<OwnTunnel> {
-    if !matches!(policy.action, Action::Populate(_)) {
-        return None;
-    }
-    let number = installed.configuration.policies.get(place)?.number;
-    let Some(values) = PacketValues::of(flow, policy.populate) else { return Some(OwnTunnel::Never) };
-    if !policy.populated(&values).iter().any(|selector| selector.matches(flow)) {
-        return Some(OwnTunnel::Never);
-    }
-    let there = installed.populated.with_values(number, &values);
-    Some(there.map_or(OwnTunnel::NotYet(values), OwnTunnel::There))
-}
-
-fn never(flow: &Flow) -> String {
-    let shown = PacketValues::shown(flow);
-    format!(
-        "discarded as fields_hidden: the packet shows {shown}, and an SA is populated with more (RFC 4301 4.4.2.2)"
-    )
-}
-
-fn not_yet(side: Side, template: Option<&Running>, values: &PacketValues) -> String {
-    let template = template.map_or("?", |running| running.tunnel.name.as_str());
-    match side {
-        Side::Protected => format!(
-            "discarded as sa_wanted: it asks for an SA of its own; `testudo sa add {template} --for \"{values}\"` makes one"
-        ),
-        Side::Unprotected => format!(
-            "in clear: discarded, policy wants it protected (RFC 4301 5.2); there is no SA yet for {values}"
-        ),
-    }
-}
-
-/// The selector of a policy that comes nearest to a flow, and the first field that it does not match.
-fn nearest<'p>(policy: &'p Policy, flow: &Flow) -> Option<(&'p Selector, Option<Mismatch>)> {
-    let compared = policy.selectors.iter().map(|selector| (selector, selector.mismatch(flow)));
-    // `None` is a match, and the later a field, the more have matched before it.
-    compared.max_by_key(|(_, mismatch)| (mismatch.is_none(), *mismatch))
-}
-
-/// Why a policy does not match a flow; `None` if it does.
-fn why_not(policy: &Policy, flow: &Flow) -> Option<String> {
-    if !policy.directions.include(flow.direction()) {
-        let packets = if flow.direction() == Direction::Outbound { "arrive" } else { "leave" };
-        return Some(format!("it is for packets that {packets}"));
-    }
-    let (selector, mismatch) = nearest(policy, flow)?;
-    let why = why(selector, mismatch?);
-    Some(match policy.selectors.len() {
-        1 => why,
-        count => format!("none of its {count} selectors matches; of the nearest, {why}"),
-    })
-}
-
-fn why(selector: &Selector, mismatch: Mismatch) -> String {
-    match mismatch {
-        Mismatch::Local => format!("the local address is not in {}", selector.local),
-        Mismatch::Remote => format!("the remote address is not in {}", selector.remote),
-        Mismatch::Protocol => format!("the protocol is not {}", selector.protocol),
-        Mismatch::Message => "the type of the message is not among those of the policy".to_owned(),
-        Mismatch::LocalPort => format!("the local port is not in {}", selector.local_ports),
-        Mismatch::RemotePort => format!("the remote port is not in {}", selector.remote_ports),
-    }
-}
-
-/// The verdict on a flow that hides what a policy asks for.
-fn hidden(policy: &Policy, flow: &Flow) -> String {
-    let asked = match nearest(policy, flow).map(|(selector, _)| selector) {
-        Some(s) if s.protocol.is_of_messages() => "protocol and type",
-        Some(s) if [s.local_ports, s.remote_ports] == [PortRange::ANY; 2] => "protocol",
-        _ => "protocol and ports",
-    };
-    format!(
-        "discarded as fields_hidden: the policy asks for {asked}, which the packet does not show (RFC 4301 7.4)"
-    )
-}
-
-/// The SA that packets from a side meet. From the peer they come through any; the newest stands for all.
-fn sa_for(side: Side, tunnel: &Running) -> Option<RunningSa> {
-    match side {
-        Side::Protected => tunnel.sas.outbound(),
-        Side::Unprotected => tunnel.sas.newest_inbound(),
-    }
-}
-
-fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> String {
-    let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
-    let down = tunnel.is_none_or(|t| !t.is_installed);
-    let spi = tunnel.and_then(|t| sa_for(side, t)).map_or(0, |sa| sa.spi);
-    match (side, action) {
-        (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),
-        (_, Some(Action::Discard)) => "discarded: the policy says so".to_owned(),
-        (_, Some(Action::Bypass)) => "passes in clear".to_owned(),
-        (_, Some(Action::Protect(_) | Action::Populate(_))) if down => {
-            format!("discarded: tunnel {name} is down")
-        }
-        (Side::Protected, Some(Action::Protect(_) | Action::Populate(_))) => {
-            format!("goes through tunnel {name}, outbound SA {spi:#x}")
-        }
-        (Side::Unprotected, Some(Action::Protect(_) | Action::Populate(_))) => format!(
-            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {spi:#x} of tunnel {name}: passes"
-        ),
-    }
 }
 
 #[cfg(test)]

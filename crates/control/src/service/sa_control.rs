@@ -16,9 +16,13 @@
 //! do.
 
 use super::api::Shared;
+use super::checked_sas::{Checked, FirstNumbers};
+use super::ending::Stopped;
 use super::ephemeral_keys::EphemeralKeys;
 use super::installed::{InstalledTunnels, Running};
+use super::last_states::LastState;
 use super::leases::{Leases, check_known};
+use super::negotiated;
 use super::overlaps::{Leaving, Overlap, Overlaps};
 use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
@@ -36,8 +40,8 @@ use testudo_gateway::{
     Commander, InboundInstall, KeyPreparers, OutboundInstall, SaChange, SaChanged, UseFrom,
 };
 use testudo_ipsec::{
-    Demand, InboundParameters, InstallError, MAX_TUNNEL_SAS, NumberSource, OutboundParameters, ReplayWindow,
-    SaParameters, Spent,
+    Demand, InboundParameters, InstallError, Lease, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
+    ReplayWindow, SaParameters, TunnelIndex,
 };
 
 /// Why the tunnel of a flow has no durable keys.
@@ -51,8 +55,10 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct SaControl {
     pub(super) commander: Commander,
     leases: Arc<Leases>,
-    store: Arc<dyn LeaseStore>,
+    pub(super) store: Arc<dyn LeaseStore>,
     preparers: KeyPreparers,
+    /// Whether SAs keep their keys, for somebody to read.
+    keeps_keys: bool,
     state: Mutex<State>,
 }
 
@@ -72,22 +78,26 @@ pub struct State {
     gone: Vec<Fingerprint>,
     /// What the store could not save of such keys: of no more than were installed, since none is added while
     /// the store does not work.
-    unsaved: Vec<LastState>,
+    pub(super) unsaved: Vec<LastState>,
     next_save: Option<Instant>,
-}
-
-/// What is to be remembered of a key whose SA is gone.
-#[derive(Debug)]
-struct LastState {
-    key: Fingerprint,
-    window: Option<Vec<u8>>,
-    usage: Option<Usage>,
+    /// Where SAs of flows' tunnels may have stopped.
+    pub(super) stopped: Stopped,
 }
 
 impl State {
     /// Whether a key has served as an ephemeral one in this run.
     pub(crate) fn was_ephemeral(&self, key: &KeyMaterial) -> bool {
         self.ephemeral.has(numbers_of(key))
+    }
+
+    /// The tunnel with an SA that has one of these keys.
+    pub(super) fn with_key(&self, keys: KeyDigests) -> Option<TunnelIndex> {
+        self.index.with_key(keys)
+    }
+
+    /// Whether an SA from a peer has this SPI.
+    pub(super) fn has_inbound(&self, protocol: testudo_ipsec::IpsecProtocol, spi: u32) -> bool {
+        self.index.with_inbound_spi(protocol, spi).is_some()
     }
 
     /// Whether `loaded` may be put in force beside SAs that were added at run time.
@@ -101,19 +111,20 @@ impl State {
         self.index.conflict(installed, loaded).map_or(Ok(()), Err)
     }
 
-    /// After a reload: forgets tunnels that are gone, and knows the SAs of new ones. `ended` are tunnels that
-    /// were populated from packets.
+    /// After a reload: forgets tunnels that are gone, and knows the SAs of new ones. The worker has removed
+    /// the tunnels `gone`, which were populated from packets: their inbound SPIs are those of new tunnels.
     pub(crate) fn turn_over(
         &mut self,
         old: &InstalledTunnels,
         installed: &InstalledTunnels,
-        ended: &[Arc<PopulatedTunnel>],
+        gone: &[Arc<PopulatedTunnel>],
     ) {
+        for populated in gone {
+            self.forget_sas(&populated.running);
+            installed.populated.remove(populated.number, true);
+        }
         self.index.turn_over(old, installed);
-        ended.iter().for_each(|populated| self.forget_sas(&populated.running));
-        let populated = installed.populated.all();
-        let populated = populated.iter().map(|populated| &populated.running);
-        self.overlaps.keep(&installed.tunnels.iter().chain(populated).map(|r| r.sas.id()).collect());
+        self.overlaps.keep(&installed.all().map(|running| running.sas.id()).collect());
     }
 
     /// A tunnel has gone from the worker with all its SAs, whose keys are ephemeral.
@@ -135,7 +146,8 @@ impl SaControl {
         installed: &InstalledTunnels,
     ) -> Self {
         let state = State { index: SaIndex::of(installed), ..State::default() };
-        Self { commander, leases, store, preparers, state: Mutex::new(state) }
+        let keeps_keys = installed.configuration.gateway.allow_key_export;
+        Self { commander, leases, store, preparers, keeps_keys, state: Mutex::new(state) }
     }
 
     /// Keeps all other changes of SAs out for as long as the guard lives.
@@ -151,6 +163,9 @@ impl SaControl {
         let mut state = self.lock();
         let installed = shared.installed();
         let running = &find(&installed, request.tunnel())?;
+        if installed.negotiated.at(running.index).is_some() {
+            return Err(negotiated::not_ours(&format!("tunnel {}", running.tunnel.name), &installed));
+        }
         match request {
             SaRequest::Add { sas, flow: Some(flow), .. } => {
                 self.add_for(&mut state, &installed, running, &flow, sas)
@@ -200,8 +215,13 @@ impl SaControl {
         wanted: Wanted,
     ) -> Result<Checked, String> {
         let name = &running.tunnel.name;
-        if wanted.key_state != KeyState::Ephemeral && installed.populated.at(running.index).is_some() {
-            return Err(NOT_EPHEMERAL.to_owned());
+        if let Some(populated) = installed.populated.at(running.index) {
+            if wanted.key_state != KeyState::Ephemeral {
+                return Err(NOT_EPHEMERAL.to_owned());
+            }
+            if installed.populated.is_ending(populated.number) {
+                return Err(format!("tunnel {name} ends: its policy is gone, or says something else now"));
+            }
         }
         if !running.is_installed {
             let why = running.error.as_deref().unwrap_or("it could not be installed");
@@ -233,7 +253,18 @@ impl SaControl {
         }
         let lifetime = wanted.lifetime.unwrap_or(running.tunnel.lifetime);
         let Wanted { key_state, is_used_at_once, is_waiting_for_peer, .. } = wanted;
-        Ok(Checked { inbound, outbound, lifetime, key_state, is_used_at_once, is_waiting_for_peer })
+        let crate::config::Tunnel { esn, replay_window, .. } = running.tunnel;
+        Ok(Checked {
+            inbound,
+            outbound,
+            lifetime,
+            key_state,
+            esn,
+            replay_window,
+            first: None,
+            is_used_at_once,
+            is_waiting_for_peer,
+        })
     }
 
     /// A new SA has a new key: numbers that repeat under one reveal what it protects (RFC 4106 2).
@@ -309,10 +340,13 @@ impl SaControl {
         spi: u32,
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
-        let sa = self.planned(running, wanted, Direction::Open, spi, key)?;
-        let window = self.window_of(&sa, key)?;
-        let parameters =
-            InboundParameters { sa: parameters_of(&sa), replay_window: running.tunnel.replay_window };
+        let sa = self.planned(wanted, Direction::Open, spi, key)?;
+        let received = wanted.first.map_or(0, |first| first.number);
+        let window = match received {
+            0 => self.window_of(&sa, key)?,
+            received => Some(ReplayWindow::closed_up_to(received).to_vec()),
+        };
+        let parameters = InboundParameters { sa: parameters_of(&sa), replay_window: wanted.replay_window };
         let key = self.preparers.prepare(key.clone(), Direction::Open);
         let install = InboundInstall { parameters, key, window, inherits: None };
         self.add_one(sa, SaChange::AddInbound(running.index, Box::new(install)))
@@ -325,8 +359,13 @@ impl SaControl {
         spi: u32,
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
-        let sa = self.planned(running, wanted, Direction::Seal, spi, key)?;
-        let (numbers, iv_mask) = self.numbers(running, key, wanted.key_state)?;
+        let sa = self.planned(wanted, Direction::Seal, spi, key)?;
+        let (numbers, iv_mask) = match wanted.first {
+            Some(FirstNumbers { number: first, iv_mask, .. }) => {
+                (NumberSource::Leased { first, lease: Arc::new(Lease::until(u64::MAX)) }, iv_mask)
+            }
+            None => self.numbers(running, key, wanted.key_state)?,
+        };
         let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
         let key = self.preparers.prepare(key.clone(), Direction::Seal);
         let install = Box::new(OutboundInstall { parameters, key });
@@ -355,7 +394,6 @@ impl SaControl {
 
     fn planned(
         &self,
-        running: &Running,
         wanted: &Checked,
         direction: Direction,
         spi: u32,
@@ -365,20 +403,21 @@ impl SaControl {
         let unused = Usage { bytes: 0, packets: 0, since_unix_s: super::daemon::unix_s() };
         let before = match wanted.key_state {
             KeyState::Durable => self.store.usage(print).map_err(in_store)?,
-            KeyState::Ephemeral => None,
+            KeyState::Ephemeral => wanted.first.map(|first| first.before),
         };
         Ok(RunningSa {
             direction,
             spi,
             suite: key.suite(),
-            esn: running.tunnel.esn,
-            replay_window: running.tunnel.replay_window,
+            esn: wanted.esn,
+            replay_window: wanted.replay_window,
             lifetime: wanted.lifetime,
             key: print,
             numbers: numbers_of(key),
             key_digests: KeyDigests::of(key),
             key_state: wanted.key_state,
             before: before.unwrap_or(unused),
+            kept_key: self.keeps_keys.then(|| Arc::new(key.clone())),
             added: None,
         })
     }
@@ -478,62 +517,35 @@ impl SaControl {
         let mut window = None;
         for result in changed {
             if let SaChanged::Removed(last) = result.map_err(|_| unknown_spi(running, spi))? {
-                window = last;
+                window = last.map(|last| last.save());
             }
         }
+        self.forget_sa(state, running, way, spi, window);
+        Ok(())
+    }
+
+    /// The worker has removed an SA, with this window.
+    pub(super) fn forget_sa(
+        &self,
+        state: &mut State,
+        running: &Running,
+        way: Direction,
+        spi: u32,
+        window: Option<Vec<u8>>,
+    ) {
         let mut sas = running.sas.lock();
-        let Some(at) = sas.iter().position(|sa| sa.direction == way && sa.spi == spi) else { return Ok(()) };
+        let Some(at) = sas.iter().position(|sa| sa.direction == way && sa.spi == spi) else { return };
         let sa = sas.remove(at);
+        sas.shrink_to_fit();
         drop(sas);
         state.index.remove(running, &sa);
         state.gone.push(sa.key);
         if sa.is_durable() {
             self.keep_what_is_known(state, running, &sa, window);
         }
-        Ok(())
     }
 
-    /// Saves the window and the usage of a key whose SA is gone, now or when the store works again; the
-    /// numbers that it has not used return. Of a key that no configuration has, no more than the highest
-    /// number is kept, as of keys that are retired: windows of replaced keys would fill the disk until the
-    /// next reload.
-    fn keep_what_is_known(
-        &self,
-        state: &mut State,
-        running: &Running,
-        sa: &RunningSa,
-        window: Option<Vec<u8>>,
-    ) {
-        let is_configured = sa.key == running.inbound_key;
-        let closed = window.as_deref().filter(|_| !is_configured).and_then(ReplayWindow::top_of);
-        let window = closed.map(|top| ReplayWindow::closed_up_to(top).to_vec()).or(window);
-        let last = LastState { key: sa.key, window, usage: usages::of(sa).map(|(_, usage)| usage) };
-        if let Err(error) = self.save_last(&last) {
-            tracing::error!("saving what a removed key was used for: {error}; trying again");
-            state.unsaved.push(last);
-        }
-        if sa.is_outbound() {
-            self.give_back_numbers(sa.numbers);
-        }
-    }
-
-    fn save_last(&self, last: &LastState) -> Result<(), StoreError> {
-        let window = last.window.as_deref().map(|window| (last.key, window));
-        let usage = last.usage.map(|usage| (last.key, usage));
-        self.store.save(window.as_slice(), usage.as_slice())
-    }
-
-    /// Saves what the store could not save before, as far as it can.
-    pub(crate) fn save_rest(&self, state: &mut State) {
-        while let Some(last) = state.unsaved.last() {
-            if self.save_last(last).is_err() {
-                return;
-            }
-            state.unsaved.pop();
-        }
-    }
-
-    fn give_back_numbers(&self, key: Fingerprint) {
+    pub(super) fn give_back_numbers(&self, key: Fingerprint) {
         if let Err(error) = self.leases.give_back_of(self.store.as_ref(), key) {
             tracing::error!("giving back the numbers of SAs that are gone: {error}");
         }
@@ -584,32 +596,22 @@ fn register(state: &mut State, running: &Running, sa: &RunningSa) {
     if !sa.is_durable() {
         state.ephemeral.add(sa.numbers);
     }
-    running.sas.lock().push(sa.clone());
+    let mut sas = running.sas.lock();
+    // A tunnel has two for most of its time, and room for four would be half a kilobyte more.
+    sas.reserve_exact(1);
+    sas.push(sa.clone());
 }
 
 fn in_store(error: StoreError) -> String {
     format!("the store: {error}")
 }
 
-/// SAs that can be added.
-pub(super) struct Checked {
-    inbound: Option<(u32, KeyMaterial)>,
-    outbound: Option<(u32, KeyMaterial)>,
-    lifetime: testudo_ipsec::Lifetime,
-    key_state: KeyState,
-    is_used_at_once: bool,
-    is_waiting_for_peer: bool,
-}
-
 fn parameters_of(sa: &RunningSa) -> SaParameters {
-    let spent = match sa.key_state {
-        KeyState::Durable => usages::spent(sa.before, super::daemon::unix_s()),
-        KeyState::Ephemeral => Spent::default(),
-    };
+    let spent = usages::spent(sa.before, super::daemon::unix_s());
     SaParameters { spi: sa.spi, suite: sa.suite, esn: sa.esn, lifetime: sa.lifetime, spent }
 }
 
-fn removal(running: &Running, direction: Direction, spi: u32) -> SaChange {
+pub(super) fn removal(running: &Running, direction: Direction, spi: u32) -> SaChange {
     match direction {
         Direction::Seal => SaChange::RemoveOutbound(running.index, spi),
         Direction::Open => SaChange::RemoveInbound(running.index, spi),
@@ -623,13 +625,12 @@ fn word(direction: Direction) -> &'static str {
     }
 }
 
-/// The tunnel of a name: one of the configuration, or one that was populated from packets.
+/// The tunnel of a name: one of the configuration, or one that was made at run time.
 ///
 /// # Errors
 /// The message for the client, with the nearest name.
 pub(super) fn find(installed: &InstalledTunnels, name: &str) -> Result<Running, String> {
-    let populated = || installed.populated.named(name).map(|populated| populated.running.clone());
-    installed.find(name).cloned().or_else(populated).ok_or_else(|| {
+    installed.named(name).map(|running| Running::clone(&running)).ok_or_else(|| {
         let names = installed.tunnels.iter().map(|running| running.tunnel.name.as_str());
         let hint = did_you_mean(name, names).map_or(String::new(), |hint| format!("; {hint}"));
         format!("there is no tunnel {name}{hint}")
@@ -691,4 +692,4 @@ impl NewSa {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -55,16 +55,28 @@ impl SaIndex {
     pub(super) fn conflict(&self, installed: &InstalledTunnels, loaded: &Loaded) -> Option<String> {
         let continuing = installed.continuing(loaded);
         let going_on: HashSet<_> = continuing.iter().flatten().map(|running| running.index).collect();
-        let known: HashSet<_> = installed.tunnels.iter().map(|running| running.index).collect();
-        // Tunnels of flows count as going on, also those that this reload ends: too strict, and safe.
-        let goes_on = |holder: &TunnelIndex| going_on.contains(holder) || !known.contains(holder);
+        let restarted = continuing.iter().enumerate().filter(|(_, running)| running.is_none());
+        let restarted: HashSet<usize> = restarted.map(|(position, _)| position).collect();
+        let populating = installed.populating_under(&loaded.configuration, &restarted);
+        let populating: HashSet<_> = populating.into_values().collect();
+        let is_of_flow = |holder: &TunnelIndex| installed.populated.at(*holder);
+        // What a flow's SA has is ephemeral: its key is for no configuration, also if the flow ends.
+        let is_negotiated = |holder: &TunnelIndex| installed.negotiated.at(*holder).is_some();
+        let keeps_key = |holder: &TunnelIndex| {
+            going_on.contains(holder) || is_of_flow(holder).is_some() || is_negotiated(holder)
+        };
+        // Its SPI is free once it has gone, which those in the way do at once.
+        let keeps_spi = |holder: &TunnelIndex| match is_of_flow(holder) {
+            Some(populated) => !installed.populated.ends_but_for(&populated, &populating),
+            None => going_on.contains(holder) || is_negotiated(holder),
+        };
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys).zip(&continuing);
         let mut new = tunnels.filter(|(_, running)| running.is_none()).map(|(tunnel, _)| tunnel);
         new.find_map(|(tunnel, keys)| {
             let digests = [&keys.outbound, &keys.inbound].map(KeyDigests::of);
-            let of_key = digests.into_iter().find_map(|keys| self.with_key(keys).filter(goes_on));
+            let of_key = digests.into_iter().find_map(|keys| self.with_key(keys).filter(keeps_key));
             let spi = tunnel.inbound.spi;
-            let of_spi = || self.with_inbound_spi(tunnel.protocol, spi).filter(goes_on);
+            let of_spi = || self.with_inbound_spi(tunnel.protocol, spi).filter(keeps_spi);
             let (what, holder) = match of_key {
                 Some(holder) => ("a key of its SAs".to_owned(), holder),
                 None => (format!("its inbound SPI {spi:#x}"), of_spi()?),

@@ -6,8 +6,8 @@
 
 use crate::{Fingerprint, KeyDigests, Usage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use testudo_crypto::{Direction, Suite};
-use testudo_ipsec::{AddedSa, Lifetime, SaCounters};
+use testudo_crypto::{Direction, KeyMaterial, Suite};
+use testudo_ipsec::{AddedSa, Lifetime, SaCounters, SaState};
 
 /// Whether what is known of a key outlives the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct RunningSa {
     pub key_state: KeyState,
     /// The usage of its key before this SA.
     pub before: Usage,
+    /// Its key itself, where the configuration allows that somebody reads it. Zeroed with the last copy.
+    pub kept_key: Option<Arc<KeyMaterial>>,
     /// Its handle, state and counters; `None` if it could not be installed.
     pub added: Option<AddedSa>,
 }
@@ -64,6 +66,13 @@ impl RunningSa {
     #[must_use]
     pub fn counts_in(&self, counters: &Arc<SaCounters>) -> bool {
         self.added.as_ref().is_some_and(|added| Arc::ptr_eq(&added.counters, counters))
+    }
+
+    /// Whether it carries nothing any more: it is at its hard lifetime, or has used its last number.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        let state = self.added.as_ref().map(|added| added.counters.state());
+        matches!(state, Some(SaState::Expired | SaState::Exhausted))
     }
 
     /// Whether its tunnel's packets go out through it.

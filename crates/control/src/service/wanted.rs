@@ -4,7 +4,9 @@
 //! an entry that was not told of for half a minute is forgotten (as long as Linux keeps one,
 //! `xfrm_acq_expires`). As many as the worker can tell of in this time have room.
 
+use super::populated::PopulatingId;
 use serde_json::{Map, Value, json};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use testudo_ipsec::{ACQUIRES_PER_SECOND, Acquire, PacketValues, PopulateFlags, PortRange};
@@ -22,10 +24,10 @@ struct Entry {
     last: Instant,
 }
 
-/// Those that want one, by the number of their policy and the values that their SAs are to have.
+/// Those that want one, by their policy and the values that their SAs are to have.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    entries: HashMap<(u32, PacketValues), Entry>,
+    entries: HashMap<(PopulatingId, PacketValues), Entry>,
     /// How often the worker told.
     told: u64,
     /// Packets that asked and were not told of, since the gateway started.
@@ -34,7 +36,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// The worker has told of a flow; `true` if it is new.
-    pub(super) fn note(&mut self, policy: u32, acquire: &Acquire, now: Instant) -> bool {
+    pub(super) fn note(&mut self, policy: PopulatingId, acquire: &Acquire, now: Instant) -> bool {
         self.told += 1;
         self.left_out += acquire.left_out;
         if let Some(entry) = self.entries.get_mut(&(policy, acquire.values)) {
@@ -56,29 +58,57 @@ impl Wanted {
     }
 
     /// There is an SA now.
-    pub(super) fn answered(&mut self, policy: u32, values: &PacketValues) {
+    pub(super) fn answered(&mut self, policy: PopulatingId, values: &PacketValues) {
         self.entries.remove(&(policy, *values));
     }
 
-    /// Forgets all that are wanted.
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
+    /// Forgets what is wanted of all policies but those that are `kept`.
+    pub(super) fn retain(&mut self, kept: impl Fn(PopulatingId) -> bool) {
+        self.entries.retain(|(policy, _), _| kept(*policy));
     }
 
-    /// Policy and values of each, its packet, and for how long it has asked; the first that asked first.
-    pub(super) fn list(&self, now: Instant) -> Vec<(u32, PacketValues, PacketValues, Duration)> {
-        let mut list: Vec<_> = self.entries.iter().filter(|(_, entry)| !is_over(entry, now)).collect();
-        list.sort_by_key(|((policy, values), entry)| (entry.since, *policy, values.to_string()));
-        let row = |((policy, values), entry): (&(u32, PacketValues), &Entry)| {
-            (*policy, *values, entry.packet, now.saturating_duration_since(entry.since))
+    /// All of them, in no order: the worker's news waits while this is read, and sorting can be done later.
+    pub(super) fn rows(&self, now: Instant) -> Vec<Row> {
+        let row = |((policy, values), entry): (&(PopulatingId, PacketValues), &Entry)| {
+            let age = now.saturating_duration_since(entry.since);
+            (!is_over(entry, now)).then_some(Row {
+                policy: *policy,
+                values: *values,
+                packet: entry.packet,
+                age,
+            })
         };
-        list.into_iter().map(row).collect()
+        self.entries.iter().filter_map(row).collect()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self, now: Instant) -> usize {
+        self.entries.values().filter(|entry| !is_over(entry, now)).count()
     }
 
     /// How often the worker told, and how many packets it left out.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.told, self.left_out)
     }
+}
+
+/// A flow that wants an SA, for a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The policy that populates it.
+    pub(super) policy: PopulatingId,
+    /// What it is to be populated with.
+    pub(super) values: PacketValues,
+    /// The packet that asked last.
+    pub(super) packet: PacketValues,
+    /// For how long it has been asked for.
+    pub(super) age: Duration,
+}
+
+/// In the order in which they asked, the first one first.
+pub(super) fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_by_cached_key(|row| (Reverse(row.age), row.policy, row.values.to_string()));
+    rows
 }
 
 fn is_over(entry: &Entry, now: Instant) -> bool {
@@ -99,8 +129,14 @@ pub(super) fn named(values: &PacketValues) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::populated::PopulatedTunnels;
     use crate::service::populated::tests::values;
     use testudo_ipsec::{Action, Policy, PolicyId, Selector, Spd};
+
+    fn named_policies() -> [PopulatingId; 2] {
+        let all = PopulatedTunnels::default();
+        [all.name_policy(), all.name_policy()]
+    }
 
     fn policy() -> PolicyId {
         Spd::new([Policy::new(Selector::ANY, Action::Bypass)]).unwrap().policies().next().unwrap().0
@@ -112,45 +148,48 @@ mod tests {
 
     #[test]
     fn an_entry_stays_while_it_is_told_of_and_for_half_a_minute_after() {
-        let (mut wanted, start) = (Wanted::default(), Instant::now());
+        let (mut wanted, start, [four, _]) = (Wanted::default(), Instant::now(), named_policies());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(wanted.note(4, &acquire(values(1)), at(0)));
-        assert!((1..=20).all(|second| !wanted.note(4, &acquire(values(1)), at(2 * second))));
-        assert!(wanted.note(4, &acquire(values(2)), at(30)));
+        assert!(wanted.note(four, &acquire(values(1)), at(0)));
+        assert!((1..=20).all(|second| !wanted.note(four, &acquire(values(1)), at(2 * second))));
+        assert!(wanted.note(four, &acquire(values(2)), at(30)));
         let listed = |seconds| -> Vec<(PacketValues, u64)> {
-            wanted.list(at(seconds)).iter().map(|row| (row.1, row.3.as_secs())).collect()
+            sorted(wanted.rows(at(seconds))).iter().map(|row| (row.values, row.age.as_secs())).collect()
         };
         assert_eq!(listed(41), [(values(1), 41), (values(2), 11)]);
         assert_eq!(listed(65), [(values(1), 65)]);
         assert_eq!(listed(70), []);
+        assert_eq!([41, 65, 70].map(|seconds| wanted.count(at(seconds))), [2, 1, 0]);
         assert_eq!(wanted.counts(), (22, 66));
-        assert!(wanted.note(4, &acquire(values(1)), at(100)), "it asks anew");
-        assert_eq!(wanted.list(at(101))[0].3, Duration::from_secs(1));
+        assert!(wanted.note(four, &acquire(values(1)), at(100)), "it asks anew");
+        assert_eq!(wanted.rows(at(101))[0].age, Duration::from_secs(1));
     }
 
     #[test]
     fn what_is_answered_is_wanted_no_more() {
-        let (mut wanted, now) = (Wanted::default(), Instant::now());
-        wanted.note(4, &acquire(values(1)), now);
-        wanted.note(5, &acquire(values(1)), now);
-        wanted.answered(4, &values(1));
-        assert_eq!(wanted.list(now).iter().map(|row| row.0).collect::<Vec<_>>(), [5]);
+        let (mut wanted, now, [four, five]) = (Wanted::default(), Instant::now(), named_policies());
+        wanted.note(four, &acquire(values(1)), now);
+        wanted.note(five, &acquire(values(1)), now);
+        wanted.answered(four, &values(1));
+        assert_eq!(wanted.rows(now).iter().map(|row| row.policy).collect::<Vec<_>>(), [five]);
+        wanted.retain(|policy| policy != five);
+        assert_eq!(wanted.count(now), 0);
     }
 
     /// More flows than have room: those that came first stay for as long as they ask, all others are counted,
     /// and once they are over there is room again.
     #[test]
     fn a_flood_fills_the_list_and_nothing_more() {
-        let (mut wanted, start) = (Wanted::default(), Instant::now());
+        let (mut wanted, start, [one, _]) = (Wanted::default(), Instant::now(), named_policies());
         let flow = |number: u32| PacketValues {
             remote: Some(std::net::Ipv4Addr::from_bits(number).into()),
             ..PacketValues::default()
         };
         let quiet = |values| Acquire { left_out: 0, ..acquire(values) };
-        let noted = (0..100_000).filter(|number| wanted.note(1, &quiet(flow(*number)), start)).count();
+        let noted = (0..100_000).filter(|number| wanted.note(one, &quiet(flow(*number)), start)).count();
         assert_eq!((noted, wanted.entries.len()), (MAX_WANTED, MAX_WANTED));
         assert_eq!(wanted.counts(), (100_000, (100_000 - MAX_WANTED) as u64));
-        assert!(wanted.note(1, &quiet(flow(200_000)), start + LIFETIME));
+        assert!(wanted.note(one, &quiet(flow(200_000)), start + LIFETIME));
         assert_eq!(wanted.entries.len(), 1);
     }
 

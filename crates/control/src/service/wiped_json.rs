@@ -7,6 +7,7 @@
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
+use std::io::{self, Write};
 use std::ops::{Deref, DerefMut};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -14,6 +15,11 @@ use zeroize::{Zeroize, Zeroizing};
 pub(super) struct Wiped(Value);
 
 impl Wiped {
+    /// Wipes this value at its end.
+    pub(super) fn new(value: Value) -> Self {
+        Self(value)
+    }
+
     /// Reads a text.
     ///
     /// # Errors
@@ -40,6 +46,36 @@ impl DerefMut for Wiped {
 impl Drop for Wiped {
     fn drop(&mut self) {
         wipe(&mut self.0);
+    }
+}
+
+/// A text that is written piece by piece. Its memory never grows in place, which would leave copies behind,
+/// and is zeroed at its end.
+#[derive(Default)]
+pub(super) struct ZeroedPieces(Vec<Zeroizing<Vec<u8>>>);
+
+impl ZeroedPieces {
+    const BYTES: usize = 1 << 14;
+
+    /// What was written.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|piece| &piece[..])
+    }
+}
+
+impl Write for ZeroedPieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.last().is_none_or(|piece| piece.len() == Self::BYTES) {
+            self.0.push(Zeroizing::new(Vec::with_capacity(Self::BYTES)));
+        }
+        let Some(piece) = self.0.last_mut() else { return Ok(0) };
+        let taken = bytes.len().min(Self::BYTES - piece.len());
+        piece.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -160,6 +196,20 @@ mod tests {
         }
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         assert!(Wiped::parse(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_long_text_is_written_without_a_copy_of_what_was_written_before() {
+        let text: Vec<u8> = (0..50_000_u32).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
+        let mut written = ZeroedPieces::default();
+        let mut places = Vec::new();
+        for part in text.chunks(777) {
+            written.write_all(part).unwrap();
+            places.extend(written.0.first().map(|piece| piece.as_ptr()));
+        }
+        places.dedup();
+        assert_eq!(places.len(), 1, "the first piece has moved");
+        assert_eq!(written.pieces().collect::<Vec<_>>().concat(), text);
     }
 
     #[test]

@@ -10,20 +10,23 @@ use crate::store::MAX_WINDOW_BYTES;
 use crate::{MemoryStore, Store};
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{OnceLock, Weak};
 use std::thread::JoinHandle;
 use testudo_crypto::PortableEngine;
-use testudo_gateway::{Command, PortPair, SystemClock, Worker, serve};
+use testudo_gateway::{Command, Notice, PortPair, SystemClock, Worker, serve};
+use testudo_ipsec::ReplayWindow;
 use testudo_packet::Pool;
 use testudo_port_memory::{MemoryHandle, MemoryPort};
 use zeroize::Zeroizing;
 
-const SUITE: Suite = Suite::AES128GCM16;
+pub(in crate::service) const SUITE: Suite = Suite::AES128GCM16;
 /// Rounds that a packet may take through the worker: a test that needs more has failed.
 const ROUNDS: usize = 100_000;
 
-/// Two tunnels, a and b, with the inbound SPIs 0x1002 and 0x2002 and keys of the bytes 1 to 4.
-fn configuration(more: &str) -> Configuration {
+/// Two tunnels, a and b, with the inbound SPIs 0x1002 and 0x2002 and keys of the bytes 1 to 4, each with
+/// `more`; `policies` come before.
+fn configuration(policies: &str, more: &str) -> Configuration {
     let tunnel = |name: &str, number: u32| {
         format!(
             "[[tunnel]]\nname = \"{name}\"\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.2\"\nsuite = \"aes128gcm16\"\n{more}\n\
@@ -32,10 +35,10 @@ fn configuration(more: &str) -> Configuration {
         )
     };
     let ports = "[gateway]\nstate = \"s\"\n[port.protected]\nkind = \"tun\"\nname = \"t0\"\n[port.unprotected]\nkind = \"socket\"\n";
-    Configuration::parse(&format!("{ports}{}{}", tunnel("a", 1), tunnel("b", 2)), "t.toml").unwrap()
+    Configuration::parse(&format!("{ports}{policies}{}{}", tunnel("a", 1), tunnel("b", 2)), "t.toml").unwrap()
 }
 
-fn material(byte: u8) -> KeyMaterial {
+pub(in crate::service) fn material(byte: u8) -> KeyMaterial {
     KeyMaterial::new(SUITE, Zeroizing::new(vec![byte; SUITE.keying_material_bytes()])).unwrap()
 }
 
@@ -45,24 +48,34 @@ fn hex(byte: u8) -> String {
 }
 
 fn loaded(more: &str) -> Loaded {
+    loaded_with("", more)
+}
+
+pub(in crate::service) fn loaded_with(policies: &str, more: &str) -> Loaded {
     let keys = [[1, 2], [3, 4]]
         .map(|[outbound, inbound]| TunnelKeys { outbound: material(outbound), inbound: material(inbound) });
-    Loaded { configuration: configuration(more), keys: keys.into() }
+    Loaded { configuration: configuration(policies, more), keys: keys.into() }
 }
 
 /// A gateway whose ports are queues.
-struct Gateway {
-    shared: Arc<Shared>,
+pub(in crate::service) struct Gateway {
+    pub(in crate::service) shared: Arc<Shared>,
     leases: Arc<Leases>,
     store: Arc<dyn LeaseStore>,
-    commander: Commander,
-    protected: MemoryHandle,
-    unprotected: MemoryHandle,
+    pub(in crate::service) commander: Commander,
+    pub(in crate::service) protected: MemoryHandle,
+    pub(in crate::service) unprotected: MemoryHandle,
+    /// What the worker tells.
+    pub(in crate::service) notices: Receiver<Notice>,
     worker: Option<JoinHandle<()>>,
 }
 
 impl Gateway {
     fn new(store: Arc<dyn LeaseStore>, more: &str) -> Self {
+        Self::running(store, &loaded(more))
+    }
+
+    pub(in crate::service) fn running(store: Arc<dyn LeaseStore>, loaded: &Loaded) -> Self {
         let (protected_port, protected) = MemoryPort::with_handle("protected", 64);
         let (unprotected_port, unprotected) = MemoryPort::with_handle("unprotected", 64);
         let ports = PortPair { protected: Box::new(protected_port), unprotected: Box::new(unprotected_port) };
@@ -70,11 +83,10 @@ impl Gateway {
             Worker::new(ports, Pool::new(256, 2048), vec![Box::new(PortableEngine::new())], Box::default());
         let (clock, leases, preparers) =
             (SystemClock::default(), Arc::new(Leases::default()), worker.preparers());
-        let loaded = loaded(more);
         let empty = InstalledTunnels::empty(loaded.configuration.clone());
         let numbers =
             Numbers::Leased { store: store.as_ref(), leases: &leases, unix_s: 1000, preparers: &preparers };
-        let (update, mut installed, _) = empty.plan(&loaded, &numbers).unwrap();
+        let (update, mut installed, _) = empty.plan(loaded, &numbers).unwrap();
         assert!(installed.note(worker.update(update, testudo_gateway::Clock::now(&clock))).is_empty());
         let (commander, inbox) = Commander::channel().unwrap();
         let sas =
@@ -93,21 +105,25 @@ impl Gateway {
             sas: OnceLock::from(sas),
             changer: OnceLock::new(),
         });
+        let (news, notices) = channel();
         let worker = std::thread::spawn(move || {
-            serve(&mut worker, &inbox, &SystemClock::default(), &mut |_| {}).unwrap();
+            let mut tell = |notice| {
+                let _ = news.send(notice);
+            };
+            serve(&mut worker, &inbox, &SystemClock::default(), &mut tell).unwrap();
         });
-        Self { shared, leases, store, commander, protected, unprotected, worker: Some(worker) }
+        Self { shared, leases, store, commander, protected, unprotected, notices, worker: Some(worker) }
     }
 
     fn in_memory() -> Self {
         Self::new(Arc::new(MemoryStore::new()), "")
     }
 
-    fn sas(&self) -> &SaControl {
+    pub(in crate::service) fn sas(&self) -> &SaControl {
         self.shared.sas.get().unwrap()
     }
 
-    fn ask(&self, mut request: Value) -> Result<Value, String> {
+    pub(in crate::service) fn ask(&self, mut request: Value) -> Result<Value, String> {
         let change = SaRequest::read(&mut request)?.expect("a change of SAs");
         self.sas().answer(&self.shared, change)
     }
@@ -162,7 +178,7 @@ impl Gateway {
         panic!("nothing left");
     }
 
-    fn end_overlaps(&self, seconds: u64) -> Vec<Fingerprint> {
+    pub(in crate::service) fn end_overlaps(&self, seconds: u64) -> Vec<Fingerprint> {
         self.sas().end_overlaps(&self.shared, Instant::now() + Duration::from_secs(seconds))
     }
 }

@@ -1,0 +1,30 @@
+//! SAs whose request was checked, as the worker is to get them.
+
+use super::sas::KeyState;
+use crate::Usage;
+use testudo_crypto::KeyMaterial;
+use testudo_ipsec::Lifetime;
+
+/// SAs that can be added.
+pub(super) struct Checked {
+    pub(super) inbound: Option<(u32, KeyMaterial)>,
+    pub(super) outbound: Option<(u32, KeyMaterial)>,
+    pub(super) lifetime: Lifetime,
+    pub(super) key_state: KeyState,
+    pub(super) esn: bool,
+    pub(super) replay_window: u32,
+    pub(super) first: Option<FirstNumbers>,
+    pub(super) is_used_at_once: bool,
+    pub(super) is_waiting_for_peer: bool,
+}
+
+/// Where an ephemeral key begins, if not at its first number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FirstNumbers {
+    /// The first number that is sent; of an SA from the peer the last that was received, 0 for none.
+    pub(super) number: u64,
+    /// XORed into numbers to make IVs.
+    pub(super) iv_mask: u64,
+    /// What the key was used for before.
+    pub(super) before: Usage,
+}

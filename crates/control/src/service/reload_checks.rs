@@ -1,0 +1,84 @@
+//! What a reload may not change, and what it is to warn of.
+
+use super::installed::InstalledTunnels;
+use super::policies::NO_BYPASS;
+use super::sa_control;
+use crate::config::{Action, Configuration, Loaded};
+
+/// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
+pub(super) fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
+    for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
+        if [&keys.outbound, &keys.inbound].into_iter().any(|key| sas.was_ephemeral(key)) {
+            return Err(format!(
+                "tunnel {}: its key was added as an ephemeral one: a configuration needs another",
+                tunnel.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Changes of policies end with a reload, and the host's firewall has rules of its own.
+pub(super) fn warn_of_undone_policies(changes: u64) {
+    let changes = match changes {
+        0 => return,
+        1 => "1 change of policies while it ran is".to_owned(),
+        n => format!("{n} changes of policies while it ran are"),
+    };
+    tracing::warn!(
+        "{changes} undone: those of the file are in force; `testudo firewall --apply` loads their rules, as the units do"
+    );
+}
+
+/// SAs that were replaced at run time go on in a reload, and a restart would bring back the old ones.
+pub(super) fn warn_of_replaced_sas(installed: &InstalledTunnels) {
+    for running in installed.tunnels.iter().filter(|running| running.has_another_key()) {
+        tracing::warn!(
+            "tunnel {} goes on with SAs that were added at run time: write them into the configuration, or a \
+             restart brings back those that it names",
+            running.tunnel.name
+        );
+    }
+}
+
+/// Ports, engines and paths do not change while a gateway runs.
+pub(super) fn bypasses(configuration: &Configuration) -> bool {
+    configuration.policies.iter().any(|policy| policy.action == Action::Bypass)
+}
+
+/// Packets that pass in clear leave through a socket that is opened with the port.
+pub(super) fn refuse_bypass(may_bypass: bool, new: &Configuration) -> Result<(), String> {
+    if bypasses(new) && !may_bypass {
+        return Err(NO_BYPASS.to_owned());
+    }
+    Ok(())
+}
+
+pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
+    let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
+    if old.gateway != new.gateway {
+        return restart("[gateway]");
+    }
+    if old.ike != new.ike {
+        return restart("[ike]");
+    }
+    if old.unprotected != new.unprotected {
+        return restart("[port.unprotected]");
+    }
+    // Which interfaces there are; their MTUs are last, as below.
+    let names = |configuration: &Configuration| -> Vec<_> {
+        let all = configuration.interfaces.iter();
+        all.map(|interface| (interface.name.clone(), interface.if_id)).collect()
+    };
+    if names(old) != names(new) {
+        return restart("[[interface]]");
+    }
+    let ends = old.outer_endpoints();
+    match new.outer_endpoints().into_iter().find(|end| !ends.contains(end)) {
+        Some(end) => restart(&format!("{end} is new, the unprotected port")),
+        // Last, because its MTU follows from the other parts.
+        None if old.protected != new.protected => restart("[port.protected]"),
+        None if old.interfaces != new.interfaces => restart("[[interface]]"),
+        None => Ok(()),
+    }
+}
