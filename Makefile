@@ -1,6 +1,7 @@
 # Tasks for a fresh clone; `make help` lists them.
 #
 #   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
+#   WARRIORS for bench-ike, 5000 unless it says otherwise
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
@@ -9,6 +10,7 @@
 
 ARGS ?=
 CASES ?=
+WARRIORS ?= 5000
 SECONDS_PER_TARGET ?= 30
 STAGES ?=
 SKIP ?=
@@ -19,7 +21,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-sas bench-peer fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-ike bench-sas bench-peer fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -27,6 +29,7 @@ help: ## show this
 demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in private namespaces
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
+	@scripts/shim.sh "$(target_dir)/release"
 	@"$(target_dir)/release/testudo" demo $(ARGS)
 
 test: ## all tests, lints and documentation; what CI runs
@@ -46,6 +49,11 @@ bench-host: ## one TCP stream through two gateways, compared with the bare link 
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench host $(ARGS)
+
+bench-ike: ## road warriors at a gateway's socket, and SAs renewed at full rate: how many a second, and how much memory
+	@scripts/setup.sh test
+	@$(CARGO) test --release --locked --quiet --package testudo --test ike -- --warriors $(WARRIORS)
+	@$(CARGO) test --release --locked --quiet --package testudo --test ike_played -- --ignored --nocapture
 
 bench-sas: ## the worker's rate while SAs are replaced beside full traffic, and how many can be
 	@$(CARGO) run --release --locked --quiet --package testudo-gateway --example sa_changes
@@ -76,7 +84,7 @@ docs: ## build the documentation of the crates
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	@echo "open $(target_dir)/doc/testudo/index.html"
 
-install: ## install the program, man pages, completions and a systemd unit below PREFIX
+install: ## install the program, libtestudo-xfrm.so, man pages, completions and a systemd unit below PREFIX
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install.sh

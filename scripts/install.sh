@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, with
-# sudo only if that is not writable. Then creates the user that gateways run as, and its folders, unless this
-# is for a package (DESTDIR).
+# Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, and
+# the library for key exchange daemons, which is built here; with sudo only if that is not writable. Then
+# creates the user that gateways run as, and its folders, unless this is for a package (DESTDIR).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,8 @@ trap 'rm -rf "$pages"' EXIT
 
 "$program" man "$pages"
 for shell in bash zsh fish; do "$program" completions "$shell" >"$pages/$shell"; done
-for unit in testudo@ testudo-firewall@; do
+scripts/shim.sh "$pages"
+for unit in testudo@ testudo-firewall@ testudo-firewall-follow@; do
   sed "s|/usr/local/bin|$prefix/bin|" "contrib/$unit.service" >"$pages/$unit.service"
 done
 
@@ -33,11 +34,12 @@ put() { # MODE FROM TO
 }
 
 put 755 "$program" "$root/bin/testudo"
+put 644 "$pages/libtestudo-xfrm.so" "$root/lib/testudo/libtestudo-xfrm.so"
 for page in "$pages"/*.1; do put 644 "$page" "$root/share/man/man1/$(basename "$page")"; done
 put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"
 put 644 "$pages/fish" "$root/share/fish/vendor_completions.d/testudo.fish"
-for unit in testudo@ testudo-firewall@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
+for unit in testudo@ testudo-firewall@ testudo-firewall-follow@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
 put 644 contrib/testudo.sysusers.conf "$users"
 put 644 contrib/testudo.tmpfiles.conf "$folders"
 

@@ -23,11 +23,13 @@ docs() {
 }
 
 # Programs whose tests take longest, wait for an emulated machine most of the time, and measure nothing.
-guests='linux_kernel linux_gateway linux_peer'
+guests='linux_kernel linux_gateway linux_peer ip_xfrm'
 
 # These run beside all others, whose output comes first.
 tests() {
   local pid status=0
+  # Also what no test is built with, such as libFuzzer's crates: licences are looked at without a network.
+  $cargo fetch --locked || return
   $cargo test --locked --workspace --no-run || return
   # In a process group of their own, which ends with this stage: a background job ignores Ctrl-C.
   set -m
