@@ -44,6 +44,11 @@ impl<'a, C> Suite<'a, C> {
         self
     }
 
+    /// The names of its tests, in execution order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tests.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Does what the command line says: builds the fixture, runs the selected tests, prints, drops the
     /// fixture.
     ///

@@ -14,6 +14,7 @@
 //! report says so.
 
 mod attacker;
+mod ike;
 mod memory;
 mod report;
 mod stages;
@@ -26,9 +27,11 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use testudo_gateway::Candidate;
 
+use crate::charon::Installed;
 use crate::error::{LabError, io};
 use crate::gateway::CONFIGURATION;
 use crate::namespaces::{Entered, NamespaceError, require_tun};
+use crate::programs::find_program;
 use crate::progress::Progress;
 use crate::protection::Protection;
 use crate::render;
@@ -93,6 +96,16 @@ pub struct DemoOptions {
     #[arg(long)]
     pub engine: Option<String>,
 
+    /// Keys by two charons of strongSwan, in place of key files: they renew the CHILD_SA again and again
+    /// while packets flow; needs charon-systemd and swanctl
+    #[arg(long, conflicts_with_all = ["memory", "testudo"])]
+    pub ike: bool,
+
+    /// The library that leads charon to a gateway [default: libtestudo-xfrm.so beside this program, else the
+    /// installed one]
+    #[arg(long, value_name = "FILE", requires = "ike")]
+    pub library: Option<PathBuf>,
+
     /// Run both gateways in this process, joined by memory ports; the default where namespaces or
     /// /dev/net/tun are not available
     #[arg(long, conflicts_with = "testudo")]
@@ -150,8 +163,8 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
         return in_memory("--memory was given");
     }
     require_programs()?;
-    // Another build of the program cannot run inside this process.
-    let may_fall_back = options.testudo.is_none();
+    // Neither another build of the program nor a daemon can run inside this process.
+    let may_fall_back = options.testudo.is_none() && !options.ike;
     let (inside, workspace) = match enter_with_workspace("demo", options.keep) {
         Err(LabError::Namespace(error @ NamespaceError::Forbidden { .. })) if may_fall_back => {
             return in_memory(&error.to_string());
@@ -166,16 +179,24 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
 
 fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, LabError> {
     let protection = options.protection()?;
+    let strongswan = if options.ike {
+        ike::check(&protection)?;
+        Some(Installed::find(options.library.as_deref())?)
+    } else {
+        None
+    };
     let (environment, workspace) = choose_environment(options)?;
     let program = program(options.testudo.as_deref())?;
     if !options.json {
         introduce(options, &environment, &program, &workspace);
     }
     let silent = options.json || !std::io::stderr().is_terminal();
-    let mut progress = Progress::new(Duration::from_secs(2 * options.seconds + 4), silent);
+    let flows = if options.ike { 3 } else { 2 };
+    let mut progress = Progress::new(Duration::from_secs(flows * options.seconds + 4), silent);
     let report = match environment {
         Environment::Namespaces(inside) => {
-            stages::run(inside, options, &protection, &program, &workspace, &mut progress)?
+            let tunnel = stages::Asked { options, protection: &protection, strongswan: strongswan.as_ref() };
+            stages::run(inside, &tunnel, &program, &workspace, &mut progress)?
         }
         Environment::Memory(why) => {
             memory::run(options, &protection, &why, candidates, &workspace, &mut progress)?
@@ -197,12 +218,6 @@ pub(crate) fn require_programs() -> Result<(), LabError> {
     }
 }
 
-/// The file of a program on the path.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
-}
-
 /// The build to use: this program, unless another is named.
 pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf, LabError> {
     match named {
@@ -217,6 +232,9 @@ fn introduce(options: &DemoOptions, environment: &Environment, program: &Path, w
     println!("site A ══ gateway A ─── unprotected link ─── gateway B ══ site B");
     match environment {
         Environment::Namespaces(_) => {
+            if options.ike {
+                println!("   charon A ═════════════ IKE ═════════════ charon B");
+            }
             let configuration = workspace.join("gateway-a").join(CONFIGURATION);
             println!("configurations, keys, logs: {folder} ({fate})");
             println!(

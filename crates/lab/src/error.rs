@@ -20,6 +20,22 @@ pub enum LabError {
         /// The Debian package that contains it.
         package: &'static str,
     },
+    /// No IKE daemon is installed.
+    #[error(
+        "--ike needs strongSwan's charon-systemd and swanctl, which are not installed: `sudo apt install {packages}`. \
+         Debian starts a charon for this host then, which the demonstration does not need: `sudo systemctl disable \
+         --now strongswan` ends it"
+    )]
+    MissingDaemon {
+        /// The Debian packages that contain it.
+        packages: &'static str,
+    },
+    /// The library that leads daemons to a gateway is not there.
+    #[error(
+        "--ike needs libtestudo-xfrm.so, which is neither beside the program nor installed: `make install` installs \
+         it, `scripts/shim.sh FOLDER` builds it, `--library FILE` names it"
+    )]
+    MissingLibrary,
     /// The operating system refused a call.
     #[error("cannot {action}: {source}")]
     Io {

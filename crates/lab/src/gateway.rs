@@ -3,36 +3,57 @@
 mod files;
 mod status;
 
-pub(crate) use files::{CONFIGURATION, UDP_PORT, random_bytes};
+use files::DAEMON_SOCKET;
+pub(crate) use files::{CONFIGURATION, UDP_PORT, random_bytes, random_hex, write_for_daemon};
 pub use files::{Keys, Settings};
-pub(crate) use status::{EngineStatus, Ports};
+pub(crate) use status::{EngineStatus, ListedSa, Ports};
 pub use status::{PortStatus, Status};
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
 
 use crate::error::{LabError, io};
 use crate::namespaces::Namespace;
+use crate::programs::{POLL, end_of_log, run_to_end, terminate};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
-const ENDED_WITHIN: Duration = Duration::from_secs(10);
-/// Interval of checks while waiting for a process.
-const POLL: Duration = Duration::from_millis(20);
-/// Lines of a gateway's log that are shown when it has failed.
-const LOG_LINES: usize = 15;
+
+/// What it takes to ask a gateway, from any thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Inquiry {
+    name: String,
+    program: PathBuf,
+    configuration: PathBuf,
+}
+
+impl Inquiry {
+    /// The answer to one of the program's verbs, with `--json`.
+    fn ask<T: DeserializeOwned>(&self, verb: &[&str]) -> Result<T, LabError> {
+        let mut command = Command::new(&self.program);
+        command.args(verb).arg("--config").arg(&self.configuration).arg("--json");
+        let what = format!("testudo {}", verb.join(" "));
+        let answer = run_to_end(&mut command, &format!("{}: {what}", self.name))?;
+        serde_json::from_str(&answer).map_err(|error| {
+            let complaint = format!("has answered `{what} --json` with an unexpected text: {error}");
+            LabError::Program { program: self.name.clone(), complaint }
+        })
+    }
+
+    /// The gateway's SAs.
+    pub(crate) fn sas(&self) -> Result<Vec<ListedSa>, LabError> {
+        self.ask(&["sa", "list"])
+    }
+}
 
 /// A running gateway. Dropping it kills it.
 #[derive(Debug)]
 pub struct Gateway {
-    name: String,
-    program: PathBuf,
-    configuration: PathBuf,
+    inquiry: Inquiry,
     log: PathBuf,
     child: Child,
 }
@@ -63,8 +84,8 @@ impl Gateway {
             .stderr(log_file)
             .spawn()
             .map_err(io(format!("start {name}")))?;
-        let program = program.to_owned();
-        let mut gateway = Self { name: name.to_owned(), program, configuration, log, child };
+        let inquiry = Inquiry { name: name.to_owned(), program: program.to_owned(), configuration };
+        let mut gateway = Self { inquiry, log, child };
         gateway.wait_until_ready(&socket)?;
         // From here on, nobody receives the gateway's notifications; it must tolerate the failing sends.
         let _ = fs::remove_file(&ready);
@@ -80,13 +101,13 @@ impl Gateway {
                 return Ok(());
             }
         }
-        let what = format!("{} did not become ready{}", self.name, self.end_of_log());
+        let what = format!("{} did not become ready{}", self.inquiry.name, self.end_of_log());
         Err(LabError::TooLate { what, limit: READY_WITHIN })
     }
 
     /// The name given to [`start`](Self::start).
     pub fn name(&self) -> &str {
-        &self.name
+        &self.inquiry.name
     }
 
     /// The status that `testudo status` reports.
@@ -94,12 +115,16 @@ impl Gateway {
     /// # Errors
     /// It does not answer, or the answer cannot be parsed.
     pub fn status(&self) -> Result<Status, LabError> {
-        let mut command = Command::new(&self.program);
-        command.arg("status").arg("--config").arg(&self.configuration).arg("--json");
-        let answer = run_to_end(&mut command, &format!("{}: testudo status", self.name))?;
-        serde_json::from_str(&answer).map_err(|error| {
-            self.complaint(format!("has answered `testudo status --json` with an unexpected text: {error}"))
-        })
+        self.inquiry.ask(&["status"])
+    }
+
+    pub(crate) fn inquiry(&self) -> &Inquiry {
+        &self.inquiry
+    }
+
+    /// Where an IKE daemon finds it, if its configuration is that of [`files::write_for_daemon`].
+    pub(crate) fn daemon_socket(&self) -> PathBuf {
+        self.inquiry.configuration.with_file_name(DAEMON_SOCKET)
     }
 
     /// Checks that the process is still running.
@@ -107,7 +132,7 @@ impl Gateway {
     /// # Errors
     /// It has exited; the error shows the end of its log.
     pub fn check_alive(&mut self) -> Result<(), LabError> {
-        match self.child.try_wait().map_err(io(format!("look after {}", self.name)))? {
+        match self.child.try_wait().map_err(io(format!("look after {}", self.inquiry.name)))? {
             None => Ok(()),
             Some(status) => Err(self.ended(status)),
         }
@@ -119,21 +144,11 @@ impl Gateway {
     /// It had exited before, does not exit in time, or exits with a status other than 0.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.check_alive()?;
-        let failed = io(format!("end {}", self.name));
-        kill_process(Pid::from_child(&self.child), Signal::TERM).map_err(|errno| failed(errno.into()))?;
-        let deadline = Instant::now() + ENDED_WITHIN;
-        while Instant::now() < deadline {
-            match self.child.try_wait().map_err(io(format!("look after {}", self.name)))? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => {
-                    let how = format!("ended with an error on SIGTERM ({status}){}", self.end_of_log());
-                    return Err(self.complaint(how));
-                }
-                None => thread::sleep(POLL),
-            }
+        let status = terminate(&mut self.child, &self.inquiry.name, || read(&self.log))?;
+        if status.success() {
+            return Ok(());
         }
-        let what = format!("{} did not end after SIGTERM{}", self.name, self.end_of_log());
-        Err(LabError::TooLate { what, limit: ENDED_WITHIN })
+        Err(self.complaint(format!("ended with an error on SIGTERM ({status}){}", self.end_of_log())))
     }
 
     fn ended(&self, status: ExitStatus) -> LabError {
@@ -141,19 +156,17 @@ impl Gateway {
     }
 
     fn complaint(&self, complaint: String) -> LabError {
-        LabError::Program { program: self.name.clone(), complaint }
+        LabError::Program { program: self.inquiry.name.clone(), complaint }
     }
 
     /// The last lines of the log, as the end of an error message.
     pub(crate) fn end_of_log(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-        if last.is_empty() {
-            return "; its log is empty".to_owned();
-        }
-        format!("; its log ends:\n    {}", last.join("\n    "))
+        end_of_log(&read(&self.log))
     }
+}
+
+fn read(log: &Path) -> String {
+    fs::read_to_string(log).unwrap_or_default()
 }
 
 impl Drop for Gateway {
@@ -161,15 +174,4 @@ impl Drop for Gateway {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Runs a short command and returns its output; on failure its standard error becomes the error.
-fn run_to_end(command: &mut Command, what: &str) -> Result<String, LabError> {
-    let output = command.stdin(Stdio::null()).output().map_err(io(format!("run {what}")))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let complaint = format!("failed ({}): {}", output.status, stderr.trim());
-    Err(LabError::Program { program: what.to_owned(), complaint })
 }

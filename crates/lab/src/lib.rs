@@ -8,6 +8,7 @@
 //!   capture      what an eavesdropper on the link sees, and its verdict
 //!   attack       what an attacker on the link sends
 //!   gateway      a process of the program: start, status, stop
+//!   charon       strongSwan's daemon beside it: start, negotiate, stop
 //!   demo         `testudo demo`: all of that, once, with a verdict
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
@@ -27,11 +28,13 @@ pub mod attack;
 pub mod bench;
 pub mod bench_host;
 pub mod capture;
+mod charon;
 pub mod demo;
 mod error;
 pub mod gateway;
 pub mod namespaces;
 mod network;
+mod programs;
 mod progress;
 pub mod protection;
 mod render;

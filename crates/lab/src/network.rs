@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use crate::error::{LabError, io};
-use crate::gateway::{Gateway, Keys, Settings};
+use crate::gateway::{Gateway, Keys, Settings, write_for_daemon};
 use crate::namespaces::{Entered, Namespace, veth};
 use crate::protection::Protection;
 
@@ -133,11 +133,36 @@ impl Network {
         folder: &Path,
     ) -> Result<[Gateway; 2], LabError> {
         let keys = Keys::random(tunnel.protection)?;
+        self.start_both(program, folder, |here, there, is_a, folder| {
+            settings(here, there, is_a, tunnel).write(&keys, folder)
+        })
+    }
+
+    /// The same with gateways whose keys an IKE daemon at each is to negotiate.
+    pub(crate) fn start_gateways_for_daemons(
+        &self,
+        tunnel: &Tunnel,
+        program: &Path,
+        folder: &Path,
+    ) -> Result<[Gateway; 2], LabError> {
+        self.start_both(program, folder, |_, _, _, folder| {
+            write_for_daemon(tunnel.protection, tunnel.engine, folder)
+        })
+    }
+
+    /// Starts both gateways, whose files `write` makes: of this site towards the other, which is A or not, in
+    /// a folder.
+    fn start_both(
+        &self,
+        program: &Path,
+        folder: &Path,
+        write: impl Fn(&Site, &Site, bool, &Path) -> Result<(), LabError>,
+    ) -> Result<[Gateway; 2], LabError> {
         let start = |is_a: bool| {
             let (here, there) = if is_a { (&self.a, &self.b) } else { (&self.b, &self.a) };
             let (name, below) = if is_a { ("gateway A", "gateway-a") } else { ("gateway B", "gateway-b") };
             let folder = folder.join(below);
-            settings(here, there, is_a, tunnel).write(&keys, &folder)?;
+            write(here, there, is_a, &folder)?;
             Gateway::start(&here.gateway, program, name, &folder)
         };
         Ok([start(true)?, start(false)?])

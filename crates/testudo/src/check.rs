@@ -17,9 +17,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             Ok(())
         }
         Ok(loaded) => {
-            let (tunnels, policies) =
-                (loaded.configuration.tunnels.len(), loaded.configuration.policies.len());
-            outln!("{}: no errors; tunnels: {tunnels}, further policies: {policies}", args.config.display());
+            outln!("{}: {}", args.config.display(), summary(&loaded.configuration));
             print_sizes(&loaded.configuration);
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
             let reverse_path = reverse_path::warning(&loaded.configuration);
@@ -39,6 +37,14 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             Err(Failure::silent(Kind::Configuration))
         }
     }
+}
+
+/// What a configuration without errors has.
+fn summary(configuration: &Configuration) -> String {
+    let (tunnels, policies) = (configuration.tunnels.len(), configuration.policies.len());
+    let ike = configuration.ike.as_ref();
+    let ike = ike.map(|ike| format!("; [ike]: daemons connect at {}", ike.socket.display()));
+    format!("no errors; tunnels: {tunnels}, further policies: {policies}{}", ike.unwrap_or_default())
 }
 
 /// Tunnels for which `check` says what fits.
@@ -70,4 +76,19 @@ fn link_mtu(configuration: &Configuration) -> Option<u32> {
     let interface = configuration.unprotected.interface.as_ref()?;
     let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("mtu")).ok()?;
     text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_says_where_key_exchange_daemons_connect() {
+        let ports = "[gateway]\nstate = \"s\"\n[port.protected]\nkind = \"tun\"\nname = \"t0\"\n[port.unprotected]\nkind = \"socket\"\n";
+        let of = |more: &str| summary(&Configuration::parse(&format!("{ports}{more}"), "t.toml").unwrap());
+        assert_eq!(of(""), "no errors; tunnels: 0, further policies: 0");
+        let expected =
+            "no errors; tunnels: 0, further policies: 0; [ike]: daemons connect at /run/t/xfrm.sock";
+        assert_eq!(of("[ike]\nsocket = \"/run/t/xfrm.sock\"\n"), expected);
+    }
 }

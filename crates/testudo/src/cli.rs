@@ -1,8 +1,10 @@
 //! The command line. Man pages and completions are generated from it.
 
+pub mod ike;
 pub mod policy;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ike::IkeVerb;
 use policy::PolicyVerb;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -51,6 +53,9 @@ pub enum Verb {
     /// Show the policies of the running gateway, or change them
     #[command(subcommand)]
     Policy(PolicyVerb),
+    /// Have strongSwan or libreswan negotiate the gateway's keys, and see whether they do
+    #[command(subcommand)]
+    Ike(IkeVerb),
     /// Show which policy and SA of the running gateway a packet would match, and why
     Explain(ExplainArgs),
     /// Show the gateway at work on real traffic: two sites, two gateways, an eavesdropper and an attacker, in
@@ -81,6 +86,8 @@ pub enum SaVerb {
     Use(SaUseArgs),
     /// Remove an SA from a tunnel
     Delete(SaDeleteArgs),
+    /// Read the keys of live SAs, to look into recorded packets, where the configuration allows it
+    Keys(SaKeysArgs),
 }
 
 const RUN_TIME_NOTES: &str = "Such SAs last until they are deleted or replaced, a reload changes their tunnel, or the gateway \
@@ -94,10 +101,41 @@ pub struct SaListArgs {
     /// Only the SAs of this tunnel
     #[arg(long, value_name = "TUNNEL")]
     pub tunnel: Option<String>,
+    /// Look twice, so many seconds apart, and show the rates in between, too: packets and bits per second
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub interval: Option<Duration>,
+    /// Go on until interrupted, every second or --interval
+    #[arg(long)]
+    pub watch: bool,
     /// Which gateway.
     #[command(flatten)]
     pub gateway: QueryArgs,
 }
+
+/// `testudo sa keys`
+#[derive(Debug, Args)]
+#[command(after_long_help = KEYS_NOTES)]
+pub struct SaKeysArgs {
+    /// Lines for Wireshark's table of ESP SAs, the file esp_sa of a profile
+    #[arg(long, required_unless_present = "json", conflicts_with = "json")]
+    pub wireshark: bool,
+    /// Only the SAs of this tunnel
+    #[arg(long, value_name = "TUNNEL")]
+    pub tunnel: Option<String>,
+    /// Write them to a new file that only its owner may read, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the file if there is one
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+const KEYS_NOTES: &str = "Who has the keys can read all that the SAs carry, recorded packets too, and forge more. The gateway keeps \
+them only with `allow_key_export = true` in [gateway], tells root and its own user alone, and audits each reading. Suites that \
+Wireshark 4.0 does not know are left out, with a comment.";
 
 /// The SAs that a verb adds.
 #[derive(Debug, Args)]
@@ -342,6 +380,10 @@ pub struct FirewallArgs {
     /// changed, instead of those of the file
     #[arg(long, conflicts_with = "remove")]
     pub running: bool,
+    /// Load the rules for the policies that the running gateway has in force, and again whenever these
+    /// change, such as by what is negotiated, until this program is ended
+    #[arg(long, conflicts_with_all = ["apply", "remove", "running", "json"])]
+    pub follow: bool,
     /// Print rules, routes and warnings as JSON
     #[arg(long, conflicts_with_all = ["apply", "remove"])]
     pub json: bool,
@@ -351,7 +393,8 @@ const FIREWALL_NOTES: &str = "The rules are in their own table, inet testudo-INT
 overrides other tables. They match packets that pass this host in clear against the policies of the configuration, and stay \
 in force when the gateway stops or crashes. Fallback routes (type unreachable, proto 84) apply while the gateway's own routes \
 are gone. Apply again after each change of the configuration; after changes of the running gateway's policies, `testudo policy` does so \
-itself where the rules are loaded. Needs nft and ip, and root for --apply and --remove.";
+itself where the rules are loaded. What is negotiated (docs/IKE.md) changes by itself: --follow keeps rules for it in tables beside that one. Needs nft and ip, and \
+root for --apply, --remove and --follow.";
 
 /// Which side of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -468,6 +511,9 @@ pub struct ExplainArgs {
     /// Side that the packet arrives on
     #[arg(long, value_enum, default_value = "protected")]
     pub side: SideArg,
+    /// Interface of the protected side that it comes from, or is to leave by [default: the main one]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
     /// Source address
     #[arg(value_name = "SOURCE")]
     pub source: IpAddr,

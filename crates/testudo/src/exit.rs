@@ -45,6 +45,11 @@ impl Failure {
         Self { message: explain(&self.message), ..self }
     }
 
+    /// What failed.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Prints the message and returns the exit code.
     pub fn report(self) -> ExitCode {
         if !self.message.is_empty() {

@@ -1,6 +1,8 @@
 //! `testudo firewall`: prints, applies or removes the host rules and routes that follow from a configuration,
 //! or from the policies of a running gateway.
 
+mod follow;
+
 use crate::cli::{FirewallArgs, QueryArgs};
 use crate::exit::{Failure, Kind, failure};
 use crate::init;
@@ -20,12 +22,11 @@ pub fn firewall(args: &FirewallArgs) -> Result<(), Failure> {
     if args.remove {
         return remove(&of_file()?);
     }
-    let rules = if args.running {
-        let gateway = QueryArgs { config: Some(args.config.clone()), ..QueryArgs::default() };
-        Rules::in_force(&Asked::find(&gateway)?)?
-    } else {
-        Rules::of(&of_file()?)
-    };
+    let gateway = QueryArgs { config: Some(args.config.clone()), ..QueryArgs::default() };
+    if args.follow {
+        return follow::follow(&gateway);
+    }
+    let rules = if args.running { Rules::in_force(&Asked::find(&gateway)?)? } else { Rules::of(&of_file()?) };
     if args.apply {
         rules.notes.iter().for_each(|note| errln!("testudo: warning: {note}"));
         return rules.apply();
@@ -68,14 +69,23 @@ pub fn follow(gateway: &Asked, answer: &Value) -> Result<(), Failure> {
 
 /// Whether this host has a table of the family `inet` with this name.
 fn has_table(name: &str) -> Result<bool, Failure> {
+    Ok(tables()?.iter().any(|table| table == name))
+}
+
+/// The names of this host's tables of the family `inet`.
+fn tables() -> Result<Vec<String>, Failure> {
     const LIST: [&str; 3] = ["list", "tables", "inet"];
     let tables = match NFT.spawn(&LIST) {
         // Then nothing has loaded rules.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(NFT.not_started(&e)),
         Ok(child) => NFT.finish(child, &LIST, "")?,
     };
-    Ok(tables.lines().any(|line| line.split_whitespace().eq(["table", "inet", name])))
+    let name = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["table", "inet", name] => Some(name.to_owned()),
+        _ => None,
+    };
+    Ok(tables.lines().filter_map(name).collect())
 }
 
 /// Rules and fallback routes of one gateway.
@@ -85,6 +95,8 @@ struct Rules {
     text: String,
     routes: FallbackRoutes,
     notes: Vec<String>,
+    /// Which gateway has them in force; nothing of a file.
+    source: follow::Source,
 }
 
 impl Rules {
@@ -94,6 +106,7 @@ impl Rules {
             text: firewall.to_string(),
             routes: firewall.routes().clone(),
             notes: firewall.notes().to_vec(),
+            source: follow::Source::default(),
         }
     }
 
@@ -111,6 +124,10 @@ impl Rules {
                 text: answer["rules"].as_str()?.to_owned(),
                 routes: FallbackRoutes::new(interface, networks),
                 notes: texts("warnings")?,
+                source: follow::Source {
+                    instance: answer["instance"].as_str()?.to_owned(),
+                    negotiated: texts("negotiated")?.into_iter().collect(),
+                },
             })
         };
         read().ok_or_else(|| {
@@ -152,8 +169,16 @@ impl Rules {
     /// Rules first: they alone suffice to keep protected networks from leaving in clear.
     fn load(&self) -> Result<(), Failure> {
         NFT.run(&["-f", "-"], &self.text)?;
+        self.load_routes(false)
+    }
+
+    /// Adds the fallback routes. Others of this gateway go, unless they are `kept`.
+    fn load_routes(&self, kept: bool) -> Result<(), Failure> {
         for (ipv6, version) in VERSIONS {
             batch(version, &self.routes.addition(ipv6))?;
+            if kept {
+                continue;
+            }
             let mut stale = present(&self.routes, version)?;
             stale.retain(|network| !self.routes.networks().contains(network));
             batch(version, &self.routes.removal(ipv6, &stale))?;
@@ -166,6 +191,9 @@ impl Rules {
 /// interface.
 fn remove(firewall: &Firewall) -> Result<(), Failure> {
     NFT.run(&["-f", "-"], &firewall.removal())?;
+    for table in tables()?.iter().filter(|name| follow::is_beside(name, firewall.table())) {
+        NFT.run(&["-f", "-"], &Firewall::removal_of(table))?;
+    }
     for (ipv6, version) in VERSIONS {
         let routes = present(firewall.routes(), version)?;
         batch(version, &firewall.routes().removal(ipv6, &routes))?;

@@ -13,8 +13,10 @@ mod engines;
 mod exit;
 mod firewall;
 mod host_routes;
+mod ike;
 mod init;
 mod interface;
+mod negotiated_routes;
 mod out;
 mod policy;
 mod ports;
@@ -23,11 +25,15 @@ mod replay;
 mod reverse_path;
 mod run;
 mod sa;
+mod sa_keys;
+mod sa_list;
 mod store;
 mod table;
 mod top;
+mod vici;
 
 use clap::Parser;
+use cli::ike::IkeVerb;
 use cli::policy::PolicyVerb;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
@@ -41,7 +47,7 @@ fn protect_keys(verb: &Verb) -> Result<(), exit::Failure> {
         | Verb::Store(_)
         | Verb::Firewall(_)
         | Verb::Replay(_)
-        | Verb::Sa(cli::SaVerb::Add(_) | cli::SaVerb::Replace(_)) => {
+        | Verb::Sa(cli::SaVerb::Add(_) | cli::SaVerb::Replace(_) | cli::SaVerb::Keys(_)) => {
             testudo_control::service::privileges::hide_memory().map_err(exit::failure(exit::Kind::Port))
         }
         _ => Ok(()),
@@ -64,16 +70,19 @@ fn main() -> ExitCode {
         Verb::Replay(args) => replay::replay(&args),
         Verb::Status(args) => query::status(&args),
         Verb::Top(args) => top::top(&args),
-        Verb::Sa(cli::SaVerb::List(args)) => sa::list(&args),
+        Verb::Sa(cli::SaVerb::List(args)) => sa_list::list(&args),
         Verb::Sa(cli::SaVerb::Wanted(args)) => sa::wanted(&args),
         Verb::Sa(cli::SaVerb::Add(args)) => sa::add(&args),
         Verb::Sa(cli::SaVerb::Replace(args)) => sa::replace(&args),
         Verb::Sa(cli::SaVerb::Use(args)) => sa::put_to_use(&args),
         Verb::Sa(cli::SaVerb::Delete(args)) => sa::delete(&args),
+        Verb::Sa(cli::SaVerb::Keys(args)) => sa_keys::keys(&args),
         Verb::Policy(PolicyVerb::List(args)) => query::policies(&args),
         Verb::Policy(PolicyVerb::Add(args)) => policy::add(&args),
         Verb::Policy(PolicyVerb::Replace(args)) => policy::replace(&args),
         Verb::Policy(PolicyVerb::Delete(args)) => policy::delete(&args),
+        Verb::Ike(IkeVerb::Setup(args)) => ike::setup(&args),
+        Verb::Ike(IkeVerb::Status(args)) => ike::status(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => return args.run(engines::known()),

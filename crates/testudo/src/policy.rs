@@ -7,6 +7,7 @@ use crate::firewall::follow;
 use crate::out::{errln, outln};
 use crate::query::Asked;
 use serde_json::{Map, Value, json};
+use testudo_lab::table::grouped;
 
 /// `testudo policy add`
 pub fn add(args: &PolicyAddArgs) -> Result<(), Failure> {
@@ -38,6 +39,11 @@ fn change(gateway: &QueryArgs, request: &Value) -> Result<(), Failure> {
         outln!("{answer}");
     } else {
         outln!("{}, until the next reload or restart", answer["said"].as_str().unwrap_or_default());
+        match answer["tunnels_that_end"].as_u64().unwrap_or(0) {
+            0 => {}
+            1 => outln!("1 tunnel that was populated for a flow of it ends"),
+            ends => outln!("{} tunnels that were populated for flows of it end", grouped(ends)),
+        }
         if let Some(warning) = answer["warning"].as_str() {
             errln!("warning: {warning}");
         }

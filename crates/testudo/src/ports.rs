@@ -1,13 +1,13 @@
 //! Opens the ports of a configuration.
 
 use crate::exit::{Failure, Kind, failure};
-use crate::{host_routes, interface};
+use crate::interface;
 use testudo_control::Configuration;
-use testudo_control::config::{Action, OuterEndpoint, OuterProtocol};
-use testudo_gateway::PortPair;
+use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, Tunnel};
+use testudo_gateway::{Interfaces, PortPair};
 use testudo_ipsec::Mode;
-use testudo_packet::Pool;
-use testudo_port_socket::{Encapsulation, Endpoint, SocketConfig, SocketPort};
+use testudo_packet::{Pool, Port};
+use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort};
 use testudo_port_tun::{TunConfig, TunPort};
 
 /// The longest packet, in bytes, that a buffer of the pool must hold, independent of the link's MTU: a peer
@@ -23,46 +23,81 @@ pub fn pool(configuration: &Configuration) -> Pool {
     Pool::new(configuration.gateway.buffers, packet_bytes(configuration))
 }
 
-/// Opens the TUN interface and the sockets; the interface is configured and up.
-pub fn open(configuration: &Configuration) -> Result<PortPair, Failure> {
-    let unprotected = open_sockets(configuration)?;
-    let protected = open_tun(configuration)?;
-    Ok(PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) })
+/// What [`open`] has opened.
+pub struct Opened {
+    pub pair: PortPair,
+    /// Whether what the sockets send has the mark of `[ike]`.
+    pub is_marked: bool,
 }
 
-fn open_tun(configuration: &Configuration) -> Result<TunPort, Failure> {
-    let settings = &configuration.protected;
-    let port = TunPort::open(&TunConfig::new(&settings.name)).map_err(failure(Kind::Port))?;
-    let addresses = interface::addresses(configuration);
-    let routes = host_routes::wanted(configuration);
-    port.configure(&addresses, settings.mtu.into(), &routes).map_err(failure(Kind::Port))?;
-    tracing::info!(
-        "protected side: {} with MTU {}, offloads {:?}",
-        settings.name,
-        settings.mtu,
-        port.offloads()
-    );
-    Ok(port)
+/// Opens the TUN interfaces and the sockets; the interfaces are configured and up.
+pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
+    let (unprotected, is_marked) = open_sockets(configuration)?;
+    let pair = PortPair { protected: open_protected(configuration)?, unprotected: Box::new(unprotected) };
+    Ok(Opened { pair, is_marked })
 }
 
-fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
-    let ends = configuration.outer_endpoints().into_iter().map(|OuterEndpoint { local, protocol }| {
-        let encapsulation = match protocol {
-            OuterProtocol::Esp => Encapsulation::RawEsp,
-            OuterProtocol::Ah => Encapsulation::RawAh,
-            OuterProtocol::Udp { local_port } => Encapsulation::Udp { port: local_port },
-        };
-        Endpoint { local, encapsulation }
-    });
-    let mut config = SocketConfig::new(ends.collect());
+/// The main interface, which is a port of its own where there is no other.
+fn open_protected(configuration: &Configuration) -> Result<Box<dyn Port>, Failure> {
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for interface in interface::all(configuration) {
+        let port = TunPort::open(&TunConfig::new(interface.name)).map_err(failure(Kind::Port))?;
+        let (addresses, routes) = (interface.prefixes(), interface.routes(configuration));
+        port.configure(&addresses, interface.mtu.into(), &routes).map_err(failure(Kind::Port))?;
+        let (name, mtu) = (interface.name, interface.mtu);
+        tracing::info!("protected side: {name} with MTU {mtu}, offloads {:?}", port.offloads());
+        ports.push(Box::new(port));
+    }
+    let main = ports.remove(0);
+    if ports.is_empty() {
+        return Ok(main);
+    }
+    let all = Interfaces::of(main, ports).map(|all| -> Box<dyn Port> { Box::new(all) });
+    all.ok_or_else(|| Failure::new(Kind::Configuration, "there are more interfaces than are possible"))
+}
+
+/// The socket of an end.
+fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
+    let encapsulation = match protocol {
+        OuterProtocol::Esp => Encapsulation::RawEsp,
+        OuterProtocol::Ah => Encapsulation::RawAh,
+        OuterProtocol::Udp { local_port } => Encapsulation::Udp { port: local_port },
+        OuterProtocol::UdpBeside { local_port } => Encapsulation::UdpBeside { port: local_port },
+    };
+    Endpoint { local, encapsulation }
+}
+
+/// The sockets of a configuration, without a mark where the system refuses that alone.
+fn open_marked(mut config: SocketConfig) -> Result<(SocketPort, bool), OpenError> {
+    match SocketPort::open(&config) {
+        Err(error @ OpenError::NotMarked { .. }) => {
+            tracing::warn!("{error}; policies to networks with a peer's own address are refused");
+            config.mark = 0;
+            SocketPort::open(&config).map(|port| (port, false))
+        }
+        outcome => outcome.map(|port| (port, config.mark != 0)),
+    }
+}
+
+/// Opens the sockets. Returns whether they have a mark, too.
+fn open_sockets(configuration: &Configuration) -> Result<(SocketPort, bool), Failure> {
+    let (optional, needed): (Vec<_>, Vec<_>) =
+        configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
+    let mut config = SocketConfig::new(needed.into_iter().map(endpoint).collect());
+    config.optional = optional.into_iter().map(endpoint).collect();
     config.interface.clone_from(&configuration.unprotected.interface);
     config.mtu = configuration.unprotected.mtu.into();
     // In transport mode a packet keeps the header that it came in.
-    config.hop_limits = configuration.tunnels.iter().any(|t| t.mode == Mode::Transport);
+    let is_transport = |tunnel: &Tunnel| tunnel.mode == Mode::Transport;
+    config.hop_limits = configuration.ike.is_some() || configuration.tunnels.iter().any(is_transport);
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
-    let port = SocketPort::open(&config).map_err(failure(Kind::Port))?;
+    config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
+    let (port, is_marked) = open_marked(config).map_err(failure(Kind::Port))?;
     for end in port.endpoints() {
         tracing::info!("unprotected side: {end}");
+    }
+    for end in port.left_out() {
+        tracing::warn!("unprotected side: without {end}, since this host has no IPv6");
     }
     if !port.hears_icmp_errors() {
         tracing::warn!(
@@ -70,5 +105,5 @@ fn open_sockets(configuration: &Configuration) -> Result<SocketPort, Failure> {
              [port.unprotected], long packets are lost"
         );
     }
-    Ok(port)
+    Ok((port, is_marked))
 }

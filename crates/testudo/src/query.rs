@@ -3,7 +3,6 @@
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
-use crate::sa::values_of;
 use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -115,12 +114,12 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         "verb": "explain", "side": side, "source": args.source, "destination": args.destination,
         "protocol": protocol, "source_port": args.source_port, "destination_port": args.destination_port,
         "message_type": message.map(|(kind, _)| kind), "message_code": message.map(|(_, code)| code),
-        "fragment": args.fragment,
+        "fragment": args.fragment, "interface": args.interface,
     });
     query(&args.gateway, &request, show_explanation)
 }
 
-fn rows(value: &Value) -> &[Value] {
+pub fn rows(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -152,6 +151,10 @@ fn show_status(status: &Value) {
     print(&ports);
     show_path_mtus(status);
     show_populated(&status["populated"]);
+    if let Some(line) = ike_line(&status["ike"]) {
+        outln!();
+        outln!("{line}");
+    }
     let mut drops = Table::new(&["drop reason", "packets"]);
     let counted = status["drops"].as_object().into_iter().flatten();
     let counted: Vec<_> =
@@ -165,18 +168,41 @@ fn show_status(status: &Value) {
 
 /// Tunnels of single flows, if there are or were some.
 fn show_populated(populated: &Value) {
-    let [tunnels, wanted, left_out] =
-        ["tunnels", "wanted", "acquires_left_out"].map(|key| populated[key].as_u64().unwrap_or(0));
+    let [tunnels, ending, wanted, left_out] =
+        ["tunnels", "ending", "wanted", "acquires_left_out"].map(|key| populated[key].as_u64().unwrap_or(0));
     if populated["acquires"].as_u64().unwrap_or(0) + tunnels > 0 {
         let limit = grouped(populated["limit"].as_u64().unwrap_or(0));
         outln!();
         outln!(
-            "{} of at most {limit} tunnels populated from packets, {} wanted (`testudo sa wanted`), {} packets asked untold",
+            "{} of at most {limit} tunnels populated from packets{}, {} wanted (`testudo sa wanted`), {} packets asked untold",
             grouped(tunnels),
+            if ending > 0 { format!(" ({} of them end)", grouped(ending)) } else { String::new() },
             grouped(wanted),
             grouped(left_out)
         );
     }
+}
+
+/// What daemons have renewed since the gateway before this one ended.
+fn renewal(renewal: &Value) -> Option<String> {
+    let [expected, renewed, ms] =
+        ["expected", "renewed", "without_traffic_ms"].map(|key| renewal[key].as_u64().unwrap_or(0));
+    let (renewed, expected, s, tenths) = (grouped(renewed), grouped(expected), ms / 1000, ms % 1000 / 100);
+    renewal.is_object().then(|| {
+        format!(
+            "{renewed} of {expected} renewed after the restart, without traffic for {s}.{tenths} s at most"
+        )
+    })
+}
+
+/// Key exchange daemons, where the configuration has them.
+fn ike_line(ike: &Value) -> Option<String> {
+    let socket = ike["socket"].as_str()?;
+    let [tunnels, policies] = ["tunnels", "policies"].map(|key| grouped(ike[key].as_u64().unwrap_or(0)));
+    let renewal = renewal(&ike["renewal"]).map(|text| format!("; {text}")).unwrap_or_default();
+    let sas = ike["sas"].as_object().into_iter().flatten();
+    let sas = sas.map(|(daemon, count)| format!(", {} SAs of {daemon}", cell(count))).collect::<String>();
+    Some(format!("ike: socket {socket}, {tunnels} tunnels negotiated, {policies} policies{sas}{renewal}"))
 }
 
 /// What fits through each tunnel.
@@ -203,55 +229,13 @@ fn show_path_mtus(status: &Value) {
     }
 }
 
-pub fn show_associations(list: &Value) {
-    let heads = [
-        "tunnel",
-        "direction",
-        "spi",
-        "remote",
-        "suite",
-        "engine",
-        "encapsulation",
-        "state",
-        "packets",
-        "bytes",
-        "sequence",
-        "dropped",
-    ];
-    // Of tunnels of single flows, the values that theirs are for.
-    let has_flows = rows(list).iter().any(|sa| !sa["for"].is_null());
-    let mut table = Table::new(&heads.into_iter().chain(has_flows.then_some("for")).collect::<Vec<_>>());
-    for sa in rows(list) {
-        let dropped: u64 =
-            sa["drops"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
-        let flow = has_flows.then(|| values_of(&sa["for"]));
-        let row = vec![
-            cell(&sa["tunnel"]),
-            cell(&sa["direction"]),
-            format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
-            cell(if sa["peer"].is_null() { &sa["remote"] } else { &sa["peer"] }),
-            format!("{}{}", cell(&sa["suite"]), if sa["esn"] == true { ", esn" } else { "" }),
-            cell(&sa["engine"]),
-            cell(&sa["encapsulation"]),
-            match (sa["state"].as_str(), sa["in_use"].as_bool()) {
-                (Some("installed"), Some(false)) => "waiting".to_owned(),
-                _ => cell(&sa["state"]),
-            },
-            cell(&sa["packets"]),
-            cell(&sa["bytes"]),
-            cell(&sa["sequence"]),
-            grouped(dropped),
-        ];
-        table.row(row.into_iter().chain(flow).collect());
-    }
-    print(&table);
-}
-
 fn show_policies(list: &Value) {
     let heads = ["entry", "origin", "action", "direction", "local", "remote", "protocol", "ports or types"];
     let mut table = Table::new(&heads);
+    let first = rows(list).first().map(|policy| &policy["interface"]);
+    let has_several = rows(list).iter().any(|policy| Some(&policy["interface"]) != first);
     for policy in rows(list) {
-        let action = match policy["tunnel"].as_str() {
+        let mut action = match policy["tunnel"].as_str() {
             Some(tunnel) if !policy["populate_from_packet"].is_null() => {
                 let fields: Vec<_> = rows(&policy["populate_from_packet"]).iter().map(cell).collect();
                 let made = cell(&policy["populated"]);
@@ -260,6 +244,9 @@ fn show_policies(list: &Value) {
             Some(tunnel) => format!("{} by {tunnel}", cell(&policy["action"])),
             None => cell(&policy["action"]),
         };
+        if has_several {
+            action.push_str(&format!(" on {}", cell(&policy["interface"])));
+        }
         let mut own =
             vec![cell(&policy["place"]), cell(&policy["origin"]), action, cell(&policy["direction"])];
         for selector in rows(&policy["selectors"]) {
@@ -376,5 +363,17 @@ mod tests {
         assert!(!words(Some(Path::new("/nowhere.sock"))).contains("give its CONFIG"));
         let default = Asked { socket: "/nowhere.sock".into(), is_default: true };
         assert!(format!("{:?}", default.ask(&json!({})).err()).contains("give its CONFIG"));
+    }
+
+    #[test]
+    fn the_status_counts_what_is_negotiated_where_it_may_be() {
+        let ike = json!({ "socket": "/run/testudo/xfrm.sock", "tunnels": 1200, "policies": 3 });
+        let expected = "ike: socket /run/testudo/xfrm.sock, 1,200 tunnels negotiated, 3 policies";
+        assert_eq!(ike_line(&ike).as_deref(), Some(expected));
+        let sas = json!({ "charon-systemd": 2398, "ip": 2 });
+        let ike = json!({ "socket": "x.sock", "tunnels": 1200, "policies": 3, "sas": sas });
+        let line = ike_line(&ike).unwrap();
+        assert!(line.ends_with("3 policies, 2,398 SAs of charon-systemd, 2 SAs of ip"), "{line}");
+        assert_eq!(ike_line(&Value::Null), None);
     }
 }

@@ -138,7 +138,7 @@ fn run(
             list.print(&notes.take())?;
         }
     }
-    worker.end_reassembly();
+    worker.end_waits();
     worker.discard_waiting();
     if let Some(list) = &mut list {
         list.print(&notes.take())?;
@@ -169,7 +169,7 @@ fn open_outputs(loaded: &Loaded, args: &ReplayArgs) -> Result<Vec<Output>, Failu
     let keys = loaded.configuration.tunnels.iter().flat_map(|t| [&t.outbound.key, &t.inbound.key]);
     let key_files = keys.filter_map(|key| match key {
         KeySource::File(path) => Some(("key file", path.as_path())),
-        KeySource::Environment(_) => None,
+        KeySource::Environment(_) | KeySource::Exchanged => None,
     });
     let mut inputs: Vec<(&str, &Path)> = args.rx.iter().map(|f| ("input", f.path.as_path())).collect();
     inputs.push(("configuration", &args.config));

@@ -21,6 +21,16 @@ pub fn warning_of(configuration: &Configuration, peer: IpAddr) -> Option<String>
     warning_for(configuration.unprotected.interface.as_ref().filter(|_| peer.is_ipv4())?, peer)
 }
 
+/// The same where packets of the peer may arrive by any interface but the tunnel's.
+pub fn warning_anywhere(tunnel: &str, peer: IpAddr) -> Option<String> {
+    let entries = fs::read_dir("/proc/sys/net/ipv4/conf").ok().filter(|_| peer.is_ipv4())?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        names.filter(|name| !["all", "default", "lo", tunnel].contains(&name.as_str())).collect();
+    names.sort();
+    names.iter().find_map(|interface| warning_for(interface, peer))
+}
+
 fn warning_for(interface: &str, peer: IpAddr) -> Option<String> {
     // The greater value counts (the kernel's ip-sysctl documentation).
     let value = ["all", interface].into_iter().filter_map(filter).max();
@@ -28,8 +38,8 @@ fn warning_for(interface: &str, peer: IpAddr) -> Option<String> {
     let name = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
     (value == Some(STRICT)).then(|| {
         format!(
-            "packets of the peer {peer} are dropped where they arrive: the route to it leads into the tunnel, and \
-             {name} is strict; make it loose with `sysctl -w {name}=2`"
+            "packets of the peer {peer} are dropped if they arrive by {interface}: the route to it leads into the tunnel, \
+             and {name} is strict; make it loose with `sysctl -w {name}=2`"
         )
     })
 }

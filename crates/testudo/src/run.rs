@@ -2,12 +2,14 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
+use crate::negotiated_routes::HostTable;
 use crate::{engines, host_routes, interface, ports, reverse_path};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
-use testudo_control::service::{privileges, system_calls};
+use testudo_control::service::negotiated::NegotiatedRoutes;
+use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_gateway::choose_engines;
 use tracing::level_filters::LevelFilter;
@@ -28,11 +30,15 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
-    let pair = ports::open(configuration)?;
+    let ports::Opened { pair, is_marked } = ports::open(configuration)?;
     if let Some(warning) = reverse_path::warning(configuration) {
         tracing::warn!("{warning}");
     }
-    let keep_interface = interface::keeper(configuration)?;
+    let table = configuration.ike.as_ref().map(|ike| HostTable::take(configuration, ike, is_marked));
+    let table = table.map(Arc::new);
+    let keep_interface = interface::keeper(configuration, table.clone())?;
+    // Before privileges are given up: the socket may be another user's.
+    let xfrm = configuration.ike.as_ref().map(negotiation::bind).transpose().map_err(failure(Kind::Port))?;
     privileges::drop_privileges().map_err(failure(Kind::Port))?;
     if configuration.gateway.seccomp {
         filter_system_calls();
@@ -48,10 +54,13 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         engine_reports,
         change_routes: Box::new(host_routes::change),
         edit_routes: Box::new(host_routes::edit),
+        xfrm: xfrm.zip(table.clone().map(|table| table as Arc<dyn NegotiatedRoutes>)),
         keep_interface,
         loaded,
     };
-    daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e))
+    let result = daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e));
+    table.into_iter().for_each(|table| table.close());
+    result
 }
 
 /// A second line of defence; where the kernel does not allow it, the gateway runs without.

@@ -1,12 +1,11 @@
 //! Verbs that change the SAs of a running gateway.
 
 use crate::cli::{
-    DirectionArg, LifetimeArgs, NewSaArgs, QueryArgs, SaAddArgs, SaDeleteArgs, SaListArgs, SaReplaceArgs,
-    SaUseArgs,
+    DirectionArg, LifetimeArgs, NewSaArgs, QueryArgs, SaAddArgs, SaDeleteArgs, SaReplaceArgs, SaUseArgs,
 };
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
-use crate::query::{Asked, show_associations};
+use crate::query::Asked;
 use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::io::stdin;
@@ -16,11 +15,6 @@ use testudo_control::keys::{self, KeyError};
 use testudo_ipsec::PopulateFlags;
 use testudo_lab::table::Table;
 use zeroize::Zeroizing;
-
-/// `testudo sa list`
-pub fn list(args: &SaListArgs) -> Result<(), Failure> {
-    send(&args.gateway, &json!({ "verb": "sa-list", "tunnel": args.tunnel }), show_associations)
-}
 
 /// `testudo sa wanted`
 pub fn wanted(args: &QueryArgs) -> Result<(), Failure> {

@@ -7,9 +7,10 @@ use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
     Action, Dscp, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime, Mode, Moment,
-    NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Spd, Spent,
-    TunnelIndex, TunnelParameters,
+    NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors, Selector, Spd,
+    Spent, TunnelIndex, TunnelParameters,
 };
+use testudo_packet::Interface;
 use zeroize::Zeroizing;
 
 use super::case::{Case, Way};
@@ -58,10 +59,12 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         Way::Inbound => (ends[1], ends[0], back, there),
     };
     let suite = case.suites.of(number);
+    let endpoints = Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() };
     let parameters = TunnelParameters {
         name: format!("tunnel {number}").into(),
-        endpoints: Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() },
+        endpoints,
         learn_remote: false,
+        interface: Interface::MAIN,
         protocol: IpsecProtocol::Esp,
         mode: Mode::Tunnel,
         covered_by: None,
@@ -71,8 +74,9 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         path_mtu: case.size.longest_bytes() + OVERHEAD_BYTES,
         fragmentation: Fragmentation::Before,
         non_first_fragments: false,
+        acquires: false,
         keepalive: None,
-        selectors: [selector(number, side)?].into_iter().collect(),
+        selectors: SaSelectors::new([selector(number, side)?], Mode::Tunnel, &endpoints),
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let outbound = OutboundInstall {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::demo::find_program;
+use crate::programs::find_program;
 
 /// How long it may take to print its version.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);

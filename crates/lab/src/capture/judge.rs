@@ -29,6 +29,8 @@ pub struct Eavesdropper {
     pub inner: [IpAddr; 2],
     /// The tunnel's protocols: AH hides nothing.
     pub protocols: Protocols,
+    /// Whether the gateways' daemons speak IKE on the link.
+    pub ike: bool,
 }
 
 /// Packets on the link, by kind.
@@ -38,6 +40,8 @@ pub struct Seen {
     pub protected: u64,
     /// Those of them that anybody on the link can read: AH without ESP.
     pub readable: u64,
+    /// IKEv2 between the gateways: the first exchange, and what is encrypted after it (RFC 7296 1.2).
+    pub ike: u64,
     /// NAT keepalives between the gateways (RFC 3948 2.3).
     pub keepalives: u64,
     /// The background traffic of every link: ARP, neighbour discovery, multicast listener reports.
@@ -58,6 +62,7 @@ enum Verdict {
     Protected,
     /// Protected by AH alone, and read.
     Readable,
+    Ike,
     Keepalive,
     Housekeeping,
     Cleartext,
@@ -83,6 +88,7 @@ impl Eavesdropper {
                 seen.readable += u64::from(verdict == Verdict::Readable);
                 self.keep(frame, length, &mut seen.to_send_again);
             }
+            Verdict::Ike => seen.ike += 1,
             Verdict::Keepalive => seen.keepalives += 1,
             Verdict::Housekeeping => seen.housekeeping += 1,
             Verdict::Cleartext => seen.cleartext += 1,
@@ -135,6 +141,9 @@ impl Eavesdropper {
 
     fn verdict_on_tunnel(&self, ip: &Ip<'_>) -> Verdict {
         let payload = ip.payload();
+        if self.ike && is_ike(ip) {
+            return Verdict::Ike;
+        }
         if self.protocols.has_ah() {
             let long_enough = ip.protocol == AH && payload.len() >= SHORTEST_AH;
             // RFC 4302 2.1: the first byte says what is inside; AH over ESP must show nothing else.
@@ -154,7 +163,7 @@ impl Eavesdropper {
                 Verdict::Cleartext
             }
             [_, _, _, _, _, _, _, _, 0xff] => Verdict::Keepalive,
-            // A first word of zero would be the non-ESP marker: IKE, which is not used here (RFC 3948 2.2).
+            // A first word of zero would be the non-ESP marker of IKE (RFC 3948 2.2).
             [_, _, _, _, _, _, _, _, esp @ ..] if esp.len() >= SHORTEST_ESP && esp[..4] != [0; 4] => {
                 Verdict::Protected
             }
@@ -190,6 +199,24 @@ impl Eavesdropper {
     }
 }
 
+/// Whether a packet is one of IKEv2 that anybody may see: on its port, or after the non-ESP marker on that of
+/// NATs, one of IKE_SA_INIT, or one whose payloads are all in an encrypted one (RFC 7296 2.23, 3.1, 3.14).
+fn is_ike(ip: &Ip<'_>) -> bool {
+    const VERSION_2: u8 = 0x20;
+    const SA_INIT: u8 = 34;
+    /// The payload "Encrypted and Authenticated", and a fragment of one (RFC 7383).
+    const ENCRYPTED: [u8; 2] = [46, 53];
+    let Some((udp, payload)) = ip.payload().split_at_checked(UDP_HEADER) else { return false };
+    let message = match udp[..4] {
+        [0x01, 0xf4, 0x01, 0xf4] => payload,
+        [0x11, 0x94, 0x11, 0x94] => payload.strip_prefix(&[0; 4]).unwrap_or(&[]),
+        _ => &[],
+    };
+    // After both SPIs: the first payload, the version, the exchange.
+    let Some(&[next, version, exchange]) = message.get(16..19) else { return false };
+    ip.protocol == UDP && version == VERSION_2 && (exchange == SA_INIT || ENCRYPTED.contains(&next))
+}
+
 /// Neighbour and router discovery (RFC 4861 4), and reports to multicast routers (RFC 3810 5.2).
 fn is_housekeeping(ip: &Ip<'_>) -> bool {
     let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip.source, ip.destination) else { return false };
@@ -214,6 +241,7 @@ mod tests {
             udp_port: Some(4500),
             inner: ["10.1.0.2", "10.2.0.2"].map(|address| address.parse().unwrap()),
             protocols: Protocols::Esp,
+            ike: false,
         }
     }
 
@@ -248,6 +276,32 @@ mod tests {
         assert_eq!(verdict(&frame(A, B, 17, &udp(&[7; 60]))), Verdict::Protected);
         assert_eq!(verdict(&frame(B, A, 17, &udp(&[7; 60]))), Verdict::Protected);
         assert_eq!(verdict(&frame(A, B, 17, &udp(&[0xff]))), Verdict::Keepalive);
+    }
+
+    /// An IKE header, from its SPIs on, with this first payload and exchange, and what follows it.
+    fn ike(next: u8, exchange: u8) -> Vec<u8> {
+        [&[5; 16][..], &[next, 0x20, exchange, 8], &[0; 8], &[6; 60]].concat()
+    }
+
+    #[test]
+    fn ike_is_seen_only_where_daemons_speak_it_and_only_what_is_encrypted() {
+        let with_ike = Eavesdropper { ike: true, ..eavesdropper() };
+        let judged = |packet: &[u8]| with_ike.verdict(packet, &with_ike.inner_headers());
+        let on_500 = |message: Vec<u8>| [&[0x01, 0xf4, 0x01, 0xf4, 0, 0, 0, 0], &message[..]].concat();
+        let on_4500 = |message: Vec<u8>| udp(&[&[0; 4], &message[..]].concat());
+        let (first, then) = (frame(A, B, 17, &on_500(ike(33, 34))), frame(A, B, 17, &on_4500(ike(46, 35))));
+        for packet in [&first, &then] {
+            assert_eq!(judged(packet), Verdict::Ike);
+            assert_eq!(verdict(packet), Verdict::Cleartext, "nobody is to speak IKE");
+        }
+        assert_eq!(
+            judged(&frame(A, B, 17, &on_4500(ike(35, 35)))),
+            Verdict::Cleartext,
+            "an identity in clear"
+        );
+        assert_eq!(judged(&frame(A, B, 17, &on_4500(ike(46, 35)[..17].to_vec()))), Verdict::Cleartext);
+        assert_eq!(judged(&frame(A, [192, 0, 2, 3], 17, &on_500(ike(33, 34)))), Verdict::Cleartext);
+        assert_eq!(judged(&frame(A, B, 17, &udp(&[7; 60]))), Verdict::Protected);
     }
 
     #[test]

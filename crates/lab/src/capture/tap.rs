@@ -117,7 +117,8 @@ mod tests {
         let path = folder.path().join("link.pcap");
         let [gateways, inner] = [["192.0.2.1", "192.0.2.2"], ["10.1.0.2", "10.2.0.2"]]
             .map(|pair| pair.map(|address| address.parse().unwrap()));
-        let mut tap = Tap::new(Eavesdropper { gateways, udp_port: None, inner, protocols: Protocols::Esp });
+        let mut tap =
+            Tap::new(Eavesdropper { gateways, udp_port: None, inner, protocols: Protocols::Esp, ike: false });
         tap.record(&path, WHOLE).unwrap();
         let mut cleartext = vec![0; 60];
         cleartext[..4].copy_from_slice(&[0x45, 0, 0, 60]);

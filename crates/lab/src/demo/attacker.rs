@@ -12,6 +12,9 @@ const AHEAD: u32 = 1000;
 /// Drop reasons for replayed packets. With extended sequence numbers, a number left of the window is taken
 /// for one of the next 2^32 (RFC 4303 A2.2), with which the integrity check fails.
 pub(super) const REPLAYED: [&str; 3] = ["replay_duplicate", "replay_too_old", "authentication_failed"];
+/// The same where SAs are renewed: packets of an SA that is gone have nobody who would take them.
+pub(super) const REPLAYED_OF_RENEWED: [&str; 4] =
+    ["replay_duplicate", "replay_too_old", "authentication_failed", "unknown_spi"];
 /// Drop reason for packets that neither gateway sent.
 pub(super) const FORGED: [&str; 1] = ["authentication_failed"];
 

@@ -66,6 +66,7 @@ pub(super) fn run(
         udp_port: protection.udp_port(),
         inner: hosts,
         protocols: protection.protocols,
+        ike: false,
     };
     let tunnel = Tunnel { protection, engine: options.engine.as_deref(), ipv6: options.ipv6 };
     let pair = Pair::build(&tunnel, candidates, Tap::new(eavesdropper))?;
@@ -247,7 +248,7 @@ mod tests {
     fn tap(protection: &Protection, ipv6: bool) -> (Tap, [std::net::IpAddr; 2]) {
         let [gateways, inner] = addresses(ipv6, protection.in_transport).unwrap();
         let (udp_port, protocols) = (protection.udp_port(), protection.protocols);
-        (Tap::new(Eavesdropper { gateways, udp_port, inner, protocols }), inner)
+        (Tap::new(Eavesdropper { gateways, udp_port, inner, protocols, ike: false }), inner)
     }
 
     fn pair_of(protection: &Protection, ipv6: bool) -> (Pair, Route) {

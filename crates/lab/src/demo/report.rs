@@ -63,6 +63,15 @@ pub(super) struct Report {
     pub(super) pings_lost: usize,
     pub(super) udp_sent: usize,
     pub(super) udp_lost: usize,
+    /// The daemon that negotiates, by name and version; `None` for keys from files.
+    pub(super) ike_daemon: Option<String>,
+    /// How often the CHILD_SA was renewed while packets flowed.
+    pub(super) rekeys: Option<u64>,
+    /// Numbered datagrams that were sent meanwhile, and those of them that did not arrive.
+    pub(super) packets_sent_at_rekey: Option<u64>,
+    pub(super) packets_lost_at_rekey: Option<u64>,
+    /// Packets of IKE in the recordings.
+    pub(super) ike_packets_captured: u64,
     /// Packets on the link that neither ESP nor AH protects, or that show what ESP hides.
     pub(super) cleartext_packets_outside: u64,
     /// Packets that AH alone protects and that the eavesdropper has read.
@@ -162,10 +171,18 @@ impl Report {
         self.udp_lost += trips.lost;
     }
 
+    /// Adds a stream of numbered datagrams: how many there were, and which of them did not arrive.
+    pub(super) fn add_numbered(&mut self, sent: u64, lost: &[u64]) {
+        let lost = u64::try_from(lost.len()).unwrap_or(u64::MAX);
+        *self.packets_sent_at_rekey.get_or_insert(0) += sent;
+        *self.packets_lost_at_rekey.get_or_insert(0) += lost;
+    }
+
     pub(super) fn set_seen(&mut self, seen: &Seen) {
         self.cleartext_packets_outside = seen.cleartext;
         self.readable_packets_outside = seen.readable;
         self.packets_captured = seen.protected;
+        self.ike_packets_captured = seen.ike;
         self.packets_not_captured = seen.not_recorded;
     }
 
@@ -177,6 +194,9 @@ impl Report {
             Mode::Namespaces => ("TCP", self.tcp_gbit_s_a_to_b, self.tcp_gbit_s_b_to_a),
             Mode::Memory => ("UDP", self.memory_gbit_s_a_to_b, self.memory_gbit_s_b_to_a),
         };
+        let negotiates = self.ike_daemon.is_some();
+        let (numbered, missing) =
+            (self.packets_sent_at_rekey.unwrap_or(0), self.packets_lost_at_rekey.unwrap_or(0));
         let (sent, lost) = (self.memory_packets_sent, self.memory_packets_lost);
         let expectations = [
             (self.pings_lost == 0, format!("{} of {} pings got no answer", self.pings_lost, self.pings_sent)),
@@ -187,6 +207,13 @@ impl Report {
             (there > Some(0.0), format!("no {data} data from site A to site B")),
             (back > Some(0.0), format!("no {data} data from site B to site A")),
             (lost == 0, format!("{lost} of {sent} UDP packets were lost in memory")),
+            (!negotiates || self.rekeys > Some(0), "SAs were never renewed".to_owned()),
+            (!negotiates || numbered > 0, "no datagram was sent while SAs were renewed".to_owned()),
+            (missing == 0, format!("{missing} of {numbered} datagrams were lost while SAs were renewed")),
+            (
+                !negotiates || self.ike_packets_captured > 0,
+                "no packet of IKE was seen on the link".to_owned(),
+            ),
             (self.packets_captured > 0, format!("no {} packet was seen on the link", self.header())),
             (
                 !self.is_readable() || self.readable_packets_outside > 0,
@@ -247,13 +274,24 @@ impl Report {
 
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
-        pairs(&[
-            ("tunnel", format!("{}, ESN", self.tunnel)),
+        let mut rows = vec![("tunnel", format!("{}, ESN", self.tunnel))];
+        rows.extend(self.ike_daemon.as_ref().map(|daemon| ("keys negotiated by", format!("two {daemon}"))));
+        rows.extend([
             ("engine in use", self.engine.clone()),
             ("TCP, site A → site B", self.rate(self.tcp_gbit_s_a_to_b, self.memory_gbit_s_a_to_b)),
             ("TCP, site B → site A", self.rate(self.tcp_gbit_s_b_to_a, self.memory_gbit_s_b_to_a)),
             ("round trip (median ping)", ping),
-        ])
+        ]);
+        rows.extend(self.renewals());
+        pairs(&rows)
+    }
+
+    /// Rekeys, and what was lost at them.
+    fn renewals(&self) -> Option<(&'static str, String)> {
+        let (rekeys, sent, lost) = (self.rekeys?, self.packets_sent_at_rekey?, self.packets_lost_at_rekey?);
+        let mark = if lost == 0 { "✓" } else { "✗" };
+        let what = format!("{mark} {rekeys} times; {} of {} datagrams lost", grouped(lost), grouped(sent));
+        Some(("SAs renewed under load", what))
     }
 
     fn sides(&self) -> String {
@@ -279,6 +317,9 @@ impl Report {
             recorded += &format!(", {} missed", grouped(self.packets_not_captured));
         }
         let cleartext = self.cleartext_packets_outside;
+        if self.ike_packets_captured > 0 {
+            recorded += &format!("; {} IKE", grouped(self.ike_packets_captured));
+        }
         let mut rows = vec![("recorded on the link", recorded)];
         if self.is_readable() {
             let read = grouped(self.readable_packets_outside);
@@ -387,6 +428,41 @@ mod tests {
             report.failures,
             ["no UDP data from site B to site A", "2 of 9 UDP packets were lost in memory"]
         );
+    }
+
+    #[test]
+    fn with_daemons_every_datagram_must_survive_the_rekeys_that_there_must_be() {
+        let mut report = Report {
+            ike_daemon: Some("strongSwan 5.9.8".to_owned()),
+            rekeys: Some(4),
+            ike_packets_captured: 30,
+            ..good()
+        };
+        report.add_numbered(500, &[]);
+        report.add_numbered(400, &[]);
+        report.conclude();
+        assert!(report.passed, "{:?}", report.failures);
+        let table = report.table();
+        for part in
+            ["two strongSwan 5.9.8", "✓ 4 times; 0 of 900 datagrams lost", "5 ESP, segments joined; 30 IKE"]
+        {
+            assert!(table.contains(part), "{part}: {table}");
+        }
+        report.add_numbered(100, &[7, 8]);
+        (report.rekeys, report.ike_packets_captured) = (Some(0), 0);
+        report.conclude();
+        assert_eq!(
+            report.failures,
+            [
+                "SAs were never renewed",
+                "2 of 1000 datagrams were lost while SAs were renewed",
+                "no packet of IKE was seen on the link",
+            ]
+        );
+        assert!(report.table().contains("✗ 0 times; 2 of 1,000"), "{}", report.table());
+        let none =
+            Report { ike_daemon: report.ike_daemon, rekeys: Some(1), ike_packets_captured: 1, ..good() };
+        assert_eq!(broken(|r| *r = none), ["no datagram was sent while SAs were renewed"]);
     }
 
     /// Who uses AH alone is told what it means, and a blind eavesdropper proves nothing.

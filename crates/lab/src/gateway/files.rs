@@ -15,6 +15,8 @@ use crate::workspace::write_private;
 
 /// The name of the configuration in a gateway's folder.
 pub(crate) const CONFIGURATION: &str = "testudo.toml";
+/// The socket for IKE daemons in a gateway's folder.
+pub(super) const DAEMON_SOCKET: &str = "xfrm.sock";
 /// The UDP port of ESP at both gateways (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
 
@@ -48,7 +50,8 @@ pub(crate) fn random_bytes(length: usize) -> Result<Vec<u8>, LabError> {
     Ok(bytes)
 }
 
-fn random_hex(length: usize) -> Result<String, LabError> {
+/// The same as hexadecimal digits, two a byte.
+pub(crate) fn random_hex(length: usize) -> Result<String, LabError> {
     Ok(random_bytes(length)?.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
@@ -98,7 +101,7 @@ impl Settings {
         } else {
             ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
-        let engine = self.engine.as_ref().map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
+        let common = common(self.engine.as_deref());
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
         let sa = |(spi, key): (u32, &str)| {
@@ -120,18 +123,7 @@ impl Settings {
         };
         let [local_network, remote_network] = networks;
         Ok(format!(
-            r#"[gateway]
-state = "state.redb"
-control = "control.sock"
-{engine}
-[port.protected]
-kind = "tun"
-name = "testudo0"
-
-[port.unprotected]
-kind = "socket"
-mtu = 1500
-{interface}
+            r#"{common}{interface}
 [[tunnel]]
 name = "site-{peer}"
 local = "{local}"
@@ -144,6 +136,41 @@ inbound = {inbound}
 "#
         ))
     }
+}
+
+/// The sections of any gateway of the laboratory, the last one still open.
+fn common(engine: Option<&str>) -> String {
+    let engine = engine.map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
+    format!(
+        r#"[gateway]
+state = "state.redb"
+control = "control.sock"
+{engine}
+[port.protected]
+kind = "tun"
+name = "testudo0"
+
+[port.unprotected]
+kind = "socket"
+mtu = 1500
+"#
+    )
+}
+
+/// Creates `folder` and writes the configuration of a gateway whose keys an IKE daemon negotiates.
+///
+/// # Errors
+/// The folder exists or cannot be written, or there is no such suite.
+pub(crate) fn write_for_daemon(
+    protection: &Protection,
+    engine: Option<&str>,
+    folder: &Path,
+) -> Result<(), LabError> {
+    fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
+    let (suite, _) = protection.suites()?;
+    let confirmations = suites::confirmations(suite, None);
+    let ike = format!("\n[ike]\nsocket = \"{DAEMON_SOCKET}\"\n{confirmations}");
+    write_private(&folder.join(CONFIGURATION), &(common(engine) + &ike))
 }
 
 /// The options of `testudo init` for this configuration: its keys are new, which matters to the store where

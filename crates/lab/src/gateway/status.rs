@@ -16,6 +16,14 @@ pub struct Status {
     pub drops: BTreeMap<String, u64>,
 }
 
+/// An SA of `testudo sa list --json`.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ListedSa {
+    pub(crate) spi: u32,
+    /// `inbound` or `outbound`.
+    pub(crate) direction: String,
+}
+
 /// One engine.
 #[derive(Debug, Clone, Deserialize)]
 pub struct EngineStatus {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use testudo_control::service::installed::InstalledTunnels;
 use testudo_control::service::report;
 use testudo_ipsec::{Action, Encapsulation, Flow, IpsecProtocol, Mode, PolicyId, TunnelIndex};
-use testudo_packet::{DropReason, Passage};
+use testudo_packet::{DropReason, Interface, Passage};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::EspHeader;
 use testudo_wire::protocol;
@@ -34,6 +34,7 @@ struct Sa {
     mode: Mode,
     spi: u32,
     is_outbound: bool,
+    interface: Interface,
 }
 
 /// An SA and the number that a packet has in it.
@@ -82,7 +83,8 @@ impl<'i> List<'i> {
             for running_sa in running.sas.lock().iter() {
                 let (spi, is_outbound) = (running_sa.spi, running_sa.is_outbound());
                 let (protocol, mode) = (tunnel.protocol, tunnel.mode);
-                let sa = Sa { tunnel: tunnel.name.clone(), protocol, mode, spi, is_outbound };
+                let (name, interface) = (tunnel.name.clone(), tunnel.interface);
+                let sa = Sa { tunnel: name, protocol, mode, spi, is_outbound, interface };
                 if let Some(added) = &running_sa.added {
                     list.by_handle.insert((is_outbound, added.sa.bits()), sa.clone());
                 }
@@ -198,7 +200,10 @@ impl<'i> List<'i> {
     /// The policy that decided about a packet: its place from 0, and what it says.
     fn policy(&self, entry: &Entry) -> Option<(usize, Action)> {
         let flow = self.decided_flow(entry)?;
-        let id = self.installed.spd.lookup(&flow).1?;
+        let sa = entry.passages.last().and_then(|last| self.by_handle.get(&(last.is_outbound, last.sa)));
+        let opened = sa.filter(|sa| !sa.is_outbound);
+        let policies = self.installed.spd.of(opened.map_or(Interface::MAIN, |sa| sa.interface));
+        let id = policies.lookup(&flow).1?;
         Some((*self.places.get(&id)?, self.installed.spd.get(id)?.action))
     }
 

@@ -13,10 +13,10 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
-    Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, Selector, Spd,
-    Spent, TunnelIndex, TunnelParameters,
+    Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
-use testudo_packet::{Pool, Port};
+use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
 use zeroize::Zeroizing;
 
@@ -112,10 +112,11 @@ impl Tunnel<'_> {
             Some(port) => Encapsulation::EspInUdp { local_port: port, remote_port: port },
         };
         let is_ah = self.protection.protocols == Protocols::Ah;
-        Ok(TunnelParameters {
+        let parameters = TunnelParameters {
             name: if is_a { "site-b" } else { "site-a" }.into(),
             endpoints: Endpoints { local, remote: Some(remote), encapsulation },
             learn_remote: false,
+            interface: Interface::MAIN,
             protocol: if is_ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp },
             mode: if self.protection.in_transport { Mode::Transport } else { Mode::Tunnel },
             covered_by: (self.protection.protocols == Protocols::AhAndEsp).then_some(AH_INDEX),
@@ -125,9 +126,11 @@ impl Tunnel<'_> {
             path_mtu: LINK_MTU,
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
+            acquires: false,
             keepalive: None,
-            selectors: [selector].into_iter().collect(),
-        })
+            selectors: SaSelectors::default(),
+        };
+        Ok(parameters.selecting([selector]))
     }
 
     fn selector(&self, is_a: bool) -> Result<Selector, LabError> {
@@ -164,7 +167,7 @@ impl Tunnel<'_> {
                 mode: Mode::Transport,
                 covered_by: None,
                 covers: Some(index),
-                selectors: std::iter::empty().collect(),
+                selectors: SaSelectors::default(),
                 ..parameters.clone()
             };
             let (outbound, inbound) = sas(is_a, keys, supply.lease());

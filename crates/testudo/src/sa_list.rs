@@ -1,0 +1,309 @@
+//! `testudo sa list`: the SAs of a running gateway, and whose they are.
+
+use crate::cli::SaListArgs;
+use crate::exit::Failure;
+use crate::out::{errln, outln};
+use crate::query::{Asked, rows};
+use crate::sa::values_of;
+use crate::table::{cell, print};
+use crate::vici::Connections;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+use testudo_lab::table::{Table, grouped};
+
+/// Between two looks where nobody says otherwise.
+const WATCHED_EVERY: Duration = Duration::from_secs(1);
+/// What strongSwan's daemons call themselves begins with this.
+const CHARON: &str = "charon";
+
+/// `testudo sa list`
+pub fn list(args: &SaListArgs) -> Result<(), Failure> {
+    let gateway = Asked::find(&args.gateway)?;
+    let interval = match (args.interval, args.watch) {
+        (None, false) => {
+            let mut look = Look::take(&gateway, args)?;
+            return look.show(&gateway, args);
+        }
+        (interval, _) => interval.unwrap_or(WATCHED_EVERY),
+    };
+    let mut before = Look::take(&gateway, args)?;
+    loop {
+        thread::sleep(interval.saturating_sub(before.at.elapsed()));
+        let mut now = Look::take(&gateway, args)?;
+        let counted = now.clone();
+        add_rates(&before.list, &mut now.list, now.at.duration_since(before.at));
+        now.show(&gateway, args)?;
+        if !args.watch {
+            return Ok(());
+        }
+        before = counted;
+        if !args.gateway.json {
+            outln!();
+        }
+    }
+}
+
+/// The SAs at a moment.
+#[derive(Clone)]
+struct Look {
+    at: Instant,
+    list: Value,
+}
+
+impl Look {
+    fn take(gateway: &Asked, args: &SaListArgs) -> Result<Self, Failure> {
+        let list = gateway.change(&json!({ "verb": "sa-list", "tunnel": args.tunnel }))?;
+        Ok(Self { at: Instant::now(), list })
+    }
+
+    fn show(&mut self, gateway: &Asked, args: &SaListArgs) -> Result<(), Failure> {
+        name_connections(gateway, &mut self.list)?;
+        if args.gateway.json {
+            outln!("{}", self.list)
+        } else {
+            print(&associations(&self.list));
+        }
+        Ok(())
+    }
+}
+
+/// Gives each SA its rates since an earlier list; one that was not in it, or has counted from the start
+/// since, has none.
+fn add_rates(before: &Value, now: &mut Value, elapsed: Duration) {
+    let id = |sa: &Value| (sa["tunnel"].to_string(), sa["direction"] == "outbound", sa["spi"].as_u64());
+    let counts = |sa: &Value| Some([sa["packets"].as_u64()?, sa["bytes"].as_u64()?]);
+    let earlier: HashMap<_, _> = rows(before).iter().map(|sa| (id(sa), counts(sa))).collect();
+    for sa in now.as_array_mut().into_iter().flatten() {
+        let last = earlier.get(&id(sa)).copied().flatten();
+        let since = last
+            .zip(counts(sa))
+            .and_then(|(last, now)| Some([now[0].checked_sub(last[0])?, now[1].checked_sub(last[1])?]));
+        let rates = since.map(|counts| counts.map(|count| per_second(count, elapsed)));
+        sa["packets_per_second"] = rates.map(|[packets, _]| packets).into();
+        sa["bits_per_second"] = rates.map(|[_, bytes]| bytes * 8.0).into();
+    }
+}
+
+fn per_second(count: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
+}
+
+/// A rate in three or more figures, with the unit that fits.
+fn rate_cell(rate: &Value, unit: &str) -> String {
+    const STEPS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let Some(rate) = rate.as_f64() else { return "-".to_owned() };
+    match STEPS.iter().find(|(step, _)| rate >= *step) {
+        Some((step, prefix)) => format!("{:.2} {prefix}{unit}", rate / step),
+        None => format!("{rate:.0} {unit}"),
+    }
+}
+
+fn is_of_charon(sa: &Value) -> bool {
+    sa["daemon"].as_str().is_some_and(|daemon| daemon.starts_with(CHARON))
+}
+
+/// Asks charon what its SAs belong to, if some are there. Without an answer they have no names, and a line on
+/// standard error says why.
+fn name_connections(gateway: &Asked, list: &mut Value) -> Result<(), Failure> {
+    if !rows(list).iter().any(is_of_charon) {
+        return Ok(());
+    }
+    let status = gateway.ask(&json!({ "verb": "status" }))?;
+    let Some(socket) = status["ike"]["vici"].as_str() else { return Ok(()) };
+    match Connections::ask(Path::new(socket)) {
+        Ok(connections) => named(list, &connections),
+        Err(error) => errln!("testudo: {}", unnamed(socket, &error)),
+    }
+    Ok(())
+}
+
+/// Why connections have no names, and what to do.
+fn unnamed(socket: &str, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; ask as root, or as the user of that socket",
+        io::ErrorKind::NotFound => "; if charon has its socket elsewhere, say so with `vici` in [ike]",
+        _ => "",
+    };
+    format!("the names of connections are left out: {socket}: {error}{advice}")
+}
+
+/// Gives each SA the connection that it belongs to, or none.
+fn named(list: &mut Value, connections: &Connections) {
+    for sa in list.as_array_mut().into_iter().flatten().filter(|sa| is_of_charon(sa)) {
+        let spi = sa["spi"].as_u64().and_then(|spi| u32::try_from(spi).ok());
+        let found = spi.and_then(|spi| connections.of(sa["direction"] == "outbound", spi, remote(sa)));
+        sa["connection"] = found.map_or(Value::Null, |connection| {
+            let (ike, child) = (&connection.ike, &connection.child);
+            json!({ "ike": ike.0, "ike_id": ike.1, "child": child.0, "child_id": child.1 })
+        });
+    }
+}
+
+/// The peer's address, the one that it has now.
+fn remote(sa: &Value) -> Option<IpAddr> {
+    let peer = sa["peer"].as_str().and_then(|peer| peer.parse().ok());
+    peer.map(|peer: SocketAddr| peer.ip()).or_else(|| sa["remote"].as_str()?.parse().ok())
+}
+
+/// As strongSwan writes it: `IKE[1] CHILD{2}`.
+fn connection_cell(connection: &Value) -> String {
+    let text = |key: &str| connection[key].as_str().unwrap_or_default();
+    match connection.is_null() {
+        true => String::new(),
+        // Numbers are names here, and have no groups of digits.
+        false => format!(
+            "{}[{}] {}{{{}}}",
+            text("ike"),
+            connection["ike_id"],
+            text("child"),
+            connection["child_id"]
+        ),
+    }
+}
+
+/// A column that is there where an SA has something to show in it.
+type Column = (&'static str, fn(&Value) -> String);
+
+fn further_columns(list: &Value) -> Vec<Column> {
+    let some = |has: fn(&Value) -> bool, column: Column| rows(list).iter().any(has).then_some(column);
+    let has_rates: fn(&Value) -> bool = |sa| sa.get("packets_per_second").is_some();
+    let columns = [
+        some(has_rates, ("packets/s", |sa| rate_cell(&sa["packets_per_second"], "packet/s"))),
+        some(has_rates, ("bit/s", |sa| rate_cell(&sa["bits_per_second"], "bit/s"))),
+        // Where some are not the configuration's, whose each is: of a key exchange, the daemon.
+        some(
+            |sa| sa["owner"].as_str().is_some_and(|owner| owner != "file"),
+            ("owner", |sa| cell(if sa["daemon"].is_string() { &sa["daemon"] } else { &sa["owner"] })),
+        ),
+        some(|sa| sa["connection"].is_object(), ("connection", |sa| connection_cell(&sa["connection"]))),
+        // Of tunnels of single flows, the values that theirs are for.
+        some(|sa| !sa["for"].is_null(), ("for", |sa| values_of(&sa["for"]))),
+    ];
+    columns.into_iter().flatten().collect()
+}
+
+fn associations(list: &Value) -> Table {
+    let heads = [
+        "tunnel",
+        "direction",
+        "spi",
+        "remote",
+        "suite",
+        "engine",
+        "encapsulation",
+        "state",
+        "packets",
+        "bytes",
+        "sequence",
+        "dropped",
+    ];
+    let more = further_columns(list);
+    let heads: Vec<_> = heads.into_iter().chain(more.iter().map(|(head, _)| *head)).collect();
+    let mut table = Table::new(&heads);
+    for sa in rows(list) {
+        let dropped: u64 =
+            sa["drops"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+        let row = vec![
+            cell(&sa["tunnel"]),
+            cell(&sa["direction"]),
+            format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
+            cell(if sa["peer"].is_null() { &sa["remote"] } else { &sa["peer"] }),
+            format!("{}{}", cell(&sa["suite"]), if sa["esn"] == true { ", esn" } else { "" }),
+            cell(&sa["engine"]),
+            cell(&sa["encapsulation"]),
+            match (sa["state"].as_str(), sa["in_use"].as_bool()) {
+                (Some("installed"), Some(false)) => "waiting".to_owned(),
+                _ => cell(&sa["state"]),
+            },
+            cell(&sa["packets"]),
+            cell(&sa["bytes"]),
+            cell(&sa["sequence"]),
+            grouped(dropped),
+        ];
+        table.row(row.into_iter().chain(more.iter().map(|(_, shown)| shown(sa))).collect());
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(list: &Value) -> Vec<String> {
+        associations(list).to_string().lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn owners_are_shown_where_some_sas_are_not_the_configurations() {
+        let sa = |tunnel: &str, owner: &str| json!({ "tunnel": tunnel, "owner": owner, "spi": 0x1001, "drops": {} });
+        let of_file = lines(&json!([sa("a", "file"), sa("b", "file")]));
+        assert!(!of_file.concat().contains("owner") && !of_file.concat().contains("file"), "{of_file:?}");
+        let mut of_pluto = sa("ike:2", "ike");
+        of_pluto["daemon"] = "pluto".into();
+        let mixed = lines(&json!([sa("a", "file"), sa("ike:1", "ike"), of_pluto]));
+        let last: Vec<_> = mixed.iter().filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(last, ["owner", "file", "ike", "pluto"], "{mixed:?}");
+        // An older gateway says none.
+        assert!(!lines(&json!([{ "tunnel": "a" }])).concat().contains("owner"));
+    }
+
+    #[test]
+    fn rates_are_what_was_counted_between_two_looks() {
+        let sa = |spi: u32, packets: u64, bytes: u64| json!({ "tunnel": "a", "direction": "outbound", "spi": spi, "packets": packets, "bytes": bytes });
+        let before = json!([sa(1, 100, 10_000), sa(2, 900, 90_000)]);
+        // Of the second another SA has the SPI since, and the third is new.
+        let mut now = json!([sa(1, 5_100, 3_010_000), sa(2, 4, 400), sa(3, 7, 700)]);
+        add_rates(&before, &mut now, Duration::from_secs(2));
+        assert_eq!(
+            (&now[0]["packets_per_second"], &now[0]["bits_per_second"]),
+            (&json!(2500.0), &json!(12e6))
+        );
+        for other in [1, 2] {
+            assert!(now[other]["packets_per_second"].is_null() && now[other]["bits_per_second"].is_null());
+        }
+        let shown = lines(&now);
+        assert!(shown[0].ends_with("packets/s      bit/s") || shown[0].contains("packets/s"), "{shown:?}");
+        assert!(shown[1].contains("2.50 kpacket/s") && shown[1].contains("12.00 Mbit/s"), "{shown:?}");
+        add_rates(&before, &mut now, Duration::ZERO);
+        assert_eq!(now[0]["packets_per_second"], 0.0);
+    }
+
+    #[test]
+    fn a_rate_has_the_unit_that_fits() {
+        let shown = |rate: f64| rate_cell(&json!(rate), "bit/s");
+        assert_eq!(
+            [0.0, 999.4, 1000.0, 1.25e9].map(shown),
+            ["0 bit/s", "999 bit/s", "1.00 kbit/s", "1.25 Gbit/s"]
+        );
+        assert_eq!(rate_cell(&Value::Null, "bit/s"), "-");
+    }
+
+    #[test]
+    fn connections_are_shown_as_strongswan_writes_them() {
+        let connection = json!({ "ike": "site-b", "ike_id": 1234, "child": "net", "child_id": 7 });
+        let sa = json!({ "owner": "ike", "daemon": "charon-systemd", "connection": connection });
+        let shown = lines(&json!([sa, { "owner": "file" }]));
+        assert!(shown[0].ends_with("connection"), "{shown:?}");
+        assert!(shown[1].ends_with("charon-systemd  site-b[1234] net{7}"), "{shown:?}");
+    }
+
+    #[test]
+    fn the_peers_address_is_the_one_that_it_has_now() {
+        let sa = json!({ "peer": "[2001:db8::2]:4501", "remote": "2001:db8::9" });
+        assert_eq!(remote(&sa), "2001:db8::2".parse().ok());
+        assert_eq!(remote(&json!({ "peer": null, "remote": "192.0.2.2" })), "192.0.2.2".parse().ok());
+        assert_eq!(remote(&json!({ "peer": null, "remote": "any" })), None);
+    }
+
+    #[test]
+    fn it_is_said_why_there_are_no_names() {
+        let said = unnamed("/run/charon.vici", &io::ErrorKind::PermissionDenied.into());
+        assert!(said.contains("/run/charon.vici: permission denied; ask as root"), "{said}");
+        assert!(unnamed("x", &io::ErrorKind::NotFound.into()).contains("`vici` in [ike]"));
+    }
+}
