@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -166,4 +167,79 @@ fn every_protocol_and_mode_passes_and_the_report_says_what_can_be_read() {
     let run = |words: &[&str]| Command::new(PROGRAM).arg("demo").args(words).output().unwrap();
     let refused = run(&["--memory", "--protocol", "ah", "--suite", "aes128gcm16"]);
     assert!(!refused.status.success() && text(&refused.stderr).contains("aes128gcm16, with AH"));
+}
+
+/// strongSwan's files, unpacked.
+fn daemons() -> Outcome<PathBuf> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository.join("target"), PathBuf::from);
+    let cache = target.join("ike-daemons");
+    let status = Command::new(repository.join("tests/ike/unpack.sh")).arg(&cache).status()?;
+    assert!(status.success(), "{}", cache.display());
+    Ok(cache.canonicalize()?)
+}
+
+/// The library for daemons, as a file of `folder`.
+fn library(folder: &Path) -> Outcome<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/shim.sh");
+    assert!(Command::new(script).arg(folder).status()?.success());
+    Ok(folder.join("libtestudo-xfrm.so").display().to_string())
+}
+
+#[test]
+fn two_charons_negotiate_and_no_packet_is_lost_while_they_renew_sas() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library(folder.path()).unwrap();
+    // Over /usr in this mount namespace alone; without the characters that separate options of overlayfs.
+    let mount = format!(
+        "mount --bind '{}/usr' /mnt && mount -t overlay -o ro,lowerdir=/mnt:/usr overlay /usr && exec",
+        daemons().unwrap().display()
+    );
+    for words in [
+        &[][..],
+        &["--ipv6", "--encapsulation", "esp", "--suite", "chacha20poly1305"],
+        &["--mode", "transport", "--encapsulation", "esp"],
+    ] {
+        let report =
+            report(&demo(&mount, &[&["--ike", "--json", "--library", &library], words].concat()).unwrap());
+        let report = report.unwrap();
+        assert_eq!((&report["passed"], &report["mode"]), (&true.into(), &"namespaces".into()), "{report:#}");
+        assert_eq!(report["packets_lost_at_rekey"], 0, "{report:#}");
+        let count = |key: &str| report[key].as_u64().unwrap();
+        // At least one in each direction of TCP, and two beside the datagrams.
+        assert!(count("rekeys") >= 3 && count("packets_sent_at_rekey") > 100, "{report:#}");
+        assert!(report["ike_daemon"].as_str().unwrap().starts_with("strongSwan 5."), "{report:#}");
+        assert!(count("ike_packets_captured") > 0 && count("cleartext_packets_outside") == 0, "{report:#}");
+        assert_eq!((count("replayed_refused"), count("forged_refused")), (16, 8), "{report:#}");
+    }
+}
+
+#[test]
+fn without_charon_or_the_library_it_is_said_what_to_install() {
+    let hide =
+        "for file in /usr/sbin/charon-systemd; do [ ! -e $file ] || mount --bind /dev/null $file; done; exec";
+    let output = demo(hide, &["--ike"]).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("apt install charon-systemd strongswan-swanctl"), "{said}");
+
+    let show = "mkdir -p \"$TMPDIR/bin\" && cp /bin/true \"$TMPDIR/bin/charon-systemd\" && cp /bin/true \"$TMPDIR/bin/swanctl\" \
+                && export PATH=\"$TMPDIR/bin:$PATH\" && trap 'rm -r \"$TMPDIR/bin\"' EXIT;";
+    let output = demo(show, &["--ike", "--library", "/nowhere.so"]).unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("--library FILE"), "{said}");
+}
+
+#[test]
+fn what_daemons_do_not_negotiate_is_refused_at_once() {
+    for (words, reason) in [
+        (&["--protocol", "ah"][..], "--ike negotiates ESP"),
+        (&["--suite", "aes128gcm16iiv"], "implicit IV"),
+        (&["--memory"], "cannot be used with"),
+    ] {
+        let output = Command::new(PROGRAM).args(["demo", "--ike"]).args(words).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(reason), "{words:?}: {said}");
+    }
 }

@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::config::{Config, pair};
 use support::gateway::{Gateway, run_command, run_to_end};
 use support::link::{LINK, Link};
-use support::stream::Stream;
 use support::wait::until;
 use support::{Outcome, ensure, folder};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, HEADERS, Recording};
+use testudo_lab::traffic::Stream;
 
 const KILLS: u32 = 24;
 const ADDRESSES: [&str; 2] = ["10.1.0.1", "10.2.0.1"];

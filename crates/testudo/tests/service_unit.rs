@@ -32,7 +32,8 @@ fn the_units_exposure_is_below_2() {
     assert!(exposure < 2.0, "{text}");
 }
 
-const UNITS: [&str; 2] = ["testudo@.service", "testudo-firewall@.service"];
+const UNITS: [&str; 3] =
+    ["testudo@.service", "testudo-firewall@.service", "testudo-firewall-follow@.service"];
 
 /// Except settings of newer versions, of which older ones only warn.
 #[test]
@@ -70,7 +71,7 @@ fn values(unit: &str, key: &str) -> Vec<String> {
 #[test]
 fn the_rules_are_in_force_before_there_is_a_network_and_after_what_flushes_them() {
     let has = |unit, key, value: &str| assert!(values(unit, key).iter().any(|v| v == value), "{unit}: {key}");
-    let [gateway, rules] = UNITS;
+    let [gateway, rules, following] = UNITS;
     for key in ["Wants", "After"] {
         has(gateway, key, "testudo-firewall@%i.service");
     }
@@ -79,8 +80,11 @@ fn the_rules_are_in_force_before_there_is_a_network_and_after_what_flushes_them(
     has(rules, "DefaultDependencies", "no");
     for key in ["After", "PartOf", "ReloadPropagatedFrom"] {
         has(rules, key, "nftables.service");
+        has(following, key, "nftables.service");
     }
-    assert!(values(rules, "ExecStop").is_empty(), "they stay");
+    for unit in [rules, following] {
+        assert!(values(unit, "ExecStop").is_empty(), "they stay");
+    }
 }
 
 /// In a user namespace, because it creates folders that belong to root.

@@ -3,7 +3,6 @@
 use crate::support::config::{CONFIGURATION, Config, pair};
 use crate::support::gateway::{Gateway, PROGRAM, Said};
 use crate::support::link::Link;
-use crate::support::stream::Stream;
 use crate::support::wait::{self, PATIENCE};
 use crate::support::{Outcome, ensure};
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
-use testudo_lab::traffic::ping;
+use testudo_lab::traffic::{Stream, ping};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
@@ -21,6 +20,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("status_shows_the_cycles_of_each_stage_and_the_clock", tells_stages)
         .test("top_shows_rates_stages_and_the_bottleneck", watches)
         .test("sa_list_shows_the_counters_of_each_sa", lists_associations)
+        .test("sa_list_shows_the_rates_of_each_sa_between_two_looks", shows_rates)
         .test("policy_list_shows_the_spd_in_order", lists_policies)
         .test("explain_shows_policy_and_sa_and_why_others_do_not_match", explains)
         .test("every_verb_finds_the_gateway_by_its_configuration", asks_by_configuration)
@@ -163,6 +163,29 @@ fn watches(link: &mut Link) -> TestResult {
     let words = ["packets/s", "cryptography", "protected: testudo0", "worker", "bottleneck"];
     prints(&pair[0], &["top", "--count", "2", "--interval", "0.2"], &words)?;
     stream.end()?;
+    stop(pair)
+}
+
+fn shows_rates(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let stream = Stream::start((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"))?;
+    let rates_of = |direction: &str| -> Outcome<(f64, f64)> {
+        let list = pair[0].ask_json(&["sa", "list", "--interval", "0.2"])?;
+        let sa = list.as_array().into_iter().flatten().find(|sa| sa["direction"] == direction).cloned();
+        let sa = sa.ok_or_else(|| format!("no {direction} SA: {list:#}"))?;
+        let rate = |key: &str| sa[key].as_f64().ok_or_else(|| format!("no {key}: {sa:#}"));
+        Ok((rate("packets_per_second")?, rate("bits_per_second")?))
+    };
+    // IPv4, UDP and a number of 8 bytes: 36 bytes each, of the inner packet.
+    let (packets, bits) = wait::until("for packets between two looks", || {
+        Ok(Some(rates_of("outbound")?).filter(|(packets, _)| *packets > 0.0))
+    })?;
+    ensure((bits / packets - 288.0).abs() < 1e-6, || format!("{bits} bit/s in {packets} packets/s"))?;
+    ensure(rates_of("inbound")?.0 == 0.0, || "nothing comes back".to_owned())?;
+    stream.end()?;
+    prints(&pair[0], &["sa", "list", "--interval", "0.1"], &["packets/s", "bit/s", "0 packet/s"])?;
+    let once = pair[0].ask_json(&["sa", "list"])?;
+    ensure(once[0].get("packets_per_second").is_none(), || format!("{once:#}"))?;
     stop(pair)
 }
 

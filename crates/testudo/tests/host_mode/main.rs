@@ -9,6 +9,7 @@ mod disk;
 mod fragments;
 mod headers;
 mod inspection;
+mod keys;
 mod life;
 mod memory;
 mod packets;
@@ -31,5 +32,5 @@ fn main() -> ExitCode {
     let suite = policies::tests(headers::tests(suite));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
     let suite = populate::tests(run_time_sas::tests(rekey::tests(suite)));
-    clients::tests(inspection::tests(suite)).run(Link::build)
+    clients::tests(keys::tests(inspection::tests(suite))).run(Link::build)
 }

@@ -19,6 +19,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
         .test("replaced_and_removed_keys_are_erased_from_memory", erases_keys)
         .test("a_key_pasted_into_the_configuration_is_erased_from_memory", erases_pasted_keys)
         .test("keys_in_requests_are_erased_from_memory_also_if_they_are_refused", erases_requested_keys)
+        .test("keys_that_were_told_are_erased_from_memory_with_their_sas", erases_told_keys)
         .test("no_verb_that_reads_keys_may_leave_a_core", forbids_cores)
 }
 
@@ -116,6 +117,21 @@ fn erases_pasted_keys(link: &mut Link) -> TestResult {
     gateway.stop()
 }
 
+/// Where the configuration has SAs keep their keys, and after somebody has read them.
+fn erases_told_keys(link: &mut Link) -> TestResult {
+    let [mut config, _] = pair(true)?;
+    config.gateway = "allow_key_export = true".to_owned();
+    let (mut gateway, folder) = link.start_a(&config)?;
+    let told = gateway.ask_json(&["sa", "keys"])?.to_string();
+    ensure(sas(&config).iter().all(|sa| told.contains(&sa.key)), || "the keys were not told".to_owned())?;
+    let mut next = config.clone();
+    next.tunnels = pair(true)?[0].tunnels.clone();
+    next.write(&folder)?;
+    gateway.reload()?;
+    are_erased(&gateway, &sas(&config), &folder)?;
+    gateway.stop()
+}
+
 /// What a client that is wrong may send: the gateway refuses it, and keeps nothing of it.
 fn erases_requested_keys(link: &mut Link) -> TestResult {
     let [config, _] = pair(true)?;
@@ -153,7 +169,14 @@ fn forbids_cores(link: &mut Link) -> TestResult {
     let [config, _] = pair(true)?;
     let pipe = link.write(&config)?.join("pipe");
     ensure(Command::new("mkfifo").arg(&pipe).status()?.success(), || "no pipe".to_owned())?;
-    for verb in [&["run"][..], &["check"], &["init"], &["firewall"], &["replay", "--rx", "protected=none"]] {
+    for verb in [
+        &["run"][..],
+        &["check"],
+        &["init"],
+        &["firewall"],
+        &["sa", "keys", "--wireshark"],
+        &["replay", "--rx", "protected=none"],
+    ] {
         let mut command = Command::new(PROGRAM);
         command.args(verb).arg(&pipe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;

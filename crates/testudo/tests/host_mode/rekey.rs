@@ -3,7 +3,6 @@
 use crate::support::config::{Config, Sa, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, Said};
 use crate::support::link::Link;
-use crate::support::stream::Stream;
 use crate::support::{Outcome, ensure, wait};
 use serde_json::Value;
 use std::fs;
@@ -14,6 +13,7 @@ use std::time::Instant;
 use testudo_control::{LeaseStore, Store, fingerprint, keys, numbers_of};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
+use testudo_lab::traffic::Stream;
 
 const SUITE: &str = "aes128gcm16";
 

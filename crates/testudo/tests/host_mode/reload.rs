@@ -3,13 +3,13 @@
 use crate::support::config::{CONFIGURATION, Config, Sa, Tunnel, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, proc_file};
 use crate::support::link::Link;
-use crate::support::stream::Stream;
 use crate::support::{Outcome, ensure, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::traffic::Stream;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
@@ -35,7 +35,7 @@ fn second() -> Outcome<Tunnel> {
 fn reload(gateway: &mut Gateway, stream: &Stream, config: &Config, folder: &std::path::Path) -> Outcome<()> {
     config.write(folder)?;
     gateway.reload()?;
-    stream.flows(50)
+    Ok(stream.flows(50)?)
 }
 
 fn names(gateway: &Gateway) -> Outcome<Vec<Value>> {

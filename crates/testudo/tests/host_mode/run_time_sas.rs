@@ -3,12 +3,12 @@
 use crate::support::config::{Config, Sa, Tunnel, pair, write_private};
 use crate::support::gateway::Gateway;
 use crate::support::link::Link;
-use crate::support::stream::Stream;
 use crate::support::{Outcome, ensure, wait};
 use std::net::UdpSocket;
 use std::path::Path;
 use testudo_control::{Known, Store, fingerprint, keys, numbers_of};
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::traffic::Stream;
 
 const SUITE: &str = "aes128gcm16";
 

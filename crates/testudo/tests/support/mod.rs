@@ -7,7 +7,6 @@ pub mod gateway;
 pub mod link;
 pub mod pings;
 pub mod sites;
-pub mod stream;
 pub mod wait;
 
 use std::error::Error;

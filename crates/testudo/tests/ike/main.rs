@@ -1,0 +1,61 @@
+//! Unmodified IKE daemons, strongSwan's charon and libreswan's pluto, over the gateway's server of XFRM: two
+//! hosts, each with a daemon that loads `libtestudo-xfrm.so`. The data path of most tests is one of memory,
+//! so that it is known to the last attribute what the daemons have put into force. Others have the whole
+//! program in its place, and packets; some have a foreign data path at the other end.
+//!
+//! ```text
+//!   charon ── libtestudo-xfrm.so ── recorder ── XfrmServer ── memory
+//!     ║ IKE, over a cable between two namespaces
+//!   charon ── libtestudo-xfrm.so ── recorder ── XfrmServer ── memory
+//! ```
+
+#[path = "../played/mod.rs"]
+mod played;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clear;
+mod connection;
+mod foreign;
+mod guest;
+mod host;
+mod libreswan;
+mod lifetimes;
+mod memory;
+mod moving;
+mod names;
+mod nat;
+mod negotiation;
+mod network;
+mod notices;
+mod past_routes;
+mod pluto;
+mod recorder;
+mod rekey;
+mod renewal;
+mod restart;
+mod scenarios;
+mod strongswan;
+mod tape;
+mod traffic;
+mod vici;
+mod warriors;
+mod wireshark;
+
+use network::Network;
+use std::process::ExitCode;
+use testudo_judge::harness::Suite;
+
+fn main() -> ExitCode {
+    if let Some(count) = warriors::wanted() {
+        return warriors::measure(count);
+    }
+    let of_warriors = warriors::tests(tape::tests(Suite::new()));
+    let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
+    let of_traffic = lifetimes::tests(moving::tests(of_traffic));
+    let of_routes = clear::tests(past_routes::tests(of_traffic));
+    let of_charon = notices::tests(rekey::tests(negotiation::tests(of_routes)));
+    let of_charon = wireshark::tests(names::tests(of_charon));
+    let of_both = renewal::tests(pluto::tests(restart::tests(of_charon)));
+    scenarios::tests(of_both).run(Network::build)
+}

@@ -1,0 +1,169 @@
+//! Ends whose address changes, with traffic: MOBIKE (RFC 4555), and hosts behind a NAT (RFC 3948). The whole
+//! program is the gateway of each host.
+
+use crate::connection::Connection;
+use crate::nat::{FAR, INSIDE, Nat, OUTSIDE};
+use crate::negotiation::initiate;
+use crate::network::{LINK, Network};
+use crate::strongswan::{Charon, only_child};
+use crate::support::{Outcome, ensure, wait};
+use crate::traffic::{INNER, both_ways, drops, ends, logs, lost, pings, with_addresses};
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::namespaces::{Namespace, enter};
+use testudo_lab::traffic::Stream;
+
+type Tests<'a> = Suite<'a, Network>;
+
+/// A's address behind the NAT.
+const HIDDEN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+pub fn tests(suite: Tests<'_>) -> Tests<'_> {
+    suite
+        .test("packets_follow_a_host_that_changes_its_address", mobike)
+        .test("packets_follow_a_host_whose_nat_gives_it_another_port", rebinding)
+        .test("two_hosts_behind_one_nat_have_each_its_own_packets", two_behind_nat)
+}
+
+/// How many datagrams were sent from the first that was lost to the last.
+fn span(lost: &[u64]) -> u64 {
+    lost.last().zip(lost.first()).map_or(0, |(last, first)| last - first + 1)
+}
+
+fn mobike(network: &mut Network) -> TestResult {
+    const NEW: &str = "192.0.2.11";
+    let mut connection = Connection { ike: "mobike = yes".to_owned(), ..Connection::default() };
+    connection.addresses[0] = format!("192.0.2.1, {NEW}");
+    // It tries all paths, and takes the first that answers.
+    let settings = "plugins { socket-default { use_ipv6 = no } }";
+    let charons = network.programs(settings, &connection)?;
+    with_addresses(network)?;
+    let spis = initiate(&charons)?;
+    let streams = both_ways(network)?;
+    // Otherwise a network's first address takes the others along when it goes.
+    network.a.namespace.sysctl(&format!("net.ipv4.conf.{LINK}.promote_secondaries"), "1")?;
+    network.a.namespace.address(LINK, &format!("{NEW}/24"))?;
+    network.a.namespace.run(&["ip", "address", "delete", "192.0.2.1/24", "dev", LINK])?;
+    let followed = has_moved(&charons, NEW, spis);
+    let flow = streams.iter().try_for_each(|stream| stream.flows(100)).map_err(Into::into);
+    // For the tests to come.
+    network.a.namespace.address(LINK, "192.0.2.1/24")?;
+    followed.and(flow).map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+    let lost = lost(streams)?;
+    // charon looks for another path once it has waited for further changes, and B learns of it by IKE: until
+    // then B sends to where A was, and both take their SAs away for a moment.
+    let spans = lost.each_ref().map(|lost| span(lost));
+    ensure(spans[0] < 500 && spans[1] < 1000, || format!("too many in a row: {lost:?}"))?;
+    for host in network.hosts() {
+        let shown = host.ip_xfrm(&["state"])?;
+        ensure(shown.contains(NEW) && !shown.contains("192.0.2.1 "), || format!("SAs: {shown}"))?;
+    }
+    pings(network, &charons)?;
+    ends(network, charons)?;
+    network.a.namespace.run(&["ip", "address", "delete", &format!("{NEW}/24"), "dev", LINK])?;
+    Ok(())
+}
+
+/// B's IKE_SA is with this address, and has the same SAs.
+fn has_moved(charons: &[Charon; 2], address: &str, [to_a, to_b]: [u32; 2]) -> Outcome<()> {
+    charons[1].until("for B to know A's new address", |sas| {
+        let is_there = sas.first()?.all.get("remote-host") == address;
+        (is_there && only_child(sas)? == [to_b, to_a]).then_some(())
+    })
+}
+
+/// Both hosts with the NAT between them: A is inside, and takes the NAT for B.
+fn behind_nat() -> Connection {
+    Connection {
+        addresses: [HIDDEN.to_string(), FAR.to_string()],
+        ike_of: [format!("remote_addrs = {INSIDE}"), format!("remote_addrs = {OUTSIDE}")],
+        ..Connection::default()
+    }
+}
+
+/// RFC 3948 3.1: packets come from another port. B's gateway tells its daemon, which moves the SAs there.
+fn rebinding(network: &mut Network) -> TestResult {
+    let nat = Nat::between(&[(&network.a.namespace, HIDDEN)], &network.b.namespace)?;
+    let charons = network.programs("", &behind_nat())?;
+    with_addresses(network)?;
+    let spis = initiate(&charons).map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+    let streams = both_ways(network)?;
+    for _ in 0..2 {
+        let before = nat.port_of(HIDDEN);
+        nat.rebinds();
+        let port = wait::until("for a datagram through another port", || {
+            Ok(nat.port_of(HIDDEN).filter(|port| Some(*port) != before))
+        })?;
+        charons[1]
+            .until("for B's charon to know the port", |sas| {
+                let is_there = sas.first()?.all.get("remote-port") == port.to_string();
+                (is_there && only_child(sas)? == [spis[1], spis[0]]).then_some(())
+            })
+            .map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+        for stream in &streams {
+            stream.flows(100)?;
+        }
+        let state = network.b.ip_xfrm(&["state"])?;
+        ensure(state.contains(&format!("dport {port}")), || format!("not to {port}: {state}"))?;
+    }
+    let [to_b, to_a] = lost(streams)?;
+    // Towards B what comes while its daemon takes SA and policies away, to add them again with the new port,
+    // is counted: the NAT has a port for each datagram.
+    let counted = drops(&network.b)?;
+    ensure(to_b.len() < 20 && (to_b.is_empty() || !counted.is_empty()), || {
+        format!("lost towards B: {to_b:?}, and counted there: {counted:?}")
+    })?;
+    // Towards A what was sent to a port that was lost. B's gateway says so once A has been silent there for a
+    // second, so that nobody can move a peer who is alive.
+    ensure(to_a.len() < 2000, || format!("lost towards A: {to_a:?}"))?;
+    ends(network, charons)
+}
+
+/// A and C have one address outside, and B tells them apart by their ports, also once the NAT has lost those.
+fn two_behind_nat(network: &mut Network) -> TestResult {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
+    const INNER_C: &str = "10.3.0.1";
+    let c = Namespace::new(enter()?, "c")?;
+    let inside = [(&network.a.namespace, HIDDEN), (&c, OTHER)];
+    let nat = Nat::between(&inside, &network.b.namespace)?;
+    c.address("lo", &format!("{INNER_C}/32"))?;
+    let mut c = network.a.beside(c, &["198.51.100.3", INNER_C])?;
+    c.start_program()?;
+    let charons = network.programs("", &behind_nat())?;
+    with_addresses(network)?;
+    let mut of_c = behind_nat();
+    of_c.addresses[0] = OTHER.to_string();
+    of_c.selectors[0] = "10.3.0.0/16".to_owned();
+    let [of_c, at_b] = [of_c.of_a(), of_c.of_b()].map(|text| text.replace("a.example", "c.example"));
+    let at_b = at_b.replace("connections { net {", "connections { other {").replace("ike-net", "ike-other");
+    charons[1].load(&format!("{}\n{at_b}", behind_nat().of_b()))?;
+    let other = Charon::start(&c, "")?;
+    other.load(&of_c)?;
+    for charon in [&charons[0], &other] {
+        charon.swanctl(&["--initiate", "--child", "net", "--timeout", "15"])?;
+    }
+    let of_a = both_ways(network)?;
+    let (near, far) = ((&c.namespace, INNER_C), (&network.b.namespace, INNER[1]));
+    let of_c = [Stream::start(near, far)?, Stream::start(far, near)?];
+    let flow = || of_a.iter().chain(&of_c).try_for_each(|stream| stream.flows(100));
+    flow()?;
+    nat.rebinds();
+    charons[1]
+        .until("for B's charon to know both ports", |sas| {
+            let ports: BTreeSet<_> = sas.iter().map(|sa| sa.all.get("remote-port").to_owned()).collect();
+            let wanted = [nat.port_of(HIDDEN)?, nat.port_of(OTHER)?].map(|port| port.to_string());
+            (ports == BTreeSet::from(wanted)).then_some(())
+        })
+        .map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+    flow()?;
+    let ([a, b], [c, d]) = (of_a, of_c);
+    let lost = lost([a, b, c, d])?;
+    // To where each was, until B knew where it is.
+    ensure(lost.iter().all(|lost| lost.len() < 1500), || format!("lost: {lost:?}"))?;
+    let selected = network.b.program().process.dropped("selector_mismatch")?;
+    ensure(selected < 20, || format!("{selected} packets came under SAs that are not theirs"))?;
+    other.swanctl(&["--terminate", "--ike", "net", "--timeout", "10"])?;
+    other.stop()?;
+    ends(network, charons)
+}
