@@ -454,6 +454,9 @@ fn policy_changes() {
     let changes: Vec<u8> =
         [0, 3, 200, 9].into_iter().chain((0..1200_u16).map(|n| [0, 1, 3, 40, 2][n as usize % 5])).collect();
     write("policy_changes", "in-turn", &changes);
+    // Flows that ask for SAs of their own, are given them, and go on.
+    let flows: Vec<u8> = (0..2400_u32).map(|n| ((n * n * 31 + n * 7) >> 5) as u8).collect();
+    write("policy_changes", "flows", &flows);
 }
 
 /// Numbers near and far, SAs in a rekey's order and in none, paths that narrow.
@@ -492,8 +495,57 @@ fn sas() {
     }
 }
 
+/// What foreign programs and a kernel were recorded saying: of each type and each set of attributes one
+/// message.
+/// The bytes that hexadecimal digits say.
+fn hex(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().as_chunks::<2>().0;
+    let byte =
+        |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hex");
+    pairs.iter().map(byte).collect()
+}
+
+fn xfrm() {
+    const RECORDED: [&str; 3] = [
+        include_str!("../../crates/wire/tests/xfrm/captures/iproute2.txt"),
+        include_str!("../../crates/wire/tests/xfrm/captures/strongswan.txt"),
+        include_str!("../../crates/wire/tests/xfrm/captures/daemons.txt"),
+    ];
+    for (name, text) in ["iproute2", "strongswan", "daemons"].iter().zip(RECORDED) {
+        let sent = text.lines().filter_map(|line| line.strip_prefix("sent ")).map(hex);
+        // Several sessions in a row: each file has as many records as the target takes.
+        for (count, records) in sent.collect::<Vec<_>>().chunks(64).enumerate() {
+            let runs = records.iter().flat_map(|record| {
+                let length = u16::try_from(record.len()).expect("a short record").to_be_bytes();
+                [&[1][..], &length, record].concat()
+            });
+            write("xfrm_server", &format!("{name}-{count}"), &runs.collect::<Vec<u8>>());
+        }
+    }
+    let mut seen = Vec::new();
+    for line in RECORDED.iter().flat_map(|text| text.lines()) {
+        let digits = line.strip_prefix("sent ").or_else(|| line.strip_prefix("received "));
+        let Some(digits) = digits else { continue };
+        let datagram = hex(digits);
+        for message in testudo_wire::netlink::messages(&datagram).map(|message| message.expect("whole")) {
+            let read = testudo_wire::xfrm::message::Message::read(&message);
+            let Ok(read) = read else { continue };
+            let (kind, attributes) =
+                (read.body.kind(), read.attributes.iter().map(|attribute| attribute.kind()));
+            let shape = (kind, attributes.collect::<Vec<u16>>());
+            if !seen.contains(&shape) {
+                let count = seen.iter().filter(|(seen, _)| *seen == kind).count();
+                let name = testudo_wire::xfrm::kind::name_of(kind).expect("a known type");
+                write("xfrm_messages", &format!("{}-{count}", name[9..].to_lowercase()), message.bytes);
+                seen.push(shape);
+            }
+        }
+    }
+}
+
 fn main() {
     wire();
+    xfrm();
     headers();
     data_path();
     reassembly();

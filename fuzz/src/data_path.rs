@@ -148,11 +148,12 @@ pub fn policy_changes(data: &[u8]) {
     let mut site = policy_oracle::changing(&mut || input.byte(), MODEL_DATAGRAMS, &mut Met::default());
     while !input.is_empty() {
         let kind = input.byte();
-        match kind % 4 {
+        match kind % 5 {
             0 => site.change(&mut || input.byte()),
+            4 => site.answer(&mut || input.byte(), &mut Met::default()),
             1 => site.send_bytes(&damaged_datagram(&mut input, true)),
             2 => site.receive_bytes(&damaged_datagram(&mut input, false)),
-            _ => site.receive_bytes_through(kind >> 2, &damaged_datagram(&mut input, false)),
+            _ => site.receive_bytes_through(kind / 5, &damaged_datagram(&mut input, false)),
         }
     }
     site.assert_settled();

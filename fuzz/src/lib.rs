@@ -28,6 +28,7 @@ pub mod headers;
 pub mod input;
 pub mod keys;
 pub mod memory_file;
+pub mod netlink;
 pub mod operator;
 pub mod paths;
 pub mod ports;
@@ -38,6 +39,7 @@ pub mod socket_port;
 pub mod store;
 pub mod tun_port;
 pub mod wire;
+pub mod xfrm_server;
 
 /// A target: it takes any bytes.
 pub struct Target {
@@ -67,6 +69,8 @@ pub const TARGETS: &[Target] = &[
     target("nat_checksum", headers::nat_checksum),
     target("mss", headers::mss),
     target("icmp_error", headers::icmp_error),
+    target("xfrm_messages", netlink::xfrm_messages),
+    target("xfrm_server", xfrm_server::xfrm_server),
     target("policy_changes", data_path::policy_changes),
     target("inbound", data_path::inbound),
     target("outbound", data_path::outbound),

@@ -67,6 +67,7 @@ impl Keys {
         let index = match source {
             KeySource::Environment(name) => name.strip_prefix('K')?.parse::<usize>().ok()?,
             KeySource::File(path) => self.files.iter().position(|file| file.path() == *path)?,
+            KeySource::Exchanged => return None,
         };
         self.texts.get(index).map(Vec::as_slice)
     }

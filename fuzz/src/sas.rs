@@ -111,7 +111,8 @@ struct End {
     gateway: Gateway,
     side: Side,
     store: LeaseTwin,
-    outbound: BTreeSet<u8>,
+    /// In the order of their addition.
+    outbound: Vec<u8>,
     inbound: BTreeSet<u8>,
     in_use: Option<u8>,
     /// The key from the peer that is awaited, and the one that is used from then on.
@@ -132,16 +133,18 @@ impl End {
         let mut gateway = Gateway::new(spec.policies(side), PoolSize(32, 2048), portable());
         let mut store = LeaseTwin::new(1 << 20);
         gateway.install(spec.install(side, &mut store, None));
-        let (outbound, inbound) = (BTreeSet::from([0]), BTreeSet::from([0]));
+        let (outbound, inbound) = (vec![0], BTreeSet::from([0]));
         Self { gateway, side, store, outbound, inbound, in_use: Some(0), takeover: None }
     }
 
     fn change(&mut self, spec: &TunnelSpec, kind: u8, key: u8, awaited: u8) {
         let (index, new) = (spec.index(), under(spec, key));
         let (ours, theirs) = (new.spi_from(self.side), new.spi_from(other(self.side)));
-        let has_room = |keys: &BTreeSet<u8>| !keys.contains(&key) && keys.len() < MAX_TUNNEL_SAS;
+        let has_room = |has: bool, sas: usize| !has && sas < MAX_TUNNEL_SAS;
+        let receives = has_room(self.inbound.contains(&key), self.inbound.len());
+        let sends = has_room(self.outbound.contains(&key), self.outbound.len());
         let (change, is_possible) = match kind {
-            0 => (SaChange::AddInbound(index, Box::new(new.inbound(self.side))), has_room(&self.inbound)),
+            0 => (SaChange::AddInbound(index, Box::new(new.inbound(self.side))), receives),
             1 => (SaChange::RemoveInbound(index, theirs), self.inbound.contains(&key)),
             2 => (SaChange::RemoveOutbound(index, ours), self.outbound.contains(&key)),
             3 => (SaChange::UseOutbound(index, ours), self.outbound.contains(&key)),
@@ -154,7 +157,7 @@ impl End {
                 };
                 let is_awaited = kind < 6 || self.inbound.contains(&awaited);
                 let change = SaChange::AddOutbound(index, Box::new(outbound), from);
-                (change, has_room(&self.outbound) && is_awaited)
+                (change, sends && is_awaited)
             }
         };
         let now = self.gateway.now();
@@ -162,6 +165,12 @@ impl End {
         assert_eq!(changed.is_ok(), is_possible, "{:?}: {kind} {key}: {:?}", self.side, changed.err());
         if is_possible {
             self.note(kind, key, awaited);
+        }
+    }
+
+    fn add_outbound(&mut self, key: u8) {
+        if !self.outbound.contains(&key) {
+            self.outbound.push(key);
         }
     }
 
@@ -176,19 +185,23 @@ impl End {
                 self.takeover = self.takeover.filter(|(awaited, _)| *awaited != key);
             }
             2 => {
-                self.outbound.remove(&key);
-                self.in_use = self.in_use.filter(|in_use| *in_use != key);
+                self.outbound.retain(|sa| *sa != key);
                 self.takeover = self.takeover.filter(|(_, next)| *next != key);
+                if self.in_use == Some(key) {
+                    // The newest that remains; one that waits for the peer comes last.
+                    let waits = self.takeover.map(|(_, next)| next);
+                    let newest = self.outbound.iter().rev().copied().find(|sa| Some(*sa) != waits);
+                    self.in_use = newest.or(waits);
+                    self.takeover = self.takeover.filter(|(_, next)| Some(*next) != self.in_use);
+                }
             }
             3 | 4 => {
-                self.outbound.insert(key);
+                self.add_outbound(key);
                 (self.in_use, self.takeover) = (Some(key), None);
             }
-            5 => {
-                self.outbound.insert(key);
-            }
+            5 => self.add_outbound(key),
             _ => {
-                self.outbound.insert(key);
+                self.add_outbound(key);
                 self.takeover = Some((awaited, key));
             }
         }
