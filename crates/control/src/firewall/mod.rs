@@ -20,7 +20,7 @@
 //! Everything else is the host's business. Before that, `input` and `output` accept what the gateway itself
 //! needs on the outer link (`outer`).
 //!
-//! What goes into an `[[interface]]` does not leave in clear, whatever the policies of the main one say of it:
+//! What goes into an `[[interface]]` does not leave in clear, even where policies of the main one name it:
 //! forward and output let it pass. What comes out of one is asked like a clear packet, so that a peer there
 //! cannot take a source that the main interface's policies protect.
 //!
