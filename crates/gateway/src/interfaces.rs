@@ -6,10 +6,10 @@
 //!   ipsec1   (2) ──┘            tx: each packet by its own interface
 //! ```
 //!
-//! Packets leave by the interface that they name, and one that takes nothing does not hold up the others:
-//! it loses what was for it, as [`DropReason::QueueFull`]. (TUN interfaces always take packets, or refuse each
-//! by itself.) One that is gone, because somebody has deleted it, ends the gateway as the main one does; the next
-//! gateway makes it anew. A gateway with one interface has no use for this port, and does not have it.
+//! Packets leave by the interface that they name, and one that takes nothing does not hold up the others: it
+//! loses what was for it, as [`DropReason::QueueFull`]. (TUN interfaces always take packets, or refuse each
+//! by itself.) One that is gone, because somebody has deleted it, ends the gateway as the main one does; the
+//! next gateway makes it anew. A gateway with one interface has no use for this port, and does not have it.
 
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
