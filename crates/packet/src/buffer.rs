@@ -2,7 +2,6 @@
 
 use crate::Interface;
 use crate::storage::Storage;
-use zerocopy::IntoBytes;
 
 /// The headroom or tailroom is too small for what should be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -64,19 +63,19 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub fn interface(&self) -> Interface {
-        self.storage.interface
+        self.storage.interface()
     }
 
     /// Sets the packet's [interface](Self::interface).
     #[inline]
     pub fn set_interface(&mut self, interface: Interface) {
-        self.storage.interface = interface;
+        self.storage.set_interface(interface);
     }
 
     /// All bytes of storage, used or not.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.storage.len() * 64
+        self.storage.len()
     }
 
     /// Length of the packet in bytes.
@@ -113,7 +112,7 @@ impl Buffer {
     pub fn bytes(&self) -> &[u8] {
         debug_assert!(self.start <= self.end && self.end as usize <= self.capacity());
         // SAFETY: `start <= end <= capacity`: see the fields.
-        unsafe { self.storage.as_bytes().get_unchecked(self.start as usize..self.end as usize) }
+        unsafe { self.storage.get_unchecked(self.start as usize..self.end as usize) }
     }
 
     /// The packet, to be changed in place.
@@ -123,7 +122,7 @@ impl Buffer {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.start <= self.end && self.end as usize <= self.capacity());
         // SAFETY: `start <= end <= capacity`: see the fields.
-        unsafe { self.storage.as_mut_bytes().get_unchecked_mut(self.start as usize..self.end as usize) }
+        unsafe { self.storage.get_unchecked_mut(self.start as usize..self.end as usize) }
     }
 
     /// Empties the buffer and sets its start to `headroom` bytes (or to the end, if it is shorter).
@@ -138,7 +137,7 @@ impl Buffer {
     /// it wrote.
     #[must_use]
     pub fn receive_area(&mut self) -> &mut [u8] {
-        &mut self.storage.as_mut_bytes()[self.start as usize..]
+        &mut self.storage[self.start as usize..]
     }
 
     /// Makes the packet the first `len` bytes of the [`receive_area`](Self::receive_area), as many as fit.
@@ -157,7 +156,7 @@ impl Buffer {
         }
         self.start -= offset(n);
         let from = self.start as usize;
-        let grown = &mut self.storage.as_mut_bytes()[from..from + n];
+        let grown = &mut self.storage[from..from + n];
         grown.fill(0);
         Ok(grown)
     }
@@ -173,7 +172,7 @@ impl Buffer {
         }
         let from = self.end as usize;
         self.end += offset(n);
-        let grown = &mut self.storage.as_mut_bytes()[from..from + n];
+        let grown = &mut self.storage[from..from + n];
         grown.fill(0);
         Ok(grown)
     }
@@ -183,7 +182,7 @@ impl Buffer {
     #[must_use]
     #[inline(always)]
     pub fn around<const FRONT: usize, const BACK: usize>(&mut self) -> Option<Around<'_, FRONT, BACK>> {
-        let (front, back) = self.storage.as_mut_bytes().split_at_mut_checked(self.end as usize)?;
+        let (front, back) = self.storage.split_at_mut_checked(self.end as usize)?;
         let before = front.get_mut(..self.start as usize)?.last_chunk_mut()?;
         let behind = back.first_chunk_mut()?;
         Some(Around { before, behind, start: &mut self.start, end: &mut self.end })

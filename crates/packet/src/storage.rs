@@ -15,12 +15,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A cache line: the unit in which buffer memory is allocated, so that every buffer starts on one.
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; 64]);
+struct Line([u8; 64]);
 
 /// Bytes of a page on every platform that we run on, or a multiple of one where pages are smaller: mappings
 /// start at one.
@@ -37,11 +35,38 @@ const COLOURS: usize = PAGE_BYTES / 64;
 pub(crate) struct Storage {
     /// Dangling if there are no lines.
     start: NonNull<Line>,
-    /// A buffer has at most 2^31 bytes.
-    lines: u32,
-    /// That of the packet in it. Here, where four bytes are left: in [`Buffer`](crate::Buffer) it would be
-    /// eight more.
-    pub(crate) interface: Interface,
+    extent: Extent,
+}
+
+/// Length in bytes, of which 32 bits are enough: a buffer has at most 2^31. And the interface of the packet
+/// in them, which in [`Buffer`](crate::Buffer) would be eight more bytes.
+///
+/// One word, as two fields would be moved one by one: eleven instructions more for a packet to protect.
+#[derive(Clone, Copy, Default)]
+struct Extent(u64);
+
+#[allow(clippy::cast_possible_truncation, reason = "to cut a half off is how a half is read")]
+impl Extent {
+    /// `None` if the length does not fit.
+    fn of_lines(lines: usize) -> Option<Self> {
+        let bytes = u32::try_from(lines.checked_mul(size_of::<Line>())?).ok()?;
+        Some(Self(u64::from(bytes)))
+    }
+
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline(always)]
+    fn interface(self) -> Interface {
+        Interface((self.0 >> 32) as u8)
+    }
+
+    #[inline(always)]
+    fn with_interface(self, interface: Interface) -> Self {
+        Self(u64::from(self.0 as u32) | u64::from(interface.0) << 32)
+    }
 }
 
 // SAFETY: a `Storage` owns its memory, and nothing else points there.
@@ -51,7 +76,7 @@ unsafe impl Sync for Storage {}
 
 impl Default for Storage {
     fn default() -> Self {
-        Self { start: NonNull::dangling(), lines: 0, interface: Interface::MAIN }
+        Self { start: NonNull::dangling(), extent: Extent::default() }
     }
 }
 
@@ -70,10 +95,10 @@ impl Storage {
         Self::of(start.unwrap_or_else(|| handle_alloc_error(layout)), lines)
     }
 
-    /// Storage of these lines. The process ends if they are more than can be counted, as if there were none.
+    /// Storage of these lines. The process ends if they are longer than can be said, as if there were none.
     fn of(start: NonNull<Line>, lines: usize) -> Self {
-        let counted = u32::try_from(lines).unwrap_or_else(|_| handle_alloc_error(Self::layout(lines)));
-        Self { start, lines: counted, interface: Interface::MAIN }
+        let extent = Extent::of_lines(lines).unwrap_or_else(|| handle_alloc_error(Self::layout(lines)));
+        Self { start, extent }
     }
 
     /// One mapping. The position of its first line in the page varies: if it were always the start, the
@@ -104,7 +129,17 @@ impl Storage {
 
     /// Where it starts: no other storage does. `None` if there are no lines.
     pub(crate) fn address(&self) -> Option<usize> {
-        (self.lines != 0).then(|| self.start.as_ptr().addr())
+        (self.extent.bytes() != 0).then(|| self.start.as_ptr().addr())
+    }
+
+    #[inline(always)]
+    pub(crate) fn interface(&self) -> Interface {
+        self.extent.interface()
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_interface(&mut self, interface: Interface) {
+        self.extent = self.extent.with_interface(interface);
     }
 
     fn layout(lines: usize) -> Layout {
@@ -117,9 +152,9 @@ impl Drop for Storage {
     #[inline(always)]
     fn drop(&mut self) {
         // Most drops are of buffers whose storage was taken, several for each packet.
-        if self.lines != 0 {
+        if self.extent.bytes() != 0 {
             // SAFETY: the memory is this storage's, and this is its end.
-            unsafe { free(self.start, self.lines as usize) };
+            unsafe { free(self.start, self.extent.bytes() / size_of::<Line>()) };
         }
     }
 }
@@ -148,21 +183,21 @@ unsafe extern "C" fn free(start: NonNull<Line>, lines: usize) {
 }
 
 impl Deref for Storage {
-    type Target = [Line];
+    type Target = [u8];
 
     #[inline(always)]
-    fn deref(&self) -> &[Line] {
-        // SAFETY: `start` and `lines` are those of memory that is ours, initialised (zeroed by the allocator
-        // or the kernel), and borrowed with `self`; without lines a dangling pointer is valid.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines as usize) }
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` and the length are those of memory that is ours, initialised (zeroed by the
+        // allocator or the kernel), and borrowed with `self`; without lines a dangling pointer is valid.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.extent.bytes()) }
     }
 }
 
 impl DerefMut for Storage {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [Line] {
+    fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`, and borrowed for us alone.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.extent.bytes()) }
     }
 }
 
@@ -177,12 +212,12 @@ mod tests {
         for lines in lengths.into_iter().take(if cfg!(miri) { 3 } else { lengths.len() }) {
             let mut all: Vec<Storage> = (0..5).map(|_| Storage::zeroed(lines)).collect();
             for (number, storage) in (1..).zip(&mut all) {
-                assert_eq!((storage.len(), storage.as_ptr().addr() % 64), (lines, 0));
-                assert!(storage.as_bytes().iter().all(|&byte| byte == 0), "{lines} lines");
-                storage.as_mut_bytes().fill(number);
+                assert_eq!((storage.len(), storage.as_ptr().addr() % 64), (lines * 64, 0));
+                assert!(storage.iter().all(|&byte| byte == 0), "{lines} lines");
+                storage.fill(number);
             }
             for (number, storage) in (1..).zip(&all) {
-                assert!(storage.as_bytes().iter().all(|&byte| byte == number), "{lines} lines");
+                assert!(storage.iter().all(|&byte| byte == number), "{lines} lines");
             }
         }
     }
@@ -204,7 +239,7 @@ mod tests {
         let made = resident_bytes();
         // 129 MiB of storage; other tests of this process allocate far less at the same time.
         assert!(made < before + 16 * MIB, "{before} to {made} bytes");
-        all.iter_mut().for_each(|storage| storage.as_mut_bytes()[..1500].fill(1));
+        all.iter_mut().for_each(|storage| storage[..1500].fill(1));
         let used = resident_bytes();
         assert!(used > made + 2048 * 1500, "{made} to {used} bytes");
     }
