@@ -179,11 +179,14 @@ uint32_t tunnels_to_renew(void)
 
 void renew(struct entry *entry)
 {
-	if (!is_due || !listens(entry) || entry->connection < 0)
+	if (!listens(entry) || entry->connection < 0)
 		return;
-	bool is_done = send_policies(entry);
-	is_done &= tell_expiries(entry);
-	is_due = !is_done;
+	if (is_due) {
+		bool is_done = send_policies(entry);
+		is_done &= tell_expiries(entry);
+		is_due = !is_done;
+	}
+	/* Also of a socket that finds it done by another one. */
 	set_timer(entry->timer, is_due ? STEP_MS : 0);
 }
 

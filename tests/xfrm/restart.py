@@ -4,6 +4,7 @@ usage: LD_PRELOAD=libtestudo-xfrm.so TESTUDO_XFRM=SOCKET python3 restart.py
 """
 
 import errno
+import glob
 import select
 import socket
 import struct
@@ -62,6 +63,18 @@ def limited(a_socket):
     return a_socket
 
 
+def ticking():
+    """Timers of this process that are set (proc(5), fdinfo)."""
+    found = 0
+    for name in glob.glob("/proc/self/fdinfo/*"):
+        try:
+            with open(name) as info:
+                found += any(line.startswith("it_interval") and line.split(":")[1].strip() != "(0, 0)" for line in info)
+        except FileNotFoundError:
+            pass  # glob's own
+    return found
+
+
 class Restart(unittest.TestCase):
     def setUp(self):
         self.start(1)
@@ -85,9 +98,9 @@ class Restart(unittest.TestCase):
         connection.send(welcome(self.identity))
         return client, connection
 
-    def heard(self, call):
-        told = []
-        gateway = shim.threading.Thread(target=lambda: told.append(shim.hello_of(self.of_events)))
+    def heard(self, call, connection=None):
+        told, connection = [], connection or self.of_events
+        gateway = shim.threading.Thread(target=lambda: told.append(shim.hello_of(connection)))
         gateway.start()
         call()
         gateway.join(TIMEOUT_S)
@@ -114,23 +127,28 @@ class Restart(unittest.TestCase):
         self.of_requests.close()
         meanwhile()
         self.start(identity)
+        self.of_events = self.reached_by(self.events)
+        record = self.of_events.recv(65536)
+        self.of_events.send(welcome(identity))
+        return struct.unpack_from("=IQ", record, 36)
+
+    def reached_by(self, events):
+        """The connection of a socket for events, as soon as it has found this gateway."""
         # The end is seen first, and a moment later the new socket.
         self.gateway.listener.setblocking(False)
         while True:
             try:
-                self.of_events = self.gateway.listener.accept()[0]
+                connection = self.gateway.listener.accept()[0]
                 break
             except BlockingIOError:
-                select.select([self.events], [], [], TIMEOUT_S)
+                select.select([events], [], [], TIMEOUT_S)
                 try:
-                    self.events.recv(65536, socket.MSG_DONTWAIT)
+                    events.recv(65536, socket.MSG_DONTWAIT)
                 except OSError:
                     pass
         self.gateway.listener.settimeout(TIMEOUT_S)
-        self.of_events.settimeout(TIMEOUT_S)
-        record = self.of_events.recv(65536)
-        self.of_events.send(welcome(identity))
-        return struct.unpack_from("=IQ", record, 36)
+        connection.settimeout(TIMEOUT_S)
+        return connection
 
     def event(self):
         """What the program reads next from the socket for events."""
@@ -249,6 +267,27 @@ class Restart(unittest.TestCase):
         told = [struct.unpack_from(">I", self.event(), 16 + 72)[0] for _ in range(600)]
         self.assertEqual(told, list(range(0x1001, 0x1000 + 1200, 2)))
         self.nothing_comes()
+
+    def test_of_two_that_listen_neither_ticks_when_all_is_renewed(self):
+        for number in range(100):
+            self.ask(NEWSA, sa_info(0x1000 + number, number, False))
+        second, of_second = self.connected()
+        self.heard(lambda: second.bind((0, GROUPS)), of_second)
+        self.restart(2, meanwhile=of_second.close)
+        of_second = self.reached_by(second)
+        of_second.recv(65536)
+        of_second.send(welcome(2))
+        told, steps = set(), 0
+        while (len(told) < 100 or ticking()) and steps < 100:
+            steps += 1
+            for events in select.select([self.events, second], [], [], TIMEOUT_S)[0]:
+                try:
+                    told.add(struct.unpack_from(">I", events.recv(65536, socket.MSG_DONTWAIT), 16 + 72)[0])
+                except OSError as error:
+                    self.assertIn(error.errno, (errno.EAGAIN, errno.ENOBUFS))
+        self.assertEqual((told, ticking()), (set(range(0x1000, 0x1000 + 100)), 0))
+        second.close()
+        of_second.close()
 
     def test_many_are_renewed_in_parts(self):
         for number in range(300):
