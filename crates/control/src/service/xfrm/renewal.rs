@@ -2,7 +2,7 @@
 //! (`shim/renewal.c`), and says for how long tunnels had none.
 
 use super::sa::XfrmSa;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// What a library says of the connection that it had before.
@@ -18,6 +18,8 @@ pub(super) struct Outlived {
 const LONGEST_MS: u64 = 24 * 3600 * 1000;
 /// SAs that come later than this after the start are not because of it.
 const RENEWAL_MS: u64 = 10 * 60 * 1000;
+/// Daemons at most whose tunnels are counted.
+const MAX_DAEMONS: usize = 64;
 /// Tunnels at most that are told apart.
 const MAX_TUNNELS: usize = 1 << 17;
 
@@ -39,6 +41,8 @@ pub(super) struct Renewal {
     /// When the gateway before ended.
     lost_ms: Option<u64>,
     state: RenewalState,
+    /// What each daemon had at the gateway before, by the number of its process.
+    tunnels: BTreeMap<u64, u32>,
     /// Tunnels by source, destination and reqid of their SAs towards the peer.
     renewed: BTreeSet<(IpAddr, IpAddr, u32)>,
 }
@@ -49,17 +53,20 @@ impl Renewal {
         Self { started_ms, ..Self::default() }
     }
 
-    /// A library says what it has outlived. The number comes from another process: what cannot be is ignored,
-    /// and so is a connection that was lost without a restart.
-    pub(super) fn note(&mut self, outlived: Outlived) {
+    /// The library of a daemon says what it has outlived. Its numbers come from another process: what cannot
+    /// be is ignored, and so is a connection that was lost without a restart.
+    pub(super) fn note(&mut self, daemon: u64, outlived: Outlived) {
         let Outlived { lost_ms, tunnels } = outlived;
         let is_plausible = lost_ms <= self.started_ms && self.started_ms - lost_ms <= LONGEST_MS;
-        if !is_plausible || tunnels == 0 {
+        let is_counted = self.tunnels.contains_key(&daemon) || self.tunnels.len() < MAX_DAEMONS;
+        if !is_plausible || tunnels == 0 || !is_counted {
             return;
         }
         // A daemon has several connections, and says the same over each; the first one to notice is right.
         self.lost_ms = Some(self.lost_ms.map_or(lost_ms, |before| before.min(lost_ms)));
-        self.state.expected = self.state.expected.max(tunnels);
+        let noted = self.tunnels.entry(daemon).or_default();
+        *noted = tunnels.max(*noted);
+        self.state.expected = self.tunnels.values().fold(0, |sum, tunnels| sum.saturating_add(*tunnels));
     }
 
     /// An SA was added. Returns the renewal if it is over with it.
@@ -67,7 +74,11 @@ impl Renewal {
         let lost_ms = self.lost_ms?;
         let is_over = self.state.renewed >= self.state.expected;
         let is_late = now_ms.saturating_sub(self.started_ms) > RENEWAL_MS;
-        if sa.is_inbound || is_over || is_late || self.renewed.len() >= MAX_TUNNELS {
+        if is_late {
+            self.renewed = BTreeSet::new();
+            return None;
+        }
+        if sa.is_inbound || is_over || self.renewed.len() >= MAX_TUNNELS {
             return None;
         }
         if !self.renewed.insert((sa.source, sa.key.destination, sa.info.reqid)) {
@@ -75,10 +86,7 @@ impl Renewal {
         }
         self.state.renewed += 1;
         self.state.without_traffic_ms = now_ms.saturating_sub(lost_ms);
-        (self.state.renewed == self.state.expected).then(|| {
-            self.renewed.clear();
-            self.state
-        })
+        (self.state.renewed == self.state.expected).then_some(self.state)
     }
 
     /// How it is now; `None` if no daemon has outlived a gateway.

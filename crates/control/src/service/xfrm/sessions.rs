@@ -323,7 +323,9 @@ impl<D: DataPath + Send + 'static> XfrmServer<D> {
         for message in messages(record).map_while(Result::ok) {
             if let Some(hello) = Hello::read(&message) {
                 if let Some(outlived) = hello.outlived {
-                    self.xfrm().renewal.note(outlived);
+                    // Those that cannot be told apart are one.
+                    let daemon = if session.process == 0 { 0 } else { session.owner };
+                    self.xfrm().renewal.note(daemon, outlived);
                 }
                 let welcome = Welcome { mark: self.mark, identity: self.identity };
                 session.greeted(&message, hello, &welcome)?;

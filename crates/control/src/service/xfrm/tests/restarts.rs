@@ -14,7 +14,7 @@ fn outbound(spi: u32, reqid: u32) -> Message {
 
 fn outlived(lost_ms: u64, tunnels: u32) -> Option<RenewalState> {
     let mut direct = Direct::default();
-    direct.xfrm.renewal.note(Outlived { lost_ms, tunnels });
+    direct.xfrm.renewal.note(1, Outlived { lost_ms, tunnels });
     direct.xfrm.renewal()
 }
 
@@ -23,7 +23,7 @@ fn how_long_tunnels_were_without_traffic_is_told() {
     let mut direct = Direct::default();
     // Two connections of a daemon, one of which has noticed later.
     for lost_ms in [NOW.monotonic_ms - 2500, NOW.monotonic_ms - 3000, NOW.monotonic_ms - 2900] {
-        direct.xfrm.renewal.note(Outlived { lost_ms, tunnels: 2 });
+        direct.xfrm.renewal.note(1, Outlived { lost_ms, tunnels: 2 });
     }
     let state = |renewed, without_traffic_ms| Some(RenewalState { expected: 2, renewed, without_traffic_ms });
     assert_eq!(direct.xfrm.renewal(), state(0, 0));
@@ -42,6 +42,29 @@ fn how_long_tunnels_were_without_traffic_is_told() {
 }
 
 #[test]
+fn the_tunnels_of_all_daemons_are_expected() {
+    let mut direct = Direct::default();
+    let lost_ms = NOW.monotonic_ms - 1000;
+    let expected = |direct: &Direct| direct.xfrm.renewal().map(|state| (state.expected, state.renewed));
+    for (daemon, tunnels, all) in [(1, 1, 1), (2, 2, 3), (1, 1, 3), (2, 0, 3)] {
+        direct.xfrm.renewal.note(daemon, Outlived { lost_ms, tunnels });
+        assert_eq!(expected(&direct), Some((all, 0)), "{tunnels} of daemon {daemon}");
+    }
+    for (spi, reqid, renewed) in [(0x2001, 1, 1), (0x2002, 2, 2), (0x2003, 3, 3)] {
+        assert_eq!(direct.ask(outbound(spi, reqid)), Ok(None));
+        assert_eq!(expected(&direct), Some((3, renewed)));
+    }
+    // A third daemon comes after the others are done: what those renew now is not counted for it.
+    direct.xfrm.renewal.note(3, Outlived { lost_ms, tunnels: 1 });
+    assert_eq!(direct.ask(outbound(0x2004, 3)), Ok(None));
+    assert_eq!(expected(&direct), Some((4, 3)));
+    for daemon in 4..10_000 {
+        direct.xfrm.renewal.note(daemon, Outlived { lost_ms, tunnels: u32::MAX });
+    }
+    assert_eq!(expected(&direct), Some((u32::MAX, 3)), "and no daemons without bound");
+}
+
+#[test]
 fn a_time_that_cannot_be_is_ignored() {
     let started = NOW.monotonic_ms;
     for (lost_ms, tunnels) in [(started + 1, 1), (u64::MAX, 1), (started - 10, 0)] {
@@ -51,7 +74,7 @@ fn a_time_that_cannot_be_is_ignored() {
     let day_ms = 24 * 3600 * 1000;
     let later = Now { monotonic_ms: day_ms + 10, ..NOW };
     let mut xfrm = Xfrm::new(Model::default(), later);
-    xfrm.renewal.note(Outlived { lost_ms: 9, tunnels: 1 });
+    xfrm.renewal.note(1, Outlived { lost_ms: 9, tunnels: 1 });
     assert_eq!(xfrm.renewal(), None, "longer ago than a day");
 }
 
