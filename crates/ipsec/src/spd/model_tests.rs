@@ -264,8 +264,8 @@ proptest! {
     }
 }
 
-/// Whether a message is dropped that hides its type, because its policy decided on it by OPAQUE ports without a
-/// protocol, and its SA has the protocol: see `types_of`.
+/// Whether a message is dropped that hides its type, because its policy decided on it by OPAQUE ports without
+/// a protocol, and its SA has the protocol: see `types_of`.
 fn is_lost_opaque(template: &Policy, flow: &Flow, found: Verdict) -> bool {
     let is_by_ports = |s: &Selector| {
         s.protocol == Protocol::Any && [s.local_ports, s.remote_ports].contains(&PortRange::OPAQUE)

@@ -331,8 +331,8 @@ fn narrowed(selector: &Selector, flags: PopulateFlags, values: &PacketValues) ->
 /// names no protocol are for ports, which messages do not have.
 ///
 /// OPAQUE ports without a protocol decide on messages that hide their type, whatever earlier policies ask of
-/// it. A selector with the protocol cannot say this of shown and hidden messages at once: its messages are any,
-/// and those that hide their type are dropped as `fields_hidden` if an earlier policy depends on it.
+/// it. A selector with the protocol cannot say this of shown and hidden messages at once: its messages are
+/// any, and those that hide their type are dropped as `fields_hidden` if an earlier policy depends on it.
 fn types_of(selector: &Selector) -> Option<[PortRange; 2]> {
     let ranges = [selector.local_ports, selector.remote_ports];
     match selector.protocol {
