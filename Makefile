@@ -1,7 +1,8 @@
 # Tasks for a fresh clone; `make help` lists them.
 #
 #   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
-#   WARRIORS for bench-ike, 5000 unless it says otherwise
+#   WARRIORS                       for bench-ike:              make bench-ike WARRIORS=5000
+#   SECONDS_OF_REKEYS              for bench-rekey:            make bench-rekey SECONDS_OF_REKEYS=20
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
@@ -11,6 +12,7 @@
 ARGS ?=
 CASES ?=
 WARRIORS ?= 5000
+SECONDS_OF_REKEYS ?= 20
 SECONDS_PER_TARGET ?= 30
 STAGES ?=
 SKIP ?=
@@ -21,7 +23,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-ike bench-sas bench-peer fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -54,6 +56,10 @@ bench-ike: ## road warriors at a gateway's socket, and SAs renewed at full rate:
 	@scripts/setup.sh test
 	@$(CARGO) test --release --locked --quiet --package testudo --test ike -- --warriors $(WARRIORS)
 	@$(CARGO) test --release --locked --quiet --package testudo --test ike_played -- --ignored --nocapture
+
+bench-rekey: ## two charons renew their SAs under numbered datagrams at half of the rate that two gateways hold: how many are lost
+	@scripts/setup.sh test
+	@$(CARGO) test --release --locked --quiet --package testudo --test ike -- --rekey $(SECONDS_OF_REKEYS)
 
 bench-sas: ## the worker's rate while SAs are replaced beside full traffic, and how many can be
 	@$(CARGO) run --release --locked --quiet --package testudo-gateway --example sa_changes

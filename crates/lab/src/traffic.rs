@@ -14,7 +14,7 @@ pub use echo::udp_echo;
 pub(crate) use pattern::Pattern;
 pub(crate) use ping::{echo_answers, echo_request};
 pub use ping::{ping, ping_from};
-pub use stream::{End, Stream};
+pub use stream::{End, Load, Stream};
 pub use tcp::{TcpStreamResult, tcp_stream};
 pub(crate) use tcp::{gbit_s, portless};
 

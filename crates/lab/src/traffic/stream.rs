@@ -1,6 +1,5 @@
 //! A steady stream of numbered datagrams, and the fate of each.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,6 +12,8 @@ use crate::namespaces::Namespace;
 
 /// Long enough that a busy machine need not drop datagrams, short enough that every gap is noticed.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Bytes of a datagram's number.
+const NUMBER_BYTES: usize = 8;
 /// Receive buffer for when the receiver does not get to run; the kernel may grant less.
 const BUFFER_BYTES: usize = 8 << 20;
 /// How often the receiver checks whether the stream has ended.
@@ -32,11 +33,54 @@ struct Shared {
     pause_us: AtomicU64,
 }
 
+/// What a stream sends.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Datagrams a second; as fast as possible if it is infinite.
+    pub per_second: f64,
+    /// Bytes of UDP payload in each: at least the eight of its number.
+    pub bytes: usize,
+}
+
+impl Default for Load {
+    /// Enough that every gap is noticed, too little to keep a machine busy.
+    fn default() -> Self {
+        Self { per_second: 1.0 / PAUSE.as_secs_f64(), bytes: NUMBER_BYTES }
+    }
+}
+
+/// The numbers that have arrived: one bit each, since there may be millions of them.
+#[derive(Default)]
+struct Arrived {
+    words: Vec<u64>,
+    count: u64,
+}
+
+impl Arrived {
+    /// Of the first `end` numbers, which are all that were sent.
+    fn insert(&mut self, number: u64, end: u64) {
+        let (Ok(word), bit) = (usize::try_from(number / 64), 1 << (number % 64)) else { return };
+        if number >= end {
+            return;
+        }
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        self.count += u64::from(self.words[word] & bit == 0);
+        self.words[word] |= bit;
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        let word = usize::try_from(number / 64).ok().and_then(|word| self.words.get(word));
+        word.is_some_and(|word| word & (1 << (number % 64)) != 0)
+    }
+}
+
 /// A stream that flows until `end` is called.
 pub struct Stream {
     shared: Arc<Shared>,
     sender: JoinHandle<()>,
-    receiver: JoinHandle<io::Result<HashSet<u64>>>,
+    receiver: JoinHandle<io::Result<Arrived>>,
 }
 
 /// A host and an address of it.
@@ -54,14 +98,14 @@ impl Stream {
     /// # Errors
     /// A socket cannot be had there.
     pub fn start(from: End<'_>, to: End<'_>) -> Result<Self, LabError> {
-        Self::start_at(from, to, 1.0 / PAUSE.as_secs_f64())
+        Self::start_with(from, to, Load::default())
     }
 
-    /// The same at so many datagrams a second, or as fast as possible if that is infinite.
+    /// The same with another load.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_at(from: End<'_>, to: End<'_>, per_second: f64) -> Result<Self, LabError> {
+    pub fn start_with(from: End<'_>, to: End<'_>, load: Load) -> Result<Self, LabError> {
         let (far, near) = (bound(to)?, bound(from)?);
         let join = || {
             rustix::net::sockopt::set_socket_recv_buffer_size(&far, BUFFER_BYTES)?;
@@ -71,7 +115,7 @@ impl Stream {
         join().map_err(io_error("join the sockets of a stream"))?;
         let shared = Arc::new(Shared::default());
         let (of_sender, of_receiver) = (Arc::clone(&shared), Arc::clone(&shared));
-        let sender = thread::spawn(move || send(&near, &of_sender, per_second));
+        let sender = thread::spawn(move || send(&near, &of_sender, load));
         let receiver = thread::spawn(move || receive(&far, &of_receiver));
         Ok(Self { shared, sender, receiver })
     }
@@ -112,12 +156,13 @@ impl Stream {
         let arrived = self.receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let arrived = arrived.map_err(io_error("receive a stream"))?;
         let sent = self.shared.sent.load(Ordering::Relaxed);
-        Ok((sent, (0..sent).filter(|number| !arrived.contains(number)).collect()))
+        Ok((sent, (0..sent).filter(|&number| !arrived.contains(number)).collect()))
     }
 }
 
 /// Sends what is due, and waits for more to be.
-fn send(socket: &UdpSocket, shared: &Shared, per_second: f64) {
+fn send(socket: &UdpSocket, shared: &Shared, Load { per_second, bytes }: Load) {
+    let mut datagram = vec![0; bytes.max(NUMBER_BYTES)];
     let began = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
         let due = began.elapsed().as_secs_f64() * per_second;
@@ -125,21 +170,23 @@ fn send(socket: &UdpSocket, shared: &Shared, per_second: f64) {
             thread::sleep(PAUSE.min(Duration::from_secs_f64(1.0 / per_second)));
             continue;
         }
+        // Counted first: the receiver takes no number that was not sent.
+        let number = shared.sent.fetch_add(1, Ordering::Relaxed);
+        datagram[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
         // A datagram that cannot be sent (say, because a gateway's route is gone) counts as lost.
-        let _ = socket.send(&shared.sent.load(Ordering::Relaxed).to_be_bytes());
-        shared.sent.fetch_add(1, Ordering::Relaxed);
+        let _ = socket.send(&datagram);
     }
 }
 
 /// Receives until all datagrams have arrived, or none has come for a while.
-fn receive(socket: &UdpSocket, shared: &Shared) -> io::Result<HashSet<u64>> {
-    let (mut arrived, mut number) = (HashSet::new(), [0; 8]);
+fn receive(socket: &UdpSocket, shared: &Shared) -> io::Result<Arrived> {
+    let (mut arrived, mut number) = (Arrived::default(), [0; NUMBER_BYTES]);
     let mut last = Instant::now();
     loop {
         let is_over = shared.stop.load(Ordering::Relaxed);
         match socket.recv(&mut number) {
             Ok(_) => {
-                arrived.insert(u64::from_be_bytes(number));
+                arrived.insert(u64::from_be_bytes(number), shared.sent.load(Ordering::Relaxed));
                 if shared.received.fetch_add(1, Ordering::Relaxed) > 0 {
                     let pause_us = u64::try_from(last.elapsed().as_micros()).unwrap_or(u64::MAX);
                     shared.pause_us.fetch_max(pause_us, Ordering::Relaxed);
@@ -147,12 +194,28 @@ fn receive(socket: &UdpSocket, shared: &Shared) -> io::Result<HashSet<u64>> {
                 last = Instant::now();
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let all = u64::try_from(arrived.len()).ok() == Some(shared.sent.load(Ordering::Relaxed));
+                let all = arrived.count == shared.sent.load(Ordering::Relaxed);
                 if is_over && (all || last.elapsed() > LATEST) {
                     return Ok(arrived);
                 }
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_that_was_sent_arrives_once() {
+        let mut arrived = Arrived::default();
+        for number in [0, 63, 64, 1000, 64, u64::MAX, 1001] {
+            arrived.insert(number, 1001);
+        }
+        assert_eq!(arrived.count, 4);
+        let found: Vec<u64> = (0..2000).filter(|&number| arrived.contains(number)).collect();
+        assert_eq!(found, [0, 63, 64, 1000]);
     }
 }

@@ -3,17 +3,16 @@
 use crate::support::config::{Config, Sa, pair, write_private};
 use crate::support::gateway::{Gateway, PROGRAM, Said};
 use crate::support::link::Link;
+use crate::support::load::{capacity, kernel_drops};
 use crate::support::{Outcome, ensure, wait};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 use testudo_control::{LeaseStore, Store, fingerprint, keys, numbers_of};
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_lab::namespaces::Namespace;
-use testudo_lab::traffic::Stream;
+use testudo_lab::traffic::{Load, Stream};
 
 const SUITE: &str = "aes128gcm16";
 
@@ -71,46 +70,18 @@ fn waits_for_two(gateway: &Gateway) -> Outcome<()> {
     wait::until("for replaced SAs to leave", || Ok((spis(gateway)?.len() == 2).then_some(())))
 }
 
-/// What the kernel has dropped in a namespace: in full queues of sockets and of interfaces.
-fn kernel_drops(namespace: &Namespace) -> Outcome<u64> {
-    let read = |file: &str| namespace.run(&["cat", file]);
-    let columns =
-        |line: &str| -> Vec<u64> { line.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
-    let snmp = read("/proc/net/snmp")?;
-    let mut udp = snmp.lines().filter(|line| line.starts_with("Udp:"));
-    let (names, counts) = (udp.next().ok_or("no counters of UDP")?, udp.next().ok_or("no counters of UDP")?);
-    let names = names.split_whitespace().skip(1);
-    let of_udp = names.zip(columns(counts));
-    let of_udp: u64 = of_udp.filter(|(name, _)| name.ends_with("bufErrors")).map(|(_, count)| count).sum();
-    // After the name: eight counters received, of which the fourth is what was dropped, and eight sent.
-    let devices = read("/proc/net/dev")?;
-    let of_devices = devices.lines().filter_map(|line| line.split_once(':'));
-    let of_devices: u64 =
-        of_devices.map(|(_, counts)| columns(counts)).map(|counts| counts[3] + counts[11]).sum();
-    Ok(of_udp + of_devices)
-}
-
-/// Datagrams a second that arrive if as many are sent as possible.
-fn capacity(link: &Link) -> Outcome<f64> {
-    let stream = Stream::start_at((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"), f64::INFINITY)?;
-    stream.flows(2_000)?;
-    let (began, before) = (Instant::now(), stream.received());
-    stream.flows(20_000)?;
-    let rate = (stream.received() - before) as f64 / began.elapsed().as_secs_f64();
-    stream.end()?;
-    Ok(rate)
-}
-
 /// Rekeys of both ends while datagrams flow both ways, at half of what arrives at most. Keys are leased and
 /// ephemeral in turn; either end begins, and the other one follows by itself or is told.
 fn loses_nothing(link: &mut Link) -> TestResult {
     let [a, b] = pair(true)?;
     let (gateway, folder_a) = link.start_a(&a)?;
     let (peer, folder_b) = link.start_b(&b)?;
-    let rate = capacity(link)? / 2.0;
+    let ends = [(&link.a, "10.1.0.1"), (&link.b, "10.2.0.1")];
+    let rate = capacity(ends, Load::default().bytes)? / 2.0;
     let before = kernel_drops(&link.a)? + kernel_drops(&link.b)?;
-    let there = Stream::start_at((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"), rate / 2.0)?;
-    let back = Stream::start_at((&link.b, "10.2.0.1"), (&link.a, "10.1.0.1"), rate / 2.0)?;
+    let half = Load { per_second: rate / 2.0, ..Load::default() };
+    let there = Stream::start_with(ends[0], ends[1], half)?;
+    let back = Stream::start_with(ends[1], ends[0], half)?;
     let rekeys = 6;
     for n in 0..rekeys {
         there.flows(500)?;

@@ -32,6 +32,7 @@ mod past_routes;
 mod pluto;
 mod recorder;
 mod rekey;
+mod rekey_load;
 mod renewal;
 mod restart;
 mod scenarios;
@@ -50,11 +51,14 @@ fn main() -> ExitCode {
     if let Some(count) = warriors::wanted() {
         return warriors::measure(count);
     }
+    if let Some(time) = rekey_load::wanted() {
+        return rekey_load::measure(time);
+    }
     let of_warriors = warriors::tests(tape::tests(Suite::new()));
     let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
     let of_traffic = lifetimes::tests(moving::tests(of_traffic));
     let of_routes = clear::tests(past_routes::tests(of_traffic));
-    let of_charon = notices::tests(rekey::tests(negotiation::tests(of_routes)));
+    let of_charon = notices::tests(rekey_load::tests(rekey::tests(negotiation::tests(of_routes))));
     let of_charon = wireshark::tests(names::tests(of_charon));
     let of_both = renewal::tests(pluto::tests(restart::tests(of_charon)));
     scenarios::tests(of_both).run(Network::build)

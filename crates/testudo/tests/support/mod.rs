@@ -5,6 +5,7 @@
 pub mod config;
 pub mod gateway;
 pub mod link;
+pub mod load;
 pub mod pings;
 pub mod sites;
 pub mod wait;
