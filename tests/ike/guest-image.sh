@@ -38,7 +38,8 @@ build() {
   done
   find "$root" -type f | while read -r file; do add_libraries "$file"; done
   # The C library loads it by its name when a thread is cancelled.
-  file=$(ldconfig -p | awk '/libgcc_s.so.1 .*x86-64/ { print $NF; exit }')
+  # To the end: a reader that leaves early would at times end the writer, and with it this script.
+  file=$(ldconfig -p | awk '/libgcc_s.so.1 .*x86-64/ && !n++ { print $NF }')
   [ -n "$file" ] || die "libgcc_s.so.1 is missing: install the package libgcc-s1"
   add "$file" /usr/lib/ipsec/libgcc_s.so.1
   (cd "$root" && find . | sort | cpio --quiet -o -H newc -R 0:0) >"$work/second.cpio"

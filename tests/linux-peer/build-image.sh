@@ -42,7 +42,7 @@ need_all() {
 
 kernel_package() { # the concrete package behind Debian's ever-moving name
   need apt-cache apt
-  apt-cache depends --important linux-image-cloud-amd64 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }'
+  apt-cache depends --important linux-image-cloud-amd64 2>/dev/null | awk '$1 == "Depends:" && !n++ { print $2 }'
 }
 
 download_kernel() { # CACHE
