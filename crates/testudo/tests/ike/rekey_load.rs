@@ -1,5 +1,5 @@
-//! CHILD_SAs renewed by both charons, in turn, while numbered datagrams flow both ways at half of the rate that
-//! the two gateways hold. `cargo test --release -p testudo --test ike -- --rekey SECONDS` measures.
+//! CHILD_SAs renewed by both charons, in turn, while numbered datagrams flow both ways at half of the rate
+//! that the two gateways hold. `cargo test --release -p testudo --test ike -- --rekey SECONDS` measures.
 
 use crate::connection::Connection;
 use crate::negotiation::initiate;
