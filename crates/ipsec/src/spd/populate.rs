@@ -330,9 +330,10 @@ fn narrowed(selector: &Selector, flags: PopulateFlags, values: &PacketValues) ->
 /// The messages that a selector selects, sent and received; `None` if it selects none. Ranges of one that
 /// names no protocol are for ports, which messages do not have.
 ///
-/// OPAQUE ports without a protocol decide on messages that hide their type, whatever earlier policies ask of
-/// it. A selector with the protocol cannot say this of shown and hidden messages at once: its messages are
-/// any, and those that hide their type are dropped as `fields_hidden` if an earlier policy depends on it.
+/// A selector of OPAQUE ports without a protocol matches messages that hide their type, even where an earlier
+/// policy selects by the type. A selector with the protocol cannot match both these and messages that show
+/// theirs: it takes messages of any type, and those that hide it are dropped as `fields_hidden` if an earlier
+/// policy selects by it.
 fn types_of(selector: &Selector) -> Option<[PortRange; 2]> {
     let ranges = [selector.local_ports, selector.remote_ports];
     match selector.protocol {
