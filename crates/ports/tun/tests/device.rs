@@ -332,23 +332,10 @@ fn a_table_beside_the_main_one(inside: Entered) {
         in_host(&|| table.open_to(distant));
         in_host(&|| configure::add_route("tun0", Route { table: table.number, ..Route::to(distant) }));
         assert_eq!(refusal(), None);
-        host.run(&[
-            "ip",
-            "route",
-            "add",
-            "unreachable",
-            if bits == 16 { "198.0.0.0/8" } else { "2001::/16" },
-        ])
-        .unwrap();
+        let wide = if bits == 16 { "198.0.0.0/8" } else { "2001::/16" };
+        host.run(&["ip", "route", "add", "unreachable", wide]).unwrap();
         assert!(refusal().unwrap().contains(&format!("reach {distant}")));
-        host.run(&[
-            "ip",
-            "route",
-            "del",
-            "unreachable",
-            if bits == 16 { "198.0.0.0/8" } else { "2001::/16" },
-        ])
-        .unwrap();
+        host.run(&["ip", "route", "del", "unreachable", wide]).unwrap();
         assert_eq!(refusal(), None);
         in_host(&|| configure::remove_route("tun0", Route { table: table.number, ..Route::to(distant) }));
         in_host(&|| table.close_to(distant));
