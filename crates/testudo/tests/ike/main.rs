@@ -45,14 +45,23 @@ mod wireshark;
 
 use network::Network;
 use std::process::ExitCode;
+use std::time::Duration;
+use support::Outcome;
 use testudo_judge::harness::Suite;
 
+/// Options that measure in place of tests, each with a number behind it.
+const MEASUREMENTS: [&str; 2] = ["--warriors", "--rekey"];
+
 fn main() -> ExitCode {
-    if let Some(count) = warriors::wanted() {
-        return warriors::measure(count);
-    }
-    if let Some(time) = rekey_load::wanted() {
-        return rekey_load::measure(time);
+    let mut words = std::env::args().skip_while(|word| !MEASUREMENTS.contains(&word.as_str()));
+    match words.next().as_deref() {
+        Some("--warriors") => return measure(words.next(), warriors::measure),
+        Some("--rekey") => {
+            return measure(words.next(), |network, seconds| {
+                rekey_load::measure(network, Duration::from_secs(seconds.into()))
+            });
+        }
+        _ => {}
     }
     let of_warriors = warriors::tests(tape::tests(Suite::new()));
     let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
@@ -62,4 +71,19 @@ fn main() -> ExitCode {
     let of_charon = wireshark::tests(names::tests(of_charon));
     let of_both = renewal::tests(pluto::tests(restart::tests(of_charon)));
     scenarios::tests(of_both).run(Network::build)
+}
+
+/// Measures in place of tests, and prints what was found: `number` of the command line says how much.
+fn measure(number: Option<String>, run: impl FnOnce(&mut Network, u32) -> Outcome<()>) -> ExitCode {
+    let Some(number) = number.and_then(|word| word.parse().ok()).filter(|number| *number > 0) else {
+        eprintln!("usage: --warriors NUMBER or --rekey SECONDS, 1 or more");
+        return ExitCode::FAILURE;
+    };
+    match Network::build().and_then(|mut network| run(&mut network, number)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -9,7 +9,6 @@ use crate::strongswan::Charon;
 use crate::support::load::{capacity, kernel_drops};
 use crate::support::{Outcome, ensure};
 use crate::traffic::{INNER, drops, ends, logs, with_addresses};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use testudo_judge::harness::Suite;
 use testudo_lab::traffic::{Load, Stream};
@@ -25,25 +24,10 @@ pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
     })
 }
 
-/// What the command line asks for: `--rekey SECONDS`.
-pub fn wanted() -> Option<Duration> {
-    let mut words = std::env::args().skip_while(|word| word != "--rekey").skip(1);
-    words.next()?.parse().ok().map(Duration::from_secs)
-}
-
-/// Measures, and prints what it found.
-pub fn measure(time: Duration) -> ExitCode {
-    let measured = Network::build().and_then(|mut network| load(&mut network, time));
-    match measured {
-        Ok(measured) => {
-            measured.print();
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+/// Renews for so long, and prints what it found.
+pub fn measure(network: &mut Network, time: Duration) -> Outcome<()> {
+    load(network, time)?.print();
+    Ok(())
 }
 
 #[derive(Debug)]

@@ -13,7 +13,6 @@ use rustix::net::{
 };
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use testudo_judge::harness::Suite;
 use testudo_lab::traffic::Stream;
@@ -31,25 +30,10 @@ pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
     suite.test("road_warriors_come_are_renewed_and_go_beside_traffic", |network| load(network, FEW).map(drop))
 }
 
-/// What the command line asks for: `--warriors NUMBER`.
-pub fn wanted() -> Option<u32> {
-    let mut words = std::env::args().skip_while(|word| word != "--warriors").skip(1);
-    words.next()?.parse().ok()
-}
-
-/// Measures, and prints what it found.
-pub fn measure(count: u32) -> ExitCode {
-    let measured = Network::build().and_then(|mut network| load(&mut network, count));
-    match measured {
-        Ok(measured) => {
-            measured.print(count);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+/// Plays `count` of them, and prints what it found.
+pub fn measure(network: &mut Network, count: u32) -> Outcome<()> {
+    load(network, count)?.print(count);
+    Ok(())
 }
 
 /// A client of the gateway's socket, which waits for each answer, as charon does.
