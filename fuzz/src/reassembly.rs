@@ -27,7 +27,7 @@ pub fn reassembly(data: &[u8]) {
 
 /// Packets of arbitrary bytes: what is put together is a packet, and no buffer is lost.
 fn of_any_bytes(data: &[u8]) {
-    let (mut reassembler, mut pool) = (Reassembler::default(), Pool::new(64, 2048));
+    let (mut reassembler, mut pool) = (Reassembler::default(), Pool::new(64, 700).with_long(64, 2048));
     let (mut input, mut now, mut received, mut whole) = (Input::new(data), Moment::default(), 0, 0);
     let mut last = Vec::new();
     while !input.is_empty() {
@@ -42,7 +42,7 @@ fn of_any_bytes(data: &[u8]) {
         packet.truncate(2048);
         last.clone_from(&packet);
         let Ok(header) = IpHeader::parse(&packet) else { continue };
-        let mut buffer = pool.pop().expect("at most an eighth of them are kept");
+        let mut buffer = pool.pop_for(header.total_bytes).expect("at most an eighth of them are kept");
         buffer.receive_area()[..header.total_bytes].copy_from_slice(&packet[..header.total_bytes]);
         buffer.set_len(header.total_bytes);
         received += 1;
@@ -57,12 +57,12 @@ fn of_any_bytes(data: &[u8]) {
             Err(reason) => pool.discard(buffer, reason),
         }
         now = Moment(now.0 + Duration::from_millis(u64::from(kind & 0x1C) * 50));
-        let held = (pool.size() - pool.available()) as u64;
+        let held = pool.in_use() as u64;
         assert_eq!(received, whole + pool.drops().total() + pool.merged() + held);
         assert_eq!(held, reassembler.incomplete() as u64);
     }
     reassembler.discard_all(DropReason::ShuttingDown, &mut pool);
-    assert_eq!(pool.available(), pool.size());
+    assert_eq!(pool.in_use(), 0);
 }
 
 /// A valid checksum for bytes that look like IPv4.

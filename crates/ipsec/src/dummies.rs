@@ -113,7 +113,7 @@ impl Ipsec {
             return None;
         }
         let sequence = sa.admit(bytes.into(), now, &mut self.events).ok()?;
-        let mut buffer = pool.create()?;
+        let mut buffer = pool.create(bytes.into())?;
         buffer.receive_area()[..usize::from(bytes)].fill(0);
         buffer.set_len(bytes.into());
         sa.counters.count_dummy(bytes.into(), sequence);

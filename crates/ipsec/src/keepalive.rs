@@ -47,7 +47,7 @@ fn keepalive(template: &OuterTemplate, pool: &mut Pool) -> Option<Buffer> {
     let datagram = datagram.get_mut(..total)?;
     template.write(datagram, total, 0, ATOMIC).ok()?;
     datagram[total - 1] = NAT_KEEPALIVE;
-    let mut buffer = pool.create()?;
+    let mut buffer = pool.create(total)?;
     buffer.receive_area()[..total].copy_from_slice(datagram);
     buffer.set_len(total);
     Some(buffer)

@@ -84,7 +84,7 @@ impl InboundSa {
         }
         let sequence = job.sequence.checked_add(self.resync.next_try() << 32)?;
         let packet = job.buffer.bytes();
-        let mut copy = pool.create()?;
+        let mut copy = pool.create(packet.len())?;
         let Some(area) = copy.receive_area().get_mut(..packet.len()) else {
             pool.discard(copy, DropReason::NoRoom);
             return None;

@@ -142,7 +142,7 @@ fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Ve
     let mut later = Vec::new();
     let mut is_whole = true;
     for piece in pieces {
-        let Some(mut own) = pool.create_from(&buffer) else {
+        let Some(mut own) = pool.create_from(&buffer, piece.header_bytes + piece.payload_bytes) else {
             is_whole = false;
             break;
         };
@@ -176,10 +176,7 @@ fn reply_too_big(
     else {
         return;
     };
-    if length > pool.packet_bytes() {
-        return;
-    }
-    if let Some(mut reply) = pool.create_from(packet) {
+    if let Some(mut reply) = pool.create_from(packet, length) {
         reply.receive_area()[..length].copy_from_slice(&message[..length]);
         reply.set_len(length);
         replies.push(Originated::new(reply));

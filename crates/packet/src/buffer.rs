@@ -1,6 +1,7 @@
 //! One packet with headroom and tailroom.
 
 use crate::Interface;
+use crate::region::RegionNumber;
 use crate::storage::Storage;
 
 /// The headroom or tailroom is too small for what should be added.
@@ -29,15 +30,26 @@ pub struct Buffer {
 
 impl Buffer {
     /// An empty buffer of at least `capacity` bytes (rounded up to whole cache lines), all of it tailroom.
-    /// Its memory is zeroed, and not touched before it is used.
+    /// Its memory is zeroed, and its own: no part of a [region](crate::Region).
     ///
     /// # Panics
-    /// If `capacity` is above 2^31; a pool's configuration keeps it far below.
+    /// If `capacity` is above 2^31.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         assert!(capacity <= 1 << 31, "a buffer of {capacity} bytes was asked for");
         let lines = capacity.div_ceil(64);
         Self { storage: Storage::zeroed(lines), start: 0, end: 0 }
+    }
+
+    /// An empty buffer on `storage`, all of it tailroom.
+    pub(crate) fn on(storage: Storage) -> Self {
+        Self { storage, start: 0, end: 0 }
+    }
+
+    /// The region that its frame is of; 0 if there is none.
+    #[inline(always)]
+    pub(crate) fn region(&self) -> RegionNumber {
+        self.storage.region()
     }
 
     /// A buffer around a copy of `bytes`, with the given headroom and tailroom: for tests and for packets

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A packet is known by the [identity](Buffer::identity) of its buffer, which stays the same until the buffer
-//! is recycled. A [pool](crate::Pool) without a journal pays a branch for each packet that is dropped,
-//! created or merged, and its worker one for each batch.
+//! is recycled, or the packet is moved to a longer one. A [pool](crate::Pool) without a journal pays a branch
+//! for each packet that is dropped, created or merged, and its worker one for each batch.
 
 use crate::{Buffer, DropReason};
 use std::time::Duration;
@@ -47,6 +47,9 @@ pub trait Journal: Send {
 
     /// `packet` was made of another one: a fragment of it, or a message about it.
     fn derived(&mut self, packet: &Buffer, from: &Buffer);
+
+    /// A packet was moved from one buffer to a longer one.
+    fn moved(&mut self, from: &Buffer, to: &Buffer);
 
     /// The bytes of `part` are in `whole` now.
     fn joined(&mut self, part: &Buffer, whole: &Buffer);

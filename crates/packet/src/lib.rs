@@ -20,8 +20,11 @@
 //! A [`StageClock`] attributes the cycles of a batch to stages: it travels with the batch through the crates
 //! above.
 //!
-//! Deliberately missing: multi-segment packets. A pool's buffers are as long as the longest datagram its
-//! ports may carry.
+//! The bytes of a pool's buffers are frames of a [`Region`]: one mapping, on large pages where there are
+//! some, of which a device can be told as a whole. Most packets fit a frame; a pool has some long buffers for
+//! the others.
+//!
+//! Deliberately missing: multi-segment packets.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
@@ -29,12 +32,15 @@
 mod batch;
 mod buffer;
 mod drop_reason;
+mod frames;
 mod interface;
 mod journal;
+mod mapping;
 mod move_buffers;
 mod pool;
 mod port;
 mod prefetch;
+mod region;
 mod stage;
 mod storage;
 mod ticks;
@@ -45,9 +51,11 @@ pub use buffer::{Around, Buffer, NoRoom};
 pub use drop_reason::{DropCounters, DropReason};
 pub use interface::Interface;
 pub use journal::{Journal, Passage, Record};
+pub use mapping::{PageChoice, Pages};
 pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};
 pub use prefetch::prefetch;
+pub use region::Region;
 pub use stage::{MEASURED_OF, Stage, StageClock, StageTimes};
 pub use ticks::ticks;
 pub use tx_outcome::{Sent, TxOutcome};

@@ -1,6 +1,7 @@
 //! Where buffers come from and go back to.
 
-use crate::{Batch, Buffer, DropCounters, DropReason, Journal, move_buffers};
+use crate::frames::Frames;
+use crate::{Batch, Buffer, DropCounters, DropReason, Journal, PageChoice, Region};
 
 /// Headroom of a received packet: the longest headers, rounded up to cache lines, and 16 bytes. With these,
 /// an engine that processes a text in vectors of 64 bytes, the first of which it shares with the block before
@@ -10,26 +11,22 @@ use crate::{Batch, Buffer, DropCounters, DropReason, Journal, move_buffers};
 /// header and AH (88), which AH changes while its ICV is computed.
 pub const HEADROOM_BYTES: usize = 256 + 16;
 
-/// Tailroom of a received packet: padding without TFC (up to 255), trailer and the longest ICV (32), rounded
-/// up.
-pub const TAILROOM_BYTES: usize = 320;
-
-/// Buffers that are allocated at the start: a few batches.
-const PREPARED: usize = 256;
+/// Tailroom of a received packet. Padding, trailer and the longest ICV take 64 bytes. A datagram whose later
+/// fragments come first is put together after the longest headers of a fragment (256 bytes), while it may
+/// have none.
+pub const TAILROOM_BYTES: usize = 256;
 
 /// The buffers of one worker, up to a fixed number, and its drops by reason.
 ///
-/// A few exist from the start. The others are allocated when that many are first in use at once, and are
-/// kept: allocated in advance, long buffers would take memory without need.
+/// Most packets fit a *frame*, which is as long as a link's packets. Where longer datagrams may come, a pool
+/// has *long* buffers for these, too: a datagram of 64 KiB would need a chain of frames, for which every
+/// layer would pay.
 ///
-/// When the pool is empty, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's queues
-/// (backpressure).
+/// When there is no frame left, [`pop`](Self::pop) returns `None`: ports then leave packets in the kernel's
+/// queues (backpressure).
 pub struct Pool {
-    free: Vec<Buffer>,
-    /// Buffers that exist, free or in use.
-    made: usize,
-    size: usize,
-    packet_bytes: usize,
+    frames: Frames,
+    long: Option<Frames>,
     created: u64,
     merged: u64,
     drops: DropCounters,
@@ -38,18 +35,26 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `count` buffers, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and
+    /// A pool of `count` frames, each for a packet of up to `packet_bytes`, plus [`HEADROOM_BYTES`] and
     /// [`TAILROOM_BYTES`].
     #[must_use]
     pub fn new(count: usize, packet_bytes: usize) -> Self {
-        let made = count.min(PREPARED);
-        let drops = DropCounters::default();
-        let free = Vec::with_capacity(count);
-        let mut pool =
-            Self { free, made, size: count, packet_bytes, created: 0, merged: 0, drops, journal: None };
-        pool.free
-            .extend((0..made).map(|_| Buffer::with_capacity(HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES)));
-        pool
+        Self::on(count, packet_bytes, PageChoice::Largest)
+    }
+
+    /// The same on these pages.
+    #[must_use]
+    pub fn on(count: usize, packet_bytes: usize, pages: PageChoice) -> Self {
+        let (frames, drops) = (Frames::new(count, packet_bytes, pages), DropCounters::default());
+        Self { frames, long: None, created: 0, merged: 0, drops, journal: None }
+    }
+
+    /// The same pool, with `count` long buffers for packets of up to `packet_bytes`. They lie on small pages,
+    /// of which only those with bytes of packets take memory.
+    #[must_use]
+    pub fn with_long(self, count: usize, packet_bytes: usize) -> Self {
+        let long = packet_bytes > self.frames.packet_bytes();
+        Self { long: long.then(|| Frames::new(count, packet_bytes, PageChoice::Small)), ..self }
     }
 
     /// The same pool, whose packets `journal` follows.
@@ -65,36 +70,40 @@ impl Pool {
         self.journal.as_deref_mut()
     }
 
-    /// A buffer, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
+    /// A frame, empty, with [`HEADROOM_BYTES`] before it; `None` when all are in use.
     #[must_use]
+    #[inline]
     pub fn pop(&mut self) -> Option<Buffer> {
-        let mut buffer = self.free.pop().or_else(|| self.make())?;
+        let mut buffer = self.frames.pop()?;
         buffer.reset(HEADROOM_BYTES);
         Some(buffer)
     }
 
-    /// [Pops](Self::pop) up to `count` buffers, as many as there are and as `buffers` has room for.
+    /// An empty buffer for a packet of `bytes`, a frame where that is enough; `None` when all such are in
+    /// use, or none is that long.
+    #[must_use]
+    pub fn pop_for(&mut self, bytes: usize) -> Option<Buffer> {
+        if bytes <= self.frames.packet_bytes() {
+            return self.pop();
+        }
+        let mut buffer = self.long.as_mut().filter(|long| bytes <= long.packet_bytes())?.pop()?;
+        buffer.reset(HEADROOM_BYTES);
+        Some(buffer)
+    }
+
+    /// [Pops](Self::pop) up to `count` frames, as many as there are and as `buffers` has room for.
     #[inline]
     pub fn pop_many(&mut self, count: usize, buffers: &mut Batch) {
-        let (count, before) = (count.min(buffers.remaining_capacity()), buffers.len());
-        let taken = move_buffers::last_to_batch(&mut self.free, count, buffers);
+        let before = buffers.len();
+        self.frames.pop_many(count, buffers);
         buffers[before..].iter_mut().for_each(|buffer| buffer.reset(HEADROOM_BYTES));
-        if taken < count {
-            buffers.extend(std::iter::from_fn(|| self.pop()).take(count - taken));
-        }
     }
 
-    fn make(&mut self) -> Option<Buffer> {
-        let may = self.made < self.size;
-        self.made += usize::from(may);
-        may.then(|| Buffer::with_capacity(self.capacity()))
-    }
-
-    /// Like [`pop`](Self::pop), for a packet that no port received: a fragment, a reply, a keepalive. It is
-    /// counted, so that the books balance.
+    /// Like [`pop_for`](Self::pop_for), for a packet that no port received: a fragment, a reply, a keepalive.
+    /// It is counted, so that the books balance.
     #[must_use]
-    pub fn create(&mut self) -> Option<Buffer> {
-        let buffer = self.pop()?;
+    pub fn create(&mut self, bytes: usize) -> Option<Buffer> {
+        let buffer = self.pop_for(bytes)?;
         self.created += 1;
         Some(buffer)
     }
@@ -102,8 +111,8 @@ impl Pool {
     /// [Creates](Self::create) a packet that is made of another: a fragment of it, or a message about it. It
     /// has the other's interface.
     #[must_use]
-    pub fn create_from(&mut self, origin: &Buffer) -> Option<Buffer> {
-        let mut buffer = self.create()?;
+    pub fn create_from(&mut self, origin: &Buffer, bytes: usize) -> Option<Buffer> {
+        let mut buffer = self.create(bytes)?;
         buffer.set_interface(origin.interface());
         if self.journal.is_some() {
             self.note_derived(&buffer, origin);
@@ -111,21 +120,50 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes back the buffer of a packet that was sent.
+    /// Moves a packet to a long buffer, whose bytes from the packet's start on are at least `bytes`. The
+    /// packet keeps its offset.
+    ///
+    /// # Errors
+    /// The same buffer, unchanged, if no buffer is that long, or all such are in use.
+    pub fn lengthen(&mut self, buffer: Buffer, bytes: usize) -> Result<Buffer, Buffer> {
+        let Some(mut long) = self.long.as_mut().and_then(Frames::pop) else { return Err(buffer) };
+        let start = buffer.headroom();
+        if start + bytes > long.capacity() || self.long.as_ref().is_none_or(|all| all.own(&buffer)) {
+            self.recycle(long);
+            return Err(buffer);
+        }
+        long.reset(start);
+        long.receive_area()[..buffer.len()].copy_from_slice(buffer.bytes());
+        long.set_len(buffer.len());
+        long.set_interface(buffer.interface());
+        if let Some(journal) = &mut self.journal {
+            journal.moved(&buffer, &long);
+        }
+        self.recycle(buffer);
+        Ok(long)
+    }
+
+    /// Takes back the buffer of a packet that was sent. What is not of this pool is freed.
     pub fn recycle(&mut self, buffer: Buffer) {
-        if self.free.len() < self.made && buffer.capacity() >= self.capacity() {
-            self.free.push(buffer);
+        if self.frames.own(&buffer) {
+            self.frames.push(buffer);
+        } else {
+            self.recycle_long(buffer);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recycle_long(&mut self, buffer: Buffer) {
+        if let Some(long) = self.long.as_mut().filter(|long| long.own(&buffer)) {
+            long.push(buffer);
         }
     }
 
     /// [Recycles](Self::recycle) all buffers of a batch.
     #[inline]
     pub fn recycle_all(&mut self, batch: &mut Batch) {
-        let capacity = self.capacity();
-        let all_ours = batch.iter().all(|buffer| buffer.capacity() >= capacity);
-        if all_ours && batch.len() <= self.made - self.free.len() {
-            move_buffers::all_to_list(batch, &mut self.free);
-        } else {
+        if !self.frames.push_all(batch) {
             batch.drain(..).for_each(|buffer| self.recycle(buffer));
         }
     }
@@ -177,7 +215,10 @@ impl Pool {
     /// Writes off leaked buffers so that replacements may be allocated. The leaked ones must not come back:
     /// the pool would exceed its size.
     pub fn forget(&mut self, buffers: usize) {
-        self.made = self.made.saturating_sub(buffers).max(self.free.len());
+        let left = buffers - self.frames.forget(buffers);
+        if let Some(long) = &mut self.long {
+            long.forget(left);
+        }
     }
 
     /// Counts packets that were lost before they had a buffer.
@@ -188,19 +229,48 @@ impl Pool {
     /// Longest packet that a buffer of this pool takes, in bytes.
     #[must_use]
     pub fn packet_bytes(&self) -> usize {
-        self.packet_bytes
+        self.long.as_ref().unwrap_or(&self.frames).packet_bytes()
     }
 
-    /// Buffers that are free now, allocated or not.
+    /// Longest packet that a frame takes, in bytes.
     #[must_use]
-    pub fn available(&self) -> usize {
-        self.free.len() + self.size - self.made
+    #[inline]
+    pub fn frame_packet_bytes(&self) -> usize {
+        self.frames.packet_bytes()
     }
 
-    /// Buffers of the pool, free or in use.
+    /// Frames that are free now, taken from the region or not.
+    #[must_use]
+    #[inline]
+    pub fn available(&self) -> usize {
+        self.frames.available()
+    }
+
+    /// Buffers for a packet of `bytes` that are free now.
+    #[must_use]
+    pub fn available_for(&self, bytes: usize) -> usize {
+        if bytes <= self.frames.packet_bytes() {
+            return self.available();
+        }
+        self.long.as_ref().filter(|long| bytes <= long.packet_bytes()).map_or(0, Frames::available)
+    }
+
+    /// Frames of the pool, free or in use.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.size
+        self.frames.size()
+    }
+
+    /// Buffers in use, frames and long ones.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.frames.in_use() + self.long.as_ref().map_or(0, Frames::in_use)
+    }
+
+    /// The region that frames come from: what a device is told of.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.frames.region()
     }
 
     /// Packets created so far.
@@ -220,16 +290,12 @@ impl Pool {
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
-
-    fn capacity(&self) -> usize {
-        HEADROOM_BYTES + self.packet_bytes + TAILROOM_BYTES
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BATCH_SIZE;
+    use crate::{BATCH_SIZE, Interface};
 
     #[test]
     fn an_empty_pool_says_so_and_recovers() {
@@ -241,16 +307,6 @@ mod tests {
         assert_eq!(pool.available(), 2);
         assert_eq!(pool.drops().get(DropReason::NotIp), 1);
         assert_eq!(pool.drops().total(), 1);
-    }
-
-    #[test]
-    fn buffers_are_made_on_demand_up_to_the_size() {
-        let mut pool = Pool::new(2 * PREPARED, 100);
-        assert_eq!((pool.free.len(), pool.available()), (PREPARED, 2 * PREPARED));
-        let taken: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
-        assert_eq!((taken.len(), pool.available()), (2 * PREPARED, 0));
-        taken.into_iter().for_each(|buffer| pool.recycle(buffer));
-        assert_eq!((pool.free.len(), pool.available()), (2 * PREPARED, 2 * PREPARED));
     }
 
     #[test]
@@ -267,18 +323,47 @@ mod tests {
 
     #[test]
     fn forgotten_buffers_are_replaced_and_no_others() {
-        let mut pool = Pool::new(4, 100);
-        let lost = [pool.pop().unwrap(), pool.pop().unwrap(), pool.pop().unwrap()];
-        assert_eq!(pool.available(), 1);
+        let mut pool = Pool::new(4, 100).with_long(2, 1000);
+        let lost = [pool.pop(), pool.pop(), pool.pop_for(500)];
+        assert_eq!((pool.available(), pool.available_for(500), pool.in_use()), (2, 1, 3));
         pool.forget(lost.len());
-        assert_eq!(pool.available(), 4);
-        let taken: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
-        assert_eq!((taken.len(), pool.available()), (4, 0));
-        taken.into_iter().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!((pool.available(), pool.available_for(500), pool.in_use()), (4, 2, 0));
         pool.forget(100);
         assert_eq!(pool.available(), 4, "what is free was not lost");
-        lost.into_iter().for_each(|buffer| pool.recycle(buffer));
-        assert_eq!((pool.free.len(), pool.available()), (4, 4), "nothing comes in beyond the size");
+        lost.into_iter().flatten().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!((pool.available(), pool.available_for(500)), (4, 2), "nothing comes in beyond the size");
+    }
+
+    #[test]
+    fn a_packet_gets_the_shortest_buffer_that_it_fits() {
+        let mut pool = Pool::new(1, 1500).with_long(1, 9000);
+        assert_eq!((pool.frame_packet_bytes(), pool.packet_bytes()), (1500, 9000));
+        assert!(pool.pop_for(9001).is_none());
+        let (frame, long) = (pool.pop_for(1500).unwrap(), pool.pop_for(1501).unwrap());
+        assert!(frame.tailroom() < 9000 && long.tailroom() >= 9000 + TAILROOM_BYTES);
+        assert!(pool.pop_for(1500).is_none() && pool.pop_for(1501).is_none());
+        pool.recycle(long);
+        assert_eq!((pool.available(), pool.available_for(1501)), (0, 1));
+        pool.recycle(frame);
+        assert_eq!((pool.available(), pool.available_for(1501)), (1, 1));
+    }
+
+    #[test]
+    fn a_packet_that_grows_is_moved_to_a_long_buffer_with_its_offset_and_interface() {
+        let mut pool = Pool::new(2, 100).with_long(1, 1000);
+        let mut buffer = pool.pop().unwrap();
+        buffer.receive_area()[..4].copy_from_slice(b"some");
+        buffer.set_len(4);
+        buffer.set_interface(Interface(7));
+        let buffer = pool.lengthen(buffer, 2000).unwrap_err();
+        let long = pool.lengthen(buffer, 1000).unwrap();
+        assert_eq!(
+            (long.bytes(), long.headroom(), long.interface()),
+            (&b"some"[..], HEADROOM_BYTES, Interface(7))
+        );
+        assert_eq!((pool.available(), pool.available_for(1000), pool.in_use()), (2, 0, 1));
+        let other = pool.pop().unwrap();
+        assert!(pool.lengthen(other, 1000).is_err(), "there is one");
     }
 
     #[test]
@@ -298,7 +383,7 @@ mod tests {
         pool.recycle(Buffer::with_capacity(64));
         assert_eq!(pool.available(), 0);
         pool.recycle(own);
-        pool.recycle(Buffer::with_capacity(4096));
+        pool.recycle(Pool::new(1, 1500).pop().unwrap());
         assert_eq!(pool.available(), 1);
     }
 
@@ -310,13 +395,9 @@ mod tests {
         pool.recycle_all(&mut batch);
         assert_eq!((batch.len(), pool.available()), (0, 3));
         pool.pop_many(2, &mut batch);
-        batch.push(Buffer::with_capacity(64));
+        batch.push(Buffer::with_capacity(4096));
         pool.recycle_all(&mut batch);
-        assert_eq!((batch.len(), pool.available()), (0, 3), "what is too short stays out");
-        pool.pop_many(1, &mut batch);
-        batch.extend([Buffer::with_capacity(4096), Buffer::with_capacity(4096)]);
-        pool.recycle_all(&mut batch);
-        assert_eq!((batch.len(), pool.free.len()), (0, 3), "no more than were made");
+        assert_eq!((batch.len(), pool.available()), (0, 3), "what is another's stays out");
     }
 
     #[test]

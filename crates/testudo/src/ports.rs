@@ -6,7 +6,7 @@ use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, Tunnel};
 use testudo_gateway::{Interfaces, PortPair};
 use testudo_ipsec::Mode;
-use testudo_packet::{Pool, Port};
+use testudo_packet::{Pages, Pool, Port};
 use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort};
 use testudo_port_tun::{TunConfig, TunPort};
 
@@ -18,9 +18,26 @@ pub fn packet_bytes(configuration: &Configuration) -> usize {
     usize::from(configuration.unprotected.mtu.max(configuration.protected.mtu)).max(LONGEST)
 }
 
-/// The pool of a configuration.
+/// What a datagram that carries a sealed packet has beside it at most, but for TFC padding: a peer may seal
+/// packets of the link's length and cut the datagrams after, which then fit a frame all the same.
+const SEALED_MORE_BYTES: usize = 84;
+
+/// The pool of a configuration: frames for what a link carries, and long buffers for a part of them.
 pub fn pool(configuration: &Configuration) -> Pool {
-    Pool::new(configuration.gateway.buffers, packet_bytes(configuration))
+    let buffers = configuration.gateway.buffers;
+    let mtus = interface::all(configuration).into_iter().map(|interface| interface.mtu);
+    let mtu = usize::from(mtus.fold(configuration.unprotected.mtu, u16::max));
+    let longest = packet_bytes(configuration);
+    let frame_bytes = (mtu + SEALED_MORE_BYTES).min(longest);
+    let pool = Pool::new(buffers, frame_bytes).with_long(buffers / 4, longest);
+    let region = pool.region();
+    let pages = match region.pages() {
+        Pages::Huge => "huge pages",
+        Pages::Transparent => "transparent huge pages",
+        Pages::Small => "small pages",
+    };
+    tracing::info!("packets: {} frames of {} bytes on {pages}", region.frames(), region.frame_bytes());
+    pool
 }
 
 /// What [`open`] has opened.

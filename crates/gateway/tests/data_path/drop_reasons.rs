@@ -417,7 +417,7 @@ fn engine_broken() -> Gateway {
 
 fn no_buffer_for_a_fragment() -> Gateway {
     let mut a = a_with(&spec(), PoolSize(1, 2048), portable(), &mut LeaseTwin::new(1 << 40));
-    a.seal(inner(2000).bytes());
+    a.seal(inner(1500).bytes());
     a
 }
 

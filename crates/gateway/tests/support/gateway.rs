@@ -7,7 +7,7 @@ use testudo_gateway::{Clock, Installed, ManualClock, PortPair, TunnelInstall, Up
 use testudo_ipsec::{Moment, Policy, Spd};
 use testudo_packet::{DropReason, Pool};
 
-/// Number of buffers of a pool, and the bytes of each.
+/// Number of buffers of a pool, and the longest packet that it takes, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolSize(pub usize, pub usize);
 
@@ -30,6 +30,12 @@ pub struct Books {
     pub held: u64,
 }
 
+/// A pool as the product has it: what is longer than a link's packets has a long buffer.
+fn pool(PoolSize(buffers, bytes): PoolSize) -> Pool {
+    const FRAME_PACKET_BYTES: usize = 1584;
+    Pool::new(buffers, bytes.min(FRAME_PACKET_BYTES)).with_long(buffers, bytes)
+}
+
 pub fn portable() -> Vec<Box<dyn Engine>> {
     vec![Box::new(PortableEngine::new())]
 }
@@ -44,13 +50,13 @@ impl Gateway {
         protected: PortHandle,
         unprotected: PortHandle,
         policies: Vec<Policy>,
-        PoolSize(buffers, bytes): PoolSize,
+        buffers: PoolSize,
         engines: Vec<Box<dyn Engine>>,
     ) -> Self {
         let ports =
             PortPair { protected: protected.port("protected"), unprotected: unprotected.port("unprotected") };
         let policies = Spd::new(policies).expect("few ranges");
-        let worker = Worker::new(ports, Pool::new(buffers, bytes), engines, Box::new(policies));
+        let worker = Worker::new(ports, pool(buffers), engines, Box::new(policies));
         Self { worker, protected, unprotected, clock: ManualClock::default() }
     }
 
@@ -137,7 +143,7 @@ impl Gateway {
             sent: p.tx_packets + u.tx_packets,
             dropped: pool.drops().total(),
             merged: pool.merged(),
-            held: (pool.size() - pool.available()) as u64,
+            held: pool.in_use() as u64,
         }
     }
 

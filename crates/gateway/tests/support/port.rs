@@ -118,11 +118,14 @@ impl Port for ScriptedPort {
         // Like a truncated file: the packets before the truncation come first.
         let at_most = if fails { before + 3 } else { usize::MAX };
         while !batch.is_full() && !link.arriving.is_empty() && batch.len() < at_most {
-            let Some(mut buffer) = pool.pop() else { break };
+            let bytes = link.arriving.front().map_or(0, Vec::len);
+            let fits = bytes <= pool.packet_bytes();
+            let buffer = if fits { pool.pop_for(bytes) } else { pool.pop() };
+            let Some(mut buffer) = buffer else { break };
             let Some(packet) = link.arriving.pop_front() else { break };
             self.counters.rx_packets += 1;
             self.counters.rx_bytes += packet.len() as u64;
-            if packet.len() > pool.packet_bytes() {
+            if !fits {
                 pool.discard(buffer, DropReason::ReceiveTruncated);
                 continue;
             }

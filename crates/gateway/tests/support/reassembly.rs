@@ -287,7 +287,7 @@ impl Default for Twins {
         Self {
             reassembler: Reassembler::default(),
             model: Model::default(),
-            pool: Pool::new(BUFFERS, 65_535),
+            pool: Pool::new(BUFFERS, 1584).with_long(BUFFERS, 65_535),
             now: Moment::default(),
             received: 0,
             sent: 0,
@@ -319,7 +319,7 @@ impl Twins {
         let Ok(header) = IpHeader::parse(&sent.packet) else {
             return Outcome::Dropped(DropReason::FragmentMalformed);
         };
-        let mut buffer = self.pool.pop().expect("a few buffers are enough");
+        let mut buffer = self.pool.pop_for(sent.packet.len()).expect("a few buffers are enough");
         buffer.receive_area()[..sent.packet.len()].copy_from_slice(&sent.packet);
         buffer.set_len(sent.packet.len());
         self.received += 1;
@@ -345,7 +345,7 @@ impl Twins {
     fn assert_books_balance(&self) {
         let (pool, held) = (&self.pool, self.reassembler.incomplete());
         assert_eq!(held, self.model.held());
-        assert_eq!(held, pool.size() - pool.available(), "each incomplete datagram has one buffer");
+        assert_eq!(held, pool.in_use(), "each incomplete datagram has one buffer");
         assert_eq!(self.received, self.sent + pool.drops().total() + pool.merged() + held as u64);
         for (reason, count) in pool.drops().iter() {
             let [alone, datagrams] = [&self.dropped, &self.model.dropped].map(|d| d.get(&reason).copied());
@@ -359,7 +359,7 @@ impl Twins {
         self.reassembler.expire(self.now, &mut self.pool);
         self.model.expire(self.now);
         self.assert_books_balance();
-        assert_eq!(self.pool.available(), self.pool.size());
+        assert_eq!(self.pool.in_use(), 0);
         self.pool.drops().clone()
     }
 }

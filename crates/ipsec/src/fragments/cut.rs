@@ -117,7 +117,7 @@ struct Cut {
 fn copy_later(packet: &Buffer, mut pieces: impl Iterator<Item = Piece>, pool: &mut Pool) -> Cut {
     let mut cut = Cut { first: pieces.next(), later: Vec::new(), failure: None };
     for piece in pieces {
-        let Some(mut own) = pool.create_from(packet) else {
+        let Some(mut own) = pool.create_from(packet, piece.header_bytes + piece.payload_bytes) else {
             cut.failure = Some(DropReason::PoolEmpty);
             break;
         };

@@ -6,8 +6,9 @@
 //! ```
 
 use crate::ecn;
+use crate::encap::ROOM_BEHIND;
 use arrayvec::ArrayVec;
-use testudo_packet::{Buffer, DropReason, HEADROOM_BYTES};
+use testudo_packet::{Buffer, DropReason, HEADROOM_BYTES, Pool, TAILROOM_BYTES};
 use testudo_wire::reassembly::ReceivedFragment;
 
 /// Fragments of one datagram at most: 65,515 bytes over the smallest link that IPv4 hosts must expect (576
@@ -17,6 +18,10 @@ pub(super) const MAX_FRAGMENTS: usize = 128;
 /// Bytes of headers before the payload at most: IPv4 has 60; over IPv6, these are 40 and a chain of 216,
 /// enough for a segment routing header with 12 segments.
 const MAX_HEADER_BYTES: usize = 256;
+
+/// Bytes after a datagram that its SA wants: for a copy of the ICV, to verify AH, or for a trailer and an
+/// ICV, to seal what a host has cut. The longest datagrams have less.
+const BEHIND_BYTES: usize = ROOM_BEHIND;
 
 /// Where the payload starts in the storage if the first fragment has not come yet.
 const PAYLOAD_AT: usize = HEADROOM_BYTES + MAX_HEADER_BYTES;
@@ -59,14 +64,16 @@ impl Datagram {
         buffer: &mut Buffer,
         fragment: &ReceivedFragment,
         ecn: u8,
+        pool: &mut Pool,
     ) -> Result<Self, DropReason> {
         let is_first = fragment.offset_bytes == 0;
         let (start, bytes) = (buffer.headroom(), fragment.payload_start..fragment.payload_end);
         // In the natural order the payload stays where it is, and grows there.
         let payload_at = if is_first { start + fragment.payload_start } else { PAYLOAD_AT };
-        if fragment.header_bytes > MAX_HEADER_BYTES || payload_at + fragment.end_bytes() > buffer.capacity() {
+        if fragment.header_bytes > MAX_HEADER_BYTES {
             return Err(DropReason::FragmentLimit);
         }
+        make_room(buffer, payload_at + fragment.end_bytes(), pool)?;
         let mut buffer = std::mem::take(buffer);
         buffer.reset(0);
         let storage = buffer.receive_area();
@@ -91,7 +98,13 @@ impl Datagram {
     }
 
     /// Adds a fragment of the datagram, whose packet is `packet`.
-    pub(super) fn add(&mut self, packet: &[u8], fragment: &ReceivedFragment, ecn: u8) -> Result<(), Refusal> {
+    pub(super) fn add(
+        &mut self,
+        packet: &[u8],
+        fragment: &ReceivedFragment,
+        ecn: u8,
+        pool: &mut Pool,
+    ) -> Result<(), Refusal> {
         let (start, end) = (fragment.offset_bytes, fragment.end_bytes());
         let payload = packet.get(fragment.payload_start..fragment.payload_end).unwrap_or_default();
         self.check_end(fragment)?;
@@ -109,11 +122,10 @@ impl Datagram {
         if before.is_some_and(|piece| piece.end > start) || after.is_some_and(|piece| piece.start < end) {
             return Err(Refusal::Datagram(DropReason::FragmentOverlap));
         }
-        let fits =
-            fragment.header_bytes <= MAX_HEADER_BYTES && self.payload_at + end <= self.buffer.capacity();
-        if !fits || self.pieces.is_full() {
+        if fragment.header_bytes > MAX_HEADER_BYTES || self.pieces.is_full() {
             return Err(Refusal::Datagram(DropReason::FragmentLimit));
         }
+        self.make_room(end, pool).map_err(Refusal::Datagram)?;
         self.copy(self.payload_at + start, payload);
         if start == 0 {
             let header = packet.get(..fragment.header_bytes).unwrap_or_default();
@@ -123,6 +135,19 @@ impl Datagram {
         }
         self.note(place, fragment, ecn);
         Ok(())
+    }
+
+    /// Moves the datagram to a long buffer where its own has no room for the payload up to byte `end`.
+    fn make_room(&mut self, end: usize, pool: &mut Pool) -> Result<(), DropReason> {
+        let bytes = self.payload_at + end;
+        if bytes + BEHIND_BYTES <= self.buffer.capacity() {
+            return Ok(());
+        }
+        // All that it has is moved: which bytes were written is known to the pieces alone.
+        self.buffer.set_len(self.buffer.capacity());
+        let moved = make_room(&mut self.buffer, bytes, pool);
+        self.buffer.reset(0);
+        moved
     }
 
     /// All fragments must agree on where the datagram ends.
@@ -193,5 +218,28 @@ impl Datagram {
     /// The buffer, to be discarded.
     pub(super) fn into_buffer(self) -> Buffer {
         self.buffer
+    }
+}
+
+/// Moves a packet to a long buffer if its own has fewer than `bytes`, and some behind them.
+fn make_room(buffer: &mut Buffer, bytes: usize, pool: &mut Pool) -> Result<(), DropReason> {
+    if bytes + BEHIND_BYTES <= buffer.capacity() {
+        return Ok(());
+    }
+    let wanted = bytes - buffer.headroom();
+    match pool.lengthen(std::mem::take(buffer), wanted) {
+        Ok(long) => {
+            *buffer = long;
+            Ok(())
+        }
+        Err(same) if bytes <= same.capacity() => {
+            *buffer = same;
+            Ok(())
+        }
+        Err(short) => {
+            *buffer = short;
+            let is_too_long = wanted > pool.packet_bytes() + TAILROOM_BYTES;
+            Err(if is_too_long { DropReason::FragmentLimit } else { DropReason::PoolEmpty })
+        }
     }
 }

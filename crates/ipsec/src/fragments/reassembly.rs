@@ -183,7 +183,7 @@ impl Table {
             State::Incomplete(datagram) => datagram,
             State::Dropped(reason) => return Err(*reason),
         };
-        match datagram.add(buffer.bytes(), fragment, traffic_class & ecn::MASK) {
+        match datagram.add(buffer.bytes(), fragment, traffic_class & ecn::MASK, pool) {
             Ok(()) => {}
             Err(Refusal::Fragment(reason)) => return Err(reason),
             Err(Refusal::Datagram(reason)) => {
@@ -225,7 +225,7 @@ impl Table {
         if self.entries.capacity() < room {
             self.reserve(room);
         }
-        let datagram = Datagram::begin(buffer, fragment, traffic_class & ecn::MASK)?;
+        let datagram = Datagram::begin(buffer, fragment, traffic_class & ecn::MASK, pool)?;
         if self.entries.len() >= room
             && let Some(victim) = self.shares.victim(self.ages.iter().copied())
         {

@@ -71,7 +71,7 @@ impl LoopPort {
 
 impl LoopPort {
     /// The number of packets to give now, at most `most`, and their bytes: a burst, which ends before a
-    /// packet that does not fit a buffer, and where the set starts again.
+    /// packet that does not fit a frame, and where the set starts again.
     #[inline]
     fn burst(&self, longest: usize, most: usize) -> (usize, usize) {
         let most = most.min(usize::try_from(self.left).unwrap_or(usize::MAX)).min(BURST_PACKETS);
@@ -86,11 +86,11 @@ impl LoopPort {
         (count, bytes)
     }
 
-    /// Drops packets that do not fit a buffer, if they come next: each at most once, since they come again.
+    /// Drops packets that do not fit a frame, if they come next: each at most once, since they come again.
     fn skip_too_long(&mut self, pool: &mut Pool) {
         for _ in 0..self.packets.len() {
             let next = self.packets.view().places.get(self.next);
-            if self.left == 0 || next.is_none_or(|place| place.bytes() <= pool.packet_bytes()) {
+            if self.left == 0 || next.is_none_or(|place| place.bytes() <= pool.frame_packet_bytes()) {
                 break;
             }
             pool.count(DropReason::ReceiveTruncated, 1);
@@ -121,7 +121,7 @@ impl Port for LoopPort {
         if most > 0 {
             self.skip_too_long(pool);
         }
-        let (count, bytes) = self.burst(pool.packet_bytes(), most);
+        let (count, bytes) = self.burst(pool.frame_packet_bytes(), most);
         pool.pop_many(count, batch);
         let received = batch.len() - before;
         let packets = self.packets.view();

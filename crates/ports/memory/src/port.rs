@@ -51,12 +51,14 @@ impl Port for MemoryPort {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let mut received = 0;
         while !batch.is_full() && !self.input.is_empty() {
-            let Some(mut buffer) = pool.pop() else { break };
-            let packet = self.input.pop().unwrap_or_default();
-            if packet.len() > pool.packet_bytes() {
-                pool.discard(buffer, DropReason::ReceiveTruncated);
+            let bytes = self.input.next_bytes().unwrap_or_default();
+            if bytes > pool.packet_bytes() {
+                self.input.pop();
+                pool.count(DropReason::ReceiveTruncated, 1);
                 continue;
             }
+            let Some(mut buffer) = pool.pop_for(bytes) else { break };
+            let packet = self.input.pop().unwrap_or_default();
             buffer.receive_area()[..packet.len()].copy_from_slice(&packet);
             buffer.set_len(packet.len());
             self.counters.rx_bytes += packet.len() as u64;

@@ -32,6 +32,12 @@ impl Queue {
         self.lock().pop_front()
     }
 
+    /// Bytes of the oldest packet.
+    #[must_use]
+    pub fn next_bytes(&self) -> Option<usize> {
+        self.lock().front().map(Vec::len)
+    }
+
     /// Takes all packets, oldest first.
     #[must_use]
     pub fn drain(&self) -> Vec<Vec<u8>> {

@@ -84,6 +84,11 @@ impl PcapReader {
     }
 }
 
+/// Whether the pool has a buffer for a packet of any length.
+fn has_any(pool: &Pool) -> bool {
+    pool.available() > 0 && pool.available_for(pool.packet_bytes()) > 0
+}
+
 /// The datagram in a frame, or why there is none.
 fn datagram<'f>(frame: &Frame<'f>, packet_bytes: usize) -> Result<&'f [u8], DropReason> {
     let range = frame.link.ok_or(DropReason::NotIp)?.datagram(frame.bytes)?;
@@ -103,7 +108,8 @@ impl Port for PcapReader {
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
-        while !batch.is_full() && pool.available() > 0 && !self.exhausted() {
+        // A frame that was read must have a buffer, however long it is.
+        while !batch.is_full() && has_any(pool) && !self.exhausted() {
             if self.allowance.as_ref().is_some_and(|allowance| !allowance.spend()) {
                 break;
             }
@@ -118,9 +124,9 @@ impl Port for PcapReader {
                     break;
                 }
             };
-            let Some(mut buffer) = pool.pop() else { break };
-            self.records += 1;
             let datagram = datagram(&frame, pool.packet_bytes());
+            let Some(mut buffer) = pool.pop_for(datagram.map_or(0, <[u8]>::len)) else { break };
+            self.records += 1;
             if let Ok(bytes) = datagram {
                 buffer.receive_area()[..bytes.len()].copy_from_slice(bytes);
                 buffer.set_len(bytes.len());

@@ -436,6 +436,7 @@ impl Journal for Told {
         self.note(format!("{port} received {number}, {} bytes, {time:?}", packet.len()));
     }
     fn derived(&mut self, _: &Buffer, _: &Buffer) {}
+    fn moved(&mut self, _: &Buffer, _: &Buffer) {}
     fn joined(&mut self, _: &Buffer, _: &Buffer) {}
     fn assigned(&mut self, _: &Buffer, _: Passage) {}
     fn sent(&mut self, packet: &Buffer, port: &str, number: u64) -> Option<Duration> {

@@ -68,7 +68,8 @@ impl<S: MessageSocket> ErrorSocket<S> {
         batch: &mut Batch,
         done: &mut Received,
     ) -> io::Result<()> {
-        let packet_bytes = pool.packet_bytes();
+        // An error is at most 576 bytes, or 1,280 (RFC 1812 4.3.2.3, RFC 4443 2.4).
+        let packet_bytes = pool.frame_packet_bytes();
         let mut staged = Batch::new();
         pool.pop_many(batch.remaining_capacity().min(AT_A_TIME), &mut staged);
         if staged.is_empty() {

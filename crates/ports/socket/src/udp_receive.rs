@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A spare iovec, the tail, catches bytes beyond the predicted layout, so nothing is ever truncated. After a
-//! misprediction the bytes are gathered in a *region*, and the datagrams cut from there: one copy.
+//! misprediction the bytes are gathered in a *relay*, and the datagrams cut from there: one copy.
 
 use crate::header::{Content, Outer, Synthesized};
 use crate::kernel::{Incoming, MessageSocket};
@@ -38,7 +38,7 @@ pub(crate) struct Received {
 pub(crate) struct UdpReceiver {
     /// Each is twice [`DATAGRAM_BYTES`] long: the tail, and before it room to prepend the buffer's part.
     /// Memory that is not used is never touched.
-    regions: Vec<Vec<u8>>,
+    relays: Vec<Vec<u8>>,
     guess: Option<Guess>,
     singles_in_a_row: usize,
     pending: ArrayVec<Pending, SINGLES>,
@@ -50,10 +50,10 @@ struct Guess {
     segments: usize,
 }
 
-/// A super-packet in a region that is not completely cut yet.
+/// A super-packet in a relay that is not completely cut yet.
 #[derive(Debug)]
 struct Pending {
-    region: usize,
+    relay: usize,
     at: usize,
     end: usize,
     gso_size: usize,
@@ -62,8 +62,8 @@ struct Pending {
 
 impl UdpReceiver {
     pub(crate) fn new() -> Self {
-        let regions = (0..SINGLES).map(|_| vec![0; 2 * DATAGRAM_BYTES]).collect();
-        Self { regions, guess: None, singles_in_a_row: 0, pending: ArrayVec::new() }
+        let relays = (0..SINGLES).map(|_| vec![0; 2 * DATAGRAM_BYTES]).collect();
+        Self { relays, guess: None, singles_in_a_row: 0, pending: ArrayVec::new() }
     }
 
     /// Whether datagrams wait here, regardless of the socket's readiness.
@@ -95,7 +95,7 @@ impl UdpReceiver {
             }
             let packets = done.packets;
             let outcome = match self.guess {
-                Some(guess) if guess.gso_size <= pool.packet_bytes() => {
+                Some(guess) if guess.gso_size <= pool.frame_packet_bytes() => {
                     self.receive_super(guess, socket, endpoint, pool, batch, done)
                 }
                 _ => self.receive_singles(socket, endpoint, pool, batch, done),
@@ -127,7 +127,7 @@ impl UdpReceiver {
             .iter_mut()
             .map(|buffer| IoSliceMut::new(&mut buffer.receive_area()[..guess.gso_size]))
             .collect();
-        slices.push(IoSliceMut::new(&mut self.regions[0][DATAGRAM_BYTES..]));
+        slices.push(IoSliceMut::new(&mut self.relays[0][DATAGRAM_BYTES..]));
         let message = socket.receive(&mut slices);
         drop(slices);
         let outcome = message.map(|message| {
@@ -157,7 +157,7 @@ impl UdpReceiver {
         let is_as_foretold = gso_size == guess.gso_size || (is_single && message.bytes <= guess.gso_size);
         if !is_as_foretold {
             self.gather(guess, staged, message.bytes);
-            self.pending.push(Pending { region: 1, at: 0, end: message.bytes, gso_size, outer });
+            self.pending.push(Pending { relay: 1, at: 0, end: message.bytes, gso_size, outer });
             return Ok(());
         }
         let segments = message.bytes.div_ceil(guess.gso_size).max(1);
@@ -170,7 +170,7 @@ impl UdpReceiver {
         }
         if in_place < segments {
             let end = DATAGRAM_BYTES + message.bytes - in_place * guess.gso_size;
-            self.pending.push(Pending { region: 0, at: DATAGRAM_BYTES, end, gso_size, outer });
+            self.pending.push(Pending { relay: 0, at: DATAGRAM_BYTES, end, gso_size, outer });
         }
         Ok(())
     }
@@ -184,16 +184,16 @@ impl UdpReceiver {
         batch: &mut Batch,
         done: &mut Received,
     ) -> io::Result<()> {
-        let packet_bytes = pool.packet_bytes();
+        let frame_bytes = pool.frame_packet_bytes();
         let wanted = batch.remaining_capacity().min(SINGLES);
         let mut staged = Batch::new();
         pool.pop_many(wanted, &mut staged);
         let mut messages = ArrayVec::new();
-        let outcome = receive_into(socket, &mut staged, &mut self.regions, packet_bytes, &mut messages);
+        let outcome = receive_into(socket, &mut staged, &mut self.relays, frame_bytes, &mut messages);
         let mut buffers = staged.drain(..);
-        for (region, (message, buffer)) in messages.iter().zip(buffers.by_ref()).enumerate() {
+        for (relay, (message, buffer)) in messages.iter().zip(buffers.by_ref()).enumerate() {
             if let Err((reason, packets)) =
-                self.take_single(message, region, endpoint, buffer, pool, batch, done)
+                self.take_single(message, relay, endpoint, buffer, pool, batch, done)
             {
                 pool.count(reason, packets);
             }
@@ -206,28 +206,28 @@ impl UdpReceiver {
     fn take_single(
         &mut self,
         message: &Incoming,
-        region: usize,
+        relay: usize,
         endpoint: &Endpoint,
         mut buffer: Buffer,
         pool: &mut Pool,
         batch: &mut Batch,
         done: &mut Received,
     ) -> Result<(), (DropReason, u64)> {
-        let packet_bytes = pool.packet_bytes();
-        let accepted = self.accept(message, endpoint, packet_bytes);
-        // After a super-packet in the same call, later messages queue after it.
-        let goes_on =
-            accepted.as_ref().is_ok_and(|(_, size)| message.bytes <= *size) && self.pending.is_empty();
+        let frame_bytes = pool.frame_packet_bytes();
+        let accepted = self.accept(message, endpoint, pool.packet_bytes());
+        // After a super-packet or a long datagram in the same call, later messages queue after it.
+        let is_single = accepted.as_ref().is_ok_and(|(_, size)| message.bytes <= *size);
+        let goes_on = is_single && message.bytes <= frame_bytes && self.pending.is_empty();
         if goes_on && let Ok((outer, _)) = accepted {
             buffer.set_len(message.bytes);
             finish(&outer, &mut None, buffer, pool, batch, done);
             return Ok(());
         }
         let outcome = accepted.map(|(outer, gso_size)| {
-            let head = message.bytes.min(packet_bytes);
+            let head = message.bytes.min(frame_bytes);
             let at = DATAGRAM_BYTES - head;
-            self.regions[region][at..DATAGRAM_BYTES].copy_from_slice(&buffer.receive_area()[..head]);
-            self.pending.push(Pending { region, at, end: at + message.bytes, gso_size, outer });
+            self.relays[relay][at..DATAGRAM_BYTES].copy_from_slice(&buffer.receive_area()[..head]);
+            self.pending.push(Pending { relay, at, end: at + message.bytes, gso_size, outer });
         });
         pool.recycle(buffer);
         outcome
@@ -266,9 +266,9 @@ impl UdpReceiver {
         }
     }
 
-    /// Gathers the bytes of a scattered message at the start of region 1.
+    /// Gathers the bytes of a scattered message at the start of relay 1.
     fn gather(&mut self, guess: Guess, staged: &mut Batch, bytes: usize) {
-        let [source, target, ..] = &mut self.regions[..] else { return };
+        let [source, target, ..] = &mut self.relays[..] else { return };
         let mut at = 0;
         for buffer in staged.iter_mut() {
             let length = guess.gso_size.min(bytes - at);
@@ -278,7 +278,7 @@ impl UdpReceiver {
         target[at..bytes].copy_from_slice(&source[DATAGRAM_BYTES..DATAGRAM_BYTES + bytes - at]);
     }
 
-    /// Cuts datagrams from regions while there are buffers, and room in the batch.
+    /// Cuts datagrams from relays while there are buffers, and room in the batch.
     fn cut_pending(&mut self, pool: &mut Pool, batch: &mut Batch, done: &mut Received) {
         while let Some(pending) = self.pending.first_mut() {
             let mut header = None;
@@ -289,9 +289,9 @@ impl UdpReceiver {
                 if batch.is_full() {
                     return;
                 }
-                let Some(mut buffer) = pool.pop() else { return };
                 let length = pending.gso_size.min(pending.end - pending.at);
-                let bytes = &self.regions[pending.region][pending.at..pending.at + length];
+                let Some(mut buffer) = pool.pop_for(length) else { return };
+                let bytes = &self.relays[pending.relay][pending.at..pending.at + length];
                 buffer.receive_area()[..length].copy_from_slice(bytes);
                 buffer.set_len(length);
                 pending.at += length;
@@ -305,16 +305,16 @@ impl UdpReceiver {
 fn receive_into(
     socket: &impl MessageSocket,
     staged: &mut Batch,
-    regions: &mut [Vec<u8>],
-    packet_bytes: usize,
+    relays: &mut [Vec<u8>],
+    frame_bytes: usize,
     received: &mut ArrayVec<Incoming, SINGLES>,
 ) -> io::Result<()> {
     let mut slices: ArrayVec<[IoSliceMut<'_>; 2], SINGLES> = staged
         .iter_mut()
-        .zip(regions)
-        .map(|(buffer, region)| {
-            let area = &mut buffer.receive_area()[..packet_bytes];
-            [IoSliceMut::new(area), IoSliceMut::new(&mut region[DATAGRAM_BYTES..])]
+        .zip(relays)
+        .map(|(buffer, relay)| {
+            let area = &mut buffer.receive_area()[..frame_bytes];
+            [IoSliceMut::new(area), IoSliceMut::new(&mut relay[DATAGRAM_BYTES..])]
         })
         .collect();
     let mut messages: ArrayVec<&mut [IoSliceMut<'_>], SINGLES> =

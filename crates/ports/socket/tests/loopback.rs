@@ -291,11 +291,11 @@ fn a_datagram_longer_than_a_buffer_is_counted() {
 }
 
 #[test]
-fn jumbo_datagrams_pass_through_jumbo_buffers() {
+fn datagrams_that_fit_no_frame_pass_through_long_buffers() {
     for (local, longest) in [(V4, 65_507), (V6, 65_487)] {
         let mut port = open(local);
         let sender = UdpSocket::bind((local, 0)).unwrap();
-        let (mut pool, mut batch) = (Pool::new(70, 65_536), Batch::new());
+        let (mut pool, mut batch) = (Pool::new(70, 1500).with_long(4, 65_536), Batch::new());
         for length in [longest, 1, 40_000] {
             sender.send_to(&payload(2, length), address(&port)).unwrap();
             while batch.is_empty() {

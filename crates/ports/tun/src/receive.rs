@@ -125,7 +125,7 @@ impl Receiver {
         wanted: usize,
         read: &mut impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
     ) -> io::Result<()> {
-        let layout = self.layout(pool.packet_bytes());
+        let layout = self.layout(pool.frame_packet_bytes());
         let wanted = if layout.each == 0 { 1 } else { wanted };
         let mut staged = Batch::new();
         pool.pop_many(wanted, &mut staged);
@@ -151,7 +151,7 @@ impl Receiver {
         outcome
     }
 
-    /// The layout of the next read, for a pool whose buffers hold `packet_bytes`.
+    /// The layout of the next read, for a pool whose frames hold `packet_bytes`.
     fn layout(&self, packet_bytes: usize) -> Layout {
         match self.guess {
             Some(g) if g.header_bytes + g.gso_size <= packet_bytes => {
@@ -212,7 +212,7 @@ impl Receiver {
         staged: &mut Batch,
         batch: &mut Batch,
         done: &mut Received,
-        pool: &Pool,
+        pool: &mut Pool,
     ) -> Result<(), (DropReason, u64)> {
         self.singles_in_a_row = self.singles_in_a_row.saturating_add(1);
         if self.singles_in_a_row > FORGET_AFTER {
@@ -223,6 +223,11 @@ impl Receiver {
         }
         if frame_bytes > layout.first {
             self.gather(layout, staged, frame_bytes);
+            if frame_bytes > pool.frame_packet_bytes() {
+                let long = pool.pop_for(frame_bytes).ok_or((DropReason::PoolEmpty, 1))?;
+                staged.drain(..).for_each(|buffer| pool.recycle(buffer));
+                staged.push(long);
+            }
             if let Some(buffer) = staged.first_mut() {
                 buffer.receive_area()[..frame_bytes].copy_from_slice(&self.relay[..frame_bytes]);
             }
@@ -269,10 +274,10 @@ impl Receiver {
             if batch.is_full() {
                 return;
             }
-            let Some(mut buffer) = pool.pop() else { return };
             let range = pending.frame.payload_range(pending.next);
             let from = pending.at + range.start - pending.skipped;
             let length = header_bytes + range.len();
+            let Some(mut buffer) = pool.pop_for(length) else { return };
             buffer.receive_area()[header_bytes..length]
                 .copy_from_slice(&self.relay[from..from + range.len()]);
             buffer.set_len(length);

@@ -165,6 +165,12 @@ impl Journal for Notes {
     }
 
     /// A datagram is there when the last of its fragments is.
+    fn moved(&mut self, from: &Buffer, to: &Buffer) {
+        let mut state = self.state();
+        let packet = state.end(from);
+        state.note(to, packet);
+    }
+
     fn joined(&mut self, part: &Buffer, whole: &Buffer) {
         let mut state = self.state();
         let part = state.end(part);

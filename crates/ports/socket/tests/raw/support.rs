@@ -77,7 +77,7 @@ pub fn datagram(source: IpAddr, destination: IpAddr, protocol: u8) -> Datagram {
 }
 
 pub fn send(port: &mut SocketPort, packets: &[Vec<u8>]) -> Vec<(DropReason, u64)> {
-    let mut pool = Pool::new(64, 9000);
+    let mut pool = Pool::new(64, 1500).with_long(64, 9000);
     let mut batch: Batch = packets.iter().map(|p| Buffer::copied(p, 0, 0)).collect();
     assert_eq!(port.tx(&mut pool, &mut batch).unwrap(), packets.len());
     pool.drops().iter().filter(|d| d.1 > 0).collect()
@@ -91,7 +91,7 @@ pub fn receive(port: &mut SocketPort, count: usize) -> Vec<Vec<u8>> {
 
 /// Receives `count` packets, and returns what was dropped as well.
 pub fn receive_and_drop(port: &mut SocketPort, count: usize) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
-    let (mut pool, mut batch) = (Pool::new(64, 9000), Batch::new());
+    let (mut pool, mut batch) = (Pool::new(64, 1500).with_long(64, 9000), Batch::new());
     let mut received = Vec::new();
     while received.len() < count {
         if port.rx(&mut pool, &mut batch).unwrap() == 0 {
