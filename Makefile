@@ -55,7 +55,7 @@ bench-host: ## one TCP stream through two gateways, compared with the bare link 
 bench-ike: ## road warriors at a gateway's socket, and SAs renewed at full rate: how many a second, and how much memory
 	@scripts/setup.sh test
 	@$(CARGO) test --release --locked --quiet --package testudo --test ike -- --warriors $(WARRIORS)
-	@$(CARGO) test --release --locked --quiet --package testudo --test ike_played -- --ignored --nocapture
+	@$(CARGO) test --release --locked --quiet --package testudo --test ike_played -- --ignored --nocapture --test-threads=1
 
 bench-rekey: ## two charons renew their SAs under numbered datagrams at half of the rate that two gateways hold: how many are lost
 	@scripts/setup.sh test

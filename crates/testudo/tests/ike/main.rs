@@ -21,6 +21,7 @@ mod guest;
 mod host;
 mod libreswan;
 mod lifetimes;
+mod mad;
 mod memory;
 mod moving;
 mod names;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let of_warriors = warriors::tests(tape::tests(Suite::new()));
+    let of_warriors = mad::tests(warriors::tests(tape::tests(Suite::new())));
     let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
     let of_traffic = lifetimes::tests(moving::tests(of_traffic));
     let of_routes = clear::tests(past_routes::tests(of_traffic));

@@ -1,8 +1,8 @@
 //! Renewals as fast as the gateways take them, while packets come as fast as they can.
 
-use crate::Pair;
 use crate::played::Gateway;
 use crate::ports::{Fate, Numbered, Wire};
+use crate::{Pair, median};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ const TURN: Duration = Duration::from_secs(1);
 const TURNS: usize = 7;
 /// How long packets may be under way.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether they have arrived.
+const POLL: Duration = Duration::from_micros(50);
 /// How often SAs are renewed in turns that do so at a steady rate.
 const A_SECOND: f64 = 100.0;
 
@@ -102,13 +104,9 @@ fn arrives(fates: &[Arc<Fate>; 2]) {
     let ([(of_a, _), (of_b, _)], began) = (fates.each_ref().map(|fate| count(fate)), Instant::now());
     while count(&fates[0]).1 < of_b || count(&fates[1]).1 < of_a {
         assert!(began.elapsed() < PATIENCE, "packets are lost");
-        std::thread::yield_now();
+        // Not busy: both cores may be the workers'.
+        std::thread::sleep(POLL);
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 #[test]

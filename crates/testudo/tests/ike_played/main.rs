@@ -7,7 +7,8 @@
 //!      recorded: XFRM of A        XFRM of B
 //! ```
 //!
-//! `make bench-ike` plays them at full rate and says how fast packets were meanwhile.
+//! `make bench-ike` plays them at full rate and says how fast packets were meanwhile. Beside that, a
+//! daemon gone mad, and packets of a tunnel that is not its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -15,6 +16,7 @@
 mod played;
 
 mod full_rate;
+mod mad_daemon;
 mod ports;
 mod turn_by_turn;
 
@@ -66,4 +68,9 @@ impl Pair {
             self.plays("renewed by b", Some("renewed by a"), &mut between);
         }
     }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }

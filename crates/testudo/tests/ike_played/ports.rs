@@ -1,6 +1,7 @@
 //! Ports at full rate: numbered packets, and a wire in memory.
 
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -122,17 +123,19 @@ impl Port for Numbered {
     }
 }
 
-/// Packets of one way that are under way.
+/// Packets of one way that are under way, and storage for later ones.
 struct Lane {
-    slots: Vec<Vec<u8>>,
-    first: usize,
-    count: usize,
+    packets: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
 }
 
-/// One end of a wire. A batch takes the lock once.
+/// One end of a wire. Packets are copied without the lock.
 pub struct Wire {
     out: Arc<Mutex<Lane>>,
     back: Arc<Mutex<Lane>>,
+    /// Storage for what is sent next, and of what came last.
+    sending: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
     ready: OwnedFd,
     counters: PortCounters,
 }
@@ -141,13 +144,15 @@ impl Wire {
     /// Both ends of a wire with room for so many packets each way.
     pub fn pair(packets: usize) -> [Self; 2] {
         let lane = || {
-            let slots = (0..packets).map(|_| Vec::with_capacity(2048)).collect();
-            Arc::new(Mutex::new(Lane { slots, first: 0, count: 0 }))
+            let spare = (0..packets).map(|_| Vec::with_capacity(2048)).collect();
+            Arc::new(Mutex::new(Lane { packets: VecDeque::with_capacity(packets), spare }))
         };
         let lanes = [lane(), lane()];
         [0, 1].map(|end| Self {
             out: Arc::clone(&lanes[end]),
             back: Arc::clone(&lanes[1 - end]),
+            sending: Vec::new(),
+            received: Vec::new(),
             ready: always_ready(),
             counters: PortCounters::default(),
         })
@@ -161,30 +166,38 @@ impl Port for Wire {
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
-        let lane = &mut *self.back.lock().unwrap();
-        pool.pop_many(lane.count.min(batch.remaining_capacity()).min(pool.available()), batch);
-        for buffer in &mut batch[before..] {
-            let packet = &lane.slots[lane.first];
+        {
+            let lane = &mut *self.back.lock().unwrap();
+            lane.spare.append(&mut self.received);
+            pool.pop_many(lane.packets.len().min(batch.remaining_capacity()).min(pool.available()), batch);
+            self.received.extend(lane.packets.drain(..batch.len() - before));
+        }
+        for (buffer, packet) in batch[before..].iter_mut().zip(&self.received) {
             buffer.receive_area()[..packet.len()].copy_from_slice(packet);
             buffer.set_len(packet.len());
-            lane.first = (lane.first + 1) % lane.slots.len();
-            lane.count -= 1;
         }
         let received = batch.len() - before;
+        if received == 0 {
+            // The other end may have the same core.
+            std::thread::yield_now();
+        }
         self.counters.rx_packets += received as u64;
         Ok(received)
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let lane = &mut *self.out.lock().unwrap();
-        let taken = batch.len().min(lane.slots.len() - lane.count);
-        for buffer in batch.drain(..taken) {
-            let free = (lane.first + lane.count) % lane.slots.len();
-            lane.slots[free].clear();
-            lane.slots[free].extend_from_slice(buffer.bytes());
-            lane.count += 1;
+        let taken = {
+            let lane = &mut *self.out.lock().unwrap();
+            let taken = batch.len().min(lane.spare.len());
+            self.sending.extend(lane.spare.drain(lane.spare.len() - taken..));
+            taken
+        };
+        for (buffer, packet) in batch.drain(..taken).zip(&mut self.sending) {
+            packet.clear();
+            packet.extend_from_slice(buffer.bytes());
             pool.recycle(buffer);
         }
+        self.out.lock().unwrap().packets.extend(self.sending.drain(..));
         self.counters.tx_packets += taken as u64;
         Ok(taken)
     }

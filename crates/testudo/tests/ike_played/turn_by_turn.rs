@@ -16,15 +16,20 @@ const PACKETS: u64 = 3;
 const MOST_TURNS: usize = 1000;
 
 /// The hosts behind A and B.
-struct Hosts {
+pub struct Hosts {
     handles: [MemoryHandle; 2],
     sent: u64,
     arrived: [u64; 2],
 }
 
 impl Hosts {
+    /// At the protected ports of A and B.
+    pub fn behind(handles: [MemoryHandle; 2]) -> Self {
+        Self { handles, sent: 0, arrived: [0; 2] }
+    }
+
     /// Each sends some packets to the other.
-    fn send(&mut self) {
+    pub fn send(&mut self) {
         for number in self.sent..self.sent + PACKETS {
             for (host, handle) in self.handles.iter().enumerate() {
                 let mut bytes = [0; 100];
@@ -36,7 +41,7 @@ impl Hosts {
     }
 
     /// All that was sent arrives, in order.
-    fn receive(&mut self, gateways: &[Gateway; 2]) {
+    pub fn receive(&mut self, gateways: &[Gateway; 2]) {
         for _ in 0..MOST_TURNS {
             gateways.iter().for_each(Gateway::turns);
             for (host, handle) in self.handles.iter().enumerate() {
@@ -70,7 +75,7 @@ fn pair() -> (Pair, Hosts) {
         Gateway::start(ports, Pool::new(256, 2048), engines, seed << 24)
     });
     let handles = handles.try_into().expect("two");
-    (Pair::new(gateways), Hosts { handles, sent: 0, arrived: [0; 2] })
+    (Pair::new(gateways), Hosts::behind(handles))
 }
 
 /// RFC 7296 2.8: by either end, in the order in which each end's daemon says it.

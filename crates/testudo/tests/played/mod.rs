@@ -9,6 +9,7 @@
 
 mod cast;
 mod gateway;
+pub mod mad;
 mod recording;
 
 pub use cast::Warrior;
