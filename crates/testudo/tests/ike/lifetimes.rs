@@ -21,6 +21,7 @@ pub fn tests(suite: Tests<'_>) -> Tests<'_> {
         .test("sas_are_renewed_by_packets_and_bytes_and_none_is_lost", soft_limits)
         .test("no_sa_carries_more_packets_than_its_hard_limit", hard_limit_of_packets)
         .test("an_sa_whose_time_is_over_ends_and_has_a_successor", hard_limit_of_time)
+        .test("an_sa_that_carries_nothing_ends_and_one_that_does_stays", inactivity)
         .test("a_host_that_was_killed_is_given_up_and_negotiated_with_again", host_killed)
         .test("ike_sas_are_renewed_under_a_tcp_stream", ike_renewals)
         .test("packets_pass_by_certificates", by_certificates)
@@ -124,6 +125,30 @@ fn hard_limit_of_time(network: &mut Network) -> TestResult {
     wait::until("for the SAs to end", || Ok((!sas()?.iter().any(|spi| first.contains(spi))).then_some(())))
         .map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
     pings(network, &charons)?;
+    for charon in charons {
+        charon.stop()?;
+    }
+    stop_programs(network)
+}
+
+/// charon asks when a policy's packets came last. Times of use are whole seconds, and up to one late.
+fn inactivity(network: &mut Network) -> TestResult {
+    let charons = started(network, "", &Connection::child("inactivity = 2s"))?;
+    let before = charons[0].until("for a CHILD_SA", only_child)?;
+    // For longer than it may be idle.
+    let words = ["-n", "-q", "-c", "18", "-i", "0.2", "-W", "5", "-I", INNER[0], INNER[1]];
+    let output = wait::output(network.a.namespace.command("ping").args(words))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure(said.contains(" 0% packet loss"), || format!("{said}\n{}", logs(network, &charons)))?;
+    let now = only_child(&charons[0].sas()?);
+    ensure(now == Some(before), || format!("{now:x?} in place of {before:x?}: {}", charons[0].log()))?;
+    for charon in &charons {
+        charon.until("for the idle CHILD_SA to end", |sas| {
+            sas.iter().all(|sa| sa.installed().is_empty()).then_some(())
+        })?;
+    }
+    let left = spis(network)?;
+    ensure(left.is_empty(), || format!("SAs are left: {left:?}"))?;
     for charon in charons {
         charon.stop()?;
     }

@@ -40,6 +40,7 @@ mod scenarios;
 mod strongswan;
 mod tape;
 mod traffic;
+mod traps;
 mod vici;
 mod warriors;
 mod wireshark;
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     }
     let of_warriors = mad::tests(warriors::tests(tape::tests(Suite::new())));
     let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
-    let of_traffic = lifetimes::tests(moving::tests(of_traffic));
+    let of_traffic = lifetimes::tests(moving::tests(traps::tests(of_traffic)));
     let of_routes = clear::tests(past_routes::tests(of_traffic));
     let of_charon = notices::tests(rekey_load::tests(rekey::tests(negotiation::tests(of_routes))));
     let of_charon = wireshark::tests(names::tests(of_charon));

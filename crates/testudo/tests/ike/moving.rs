@@ -7,6 +7,7 @@ use crate::negotiation::initiate;
 use crate::network::{LINK, Network};
 use crate::strongswan::{Charon, only_child};
 use crate::support::{Outcome, ensure, wait};
+use crate::tape::of_road_warrior;
 use crate::traffic::{INNER, both_ways, drops, ends, logs, lost, pings, with_addresses};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -22,6 +23,8 @@ const HIDDEN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub fn tests(suite: Tests<'_>) -> Tests<'_> {
     suite
         .test("packets_follow_a_host_that_changes_its_address", mobike)
+        .test("packets_follow_a_road_warrior_that_changes_its_address", mobike_of_road_warrior)
+        .test("packets_follow_a_road_warrior_that_goes_behind_a_nat", mobike_to_nat)
         .test("packets_follow_a_host_whose_nat_gives_it_another_port", rebinding)
         .test("two_hosts_behind_one_nat_have_each_its_own_packets", two_behind_nat)
 }
@@ -71,6 +74,67 @@ fn has_moved(charons: &[Charon; 2], address: &str, [to_a, to_b]: [u32; 2]) -> Ou
         let is_there = sas.first()?.all.get("remote-host") == address;
         (is_there && only_child(sas)? == [to_b, to_a]).then_some(())
     })
+}
+
+/// The address that A has from B's pool, wherever it is.
+const GIVEN: &str = "10.3.0.5";
+
+/// A has a virtual address from B, and loses the outer one that its IKE_SA is with while streams flow. It
+/// goes on with `other`, which B sees as `seen`.
+fn follows_road_warrior(
+    network: &mut Network,
+    other: &str,
+    seen: &str,
+    loses: impl FnOnce(&Namespace) -> Outcome<()>,
+) -> TestResult {
+    let mut connection = Connection { ike: "mobike = yes".to_owned(), ..of_road_warrior() };
+    connection.addresses[0] = format!("192.0.2.1, {other}");
+    let settings = "install_virtual_ip_on = testudo0\n interfaces_ignore = testudo0\n \
+                    plugins { socket-default { use_ipv6 = no } }";
+    let charons = network.programs(settings, &connection)?;
+    with_addresses(network)?;
+    let spis = initiate(&charons).map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+    let ends = [(&network.a.namespace, GIVEN), (&network.b.namespace, INNER[1])];
+    let streams = [Stream::start(ends[0], ends[1])?, Stream::start(ends[1], ends[0])?];
+    let flow = || streams.iter().try_for_each(|stream| stream.flows(100));
+    flow()?;
+    loses(&network.a.namespace)?;
+    let followed = has_moved(&charons, seen, spis).and_then(|()| flow().map_err(Into::into));
+    followed.map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
+    let shown = network.b.ip_xfrm(&["state"])?;
+    ensure(shown.contains(seen) && !shown.contains("192.0.2.1 "), || format!("SAs: {shown}"))?;
+    let policies = network.b.ip_xfrm(&["policy"])?;
+    ensure(policies.contains(&format!("dst {GIVEN}/32")), || format!("policies: {policies}"))?;
+    lost(streams)?;
+    crate::traffic::ends(network, charons)
+}
+
+/// RFC 4555, where the inner address is from the peer: only the outer one changes.
+fn mobike_of_road_warrior(network: &mut Network) -> TestResult {
+    const NEW: &str = "192.0.2.11";
+    network.a.namespace.sysctl(&format!("net.ipv4.conf.{LINK}.promote_secondaries"), "1")?;
+    let followed = follows_road_warrior(network, NEW, NEW, |a| {
+        a.address(LINK, &format!("{NEW}/24"))?;
+        a.run(&["ip", "address", "delete", "192.0.2.1/24", "dev", LINK])?;
+        Ok(())
+    });
+    // For the tests to come.
+    network.a.namespace.address(LINK, "192.0.2.1/24")?;
+    let _ = network.a.namespace.run(&["ip", "address", "delete", &format!("{NEW}/24"), "dev", LINK]);
+    followed
+}
+
+/// RFC 4555 3.5: from an address of its own to one behind a NAT. ESP goes in UDP from then on.
+fn mobike_to_nat(network: &mut Network) -> TestResult {
+    let taken = Ipv4Addr::new(192, 0, 2, 2);
+    let nat = Nat::beside(&[(&network.a.namespace, HIDDEN)], &network.b.namespace, taken, 24)?;
+    let followed = follows_road_warrior(network, &HIDDEN.to_string(), &OUTSIDE.to_string(), |a| {
+        a.run(&["ip", "address", "delete", "192.0.2.1/24", "dev", LINK])?;
+        Ok(())
+    });
+    network.a.namespace.address(LINK, "192.0.2.1/24")?;
+    drop(nat);
+    followed
 }
 
 /// Both hosts with the NAT between them: A is inside, and takes the NAT for B.

@@ -7,8 +7,8 @@
 //!   C 198.51.100.3 ─┘
 //! ```
 //!
-//! Hosts inside speak to the NAT as if it were B. It needs nothing of the kernel's own NAT, which not every
-//! kernel has.
+//! Hosts inside speak to the NAT as if it were B, at an address of its own or at B's. It needs nothing of the
+//! kernel's own NAT, which not every kernel has.
 
 use crate::support::Outcome;
 use std::collections::HashMap;
@@ -73,6 +73,19 @@ pub struct Nat {
 impl Nat {
     /// Joins B, outside, with hosts inside, which have these addresses.
     pub fn between(inside: &[(&Namespace, Ipv4Addr)], outside: &Namespace) -> Outcome<Self> {
+        Self::beside(inside, outside, INSIDE, 32)
+    }
+
+    /// The same where hosts inside find B at the address `taken`, unless they have a better route to its
+    /// network, of so many bits.
+    pub fn beside(
+        inside: &[(&Namespace, Ipv4Addr)],
+        outside: &Namespace,
+        taken: Ipv4Addr,
+        bits: u32,
+    ) -> Outcome<Self> {
+        let network = Ipv4Addr::from_bits(taken.to_bits() & u32::MAX << (32 - bits));
+        let to_b = format!("{network}/{bits}");
         let namespace = Namespace::new(enter()?, "nat")?;
         veth((outside, LINK), (&namespace, "far"))?;
         outside.address(LINK, &format!("{FAR}/24"))?;
@@ -82,15 +95,16 @@ impl Nat {
             let near = format!("near{number}");
             veth((host, LINK), (&namespace, &near))?;
             host.address(LINK, &format!("{address}/32"))?;
-            host.run(&["ip", "route", "add", &INSIDE.to_string(), "dev", LINK, "src", &address.to_string()])?;
-            namespace.address(&near, &format!("{INSIDE}/32"))?;
+            let source = address.to_string();
+            host.run(&["ip", "route", "add", &to_b, "dev", LINK, "src", &source, "metric", "1000"])?;
+            namespace.address(&near, &format!("{taken}/32"))?;
             namespace.run(&["ip", "route", "add", &address.to_string(), "dev", &near])?;
             links.push(near);
         }
         let shared = Arc::new(Shared::default());
         let mut threads = Vec::new();
         for port in PORTS {
-            let near = Arc::new(namespace.within(|| UdpSocket::bind((INSIDE, port)))??);
+            let near = Arc::new(namespace.within(|| UdpSocket::bind((taken, port)))??);
             near.set_read_timeout(Some(POLL))?;
             let shared = Arc::clone(&shared);
             // In the namespace, where it opens sockets.

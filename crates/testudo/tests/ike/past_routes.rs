@@ -14,7 +14,7 @@ use testudo_lab::traffic::Stream;
 
 type Tests<'a> = Suite<'a, Network>;
 
-const PEERS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+pub const PEERS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const PEERS_IPV6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 /// What lies behind B, and a neighbour of A.
 const FAR: &str = "198.51.100.7";
@@ -38,7 +38,7 @@ fn leaves_by(host: &Namespace, to: &str, mark: &str) -> Outcome<String> {
 }
 
 /// Renews the CHILD_SA by either end, and the IKE_SA, while numbered datagrams flow: none is lost.
-fn renewed_without_loss(
+pub fn renewed_without_loss(
     network: &Network,
     charons: &[Charon; 2],
     mut spis: [u32; 2],

@@ -21,14 +21,24 @@ type Tests<'a> = Suite<'a, Network>;
 pub const INNER: [&str; 2] = ["10.1.0.1", "10.2.0.1"];
 
 pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
-    const PROPOSALS: [&str; 4] =
-        ["aes128gcm16-x25519", "aes256gcm16-x25519-esn", "aes128-sha256-esn", "chacha20poly1305"];
+    const PROPOSALS: [&str; 5] = [
+        "aes128gcm16-x25519",
+        "aes256gcm16-x25519-esn",
+        "aes128-sha256-esn",
+        "aes128-aesxcbc",
+        "chacha20poly1305",
+    ];
     for proposal in PROPOSALS {
         suite = suite.test(format!("packets_pass_under_{proposal}"), move |network: &mut Network| {
             passes(network, &Connection::esp(proposal))
         });
     }
     suite
+        .test("packets_pass_under_3des-md5_where_that_is_allowed", |network| {
+            let connection = Connection::esp("3des-md5");
+            let charons = network.programs_with(["allow_legacy = true\n"; 2], "", &connection)?;
+            pass(network, charons)
+        })
         .test("packets_pass_in_udp_beside_ike", |network| {
             passes(network, &Connection { ike: "encap = yes".to_owned(), ..Connection::default() })
         })
@@ -113,6 +123,10 @@ pub fn drops(host: &Host) -> Outcome<Vec<String>> {
 
 fn passes(network: &mut Network, connection: &Connection) -> TestResult {
     let charons = network.programs("", connection)?;
+    pass(network, charons)
+}
+
+fn pass(network: &mut Network, charons: [Charon; 2]) -> TestResult {
     with_addresses(network)?;
     initiate(&charons).map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
     pings(network, &charons)?;
@@ -164,7 +178,8 @@ fn trap(network: &mut Network) -> TestResult {
     ends_trapped(network, charons)
 }
 
-fn ends_trapped(network: &mut Network, charons: [Charon; 2]) -> TestResult {
+/// Nobody complains, and all end, whatever is trapped.
+pub fn ends_trapped(network: &mut Network, charons: [Charon; 2]) -> TestResult {
     network.all_is_well(&charons)?;
     for charon in charons {
         charon.stop()?;

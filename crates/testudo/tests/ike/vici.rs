@@ -10,6 +10,15 @@ pub struct Section {
     pub values: BTreeMap<String, String>,
 }
 
+/// Where a list ends: selectors with a protocol and ports have brackets of their own, `10.2.0.0/16[tcp/80]`.
+fn end_of_list(list: &str) -> Option<usize> {
+    let mut open = 1;
+    list.find(|character| {
+        open += i32::from(character == '[') - i32::from(character == ']');
+        open == 0
+    })
+}
+
 impl Section {
     /// Reads the rest of a section: `name {…} key=value list=[a b]`, up to its end.
     fn read(rest: &mut &str) -> Outcome<Self> {
@@ -30,9 +39,9 @@ impl Section {
                 *rest = after;
                 section.sections.insert(name, Self::read(rest)?);
             } else if let Some(list) = after.strip_prefix("=[") {
-                let (items, after) = list.split_once(']').ok_or("a list without an end")?;
-                section.values.insert(name, items.to_owned());
-                *rest = after;
+                let end = end_of_list(list).ok_or("a list without an end")?;
+                section.values.insert(name, list[..end].to_owned());
+                *rest = &list[end + 1..];
             } else {
                 let value = after.strip_prefix('=').ok_or_else(|| format!("no value of {name}"))?;
                 let end = value.find([' ', '}', '\n']).unwrap_or(value.len());
