@@ -19,6 +19,7 @@ mod connection;
 mod foreign;
 mod guest;
 mod host;
+mod interfaces;
 mod libreswan;
 mod lifetimes;
 mod mad;
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     }
     let of_warriors = mad::tests(warriors::tests(tape::tests(Suite::new())));
     let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
-    let of_traffic = lifetimes::tests(moving::tests(traps::tests(of_traffic)));
+    let of_traffic = lifetimes::tests(moving::tests(interfaces::tests(traps::tests(of_traffic))));
     let of_routes = clear::tests(past_routes::tests(of_traffic));
     let of_charon = notices::tests(rekey_load::tests(rekey::tests(negotiation::tests(of_routes))));
     let of_charon = wireshark::tests(names::tests(of_charon));
