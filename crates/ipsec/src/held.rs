@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!   PROTECT, no SA ─► held, acquire ─┬─► an SA is in use, or the tunnel is gone ─► policy again, in order
+//!                                    ├─► another tunnel's policy is first now ───┘
 //!                                    ├─► HOLD is over ─► dropped: hold_expired
 //!                                    └─► no room ──────► dropped: hold_full
 //! ```
@@ -14,7 +15,8 @@
 //! Who exchanges keys may have been away, or the event was lost where too many were: while packets wait, an
 //! acquire of their tunnel is told again every second ([`ASK_AGAIN`]).
 //!
-//! Policy is asked again since it may have changed in the meantime. Packets of ESP that AH is to cover wait
+//! Policy is asked again since it may have changed in the meantime: a policy for any peer makes a daemon negotiate
+//! with the one that is meant, whose policy then comes first. Packets of ESP that AH is to cover wait
 //! until both have an SA in use; the event names the one that has none.
 //!
 //! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers. The
@@ -39,6 +41,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Pool};
+use testudo_wire::ip::IpHeader;
 
 /// Packets that wait for the SA of one tunnel, at most.
 pub const MAX_HELD: usize = 64;
@@ -48,6 +51,8 @@ pub const HOLD: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Tunnels that are looked at for this at a time; others are the first next time.
 const LOOKED_AT: usize = 256;
+/// Packets whose policy is asked again at a time; others are the next.
+const RECHECKED: usize = 512;
 /// A tunnel that holds fewer may use all of the room.
 const FEW: usize = 4;
 
@@ -66,6 +71,9 @@ pub(crate) struct Held {
     look_from: TunnelIndex,
     /// Tunnels whose packets wait.
     pub(crate) tunnels: usize,
+    /// From this number on packets are asked whether they are another tunnel's, since policies have changed;
+    /// beyond all numbers when that is done.
+    recheck_from: u64,
     /// Packets whose wait is over.
     released: VecDeque<Released>,
     /// Which packets of the batch that was [released](Ipsec::take_released) last were cut by their sources: a
@@ -135,13 +143,27 @@ impl Held {
         self.next += 1;
     }
 
-    /// Takes a packet out that is its sender's oldest of its tunnel.
+    /// Policies have changed, and with them perhaps whose SA packets wait for.
+    pub(crate) fn ask_policy_again(&mut self) {
+        self.recheck_from = if self.waiting.is_empty() { u64::MAX } else { 0 };
+    }
+
+    /// The next packets whose policy is to be asked again.
+    fn next_to_recheck(&mut self) -> Vec<u64> {
+        let numbers: Vec<u64> =
+            self.waiting.range(self.recheck_from..).take(RECHECKED).map(|(n, _)| *n).collect();
+        let is_last = numbers.len() < RECHECKED;
+        self.recheck_from = numbers.last().filter(|_| !is_last).map_or(u64::MAX, |last| last + 1);
+        numbers
+    }
+
+    /// Takes a packet out.
     fn take(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
         let Entry::Occupied(mut queue) = self.queues.entry(waiting.tunnel) else { return Some(waiting) };
         if let Entry::Occupied(mut numbers) = queue.get_mut().senders.entry(waiting.sender) {
-            let oldest = numbers.get_mut().pop_front();
-            debug_assert_eq!(oldest, Some(number));
+            let place = numbers.get().iter().position(|other| *other == number);
+            place.and_then(|place| numbers.get_mut().remove(place));
             if numbers.get().is_empty() {
                 numbers.remove();
             }
@@ -298,6 +320,24 @@ impl Ipsec {
         }
     }
 
+    /// Ends the wait of packets that are another tunnel's now.
+    #[cold]
+    #[inline(never)]
+    fn release_moved(&mut self) {
+        for number in self.held.next_to_recheck() {
+            let Some(Waiting { tunnel, packet, .. }) = self.held.waiting.get(&number) else { continue };
+            let Ok(header) = IpHeader::parse(packet.packet.bytes()) else { continue };
+            let flow = Flow::outbound(&header, packet.packet.bytes());
+            // A later fragment hides what policy asks for, and stays with its tunnel.
+            let verdict = self.policies_of(*tunnel).verdict(&flow);
+            if matches!(verdict, Verdict::Policy(Action::Protect(other)) if other != *tunnel)
+                && let Some(waiting) = self.held.take(number)
+            {
+                self.held.released.push_back(waiting.packet);
+            }
+        }
+    }
+
     /// The policies that a tunnel's packets meet.
     fn policies_of(&self, index: TunnelIndex) -> OfInterface<'_> {
         let tunnel = self.tunnel(index);
@@ -314,6 +354,9 @@ impl Ipsec {
     /// returns how many.
     #[inline]
     pub fn take_released(&mut self, batch: &mut Batch) -> usize {
+        if self.held.recheck_from != u64::MAX {
+            self.release_moved();
+        }
         if self.held.released.is_empty() {
             return 0;
         }

@@ -103,6 +103,29 @@ fn packets_wait_for_their_sa_and_leave_in_order() {
     a.assert_settled();
 }
 
+/// A policy for any peer makes a daemon negotiate with the one that a packet is for. That one's policy comes first
+/// then: its packets leave through its SA, others wait on, and no longer than they would have.
+#[test]
+fn packets_that_a_new_policy_gives_to_another_tunnel_wait_no_more() {
+    let to_all = Policy::new(Selector::ANY, Action::Protect(TunnelIndex(1)));
+    let mut a = Gateway::new(vec![to_all], PoolSize(BUFFERS, 2048), portable());
+    add_tunnel(&mut a, 1, true);
+    (1..=9).for_each(|number| assert!(a.seal(packet(2 + u8::from(number % 3 == 0), number)).is_empty()));
+    a.clock.advance(HOLD - Duration::from_secs(1));
+    add_tunnel(&mut a, 2, true);
+    negotiated(&mut a, 2, UseFrom::Now);
+    a.settle();
+    assert_eq!((a.worker.held_packets(), a.unprotected.departed()), (9, 0));
+    let own = Policy::new(towards(2), Action::Protect(TunnelIndex(2)));
+    assert!(a.worker.change_policies(vec![PolicyChange::Insert(Position::First, own)])[0].is_ok());
+    assert_eq!(opened(&mut a, 2), [1, 2, 4, 5, 7, 8]);
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (3, 0));
+    a.clock.advance(Duration::from_secs(1));
+    tick(&mut a);
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldExpired)), (0, 3));
+    a.assert_settled();
+}
+
 /// No packet overtakes those that have waited, where they come in one turn.
 #[test]
 fn what_has_waited_leaves_before_what_comes_now() {
