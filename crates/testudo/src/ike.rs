@@ -11,6 +11,7 @@ mod apparmor;
 mod change;
 mod gateway;
 mod host;
+mod outage;
 mod plan;
 mod record;
 mod show;

@@ -5,7 +5,6 @@ use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
 use crate::table::{cell, print};
 use serde_json::{Value, json};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use testudo_control::config::{message, protocol_name};
 use testudo_control::service::api::{AskError, ask};
@@ -16,10 +15,15 @@ use testudo_lab::table::{Table, grouped};
 const UNNAMED_PROTOCOL: u8 = 255;
 
 /// The control socket of a gateway if nothing else is given.
-const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
+pub const DEFAULT_CONTROL: &str = "/run/testudo/control.sock";
 
 /// The variable that names the control socket where the command line does not.
 const CONTROL_VARIABLE: &str = "TESTUDO_CONTROL";
+
+/// The control socket that the environment names.
+pub fn control_variable() -> Option<PathBuf> {
+    std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
 
 /// The gateway to query.
 pub struct Asked {
@@ -31,10 +35,10 @@ pub struct Asked {
 impl Asked {
     /// The gateway named by the command line, else by the environment, else that of the systemd unit.
     pub fn find(args: &QueryArgs) -> Result<Self, Failure> {
-        Self::choose(args, std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty()))
+        Self::choose(args, control_variable())
     }
 
-    fn choose(args: &QueryArgs, environment: Option<OsString>) -> Result<Self, Failure> {
+    fn choose(args: &QueryArgs, environment: Option<PathBuf>) -> Result<Self, Failure> {
         let config = args.config.as_ref().or(args.config_option.as_ref());
         let named = config.map(|config| control_path(config)).transpose();
         let named = named.map_err(failure(Kind::Configuration))?;
@@ -48,7 +52,7 @@ impl Asked {
                 return Err(Failure::new(Kind::Configuration, words));
             }
             (Some(path), _) => Some(path.clone()),
-            (None, named) => named.or(environment.map(PathBuf::from)),
+            (None, named) => named.or(environment),
         };
         let is_default = socket.is_none();
         Ok(Self { socket: socket.unwrap_or_else(|| DEFAULT_CONTROL.into()), is_default })
@@ -184,13 +188,13 @@ fn show_populated(populated: &Value) {
 }
 
 /// What daemons have renewed since the gateway before this one ended.
-fn renewal(renewal: &Value) -> Option<String> {
+pub fn renewal(renewal: &Value) -> Option<String> {
     let [expected, renewed, ms] =
         ["expected", "renewed", "without_traffic_ms"].map(|key| renewal[key].as_u64().unwrap_or(0));
     let (renewed, expected, s, tenths) = (grouped(renewed), grouped(expected), ms / 1000, ms % 1000 / 100);
     renewal.is_object().then(|| {
         format!(
-            "{renewed} of {expected} renewed after the restart, without traffic for {s}.{tenths} s at most"
+            "{renewed} of {expected} renewed after the restart, without traffic for {s}.{tenths} s at most{others}"
         )
     })
 }
@@ -220,6 +224,8 @@ fn show_path_mtus(status: &Value) {
         table.row(vec![tunnel, mtu, source, overhead, inner, mss_ipv4, mss_ipv6]);
     }
     if !rows(&status["path_mtus"]).is_empty() {
+    // Those that are not renewed have no traffic yet: the time so far is that of the others.
+    let others = if renewed < expected { "; the others are still without" } else { "" };
         outln!();
         print(&table);
     }
@@ -324,7 +330,7 @@ mod tests {
     ) -> Result<Asked, Failure> {
         let [config, control] = [config, control].map(|path| path.map(Path::to_owned));
         let args = QueryArgs { config, control, config_option: None, json: false };
-        Asked::choose(&args, environment.map(OsString::from))
+        Asked::choose(&args, environment.map(PathBuf::from))
     }
 
     #[test]
@@ -377,3 +383,14 @@ mod tests {
         assert_eq!(ike_line(&Value::Null), None);
     }
 }
+
+    #[test]
+    fn a_renewal_that_goes_on_says_that_some_tunnels_are_still_without_traffic() {
+        let of = |renewed: u64| {
+            renewal(&json!({ "expected": 1200, "renewed": renewed, "without_traffic_ms": 2480 })).unwrap()
+        };
+        let over = "1,200 of 1,200 renewed after the restart, without traffic for 2.4 s at most";
+        assert_eq!(of(1200), over);
+        assert!(of(7).ends_with("2.4 s at most; the others are still without"), "{}", of(7));
+        assert_eq!(renewal(&Value::Null), None);
+    }

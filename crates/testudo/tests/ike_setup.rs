@@ -4,9 +4,10 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -496,4 +497,38 @@ fn status_tells_a_daemon_with_the_library_from_one_without() {
     assert_eq!(root.json("status")["sockets"][0]["is_there"], true);
     let text = root.done("status");
     assert!(text.contains("charon-systemd, process 9") && text.contains("xfrm.sock is there"), "{text}");
+}
+
+#[test]
+fn status_says_how_long_tunnels_were_without_traffic() {
+    let root = lived_in();
+    root.done("setup strongswan --apply");
+    let said = root.done("status");
+    assert!(said.contains("without traffic is unknown: no gateway answers at "), "{said}");
+    let toml = root.read("etc/testudo/site.toml");
+    root.write("etc/testudo/site.toml", &toml.replace("/run/testudo/control.sock", "/run/testudo/site.sock"));
+    fs::create_dir_all(root.path("run/testudo")).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(root.path("run/testudo/site.sock")).unwrap();
+    let renewal = json!({ "expected": 3, "renewed": 3, "without_traffic_ms": 1730 });
+    let answers = [json!({ "ike": { "renewal": renewal } }), json!({ "ike": { "renewal": null } })];
+    let gateway = std::thread::spawn(move || {
+        // Each is asked for twice: as a text, and as JSON.
+        for answer in [&answers[0], &answers[0], &answers[1], &answers[1]] {
+            let mut client = listener.accept().unwrap().0;
+            let mut request = String::new();
+            BufReader::new(&client).read_line(&mut request).unwrap();
+            assert_eq!(request.trim_end(), r#"{"verb":"status"}"#);
+            writeln!(client, "{answer}").unwrap();
+        }
+    });
+    let of_site = "tunnels of the gateway at /run/testudo/site.sock:";
+    let said = root.done("status");
+    let line = format!("{of_site} 3 of 3 renewed after the restart, without traffic for 1.7 s at most\n");
+    assert!(said.contains(&line), "{said}");
+    let told = root.json("status")["gateways"].clone();
+    assert_eq!(told, json!([{ "control": "/run/testudo/site.sock", "renewal": renewal, "error": null }]));
+    let said = root.done("status");
+    assert!(said.contains(&format!("{of_site} no daemon had one before the gateway's start\n")), "{said}");
+    assert!(root.json("status")["gateways"][0]["renewal"].is_null());
+    gateway.join().unwrap();
 }

@@ -9,7 +9,8 @@ pub enum IkeVerb {
     /// Show, write or take back what leads a key exchange daemon to the gateway instead of the kernel
     #[command(after_help = SETUP_NOTES)]
     Setup(SetupArgs),
-    /// Show which daemons are installed, set up, and running with the library loaded
+    /// Show which daemons are installed, set up, and running with the library loaded, and how long tunnels
+    /// were without traffic after a restart of the gateway
     Status(IkeStatusArgs),
 }
 
@@ -70,6 +71,10 @@ pub struct IkeStatusArgs {
     /// /run/testudo/xfrm.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// The control socket of the gateway to ask how long tunnels were without traffic [default: those of the
+    /// gateways that daemons were led to, else $TESTUDO_CONTROL, else /run/testudo/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,7 @@
 use super::host::Host;
 use crate::cli::ike::SetupArgs;
 use crate::exit::{Failure, Kind};
+use crate::query::DEFAULT_CONTROL;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -122,6 +123,17 @@ impl Section {
         let text = |key: &str| value.get(key)?.get_ref().as_str().map(str::to_owned);
         Self { socket: text("socket"), user: text("user") }
     }
+}
+
+/// The control socket of a gateway by its name: as its configuration has it, where that can be read.
+pub fn control_of(host: &Host, name: &str) -> PathBuf {
+    let text = host.text(Path::new(&format!("{FOLDER}/{name}.toml")));
+    let table = DeTable::parse(&text).ok();
+    let configured = table.as_ref().and_then(|table| {
+        let control = table.get_ref().get("gateway")?.get_ref().get("control")?;
+        control.get_ref().as_str().map(PathBuf::from)
+    });
+    configured.unwrap_or_else(|| DEFAULT_CONTROL.into())
 }
 
 /// The name of the only configuration that there is.

@@ -1,7 +1,9 @@
-//! `testudo ike status`: which daemons there are, and whether they speak to the gateway.
+//! `testudo ike status`: which daemons there are, whether they speak to the gateway, and how long tunnels
+//! were without traffic when it was restarted.
 
 use super::gateway::DEFAULT_SOCKET;
 use super::host::Host;
+use super::outage;
 use super::plan::Plan;
 use super::record::Record;
 use super::texts;
@@ -22,12 +24,13 @@ const PROCESSES: [(&str, DaemonArg); 3] = [
 ];
 const LIBRARY: &str = "libtestudo-xfrm.so";
 
-/// Shows the daemons and the sockets.
+/// Shows the daemons, the sockets and the gateways.
 pub fn status(args: &IkeStatusArgs) -> Result<(), Failure> {
     let host = Host::new(&args.root);
     let running = running(&host);
     let mut daemons = Vec::new();
     let mut sockets: Vec<PathBuf> = args.socket.iter().cloned().collect();
+    let mut records = Vec::new();
     for daemon in [DaemonArg::Strongswan, DaemonArg::Libreswan] {
         let record = Record::read(&host, texts::name(daemon))?;
         if let Some(record) = record.as_ref().filter(|_| args.socket.is_none()) {
@@ -45,13 +48,20 @@ pub fn status(args: &IkeStatusArgs) -> Result<(), Failure> {
             "set_up": set_up,
             "processes": processes.map(Process::json).collect::<Vec<_>>(),
         }));
+        records.extend(record);
     }
     if sockets.is_empty() {
         sockets.push(DEFAULT_SOCKET.into());
     }
     sockets.dedup();
     let sockets = sockets.iter().map(|path| json!({ "path": path, "is_there": host.has_socket(path) }));
-    let answer = json!({ "daemons": daemons, "sockets": sockets.collect::<Vec<_>>() });
+    let controls = outage::controls(&host, args.control.as_deref(), &records);
+    let gateways = controls.iter().map(|control| outage::of_gateway(&host, control));
+    let answer = json!({
+        "daemons": daemons,
+        "sockets": sockets.collect::<Vec<_>>(),
+        "gateways": gateways.collect::<Vec<_>>(),
+    });
     if args.json {
         outln!("{answer:#}")
     } else {
@@ -135,5 +145,8 @@ fn show(answer: &Value) {
             text(&socket["path"]),
             if is_there { "there" } else { "not there" }
         );
+    }
+    for gateway in answer["gateways"].as_array().into_iter().flatten() {
+        outln!("{}", outage::line(gateway));
     }
 }

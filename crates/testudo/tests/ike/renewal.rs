@@ -38,6 +38,10 @@ fn renewed(host: &Host) -> Outcome<u64> {
     ensure(renewal["renewed"] == 1 && (1..60_000).contains(&without_traffic_ms), || format!("{renewal:#}"))?;
     let said = process.ask(&["status"])?.stdout;
     ensure(said.contains("1 of 1 renewed after the restart, without traffic for "), || said.clone())?;
+    let gateways = process.ask_json(&["ike", "status"])?["gateways"].clone();
+    ensure(gateways[0]["renewal"] == renewal, || format!("{gateways:#}, expected {renewal:#}"))?;
+    let said = process.ask(&["ike", "status"])?.stdout;
+    ensure(said.contains("1 of 1 renewed after the restart, without traffic for "), || said.clone())?;
     process.logs("1 tunnels were without traffic for ")?;
     Ok(without_traffic_ms)
 }
