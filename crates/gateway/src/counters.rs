@@ -1,12 +1,13 @@
 //! What a worker has done, readable by other threads.
 
+use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::outlet::Wait;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use testudo_packet::{DropCounters, DropReason, Pool, PortCounters, Stage, StageTimes, ticks};
+use testudo_packet::{DropCounters, DropReason, Pool, Port, PortCounters, Stage, StageTimes, ticks};
 
 /// Counters of one port as atomics.
 #[derive(Debug, Default)]
-struct SharedPortCounters([AtomicU64; 6]);
+pub(crate) struct SharedPortCounters([AtomicU64; 6]);
 
 /// Counters of one port at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +21,12 @@ pub struct PortSnapshot {
 }
 
 impl SharedPortCounters {
-    fn publish(&self, c: &PortCounters) {
+    pub(crate) fn publish(&self, c: &PortCounters) {
         let values = [c.rx_packets, c.rx_bytes, c.tx_packets, c.tx_bytes, c.rx_calls, c.tx_calls];
         self.0.iter().zip(values).for_each(|(shared, value)| shared.store(value, Ordering::Relaxed));
     }
 
-    fn snapshot(&self) -> PortCounters {
+    pub(crate) fn snapshot(&self) -> PortCounters {
         let [rx_packets, rx_bytes, tx_packets, tx_bytes, rx_calls, tx_calls] =
             self.0.each_ref().map(|c| c.load(Ordering::Relaxed));
         PortCounters { rx_packets, rx_bytes, tx_packets, tx_bytes, rx_calls, tx_calls }
@@ -93,6 +94,7 @@ pub struct WorkerCounters {
     engines: Vec<(&'static str, AtomicBool)>,
     protected: SharedPortCounters,
     unprotected: SharedPortCounters,
+    interfaces: InterfaceCounters,
     protected_wait: SharedWait,
     unprotected_wait: SharedWait,
     created: AtomicU64,
@@ -104,13 +106,14 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    pub(crate) fn new(protected_name: &str, unprotected_name: &str, engines: Vec<&'static str>) -> Self {
+    pub(crate) fn new(protected: &dyn Port, unprotected: &dyn Port, engines: Vec<&'static str>) -> Self {
         Self {
-            protected_name: protected_name.to_owned(),
-            unprotected_name: unprotected_name.to_owned(),
+            protected_name: protected.name().to_owned(),
+            unprotected_name: unprotected.name().to_owned(),
             engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
+            interfaces: InterfaceCounters::of(protected),
             protected_wait: SharedWait::default(),
             unprotected_wait: SharedWait::default(),
             created: AtomicU64::new(0),
@@ -122,9 +125,10 @@ impl WorkerCounters {
         }
     }
 
-    pub(crate) fn publish(&self, pool: &Pool, protected: &PortCounters, unprotected: &PortCounters) {
-        self.protected.publish(protected);
-        self.unprotected.publish(unprotected);
+    pub(crate) fn publish(&self, pool: &Pool, protected: &dyn Port, unprotected: &dyn Port) {
+        self.protected.publish(&protected.counters());
+        self.unprotected.publish(&unprotected.counters());
+        self.interfaces.publish(pool, protected);
         self.created.store(pool.created(), Ordering::Relaxed);
         self.merged.store(pool.merged(), Ordering::Relaxed);
         self.free_buffers.store(pool.available() as u64, Ordering::Relaxed);
@@ -179,6 +183,12 @@ impl WorkerCounters {
             counters: self.unprotected.snapshot(),
             waited_ticks: self.unprotected_wait.snapshot(),
         }
+    }
+
+    /// The interfaces of the protected side, by their numbers, where there are several.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<InterfaceSnapshot> {
+        self.interfaces.snapshots()
     }
 
     /// Names of the engines that were taken out of service because they kept packets for too long.

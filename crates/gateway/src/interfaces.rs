@@ -90,8 +90,10 @@ impl Interfaces {
         let from = batch.len();
         while let Some(place) = self.ready.pop_front() {
             let Some(port) = self.ports.get_mut(place) else { continue };
-            let taken = port.rx(pool, batch);
             let interface = Interface(u8::try_from(place).unwrap_or(0));
+            pool.set_receiving(Some(interface));
+            let taken = port.rx(pool, batch);
+            pool.set_receiving(None);
             batch.iter_mut().skip(from).for_each(|packet| packet.set_interface(interface));
             let taken = taken?;
             // Without buffers a port may keep a part of what it has read, which its file does not show.
@@ -158,6 +160,10 @@ impl Port for Interfaces {
 
     fn interfaces(&self) -> usize {
         self.ports.len()
+    }
+
+    fn interface(&self, interface: Interface) -> Option<(&str, PortCounters)> {
+        self.ports.get(usize::from(interface.0)).map(|port| (port.name(), port.counters()))
     }
 
     fn exhausted(&self) -> bool {

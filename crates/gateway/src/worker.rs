@@ -16,7 +16,7 @@ use testudo_ipsec::{
     RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
-    BATCH_SIZE, Batch, DropReason, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
+    BATCH_SIZE, Batch, DropReason, Interface, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
 };
 
 /// Packets of one direction after which a turn takes no more: enough to spread what every turn costs.
@@ -59,13 +59,16 @@ pub struct Worker {
 impl Worker {
     /// A worker without tunnels.
     #[must_use]
-    pub fn new(ports: PortPair, pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Box<Spd>) -> Self {
+    pub fn new(ports: PortPair, mut pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Box<Spd>) -> Self {
         let dispatcher = Dispatcher::new(engines, pool.size());
-        let names = (ports.protected.name(), ports.unprotected.name());
-        let counters = Arc::new(WorkerCounters::new(names.0, names.1, dispatcher.engine_names()));
+        let (protected, unprotected) = (&*ports.protected, &*ports.unprotected);
+        let counters = Arc::new(WorkerCounters::new(protected, unprotected, dispatcher.engine_names()));
         let mut ipsec = Ipsec::new(policies);
-        ipsec.set_port_fragments_udp(ports.unprotected.fragments_udp());
-        ipsec.set_has_interfaces(ports.protected.interfaces() > 1);
+        ipsec.set_port_fragments_udp(unprotected.fragments_udp());
+        ipsec.set_has_interfaces(protected.interfaces() > 1);
+        if protected.interfaces() > 1 {
+            pool.count_by_interface(protected.interfaces());
+        }
         let worker = Self {
             protected: Outlet::new(ports.protected),
             unprotected: Outlet::new(ports.unprotected),
@@ -410,11 +413,25 @@ impl Worker {
         }
     }
 
+    /// Takes packets of the unprotected side: they are no interface's before they are opened, whatever was in
+    /// their buffers before.
+    #[inline(always)]
+    fn receive_unprotected(&mut self) -> usize {
+        if !self.pool.counts_by_interface() {
+            return self.unprotected.receive(&mut self.pool, &mut self.batch);
+        }
+        self.pool.set_receiving(Some(Interface::NONE));
+        let received = self.unprotected.receive(&mut self.pool, &mut self.batch);
+        self.pool.set_receiving(None);
+        self.batch.iter_mut().for_each(|packet| packet.set_interface(Interface::NONE));
+        received
+    }
+
     fn inbound(&mut self, now: Moment) -> usize {
         self.inbound_clock.begin();
         let mut moved = 0;
         for _ in 0..rounds(&self.protected) {
-            let received = self.unprotected.receive(&mut self.pool, &mut self.batch);
+            let received = self.receive_unprotected();
             if received == 0 {
                 break;
             }
@@ -632,8 +649,7 @@ impl Worker {
     }
 
     fn publish(&self) {
-        let (protected, unprotected) = (self.protected.port.counters(), self.unprotected.port.counters());
-        self.counters.publish(&self.pool, &protected, &unprotected);
+        self.counters.publish(&self.pool, &*self.protected.port, &*self.unprotected.port);
         self.counters.publish_stages(self.outbound_clock.times(), self.inbound_clock.times());
         self.counters.publish_waits(self.protected.wait(), self.unprotected.wait());
     }

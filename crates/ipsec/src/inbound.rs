@@ -242,7 +242,7 @@ impl Ipsec {
     /// Gives a fragment to its datagram. What it makes of the buffer: `None` if that is kept.
     fn take_fragment(&mut self, buffer: &mut Buffer, now: Moment, pool: &mut Pool) -> Option<Parsed> {
         // Fragments of this side have none, but their buffers remember earlier packets.
-        buffer.set_interface(Interface::MAIN);
+        buffer.set_interface(if self.has_interfaces { Interface::NONE } else { Interface::MAIN });
         let taken = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
             let is_peer = self.addresses.is_peer(header.source);
             self.fragments.take(buffer, &header, is_peer, now, pool)
@@ -543,9 +543,7 @@ impl InboundSa {
             match self.prepare_ah(&mut job, parsed) {
                 Ok(()) => jobs.push(job),
                 Err(reason) => {
-                    self.note_refused(&job, parsed, drops.pool);
-                    self.counters.count_drop(reason);
-                    drops.discard(job.buffer, reason);
+                    self.refuse(&mut job, parsed, reason, &mut drops);
                 }
             }
         }
@@ -588,13 +586,23 @@ impl InboundSa {
                     kept += 1;
                 }
                 Err(reason) => {
-                    self.note_refused(&jobs[at], parsed, drops.pool);
-                    self.counters.count_drop(reason);
-                    drops.discard(std::mem::take(&mut jobs[at].buffer), reason);
+                    self.refuse(&mut jobs[at], parsed, reason, &mut drops);
                 }
             }
         }
         jobs.truncate(kept);
+    }
+
+    /// Discards the packet of a job, which is lost to this SA and to its interface.
+    #[cold]
+    fn refuse(&self, job: &mut Job, parsed: &Parsed, reason: DropReason, drops: &mut Drops<'_>) {
+        self.note_refused(job, parsed, drops.pool);
+        self.counters.count_drop(reason);
+        let mut buffer = std::mem::take(&mut job.buffer);
+        if drops.pool.counts_by_interface() {
+            buffer.set_interface(self.delivery.interface());
+        }
+        drops.discard(buffer, reason);
     }
 
     /// Tells the pool's journal, if there is one, that this SA refuses the packet of a job, and under which

@@ -12,4 +12,7 @@ impl Interface {
     pub const MAIN: Self = Self(0);
     /// Interfaces at most, with numbers from 0 on: one number is left for what has none.
     pub const MOST: usize = u8::MAX as usize;
+    /// What has none: a packet of the unprotected side that no SA has yet, where there are several
+    /// interfaces.
+    pub const NONE: Self = Self(u8::MAX);
 }

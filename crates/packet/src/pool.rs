@@ -1,7 +1,7 @@
 //! Where buffers come from and go back to.
 
 use crate::frames::Frames;
-use crate::{Batch, Buffer, DropCounters, DropReason, Journal, PageChoice, Region};
+use crate::{Batch, Buffer, DropCounters, DropReason, Interface, Journal, PageChoice, Region};
 
 /// Headroom of a received packet: the longest headers, rounded up to cache lines, and 16 bytes. With these,
 /// an engine that processes a text in vectors of 64 bytes, the first of which it shares with the block before
@@ -30,6 +30,12 @@ pub struct Pool {
     created: u64,
     merged: u64,
     drops: DropCounters,
+    /// Drops of each interface, where there are several.
+    drops_by_interface: Vec<DropCounters>,
+    /// How many of the drops are in these.
+    drops_at_interfaces: u64,
+    /// The interface that a port receives from now: its buffers do not say it yet.
+    receiving: Option<Interface>,
     /// Follows single packets, if anybody wants that.
     journal: Option<Box<dyn Journal>>,
 }
@@ -46,7 +52,17 @@ impl Pool {
     #[must_use]
     pub fn on(count: usize, packet_bytes: usize, pages: PageChoice) -> Self {
         let (frames, drops) = (Frames::new(count, packet_bytes, pages), DropCounters::default());
-        Self { frames, long: None, created: 0, merged: 0, drops, journal: None }
+        Self {
+            frames,
+            long: None,
+            created: 0,
+            merged: 0,
+            drops,
+            drops_by_interface: Vec::new(),
+            drops_at_interfaces: 0,
+            receiving: None,
+            journal: None,
+        }
     }
 
     /// The same pool, with `count` long buffers for packets of up to `packet_bytes`. They lie on small pages,
@@ -61,6 +77,38 @@ impl Pool {
     #[must_use]
     pub fn with_journal(self, journal: Box<dyn Journal>) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Counts drops by interface, too, from now on. Buffers must say [which](Buffer::interface) theirs is.
+    pub fn count_by_interface(&mut self, interfaces: usize) {
+        self.drops_by_interface.resize_with(interfaces.min(Interface::MOST), DropCounters::default);
+    }
+
+    /// Whether drops are counted by interface.
+    #[must_use]
+    #[inline]
+    pub fn counts_by_interface(&self) -> bool {
+        !self.drops_by_interface.is_empty()
+    }
+
+    /// A port receives from this interface, or has done so (`None`): meanwhile buffers have the interface of
+    /// an earlier packet.
+    #[inline]
+    pub fn set_receiving(&mut self, interface: Option<Interface>) {
+        self.receiving = interface;
+    }
+
+    /// Drops of packets that an interface delivered, or that came to an SA of its tunnels; `None` if they are
+    /// not counted.
+    #[must_use]
+    pub fn drops_of(&self, interface: Interface) -> Option<&DropCounters> {
+        self.drops_by_interface.get(usize::from(interface.0))
+    }
+
+    /// How many drops are those of an interface: while this stays, [`drops_of`](Self::drops_of) does.
+    #[must_use]
+    pub fn drops_at_interfaces(&self) -> u64 {
+        self.drops_at_interfaces
     }
 
     /// What follows this pool's packets, if anything does.
@@ -103,8 +151,11 @@ impl Pool {
     /// It is counted, so that the books balance.
     #[must_use]
     pub fn create(&mut self, bytes: usize) -> Option<Buffer> {
-        let buffer = self.pop_for(bytes)?;
+        let mut buffer = self.pop_for(bytes)?;
         self.created += 1;
+        if self.counts_by_interface() {
+            buffer.set_interface(Interface::NONE);
+        }
         Some(buffer)
     }
 
@@ -171,6 +222,9 @@ impl Pool {
     /// Takes back the buffer of a dropped packet, and counts the reason.
     pub fn discard(&mut self, buffer: Buffer, reason: DropReason) {
         self.drops.add(reason, 1);
+        if self.counts_by_interface() {
+            self.count_at(self.receiving.unwrap_or(buffer.interface()), reason, 1);
+        }
         if self.journal.is_some() {
             self.note_dropped(&buffer, reason);
         }
@@ -185,6 +239,15 @@ impl Pool {
             self.note_joined(&buffer, whole);
         }
         self.recycle(buffer);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_at(&mut self, interface: Interface, reason: DropReason, packets: u64) {
+        if let Some(drops) = self.drops_by_interface.get_mut(usize::from(interface.0)) {
+            drops.add(reason, packets);
+            self.drops_at_interfaces += packets;
+        }
     }
 
     /// What a journal is told is apart, so that nobody's fast path has it inlined.
@@ -224,6 +287,9 @@ impl Pool {
     /// Counts packets that were lost before they had a buffer.
     pub fn count(&mut self, reason: DropReason, packets: u64) {
         self.drops.add(reason, packets);
+        if let Some(interface) = self.receiving {
+            self.count_at(interface, reason, packets);
+        }
     }
 
     /// Longest packet that a buffer of this pool takes, in bytes.
@@ -374,6 +440,32 @@ mod tests {
         assert_eq!((pool.merged(), pool.drops().total(), pool.available()), (1, 0, 1));
         pool.recycle(datagram);
         assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn drops_are_those_of_the_interface_that_a_buffer_says_or_that_is_received_from() {
+        let mut pool = Pool::new(8, 100);
+        assert_eq!(pool.drops_of(Interface::MAIN), None);
+        pool.count_by_interface(3);
+        let drop_at = |pool: &mut Pool, interface| {
+            let mut buffer = pool.pop().unwrap();
+            buffer.set_interface(interface);
+            pool.discard(buffer, DropReason::NoPolicy);
+        };
+        drop_at(&mut pool, Interface(1));
+        drop_at(&mut pool, Interface(1));
+        drop_at(&mut pool, Interface::NONE);
+        pool.set_receiving(Some(Interface(2)));
+        drop_at(&mut pool, Interface(1));
+        pool.count(DropReason::NotIp, 4);
+        pool.set_receiving(None);
+        pool.count(DropReason::ShuttingDown, 9);
+        let created = pool.create(100).unwrap();
+        pool.discard(created, DropReason::NoRoom);
+        let totals = [0, 1, 2].map(|number| pool.drops_of(Interface(number)).unwrap().total());
+        assert_eq!((totals, pool.drops_at_interfaces()), ([0, 2, 5], 7));
+        assert_eq!(pool.drops_of(Interface(2)).unwrap().get(DropReason::NotIp), 4);
+        assert_eq!(pool.drops().total(), 7 + 1 + 9 + 1);
     }
 
     #[test]

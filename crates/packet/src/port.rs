@@ -1,6 +1,6 @@
 //! Where batches come from and go to.
 
-use crate::{Batch, Pool};
+use crate::{Batch, Interface, Pool};
 use std::os::fd::BorrowedFd;
 
 /// A port failed as a whole, for good: its device is gone or was misused. The loss of single packets is not
@@ -87,6 +87,11 @@ pub trait Port: Send {
     /// [`tx`](Self::tx) sends each packet by its own.
     fn interfaces(&self) -> usize {
         1
+    }
+
+    /// The name of one of them, and what went through it; `None` if there is none of this number.
+    fn interface(&self, interface: Interface) -> Option<(&str, PortCounters)> {
+        (interface == Interface::MAIN).then(|| (self.name(), self.counters()))
     }
 
     /// Whether `rx` will never give a packet again: the end of a file.

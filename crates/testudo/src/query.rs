@@ -153,6 +153,10 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&ports);
+    if let Some(interfaces) = interfaces_table(status) {
+        outln!();
+        print(&interfaces);
+    }
     show_path_mtus(status);
     show_populated(&status["populated"]);
     if let Some(line) = ike_line(&status["ike"]) {
@@ -168,6 +172,35 @@ fn show_status(status: &Value) {
     }
     outln!();
     if counted.is_empty() { outln!("no packet was dropped") } else { print(&drops) }
+}
+
+/// The interfaces of the protected side, where there are several.
+fn interfaces_table(status: &Value) -> Option<Table> {
+    const HEADS: [&str; 11] = [
+        "interface",
+        "if_id",
+        "packets in",
+        "bytes in",
+        "packets out",
+        "bytes out",
+        "dropped",
+        "tunnels",
+        "negotiated tunnels",
+        "policies",
+        "SAs",
+    ];
+    let mut table = Table::new(&HEADS);
+    for interface in rows(&status["interfaces"]) {
+        let counts = ["rx_packets", "rx_bytes", "tx_packets", "tx_bytes"].map(|key| cell(&interface[key]));
+        let dropped = interface["drops"].as_object().into_iter().flatten();
+        let dropped: u64 = dropped.filter_map(|(_, count)| count.as_u64()).sum();
+        let negotiated = ["tunnels", "policies", "sas"].map(|key| cell(&interface["negotiated"][key]));
+        let name =
+            [cell(&interface["name"]), interface["if_id"].as_u64().map_or("-".into(), |id| id.to_string())];
+        let own = [grouped(dropped), cell(&interface["tunnels"])];
+        table.row(name.into_iter().chain(counts).chain(own).chain(negotiated).collect());
+    }
+    (!rows(&status["interfaces"]).is_empty()).then_some(table)
 }
 
 /// Tunnels of single flows, if there are or were some.
@@ -191,6 +224,8 @@ fn show_populated(populated: &Value) {
 pub fn renewal(renewal: &Value) -> Option<String> {
     let [expected, renewed, ms] =
         ["expected", "renewed", "without_traffic_ms"].map(|key| renewal[key].as_u64().unwrap_or(0));
+    // Those that are not renewed have no traffic yet: the time so far is that of the others.
+    let others = if renewed < expected { "; the others are still without" } else { "" };
     let (renewed, expected, s, tenths) = (grouped(renewed), grouped(expected), ms / 1000, ms % 1000 / 100);
     renewal.is_object().then(|| {
         format!(
@@ -224,8 +259,6 @@ fn show_path_mtus(status: &Value) {
         table.row(vec![tunnel, mtu, source, overhead, inner, mss_ipv4, mss_ipv6]);
     }
     if !rows(&status["path_mtus"]).is_empty() {
-    // Those that are not renewed have no traffic yet: the time so far is that of the others.
-    let others = if renewed < expected { "; the others are still without" } else { "" };
         outln!();
         print(&table);
     }
@@ -372,6 +405,26 @@ mod tests {
     }
 
     #[test]
+    fn the_status_has_a_row_for_each_interface_where_there_are_several() {
+        let row = |name: &str, if_id: Value, drops: Value| {
+            json!({
+                "name": name, "if_id": if_id, "rx_packets": 1200, "rx_bytes": 2, "tx_packets": 3, "tx_bytes": 4,
+                "drops": drops, "tunnels": 5, "negotiated": { "tunnels": 6, "policies": 7, "sas": 8 },
+            })
+        };
+        let drops = json!({ "no_policy": 30, "queue_full": 3 });
+        let interfaces = json!([row("testudo0", Value::Null, json!({})), row("ipsec0", 1042.into(), drops)]);
+        let table = interfaces_table(&json!({ "interfaces": interfaces })).unwrap().to_string();
+        let words: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(table.starts_with("interface"), "{table}");
+        let own = |line: usize| words[line].join(" ");
+        assert_eq!(own(1), "testudo0 - 1,200 2 3 4 0 5 6 7 8");
+        assert_eq!(own(2), "ipsec0 1042 1,200 2 3 4 33 5 6 7 8");
+        assert!(interfaces_table(&json!({ "interfaces": [] })).is_none());
+        assert!(interfaces_table(&json!({})).is_none(), "an older gateway has none");
+    }
+
+    #[test]
     fn the_status_counts_what_is_negotiated_where_it_may_be() {
         let ike = json!({ "socket": "/run/testudo/xfrm.sock", "tunnels": 1200, "policies": 3 });
         let expected = "ike: socket /run/testudo/xfrm.sock, 1,200 tunnels negotiated, 3 policies";
@@ -382,7 +435,6 @@ mod tests {
         assert!(line.ends_with("3 policies, 2,398 SAs of charon-systemd, 2 SAs of ip"), "{line}");
         assert_eq!(ike_line(&Value::Null), None);
     }
-}
 
     #[test]
     fn a_renewal_that_goes_on_says_that_some_tunnels_are_still_without_traffic() {
@@ -394,3 +446,4 @@ mod tests {
         assert!(of(7).ends_with("2.4 s at most; the others are still without"), "{}", of(7));
         assert_eq!(renewal(&Value::Null), None);
     }
+}

@@ -172,7 +172,11 @@ type Column = (&'static str, fn(&Value) -> String);
 fn further_columns(list: &Value) -> Vec<Column> {
     let some = |has: fn(&Value) -> bool, column: Column| rows(list).iter().any(has).then_some(column);
     let has_rates: fn(&Value) -> bool = |sa| sa.get("packets_per_second").is_some();
+    let first = rows(list).first().map_or(Value::Null, |sa| sa["interface"].clone());
+    let has_interfaces = rows(list).iter().any(|sa| sa["interface"] != first);
     let columns = [
+        // Where they are of several, that of each.
+        has_interfaces.then_some(("interface", (|sa| cell(&sa["interface"])) as fn(&Value) -> String)),
         some(has_rates, ("packets/s", |sa| rate_cell(&sa["packets_per_second"], "packet/s"))),
         some(has_rates, ("bit/s", |sa| rate_cell(&sa["bits_per_second"], "bit/s"))),
         // Where some are not the configuration's, whose each is: of a key exchange, the daemon.
@@ -250,6 +254,21 @@ mod tests {
         assert_eq!(last, ["owner", "file", "ike", "pluto"], "{mixed:?}");
         // An older gateway says none.
         assert!(!lines(&json!([{ "tunnel": "a" }])).concat().contains("owner"));
+    }
+
+    #[test]
+    fn interfaces_are_shown_where_sas_are_of_several() {
+        let sa = |tunnel: &str, interface: &str| json!({ "tunnel": tunnel, "owner": "file", "interface": interface });
+        let of_one = lines(&json!([sa("a", "testudo0"), sa("b", "testudo0")]));
+        assert!(
+            !of_one.concat().contains("interface") && !of_one.concat().contains("testudo0"),
+            "{of_one:?}"
+        );
+        let of_several = lines(&json!([sa("a", "testudo0"), sa("b", "ipsec0"), sa("c", "ipsec0")]));
+        let last: Vec<_> = of_several.iter().filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(last, ["interface", "testudo0", "ipsec0", "ipsec0"], "{of_several:?}");
+        // An older gateway says none.
+        assert!(!lines(&json!([{ "tunnel": "a" }, { "tunnel": "b" }])).concat().contains("interface"));
     }
 
     #[test]

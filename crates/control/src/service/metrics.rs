@@ -21,7 +21,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use testudo_gateway::PortSnapshot;
+use testudo_gateway::{InterfaceSnapshot, PortSnapshot};
 use testudo_ipsec::SaCounters;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
@@ -199,6 +199,14 @@ const PORT_METRICS: [PortMetric; 6] = [
     ("port_tx_calls", "System calls or device operations that sent packets", |c| c.tx_calls),
 ];
 
+/// The same of each interface of the protected side, where there are several.
+const INTERFACE_METRICS: [PortMetric; 4] = [
+    ("interface_rx_packets", "Packets that an interface received", |c| c.rx_packets),
+    ("interface_rx_bytes", "IP bytes that an interface received", |c| c.rx_bytes),
+    ("interface_tx_packets", "Packets that an interface sent", |c| c.tx_packets),
+    ("interface_tx_bytes", "IP bytes that an interface sent", |c| c.tx_bytes),
+];
+
 /// One metric over both directions of the stage clock: name, help text, value.
 type StageSum = (&'static str, &'static str, fn(&StageTimes) -> u64);
 
@@ -259,6 +267,7 @@ impl Collector for Gateway {
         let drops = drops.iter().map(|(reason, count)| (vec![("reason", reason.name().to_owned())], count));
         family(&mut encoder, "drops", "Packets that were dropped, by reason", drops)?;
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
+        encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_stages(&mut encoder, shared)?;
         encode_associations(&mut encoder, &installed.tunnels)
     }
@@ -307,6 +316,22 @@ fn encode_ports(
         .map(|(side, p)| (vec![("side", side.to_owned()), ("port", p.name.clone())], p.waited_ticks));
     let help = "Ticks of the processor's clock for which packets waited for a port that took none";
     family(encoder, "port_waited_ticks", help, waited)
+}
+
+fn encode_interfaces(encoder: &mut DescriptorEncoder<'_>, interfaces: &[InterfaceSnapshot]) -> fmt::Result {
+    if interfaces.is_empty() {
+        return Ok(());
+    }
+    let label = |interface: &InterfaceSnapshot| vec![("interface", interface.name.clone())];
+    for (name, help, get) in INTERFACE_METRICS {
+        family(encoder, name, help, interfaces.iter().map(|one| (label(one), get(&one.counters))))?;
+    }
+    let drops = interfaces.iter().flat_map(|one| {
+        let hit = one.drops.iter().filter(|(_, count)| *count > 0);
+        hit.map(|(reason, count)| ([label(one), vec![("reason", reason.name().to_owned())]].concat(), count))
+    });
+    let help = "Packets that an interface delivered, or that came to an SA of its tunnels, and were dropped, by reason";
+    family(encoder, "interface_drops", help, drops)
 }
 
 /// The stage clock: ticks per packet are `stage_ticks` over `stage_packets`; the busy share of the worker is
@@ -380,6 +405,7 @@ pub(super) mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use testudo_packet::DropCounters;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -411,6 +437,52 @@ pub(super) mod tests {
     }
 
     const REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    /// Interfaces as the metrics have them.
+    #[derive(Debug)]
+    struct Interfaces(Vec<InterfaceSnapshot>);
+
+    impl Collector for Interfaces {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            encode_interfaces(&mut encoder, &self.0)
+        }
+    }
+
+    fn page_of(interfaces: Vec<InterfaceSnapshot>) -> String {
+        let (mut registry, mut page) = (Registry::with_prefix("testudo"), String::new());
+        registry.register_collector(Box::new(Interfaces(interfaces)));
+        text::encode(&mut page, &registry).unwrap();
+        page
+    }
+
+    #[test]
+    fn each_interface_has_its_packets_bytes_and_drops() {
+        let interface = |name: &str, rx_packets, dropped| {
+            let counters = PortCounters {
+                rx_packets,
+                rx_bytes: 2,
+                tx_packets: 3,
+                tx_bytes: 4,
+                ..PortCounters::default()
+            };
+            let mut drops = DropCounters::default();
+            drops.add(DropReason::NoPolicy, dropped);
+            InterfaceSnapshot { name: name.into(), counters, drops }
+        };
+        let page = page_of(vec![interface("testudo0", 7, 0), interface("ipsec0", 1, 5)]);
+        for line in [
+            "testudo_interface_rx_packets_total{interface=\"testudo0\"} 7",
+            "testudo_interface_rx_packets_total{interface=\"ipsec0\"} 1",
+            "testudo_interface_rx_bytes_total{interface=\"ipsec0\"} 2",
+            "testudo_interface_tx_packets_total{interface=\"ipsec0\"} 3",
+            "testudo_interface_tx_bytes_total{interface=\"ipsec0\"} 4",
+            "testudo_interface_drops_total{interface=\"ipsec0\",reason=\"no_policy\"} 5",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+        }
+        assert!(!page.contains("drops_total{interface=\"testudo0\""), "{page}");
+        assert!(!page_of(Vec::new()).contains("interface"), "the ports of one interface say it all");
+    }
 
     #[test]
     fn the_fifth_client_is_told_that_there_are_too_many() {

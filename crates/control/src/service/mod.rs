@@ -26,6 +26,7 @@ mod fault;
 mod http;
 pub mod installed;
 mod instance;
+mod interfaces;
 mod key_export;
 mod last_states;
 pub mod leases;

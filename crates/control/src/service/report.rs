@@ -3,6 +3,7 @@
 use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
+use super::interfaces::interfaces;
 use super::negotiated::NegotiatedPolicy;
 use super::path_mtu::{path_mtu, path_mtus};
 use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
@@ -146,6 +147,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "uptime_seconds": facts.started.elapsed().as_secs(),
         "engines": engines.collect::<Vec<_>>(),
         "ports": { "protected": port(&facts.counters.protected()), "unprotected": port(&facts.counters.unprotected()) },
+        "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),
         "drops": drops(&facts.counters),

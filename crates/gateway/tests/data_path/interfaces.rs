@@ -230,3 +230,73 @@ fn a_flood_does_not_keep_an_interface_unheard_that_has_packets_later() {
     a.gateway.settle();
     a.gateway.assert_settled();
 }
+
+/// What each interface received, sent and lost, as the worker's counters say it: packets and bytes in,
+/// packets and bytes out, drops.
+fn counted(site: &Site) -> [[u64; 5]; 3] {
+    let interfaces = site.gateway.worker.counters().interfaces();
+    let names: Vec<_> = interfaces.iter().map(|interface| &*interface.name).collect();
+    assert_eq!(names, ["testudo0", "ipsec0", "ipsec1"]);
+    [0, 1, 2].map(|at| {
+        let (port, drops) = (interfaces[at].counters, &interfaces[at].drops);
+        [port.rx_packets, port.rx_bytes, port.tx_packets, port.tx_bytes, drops.total()]
+    })
+}
+
+#[test]
+fn each_interface_counts_its_own_packets_bytes_and_drops() {
+    let (mut a, mut b) = (Site::new(Side::A, Vec::new()), Site::new(Side::B, Vec::new()));
+    let mut sealed = [const { Vec::new() }; 3];
+    for (interface, packets) in [(0, 2), (1, 3), (2, 5)] {
+        (0..packets).for_each(|_| sealed[interface].extend(a.seal(interface, &packet())));
+    }
+    let bytes = packet().len() as u64;
+    // No policy of the main interface is about the first; the others are no IP packets.
+    a.seal(0, &Inner::udp("10.0.0.1", "203.0.113.9", 100).bytes());
+    a.seal(0, &[0xff; 40]);
+    a.seal(2, &[0xff; 40]);
+    let expected = [[4, 3 * bytes + 40, 0, 0, 2], [3, 3 * bytes, 0, 0, 0], [6, 5 * bytes + 40, 0, 0, 1]];
+    assert_eq!(counted(&a), expected);
+    sealed.concat().into_iter().for_each(|datagram| b.gateway.unprotected.push(datagram));
+    b.delivered();
+    let expected = [2, 3, 5].map(|packets| [0, 0, packets, packets * bytes, 0]);
+    assert_eq!(counted(&b), expected);
+    a.gateway.assert_settled();
+    b.gateway.assert_settled();
+}
+
+/// What an SA refuses, before it opens it or after, is lost at its tunnel's interface; what has no SA at
+/// none, whatever was in its buffer before.
+#[test]
+fn what_an_sa_refuses_is_lost_at_its_interface_and_what_has_no_sa_at_none() {
+    let (mut a, mut b) = (Site::new(Side::A, Vec::new()), Site::new(Side::B, Vec::new()));
+    for interface in (0..300).map(|round| round % 3) {
+        for mut datagram in a.seal(interface, &packet()) {
+            b.gateway.unprotected.push(datagram.clone());
+            // Seen before, in the same batch and in a later one; then of no SA.
+            b.gateway.unprotected.push(datagram.clone());
+            b.delivered();
+            b.gateway.unprotected.push(datagram.clone());
+            datagram[20..24].fill(0xee);
+            b.gateway.unprotected.push(datagram);
+        }
+        b.delivered();
+    }
+    assert_eq!((b.drops(DropReason::ReplayDuplicate), b.drops(DropReason::UnknownSpi)), (600, 300));
+    assert_eq!(counted(&b).map(|interface| interface[4]), [200, 200, 200]);
+    for mut datagram in a.seal(1, &packet()) {
+        *datagram.last_mut().expect("an ICV") ^= 1;
+        b.gateway.unprotected.push(datagram);
+    }
+    b.delivered();
+    assert_eq!(b.drops(DropReason::AuthenticationFailed), 1);
+    assert_eq!(counted(&b).map(|interface| interface[4]), [200, 201, 200]);
+    a.gateway.assert_settled();
+    b.gateway.assert_settled();
+}
+
+#[test]
+fn a_gateway_with_one_interface_counts_none_apart() {
+    let gateway = Gateway::with_tunnels(Side::A, &[spec(1)]);
+    assert!(gateway.worker.counters().interfaces().is_empty());
+}

@@ -287,11 +287,36 @@ fn interfaces(network: &mut Network) -> TestResult {
         let mut packets: Vec<_> = list.as_array().into_iter().flatten().filter_map(packets).collect();
         packets.sort_unstable();
         ensure(packets == [3, 3, 4, 4, 5, 5], || format!("each in its own SA: {list:#}"))?;
+        seen_by_interface(host)?;
     }
     for (name, _) in NAMES {
         charons[0].swanctl(&["--terminate", "--ike", name, "--timeout", "10"])?;
     }
     ends(network, charons)
+}
+
+/// What operators see of three interfaces that 3, 4 and 5 packets have passed each way.
+fn seen_by_interface(host: &Host) -> TestResult {
+    let process = &host.program().process;
+    let status = process.ask_json(&["status"])?;
+    let expected = [("testudo0", None, 3), ("red", Some(42), 4), ("blue", Some(43), 5)];
+    for (at, (name, if_id, packets)) in expected.into_iter().enumerate() {
+        let row = &status["interfaces"][at];
+        let counted = ["rx_packets", "tx_packets"].map(|key| row[key].as_u64());
+        ensure(row["name"] == name && row["if_id"].as_u64() == if_id, || format!("{row:#}"))?;
+        // The host sends more into them, such as router solicitations, which are dropped.
+        let dropped: u64 =
+            row["drops"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+        ensure(counted == [Some(packets + dropped), Some(packets)], || format!("{row:#}"))?;
+        let negotiated = &row["negotiated"];
+        ensure(negotiated["tunnels"] == 1 && negotiated["sas"] == 2, || format!("{negotiated:#}"))?;
+    }
+    let said = [process.ask(&["status"])?.stdout, process.ask(&["sa", "list"])?.stdout];
+    let of = |said: &str, name: &str| {
+        said.lines().filter(|line| line.split_whitespace().any(|word| word == name)).count()
+    };
+    let rows = ["red", "blue"].map(|name| said.each_ref().map(|said| of(said, name)));
+    ensure(rows == [[1, 2], [1, 2]], || format!("{rows:?} of\n{}", said.concat()))
 }
 
 /// charon asks whether the peer lives (RFC 7296 2.4) only where nothing of it comes.

@@ -7,9 +7,12 @@ use super::routes::tests::NotedRoutes;
 use super::*;
 use crate::MemoryStore;
 use crate::firewall::{RouteChange, TunnelRoute};
+use crate::service::interfaces::interfaces;
 use crate::service::leases::Leases;
+use serde_json::{Value, json};
 use std::net::Ipv4Addr;
-use testudo_gateway::KeyPreparers;
+use testudo_gateway::{InterfaceSnapshot, KeyPreparers};
+use testudo_packet::{DropCounters, PortCounters};
 use testudo_wire::netlink::ack::Answer;
 use testudo_wire::netlink::datagram::Datagram;
 use testudo_wire::netlink::errno::Errno;
@@ -82,6 +85,22 @@ impl Spoken {
 
     fn tunnels(&self) -> Arc<NegotiatedTunnels> {
         Arc::clone(&self.gateway.shared.installed().negotiated)
+    }
+
+    /// Of each interface its name, if_id, configured tunnels, and negotiated tunnels, policies and SAs.
+    fn by_interface(&self) -> Vec<Value> {
+        let snapshot = |name: &str| InterfaceSnapshot {
+            name: name.to_owned(),
+            counters: PortCounters::default(),
+            drops: DropCounters::default(),
+        };
+        let snapshots = ["testudo0", "ipsec0", "ipsec1"].map(snapshot);
+        let rows = interfaces(&self.gateway.shared.installed(), &snapshots);
+        let shown = |row: &Value| {
+            let negotiated = ["tunnels", "policies", "sas"].map(|key| row["negotiated"][key].clone());
+            json!([row["name"], row["if_id"], row["tunnels"], negotiated])
+        };
+        rows.as_array().unwrap().iter().map(shown).collect()
     }
 
     /// Sends a packet to 10.9.0.2: SPI, sequence number and IV of what leaves, if something does.
@@ -405,6 +424,14 @@ fn policies_and_sas_with_an_if_id_belong_to_the_interface_that_has_it() {
     let policies = spoken.tunnels().policies();
     let interfaces: Vec<_> = policies.iter().map(|policy| policy.entry.interface.0).collect();
     assert_eq!(interfaces, [1, 1, 2, 2]);
+    assert_eq!(
+        spoken.by_interface(),
+        [
+            json!(["testudo0", null, 2, [0, 0, 0]]),
+            json!(["ipsec0", 42, 0, [1, 2, 2]]),
+            json!(["ipsec1", 43, 0, [1, 2, 2]])
+        ]
+    );
     assert!(spoken.routes.changes().is_empty(), "routes into them are the operator's");
     assert_eq!(spoken.seals(), None, "from the main interface");
     spoken.refuses(at(44, policy(1, 0)), Errno::OPNOTSUPP, "[[interface]]");
@@ -414,6 +441,7 @@ fn policies_and_sas_with_an_if_id_belong_to_the_interface_that_has_it() {
     spoken.takes(policy(1, 0));
     spoken.takes(sa(0x2001, false, 0xB1));
     assert_eq!(spoken.seals().map(|sealed| sealed.0), Some(0x2001));
+    assert_eq!(spoken.by_interface()[0], json!(["testudo0", null, 2, [1, 1, 1]]));
     assert_eq!(spoken.says(Body::FlushPolicies).0, 0);
     assert_eq!(spoken.seals(), None);
 }
