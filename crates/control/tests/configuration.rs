@@ -86,7 +86,7 @@ fn the_examples_are_clean() {
             count += 1;
         }
     }
-    assert!(count >= 3, "{count} examples");
+    assert!(count >= 5, "{count} examples");
 }
 
 /// Ten errors at once, word for word. `TESTUDO_BLESS=1` writes the golden file anew.
