@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -65,6 +66,37 @@ fn values(unit: &str, key: &str) -> Vec<String> {
     let text = std::fs::read_to_string(contrib(unit)).unwrap();
     let lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// The calls of a name in `SystemCallFilter=`: its own, or those of the set that it names.
+fn calls(name: &str) -> BTreeSet<String> {
+    if !name.starts_with('@') {
+        return [name.to_owned()].into();
+    }
+    let (text, is_known) = said(Command::new("systemd-analyze").args(["syscall-filter", name]));
+    assert!(is_known, "{name}: {text}");
+    let members = text.lines().skip(1).map(str::trim);
+    members.filter(|line| !line.is_empty() && !line.starts_with('#')).flat_map(calls).collect()
+}
+
+/// systemd.exec(5): the first list is one of allowed calls, later ones add to it, with ~ they take away.
+#[test]
+fn the_unit_lets_the_program_give_up_capabilities_and_install_its_own_filter() {
+    let text = std::fs::read_to_string(contrib("testudo@.service")).unwrap();
+    let mut allowed = BTreeSet::new();
+    for list in text.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+        let named = |list: &str| list.split_whitespace().flat_map(calls).collect::<BTreeSet<_>>();
+        match list.strip_prefix('~') {
+            Some(taken) => allowed = &allowed - &named(taken),
+            None => allowed.extend(named(list)),
+        }
+    }
+    for call in ["capset", "seccomp", "prctl", "ioctl", "recvmmsg"] {
+        assert!(allowed.contains(call), "{call} is not among {allowed:?}");
+    }
+    for call in ["ptrace", "mount", "bpf", "chown"] {
+        assert!(!allowed.contains(call), "{call}");
+    }
 }
 
 /// Between the network and a gateway that waits for it, a host that forwards would forward in clear.
