@@ -7,6 +7,7 @@
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
 #   STAGES, SKIP                   for audit:                   make audit STAGES='dependencies miri', make audit SKIP=fuzz
+#   BOOT_SECONDS, ACCEL            for ike-setup-guest:         make ike-setup-guest ACCEL=kvm
 #   PREFIX, DESTDIR                for install:                make install PREFIX=/usr DESTDIR=/tmp/package
 
 ARGS ?=
@@ -23,10 +24,10 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in private namespaces
 	@scripts/setup.sh demo
@@ -68,6 +69,11 @@ bench-peer: ## the data path compared with DPDK's ipsec-secgw, on one core; need
 	@scripts/setup.sh peer
 	@$(CARGO) build --release --locked --package testudo
 	@scripts/bench-peer.sh "$(target_dir)/release/testudo" $(CASES)
+
+ike-setup-guest: ## `testudo ike setup strongswan` in a guest with systemd and AppArmor, a second one as its peer; minutes; needs root for the image
+	@scripts/setup.sh guest
+	@$(CARGO) build --release --locked --package testudo
+	@tests/ike-setup/guest.sh "$(target_dir)/ike-setup-guest"
 
 fuzz: ## run every fuzz target for SECONDS_PER_TARGET seconds
 	@scripts/setup.sh fuzz

@@ -2,7 +2,7 @@
 # Installs the missing packages for one purpose with apt, after printing which ones and why. Uses sudo only if
 # something is missing; otherwise it does and prints nothing.
 #
-# usage: setup.sh demo|test|fuzz|peer|audit
+# usage: setup.sh demo|test|fuzz|peer|guest|audit
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -41,6 +41,13 @@ peer_packages() {
   echo "python3 writes the input packets of ipsec-secgw"
 }
 
+# For a Debian that is booted with systemd and AppArmor.
+guest_packages() {
+  echo "e2fsprogs makes the guest's disks"
+  echo "mmdebstrap makes the guest of Debian's packages"
+  echo "qemu-system-x86 boots the guest"
+}
+
 packages_for() {
   demo_packages
   case $1 in
@@ -48,6 +55,7 @@ packages_for() {
     fuzz) echo "g++ compiles libFuzzer" ;;
     audit) test_packages; echo "g++ compiles libFuzzer" ;;
     peer) peer_packages ;;
+    guest) guest_packages ;;
   esac
 }
 
@@ -124,7 +132,7 @@ install_audit_tools() {
 
 main() {
   local purpose=${1:-} missing=() package reason
-  case $purpose in demo | test | fuzz | peer | audit) ;; *) die "usage: setup.sh demo|test|fuzz|peer|audit" ;; esac
+  case $purpose in demo | test | fuzz | peer | guest | audit) ;; *) die "usage: setup.sh demo|test|fuzz|peer|guest|audit" ;; esac
   check_cargo
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_without_debian "$purpose"
