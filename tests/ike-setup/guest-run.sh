@@ -89,7 +89,13 @@ snapshot() {
     find etc -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-pings() { ping -n -c 5 -i 0.3 -W 20 -I 10.1.0.1 10.2.0.1; }
+# Five of five come back.
+pings() {
+  local said
+  said=$(ping -n -c 5 -i 0.3 -W 20 -I 10.1.0.1 10.2.0.1)
+  echo "$said"
+  grep -q ' 0% packet loss' <<<"$said"
+}
 
 run_peer() {
   link_up 192.0.2.2
