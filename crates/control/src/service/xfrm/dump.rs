@@ -81,13 +81,13 @@ impl<D: DataPath> Xfrm<D> {
             let (next, message) = match dump.cursor {
                 Cursor::Sas(place) => {
                     let Some((place, sa)) = self.sad.before(place) else { break };
-                    let wanted = dump.wants(sa);
-                    let message = wanted.then(|| sa.shown(&self.use_of(sa)));
+                    let wanted = dump.wants(&sa);
+                    let message = wanted.then(|| sa.shown(&self.use_of(&sa)));
                     (Cursor::Sas(place), message)
                 }
                 Cursor::Policies(arrival) => {
                     let Some((arrival, policy)) = self.spd.before(arrival) else { break };
-                    (Cursor::Policies(arrival), Some(self.shown(policy)))
+                    (Cursor::Policies(arrival), Some(self.shown(&policy)))
                 }
             };
             let before = datagram.len();

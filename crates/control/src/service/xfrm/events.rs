@@ -82,7 +82,7 @@ fn used_otherwise(sa: &XfrmSa, used: &SaUse, set: &LifetimeCurrent) -> Result<Xf
 impl<D: DataPath> Xfrm<D> {
     pub(super) fn get_event(&self, id: &EventId, attributes: &Attributes) -> Result<Outcome, Refusal> {
         let sa = self.meant(&id.sa, attributes)?;
-        Ok(answer(self.event(sa, id.flags)))
+        Ok(answer(self.event(&sa, id.flags)))
     }
 
     /// Numbers and use of an SA.
@@ -109,7 +109,7 @@ impl<D: DataPath> Xfrm<D> {
         attributes: &Attributes,
     ) -> Result<Outcome, Refusal> {
         check_event(request.header, attributes)?;
-        let before = self.meant(&id.sa, attributes)?.clone();
+        let before = self.meant(&id.sa, attributes)?;
         if before.is_larval() {
             return Err(invalid("the SPI is reserved, and its SA has not come"));
         }
@@ -126,7 +126,7 @@ impl<D: DataPath> Xfrm<D> {
             return Err(refusal);
         }
         if let Some(sa) = self.sad.at(before.place) {
-            let event = self.event(sa, event_flag::CAUSE_UPDATE);
+            let event = self.event(&sa, event_flag::CAUSE_UPDATE);
             request.tell(group::EVENT, &event);
         }
         Ok(Outcome::Done)
@@ -135,7 +135,7 @@ impl<D: DataPath> Xfrm<D> {
     /// Takes back what a refused request has changed.
     fn restore(&mut self, before: XfrmSa) {
         let Some(after) = self.sad.at(before.place) else { return };
-        match self.data_path.change_sa(after, &before) {
+        match self.data_path.change_sa(&after, &before) {
             Ok(()) => self.sad.change(before),
             Err(refusal) => tracing::warn!("xfrm: use of an SA could not be taken back: {refusal}"),
         }
@@ -158,7 +158,7 @@ impl<D: DataPath> Xfrm<D> {
             return Err(invalid("the SPI is reserved, and its SA has not come"));
         }
         let (place, is_hard) = (sa.place, expire.hard != 0);
-        let told = notification(group::EXPIRE, 0, request.client.port, &self.expired(sa, is_hard));
+        let told = notification(group::EXPIRE, 0, request.client.port, &self.expired(&sa, is_hard));
         request.notifications.push(told);
         if is_hard {
             self.drop_sa(place);
@@ -178,7 +178,7 @@ impl<D: DataPath> Xfrm<D> {
     /// have its name.
     pub fn reached_limit(&mut self, place: Place, is_hard: bool) -> Option<Notification> {
         let sa = self.sad.at(place).filter(|sa| !sa.is_larval())?;
-        let message = self.expired(sa, is_hard);
+        let message = self.expired(&sa, is_hard);
         if is_hard {
             self.drop_sa(place);
         }

@@ -134,8 +134,7 @@ impl<D: DataPath> Xfrm<D> {
         let entries = entries(attributes)?;
         let direction = Direction::of(id.direction)?;
         let PolicyKey { selector, if_id, .. } = PolicyKey::of(id.selector, attributes)?;
-        let policy = self.spd.to_migrate(direction, &selector, if_id).ok_or_else(no_policy)?;
-        let mut policy = policy.clone();
+        let mut policy = self.spd.to_migrate(direction, &selector, if_id).ok_or_else(no_policy)?;
         let index = policy.info.index;
         let moves = self.moves(&entries, attributes.encapsulation(), if_id)?;
         policy.templates = moved_templates(&policy, &entries)?;
@@ -175,7 +174,7 @@ impl<D: DataPath> Xfrm<D> {
         for entry in entries {
             let mut there = self.sad.between(entry.old.0, entry.old.1, entry.migration.reqid);
             let Some(before) = there.find(|sa| entry.means(sa, if_id)) else { continue };
-            let after = entry.moved(before, new_encapsulation);
+            let after = entry.moved(&before, new_encapsulation);
             let is_taken = |key: &SaKey| {
                 let other = self.sad.meant(key).is_some_and(|other| other.place != before.place);
                 let is_moved_to = moves.iter().any(|other| other.after.key == *key);
@@ -187,7 +186,7 @@ impl<D: DataPath> Xfrm<D> {
             if is_taken(&after.key) {
                 return Err(no_data("another SA has the SPI at the new address"));
             }
-            moves.push(Move { before: before.clone(), after });
+            moves.push(Move { before, after });
         }
         Ok(moves)
     }

@@ -20,6 +20,7 @@ mod events;
 mod flush;
 mod hello;
 mod migrate;
+mod packed;
 mod policy;
 mod policy_requests;
 mod process_name;

@@ -87,7 +87,7 @@ impl<D: DataPath> Xfrm<D> {
         let direction = Direction::of(id.direction)?;
         let key = PolicyKey::of(id.selector, attributes)?;
         if id.index != 0 {
-            let is_meant = |policy: &&XfrmPolicy| {
+            let is_meant = |policy: &XfrmPolicy| {
                 let own = policy.key();
                 (policy.direction, own.mark, own.if_id) == (direction, key.mark, key.if_id)
             };
@@ -105,7 +105,7 @@ impl<D: DataPath> Xfrm<D> {
     ) -> Result<Outcome, Refusal> {
         let index = self.index_of(id, attributes)?;
         let policy = self.spd.get(index).ok_or_else(no_policy)?;
-        let shown = self.shown(policy);
+        let shown = self.shown(&policy);
         self.drop_policy(index);
         let Body::NewPolicy(info) = shown.body else { return Ok(Outcome::Done) };
         let id = PolicyId { selector: info.selector, index, direction: info.direction };
@@ -132,7 +132,7 @@ impl<D: DataPath> Xfrm<D> {
         let PolicyInfo { selector, index, direction, .. } = expire.policy;
         let index = self.index_of(&PolicyId { selector, index, direction }, attributes)?;
         let policy = self.spd.get(index).ok_or_else(no_policy)?;
-        let shown = self.shown(policy);
+        let shown = self.shown(&policy);
         let Body::NewPolicy(info) = shown.body else { return Ok(Outcome::Done) };
         if expire.hard != 0 {
             self.drop_policy(index);

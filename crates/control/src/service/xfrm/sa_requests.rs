@@ -89,14 +89,14 @@ impl<D: DataPath> Xfrm<D> {
             return self.complete(request, reserved, (sa, key), (info, attributes));
         }
         let has_encapsulation = |sa: &XfrmSa| sa.attributes.encapsulation().is_some();
-        if has_encapsulation(before) != has_encapsulation(&sa) {
+        if has_encapsulation(&before) != has_encapsulation(&sa) {
             return Err(invalid("an SA keeps its encapsulation, or keeps having none"));
         }
         // Of an SA that lives these change; the rest stays.
         let mut after = before.clone();
         after.info.lifetime = sa.info.lifetime;
         after.attributes = updated(&before.attributes, &sa.attributes);
-        self.data_path.change_sa(before, &after)?;
+        self.data_path.change_sa(&before, &after)?;
         let shown = after.shown(&self.use_of(&after));
         self.sad.change(after);
         tell_update(request, shown);
@@ -118,7 +118,9 @@ impl<D: DataPath> Xfrm<D> {
             return added;
         };
         let left = self.left_behind(sa).filter(|_| refusal.errno == Errno::NOBUFS);
-        let Some(shown) = left.map(|left| (left.place, left.shown(&self.use_of(left)))) else { return added };
+        let Some(shown) = left.map(|left| (left.place, left.shown(&self.use_of(&left)))) else {
+            return added;
+        };
         let (place, shown) = shown;
         self.drop_sa(place);
         tell_deleted(request, shown);
@@ -129,7 +131,7 @@ impl<D: DataPath> Xfrm<D> {
     }
 
     /// The oldest SA between the same ends and of the same direction that a process has left which is gone.
-    fn left_behind(&self, sa: &XfrmSa) -> Option<&XfrmSa> {
+    fn left_behind(&self, sa: &XfrmSa) -> Option<XfrmSa> {
         let ends = |sa: &XfrmSa| (sa.key.protocol, sa.info.mode, sa.info.reqid, sa.if_id(), sa.is_inbound);
         let others = self.sad.between(sa.source, sa.key.destination, sa.info.reqid);
         let left = others.filter(|other| {
@@ -173,7 +175,7 @@ impl<D: DataPath> Xfrm<D> {
     }
 
     /// The SA that a client means.
-    pub(super) fn meant(&self, id: &SaId, attributes: &Attributes) -> Result<&XfrmSa, Refusal> {
+    pub(super) fn meant(&self, id: &SaId, attributes: &Attributes) -> Result<XfrmSa, Refusal> {
         let key = SaKey::of(id, attributes)?;
         self.sad.meant(&key).ok_or_else(no_sa)
     }
@@ -185,7 +187,7 @@ impl<D: DataPath> Xfrm<D> {
         attributes: &Attributes,
     ) -> Result<Outcome, Refusal> {
         let sa = self.meant(id, attributes)?;
-        let (shown, place) = (sa.shown(&self.use_of(sa)), sa.place);
+        let (shown, place) = (sa.shown(&self.use_of(&sa)), sa.place);
         self.drop_sa(place);
         tell_deleted(request, shown);
         Ok(Outcome::Done)
@@ -202,7 +204,7 @@ impl<D: DataPath> Xfrm<D> {
 
     pub(super) fn get_sa(&self, id: &SaId, attributes: &Attributes) -> Result<Outcome, Refusal> {
         let sa = self.meant(id, attributes)?;
-        Ok(answer(sa.shown(&self.use_of(sa))))
+        Ok(answer(sa.shown(&self.use_of(&sa))))
     }
 
     pub(super) fn allocate_spi(

@@ -239,7 +239,7 @@ impl<D: DataPath> Xfrm<D> {
             Body::DeletePolicy(id) => self.delete_policy(request, &id, &attributes),
             Body::GetPolicy(id) => {
                 let index = self.index_of(&id, &attributes)?;
-                self.spd.get(index).map(|policy| answer(self.shown(policy))).ok_or_else(no_policy)
+                self.spd.get(index).map(|policy| answer(self.shown(&policy))).ok_or_else(no_policy)
             }
             Body::DumpPolicies => Ok(Outcome::Dump(Dump::of_policies(request.header, request.client.port))),
             Body::FlushPolicies => self.flush_policies(request, &attributes),
