@@ -65,21 +65,56 @@ pub(crate) fn under_other_icvs(keys: &KeyMaterial) -> impl Iterator<Item = Finge
     others.map(|suite| under(keys, *suite))
 }
 
+/// The first half of a fingerprint or digest, which tells keys apart as well: it is kept in memory alone,
+/// several times for each of very many SAs. Two of 2^32 keys have the same one with a chance of 2^-65.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HalfDigest([u8; HalfDigest::BYTES]);
+
+impl HalfDigest {
+    /// Length in bytes.
+    const BYTES: usize = Fingerprint::BYTES / 2;
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+}
+
+impl From<Fingerprint> for HalfDigest {
+    fn from(whole: Fingerprint) -> Self {
+        let (mut half, (first, _)) = ([0; Self::BYTES], whole.0.split_at(Self::BYTES));
+        half.copy_from_slice(first);
+        Self(half)
+    }
+}
+
+/// As a fingerprint shows itself.
+impl fmt::Debug for HalfDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HalfDigest(")?;
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, ")")
+    }
+}
+
 /// What tells whether two SAs have a key in common: a digest of each of an SA's keys by itself, the cipher's
 /// and the integrity algorithm's. Another suite, another salt, or another key beside it make no other key of
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyDigests([Option<Fingerprint>; 2]);
+pub struct KeyDigests([Option<HalfDigest>; 2]);
 
 impl KeyDigests {
     /// Those of `keys`.
     #[must_use]
     pub fn of(keys: &KeyMaterial) -> Self {
-        Self([keys.key(), keys.integrity_key()].map(|key| (!key.is_empty()).then(|| digest_of(&[key]))))
+        Self(
+            [keys.key(), keys.integrity_key()].map(|key| (!key.is_empty()).then(|| digest_of(&[key]).into())),
+        )
     }
 
     /// Each of them.
-    pub fn iter(&self) -> impl Iterator<Item = Fingerprint> + use<> {
+    pub fn iter(&self) -> impl Iterator<Item = HalfDigest> + use<> {
         self.0.into_iter().flatten()
     }
 

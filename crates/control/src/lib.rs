@@ -32,5 +32,5 @@ pub mod service;
 pub mod store;
 
 pub use config::{ConfigError, ConfigErrors, Configuration};
-pub use fingerprint::{Fingerprint, KeyDigests, fingerprint, numbers_of};
+pub use fingerprint::{Fingerprint, HalfDigest, KeyDigests, fingerprint, numbers_of};
 pub use store::{Known, Lease, LeaseStore, MemoryStore, NUMBERS_END, Store, StoreError, Usage};

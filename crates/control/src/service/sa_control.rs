@@ -27,7 +27,7 @@ use super::overlaps::{Leaving, Overlap, Overlaps};
 use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
 use super::sa_request::{NewSa, SaChoice, SaRequest, Wanted};
-use super::sas::{KeyState, RunningSa};
+use super::sas::{KeyState, RunningSa, limits_of};
 use super::{usages, windows};
 use crate::config::{Loaded, did_you_mean};
 use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
@@ -411,7 +411,7 @@ impl SaControl {
             suite: key.suite(),
             esn: wanted.esn,
             replay_window: wanted.replay_window,
-            lifetime: wanted.lifetime,
+            limits: limits_of(wanted.lifetime),
             key: print,
             numbers: numbers_of(key),
             key_digests: KeyDigests::of(key),
@@ -608,7 +608,7 @@ fn in_store(error: StoreError) -> String {
 
 fn parameters_of(sa: &RunningSa) -> SaParameters {
     let spent = usages::spent(sa.before, super::daemon::unix_s());
-    SaParameters { spi: sa.spi, suite: sa.suite, esn: sa.esn, lifetime: sa.lifetime, spent }
+    SaParameters { spi: sa.spi, suite: sa.suite, esn: sa.esn, lifetime: sa.lifetime(), spent }
 }
 
 pub(super) fn removal(running: &Running, direction: Direction, spi: u32) -> SaChange {

@@ -4,7 +4,7 @@
 use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
 use crate::config::Loaded;
-use crate::{Fingerprint, KeyDigests};
+use crate::{HalfDigest, KeyDigests};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -14,7 +14,7 @@ use testudo_ipsec::{IpsecProtocol, TunnelIndex};
 #[derive(Debug, Clone, Copy)]
 struct Holder {
     tunnel: TunnelIndex,
-    sas: usize,
+    sas: u32,
 }
 
 /// SPIs and keys of the SAs that are installed.
@@ -22,7 +22,7 @@ struct Holder {
 pub(super) struct SaIndex {
     /// SPIs of SAs from peers are ours to choose, one for each protocol (RFC 4301 4.1).
     inbound: HashMap<(IpsecProtocol, u32), Holder>,
-    keys: HashMap<Fingerprint, Holder>,
+    keys: HashMap<HalfDigest, Holder>,
 }
 
 impl SaIndex {

@@ -31,8 +31,8 @@ pub struct RunningSa {
     pub esn: bool,
     /// Packets that the replay window spans.
     pub replay_window: u32,
-    /// Its limits.
-    pub lifetime: Lifetime,
+    /// Its [limits](Self::lifetime); `None` if it has none, like most of what key exchanges negotiate.
+    pub limits: Option<Box<Lifetime>>,
     /// Its key.
     pub key: Fingerprint,
     /// What its sequence numbers belong to.
@@ -50,6 +50,12 @@ pub struct RunningSa {
 }
 
 impl RunningSa {
+    /// Its limits.
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        self.limits.as_deref().copied().unwrap_or_default()
+    }
+
     /// Whether it is towards the peer.
     #[must_use]
     pub fn is_outbound(&self) -> bool {
@@ -80,6 +86,12 @@ impl RunningSa {
     pub fn is_in_use(&self) -> bool {
         self.added.as_ref().is_some_and(|added| added.counters.is_in_use())
     }
+}
+
+/// Limits as an SA keeps them.
+#[must_use]
+pub fn limits_of(lifetime: Lifetime) -> Option<Box<Lifetime>> {
+    (lifetime != Lifetime::default()).then(|| Box::new(lifetime))
 }
 
 /// The SAs of one tunnel, oldest first.

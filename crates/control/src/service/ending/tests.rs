@@ -348,7 +348,7 @@ fn the_tunnel_of_a_flow_ends_with_its_last_sequence_number() {
         spi: 0x3_0000,
         suite: SUITE,
         esn: false,
-        lifetime: old.lifetime,
+        lifetime: old.lifetime(),
         spent: Spent::default(),
     };
     let numbers = NumberSource::Leased { first: u32::MAX.into(), lease: Arc::new(Lease::until(u64::MAX)) };

@@ -6,7 +6,7 @@ use super::super::checked_sas::{Checked, FirstNumbers};
 use super::super::daemon::{random_seed, unix_s};
 use super::super::installed::{InstalledTunnels, Running};
 use super::super::sa_control::{SaControl, State};
-use super::super::sas::{KeyState, RunningSa, TunnelSas};
+use super::super::sas::{KeyState, RunningSa, TunnelSas, limits_of};
 use super::super::xfrm::{Algorithms, DataPath, PolicyUse, SaUse, UsedBefore};
 use super::super::xfrm::{Direction as PolicyDirection, XfrmPolicy};
 use super::super::xfrm::{SaKey, XfrmSa};
@@ -375,7 +375,7 @@ impl Work<'_> {
             self.change(vec![SaChange::Limit(index, place.direction, after.key.spi, lifetime, more)])?;
             let mut sas = tunnel.running.sas.lock();
             let is_meant = |sa: &&mut RunningSa| sa.direction == place.direction && sa.spi == after.key.spi;
-            sas.iter_mut().find(is_meant).into_iter().for_each(|sa| sa.lifetime = lifetime);
+            sas.iter_mut().find(is_meant).into_iter().for_each(|sa| sa.limits = limits_of(lifetime));
         }
         Ok(())
     }

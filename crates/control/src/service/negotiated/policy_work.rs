@@ -8,6 +8,7 @@ use super::template::TemplateKey;
 use super::{NegotiatedTunnel, selector};
 use crate::config::Network;
 use crate::firewall::TunnelRoute;
+use std::collections::HashSet;
 use std::sync::Arc;
 use testudo_crypto::Direction;
 use testudo_gateway::{SaChange, Update};
@@ -36,6 +37,9 @@ impl Work<'_> {
             );
             return Err(Refusal::new(Errno::NOMEM, text));
         }
+        // "in" and "fwd" say the same, and one selector is checked faster than two.
+        let mut seen = HashSet::new();
+        selectors.retain(|selector| seen.insert(*selector));
         let selectors = assemble::sa_selectors(&tunnel.running.tunnel, selectors);
         let update = Update { selectors: vec![(tunnel.running.index, selectors)], ..Update::default() };
         self.control.commander.update(update).map(drop).map_err(|error| failed(error.to_string()))
