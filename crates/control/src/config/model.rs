@@ -263,7 +263,7 @@ pub struct Tunnel {
     /// given.
     pub lifetime: Lifetime,
     /// Known answers; for `replay` only.
-    pub known_answer: Option<KnownAnswer>,
+    pub known_answer: Option<Box<KnownAnswer>>,
 }
 
 /// The peer's outer address.

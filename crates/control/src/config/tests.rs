@@ -146,7 +146,7 @@ known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff, inbo
     assert_eq!(tunnel.lifetime.soft.time, Some(Duration::from_secs(25_200)));
     let received = Some(Received { highest: 10, window: Some([0x05, 0x02].into()) });
     let known_answer = KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX, received };
-    assert_eq!(tunnel.known_answer.as_ref(), Some(&known_answer));
+    assert_eq!(tunnel.known_answer.as_deref(), Some(&known_answer));
 }
 
 #[test]

@@ -93,7 +93,7 @@ pub(super) fn read_tunnel(
         outbound: outbound.complete()?,
         inbound: inbound.complete()?,
         lifetime,
-        known_answer,
+        known_answer: known_answer.map(Box::new),
     };
     if !is_pair {
         return Some((tunnel, None));

@@ -40,6 +40,7 @@ use kept_numbers::KeptNumbers;
 use policies::Policies;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_crypto::Direction;
@@ -78,7 +79,9 @@ pub struct NegotiatedTunnels {
 #[derive(Debug, Default)]
 struct Table {
     by_number: BTreeMap<u64, Arc<NegotiatedTunnel>>,
-    by_key: HashMap<TemplateKey, u64>,
+    /// By the hashes of their keys, which are long.
+    by_key: BTreeSet<(u64, u64)>,
+    hasher: RandomState,
     by_index: HashMap<TunnelIndex, u64>,
     /// The peers, and how many tunnels each has.
     peers: BTreeMap<IpAddr, usize>,
@@ -86,8 +89,8 @@ struct Table {
     /// How the packets of those that an SA has redirected are carried.
     encapsulations: HashMap<u64, Encapsulation>,
     places: HashMap<SaKey, Place>,
-    /// The other way round, by tunnel, direction and SPI.
-    sas: HashMap<(u64, bool, u32), SaKey>,
+    /// By tunnel, direction and SPI, the marks of SAs: the rest of their names is their tunnel's.
+    marks: HashMap<(u64, bool, u32), (u32, u32)>,
     policies: Policies,
     kept: KeptNumbers,
     /// Networks that are routed into the gateway: their source, and how many policies ask for each.
@@ -100,7 +103,7 @@ struct Table {
 impl Table {
     fn insert(&mut self, tunnel: NegotiatedTunnel) -> Arc<NegotiatedTunnel> {
         let tunnel = Arc::new(tunnel);
-        self.by_key.insert(tunnel.key, tunnel.number);
+        self.by_key.insert((self.hasher.hash_one(tunnel.key), tunnel.number));
         self.by_index.insert(tunnel.running.index, tunnel.number);
         *self.peers.entry(tunnel.key.remote).or_default() += 1;
         self.by_number.insert(tunnel.number, Arc::clone(&tunnel));
@@ -109,7 +112,7 @@ impl Table {
 
     fn remove(&mut self, number: u64) {
         let Some(gone) = self.by_number.remove(&number) else { return };
-        self.by_key.remove(&gone.key);
+        self.by_key.remove(&(self.hasher.hash_one(gone.key), number));
         self.by_index.remove(&gone.running.index);
         if let Some(tunnels) = self.peers.get_mut(&gone.key.remote) {
             *tunnels -= 1;
@@ -122,14 +125,14 @@ impl Table {
     }
 
     fn place(&mut self, sa: SaKey, place: Place) {
-        self.sas.insert((place.tunnel, place.direction == Direction::Seal, sa.spi), sa);
+        self.marks.insert((place.tunnel, place.direction == Direction::Seal, sa.spi), sa.mark);
         self.places.insert(sa, place);
     }
 
     /// An SA is gone. Returns where it was.
     fn take_place(&mut self, sa: &SaKey) -> Option<(Place, Arc<NegotiatedTunnel>)> {
         let place = self.places.remove(sa)?;
-        self.sas.remove(&(place.tunnel, place.direction == Direction::Seal, sa.spi));
+        self.marks.remove(&(place.tunnel, place.direction == Direction::Seal, sa.spi));
         Some((place, Arc::clone(self.by_number.get(&place.tunnel)?)))
     }
 
@@ -148,11 +151,15 @@ impl Table {
     /// Where the SA of a tunnel is that has this SPI.
     fn place_at(&self, index: TunnelIndex, spi: u32, is_outbound: bool) -> Option<&Place> {
         let number = *self.by_index.get(&index)?;
-        self.places.get(self.sas.get(&(number, is_outbound, spi))?)
+        let mark = *self.marks.get(&(number, is_outbound, spi))?;
+        self.places.get(&self.by_number.get(&number)?.key.sa(spi, is_outbound, mark))
     }
 
     fn with_key(&self, key: &TemplateKey) -> Option<Arc<NegotiatedTunnel>> {
-        self.by_number.get(self.by_key.get(key)?).map(Arc::clone)
+        let hash = self.hasher.hash_one(key);
+        let numbers = self.by_key.range((hash, 0)..=(hash, u64::MAX));
+        let mut tunnels = numbers.filter_map(|(_, number)| self.by_number.get(number));
+        tunnels.find(|tunnel| tunnel.key == *key).map(Arc::clone)
     }
 }
 

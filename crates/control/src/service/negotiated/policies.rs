@@ -53,10 +53,11 @@ type Rank = (u32, u64);
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Policies {
-    by_index: HashMap<u32, (Rank, Arc<NegotiatedPolicy>)>,
+    by_index: BTreeMap<u32, (Rank, Arc<NegotiatedPolicy>)>,
     ranked: BTreeMap<Rank, u32>,
-    by_id: HashMap<PolicyId, u32>,
-    of_tunnel: HashMap<u64, BTreeSet<u32>>,
+    by_id: BTreeMap<PolicyId, u32>,
+    /// Tunnels, and the indices of their policies.
+    of_tunnels: BTreeSet<(u64, u32)>,
     arrivals: u64,
 }
 
@@ -96,7 +97,7 @@ impl Policies {
         self.ranked.insert(rank, index);
         self.by_id.insert(policy.id, index);
         if let Some(tunnel) = policy.tunnel {
-            self.of_tunnel.entry(tunnel).or_default().insert(index);
+            self.of_tunnels.insert((tunnel, index));
         }
         self.by_index.insert(index, (rank, Arc::new(policy)));
     }
@@ -105,13 +106,8 @@ impl Policies {
         let (rank, policy) = self.by_index.remove(&index)?;
         self.ranked.remove(&rank);
         self.by_id.remove(&policy.id);
-        if let Some(tunnel) = policy.tunnel
-            && let Some(of_tunnel) = self.of_tunnel.get_mut(&tunnel)
-        {
-            of_tunnel.remove(&index);
-            if of_tunnel.is_empty() {
-                self.of_tunnel.remove(&tunnel);
-            }
+        if let Some(tunnel) = policy.tunnel {
+            self.of_tunnels.remove(&(tunnel, index));
         }
         Some((rank, policy))
     }
@@ -121,23 +117,27 @@ impl Policies {
         self.remove(index).map(|(_, policy)| policy)
     }
 
+    /// The indices of those that name a tunnel.
+    fn of_tunnel(&self, tunnel: u64) -> impl Iterator<Item = u32> {
+        self.of_tunnels.range((tunnel, 0)..=(tunnel, u32::MAX)).map(|(_, index)| *index)
+    }
+
     /// Whether one names a tunnel.
     pub(super) fn have(&self, tunnel: u64) -> bool {
-        self.of_tunnel.contains_key(&tunnel)
+        self.of_tunnel(tunnel).next().is_some()
     }
 
     /// The SPIs that policies of a tunnel name.
     pub(super) fn spis_of(&self, tunnel: u64) -> Vec<u32> {
-        let indices = self.of_tunnel.get(&tunnel).into_iter().flatten();
-        let policies = indices.filter_map(|index| self.by_index.get(index));
+        let policies = self.of_tunnel(tunnel).filter_map(|index| self.by_index.get(&index));
         let leaving = policies.filter(|(_, policy)| policy.direction == Direction::Outbound);
         leaving.map(|(_, policy)| policy.spi).filter(|spi| *spi != 0).collect()
     }
 
     /// The selectors of packets that may come through a tunnel, without those of the policy `without`.
     pub(super) fn selectors_of(&self, tunnel: u64, without: Option<u32>) -> Vec<Selector> {
-        let indices = self.of_tunnel.get(&tunnel).into_iter().flatten();
-        let policies = indices.filter(|index| Some(**index) != without).filter_map(|index| self.get(*index));
+        let indices = self.of_tunnel(tunnel).filter(|index| Some(*index) != without);
+        let policies = indices.filter_map(|index| self.get(index));
         let arriving = policies.filter(|policy| policy.direction != Direction::Outbound);
         arriving.flat_map(|policy| policy.entry.selectors.to_vec()).collect()
     }

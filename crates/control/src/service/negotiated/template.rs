@@ -1,6 +1,6 @@
 //! What joins SAs and policies of XFRM: the values that a policy's template has, and the SAs that serve it.
 
-use super::super::xfrm::XfrmSa;
+use super::super::xfrm::{SaKey, XfrmSa};
 use crate::config::{Remote, SaSettings, Tunnel};
 use crate::keys::KeySource;
 use std::fmt;
@@ -115,6 +115,15 @@ impl TemplateKey {
         let (local, remote) = if sa.is_inbound { (destination, source) } else { (source, destination) };
         let (protocol, mode) = (protocol_of(sa.key.protocol)?, mode_of(sa.info.mode)?);
         Ok(Self { local, remote, protocol, mode, reqid: sa.info.reqid, if_id: sa.if_id() })
+    }
+
+    /// The name of the SA with this SPI that serves it.
+    pub(super) fn sa(&self, spi: u32, is_outbound: bool, mark: (u32, u32)) -> SaKey {
+        let protocol = match self.protocol {
+            IpsecProtocol::Esp => protocol::ESP,
+            IpsecProtocol::Ah => protocol::AH,
+        };
+        SaKey { destination: if is_outbound { self.remote } else { self.local }, protocol, spi, mark }
     }
 
     /// The outer ends of its tunnel, encapsulated so.
