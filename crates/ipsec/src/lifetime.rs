@@ -80,7 +80,8 @@ struct Amounts {
 
 #[derive(Debug, Clone)]
 struct LimitsOf {
-    lifetime: Lifetime,
+    /// `None` without any limit: key exchanges keep their limits to themselves, and make very many SAs.
+    lifetime: Option<Box<Lifetime>>,
     installed: Moment,
     /// Age of the key at that moment.
     age: Duration,
@@ -98,7 +99,8 @@ impl LifetimeUse {
     /// once.
     #[must_use]
     pub fn resumed(lifetime: Lifetime, installed: Moment, spent: Spent) -> Self {
-        let limits = Box::new(LimitsOf { lifetime, installed, age: spent.time, warned: false });
+        let limits = LimitsOf { lifetime: limits_in(lifetime), installed, age: spent.time, warned: false };
+        let limits = Box::new(limits);
         let attention = limits.attention();
         Self { bytes: spent.bytes, packets: spent.packets, attention, limits }
     }
@@ -107,7 +109,8 @@ impl LifetimeUse {
     #[must_use]
     pub fn under(&self, lifetime: Lifetime, more: Spent) -> Self {
         let age = self.limits.age.saturating_add(more.time);
-        let limits = Box::new(LimitsOf { lifetime, age, warned: false, ..*self.limits });
+        let installed = self.limits.installed;
+        let limits = Box::new(LimitsOf { lifetime: limits_in(lifetime), installed, age, warned: false });
         let attention = limits.attention();
         let bytes = self.bytes.saturating_add(more.bytes);
         Self { bytes, packets: self.packets.saturating_add(more.packets), attention, limits }
@@ -117,7 +120,7 @@ impl LifetimeUse {
     #[must_use]
     #[inline]
     pub fn is_expired(&self, now: Moment) -> bool {
-        self.is_near(0, 0, now) && self.reached(&self.limits.lifetime.hard, now)
+        self.is_near(0, 0, now) && self.reached(|lifetime| &lifetime.hard, now)
     }
 
     /// Counts `packets` packets with `bytes` inner bytes in total, unless that could reach a limit. Then it
@@ -155,7 +158,7 @@ impl LifetimeUse {
     }
 
     fn look_at_soft(&mut self, now: Moment) -> LifetimeState {
-        if !self.limits.warned && self.reached(&self.limits.lifetime.soft, now) {
+        if !self.limits.warned && self.reached(|lifetime| &lifetime.soft, now) {
             self.limits.warned = true;
             self.attention = self.limits.attention();
             return LifetimeState::SoftReached;
@@ -181,11 +184,17 @@ impl LifetimeUse {
     }
 
     #[cold]
-    fn reached(&self, limits: &Limits, now: Moment) -> bool {
+    fn reached(&self, limits: fn(&Lifetime) -> &Limits, now: Moment) -> bool {
+        let Some(limits) = self.limits.lifetime.as_deref().map(limits) else { return false };
         limits.packets.is_some_and(|n| self.packets >= n)
             || limits.bytes.is_some_and(|n| self.bytes >= n)
             || limits.time.is_some_and(|t| now >= self.limits.moment_of(t))
     }
+}
+
+/// The limits, if there are any.
+fn limits_in(lifetime: Lifetime) -> Option<Box<Lifetime>> {
+    (lifetime != Lifetime::default()).then(|| Box::new(lifetime))
 }
 
 impl LimitsOf {
@@ -196,11 +205,12 @@ impl LimitsOf {
 
     /// The nearest limits: the hard ones, and the soft ones until the warning.
     fn attention(&self) -> Amounts {
+        let lifetime = self.lifetime.as_deref().copied().unwrap_or_default();
         let nearest = |limit: fn(&Limits) -> Option<u64>| {
-            let soft = limit(&self.lifetime.soft).filter(|_| !self.warned);
-            soft.into_iter().chain(limit(&self.lifetime.hard)).min().unwrap_or(u64::MAX)
+            let soft = limit(&lifetime.soft).filter(|_| !self.warned);
+            soft.into_iter().chain(limit(&lifetime.hard)).min().unwrap_or(u64::MAX)
         };
-        let times = [self.lifetime.soft.time.filter(|_| !self.warned), self.lifetime.hard.time];
+        let times = [lifetime.soft.time.filter(|_| !self.warned), lifetime.hard.time];
         let at = times.into_iter().flatten().min().map_or(Moment(Duration::MAX), |t| self.moment_of(t));
         Amounts { bytes: nearest(|l| l.bytes), packets: nearest(|l| l.packets), at }
     }
