@@ -15,9 +15,9 @@
 //! Who exchanges keys may have been away, or the event was lost where too many were: while packets wait, an
 //! acquire of their tunnel is told again every second ([`ASK_AGAIN`]).
 //!
-//! Policy is asked again since it may have changed in the meantime: a policy for any peer makes a daemon negotiate
-//! with the one that is meant, whose policy then comes first. Packets of ESP that AH is to cover wait
-//! until both have an SA in use; the event names the one that has none.
+//! Policy is asked again since it may have changed in the meantime: a policy for any peer makes a daemon
+//! negotiate with the one that is meant, whose policy then comes first. Packets of ESP that AH is to cover
+//! wait until both have an SA in use; the event names the one that has none.
 //!
 //! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers. The
 //! last quarter of these is for tunnels that hold few, so that hosts that send a lot to peers that do not

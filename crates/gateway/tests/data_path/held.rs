@@ -103,8 +103,8 @@ fn packets_wait_for_their_sa_and_leave_in_order() {
     a.assert_settled();
 }
 
-/// A policy for any peer makes a daemon negotiate with the one that a packet is for. That one's policy comes first
-/// then: its packets leave through its SA, others wait on, and no longer than they would have.
+/// A policy for any peer makes a daemon negotiate with the one that a packet is for. That one's policy comes
+/// first then: its packets leave through its SA, others wait on, and no longer than they would have.
 #[test]
 fn packets_that_a_new_policy_gives_to_another_tunnel_wait_no_more() {
     let to_all = Policy::new(Selector::ANY, Action::Protect(TunnelIndex(1)));

@@ -131,8 +131,9 @@ fn of_any_address(network: &mut Network) -> TestResult {
     ends_trapped(network, charons)
 }
 
-/// The policy is for packets to anybody on the link, and its template names nobody. The packet that asks waits
-/// for an SA of that policy, which never has one: once there is a better policy for it, it waits no more.
+/// The policy is for packets to anybody on the link, and its template names nobody. The packet that asks
+/// waits for an SA of that policy, which never has one: once there is a better policy for it, it waits no
+/// more.
 fn for_any_peer(network: &mut Network) -> TestResult {
     let charons = trapped(network, "remote_addrs = %any", "remote_ts = 192.0.2.0/24")?;
     pass_between_hosts(network, &charons, 3)?;

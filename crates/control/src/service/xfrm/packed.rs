@@ -1,7 +1,7 @@
 //! SAs and policies as they are kept: what a client has said of one, as a message, packed.
 //!
-//! The kernel's structures are mostly zeros, and ones where there is no limit: a message of 336 bytes about an
-//! SA packs into 99. The method is PackBits (Apple, TIFF 6.0 section 9): a byte that says how many bytes
+//! The kernel's structures are mostly zeros, and ones where there is no limit: a message of 336 bytes about
+//! an SA packs into 99. The method is PackBits (Apple, TIFF 6.0 section 9): a byte that says how many bytes
 //! follow as they are, or how often the next one repeats. A message is unpacked when somebody asks for it.
 
 use testudo_wire::netlink::datagram::Datagram;
