@@ -176,7 +176,7 @@ pub fn xfrm_server(data: &[u8]) {
                 assert!(!notification.datagram.is_empty() && (1..=8).contains(&notification.group));
             }
         }
-        xfrm.tick(monotonic_s);
+        xfrm.tick(now);
     }
     let mut shown = HashSet::new();
     for message in dump(&mut xfrm, testudo_wire::xfrm::kind::GET_SA) {

@@ -3,7 +3,7 @@
 use super::data_path::{DataPath, SaUse};
 use super::sa::{UsedBefore, XfrmSa, invalid};
 use super::sad::Place;
-use super::server::{Notification, Outcome, Request, Xfrm, answer, notification};
+use super::server::{Notification, Now, Outcome, Request, Xfrm, answer, notification};
 use testudo_wire::netlink::ack::Refusal;
 use testudo_wire::netlink::errno::Errno;
 use testudo_wire::netlink::{Header, flag};
@@ -185,11 +185,11 @@ impl<D: DataPath> Xfrm<D> {
         Some(notification(group::EXPIRE, 0, 0, &message))
     }
 
-    /// Forgets reserved SPIs whose time is over, by the clock that nobody sets. Returns what those who listen
-    /// are told.
-    pub fn tick(&mut self, monotonic_s: u64) -> Vec<Notification> {
-        let mut told = Vec::new();
-        while let Some(sa) = self.sad.expired(monotonic_s) {
+    /// Forgets reserved SPIs whose time is over, and ends policies whose limit in seconds is. Returns what
+    /// those who listen are told.
+    pub fn tick(&mut self, now: Now) -> Vec<Notification> {
+        let mut told = self.end_policies(now);
+        while let Some(sa) = self.sad.expired(now.monotonic_s()) {
             told.push(notification(group::EXPIRE, 0, 0, &self.expired(&sa, true)));
         }
         told

@@ -22,6 +22,7 @@ mod hello;
 mod migrate;
 mod packed;
 mod policy;
+mod policy_limits;
 mod policy_requests;
 mod process_name;
 mod renewal;

@@ -75,6 +75,7 @@ impl<D: DataPath> Xfrm<D> {
             }
         };
         let shown = policy.shown(&PolicyUse::default());
+        self.policy_limits.note(policy.info.index, &policy.info.lifetime, request.now.monotonic_s());
         self.spd.insert(policy);
         let Body::NewPolicy(info) = shown.body else { return Ok(Outcome::Done) };
         let body = if is_update { Body::UpdatePolicy(info) } else { Body::NewPolicy(info) };
@@ -117,6 +118,7 @@ impl<D: DataPath> Xfrm<D> {
 
     /// Removes a policy from where it takes effect, too.
     pub(super) fn drop_policy(&mut self, index: u32) {
+        self.policy_limits.forget(index);
         if self.spd.remove(index).is_some() {
             self.data_path.remove_policy(index);
         }

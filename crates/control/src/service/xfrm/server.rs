@@ -3,6 +3,7 @@
 use super::data_path::DataPath;
 use super::dump::Dump;
 use super::flush::Flush;
+use super::policy_limits::PolicyLimits;
 use super::policy_requests::{BLOCKED, no_policy, set_defaults};
 use super::process_name::ProcessName;
 use super::renewal::{Renewal, RenewalState};
@@ -122,6 +123,7 @@ pub struct Xfrm<D> {
     pub data_path: D,
     pub(super) sad: Sad,
     pub(super) spd: Spd,
+    pub(super) policy_limits: PolicyLimits,
     pub(super) thresholds: [Threshold; 2],
     /// Processes with a connection.
     pub(super) connected: BTreeSet<u64>,
@@ -139,6 +141,7 @@ impl<D: DataPath> Xfrm<D> {
             data_path,
             sad: Sad::default(),
             spd: Spd::default(),
+            policy_limits: PolicyLimits::default(),
             thresholds,
             connected: BTreeSet::new(),
             renewal: Renewal::new(now.monotonic_ms),

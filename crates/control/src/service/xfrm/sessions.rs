@@ -236,10 +236,11 @@ impl<D: DataPath + Send + 'static> XfrmServer<D> {
         value
     }
 
-    /// Forgets reserved SPIs whose time is over. To be called about once a second.
+    /// Forgets reserved SPIs whose time is over, and ends policies whose is. To be called about once a
+    /// second.
     pub fn tick(&self) {
-        let monotonic_s = now(&*self.surroundings).monotonic_s();
-        self.change(|xfrm| ((), xfrm.tick(monotonic_s)));
+        let now = now(&*self.surroundings);
+        self.change(|xfrm| ((), xfrm.tick(now)));
     }
 
     /// Tells all who listen what no change here has brought about, such as a packet without an SA.

@@ -35,6 +35,11 @@ use model::{Direct, Model};
 /// The time of the tests' gateway, which stands still.
 const NOW: Now = Now { unix_s: 1_000_000, monotonic_ms: 1_000_000 };
 
+/// So many seconds after [`NOW`].
+fn later(seconds: u64) -> Now {
+    Now { unix_s: NOW.unix_s + seconds, monotonic_ms: NOW.monotonic_ms + 1000 * seconds }
+}
+
 /// Chance is a count.
 #[derive(Debug, Default)]
 struct Still(std::sync::atomic::AtomicU32);
@@ -288,7 +293,7 @@ fn reservations_that_end_leave_nothing_and_their_sas_come_as_updates() {
     let Message { body: Body::NewSa(info), attributes } = sa(7) else { panic!("an SA") };
     assert_eq!(client.acked(Message { body: Body::UpdateSa(info), attributes }).code, 0);
     assert!(matches!(listener.heard().1.body, Body::UpdateSa(_)));
-    assert!(served.server.xfrm().tick(1000 + 165).is_empty(), "it is no reservation any more");
+    assert!(served.server.xfrm().tick(later(165)).is_empty(), "it is no reservation any more");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Requests about policies, by the kernel's rules.
 
+use super::model::only_message;
 use super::*;
+use testudo_wire::xfrm::lifetime::LifetimeConfig;
 use testudo_wire::xfrm::notification::PolicyExpire;
 
 fn info(port: u16, priority: u32) -> PolicyInfo {
@@ -77,6 +79,47 @@ fn a_client_ends_a_policy_and_those_who_listen_hear_of_its_end_alone() {
     let heard: Vec<_> = heard.collect();
     assert_eq!(heard, [(group::EXPIRE, 0, 7, 0), (group::EXPIRE, 0, 7, 1)], "and of no deletion");
     assert!(direct.xfrm.data_path.policies.is_empty());
+}
+
+/// Linux's own rules (`xfrm_policy_timer`).
+#[test]
+fn a_policy_ends_when_its_time_is_over_and_those_who_listen_hear_of_it() {
+    let mut direct = Direct::default();
+    let limited = |port, soft_added_s, hard_added_s, hard_used_s| {
+        let own = info(port, 0);
+        let lifetime = LifetimeConfig { soft_added_s, hard_added_s, hard_used_s, ..own.lifetime };
+        Body::UpdatePolicy(PolicyInfo { lifetime, ..own })
+    };
+    for body in [limited(1, 0, 0, 0), limited(2, 10, 60, 0), limited(3, 0, 0, 20)] {
+        assert_eq!(direct.ask(body), Ok(None));
+    }
+    let told = |direct: &mut Direct, seconds| -> Vec<(u16, u8)> {
+        let told = direct.xfrm.tick(later(seconds)).into_iter().map(|told| {
+            assert_eq!(told.group, group::EXPIRE);
+            let Body::PolicyExpire(expire) = only_message(&told.datagram).1.body else {
+                panic!("another message")
+            };
+            (expire.policy.selector.destination_port, expire.hard)
+        });
+        told.collect()
+    };
+    assert_eq!(told(&mut direct, 9), []);
+    assert_eq!(told(&mut direct, 10), [(2, 0)]);
+    // Use puts off the one that ends without.
+    let used = PolicyUse { last_s: NOW.unix_s + 15, ..PolicyUse::default() };
+    let third = direct.xfrm.data_path.policies.iter().find(|(_, p)| p.info.selector.destination_port == 3);
+    direct.xfrm.data_path.policy_uses.insert(*third.unwrap().0, used);
+    assert_eq!(told(&mut direct, 20), []);
+    assert_eq!(told(&mut direct, 34), []);
+    assert_eq!(told(&mut direct, 35), [(3, 1)]);
+    assert_eq!(told(&mut direct, 40), [(2, 0)], "told again, after 30 seconds");
+    // An update begins anew, and a deletion ends what was to come.
+    assert_eq!(direct.ask(limited(2, 0, 25, 0)), Ok(None));
+    assert_eq!(told(&mut direct, 25), [(2, 1)], "at its own time of being added");
+    assert_eq!(direct.ask(limited(4, 0, 30, 0)), Ok(None));
+    assert_eq!(direct.ask(Body::DeletePolicy(id(4))), Ok(None));
+    assert_eq!(told(&mut direct, 1 << 30), []);
+    assert_eq!(order(&direct), [1]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn an_update_with_a_mark_completes_a_reservation_that_has_none() {
     direct.reserve(0x200);
     assert_eq!(direct.ask(update(sa_with(0x200, [mark(5, 0xFF)]))), Ok(None));
     assert!(matches!(direct.told.pop(), Some((group::SA, _, Message { body: Body::UpdateSa(_), .. }))));
-    assert!(direct.xfrm.tick(NOW.monotonic_s() + 1_000_000).is_empty(), "nothing is reserved any more");
+    assert!(direct.xfrm.tick(later(1_000_000)).is_empty(), "nothing is reserved any more");
     assert!(direct.shown(0x200, [mark(5, 0xFF)].into()).is_some(), "and the SA lives");
     assert_eq!(direct.shown(0x200, Attributes::default()), None);
     assert_eq!(direct.xfrm.data_path.sas.len(), 1);
@@ -209,9 +209,9 @@ fn reservations_end_by_a_clock_that_nobody_sets_and_show_the_one_that_is_set() {
     direct.reserve(0x200);
     direct.now.unix_s += 1_000_000;
     direct.reserve(0x201);
-    assert!(direct.xfrm.tick(NOW.monotonic_s() + 164).is_empty(), "though somebody has set the clock");
+    assert!(direct.xfrm.tick(later(164)).is_empty(), "though somebody has set the clock");
     assert_eq!(direct.shown(0x201, Attributes::default()).unwrap().0.current.added_at_s, 2_000_000);
-    let told = direct.xfrm.tick(NOW.monotonic_s() + 165);
+    let told = direct.xfrm.tick(later(165));
     direct.hear(&told);
     let ended: Vec<_> = direct.told.iter().map(|(group, _, message)| (*group, message.body)).collect();
     assert!(
