@@ -20,10 +20,10 @@ pub fn tests(suite: Tests<'_>) -> Tests<'_> {
 
 /// The rule and the route of docs/IKE.md, on both hosts.
 fn routed(network: &Network, verb: &str) -> Outcome<()> {
-    for (host, peer) in network.hosts().into_iter().zip(PEERS.into_iter().rev()) {
+    for (host, [own, peer]) in network.hosts().into_iter().zip([PEERS, [PEERS[1], PEERS[0]]]) {
         let namespace = &host.namespace;
         namespace.run(&["ip", "rule", verb, "not", "fwmark", "0x7465", "lookup", TABLE, "pref", "1000"])?;
-        namespace.run(&["ip", "route", verb, peer, "dev", "ipsec0", "table", TABLE])?;
+        namespace.run(&["ip", "route", verb, peer, "dev", "ipsec0", "src", own, "table", TABLE])?;
     }
     Ok(())
 }
