@@ -27,6 +27,7 @@ pub mod engines;
 pub mod headers;
 pub mod input;
 pub mod keys;
+pub mod link;
 pub mod memory_file;
 pub mod netlink;
 pub mod operator;
@@ -69,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     target("nat_checksum", headers::nat_checksum),
     target("mss", headers::mss),
     target("icmp_error", headers::icmp_error),
+    target("link_headers", link::link_headers),
     target("xfrm_messages", netlink::xfrm_messages),
     target("xfrm_server", xfrm_server::xfrm_server),
     target("policy_changes", data_path::policy_changes),

@@ -6,6 +6,9 @@
 //!
 //! | module | format | source |
 //! | --- | --- | --- |
+//! | [`ethernet`] | Ethernet II with VLAN tags | IEEE 802.3, 802.1Q |
+//! | [`arp`] | ARP for IPv4 over Ethernet | RFC 826 |
+//! | [`neighbour_discovery`] | neighbour solicitations and advertisements | RFC 4861 |
 //! | [`ip`] | IPv4 with options, IPv6 with extension headers | RFC 791, RFC 8200 |
 //! | [`next_layer`] | ports, ICMP type and code, mobility header type | RFC 4301 4.4.1.1 |
 //! | [`transport`] | where ESP and AH are in transport mode | RFC 4303 3.1.1, RFC 4302 3.1.1 |
@@ -16,7 +19,7 @@
 //! | [`ah`] | Authentication Header | RFC 4302 |
 //! | [`mutable`] | what the ICV of AH covers | RFC 4302 3.3.3.1, Appendix A |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
-//! | [`icmp`] | "too big" messages to a sender | RFC 792, RFC 1191, RFC 4443 |
+//! | [`icmp`] | "too big" and "unreachable" to a sender, echo replies | RFC 792, RFC 1191, RFC 4443 |
 //! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | fragmentation, on the way (IPv4) and at the source | RFC 791, RFC 8200 |
 //! | [`reassembly`] | what a received fragment says of its datagram | RFC 791, RFC 8200 |
@@ -24,14 +27,17 @@
 //! | [`xfrm`] | SAs and policies over netlink | Linux `xfrm.h` |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
-//! Deliberately missing: Ethernet (ports strip it), and reassembly itself, which has state (`testudo-ipsec`).
+//! Deliberately missing: reassembly itself, which has state (`testudo-ipsec`), and tables of neighbours
+//! (`testudo-link`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 pub mod ah;
+pub mod arp;
 pub mod checksum;
 pub mod esp;
+pub mod ethernet;
 pub mod fragment;
 pub mod icmp;
 pub mod icmp_error;
@@ -39,6 +45,7 @@ pub mod ip;
 pub mod mss;
 pub mod mutable;
 pub mod nat;
+pub mod neighbour_discovery;
 pub mod netlink;
 pub mod next_layer;
 mod options;

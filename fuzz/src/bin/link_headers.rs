@@ -1,0 +1,6 @@
+//! Frames: any bytes.
+
+#![no_main]
+#![allow(missing_docs, reason = "the macro makes a function without")]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testudo_fuzz::link::link_headers(data));
