@@ -90,6 +90,16 @@ drop_reasons! {
     QueueFull, "queue_full", "The queue to a port was full.";
     MessageTooLong, "message_too_long", "The link's MTU is smaller than the packet.";
     SendRefused, "send_refused", "The kernel refused to send the packet (no route, host unreachable, not permitted).";
+    // The link layer.
+    FrameMalformed, "frame_malformed", "A frame ends in its header, or its ARP packet or neighbour discovery message breaks a rule (RFC 826, RFC 4861 7.1).";
+    OtherVlan, "other_vlan", "A frame is of another VLAN than the port.";
+    OtherEtherType, "other_ether_type", "A frame carries neither IP nor, where the gateway keeps it, ARP.";
+    OtherMac, "other_mac", "A frame is for another station, or for a group that the gateway is not in.";
+    LinkControl, "link_control", "An ARP packet or a neighbour discovery message, consumed as it should be.";
+    NotServed, "not_served", "A packet to an address of the port asks for something that the gateway does not do; its sender was told, within the limits for such messages.";
+    NoRoute, "no_route", "No route of the port leads to the packet's destination.";
+    NeighbourUnresolved, "neighbour_unresolved", "The packet waited for its next hop's link-layer address, and nobody answered (ARP, neighbour discovery).";
+    NeighbourQueueFull, "neighbour_queue_full", "The packet waited for its next hop's link-layer address, and gave way to a newer one.";
     ShuttingDown, "shutting_down", "The gateway was ending or the packet's tunnel was removed.";
 }
 

@@ -169,6 +169,15 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::QueueFull => replies_that_find_no_room(),
         DropReason::MessageTooLong | DropReason::SendRefused => refused_by_the_system(reason),
         DropReason::BypassUnavailable => no_way_in_clear(reason),
+        DropReason::FrameMalformed
+        | DropReason::OtherVlan
+        | DropReason::OtherEtherType
+        | DropReason::OtherMac
+        | DropReason::LinkControl
+        | DropReason::NotServed
+        | DropReason::NoRoute
+        | DropReason::NeighbourUnresolved
+        | DropReason::NeighbourQueueFull => crate::link::raise(reason),
         DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
 }
@@ -483,7 +492,8 @@ fn every_drop_reason_is_raised() {
 fn a_dropped_packet_has_one_reason() {
     for &reason in DropReason::ALL {
         // Replies have other drops beside them, and nothing is tried before many ICVs were wrong.
-        if !matches!(reason, DropReason::QueueFull | DropReason::ResyncFailed) {
+        let has_others = matches!(reason, DropReason::QueueFull | DropReason::ResyncFailed);
+        if !has_others && !crate::link::has_others_beside(reason) {
             let gateway = raise(reason);
             let drops = gateway.worker.pool().drops();
             // The fragment, and the datagram that it overlaps.

@@ -30,6 +30,7 @@ mod interfaces;
 mod kept_jobs;
 mod key_layout;
 mod lifetimes;
+mod link;
 mod many_tunnels;
 mod mss;
 mod mtu_probe;

@@ -1,0 +1,89 @@
+//! For ports where a kernel keeps ARP and neighbour discovery: what it knows comes in by messages.
+//!
+//! ```text
+//!   rtnetlink reader ── Change ──► OutsideResolver ──► tables of the port
+//!          ▲                             │
+//!          └────── address wanted ───────┘     (the reader has the kernel ask, and reports in any case)
+//! ```
+
+use crate::neighbours::Heard;
+use crate::resolver::{Disposition, Link, Resolver, Tables};
+use crate::routes::{Route, Routes};
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
+use testudo_packet::{Buffer, DropReason};
+use testudo_wire::ethernet::{EthernetHeader, MacAddress};
+
+/// Changes that are taken note of at a time, so that packets have their turn.
+const AT_A_TIME: usize = 64;
+
+/// Something changed outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A neighbour is there.
+    Neighbour {
+        /// Its address.
+        address: IpAddr,
+        /// Its link-layer address.
+        mac: MacAddress,
+        /// Whether it has answered of late. The reader says so of a [wanted](OutsideResolver::new) one, as
+        /// soon as the kernel knows.
+        is_reachable: bool,
+    },
+    /// A neighbour is gone, or did not answer.
+    NoNeighbour(IpAddr),
+    /// These are all routes now.
+    Routes(Vec<Route>),
+}
+
+/// A resolver that is told, and asks nobody but who tells it.
+#[derive(Debug)]
+pub struct OutsideResolver {
+    changes: Receiver<Change>,
+    wanted: SyncSender<IpAddr>,
+}
+
+impl OutsideResolver {
+    /// A resolver that takes note of `changes`, and sends addresses that packets are for to `wanted`. An
+    /// address comes again after a second while nothing is said about it, and after 30 seconds in use. It is
+    /// lost while `wanted` is full.
+    #[must_use]
+    pub fn new(changes: Receiver<Change>, wanted: SyncSender<IpAddr>) -> Self {
+        Self { changes, wanted }
+    }
+}
+
+impl Resolver for OutsideResolver {
+    fn poll(&mut self, tables: &mut Tables, now: Duration) {
+        for change in self.changes.try_iter().take(AT_A_TIME) {
+            match change {
+                Change::Neighbour { address, mac, is_reachable } => {
+                    let heard =
+                        Heard { mac: Some(mac), is_answer: is_reachable, overrides: true, creates: true };
+                    tables.neighbours.hear(address, heard, now);
+                }
+                Change::NoNeighbour(address) => tables.neighbours.forget(address),
+                Change::Routes(routes) => tables.set_routes(Routes::new(&routes)),
+            }
+        }
+    }
+
+    fn solicit(&mut self, address: IpAddr, _mac: Option<MacAddress>, _link: &mut Link<'_>) {
+        // A full channel loses nothing for good: the table asks again.
+        let _ = self.wanted.try_send(address);
+    }
+
+    fn arp(&mut self, _header: &EthernetHeader, _payload: &[u8], _link: &mut Link<'_>) -> DropReason {
+        DropReason::OtherEtherType
+    }
+
+    fn packet(&mut self, header: &EthernetHeader, _packet: &mut Buffer, _link: &mut Link<'_>) -> Disposition {
+        // To a group: what concerns the host went to its kernel.
+        if header.destination.is_multicast() {
+            Disposition::Drop(DropReason::OtherMac)
+        } else {
+            Disposition::Deliver
+        }
+    }
+}
