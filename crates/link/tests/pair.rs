@@ -149,6 +149,36 @@ fn every_form_of_vlan_carries_packets_and_others_are_refused() {
     }
 }
 
+/// Scapy 2.5: `Ether(dst=A, src=B) / Dot1Q(vlan=100, prio=5) / IP(…)`, and `Dot1AD(vlan=200) / Dot1Q(vlan=100,
+/// id=1, prio=1) / IPv6(…)`: what it writes is delivered, and what the port writes are the same bytes.
+#[test]
+fn frames_with_tags_are_those_that_scapy_writes() {
+    let customer = |priority| VlanTag { priority, ..VlanTag::customer(100) };
+    for (tags, source, destination, front) in [
+        ([Some(customer(0xA)), None], "192.0.2.2", "192.0.2.1", "8100a0640800"),
+        (
+            [Some(VlanTag::service(200)), Some(customer(3))],
+            "2001:db8::2",
+            "2001:db8::1",
+            "88a800c88100306486dd",
+        ),
+    ] {
+        let front: Vec<u8> = (0..front.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&front[at..at + 2], 16).unwrap())
+            .collect();
+        let mut pair = Pair::new(&LinkConfig { tags, ..on_link() });
+        let packet = udp(source, destination, 4500, &[0x5A; 100]);
+        pair.to_a.push([&A.0[..], &B.0, &front, &packet].concat());
+        assert_eq!(pair.a.receive(), [&packet[..]]);
+        pair.b.send(&packet);
+        pair.a.receive();
+        pair.b.receive();
+        let sent = pair.to_a.take();
+        assert_eq!(sent, [[&A.0[..], &B.0, &front, &packet].concat()]);
+    }
+}
+
 #[test]
 fn packets_beyond_the_link_go_to_their_gateway() {
     let mut config = on_link();
