@@ -1,4 +1,4 @@
-//! Messages of ICMP that the gateway sends: how a sender learns that its packet does not fit the tunnel, or is
+//! Messages of ICMP that the gateway sends: how a sender learns that its packet does not fit the tunnel or is
 //! not delivered, and the answer to an echo request.
 
 use crate::checksum::{Checksum, Sum};

@@ -24,6 +24,7 @@
 //! | [`fragment`] | fragmentation, on the way (IPv4) and at the source | RFC 791, RFC 8200 |
 //! | [`reassembly`] | what a received fragment says of its datagram | RFC 791, RFC 8200 |
 //! | [`netlink`] | netlink messages, attributes, acknowledgements | RFC 3549 |
+//! | [`rtnetlink`] | routes and neighbours over netlink | Linux `rtnetlink.h` |
 //! | [`xfrm`] | SAs and policies over netlink | Linux `xfrm.h` |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
 //!
@@ -52,6 +53,7 @@ mod options;
 pub mod plain;
 pub mod protocol;
 pub mod reassembly;
+pub mod rtnetlink;
 pub mod tcp;
 #[cfg(test)]
 mod test_packets;
