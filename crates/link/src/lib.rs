@@ -18,7 +18,8 @@
 //! | [`routes`] | next hops by longest prefix |
 //! | [`resolver`] | the trait of who finds neighbours and answers for the port's addresses |
 //! | [`own`] | a resolver for ports that no kernel sees |
-//! | [`outside`] | a resolver that a reader of the kernel's tables feeds |
+//! | [`outside`] | a resolver that is told by messages |
+//! | [`kernel`] | reads the kernel's routes and neighbours, for the former |
 //!
 //! Clock and device are handed in; timers run whenever the port receives. A packet that waits when the port
 //! is dropped is lost without a count.
@@ -31,6 +32,7 @@
 
 mod device;
 mod framing;
+pub mod kernel;
 pub mod neighbours;
 mod outbox;
 pub mod outside;

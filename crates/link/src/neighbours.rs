@@ -13,11 +13,11 @@
 //!
 //! **A flood of invented addresses** cannot push out peers in use. An address that somebody asked for or
 //! heard of is a *guest*: guests have a quarter of the table, in which the newest replaces the oldest. Who
-//! was asked and has answered is a *resident*, and gives way only to another one, and only if unused for two
+//! was asked and has answered is a *resident*, and gives way only to another one, if it is unused for two
 //! minutes. While residents fill their part, who answers remains a guest. What invents addresses *and*
 //! answers for them is a host of the link itself, which could do worse.
 //!
-//! The table does nothing by itself: what is to be sent or dropped is in its [events](Neighbours::next_event).
+//! The table does nothing by itself: its [events](Neighbours::next_event) say what is to be sent or dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -278,7 +278,7 @@ impl Neighbours {
         }
     }
 
-    /// Forgets a neighbour: whoever keeps the table outside says that it is gone.
+    /// Forgets a neighbour: a kernel says that it is gone.
     pub fn forget(&mut self, address: IpAddr) {
         if let Some(&slot) = self.index.get(&address) {
             self.remove(slot);

@@ -43,7 +43,7 @@ impl Outbox {
         }
     }
 
-    /// Makes a frame around `payload`. Without a buffer for it, it is not made: whoever asked asks again.
+    /// Makes a frame around `payload`. Without a buffer for it, it is not made: who asked asks again.
     pub(crate) fn message(
         &mut self,
         pool: &mut Pool,

@@ -1,16 +1,18 @@
 //! For ports where a kernel keeps ARP and neighbour discovery: what it knows comes in by messages.
 //!
 //! ```text
-//!   rtnetlink reader ── Change ──► OutsideResolver ──► tables of the port
-//!          ▲                             │
-//!          └────── address wanted ───────┘     (the reader has the kernel ask, and reports in any case)
+//!   reader ── Change ──► OutsideResolver ──► tables of the port
+//!      ▲                       │
+//!      └─── address wanted ────┘      (the kernel asks for it, and the reader reports in any case)
 //! ```
+//!
+//! [`kernel`](crate::kernel) is such a reader.
 
 use crate::neighbours::Heard;
 use crate::resolver::{Disposition, Link, Resolver, Tables};
 use crate::routes::{Route, Routes};
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::ethernet::{EthernetHeader, MacAddress};
@@ -37,20 +39,22 @@ pub enum Change {
     Routes(Vec<Route>),
 }
 
+/// Has the kernel find a neighbour, without waiting.
+pub type Ask = Box<dyn FnMut(IpAddr) + Send>;
+
 /// A resolver that is told, and asks nobody but who tells it.
-#[derive(Debug)]
 pub struct OutsideResolver {
     changes: Receiver<Change>,
-    wanted: SyncSender<IpAddr>,
+    ask: Ask,
 }
 
 impl OutsideResolver {
-    /// A resolver that takes note of `changes`, and sends addresses that packets are for to `wanted`. An
-    /// address comes again after a second while nothing is said about it, and after 30 seconds in use. It is
-    /// lost while `wanted` is full.
+    /// A resolver that takes note of `changes`, and calls `ask` with addresses that packets are for. An
+    /// address comes again after a second while nothing is said about it, and after 30 seconds in use, so
+    /// that one may be lost; after three in vain the neighbour counts as gone.
     #[must_use]
-    pub fn new(changes: Receiver<Change>, wanted: SyncSender<IpAddr>) -> Self {
-        Self { changes, wanted }
+    pub fn new(changes: Receiver<Change>, ask: Ask) -> Self {
+        Self { changes, ask }
     }
 }
 
@@ -70,8 +74,7 @@ impl Resolver for OutsideResolver {
     }
 
     fn solicit(&mut self, address: IpAddr, _mac: Option<MacAddress>, _link: &mut Link<'_>) {
-        // A full channel loses nothing for good: the table asks again.
-        let _ = self.wanted.try_send(address);
+        (self.ask)(address);
     }
 
     fn arp(&mut self, _header: &EthernetHeader, _payload: &[u8], _link: &mut Link<'_>) -> DropReason {

@@ -21,9 +21,10 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use support::{A, own, udp};
+use support::{A, End, TestClock, Wire, own, udp};
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_lab::namespaces::{Entered, Namespace, enter, require_tun};
+use testudo_lab::namespaces::{Entered, Namespace, enter, require_tun, veth};
+use testudo_link::kernel::KernelReader;
 use testudo_link::own::OwnResolver;
 use testudo_link::routes::{NextHop, Route};
 use testudo_link::{FrameDevice, LinkConfig, LinkPort};
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         .test("linux_routes_packets_to_the_gateway", routes)
         .test("linux_is_told_of_ports_that_are_closed", refuses)
         .test("a_new_mac_address_that_linux_announces_is_used", follows)
+        .test("routes_and_neighbours_of_the_kernel_reach_a_port", is_read)
         .run(enter)
 }
 
@@ -252,4 +254,93 @@ fn follows(inside: &mut Entered) -> TestResult {
         site.port.tables().neighbours.mac(host).is_some_and(|mac| mac.to_string() == new)
     })?;
     site.host_gets("192.0.2.2", "192.0.2.1")
+}
+
+/// A port on an interface whose kernel keeps ARP, and another host behind that interface. The port's frames
+/// go nowhere: that the kernel finds its neighbour, and where it says that this is, is what counts.
+struct Read {
+    near: Namespace,
+    _far: Namespace,
+    reader: KernelReader,
+    end: End<testudo_link::outside::OutsideResolver>,
+    output: Wire,
+    far_mac: String,
+}
+
+impl Read {
+    fn new(inside: Entered) -> Result<Self, Box<dyn Error>> {
+        let (near, far) = (Namespace::new(inside, "near")?, Namespace::new(inside, "far")?);
+        veth((&near, "wire"), (&far, "other"))?;
+        for (host, interface, number) in [(&near, "wire", 1), (&far, "other", 2)] {
+            host.address(interface, &format!("192.0.2.{number}/24"))?;
+            host.address(interface, &format!("2001:db8::{number}/64"))?;
+        }
+        let far_mac = far.run(&["cat", "/sys/class/net/other/address"])?.trim().to_owned();
+        let (reader, resolver) = near.within(|| KernelReader::open("wire"))??;
+        let (input, output) = (Wire::default(), Wire::default());
+        let clock = TestClock::default();
+        let end = End::new(A, (&input, &output), resolver, &LinkConfig::default(), &clock);
+        Ok(Self { near, _far: far, reader, end, output, far_mac })
+    }
+
+    /// Reads what the kernel says until `done` says so.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) -> TestResult {
+        let given_up = Instant::now() + Duration::from_secs(60);
+        loop {
+            self.end.receive();
+            if done(self) {
+                return Ok(());
+            }
+            if Instant::now() > given_up {
+                return Err(format!("{what}: not within a minute; {:?}", self.end.pool.drops()).into());
+            }
+            assert!(self.reader.turn(Duration::from_millis(50))?);
+        }
+    }
+
+    fn next_hop(&self, destination: &str) -> Option<IpAddr> {
+        self.end.port.tables().routes().next_hop(destination.parse().unwrap())
+    }
+}
+
+fn is_read(inside: &mut Entered) -> TestResult {
+    let mut read = Read::new(*inside)?;
+    let far = |text: &str| text.parse::<IpAddr>().ok();
+    read.until("its networks", |read| {
+        read.next_hop("192.0.2.2") == far("192.0.2.2") && read.next_hop("2001:db8::2") == far("2001:db8::2")
+    })?;
+    read.near.route_via("10.9.0.0/16", "192.0.2.2")?;
+    read.near.route_via("fd09::/16", "2001:db8::2")?;
+    read.near.run(&["ip", "route", "add", "10.9.7.0/24", "dev", "lo"])?;
+    read.near.run(&["ip", "route", "add", "unreachable", "10.9.8.0/24"])?;
+    read.near.run(&["ip", "route", "add", "10.8.0.0/16", "via", "inet6", "2001:db8::2", "dev", "wire"])?;
+    read.until("new routes", |read| read.next_hop("10.8.0.1").is_some())?;
+    for (destination, next_hop) in [
+        ("10.9.1.1", "192.0.2.2"),
+        ("fd09::9", "2001:db8::2"),
+        ("10.8.0.1", "2001:db8::2"),
+        ("10.9.7.1", ""),
+        ("10.9.8.1", ""),
+        ("203.0.113.1", ""),
+    ] {
+        assert_eq!(read.next_hop(destination), far(next_hop), "{destination}");
+    }
+    // Packets for which the kernel has to find the router first.
+    for (source, destination) in [("192.0.2.1", "10.9.1.1"), ("2001:db8::1", "fd09::9")] {
+        read.end.send(&udp(source, destination, 9, b"data"));
+        assert_eq!(read.end.port.waiting(), 1, "{destination}");
+        read.until("a neighbour", |read| read.end.port.waiting() == 0)?;
+        let frame = read.output.pop().ok_or("nothing was sent")?;
+        let header = testudo_wire::ethernet::EthernetHeader::parse(&frame)?;
+        assert_eq!(header.destination.to_string(), read.far_mac);
+    }
+    read.near.run(&["ip", "neighbour", "del", "192.0.2.2", "dev", "wire"])?;
+    read.until("its loss", |read| {
+        read.end.port.tables().neighbours.mac(IpAddr::from([192, 0, 2, 2])).is_none()
+    })?;
+    read.near.run(&["ip", "route", "del", "10.9.0.0/16"])?;
+    read.until("the loss of a route", |read| read.next_hop("10.9.1.1").is_none())?;
+    // Nobody has this address: the kernel says so.
+    read.end.send(&udp("192.0.2.1", "192.0.2.99", 9, b"data"));
+    read.until("a failure", |read| read.end.drops(DropReason::NeighbourUnresolved) == 1)
 }

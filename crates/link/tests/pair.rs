@@ -149,8 +149,8 @@ fn every_form_of_vlan_carries_packets_and_others_are_refused() {
     }
 }
 
-/// Scapy 2.5: `Ether(dst=A, src=B) / Dot1Q(vlan=100, prio=5) / IP(…)`, and `Dot1AD(vlan=200) / Dot1Q(vlan=100,
-/// id=1, prio=1) / IPv6(…)`: what it writes is delivered, and what the port writes are the same bytes.
+/// Scapy 2.5: `Ether(dst=A, src=B) / Dot1Q(vlan=100, prio=5) / IP(…)`, and `Dot1AD(vlan=200) /
+/// Dot1Q(vlan=100, id=1, prio=1) / IPv6(…)`: what it writes is delivered, and the port writes the same.
 #[test]
 fn frames_with_tags_are_those_that_scapy_writes() {
     let customer = |priority| VlanTag { priority, ..VlanTag::customer(100) };
@@ -526,7 +526,8 @@ fn a_packet_that_is_longer_than_the_link_or_no_packet_is_dropped_by_name() {
 fn fed() -> (End<OutsideResolver>, Wire, Wire, TestClock, Sender<Change>, Receiver<IpAddr>) {
     let (to_a, to_b, clock) = (Wire::default(), Wire::default(), TestClock::default());
     let ((changes, received), (wanted, asked)) = (channel(), sync_channel(4));
-    let resolver = OutsideResolver::new(received, wanted);
+    let ask = Box::new(move |address| wanted.try_send(address).unwrap());
+    let resolver = OutsideResolver::new(received, ask);
     let a = End::new(A, (&to_a, &to_b), resolver, &LinkConfig::default(), &clock);
     (a, to_a, to_b, clock, changes, asked)
 }
