@@ -183,6 +183,23 @@ const FRAMES: [(&str, &str); 9] = [
 
 fn frames() {
     FRAMES.iter().for_each(|(name, digits)| write("link_headers", name, &hex(digits)));
+    // To a port with each number of tags: packets that wait for a neighbour, all frames as they are and
+    // addressed to the port, the packets again, and time that passes.
+    let step = |kind: u8, bytes: &[u8]| {
+        [&[kind][..], &u16::try_from(bytes.len()).expect("short").to_be_bytes(), bytes].concat()
+    };
+    let packets = [
+        with_headers(false, 17, &[], &[0, 1, 0, 2, 0, 8, 0, 0]),
+        with_headers(true, 17, &[], &[0, 1, 0, 2, 0, 8, 0, 0]),
+    ];
+    for tags in 0..3u8 {
+        let waiting: Vec<u8> = packets.iter().flat_map(|packet| step(5, packet)).collect();
+        let frames = FRAMES.iter().map(|(_, digits)| hex(digits));
+        let received: Vec<u8> =
+            frames.flat_map(|frame| [step(0, &frame), step(2, &frame[14..])].concat()).collect();
+        let seed = [&[tags][..], &waiting, &received, &waiting, &[7, 1], &[6, 0x80, 0], &waiting].concat();
+        write("link_port", &format!("{tags}-tags"), &seed);
+    }
 }
 
 fn icmp_errors() {

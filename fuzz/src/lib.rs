@@ -28,6 +28,7 @@ pub mod headers;
 pub mod input;
 pub mod keys;
 pub mod link;
+pub mod link_port;
 pub mod memory_file;
 pub mod netlink;
 pub mod operator;
@@ -71,6 +72,7 @@ pub const TARGETS: &[Target] = &[
     target("mss", headers::mss),
     target("icmp_error", headers::icmp_error),
     target("link_headers", link::link_headers),
+    target("link_port", link_port::link_port),
     target("xfrm_messages", netlink::xfrm_messages),
     target("xfrm_server", xfrm_server::xfrm_server),
     target("policy_changes", data_path::policy_changes),
