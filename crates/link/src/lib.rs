@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A [`LinkPort`] is a [`Port`](testudo_packet::Port) over a [`FrameDevice`]. A packet is never copied: a
-//! header is taken off by moving the packet's start, and put on from a template in the headroom. Packets one
-//! after the other to the same destination, a run, are looked up once.
+//! header is taken off by moving the packet's start, and put on from a template in the headroom. While routes
+//! and neighbours stay as they are, each destination is looked up once.
 //!
 //! | module | what |
 //! | --- | --- |

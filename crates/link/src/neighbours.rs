@@ -212,7 +212,9 @@ impl Neighbours {
     fn remove(&mut self, slot: usize) {
         if let Some(entry) = self.entries[slot].take() {
             self.index.remove(&entry.address);
-            self.generation += 1;
+            // Only these have been told by `resolve` since the generation changed: what is invented and
+            // pushed out again changes nothing for the packets of others.
+            self.generation += u64::from(matches!(entry.state, State::Reachable | State::Probe));
             if entry.state == State::Incomplete {
                 self.events.push_back(NeighbourEvent::Failed { address: entry.address });
             }
@@ -252,7 +254,7 @@ impl Neighbours {
         } else if is_new {
             entry.state = State::Stale;
         }
-        self.generation += u64::from(is_new);
+        self.generation += u64::from(is_new && !was_incomplete);
         if was_incomplete {
             self.events.push_back(NeighbourEvent::Resolved { address, mac });
         }

@@ -157,6 +157,24 @@ impl OwnResolver {
         }
     }
 
+    /// Whether its first bytes show that a packet is the gateway's, wherever it goes. Most are, and this is
+    /// all that is looked at.
+    #[inline]
+    fn is_plainly_the_gateways(&self, packet: &[u8]) -> bool {
+        let (number, ports) = match packet {
+            [0x45, _, _, _, _, _, _, _, _, number, ..] => (*number, ip::IPV4_HEADER_BYTES),
+            [first, _, _, _, _, _, number, ..] if first >> 4 == 6 => (*number, ip::IPV6_HEADER_BYTES),
+            _ => return false,
+        };
+        match (number, packet.get(ports..ports + 4)) {
+            (protocol::ESP | protocol::AH, _) => true,
+            (protocol::UDP, Some(&[_, _, high, low])) => {
+                self.udp_ports.contains(&u16::from_be_bytes([high, low]))
+            }
+            _ => false,
+        }
+    }
+
     /// A message about `packet`, if one may be sent now.
     fn message(
         &mut self,
@@ -244,6 +262,9 @@ impl Resolver for OwnResolver {
 
     fn packet(&mut self, header: &EthernetHeader, packet: &mut Buffer, link: &mut Link<'_>) -> Disposition {
         let is_group = header.destination.is_multicast();
+        if !is_group && self.is_plainly_the_gateways(packet.bytes()) {
+            return Disposition::Deliver;
+        }
         let is_own = ip::addresses(packet.bytes()).is_some_and(|(_, to)| self.is_own(to));
         let may_be_discovery = may_be_discovery(packet.bytes());
         if !is_own && !may_be_discovery {

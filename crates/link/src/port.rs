@@ -43,13 +43,39 @@ impl Default for LinkConfig {
     }
 }
 
-/// Where the packets of a run go, and until when that holds.
-struct Run {
+/// Where packets to a destination go, and until when that holds.
+struct Path {
     destination: IpAddr,
     template: Template,
     until: Duration,
     /// Of neighbours and routes.
     generation: (u64, u64),
+}
+
+/// The paths of destinations, in as many slots as there may be: a destination that shares its slot with
+/// another one is looked up more often.
+struct Paths(Box<[Option<Path>]>);
+
+const PATHS: usize = 256;
+
+impl Paths {
+    fn new() -> Self {
+        Self(std::iter::repeat_with(|| None).take(PATHS).collect())
+    }
+
+    #[inline]
+    fn slot(&mut self, destination: IpAddr) -> &mut Option<Path> {
+        let (high, low) = match destination {
+            IpAddr::V4(address) => (0, u64::from(u32::from(address))),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, rest @ ..] = address.octets();
+                (u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes(rest))
+            }
+        };
+        // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
+        let hash = (high.rotate_left(17) ^ low).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &mut self.0[usize::from(hash.to_be_bytes()[0]) % PATHS]
+    }
 }
 
 enum Outcome {
@@ -68,7 +94,7 @@ pub struct LinkPort<D, R> {
     outbox: Outbox,
     /// Messages to senders whose packets could not be sent: received from this port.
     returned: VecDeque<Buffer>,
-    run: Option<Run>,
+    paths: Paths,
 }
 
 impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
@@ -85,7 +111,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             waiting: Waiting::new(config.waiting),
             outbox: Outbox::new(framing),
             returned: VecDeque::with_capacity(MOST_RETURNED),
-            run: None,
+            paths: Paths::new(),
         }
     }
 
@@ -142,8 +168,8 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
         self.outbox.framing().template(mac, kind)
     }
 
-    /// What is to become of a packet that is to be sent. Packets of a run, one after the other to the same
-    /// destination, are looked up once.
+    /// What is to become of a packet that is to be sent. While routes and neighbours stay as they are, each
+    /// destination is looked up once.
     #[inline]
     fn outcome(&mut self, packet: &Buffer, now: Duration) -> Outcome {
         let Some((_, destination)) = ip::addresses(packet.bytes()) else {
@@ -153,11 +179,11 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             return Outcome::Drop(DropReason::MessageTooLong);
         }
         let generation = (self.tables.neighbours.generation(), self.tables.route_changes);
-        match &self.run {
-            Some(run)
-                if run.destination == destination && run.generation == generation && now < run.until =>
+        match self.paths.slot(destination) {
+            Some(path)
+                if path.destination == destination && path.generation == generation && now < path.until =>
             {
-                Outcome::Frame(run.template)
+                Outcome::Frame(path.template)
             }
             _ => self.look_up(packet, destination, now),
         }
@@ -175,7 +201,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             Resolution::Known { mac, until } => {
                 let template = self.template(mac, packet);
                 let generation = (self.tables.neighbours.generation(), self.tables.route_changes);
-                self.run = Some(Run { destination, template, until, generation });
+                *self.paths.slot(destination) = Some(Path { destination, template, until, generation });
                 Outcome::Frame(template)
             }
             Resolution::Pending => Outcome::Wait(next_hop),

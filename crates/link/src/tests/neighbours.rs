@@ -178,6 +178,21 @@ fn a_flood_of_invented_addresses_pushes_out_no_peer_in_use() {
     }
 }
 
+#[test]
+fn invented_addresses_do_not_have_the_paths_of_others_looked_up_again() {
+    let mut table = with_host_1();
+    let before = table.generation();
+    for invented in 0..1000 {
+        table.resolve(host(1_000_000 + invented), at(1));
+        table.hear(host(2_000_000 + invented), request(7), at(1));
+    }
+    assert_eq!(table.generation(), before);
+    (1..=4).for_each(|now| table.expire(at(now)));
+    assert_eq!(table.generation(), before);
+    table.forget(host(1));
+    assert!(table.generation() > before);
+}
+
 /// A new peer is found in the middle of a flood, if it answers before a quarter of the table was invented.
 #[test]
 fn a_peer_that_answers_soon_is_found_during_a_flood() {
