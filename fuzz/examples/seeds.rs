@@ -181,7 +181,37 @@ const FRAMES: [(&str, &str); 9] = [
     ),
 ];
 
+/// What Linux 6.18 tells of routes and neighbours.
+const ROUTING: [(&str, &str); 5] = [
+    (
+        "route",
+        "4400000018000006494c066b6102000002100000fe0300010000000008000f00fe000000080001000a090000080006000700000008000500c0000202\
+         0800040001000000",
+    ),
+    (
+        "several-ways",
+        "50000000180000064b4c066ba602000002100000fe0300010000000008000f00fe000000080001000a08000024000900100000000100000008000500\
+         c0000202100000000100000008000500c0000203",
+    ),
+    (
+        "via-ipv6",
+        "4c000000180000068d4c066bcc12000002100000fe0300010000000008000f00fe000000080001000a060000160012000a0020010db8000000000000\
+         00000000000200000800040003000000",
+    ),
+    (
+        "neighbour",
+        "4c0000001c00000000000000b612000002000000030000008000000108000100c00002020a00020002005e0000020000080004000000000014000300\
+         00000000000000000000000001000000",
+    ),
+    (
+        "neighbour-gone",
+        "400000001d000000000000000000000002000000030000002000000108000100c0000202080004000000000014000300980000009800000098000000\
+         00000000",
+    ),
+];
+
 fn frames() {
+    ROUTING.iter().for_each(|(name, digits)| write("rt_messages", name, &hex(digits)));
     FRAMES.iter().for_each(|(name, digits)| write("link_headers", name, &hex(digits)));
     // To a port with each number of tags: packets that wait for a neighbour, all frames as they are and
     // addressed to the port, the packets again, and time that passes.

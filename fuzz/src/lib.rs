@@ -74,6 +74,7 @@ pub const TARGETS: &[Target] = &[
     target("link_headers", link::link_headers),
     target("link_port", link_port::link_port),
     target("xfrm_messages", netlink::xfrm_messages),
+    target("rt_messages", netlink::rt_messages),
     target("xfrm_server", xfrm_server::xfrm_server),
     target("policy_changes", data_path::policy_changes),
     target("inbound", data_path::inbound),

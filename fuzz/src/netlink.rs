@@ -1,8 +1,10 @@
 //! Netlink messages.
 
+use testudo_wire::ethernet::MacAddress;
 use testudo_wire::netlink::ack::{AckOptions, Answer};
 use testudo_wire::netlink::datagram::Datagram;
 use testudo_wire::netlink::{HEADER_BYTES, messages};
+use testudo_wire::rtnetlink::RtMessage;
 use testudo_wire::xfrm::message::Message;
 
 /// Each message of a datagram is refused or read. What is read is the same when it has been written and read
@@ -32,6 +34,24 @@ pub fn xfrm_messages(data: &[u8]) {
                 assert_eq!((answer.code, answer.request), (refusal.errno.code(), message.header));
                 assert_eq!(answer.text, Some(refusal.text));
             }
+        }
+    }
+}
+
+/// Each message about routes and neighbours is refused or read; a prefix fits its network, and a neighbour is
+/// one host.
+pub fn rt_messages(data: &[u8]) {
+    for message in messages(data).map_while(Result::ok) {
+        match RtMessage::read(&message) {
+            Ok(Some(RtMessage::Route(route))) => {
+                assert!(route.prefix_bits <= if route.network.is_ipv4() { 32 } else { 128 });
+                // Each way takes 8 bytes of the message at least.
+                assert!(8 * route.hops.len() <= message.bytes.len());
+            }
+            Ok(Some(RtMessage::Neighbour { address, .. })) => {
+                assert_eq!(MacAddress::of_group(address), None);
+            }
+            Ok(Some(RtMessage::RouteRemoved) | None) | Err(_) => {}
         }
     }
 }
