@@ -509,6 +509,9 @@ fn packets_that_waited_leave_before_newer_ones() {
     pair.a.receive();
     assert_eq!(pair.a.send_all(&packets[2..]), packets[2..], "not taken");
     *pair.a.room.lock().unwrap() = None;
+    // The device refuses once more, and would take what comes after.
+    *pair.a.refuses_once.lock().unwrap() = true;
+    assert_eq!(pair.a.send_all(&packets[2..]), packets[2..], "not taken");
     pair.a.send_all(&packets[2..]);
     assert_eq!(pair.settle().1, packets);
 }

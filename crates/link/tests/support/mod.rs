@@ -59,6 +59,8 @@ pub struct Twin {
     pub output: Wire,
     /// Frames that it takes before it is full; `None` for any number.
     pub room: Arc<Mutex<Option<usize>>>,
+    /// Whether the next call takes nothing, and those after it do again.
+    pub refuses_once: Arc<Mutex<bool>>,
     counters: PortCounters,
 }
 
@@ -91,6 +93,9 @@ impl FrameDevice for Twin {
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         let mut room = self.room.lock().unwrap();
+        if std::mem::take(&mut *self.refuses_once.lock().unwrap()) {
+            return Ok(0);
+        }
         let taken = room.unwrap_or(usize::MAX).min(batch.len());
         *room = room.map(|room| room - taken);
         for buffer in batch.drain(..taken) {
@@ -115,6 +120,7 @@ pub struct End<R> {
     pub port: LinkPort<Twin, R>,
     pub pool: Pool,
     pub room: Arc<Mutex<Option<usize>>>,
+    pub refuses_once: Arc<Mutex<bool>>,
 }
 
 impl<R: Resolver> End<R> {
@@ -125,11 +131,19 @@ impl<R: Resolver> End<R> {
         config: &LinkConfig,
         clock: &TestClock,
     ) -> Self {
-        let room = Arc::default();
+        let (room, refuses_once) = (Arc::default(), Arc::default());
         let (input, output) = (wires.0.clone(), wires.1.clone());
         let counters = PortCounters::default();
-        let twin = Twin { mac, input, output, room: Arc::clone(&room), counters };
-        Self { port: LinkPort::new(twin, resolver, config, clock.clock()), pool: Pool::new(512, 1600), room }
+        let twin = Twin {
+            mac,
+            input,
+            output,
+            room: Arc::clone(&room),
+            refuses_once: Arc::clone(&refuses_once),
+            counters,
+        };
+        let port = LinkPort::new(twin, resolver, config, clock.clock());
+        Self { port, pool: Pool::new(512, 1600), room, refuses_once }
     }
 
     /// Hands a packet over to be sent, and returns what the port did not take.
