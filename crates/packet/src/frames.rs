@@ -22,7 +22,21 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(size: usize, packet_bytes: usize, choice: PageChoice) -> Self {
-        let region = Region::new(size, frame_bytes(packet_bytes), choice);
+        Self::of_bytes(size, packet_bytes, frame_bytes(packet_bytes), choice)
+    }
+
+    /// Frames of 2,048 or 4,096 bytes, whichever is enough.
+    ///
+    /// # Panics
+    /// If neither is.
+    pub(crate) fn of_power_of_two(size: usize, packet_bytes: usize, choice: PageChoice) -> Self {
+        let bytes = (HEADROOM_BYTES + packet_bytes + TAILROOM_BYTES).next_power_of_two().max(2048);
+        assert!(bytes <= 4096, "no page holds a packet of {packet_bytes} bytes with its room");
+        Self::of_bytes(size, packet_bytes, bytes, choice)
+    }
+
+    fn of_bytes(size: usize, packet_bytes: usize, frame_bytes: usize, choice: PageChoice) -> Self {
+        let region = Region::new(size, frame_bytes, choice);
         let free = Vec::with_capacity(size);
         let mut frames = Self { free, made: 0, size, packet_bytes, choice, region, more: Vec::new() };
         let prepared: Vec<Buffer> = std::iter::from_fn(|| frames.make()).take(PREPARED).collect();
@@ -159,6 +173,24 @@ mod tests {
         taken.truncate(1);
         assert_eq!(std::iter::from_fn(|| frames.pop()).count(), 3);
         assert_eq!(frames.more.len(), 1);
+    }
+
+    #[test]
+    fn frames_for_devices_are_a_power_of_two_and_cross_no_page() {
+        for (packet_bytes, expected) in [(64, 2048), (1514, 2048), (1520, 2048), (1521, 4096), (3568, 4096)] {
+            let mut frames = Frames::of_power_of_two(5, packet_bytes, PageChoice::Small);
+            assert_eq!((frames.region.frame_bytes(), frames.packet_bytes()), (expected, packet_bytes));
+            for mut buffer in std::iter::from_fn(|| frames.pop()) {
+                let start = buffer.receive_area().as_ptr().addr();
+                assert_eq!(start / 4096, (start + expected - 1) / 4096);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no page holds a packet of 3569 bytes")]
+    fn no_frame_for_a_device_is_longer_than_a_page() {
+        let _never = Frames::of_power_of_two(1, 3569, PageChoice::Small);
     }
 
     #[test]

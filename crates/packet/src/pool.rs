@@ -65,6 +65,20 @@ impl Pool {
         }
     }
 
+    /// A pool of `count` frames for packets of up to `packet_bytes`, as long as devices share memory most
+    /// readily: 2,048 bytes, or 4,096 where that is too short (AF_XDP's aligned chunks, none of which crosses
+    /// a page). Elsewhere frames of such lengths are slower: the headers of all packets share a part of the
+    /// cache's sets.
+    ///
+    /// # Panics
+    /// If 4,096 bytes are too short: [`HEADROOM_BYTES`] and [`TAILROOM_BYTES`] are needed beside the packet.
+    #[must_use]
+    pub fn for_devices(count: usize, packet_bytes: usize) -> Self {
+        let frames = Frames::of_power_of_two(count, packet_bytes, PageChoice::Largest);
+        let drops = DropCounters::default();
+        Self { frames, long: None, created: 0, merged: 0, drops, journal: None }
+    }
+
     /// The same pool, with `count` long buffers for packets of up to `packet_bytes`. They lie on small pages,
     /// of which only those with bytes of packets take memory.
     #[must_use]
