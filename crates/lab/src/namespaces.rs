@@ -123,6 +123,22 @@ pub fn enter() -> Result<Entered, NamespaceError> {
 /// # Errors
 /// As [`enter`].
 pub fn enter_with(environment: &[(&str, &OsStr)]) -> Result<Entered, NamespaceError> {
+    enter_by(permitted_flags, environment)
+}
+
+/// As [`enter`], without a user namespace of its own: for what the kernel refuses in every one but the first,
+/// such as bpf(2).
+///
+/// # Errors
+/// The caller is not root, or is in a user namespace; `unshare` or `ip` is not installed.
+pub fn enter_as_root() -> Result<Entered, NamespaceError> {
+    enter_by(|| permitted(vec![[ALL, PROC].concat(), ALL.to_vec()]), &[])
+}
+
+fn enter_by(
+    flags: impl FnOnce() -> Result<Vec<&'static str>, NamespaceError>,
+    environment: &[(&str, &OsStr)],
+) -> Result<Entered, NamespaceError> {
     if is_inside() {
         if !Path::new(PRIVATE_RUN).exists() {
             make_run_private().map_err(io_error("give this process a private /run"))?;
@@ -131,7 +147,7 @@ pub fn enter_with(environment: &[(&str, &OsStr)]) -> Result<Entered, NamespaceEr
         return Ok(Entered(()));
     }
     checked(Command::new("ip").arg("-V"))?;
-    let flags = permitted_flags()?;
+    let flags = flags()?;
     let program = std::env::current_exe().map_err(io_error("find the program's own file"))?;
     let outer = fs::read_link(OWN_NETWORK).map_err(io_error("read this process's network namespace"))?;
     let status = Command::new("setpriv")
@@ -150,15 +166,21 @@ pub fn enter_with(environment: &[(&str, &OsStr)]) -> Result<Entered, NamespaceEr
 const USER: &[&str] = &["--user", "--map-root-user"];
 const ALL: &[&str] = &["--net", "--mount", "--pid", "--fork", "--kill-child"];
 
-/// The first of a few sets of flags with which `unshare` works here.
+/// Some containers forbid mounting /proc; it then shows the host's process numbers, and still works.
+const PROC: &[&str] = &["--mount-proc"];
+
+/// The flags with which `unshare` works here, with a user namespace if possible.
 fn permitted_flags() -> Result<Vec<&'static str>, NamespaceError> {
-    // Some containers forbid mounting /proc; it then shows the host's process numbers, and still works.
-    let proc: &[&str] = &["--mount-proc"];
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    let mut candidates = vec![[USER, ALL, proc].concat(), [USER, ALL].concat()];
+    let mut candidates = vec![[USER, ALL, PROC].concat(), [USER, ALL].concat()];
     if is_root {
-        candidates.extend([[ALL, proc].concat(), ALL.to_vec()]);
+        candidates.extend([[ALL, PROC].concat(), ALL.to_vec()]);
     }
+    permitted(candidates)
+}
+
+/// The first of these sets of flags with which `unshare` works.
+fn permitted(candidates: Vec<Vec<&'static str>>) -> Result<Vec<&'static str>, NamespaceError> {
     let mut detail = String::new();
     for flags in candidates {
         match checked(Command::new("unshare").args(&flags).args(["--", "true"])) {
