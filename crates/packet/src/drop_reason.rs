@@ -86,6 +86,8 @@ drop_reasons! {
     EcnCongestion, "ecn_congestion", "Congestion was marked outside, but the inner packet cannot carry the mark (RFC 6040 4.2).";
     // Ports.
     ReceiveTruncated, "receive_truncated", "A datagram, or the extension headers before it, was longer than the room for it.";
+    DeviceFrameUnknown, "device_frame_unknown", "A device's ring named a frame that the device did not have: an address out of range, or one given back twice.";
+    DeviceFrameBounds, "device_frame_bounds", "A device's ring described a packet that does not lie within its frame.";
     PoolEmpty, "pool_empty", "No buffer was free.";
     QueueFull, "queue_full", "The queue to a port was full.";
     MessageTooLong, "message_too_long", "The link's MTU is smaller than the packet.";

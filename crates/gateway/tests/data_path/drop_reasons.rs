@@ -168,6 +168,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::PoolEmpty => no_buffer_for_a_fragment(),
         DropReason::QueueFull => replies_that_find_no_room(),
         DropReason::MessageTooLong | DropReason::SendRefused => refused_by_the_system(reason),
+        DropReason::DeviceFrameUnknown | DropReason::DeviceFrameBounds => refused_by_the_system(reason),
         DropReason::BypassUnavailable => no_way_in_clear(reason),
         DropReason::FrameMalformed
         | DropReason::OtherVlan
