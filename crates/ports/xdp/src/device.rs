@@ -315,6 +315,13 @@ impl<S: SocketCalls> XdpDevice<S> {
         Ok(taken)
     }
 
+    /// Closes the device, and gives its buffers back to the pool. One that is dropped instead gives their
+    /// frames back to the region, where the pool does not look for them. It waits for the last packets to be
+    /// sent, up to a tenth of a second.
+    pub fn close(self, pool: &mut Pool) {
+        self.queues.into_iter().for_each(|queue| queue.close(pool));
+    }
+
     /// Descriptors that become readable when frames come, and writable when there is room.
     #[must_use]
     pub fn readiness(&self) -> Vec<BorrowedFd<'_>> {
@@ -363,6 +370,12 @@ impl<S: SocketCalls> XdpDevice<S> {
         PortError { port: self.name.clone(), what: what.to_owned(), source: Some(source) }
     }
 }
+
+// A worker is started with its devices.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<XdpDevice>();
+};
 
 #[cfg(test)]
 mod tests {

@@ -51,6 +51,11 @@ impl Gatherer {
         is_last.then(|| self.end(pool)).flatten()
     }
 
+    /// Gives up what has come of a frame, which is no packet yet.
+    pub(crate) fn clear(&mut self, pool: &mut Pool) {
+        self.parts.drain(..).for_each(|part| pool.recycle(part));
+    }
+
     fn lose(&mut self, reason: DropReason, pool: &mut Pool) {
         self.lost.get_or_insert(reason);
         self.parts.drain(..).for_each(|part| pool.recycle(part));

@@ -12,7 +12,7 @@ pub(crate) enum Use {
 }
 
 /// A umem, as its addresses see it: frames of one length, one after another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chunks {
     /// Bytes of a frame.
     pub bytes: usize,
@@ -35,13 +35,13 @@ impl Chunks {
     pub(crate) fn place(&self, address: u64) -> Option<(usize, usize)> {
         let offset = address >> ADDRESS_BITS;
         let address = usize::try_from((address & ((1 << ADDRESS_BITS) - 1)) + offset).ok()?;
-        let index = address / self.bytes;
+        let index = address.checked_div(self.bytes)?;
         (index < self.count).then_some((index, address % self.bytes))
     }
 }
 
 /// The frames of a umem that one queue has lent to the kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Lent {
     chunks: Chunks,
     frames: Vec<Option<(Buffer, Use)>>,
@@ -127,11 +127,16 @@ impl Lent {
         self.sending
     }
 
-    /// Gives up the frames that the kernel may still send: nobody will use them again.
-    pub(crate) fn forget_sending(&mut self) {
+    /// Gives up the frames that the kernel may still send: nobody will use them again. Returns how many.
+    pub(crate) fn forget_sending(&mut self) -> usize {
         let frames = self.frames.iter_mut().filter_map(|slot| slot.take_if(|(_, use_)| *use_ == Use::Send));
-        frames.for_each(|(buffer, _)| std::mem::forget(buffer));
         self.sending = 0;
+        frames.map(|(buffer, _)| std::mem::forget(buffer)).count()
+    }
+
+    /// All buffers, once the kernel has none any more.
+    pub(crate) fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        self.frames.into_iter().flatten().map(|(buffer, _)| buffer)
     }
 }
 

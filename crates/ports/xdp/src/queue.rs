@@ -19,6 +19,9 @@ use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 
 /// Frames that are missing in the free ring before it is filled up: the pool moves them by the batch.
 const REFILL: u32 = 32;
+/// Times that nothing came, after which the kernel is asked whether the device is there: the rings of one
+/// that has gone are silent.
+const LOOK_AFTER: u32 = 64;
 /// Longest time that a queue waits for the last of its packets to be sent, when it is closed.
 const CLOSING: Duration = Duration::from_millis(100);
 /// Packets that the kernel sends in one call, in copy mode (`TX_BATCH_SIZE`).
@@ -57,6 +60,8 @@ pub(crate) struct Queue<S: SocketCalls> {
     counts: QueueStatistics,
     /// The kernel has not looked at all that is in the ring to send.
     unsent: bool,
+    /// Times in a row that nothing had come.
+    idle: u32,
 }
 
 /// What a call sent.
@@ -71,7 +76,7 @@ impl<S: SocketCalls> Queue<S> {
     pub(crate) fn new(rings: Rings, calls: S, chunks: Chunks, options: QueueOptions) -> Self {
         let counts = QueueStatistics { queue: options.queue, ..QueueStatistics::default() };
         let (lent, gatherer) = (Lent::new(chunks), Gatherer::default());
-        Self { rings, calls, lent, options, gatherer, counts, unsent: false }
+        Self { rings, calls, lent, options, gatherer, counts, unsent: false, idle: 0 }
     }
 
     pub(crate) fn calls(&self) -> &S {
@@ -103,8 +108,9 @@ impl<S: SocketCalls> Queue<S> {
         }
         self.rings.received.release(count);
         self.refill(pool)?;
-        let is_idle = count == 0 && self.options.busy_poll;
-        if room > 0 && (is_idle || self.rings.free.needs_wakeup()) {
+        self.idle = if count == 0 && room > 0 { self.idle.wrapping_add(1) } else { 0 };
+        let is_polled = self.idle > 0 && (self.options.busy_poll || self.idle.is_multiple_of(LOOK_AFTER));
+        if is_polled || self.rings.free.needs_wakeup() {
             self.counts.wakeups += 1;
             ignore_for_now(self.calls.wake_receiver())?;
         }
@@ -291,16 +297,31 @@ impl<S: SocketCalls> Queue<S> {
         QueueStatistics { kernel, receiving, sending, ..self.counts }
     }
 
-    /// Waits for the packets that the kernel has to send, for a moment.
-    fn finish_sending(&mut self) {
+    /// Ends the queue, and gives its buffers back to the pool. Those that the kernel may still send are
+    /// written off.
+    pub(crate) fn close(mut self, pool: &mut Pool) {
+        self.finish_sending(&mut |buffer| pool.recycle(buffer));
+        self.gatherer.clear(pool);
+        pool.forget(self.lent.forget_sending());
+        let lent = std::mem::take(&mut self.lent);
+        // The socket is closed: the kernel has no frame any more.
+        drop(self);
+        lent.into_buffers().for_each(|buffer| pool.recycle(buffer));
+    }
+
+    /// Waits for the packets that the kernel has to send, for a moment. Buffers of those that it has sent go
+    /// to `free`.
+    fn finish_sending(&mut self, free: &mut dyn FnMut(Buffer)) {
         let started = Instant::now();
         while self.lent.sending() > 0 && started.elapsed() < CLOSING {
-            let progress = self.wake_sender().is_ok() && self.rings.sent.available().is_ok();
+            let is_usable = self.wake_sender().is_ok();
             let count = self.rings.sent.available().unwrap_or(0);
-            let sent = &self.rings.sent;
-            (0..count).for_each(|nth| drop(self.lent.sent(sent.read(nth))));
+            for nth in 0..count {
+                self.lent.sent(self.rings.sent.read(nth)).into_iter().for_each(&mut *free);
+            }
             self.rings.sent.release(count);
-            if !progress || self.calls.readiness().is_none() {
+            // A kernel that is played does nothing meanwhile.
+            if !is_usable || self.calls.readiness().is_none() {
                 break;
             }
             std::thread::yield_now();
@@ -310,7 +331,7 @@ impl<S: SocketCalls> Queue<S> {
 
 impl<S: SocketCalls> Drop for Queue<S> {
     fn drop(&mut self) {
-        self.finish_sending();
+        self.finish_sending(&mut drop);
         // A device that did not give them back may read them still: with another packet in them, that one
         // would leave in clear.
         self.lent.forget_sending();

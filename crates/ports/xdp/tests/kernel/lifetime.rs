@@ -7,7 +7,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
+use testudo_packet::Batch;
 use testudo_port_xdp::{Filter, OpenError, SharedUmem, XdpConfig, XdpDevice, XdpMode, ZeroCopy};
+
+/// The argument with which this program tells why it cannot attach a filter.
+pub const TRY: &str = "--try-to-attach";
 
 /// The argument with which this program holds a device until it is killed.
 pub const HOLD: &str = "--hold-a-device";
@@ -19,6 +23,8 @@ pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
         .test("auto_is_native_where_that_works_and_says_why_not_elsewhere", auto)
         .test("what_is_missing_is_told_with_what_to_do", missing)
         .test("a_queue_can_be_opened_again_at_once", again)
+        .test("without_roots_rights_the_error_says_which_are_needed", unprivileged)
+        .test("an_interface_may_go_down_and_one_that_has_gone_ends_the_device", gone)
 }
 
 fn is_attached(site: &Namespace) -> bool {
@@ -119,5 +125,43 @@ fn again(sites: &mut Sites) -> TestResult {
             drop(open(&sites.left, "eth0", mode, &xdp));
         }
     }
+    Ok(())
+}
+
+/// Tells why no filter can be attached to `eth0`.
+pub fn attempt() -> ExitCode {
+    match Filter::attach("eth0", XdpMode::Auto, &config()) {
+        Ok(_) => println!("attached"),
+        Err(error) => println!("{error}"),
+    }
+    ExitCode::SUCCESS
+}
+
+/// In a user namespace root has no rights of the first one.
+fn unprivileged(_: &mut Sites) -> TestResult {
+    let program = std::env::current_exe()?;
+    let script = format!("ip link add eth0 type veth peer name eth1 && {} {TRY}", program.display());
+    let words = ["--user", "--map-root-user", "--net", "sh", "-c", &script];
+    let output = Command::new("unshare").args(words).output()?;
+    let said = String::from_utf8(output.stdout)?;
+    assert!(said.contains("CAP_BPF") && said.contains("user namespace"), "{said}");
+    Ok(())
+}
+
+fn gone(sites: &mut Sites) -> TestResult {
+    let pair = ["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"];
+    sites.left.run(&pair)?;
+    sites.left.link_up("gone0")?;
+    sites.left.link_up("gone1")?;
+    let mut opened = open(&sites.left, "gone0", XdpMode::Native, &XdpConfig::default());
+    sites.left.run(&["ip", "link", "set", "gone0", "down"])?;
+    opened.send(&[vec![0xFF; 60]]);
+    assert_eq!(opened.device.rx(&mut opened.pool, &mut Batch::new())?, 0);
+    sites.left.link_up("gone0")?;
+    opened.send(&[vec![0xFF; 60]]);
+    sites.left.run(&["ip", "link", "delete", "gone0"])?;
+    let ended = (0..1000).find_map(|_| opened.device.rx(&mut opened.pool, &mut Batch::new()).err());
+    let ended = ended.expect("the device has gone").to_string();
+    assert!(ended.contains("gone0"), "{ended}");
     Ok(())
 }

@@ -25,8 +25,10 @@ use testudo_judge::harness::Suite;
 use testudo_lab::namespaces;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(lifetime::HOLD) {
-        return lifetime::hold();
+    match std::env::args().nth(1).as_deref() {
+        Some(lifetime::HOLD) => return lifetime::hold(),
+        Some(lifetime::TRY) => return lifetime::attempt(),
+        _ => {}
     }
     if std::env::var_os("TESTUDO_WITHOUT_XDP").is_some() {
         println!("kernel: skipped, TESTUDO_WITHOUT_XDP is set");

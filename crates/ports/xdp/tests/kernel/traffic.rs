@@ -19,6 +19,7 @@ pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
         .test("the_kernels_own_traffic_goes_on", kernel_traffic)
         .test("packets_cross_from_interface_to_interface_without_a_copy", crossing)
         .test("several_queues_are_one_device", two_queues)
+        .test("a_worker_may_drive_the_devices_queue_itself", busy_polling)
         .test("jumbo_frames_pass_in_several_buffers", jumbo)
         .test("checksums_that_a_local_kernel_left_out_are_complete", checksums)
 }
@@ -120,8 +121,10 @@ fn crossing(sites: &mut Sites) -> TestResult {
     }
     assert_eq!(outside.statistics()[0].tx_copied, 0);
     assert_eq!(pool.drops().total(), 0);
-    drop((inside, outside, filters));
-    assert_eq!(pool.region().frames(), 2048);
+    inside.close(&mut pool);
+    outside.close(&mut pool);
+    drop(filters);
+    assert_eq!(pool.available(), 2048);
     Ok(())
 }
 
@@ -140,6 +143,18 @@ fn two_queues(sites: &mut Sites) -> TestResult {
         both[queue as usize] += 20;
     }
     assert_eq!((both, right.device.readiness().len()), ([20, 20], 2));
+    Ok(())
+}
+
+fn busy_polling(sites: &mut Sites) -> TestResult {
+    let xdp = XdpConfig { busy_poll: Some(64), ..XdpConfig::default() };
+    let mut left = open(&sites.left, "eth0", XdpMode::Native, &xdp);
+    let mut right = open(&sites.right, "eth0", XdpMode::Native, &xdp);
+    assert_eq!(right.device.busy_poll_refused(), None);
+    exchange(&mut left, &mut right);
+    let before = right.device.statistics()[0].wakeups;
+    assert_eq!(right.device.rx(&mut right.pool, &mut Batch::new())?, 0);
+    assert_eq!(right.device.statistics()[0].wakeups, before + 1, "it looks at the device each time");
     Ok(())
 }
 
