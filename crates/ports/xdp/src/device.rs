@@ -7,7 +7,7 @@ use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::lent::Chunks;
 use crate::queue::{Queue, QueueOptions, Transmitted};
-use crate::socket::{Binding, How, Memory, Rings, SharedUmem, Socket};
+use crate::socket::{Binding, How, Member, Memory, Rings, SharedUmem, Socket};
 use crate::statistics::QueueStatistics;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -115,39 +115,35 @@ impl CloneError for Option<io::Result<()>> {
 }
 
 impl Opening<'_> {
-    /// A socket that is bound to a queue, with its rings, and why it is not without the kernel's copy.
+    /// A socket that is bound to a queue, with its rings, and why it is not without the kernel's copy where
+    /// that was to be avoided.
+    ///
+    /// Sharing comes first, and zero-copy before that where it is not known to be refused: each way has the
+    /// same memory, so that packets cross in any case.
     fn socket(&self, queue: u32) -> Result<(Rings, Socket, Option<String>), OpenError> {
         // As long as this is held, no other socket of the umem is closed.
         let mut members = self.umem.members();
-        let mut refused = None;
-        let shared = members.first().cloned().and_then(|other| {
-            self.bound(queue, How::Shared(other.as_fd())).inspect_err(|e| refused = Some(e.to_string())).ok()
-        });
-        let (rings, mut socket) = match shared {
-            Some(bound) => {
-                refused = None;
-                bound
-            }
-            None => self.own(queue, &mut refused)?,
+        let shared = |zero_copy: bool| {
+            let fits = |m: &&Member| m.zero_copy == zero_copy && (m.multi_buffer || !self.multi_buffer);
+            let member = members.iter().find(fits)?;
+            self.bound(queue, How::Shared(member.descriptor.as_fd())).ok()
         };
-        socket.join(self.umem, &mut members);
-        Ok((rings, socket, refused))
-    }
-
-    /// With a umem of its own, without the kernel's copy if that is wanted and can be.
-    fn own(&self, queue: u32, refused: &mut Option<String>) -> Result<(Rings, Socket), OpenError> {
-        let own = |zero_copy| How::Own { zero_copy, multi_buffer: self.multi_buffer };
-        match self.config.zero_copy {
-            ZeroCopy::Off => self.bound(queue, own(false)),
-            ZeroCopy::Always => self.bound(queue, own(true)),
-            ZeroCopy::Auto => match self.bound(queue, own(true)) {
+        let own = |zero_copy| self.bound(queue, How::Own { zero_copy, multi_buffer: self.multi_buffer });
+        let either = |zero_copy| shared(zero_copy).map_or_else(|| own(zero_copy), Ok);
+        let mut refused = None;
+        let (rings, mut socket) = match self.config.zero_copy {
+            ZeroCopy::Off => either(false)?,
+            ZeroCopy::Always => either(true)?,
+            ZeroCopy::Auto => match either(true) {
                 Err(error @ OpenError::NoZeroCopy { .. }) => {
-                    *refused = Some(error.to_string());
-                    self.bound(queue, own(false))
+                    refused = Some(error.to_string());
+                    either(false)?
                 }
-                other => other,
+                other => other?,
             },
-        }
+        };
+        socket.join(self.umem, &mut members, self.multi_buffer);
+        Ok((rings, socket, refused))
     }
 
     fn bound(&self, queue: u32, how: How<'_>) -> Result<(Rings, Socket), OpenError> {

@@ -76,7 +76,7 @@ enum Origin {
     /// The kernel's, mapped.
     Mapped,
     /// Ours: these words.
-    Own(#[allow(dead_code, reason = "keeps the memory, which is used by its address")] Box<[u64]>),
+    Own(#[allow(dead_code, reason = "keeps the memory, which is used by its address")] Vec<u64>),
 }
 
 // SAFETY: the memory is used through atomics and volatile accesses alone; its address is valid on any thread.
@@ -95,7 +95,7 @@ impl RingMemory {
 
     /// Zeroed memory of our own, for a kernel that is played.
     pub(crate) fn own(bytes: usize) -> Self {
-        let mut words = vec![0; bytes.div_ceil(8)].into_boxed_slice();
+        let mut words = vec![0; bytes.div_ceil(8)];
         Self { start: words.as_mut_ptr().cast(), bytes, origin: Origin::Own(words) }
     }
 }

@@ -27,10 +27,19 @@ pub struct Socket {
 /// The sockets that share one umem: those that were opened with clones of this. Packets cross from one to
 /// another without a copy.
 ///
-/// They are of one worker, as its pool is, and of any interfaces. A socket where sharing is refused (drivers
-/// with and without zero-copy, say) has the same memory registered once more: packets cross as well.
+/// They are of one worker, as its pool is, and of any interfaces. A socket that cannot share (of a driver
+/// with zero-copy where the others have none, say) has the same memory registered once more: packets cross as
+/// well.
 #[derive(Debug, Clone, Default)]
-pub struct SharedUmem(Arc<Mutex<Vec<Arc<OwnedFd>>>>);
+pub struct SharedUmem(Arc<Mutex<Vec<Member>>>);
+
+/// A socket, as others may be bound to its umem: they inherit these properties.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub descriptor: Arc<OwnedFd>,
+    pub zero_copy: bool,
+    pub multi_buffer: bool,
+}
 
 impl SharedUmem {
     /// One that no socket has yet.
@@ -46,7 +55,7 @@ impl SharedUmem {
     }
 
     /// The sockets, none of which is closed as long as the caller holds this.
-    pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Arc<OwnedFd>>> {
+    pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Member>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,7 +64,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // Then nobody else has the descriptor, and it is closed with this.
         if let Some(umem) = &self.umem {
-            umem.members().retain(|member| !Arc::ptr_eq(member, &self.descriptor));
+            umem.members().retain(|member| !Arc::ptr_eq(&member.descriptor, &self.descriptor));
         }
     }
 }
@@ -113,8 +122,9 @@ impl Socket {
     }
 
     /// Makes it one of the sockets of `umem`, which are `members`.
-    pub(crate) fn join(&mut self, umem: &SharedUmem, members: &mut Vec<Arc<OwnedFd>>) {
-        members.push(Arc::clone(&self.descriptor));
+    pub(crate) fn join(&mut self, umem: &SharedUmem, members: &mut Vec<Member>, multi_buffer: bool) {
+        let (descriptor, zero_copy) = (Arc::clone(&self.descriptor), self.is_zero_copy());
+        members.push(Member { descriptor, zero_copy, multi_buffer });
         self.umem = Some(umem.clone());
     }
 

@@ -1,7 +1,7 @@
 //! Frames over real interfaces.
 
 use crate::support::{
-    JUMBO, MTU, Sites, config, esp, open, open_with, pool, send, send_udp, udp_payload, wait,
+    JUMBO, MTU, Sites, config, esp, open, open_with, pool, receive, send, send_udp, udp_payload, wait,
 };
 use rustix::event::PollFlags;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
         .test("frames_pass_with_frames_of_the_pool_that_are_a_power_of_two", power_of_two)
         .test("the_kernels_own_traffic_goes_on", kernel_traffic)
         .test("packets_cross_from_interface_to_interface_without_a_copy", crossing)
+        .test("an_interface_with_jumbo_frames_shares_memory_with_one_without", mixed)
         .test("several_queues_are_one_device", two_queues)
         .test("a_worker_may_drive_the_devices_queue_itself", busy_polling)
         .test("jumbo_frames_pass_in_several_buffers", jumbo)
@@ -125,6 +126,34 @@ fn crossing(sites: &mut Sites) -> TestResult {
     outside.close(&mut pool);
     drop(filters);
     assert_eq!(pool.available(), 2048);
+    Ok(())
+}
+
+/// The umem of sockets whose frames are in one buffer each takes no others: the memory is registered again.
+fn mixed(sites: &mut Sites) -> TestResult {
+    sites.set_mtu(JUMBO);
+    let mut pool = pool();
+    let (mut narrow, mut wide) = sites.right.within(|| {
+        let umem = SharedUmem::new();
+        let mut open = |name| {
+            let filter = Arc::new(Filter::attach(name, XdpMode::Native, &config()).unwrap());
+            XdpDevice::open(&filter, &umem, &mut pool, &both_queues()).unwrap()
+        };
+        (open("eth1"), open("eth0"))
+    })?;
+    send_udp(&sites.left, ("10.9.0.2", 4500), &[esp(1, 8000)]);
+    let jumbo = receive(&mut wide, &mut pool, 1);
+    send_udp(&sites.far, ("10.9.1.2", 4500), &[esp(2, 1000)]);
+    let mut batch = Batch::new();
+    while narrow.rx(&mut pool, &mut batch)? == 0 {
+        wait(&narrow, PollFlags::IN, "a frame to cross");
+    }
+    send(&mut wide, &mut pool, &mut batch);
+    let copied: u64 = wide.statistics().iter().map(|queue| queue.tx_copied).sum();
+    narrow.close(&mut pool);
+    wide.close(&mut pool);
+    sites.set_mtu(MTU);
+    assert_eq!((udp_payload(&jumbo[0]), copied, pool.available()), (&esp(1, 8000)[..], 0, 2048));
     Ok(())
 }
 
