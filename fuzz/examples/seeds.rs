@@ -517,6 +517,31 @@ fn tun_port() {
     }
 }
 
+/// What a kernel writes into the rings of AF_XDP: as it should, and lies of each kind among that.
+fn xdp_port() {
+    // A frame that came, one of three parts, packets to send, and those that were sent.
+    let honest =
+        [&[80, 5, 100, 81, 6, 0, 81, 6, 0, 80, 1, 0, 0][..], &[48, 2, 0, 100, 5, 200, 30, 0], &[144; 6]];
+    let honest = honest.concat().repeat(8);
+    let lies: [(&str, &[u8]); 6] = [
+        (
+            "any-address",
+            &[176, 0, 60, 3, 177, 0, 60, 150, 9, 9, 1, 192, 255, 255, 250, 0, 1, 200, 7, 200, 255, 1, 1],
+        ),
+        ("twice", &[80, 0, 60, 228, 0, 216, 0, 228, 229, 0]),
+        ("beyond-the-frame", &[82, 8, 151, 0, 80, 7, 0, 0, 192, 0, 255, 4, 0]),
+        ("index-of-what-came", &[240, 0, 65]),
+        ("index-of-what-was-sent", &[245, 255, 255]),
+        ("index-of-what-was-read", &[80, 0, 60, 249, 0, 70, 0, 253, 1, 0, 48, 0, 0, 60]),
+    ];
+    for choice in [0, 1] {
+        write("xdp_rings", &format!("honest-{choice}"), &[&[choice][..], &honest].concat());
+    }
+    for (name, lie) in lies {
+        write("xdp_rings", name, &[&[0][..], &honest, lie, &honest].concat());
+    }
+}
+
 /// What the kernel answers to packets that are sent.
 fn transmission() {
     for (name, answers) in
@@ -648,6 +673,7 @@ fn main() {
     ports();
     socket_port();
     tun_port();
+    xdp_port();
     transmission();
     policy_changes();
     sas();

@@ -41,6 +41,7 @@ pub mod socket_port;
 pub mod store;
 pub mod tun_port;
 pub mod wire;
+pub mod xdp_port;
 pub mod xfrm_server;
 
 /// A target: it takes any bytes.
@@ -96,6 +97,7 @@ pub const TARGETS: &[Target] = &[
     slow("tun_transmit", tun_port::tun_transmit),
     slow("socket_receive", socket_port::socket_receive),
     slow("socket_transmit", socket_port::socket_transmit),
+    target("xdp_rings", xdp_port::xdp_rings),
 ];
 
 #[cfg(test)]
