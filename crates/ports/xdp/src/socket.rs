@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` (asm-generic/socket.h).
 const PREFER_BUSY_POLL: i32 = 69;
 const BUSY_POLL_BUDGET: i32 = 70;
+/// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h), and packets that one call is to send: a batch.
+const MOST_SENT_IN_A_CALL: i32 = 9;
+const SENT_IN_A_CALL: u32 = 64;
 /// Bytes that packets on their way through the kernel may take: its copies count towards this.
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
 
@@ -188,6 +191,8 @@ impl Socket {
         for ring in rings {
             self.set(libc::SOL_XDP, ring, &entries)?;
         }
+        // Without it, which is so before Linux 6.17, a batch takes two calls.
+        let _more_calls = self.set(libc::SOL_XDP, MOST_SENT_IN_A_CALL, &SENT_IN_A_CALL);
         // SAFETY: the structure is numbers.
         let (offsets, bytes) = unsafe { self.get::<libc::xdp_mmap_offsets>(libc::XDP_MMAP_OFFSETS)? };
         if bytes < size_of::<libc::xdp_mmap_offsets>() {
