@@ -108,8 +108,7 @@ impl Ipsec {
             // As long as other packets become.
             padded => padded.min(fits),
         };
-        let can_send = sa.template.is_some() && usize::from(bytes) <= pool.packet_bytes();
-        if !can_send || pool.available() == 0 {
+        if sa.template.is_none() || pool.available_for(bytes.into()) == 0 {
             return None;
         }
         let sequence = sa.admit(bytes.into(), now, &mut self.events).ok()?;

@@ -60,12 +60,16 @@ impl Mapping {
             .unwrap_or_else(|| handle_alloc_error(layout(bytes)))
     }
 
-    /// On pages that are set apart. They are reserved now: a page that is missing later would end the
-    /// process.
+    /// On pages that are set apart, which are taken at once: one that is missing later would end the process.
+    /// To reserve them is not enough, since limits of a control group are looked at when a page is used.
     fn huge(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(LARGE_PAGE_BYTES)?;
         let start = map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
-        Some(Self { start, pages: Pages::Huge, whole: start, whole_bytes: bytes })
+        let mapping = Self { start, pages: Pages::Huge, whole: start, whole_bytes: bytes };
+        // SAFETY: the bytes are the mapping's, and stay zero.
+        let taken = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) };
+        // A kernel before 5.14 cannot say whether they are there: then small pages are the safe choice.
+        taken.ok().map(|()| mapping)
     }
 
     /// On small pages, aligned so that the kernel can join them.

@@ -51,13 +51,16 @@ impl Pool {
     /// The same on these pages.
     #[must_use]
     pub fn on(count: usize, packet_bytes: usize, pages: PageChoice) -> Self {
-        let (frames, drops) = (Frames::new(count, packet_bytes, pages), DropCounters::default());
+        Self::of(Frames::new(count, packet_bytes, pages))
+    }
+
+    fn of(frames: Frames) -> Self {
         Self {
             frames,
             long: None,
             created: 0,
             merged: 0,
-            drops,
+            drops: DropCounters::default(),
             drops_by_interface: Vec::new(),
             drops_at_interfaces: 0,
             receiving: None,
@@ -74,9 +77,7 @@ impl Pool {
     /// If 4,096 bytes are too short: [`HEADROOM_BYTES`] and [`TAILROOM_BYTES`] are needed beside the packet.
     #[must_use]
     pub fn for_devices(count: usize, packet_bytes: usize) -> Self {
-        let frames = Frames::of_power_of_two(count, packet_bytes, PageChoice::Largest);
-        let drops = DropCounters::default();
-        Self { frames, long: None, created: 0, merged: 0, drops, journal: None }
+        Self::of(Frames::of_power_of_two(count, packet_bytes, PageChoice::Largest))
     }
 
     /// The same pool, with `count` long buffers for packets of up to `packet_bytes`. They lie on small pages,
@@ -289,12 +290,12 @@ impl Pool {
         }
     }
 
-    /// Writes off leaked buffers so that replacements may be allocated. The leaked ones must not come back:
-    /// the pool would exceed its size.
+    /// Writes off leaked buffers so that replacements may be allocated. Which of them are long is not known:
+    /// as many of either kind may be replaced, and what comes back after all is one of the replacements.
     pub fn forget(&mut self, buffers: usize) {
-        let left = buffers - self.frames.forget(buffers);
+        self.frames.forget(buffers);
         if let Some(long) = &mut self.long {
-            long.forget(left);
+            long.forget(buffers);
         }
     }
 
@@ -412,6 +413,19 @@ mod tests {
         assert_eq!(pool.available(), 4, "what is free was not lost");
         lost.into_iter().flatten().for_each(|buffer| pool.recycle(buffer));
         assert_eq!((pool.available(), pool.available_for(500)), (4, 2), "nothing comes in beyond the size");
+    }
+
+    #[test]
+    fn lost_long_buffers_are_replaced_while_frames_are_in_use() {
+        let mut pool = Pool::new(4, 100).with_long(2, 1000);
+        let in_use = [pool.pop(), pool.pop()];
+        let lost = [pool.pop_for(500), pool.pop_for(500)];
+        pool.forget(lost.len());
+        drop(lost);
+        in_use.into_iter().flatten().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!((pool.available(), pool.available_for(500), pool.in_use()), (4, 2, 0));
+        let frames: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
+        assert!(frames.len() == 4 && pool.pop_for(500).is_some());
     }
 
     #[test]

@@ -47,7 +47,9 @@ impl Region {
     #[must_use]
     pub fn new(frames: usize, frame_bytes: usize, choice: PageChoice) -> Self {
         let frame_lines = frame_bytes.div_ceil(LINE_BYTES).max(1);
-        let mapping = Mapping::new((frames * frame_lines).max(1) * LINE_BYTES, choice);
+        let bytes = frames.checked_mul(frame_lines).and_then(|lines| lines.max(1).checked_mul(LINE_BYTES));
+        // As long as this, it has no memory either.
+        let mapping = Mapping::new(bytes.unwrap_or(usize::MAX), choice);
         let (base, pages) = (mapping.start().cast(), mapping.pages());
         let arena = Arena { mapping, frame_lines, returned: Vec::new(), outside: None };
         Self { number: Arenas::lock().add(arena), base, frame_lines, frames, next: 0, pages }

@@ -238,7 +238,7 @@ fn make_room(buffer: &mut Buffer, bytes: usize, pool: &mut Pool) -> Result<(), D
         }
         Err(short) => {
             *buffer = short;
-            let is_too_long = wanted > pool.packet_bytes() + TAILROOM_BYTES;
+            let is_too_long = bytes > HEADROOM_BYTES + pool.packet_bytes() + TAILROOM_BYTES;
             Err(if is_too_long { DropReason::FragmentLimit } else { DropReason::PoolEmpty })
         }
     }

@@ -290,7 +290,15 @@ impl UdpReceiver {
                     return;
                 }
                 let length = pending.gso_size.min(pending.end - pending.at);
-                let Some(mut buffer) = pool.pop_for(length) else { return };
+                let Some(mut buffer) = pool.pop_for(length) else {
+                    // A frame will be there soon. For a long buffer nobody waits: all others would, too.
+                    if length <= pool.frame_packet_bytes() {
+                        return;
+                    }
+                    pool.count(DropReason::PoolEmpty, 1);
+                    pending.at += length;
+                    continue;
+                };
                 let bytes = &self.relays[pending.relay][pending.at..pending.at + length];
                 buffer.receive_area()[..length].copy_from_slice(bytes);
                 buffer.set_len(length);

@@ -309,6 +309,23 @@ fn datagrams_that_fit_no_frame_pass_through_long_buffers() {
     }
 }
 
+#[test]
+fn short_datagrams_pass_while_no_long_buffer_is_free() {
+    let mut port = open(V4);
+    let sender = UdpSocket::bind((V4, 0)).unwrap();
+    let (mut pool, mut batch) = (Pool::new(70, 1500).with_long(1, 65_536), Batch::new());
+    let taken = pool.pop_for(40_000).unwrap();
+    for length in [40_000, 100, 100, 100] {
+        sender.send_to(&payload(2, length), address(&port)).unwrap();
+    }
+    while batch.len() < 3 {
+        let received = port.rx(&mut pool, &mut batch).unwrap();
+        assert!(received > 0 || wait(&port), "{} of 3 came", batch.len());
+    }
+    assert_eq!(pool.drops().get(DropReason::PoolEmpty), 1);
+    pool.recycle(taken);
+}
+
 /// Sends one batch and returns its drops and the number of packets sent.
 fn refused(port: &mut SocketPort, packets: &[Vec<u8>]) -> (Vec<(DropReason, u64)>, u64) {
     let mut pool = Pool::new(64, 65_536);

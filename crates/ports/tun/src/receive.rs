@@ -277,7 +277,15 @@ impl Receiver {
             let range = pending.frame.payload_range(pending.next);
             let from = pending.at + range.start - pending.skipped;
             let length = header_bytes + range.len();
-            let Some(mut buffer) = pool.pop_for(length) else { return };
+            let Some(mut buffer) = pool.pop_for(length) else {
+                // A frame will be there soon. For a long buffer nobody waits: all others would, too.
+                if length <= pool.frame_packet_bytes() {
+                    return;
+                }
+                pool.count(DropReason::PoolEmpty, 1);
+                pending.next += 1;
+                continue;
+            };
             buffer.receive_area()[header_bytes..length]
                 .copy_from_slice(&self.relay[from..from + range.len()]);
             buffer.set_len(length);
