@@ -71,8 +71,9 @@ pub(crate) struct Held {
     look_from: TunnelIndex,
     /// Tunnels whose packets wait.
     pub(crate) tunnels: usize,
-    /// From this number on packets are asked whether they are another tunnel's, since policies have changed;
-    /// beyond all numbers when that is done.
+    /// How many packets are still to be asked whether they are another tunnel's, since policies have changed.
+    recheck: usize,
+    /// From which number on; from the first one again after the last.
     recheck_from: u64,
     /// Packets whose wait is over.
     released: VecDeque<Released>,
@@ -145,15 +146,17 @@ impl Held {
 
     /// Policies have changed, and with them perhaps whose SA packets wait for.
     pub(crate) fn ask_policy_again(&mut self) {
-        self.recheck_from = if self.waiting.is_empty() { u64::MAX } else { 0 };
+        self.recheck = self.waiting.len();
     }
 
-    /// The next packets whose policy is to be asked again.
+    /// The next packets whose policy is to be asked again. Changes that go on keep none of them from its
+    /// turn.
     fn next_to_recheck(&mut self) -> Vec<u64> {
-        let numbers: Vec<u64> =
-            self.waiting.range(self.recheck_from..).take(RECHECKED).map(|(n, _)| *n).collect();
-        let is_last = numbers.len() < RECHECKED;
-        self.recheck_from = numbers.last().filter(|_| !is_last).map_or(u64::MAX, |last| last + 1);
+        let (from, waiting) = (self.recheck_from, &self.waiting);
+        let round = waiting.range(from..).chain(waiting.range(..from)).map(|(number, _)| *number);
+        let numbers: Vec<u64> = round.take(self.recheck.min(RECHECKED)).collect();
+        self.recheck = if numbers.len() < RECHECKED { 0 } else { self.recheck - RECHECKED };
+        self.recheck_from = numbers.last().map_or(0, |last| last + 1);
         numbers
     }
 
@@ -354,7 +357,7 @@ impl Ipsec {
     /// returns how many.
     #[inline]
     pub fn take_released(&mut self, batch: &mut Batch) -> usize {
-        if self.held.recheck_from != u64::MAX {
+        if self.held.recheck != 0 {
             self.release_moved();
         }
         if self.held.released.is_empty() {
