@@ -342,6 +342,9 @@ pub enum AskError {
     Refused(String),
 }
 
+/// Bytes of an answer at most: more than a hundred thousand SAs take.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// Queries the gateway that listens on `path`.
 ///
 /// # Errors
@@ -354,7 +357,7 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value, AskError> {
     // be read.
     let sent = write_line(&mut stream, request);
     let mut line = Vec::new();
-    let read = stream.read_to_end(&mut line);
+    let read = (&mut stream).take(MOST_BYTES).read_to_end(&mut line);
     if line.is_empty() {
         return Err(match sent.and(read.map(drop)) {
             Err(e) if !is_closed(&e) => AskError::Unreadable(e.to_string()),

@@ -117,7 +117,8 @@ impl<D: DataPath> Xfrm<D> {
             self.note_renewed(sa, request.now);
             return added;
         };
-        let left = self.left_behind(sa).filter(|_| refusal.errno == Errno::NOBUFS);
+        let has_no_room = refusal.errno == Errno::NOBUFS;
+        let left = has_no_room.then(|| self.left_behind(sa)).flatten();
         let Some(shown) = left.map(|left| (left.place, left.shown(&self.use_of(&left)))) else {
             return added;
         };
