@@ -4,6 +4,7 @@ use crate::input::Input;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::BorrowedFd;
+use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, Pool};
 use testudo_port_xdp::{
     Descriptor, Interface, KernelStatistics, KernelTwin, QueueOptions, SocketCalls, XdpDevice,
@@ -52,8 +53,14 @@ pub fn xdp_rings(data: &[u8]) {
         complete_checksums: choice & 4 == 0,
         busy_poll: choice & 8 == 0,
     };
-    let interface =
-        Interface { name: "eth0".into(), index: 1, mac: [2; 6], mtu: MTU, driver: None, queues: Some(1) };
+    let interface = Interface {
+        name: "eth0".into(),
+        index: 1,
+        mac: testudo_wire::ethernet::MacAddress([2; 6]),
+        mtu: MTU,
+        driver: None,
+        queues: Some(1),
+    };
     let mut device = XdpDevice::played(&interface, &mut pool, vec![(rings, Calls, options)])
         .expect("rings are well at the start");
     let mut before = 0;

@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testudo_link::FrameDevice;
 use testudo_packet::{Batch, HEADROOM_BYTES, Pool, PortCounters, PortError, Region};
+use testudo_wire::ethernet::MacAddress;
 
 /// Bytes that the kernel leaves free before a packet (`XDP_PACKET_HEADROOM`), and those that it is asked to
 /// leave on top: together the headroom of the pool's buffers.
@@ -28,7 +30,7 @@ const BUSY_FOR: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct XdpDevice<S: SocketCalls = Socket> {
     name: String,
-    mac: [u8; 6],
+    mac: MacAddress,
     mtu: usize,
     queues: Vec<Queue<S>>,
     /// The queue that is asked first, next time.
@@ -250,84 +252,11 @@ impl<S: SocketCalls> XdpDevice<S> {
         Ok(Self::over(interface, pool, queues))
     }
 
-    /// The interface's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The interface's address.
-    #[must_use]
-    pub fn mac(&self) -> [u8; 6] {
-        self.mac
-    }
-
-    /// Longest IP packet that the link takes, in bytes, as it was when the device was opened.
-    #[must_use]
-    pub fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    /// Adds the frames that are there to `batch`, as many as fit, and returns how many. It never waits.
-    ///
-    /// # Errors
-    /// [`PortError`] if the device is unusable from now on.
-    pub fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        self.check_pool(pool)?;
-        let before = batch.len();
-        let count = self.queues.len();
-        for nth in 0..count {
-            let queue = &mut self.queues[(self.next + nth) % count];
-            let outcome = queue.receive(pool, batch);
-            outcome.map_err(|source| self.error("receive", source))?;
-        }
-        self.next = (self.next + 1) % count.max(1);
-        let came = &batch[before..];
-        self.counters.rx_packets += u64::try_from(came.len()).unwrap_or(0);
-        self.counters.rx_bytes += came.iter().map(|frame| frame.len() as u64).sum::<u64>();
-        self.counters.rx_calls += u64::from(!came.is_empty());
-        Ok(batch.len() - before)
-    }
-
-    /// Sends frames from the front of `batch` and returns how many left it; the rest stays, for later. A
-    /// frame that the link does not take is dropped with its reason. Buffers come back to the pool when the
-    /// kernel has sent them, which the next calls see.
-    ///
-    /// # Errors
-    /// [`PortError`] if the device is unusable from now on.
-    pub fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        self.check_pool(pool)?;
-        let Some(queue) = self.queues.first_mut() else { return Ok(0) };
-        let before = batch.len();
-        let sent = match queue.transmit(pool, batch) {
-            Ok(sent) => sent,
-            Err(source) => return Err(self.error("send", source)),
-        };
-        debug_assert_eq!(before - batch.len(), sent.taken);
-        let Transmitted { packets, bytes, taken } = sent;
-        self.counters.tx_packets += packets;
-        self.counters.tx_bytes += bytes;
-        self.counters.tx_calls += u64::from(packets > 0);
-        Ok(taken)
-    }
-
     /// Closes the device, and gives its buffers back to the pool. One that is dropped instead gives their
     /// frames back to the region, where the pool does not look for them. It waits for the last packets to be
     /// sent, up to a tenth of a second.
     pub fn close(self, pool: &mut Pool) {
         self.queues.into_iter().for_each(|queue| queue.close(pool));
-    }
-
-    /// Descriptors that become readable when frames come, and writable when there is room.
-    #[must_use]
-    pub fn readiness(&self) -> Vec<BorrowedFd<'_>> {
-        self.queues.iter().filter_map(|queue| queue.calls().readiness()).collect()
-    }
-
-    /// What went through so far, in bytes of frames.
-    #[must_use]
-    pub fn counters(&self) -> PortCounters {
-        self.counters
     }
 
     /// What happened at each queue.
@@ -367,11 +296,62 @@ impl<S: SocketCalls> XdpDevice<S> {
     }
 }
 
-// A worker is started with its devices.
-const _: () = {
-    const fn is_send<T: Send>() {}
-    is_send::<XdpDevice>();
-};
+/// Frames come from all queues in turn. The MTU is that of the interface when the device was opened. Buffers
+/// of frames that were sent come back to the pool when the kernel is done with them, which later calls see.
+impl<S: SocketCalls + Send> FrameDevice for XdpDevice<S> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.check_pool(pool)?;
+        let before = batch.len();
+        let count = self.queues.len();
+        for nth in 0..count {
+            let queue = &mut self.queues[(self.next + nth) % count];
+            let outcome = queue.receive(pool, batch);
+            outcome.map_err(|source| self.error("receive", source))?;
+        }
+        self.next = (self.next + 1) % count.max(1);
+        let came = &batch[before..];
+        self.counters.rx_packets += u64::try_from(came.len()).unwrap_or(0);
+        self.counters.rx_bytes += came.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        self.counters.rx_calls += u64::from(!came.is_empty());
+        Ok(batch.len() - before)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.check_pool(pool)?;
+        let Some(queue) = self.queues.first_mut() else { return Ok(0) };
+        let before = batch.len();
+        let sent = match queue.transmit(pool, batch) {
+            Ok(sent) => sent,
+            Err(source) => return Err(self.error("send", source)),
+        };
+        debug_assert_eq!(before - batch.len(), sent.taken);
+        let Transmitted { packets, bytes, taken } = sent;
+        self.counters.tx_packets += packets;
+        self.counters.tx_bytes += bytes;
+        self.counters.tx_calls += u64::from(packets > 0);
+        Ok(taken)
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().filter_map(|queue| queue.calls().readiness()).collect()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
 
 #[cfg(test)]
 mod tests {

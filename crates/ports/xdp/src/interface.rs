@@ -4,6 +4,7 @@ use crate::error::OpenError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use testudo_wire::ethernet::MacAddress;
 
 /// `ARPHRD_ETHER`: frames of Ethernet.
 const ETHERNET: u16 = 1;
@@ -25,7 +26,7 @@ pub struct Interface {
     /// Its number.
     pub index: u32,
     /// Its address.
-    pub mac: [u8; 6],
+    pub mac: MacAddress,
     /// Longest IP packet, in bytes.
     pub mtu: usize,
     /// The driver's name, if it has one.
@@ -73,7 +74,7 @@ impl Interface {
         }
         let mtu = asker.mtu().map_err(failed)?;
         let (driver, queues) = (asker.driver(), asker.queues());
-        Ok(Self { name: name.to_owned(), index, mac, mtu, driver, queues })
+        Ok(Self { name: name.to_owned(), index, mac: MacAddress(mac), mtu, driver, queues })
     }
 
     /// The longest frame, in bytes.
@@ -201,7 +202,7 @@ mod tests {
         let of = |mtu| Interface {
             name: "eth0".into(),
             index: 1,
-            mac: [2; 6],
+            mac: MacAddress([2; 6]),
             mtu,
             driver: Some("veth".into()),
             queues: None,

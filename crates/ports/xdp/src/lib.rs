@@ -10,7 +10,7 @@
 //!   AF_XDP socket: four rings, and a umem that is the pool's memory
 //!        │
 //!        ▼
-//!   XdpDevice::rx ─► batch of buffers … XdpDevice::tx ─► socket ─► NIC
+//!   XdpDevice::rx ─► testudo_link::LinkPort … XdpDevice::tx ─► socket ─► NIC
 //! ```
 //!
 //! **Ownership.** The umem is the [region](testudo_packet::Region) of a worker's pool, so that a packet stays

@@ -12,10 +12,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
 use testudo_port_xdp::{
     Descriptor, Interface, KernelStatistics, KernelTwin, QueueOptions, SocketCalls, XdpDevice,
 };
+use testudo_wire::ethernet::MacAddress;
 
 const FRAMES: usize = 64;
 const RING: u32 = 64;
@@ -67,7 +69,14 @@ struct Played {
 }
 
 fn interface(mtu: usize) -> Interface {
-    Interface { name: "eth0".into(), index: 1, mac: [2, 0, 0, 0, 0, 1], mtu, driver: None, queues: None }
+    Interface {
+        name: "eth0".into(),
+        index: 1,
+        mac: MacAddress([2, 0, 0, 0, 0, 1]),
+        mtu,
+        driver: None,
+        queues: None,
+    }
 }
 
 fn options() -> QueueOptions {

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
+use testudo_link::FrameDevice;
 use testudo_packet::Batch;
 use testudo_port_xdp::{Filter, OpenError, SharedUmem, XdpConfig, XdpDevice, XdpMode, ZeroCopy};
 

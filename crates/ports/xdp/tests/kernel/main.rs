@@ -17,6 +17,7 @@
 
 mod filter;
 mod lifetime;
+mod link;
 mod support;
 mod traffic;
 
@@ -40,6 +41,6 @@ fn main() -> ExitCode {
         })?;
         Ok::<_, String>(support::Sites::new(inside))
     };
-    let suite = lifetime::tests(traffic::tests(filter::tests(Suite::new())));
+    let suite = link::tests(lifetime::tests(traffic::tests(filter::tests(Suite::new()))));
     suite.run(fixture)
 }

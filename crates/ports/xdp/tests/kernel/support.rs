@@ -4,6 +4,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use testudo_lab::namespaces::{Entered, Namespace};
+use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Pool};
 use testudo_port_xdp::{
     Filter, FilterConfig, Network, SharedUmem, UdpContent, UdpPort, XdpConfig, XdpDevice, XdpMode,

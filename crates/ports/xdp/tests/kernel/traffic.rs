@@ -6,6 +6,7 @@ use crate::support::{
 use rustix::event::PollFlags;
 use std::sync::Arc;
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, Pool};
 use testudo_port_xdp::{Attached, Filter, SharedUmem, XdpConfig, XdpDevice, XdpMode};
 use testudo_wire::checksum::Sum;
