@@ -39,7 +39,9 @@ impl Site {
     fn new(sites: &Sites, mode: XdpMode) -> Result<Self, Box<dyn Error>> {
         let (mut reader, resolver) = sites.right.within(|| KernelReader::open("eth0"))??;
         std::thread::spawn(move || while reader.turn(Duration::from_millis(50)).unwrap_or(false) {});
-        let Opened { pool, device, .. } = open(&sites.right, "eth0", mode, &XdpConfig::default());
+        // The sender's kernel chooses a queue by the flow.
+        let both = XdpConfig { queues: vec![0, 1], ..XdpConfig::default() };
+        let Opened { pool, device, .. } = open(&sites.right, "eth0", mode, &both);
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
         Ok(Self {
