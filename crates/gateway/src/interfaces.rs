@@ -22,10 +22,11 @@ const LOOKED_AT: usize = 64;
 
 /// Several ports as one.
 pub struct Interfaces {
-    ports: Vec<Box<dyn Port>>,
     /// What becomes readable when a port has packets, and the port's place. These are duplicates, so that
-    /// looking at them borrows and allocates nothing.
+    /// looking at them borrows and allocates nothing. They are dropped before the ports: a device is closed
+    /// with its last descriptor, and its port counts on that.
     files: Vec<(OwnedFd, usize)>,
+    ports: Vec<Box<dyn Port>>,
     /// Ports without such a file, which are asked in each round.
     unseen: Vec<usize>,
     /// The places of ports that may have packets and were not asked in this round.

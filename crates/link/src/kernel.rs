@@ -15,7 +15,7 @@
 //! Routes are those of the main table; of several ways, the first that leads out of the interface is taken.
 //! Deliberately missing: policy rules and other tables.
 
-use crate::outside::{Ask, Change, OutsideResolver};
+use crate::outside::{Ask, Bell, Change, OutsideResolver};
 use crate::routes::{NextHop, Route};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use testudo_wire::netlink::datagram::Datagram;
 use testudo_wire::netlink::{Message, flag, kind, messages};
@@ -47,6 +47,7 @@ const SINGLE: u32 = 0;
 pub struct KernelReader {
     socket: Arc<OwnedFd>,
     changes: SyncSender<Change>,
+    bell: Arc<Bell>,
     state: State,
     datagram: Box<[u8]>,
 }
@@ -88,7 +89,9 @@ impl KernelReader {
         let socket = Arc::new(socket);
         let (changes, resolver) = resolver(Arc::clone(&socket), interface);
         let datagram = vec![0; DATAGRAM_BYTES].into_boxed_slice();
-        let mut reader = Self { socket, changes, state: State::new(interface), datagram };
+        let bell = Arc::new(Bell::new()?);
+        let resolver = resolver.with_bell(Arc::clone(&bell));
+        let mut reader = Self { socket, changes, bell, state: State::new(interface), datagram };
         reader.ask()?;
         Ok((reader, resolver))
     }
@@ -126,13 +129,29 @@ impl KernelReader {
                 };
             for message in messages(&self.datagram[..received]).map_while(Result::ok) {
                 if let Some(change) = self.state.note(&message)
-                    && self.changes.send(change).is_err()
+                    && !self.pass_on(change)
                 {
                     return Ok(false);
                 }
             }
             self.ask()?;
         }
+    }
+
+    /// Tells the port of a change, and wakes who waits for it. Whether it is there.
+    fn pass_on(&self, change: Change) -> bool {
+        self.bell.announce();
+        // While the port takes none of many, it must hear of those that wait.
+        let sent = match self.changes.try_send(change) {
+            Ok(()) => true,
+            Err(TrySendError::Disconnected(_)) => return false,
+            Err(TrySendError::Full(change)) => {
+                self.bell.ring();
+                self.changes.send(change).is_ok()
+            }
+        };
+        self.bell.ring();
+        sent
     }
 
     /// Asks for the next dump, if one is wanted and none is under way.

@@ -11,7 +11,12 @@
 use crate::neighbours::Heard;
 use crate::resolver::{Disposition, Link, Resolver, Tables};
 use crate::routes::{Route, Routes};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use testudo_packet::{Buffer, DropReason};
@@ -46,6 +51,7 @@ pub type Ask = Box<dyn FnMut(IpAddr) + Send>;
 pub struct OutsideResolver {
     changes: Receiver<Change>,
     ask: Ask,
+    bell: Option<Arc<Bell>>,
 }
 
 impl OutsideResolver {
@@ -54,13 +60,67 @@ impl OutsideResolver {
     /// that one may be lost; after three in vain the neighbour counts as gone.
     #[must_use]
     pub fn new(changes: Receiver<Change>, ask: Ask) -> Self {
-        Self { changes, ask }
+        Self { changes, ask, bell: None }
+    }
+
+    /// The same, whose port becomes ready to receive when `bell` is rung: for a worker that waits.
+    #[must_use]
+    pub fn with_bell(self, bell: Arc<Bell>) -> Self {
+        Self { bell: Some(bell), ..self }
+    }
+}
+
+/// Wakes who waits for a port, when the reader has something to say.
+#[derive(Debug)]
+pub struct Bell {
+    event: OwnedFd,
+    /// Changes that were announced and not taken.
+    pending: AtomicUsize,
+}
+
+impl Bell {
+    /// One that was not rung.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, pending: AtomicUsize::new(0) })
+    }
+
+    /// A change follows.
+    pub fn announce(&self) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The announced change can be taken.
+    pub fn ring(&self) {
+        // It fails only if it was rung 2^64 times.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// So many changes were taken. As long as some are left, it stays rung.
+    fn took(&self, count: usize) {
+        if count == 0 || self.pending.fetch_sub(count, Ordering::AcqRel) != count {
+            return;
+        }
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        // One that was announced since may have rung before that.
+        if self.pending.load(Ordering::Acquire) > 0 {
+            self.ring();
+        }
     }
 }
 
 impl Resolver for OutsideResolver {
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.as_ref().map(|bell| bell.event.as_fd())
+    }
+
     fn poll(&mut self, tables: &mut Tables, now: Duration) {
+        let mut taken = 0;
         for change in self.changes.try_iter().take(AT_A_TIME) {
+            taken += 1;
             match change {
                 Change::Neighbour { address, mac, is_reachable } => {
                     let heard =
@@ -70,6 +130,9 @@ impl Resolver for OutsideResolver {
                 Change::NoNeighbour(address) => tables.neighbours.forget(address),
                 Change::Routes(routes) => tables.set_routes(Routes::new(&routes)),
             }
+        }
+        if let Some(bell) = &self.bell {
+            bell.took(taken);
         }
     }
 

@@ -34,12 +34,21 @@ pub struct LinkConfig {
     pub neighbours: usize,
     /// How many packets may wait for a neighbour.
     pub waiting: WaitingLimits,
+    /// Whether it forwards between hosts and the other side, as a router: each packet loses a hop on its way
+    /// in, and one on its way out.
+    pub forwards: bool,
 }
 
 impl Default for LinkConfig {
-    /// No VLAN, no route, 1024 neighbours.
+    /// No VLAN, no route, 1024 neighbours, no router.
     fn default() -> Self {
-        Self { tags: [None; 2], routes: Vec::new(), neighbours: 1024, waiting: WaitingLimits::default() }
+        Self {
+            tags: [None; 2],
+            routes: Vec::new(),
+            neighbours: 1024,
+            waiting: WaitingLimits::default(),
+            forwards: false,
+        }
     }
 }
 
@@ -95,6 +104,7 @@ pub struct LinkPort<D, R> {
     /// Messages to senders whose packets could not be sent: received from this port.
     returned: VecDeque<Buffer>,
     paths: Paths,
+    forwards: bool,
 }
 
 impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
@@ -112,6 +122,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             outbox: Outbox::new(framing),
             returned: VecDeque::with_capacity(MOST_RETURNED),
             paths: Paths::new(),
+            forwards: config.forwards,
         }
     }
 
@@ -218,7 +229,11 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
     fn frame(&mut self, pool: &mut Pool, batch: &mut Batch, now: Duration) {
         let mut framed = 0;
         for at in 0..batch.len() {
-            let reason = match self.outcome(&batch[at], now) {
+            let mut outcome = self.outcome(&batch[at], now);
+            if self.forwards && !matches!(outcome, Outcome::Drop(_)) && !ip::lose_hop(batch[at].bytes_mut()) {
+                outcome = Outcome::Drop(DropReason::HopLimitExceeded);
+            }
+            let reason = match outcome {
                 Outcome::Frame(template) => match self.outbox.framing().put(&template, &mut batch[at]) {
                     Ok(()) => {
                         batch.swap(framed, at);
@@ -272,7 +287,12 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             Ok(length) => buffer.truncate(length),
             Err(reason) => return Disposition::Drop(reason),
         }
-        self.resolver.packet(&header, buffer, &mut link)
+        match self.resolver.packet(&header, buffer, &mut link) {
+            Disposition::Deliver if self.forwards && !ip::lose_hop(buffer.bytes_mut()) => {
+                Disposition::Drop(DropReason::HopLimitExceeded)
+            }
+            other => other,
+        }
     }
 
     /// Leaves in `batch`, from `first` on, the datagrams that are for the gateway.
@@ -354,7 +374,12 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
         }
         self.frame(pool, batch, now);
         let sent = if batch.is_empty() { Ok(0) } else { self.device.tx(pool, batch) };
-        batch.iter_mut().for_each(|buffer| self.outbox.framing().take_off(buffer));
+        for packet in batch.iter_mut() {
+            self.outbox.framing().take_off(packet);
+            if self.forwards {
+                ip::regain_hop(packet.bytes_mut());
+            }
+        }
         self.settle(pool, now);
         sent?;
         self.outbox.flush(pool, &mut self.device)?;
@@ -362,7 +387,9 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
     }
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
-        self.device.readiness()
+        let mut all = self.device.readiness();
+        all.extend(self.resolver.readiness());
+        all
     }
 
     fn joins(&self) -> bool {

@@ -4,6 +4,7 @@ use crate::neighbours::Neighbours;
 use crate::outbox::Outbox;
 use crate::routes::Routes;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ethernet::{EthernetHeader, MacAddress};
@@ -70,6 +71,11 @@ pub enum Disposition {
 
 /// Finds neighbours, and answers for the port's own addresses.
 pub trait Resolver: Send {
+    /// What becomes readable when something has changed outside, if anything does.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Takes note of what has changed outside; called whenever the port receives.
     fn poll(&mut self, _tables: &mut Tables, _now: Duration) {}
 

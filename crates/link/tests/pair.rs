@@ -121,6 +121,27 @@ fn a_packet_to_an_unknown_neighbour_waits_until_it_is_found_and_then_passes() {
 }
 
 #[test]
+fn a_port_that_forwards_takes_a_hop_each_way() {
+    let config = LinkConfig { forwards: true, ..on_link() };
+    for (source, destination) in [("10.0.0.1", "192.0.2.2"), ("fd00::1", "2001:db8::2")] {
+        let mut pair = Pair::with(&config, &on_link());
+        let packet = udp(source, destination, 4500, &[1; 9]);
+        let before = IpHeader::parse(&packet).unwrap().hop_limit;
+        pair.a.send(&packet);
+        let (_, at_b) = pair.settle();
+        assert_eq!(IpHeader::parse(&at_b[0]).unwrap().hop_limit, before - 1, "of one that has waited");
+        pair.a.send(&packet);
+        assert_eq!(pair.settle().1, at_b, "and of one that has not");
+        let mut last = packet.clone();
+        testudo_wire::ip::lose_hop(&mut last);
+        while testudo_wire::ip::lose_hop(&mut last) {}
+        pair.a.send(&last);
+        assert!(pair.settle().1.is_empty());
+        assert_eq!(pair.a.drops(DropReason::HopLimitExceeded), 1);
+    }
+}
+
+#[test]
 fn every_form_of_vlan_carries_packets_and_others_are_refused() {
     let forms = [
         [None, None],

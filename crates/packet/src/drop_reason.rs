@@ -99,6 +99,7 @@ drop_reasons! {
     OtherMac, "other_mac", "A frame is for another station, or for a group that the gateway is not in.";
     LinkControl, "link_control", "An ARP packet or a neighbour discovery message, consumed as it should be.";
     NotServed, "not_served", "A packet to an address of the port asks for something that the gateway does not do; its sender was told, within the limits for such messages.";
+    HopLimitExceeded, "hop_limit_exceeded", "A packet that was to be forwarded had no hop left (RFC 1812 5.3.1, RFC 8200 3); its sender is not told.";
     NoRoute, "no_route", "No route of the port leads to the packet's destination.";
     NeighbourUnresolved, "neighbour_unresolved", "The packet waited for its next hop's link-layer address, and nobody answered (ARP, neighbour discovery).";
     NeighbourQueueFull, "neighbour_queue_full", "The packet waited for its next hop's link-layer address, and gave way to a newer one.";

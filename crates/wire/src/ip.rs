@@ -383,6 +383,47 @@ pub fn addresses(bytes: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
+/// Takes one from the TTL or hop limit of a packet, as a router does (RFC 1812 5.3.1), and keeps the checksum
+/// right (RFC 1624). `false` if none is left for the way on: the packet is as it was.
+#[inline]
+pub fn lose_hop(packet: &mut [u8]) -> bool {
+    match packet {
+        [first, _, _, _, _, _, _, _, ttl, _, high, low, ..] if *first >> 4 == 4 => {
+            if *ttl <= 1 {
+                return false;
+            }
+            *ttl -= 1;
+            // The checksum is the complement of a sum that has just lost 0x0100.
+            let (sum, carry) = u16::from_be_bytes([*high, *low]).overflowing_add(0x0100);
+            [*high, *low] = sum.wrapping_add(carry.into()).to_be_bytes();
+            true
+        }
+        [first, _, _, _, _, _, _, hop_limit, ..] if *first >> 4 == 6 => {
+            if *hop_limit <= 1 {
+                return false;
+            }
+            *hop_limit -= 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Undoes [`lose_hop`], for a packet that stays here for now.
+pub fn regain_hop(packet: &mut [u8]) {
+    match packet {
+        [first, _, _, _, _, _, _, _, ttl, _, high, low, ..] if *first >> 4 == 4 => {
+            *ttl = ttl.saturating_add(1);
+            let (sum, borrow) = u16::from_be_bytes([*high, *low]).overflowing_sub(0x0100);
+            [*high, *low] = sum.wrapping_sub(borrow.into()).to_be_bytes();
+        }
+        [first, _, _, _, _, _, _, hop_limit, ..] if *first >> 4 == 6 => {
+            *hop_limit = hop_limit.saturating_add(1);
+        }
+        _ => {}
+    }
+}
+
 /// DSCP and ECN of a packet whose header was parsed before; 0 for bytes that are no IP packet.
 #[must_use]
 pub fn traffic_class(bytes: &[u8]) -> u8 {
@@ -431,6 +472,39 @@ mod tests {
         header.write(&mut bytes, header.bytes() + payload.len(), 7).unwrap();
         bytes.extend_from_slice(payload);
         bytes
+    }
+
+    #[test]
+    fn a_hop_less_leaves_a_header_whose_checksum_is_right() {
+        for address in ["192.0.2.1", "2001:db8::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            for (hop_limit, number) in (0..=255).zip((0..u16::MAX).step_by(251)) {
+                let header = OuterHeader {
+                    source: address,
+                    destination: address,
+                    protocol: 50,
+                    traffic_class: 3,
+                    hop_limit,
+                    dont_fragment: false,
+                };
+                let mut before = vec![0; header.bytes() + 8];
+                header.write(&mut before, header.bytes() + 8, number).unwrap();
+                let mut packet = before.clone();
+                assert_eq!(lose_hop(&mut packet), hop_limit > 1, "{address} {hop_limit}");
+                let parsed = IpHeader::parse(&packet).unwrap();
+                assert_eq!(parsed.hop_limit, if hop_limit > 1 { hop_limit - 1 } else { hop_limit });
+                if address.is_ipv4() {
+                    assert_eq!(crate::checksum::of(&packet[..20]).to_bytes(), [0, 0], "{hop_limit} {number}");
+                }
+                if hop_limit > 1 {
+                    regain_hop(&mut packet);
+                }
+                let zeros = [[0, 0], [0xFF, 0xFF]];
+                let is_zero = address.is_ipv4() && zeros.contains(&[packet[10], packet[11]]);
+                assert!(packet == before || is_zero, "{hop_limit} {number}");
+            }
+        }
+        assert!(!lose_hop(&mut []) && !lose_hop(&mut [0x45; 11]) && !lose_hop(&mut [0x60; 7]));
     }
 
     #[test]

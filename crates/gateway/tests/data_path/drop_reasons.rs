@@ -176,6 +176,7 @@ fn raise(reason: DropReason) -> Gateway {
         | DropReason::OtherMac
         | DropReason::LinkControl
         | DropReason::NotServed
+        | DropReason::HopLimitExceeded
         | DropReason::NoRoute
         | DropReason::NeighbourUnresolved
         | DropReason::NeighbourQueueFull => crate::link::raise(reason),

@@ -49,12 +49,15 @@ impl FrameDevice for Frames {
 
 /// Side A with tunnel 0, its address on the link, and all else behind a router there.
 fn gateway(routes: &[Route]) -> Gateway {
+    gateway_with(LinkConfig { routes: routes.to_vec(), ..LinkConfig::default() })
+}
+
+fn gateway_with(config: LinkConfig) -> Gateway {
     let spec = TunnelSpec::new(0, Suite::AES128GCM16);
     let (protected, unprotected, clock) =
         (PortHandle::default(), PortHandle::default(), ManualClock::default());
     let own = OwnAddress { address: spec.address(Side::A), prefix_bits: 24 };
     let resolver = OwnResolver::new(vec![own], vec![4500]);
-    let config = LinkConfig { routes: routes.to_vec(), ..LinkConfig::default() };
     let time = clock.clone();
     let device = Frames(unprotected.port("unprotected"));
     let port = LinkPort::new(device, resolver, &config, Box::new(move || time.now().0));
@@ -121,6 +124,13 @@ pub fn raise(reason: DropReason) -> Gateway {
             let mut gateway = given(arp(ArpOperation::Request, own_address()));
             gateway.unprotected.take();
             assert!(gateway.open(to_own_port_9()).is_empty());
+            gateway
+        }
+        DropReason::HopLimitExceeded => {
+            let mut gateway = gateway_with(LinkConfig { forwards: true, ..LinkConfig::default() });
+            let mut datagram = Inner::udp("192.0.2.77", &own_address().to_string(), 100).bytes();
+            (datagram[8], datagram[9]) = (1, 50);
+            assert!(gateway.open(frame(OWN, ether_type::IPV4, &datagram)).is_empty());
             gateway
         }
         DropReason::NoRoute => {
