@@ -8,6 +8,7 @@
 //! Only errors about a datagram of one of the port's endpoints are passed on; all others are about other
 //! programs of this host. The kernel filters out what is not "too big" or "unreachable".
 
+use crate::channel::is_fatal;
 use crate::error::OpenError;
 use crate::header::{Content, Outer};
 use crate::kernel::{Incoming, MessageSocket};
@@ -17,6 +18,7 @@ use crate::udp_receive::Received;
 use arrayvec::ArrayVec;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use testudo_packet::{Batch, Buffer, Pool};
 use testudo_wire::icmp_error::{IcmpError, IcmpErrorKind, QuotedHeader, QuotedPacket};
 use testudo_wire::ip::{IpHeader, Version};
@@ -24,6 +26,66 @@ use testudo_wire::protocol;
 
 /// Errors that are taken at a time: an SA's path MTU changes once a second at most.
 const AT_A_TIME: usize = 8;
+
+/// The ICMP errors about datagrams of some endpoints, for a port that sends and receives these by a device of
+/// its own: the kernel still gets the errors.
+pub struct IcmpErrors {
+    sockets: Vec<ErrorSocket<Socket>>,
+    endpoints: Vec<Endpoint>,
+    received: Received,
+}
+
+impl IcmpErrors {
+    /// Opens sockets for the IP versions of the configuration's endpoints, at its interface; none of these
+    /// is opened itself. `None` without CAP_NET_RAW.
+    ///
+    /// # Errors
+    /// [`OpenError`], as of a port.
+    pub fn open(config: &SocketConfig) -> Result<Option<Self>, OpenError> {
+        let open = |endpoints: &[Endpoint]| ErrorSocket::open_all(endpoints, config);
+        let mut endpoints = config.endpoints.clone();
+        let Some(mut sockets) = open(&endpoints)? else { return Ok(None) };
+        let has = |sockets: &[ErrorSocket<Socket>], end: &Endpoint| {
+            sockets.iter().any(|socket| socket.version == Version::of(end.local))
+        };
+        for end in &config.optional {
+            if !has(&sockets, end) {
+                match open(&[*end]) {
+                    Err(OpenError::NoIpv6(_)) => continue,
+                    outcome => sockets.extend(outcome?.into_iter().flatten()),
+                }
+            }
+            endpoints.push(*end);
+        }
+        Ok(Some(Self { sockets, endpoints, received: Received::default() }))
+    }
+
+    /// Adds the errors that have come to `batch`, as the datagrams that they came in, and returns how many.
+    ///
+    /// # Errors
+    /// The sockets will never work again.
+    pub fn receive(&mut self, pool: &mut Pool, batch: &mut Batch) -> io::Result<usize> {
+        let before = batch.len();
+        for socket in &self.sockets {
+            match socket.receive(self.endpoints.iter(), pool, batch, &mut self.received) {
+                Err(error) if is_fatal(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(batch.len() - before)
+    }
+
+    /// What becomes readable when there are some.
+    pub fn readiness(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().filter_map(|socket| socket.socket.readiness())
+    }
+
+    /// Packets and bytes that were received.
+    #[must_use]
+    pub fn received(&self) -> (u64, u64) {
+        (self.received.packets, self.received.bytes)
+    }
+}
 
 /// A socket that hears the ICMP errors of one IP version.
 pub(crate) struct ErrorSocket<S> {

@@ -73,6 +73,7 @@ mod udp_receive;
 
 pub use control::{About, ControlArea};
 pub use error::OpenError;
+pub use icmp_errors::IcmpErrors;
 pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};
 pub use port::SocketPort;
