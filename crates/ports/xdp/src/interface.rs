@@ -2,7 +2,9 @@
 
 use crate::error::OpenError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use testudo_wire::ethernet::MacAddress;
 
@@ -93,6 +95,58 @@ impl Interface {
     #[must_use]
     pub fn has_local_frames(&self) -> bool {
         matches!(self.driver.as_deref(), Some("veth" | "tun" | "tap" | "bridge" | "dummy"))
+    }
+}
+
+/// The addresses of this host, and those that its links have for all hosts (broadcasts over IPv4).
+///
+/// # Errors
+/// The kernel does not say.
+pub fn host_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: neither the standard library nor rustix has this call. It writes a pointer into `first`.
+    if unsafe { libc::getifaddrs(&raw mut first) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = BTreeSet::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: it is an element of the list, which lives until it is freed below.
+        let element = unsafe { &*next };
+        let has_broadcast = element.ifa_flags & libc::IFF_BROADCAST.cast_unsigned() != 0;
+        let broadcast = if has_broadcast { element.ifa_ifu } else { std::ptr::null_mut() };
+        for address in [element.ifa_addr, broadcast] {
+            // SAFETY: the C library gives null, or an address that is as long as its family's.
+            found.extend(unsafe { ip_address(address) });
+        }
+        next = element.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+/// The IP address in a socket address, if it is one.
+///
+/// # Safety
+/// The pointer is null, or to a socket address that is as long as its family says.
+unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: each socket address begins with its family.
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: of this family it is a `sockaddr_in`; the C library need not align it.
+            let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family it is a `sockaddr_in6`.
+            let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(address.sin6_addr.s6_addr))
+        }
+        _ => None,
     }
 }
 
@@ -195,6 +249,12 @@ mod tests {
     #[test]
     fn loopback_has_no_frames() {
         assert!(matches!(Interface::find("lo"), Err(OpenError::NotEthernet { .. })));
+    }
+
+    #[test]
+    fn the_hosts_addresses_have_those_of_loopback() {
+        let addresses = host_addresses().unwrap();
+        assert!(addresses.contains(&IpAddr::from([127, 0, 0, 1])), "{addresses:?}");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use config::{FilterConfig, Network, UdpContent, UdpPort, XdpConfig, XdpMode,
 pub use device::XdpDevice;
 pub use ebpf::filter::{Attached, Filter, Verdict};
 pub use error::OpenError;
-pub use interface::Interface;
+pub use interface::{Interface, host_addresses};
 pub use queue::QueueOptions;
 pub use ring::{Broken, Consumer, Descriptor, Entry, KernelSide, Producer};
 pub use socket::{Rings, SharedUmem, Socket};

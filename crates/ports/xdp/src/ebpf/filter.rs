@@ -165,7 +165,8 @@ impl Networks {
     fn replace(&self, networks: &[Network]) -> io::Result<()> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted: BTreeSet<Network> = networks.iter().copied().collect();
-        for network in &wanted {
+        let new: Vec<Network> = wanted.difference(&present).copied().collect();
+        for network in &new {
             let (map, key) = self.element(network);
             map.set(&key, &u32::from(network.take).to_ne_bytes())?;
             present.insert(*network);
