@@ -16,6 +16,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::leases::Leases;
 use testudo_control::service::policies;
+use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::{self, Facts};
 use testudo_control::service::sa_control::SaControl;
 use testudo_control::{LeaseStore, MemoryStore};
@@ -179,6 +180,7 @@ impl Gateway {
             started: Instant::now(),
             clock,
             engines: Vec::new(),
+            ports: BothDetails::default(),
             counters: worker.counters(),
         };
         let shared = Arc::new(Shared {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use testudo_control::Configuration;
 use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::InstalledTunnels;
+use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
 use testudo_gateway::{PortPair, SystemClock, Worker};
 use testudo_packet::Pool;
@@ -27,6 +28,7 @@ fn shared() -> Shared {
         started: Instant::now(),
         clock: SystemClock::default(),
         engines: Vec::new(),
+        ports: BothDetails::default(),
         counters,
     };
     let installed = InstalledTunnels::empty(configuration);

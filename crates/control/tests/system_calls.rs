@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{Signal, getpid, kill_process};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use testudo_control::service::system_calls::filter;
+use testudo_control::service::system_calls::{Needs, filter};
 
 /// Names the case that a child is to run.
 const CASE: &str = "TESTUDO_FILTERED_CASE";
@@ -17,7 +17,7 @@ const CASE: &str = "TESTUDO_FILTERED_CASE";
 /// Runs `case` in a child process, which filters its system calls first.
 fn in_child(test: &str, case: fn()) -> ExitStatus {
     if std::env::var(CASE).is_ok_and(|name| name == test) {
-        filter().unwrap();
+        filter(Needs::default()).unwrap();
         case();
         // An exit status of neither a panic nor a success of the harness.
         std::process::exit(42);
@@ -108,5 +108,5 @@ fn an_abort_is_an_abort() {
 
 #[test]
 fn a_second_filter_is_refused() {
-    goes_on("a_second_filter_is_refused", || assert!(filter().is_err()));
+    goes_on("a_second_filter_is_refused", || assert!(filter(Needs::default()).is_err()));
 }

@@ -19,17 +19,22 @@ pub struct Wanted<'c> {
     is_main: bool,
 }
 
-/// All interfaces, the main one first.
+/// All interfaces, the main one first if it is one of these.
 pub fn all(configuration: &Configuration) -> Vec<Wanted<'_>> {
-    let main = &configuration.protected;
-    let main = Wanted { name: &main.name, mtu: main.mtu, addresses: &main.addresses, is_main: true };
+    let main = Some(&configuration.protected).filter(|main| main.kind.is_host());
+    let main = main.map(|main| Wanted {
+        name: &main.name,
+        mtu: main.mtu,
+        addresses: &main.addresses,
+        is_main: true,
+    });
     let others = configuration.interfaces.iter().map(|other| Wanted {
         name: &other.name,
         mtu: other.mtu,
         addresses: &other.addresses,
         is_main: false,
     });
-    std::iter::once(main).chain(others).collect()
+    main.into_iter().chain(others).collect()
 }
 
 impl Wanted<'_> {
@@ -55,7 +60,9 @@ pub fn keeper(
     let open = |interface: &Wanted<'_>| LinkWatch::open(interface.name).map(Some);
     let watches = all(configuration).iter().map(open).collect::<Result<Vec<_>, _>>();
     let mut watches = watches.map_err(failure(Kind::Port))?;
+    let mut of_host = of_host(configuration)?;
     Ok(Box::new(move |configuration: &Configuration| {
+        of_host.iter_mut().for_each(HostInterface::tell);
         // A reload changes none of their names.
         for (interface, watch) in all(configuration).iter().zip(&mut watches) {
             // All routes of what is negotiated lead into the main one.
@@ -73,6 +80,45 @@ pub fn keeper(
             }
         }
     }))
+}
+
+/// An interface of the host at which a fast port is: it is only watched.
+struct HostInterface {
+    name: String,
+    watch: Option<LinkWatch>,
+}
+
+fn of_host(configuration: &Configuration) -> Result<Vec<HostInterface>, Failure> {
+    let (protected, unprotected) = (&configuration.protected, &configuration.unprotected);
+    let protected = Some(&protected.name).filter(|_| !protected.kind.is_host());
+    let unprotected = unprotected.interface.as_ref().filter(|_| !unprotected.kind.is_host());
+    let watched = protected.into_iter().chain(unprotected).map(|name| {
+        let watch = LinkWatch::open(name).map_err(failure(Kind::Port))?;
+        Ok(HostInterface { name: name.clone(), watch: Some(watch) })
+    });
+    watched.collect()
+}
+
+impl HostInterface {
+    /// Logs that it was taken down, or is up again.
+    fn tell(&mut self) {
+        let name = &self.name;
+        match self.watch.as_mut().map_or_else(|| Ok(Vec::new()), LinkWatch::changes) {
+            Ok(changes) => changes.iter().for_each(|change| match change {
+                LinkChange::Down => {
+                    tracing::warn!(
+                        "{name} was taken down: nothing comes or goes by it until `ip link set {name} up`"
+                    );
+                }
+                LinkChange::Up => tracing::info!("{name} is up again"),
+                LinkChange::Address(_) => {}
+            }),
+            Err(error) => {
+                tracing::error!("{name}: no longer watched: {error}");
+                self.watch = None;
+            }
+        }
+    }
 }
 
 fn tell(

@@ -110,7 +110,7 @@ fn start(
             None => return Err(Failure::new(Kind::Engine, format!("there is no engine \"{wanted}\""))),
         }
     }
-    let pool = devices::pool(&loaded.configuration).with_journal(Box::new(notes.clone()));
+    let pool = devices::buffers::offline(&loaded.configuration).with_journal(Box::new(notes.clone()));
     let mut worker = Worker::new(pair, pool, engines, Box::default());
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =

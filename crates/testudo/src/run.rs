@@ -2,13 +2,12 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
-use crate::negotiated_routes::HostTable;
-use crate::{engines, host_routes, interface, ports, reverse_path};
+use crate::{engines, ports};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
-use testudo_control::service::negotiated::NegotiatedRoutes;
+use testudo_control::service::system_calls::Needs;
 use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_gateway::choose_engines;
@@ -30,42 +29,39 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
-    let ports::Opened { pair, is_marked } = ports::open(configuration)?;
-    if let Some(warning) = reverse_path::warning(configuration) {
-        tracing::warn!("{warning}");
-    }
-    let table = configuration.ike.as_ref().map(|ike| HostTable::take(configuration, ike, is_marked));
-    let table = table.map(Arc::new);
-    let keep_interface = interface::keeper(configuration, table.clone())?;
+    let mut opened = ports::open(configuration)?;
+    let changers = opened.changers(configuration)?;
     // Before privileges are given up: the socket may be another user's.
     let xfrm = configuration.ike.as_ref().map(negotiation::bind).transpose().map_err(failure(Kind::Port))?;
     privileges::drop_privileges().map_err(failure(Kind::Port))?;
     if configuration.gateway.seccomp {
-        filter_system_calls();
+        filter_system_calls(opened.needs());
     }
+    opened.start_background()?;
     let parts = Parts {
         early_reloads,
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
-        pool: ports::pool(configuration),
+        pool: opened.pool,
         store: Arc::new(store),
-        ports: pair,
+        ports: opened.pair,
+        port_details: opened.details,
         engines,
         engine_reports,
-        change_routes: Box::new(host_routes::change),
-        edit_routes: Box::new(host_routes::edit),
-        xfrm: xfrm.zip(table.clone().map(|table| table as Arc<dyn NegotiatedRoutes>)),
-        keep_interface,
+        change_routes: changers.change_routes,
+        edit_routes: changers.edit_routes,
+        xfrm: xfrm.zip(changers.negotiated),
+        keep_interface: changers.keep_interface,
         loaded,
     };
     let result = daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e));
-    table.into_iter().for_each(|table| table.close());
+    changers.table.into_iter().for_each(|table| table.close());
     result
 }
 
 /// A second line of defence; where the kernel does not allow it, the gateway runs without.
-fn filter_system_calls() {
-    if let Err(error) = system_calls::filter() {
+fn filter_system_calls(needs: Needs) {
+    if let Err(error) = system_calls::filter(needs) {
         tracing::warn!("system calls are not filtered: {error}");
     }
 }

@@ -99,7 +99,7 @@ impl Configuration {
         });
         let peers: Vec<_> = peers.collect();
         facts.peers.extend(peers);
-        if self.protected.routes {
+        if self.protected.routes && self.protected.kind.is_host() {
             facts.check_routes(walker, &self.unprotected);
         }
         let is_protect = matches!(policy.action, Action::Protect { .. });

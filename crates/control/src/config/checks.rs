@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Directions, IpsecProtocol};
+use testudo_ipsec::{Directions, IpsecProtocol, Mode};
 use testudo_packet::Interface;
 
 /// Selectors per configuration at most, those of policies and tunnels together.
@@ -126,6 +126,23 @@ impl Facts {
             if let Some(template) = tunnels.get(flags.value) {
                 check_template(walker, &flags.clone().map(drop), template);
             }
+        }
+    }
+
+    /// Packets of transport mode are those of this host, which the kernel hands to a TUN interface alone.
+    pub(super) fn check_modes(&self, walker: &mut Walker<'_>, tunnels: &[Tunnel], has_tun: bool) {
+        if has_tun || tunnels.len() < self.names.len() {
+            return;
+        }
+        for (tunnel, name) in tunnels.iter().zip(&self.names) {
+            let is_of_host = tunnel.mode == Mode::Transport && tunnel.interface == Interface::MAIN;
+            let Some(name) = name.as_ref().filter(|_| is_of_host) else { continue };
+            let problem =
+                Problem::expected("a tunnel in tunnel mode, since [port.protected] is no TUN interface");
+            let problem = problem.found(format!("\"{}\" in transport mode", name.value));
+            let help = "transport mode protects packets of this host: use kind = \"tun\" in [port.protected], or give \
+                        the tunnel an `interface` of [[interface]]";
+            walker.report(&name.span, name.key.clone(), problem.help(help));
         }
     }
 

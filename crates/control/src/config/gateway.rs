@@ -1,11 +1,12 @@
 //! Reads `[gateway]` and the ports.
 
-use super::mentions_ipv6;
 use super::model::{
     AuditTarget, Gateway, InterfaceAddress, LogLevel, ProtectedPort, Tunnel, UnprotectedPort,
 };
+use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
+use super::{mentions_ipv6, xdp};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
@@ -124,8 +125,12 @@ pub(super) struct Link<'l> {
     pub(super) tunnels: &'l [Tunnel],
 }
 
+/// The longest packet of hosts behind a fast port, unless the configuration says another: Ethernet's.
+const ETHERNET_MTU: u16 = 1500;
+
 /// `[port.protected]` before its MTU is settled.
 pub(super) struct ProtectedDraft {
+    kind: PortKind,
     name: Option<Located<String>>,
     addresses: Vec<InterfaceAddress>,
     mtu: Option<Located<u16>>,
@@ -133,13 +138,46 @@ pub(super) struct ProtectedDraft {
 }
 
 pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
-    section.required(walker, "kind", "\"tun\"", value::choice(&[("tun", ())]));
-    let name = section.required(walker, "name", "\"testudo0\"", value::interface);
-    let addresses = read_addresses(&mut section, walker);
-    let mtu = read_mtu(&mut section, walker);
-    let routes = section.or_default(walker, "routes", true, value::boolean);
+    let kind = section.required(walker, "kind", "\"tun\"", value::choice(&port_kind::PROTECTED));
+    let draft = match kind.map(|kind| kind.value) {
+        Some(KindName::Xdp) => read_fast(&mut section, walker, KindName::Xdp),
+        Some(KindName::Host) | None => {
+            let name = section.required(walker, "name", "\"testudo0\"", value::interface);
+            let addresses = read_addresses(&mut section, walker);
+            let mtu = read_mtu(&mut section, walker);
+            let routes = section.or_default(walker, "routes", true, value::boolean);
+            ProtectedDraft { kind: PortKind::Host, name, addresses, mtu, routes }
+        }
+    };
     section.finish(walker);
-    ProtectedDraft { name, addresses, mtu, routes }
+    draft
+}
+
+/// An interface of the host that the protected hosts are behind.
+fn read_fast(section: &mut Section<'_>, walker: &mut Walker<'_>, kind: KindName) -> ProtectedDraft {
+    let name = section.required(walker, "interface", "\"eth1\"", value::interface);
+    refuse_of_tun(section, walker);
+    let mtu = read_mtu(section, walker);
+    let kind = read_kind(section, walker, kind);
+    ProtectedDraft { kind, name, addresses: Vec::new(), mtu, routes: true }
+}
+
+/// Keys that are about an interface of the gateway's own.
+fn refuse_of_tun(section: &mut Section<'_>, walker: &mut Walker<'_>) {
+    let problem = |help: &str| Problem::expected("no such key with this `kind`").help(help);
+    section.refuse(walker, "name", problem("the interface is the host's: write `interface`"));
+    section.refuse(walker, "addresses", problem("give the interface its addresses with `ip address`"));
+    let help =
+        "the filter follows the policies: it takes packets to their remote networks, and there are no routes";
+    section.refuse(walker, "routes", problem(help));
+}
+
+/// The settings of a kind.
+fn read_kind(section: &mut Section<'_>, walker: &mut Walker<'_>, kind: KindName) -> PortKind {
+    match kind {
+        KindName::Host => PortKind::Host,
+        KindName::Xdp => PortKind::Xdp(xdp::read_settings(section, walker)),
+    }
 }
 
 /// The addresses of a TUN interface.
@@ -164,16 +202,37 @@ pub(super) fn read_unprotected(
     mut section: Section<'_>,
     walker: &mut Walker<'_>,
 ) -> Located<UnprotectedPort> {
-    section.required(walker, "kind", "\"socket\"", value::choice(&[("socket", ())]));
+    let kind = section.required(walker, "kind", "\"socket\"", value::choice(&port_kind::UNPROTECTED));
+    let kind = kind.map_or(KindName::Host, |kind| kind.value);
     let mtu = read_mtu(&mut section, walker);
-    let interface = section.optional(walker, "interface", value::interface);
+    let interface = match kind {
+        KindName::Host => section.located(walker, "interface", value::interface),
+        KindName::Xdp => section.required(walker, "interface", "\"eth0\"", value::interface),
+    };
+    let interface = interface.map(|interface| interface.value);
+    let kind = read_kind(&mut section, walker, kind);
     let (span, key) = (section.span().clone(), section.path_of("mtu"));
     section.finish(walker);
     let (mtu, span) = mtu.map_or((1500, span), |mtu| (mtu.value, mtu.span));
-    Located { value: UnprotectedPort { mtu, interface }, span, key }
+    Located { value: UnprotectedPort { kind, mtu, interface }, span, key }
 }
 
 impl ProtectedDraft {
+    /// Whether it is an interface of the gateway's own.
+    pub(super) fn has_tun(&self) -> bool {
+        self.kind.is_host()
+    }
+
+    /// Both sides of a gateway cannot be at one interface: whose a frame is, its queue says.
+    pub(super) fn check_sides(&self, walker: &mut Walker<'_>, unprotected: &UnprotectedPort) {
+        let Some(name) = self.name.as_ref().filter(|_| !self.has_tun()) else { return };
+        if unprotected.interface.as_ref() == Some(&name.value) {
+            let problem = Problem::expected("another interface than that of [port.unprotected]");
+            let help = "one queue of an interface has one side: use kind = \"tun\" here for packets that the kernel routes";
+            walker.report(&name.span, name.key.clone(), problem.help(help));
+        }
+    }
+
     /// Its interface's name, if that could be read.
     pub(super) fn name(&self) -> Option<Located<String>> {
         self.name.clone()
@@ -188,9 +247,16 @@ impl ProtectedDraft {
         policies_with_ipv6: bool,
     ) -> Option<ProtectedPort> {
         let of = Of { number: Interface::MAIN, has_ipv6: policies_with_ipv6, are_negotiated };
-        let mtu = settle_mtu(walker, self.mtu, &of, &self.addresses, link);
-        let Self { name, addresses, routes, .. } = self;
-        Some(ProtectedPort { name: name?.value, addresses, mtu, routes })
+        let Self { kind, name, addresses, mtu, routes } = self;
+        let mtu = match kind {
+            PortKind::Host => settle_mtu(walker, mtu, &of, &addresses, link),
+            // Longer packets than fit are cut, or their senders told: hosts know nothing of the tunnels.
+            PortKind::Xdp(_) => {
+                settle_mtu(walker, None, &of, &addresses, link);
+                mtu.map_or(ETHERNET_MTU, |mtu| mtu.value)
+            }
+        };
+        Some(ProtectedPort { kind, name: name?.value, addresses, mtu, routes })
     }
 }
 

@@ -14,7 +14,8 @@ use testudo_wire::ip::Version;
 
 /// The warning, if the operator's own routes decide whether sealed packets leave.
 pub(super) fn warning(configuration: &Configuration) -> Option<String> {
-    if configuration.unprotected.interface.is_some() {
+    // No route leads into a fast port.
+    if configuration.unprotected.interface.is_some() || !configuration.protected.kind.is_host() {
         return None;
     }
     let network = |remote: AddressRange| Network::of(remote.covering_prefix()).filter(|n| n.length() > 0);

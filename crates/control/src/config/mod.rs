@@ -33,6 +33,7 @@ mod packet_rules;
 mod policy;
 mod policy_index;
 mod populate;
+mod port_kind;
 mod quantity;
 mod selector;
 mod shadow;
@@ -43,6 +44,7 @@ mod traffic;
 mod tunnel;
 mod value;
 mod walk;
+mod xdp;
 
 pub use addition::Slot;
 pub use checks::MAX_RULES;
@@ -59,11 +61,13 @@ pub use network::Network;
 pub(crate) use network::Networks;
 pub use outer::{OuterEndpoint, OuterProtocol, covered_by_wildcards};
 pub use policy_index::PolicyIndex;
+pub use port_kind::PortKind;
 pub use sizes::Sizes;
 pub(crate) use suggest::did_you_mean;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
+pub use xdp::{XdpMode, XdpSettings, ZeroCopy};
 
 use checks::Facts;
 use gateway::Link;
@@ -196,7 +200,9 @@ fn read_document(
     facts.check_templates(walker, &tunnels);
     facts.check_named(walker, &tunnels);
     facts.check(walker, &policies, &unprotected.value);
-    if protected.routes {
+    protected.check_sides(walker, &unprotected.value);
+    facts.check_modes(walker, &tunnels, protected.has_tun());
+    if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);
     }
     let ipv6 =

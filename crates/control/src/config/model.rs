@@ -1,5 +1,6 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
+use super::port_kind::PortKind;
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -115,16 +116,20 @@ pub struct Ike {
     pub rule_priority: u32,
 }
 
-/// `[port.protected]`: a TUN interface.
+/// `[port.protected]`: a TUN interface, or an interface of the host that hosts are behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtectedPort {
+    /// What packets come and go by.
+    pub kind: PortKind,
     /// Name of the interface, 1 to 15 characters.
     pub name: String,
-    /// Its addresses.
+    /// Its addresses; none of an interface that is not the gateway's own.
     pub addresses: Vec<InterfaceAddress>,
-    /// Its MTU in bytes: as configured, or the largest inner packet that fits every tunnel.
+    /// Its MTU in bytes: as configured, or the largest inner packet that fits every tunnel; of a fast port,
+    /// the longest packet of the hosts.
     pub mtu: u16,
-    /// Whether a route to the remote network of each protect selector is installed.
+    /// Whether packets to the remote network of each protect selector are led into the gateway: by a route,
+    /// or by the filter of a fast port.
     pub routes: bool,
 }
 
@@ -151,12 +156,15 @@ pub struct Interface {
     pub mtu: u16,
 }
 
-/// `[port.unprotected]`: sockets.
+/// `[port.unprotected]`: sockets, or an interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnprotectedPort {
+    /// What packets come and go by.
+    pub kind: PortKind,
     /// MTU of the link, in bytes.
     pub mtu: u16,
-    /// The interface that the sockets are bound to; always there if a policy says bypass.
+    /// The interface that the sockets are bound to, always there if a policy says bypass; that of a fast
+    /// port.
     pub interface: Option<String>,
 }
 
@@ -493,8 +501,11 @@ mod tests {
 
     #[test]
     fn an_mtu_that_leaves_nothing_for_a_narrower_path_is_warned_of() {
-        let warning =
-            |mtu, link| UnprotectedPort { mtu, interface: None }.mtu_warning(link).unwrap_or_default();
+        let warning = |mtu, link| {
+            UnprotectedPort { kind: PortKind::Host, mtu, interface: None }
+                .mtu_warning(link)
+                .unwrap_or_default()
+        };
         for (mtu, link) in [(1499, None), (1400, Some(1500)), (1491, Some(1492))] {
             assert_eq!(warning(mtu, link), "");
         }

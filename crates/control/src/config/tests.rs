@@ -1,5 +1,6 @@
 //! One test per kind of error, against the words that an operator reads.
 
+mod fast_ports;
 mod interfaces;
 mod populate;
 mod selectors;
@@ -115,7 +116,11 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
         (false, &["vaes", "ipsec-mb", "portable"].map(str::to_owned)[..])
     );
     assert_eq!((configuration.protected.mtu, configuration.protected.routes), (1446, true));
-    assert_eq!(configuration.unprotected, UnprotectedPort { mtu: 1500, interface: None });
+    assert_eq!(
+        configuration.unprotected,
+        UnprotectedPort { kind: PortKind::Host, mtu: 1500, interface: None }
+    );
+    assert_eq!(configuration.protected.kind, PortKind::Host);
     let tunnel = &configuration.tunnels[0];
     assert_eq!((tunnel.esn, tunnel.replay_window, tunnel.dscp), (true, 4096, Dscp::Copy));
     assert_eq!((tunnel.encapsulation, tunnel.keepalive), (Encapsulation::Esp, None));

@@ -46,7 +46,10 @@ mod spd;
 mod tests;
 mod text;
 
-pub use routes::{FallbackRoutes, RouteChange, RouteIndex, TunnelRoute, routed_peers, tunnel_routes};
+pub use routes::{
+    Destinations, FallbackRoutes, RouteChange, RouteIndex, TunnelRoute, destinations, routed_peers,
+    tunnel_routes,
+};
 
 use crate::config::{Configuration, Tunnel};
 use entry::Entry;

@@ -1,7 +1,7 @@
 //! Routes to the remote networks: those into the tunnel, and those that remain when these are gone.
 
 use super::entry::{self, Entry, entries};
-use crate::config::{Configuration, Network, Networks, Policy, Remote, Tunnel};
+use crate::config::{Configuration, Network, Networks, Policy, Remote, Tunnel, networks};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use testudo_ipsec::Direction;
@@ -45,6 +45,38 @@ pub fn tunnel_routes(configuration: &Configuration) -> Vec<TunnelRoute> {
         }
     }
     routes
+}
+
+/// Which packets that arrive by the protected interface are the gateway's, by their destinations, where the
+/// kernel would route them otherwise: those to the remote networks of policies that protect or discard. Of a
+/// policy whose remote addresses are more than its local ones and contain them, these are left out: packets
+/// between two local hosts are none of its.
+#[must_use]
+pub fn destinations(configuration: &Configuration) -> Destinations {
+    let mut all = Destinations::default();
+    let entries = entries(configuration);
+    let leaves = |entry: &&Entry| !entry.bypass && entry.directions.include(Direction::Outbound);
+    for entry in entries.iter().filter(leaves) {
+        let named = all.taken.len();
+        all.taken.extend(networks(entry.selector.remote));
+        if all.taken.len() == named {
+            let any = |is_ipv6| if is_ipv6 { [0_u8; 16].into() } else { [0_u8; 4].into() };
+            let everything = entry.versions().filter_map(|ipv6| Network::containing(any(ipv6), 0));
+            all.taken.extend(everything);
+        }
+        all.left.extend(entry.local_within_remote().into_iter().flat_map(networks));
+    }
+    all
+}
+
+/// Networks that are the gateway's, and parts of them that are not; the longest prefix decides, and of equal
+/// ones what is taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Destinations {
+    /// All packets to these.
+    pub taken: Vec<Network>,
+    /// None to these.
+    pub left: Vec<Network>,
 }
 
 fn outer_addresses(configuration: &Configuration) -> HashSet<Network> {

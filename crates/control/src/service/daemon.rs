@@ -13,6 +13,7 @@ use super::negotiated::{NegotiatedRoutes, Settings};
 use super::negotiation::Negotiation;
 use super::news::{LostNotices, News};
 use super::policies::{self, Changer, Made};
+use super::port_details::BothDetails;
 use super::reload_checks::{
     bypasses, refuse_bypass, refuse_ephemeral_keys, refuse_what_needs_a_restart, warn_of_replaced_sas,
     warn_of_undone_policies,
@@ -124,6 +125,8 @@ pub struct Parts {
     pub store: Arc<dyn LeaseStore>,
     /// The two ports.
     pub ports: PortPair,
+    /// What their devices tell.
+    pub port_details: BothDetails,
     /// The buffer pool.
     pub pool: Pool,
     /// Engines in the order of placement.
@@ -163,7 +166,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let audit = AuditLog::open(&configuration.gateway.audit)?;
     worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
     let (counters, engines) = (worker.counters(), parts.engine_reports);
-    let facts = Facts { version: parts.version, started: Instant::now(), clock, engines, counters };
+    let (version, started, ports) = (parts.version, Instant::now(), parts.port_details);
+    let facts = Facts { version, started, clock, engines, ports, counters };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared {
         facts,

@@ -41,6 +41,7 @@ pub mod policies;
 pub mod policy_book;
 pub mod populated;
 mod populating;
+pub mod port_details;
 pub mod privileges;
 mod reload_checks;
 pub mod report;

@@ -7,6 +7,7 @@ use super::interfaces::interfaces;
 use super::negotiated::NegotiatedPolicy;
 use super::path_mtu::{path_mtu, path_mtus};
 use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
+use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::wanted::{self, named};
 use super::worker_time::worker_time;
@@ -35,6 +36,8 @@ pub struct Facts {
     pub clock: SystemClock,
     /// The start-up report of each engine.
     pub engines: Vec<EngineReport>,
+    /// What the ports' devices tell.
+    pub ports: BothDetails,
     /// The worker's counters.
     pub counters: Arc<WorkerCounters>,
 }
@@ -74,9 +77,13 @@ pub fn drops(counters: &WorkerCounters) -> Value {
         .into()
 }
 
-fn port(snapshot: &PortSnapshot) -> Value {
+/// A port, whose kind is `of_host` unless its device says another.
+fn port(snapshot: &PortSnapshot, of_host: &str, details: Option<&Arc<dyn PortDetails>>) -> Value {
+    let details = details.map(|details| details.details());
     let c = snapshot.counters;
     json!({
+        "kind": details.as_ref().map_or(of_host, |details| details.kind),
+        "device": details.as_ref().map(PortDetail::to_json),
         "name": snapshot.name, "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes, "tx_packets": c.tx_packets,
         "tx_bytes": c.tx_bytes, "rx_calls": c.rx_calls, "tx_calls": c.tx_calls, "waited_ticks": snapshot.waited_ticks,
     })
@@ -146,7 +153,10 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
         "engines": engines.collect::<Vec<_>>(),
-        "ports": { "protected": port(&facts.counters.protected()), "unprotected": port(&facts.counters.unprotected()) },
+        "ports": {
+            "protected": port(&facts.counters.protected(), "tun", facts.ports.protected.as_ref()),
+            "unprotected": port(&facts.counters.unprotected(), "socket", facts.ports.unprotected.as_ref()),
+        },
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),

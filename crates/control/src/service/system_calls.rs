@@ -38,15 +38,22 @@ pub enum FilterError {
     List(#[from] seccompiler::BackendError),
 }
 
+/// Calls that some gateways make while they run, and others never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Elements of maps of bpf(2), which the filter of an AF_XDP port looks up, are changed.
+    pub filter_maps: bool,
+}
+
 /// Filters the system calls of this thread and of the threads that it starts from now on, permanently. To be
 /// called while it is the only thread.
 ///
 /// # Errors
 /// [`FilterError`]; some of the filters may already be in force.
-pub fn filter() -> Result<(), FilterError> {
+pub fn filter(needs: Needs) -> Result<(), FilterError> {
     let processor = std::env::consts::ARCH.try_into().map_err(|_| FilterError::Processor)?;
     // The list of allowed calls comes last: it allows no further filters.
-    for program in [hostile(processor)?, clone3(processor)?, allowed(processor)?] {
+    for program in [hostile(processor, needs)?, clone3(processor)?, allowed(processor, needs)?] {
         apply_filter(&program)?;
     }
     Ok(())
@@ -84,9 +91,16 @@ fn compile(
     Ok(SeccompFilter::new(rules, others, matching, processor)?.try_into()?)
 }
 
-fn hostile(processor: TargetArch) -> Result<BpfProgram, FilterError> {
+fn hostile(processor: TargetArch, needs: Needs) -> Result<BpfProgram, FilterError> {
     let mut rules = with_any_arguments(HOSTILE);
     rules.extend(with_any_arguments(HOSTILE_HERE));
+    if needs.filter_maps {
+        let other = |command: u32| {
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, command.into())
+        };
+        let none = FILTER_MAP_COMMANDS.into_iter().map(other).collect::<Result<Vec<_>, _>>()?;
+        rules.insert(libc::SYS_bpf, vec![SeccompRule::new(none)?]);
+    }
     // Threads are allowed, processes are not. A thread cannot have a new user namespace (clone(2)), and
     // without one other namespaces need CAP_SYS_ADMIN.
     rules.insert(libc::SYS_clone, vec![without(0, bits(libc::CLONE_THREAD))?]);
@@ -100,8 +114,11 @@ fn clone3(processor: TargetArch) -> Result<BpfProgram, FilterError> {
     compile(with_any_arguments(&[libc::SYS_clone3]), missing, SeccompAction::Allow, processor)
 }
 
-fn allowed(processor: TargetArch) -> Result<BpfProgram, FilterError> {
+fn allowed(processor: TargetArch, needs: Needs) -> Result<BpfProgram, FilterError> {
     let mut rules = with_any_arguments(PACKETS);
+    if needs.filter_maps {
+        rules.insert(libc::SYS_bpf, one_of(0, &FILTER_MAP_COMMANDS)?);
+    }
     [FILES, MEMORY_AND_THREADS, TIME_AND_SELF, OLD_NAMES]
         .iter()
         .for_each(|calls| rules.extend(with_any_arguments(calls)));
@@ -129,6 +146,9 @@ const fn bits(constant: i32) -> u32 {
 
 /// `TIOCSTI` of ioctl_tty(2), the same on all processors that have a list here.
 const TIOCSTI: u32 = 0x5412;
+
+/// `BPF_MAP_UPDATE_ELEM` and `BPF_MAP_DELETE_ELEM` of linux/bpf.h.
+const FILTER_MAP_COMMANDS: [u32; 2] = [2, 3];
 
 /// The packet path, and serving clients.
 const PACKETS: &[c_long] = &[

@@ -12,6 +12,7 @@ use testudo_control::service::api::Shared;
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::leases::Leases;
 use testudo_control::service::negotiated::{NegotiatedRoutes, Settings, WorkerPath};
+use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
 use testudo_control::service::sa_control::SaControl;
 use testudo_control::service::xfrm::{Client, Now, Xfrm};
@@ -142,7 +143,14 @@ impl Gateway {
         let (commander, inbox) = Commander::channel().unwrap();
         let sas = SaControl::new(commander.clone(), leases, store, preparers, &installed);
         let counters = worker.counters();
-        let facts = Facts { version: "test", started: Instant::now(), clock, engines: Vec::new(), counters };
+        let facts = Facts {
+            version: "test",
+            started: Instant::now(),
+            clock,
+            engines: Vec::new(),
+            ports: BothDetails::default(),
+            counters,
+        };
         let shared = Arc::new(Shared {
             facts,
             installed: Mutex::new(Arc::new(installed)),

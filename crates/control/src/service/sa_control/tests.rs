@@ -4,6 +4,7 @@ use super::*;
 use crate::config::{Configuration, Loaded, TunnelKeys};
 use crate::service::ephemeral_keys::MAX_EPHEMERAL_KEYS;
 use crate::service::installed::Numbers;
+use crate::service::port_details::BothDetails;
 use crate::service::report::Facts;
 use crate::service::saver::Saver;
 use crate::store::MAX_WINDOW_BYTES;
@@ -96,6 +97,7 @@ impl Gateway {
             started: Instant::now(),
             clock,
             engines: Vec::new(),
+            ports: BothDetails::default(),
             counters: worker.counters(),
         };
         let shared = Arc::new(Shared {

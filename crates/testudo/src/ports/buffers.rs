@@ -1,0 +1,61 @@
+//! The buffers that all ports of a gateway use: frames for what a link carries, and long buffers for a part
+//! of them.
+
+use crate::exit::{Failure, Kind, failure};
+use crate::interface;
+use testudo_control::Configuration;
+use testudo_packet::{HEADROOM_BYTES, Pages, Pool, TAILROOM_BYTES};
+use testudo_port_xdp::Interface;
+
+/// The longest packet, in bytes, that a buffer of the pool must hold, independent of the link's MTU: a peer
+/// may fragment after encryption (RFC 4303 3.3.4), as Linux does with long datagrams, and our kernel
+/// reassembles the fragments before we receive them. Buffer space that no packet ever fills takes no memory.
+const LONGEST: usize = 65_535;
+
+/// What a datagram that carries a sealed packet has beside it at most, but for TFC padding: a peer may seal
+/// packets of the link's length and cut the datagrams after, which then fit a frame all the same.
+const SEALED_MORE_BYTES: usize = 84;
+
+/// Longest packet of a frame that a device shares: a page, which the kernel's AF_XDP takes at most. Longer
+/// packets come in several frames, and are put together in a long buffer.
+const DEVICE_PACKET_BYTES: usize = 4096 - HEADROOM_BYTES - TAILROOM_BYTES;
+
+/// The pool of a configuration, fit for the devices of both sides.
+pub fn pool(configuration: &Configuration) -> Result<Pool, Failure> {
+    Ok(pool_for(configuration, &devices(configuration)?))
+}
+
+/// The pool of a configuration whose packets are in files.
+pub fn offline(configuration: &Configuration) -> Pool {
+    pool_for(configuration, &[])
+}
+
+fn pool_for(configuration: &Configuration, devices: &[Interface]) -> Pool {
+    let buffers = configuration.gateway.buffers;
+    let mtus = interface::all(configuration).into_iter().map(|interface| interface.mtu);
+    let ours = [configuration.unprotected.mtu, configuration.protected.mtu];
+    let mtu = usize::from(mtus.chain(ours).fold(0, u16::max));
+    let frame_bytes = (mtu + SEALED_MORE_BYTES).min(LONGEST);
+    let frames = match devices.iter().map(Interface::frame_bytes).max() {
+        None => Pool::new(buffers, frame_bytes),
+        Some(longest) => Pool::for_devices(buffers, frame_bytes.max(longest).min(DEVICE_PACKET_BYTES)),
+    };
+    let pool = frames.with_long(buffers / 4, LONGEST);
+    let region = pool.region();
+    let pages = match region.pages() {
+        Pages::Huge => "huge pages",
+        Pages::Transparent => "transparent huge pages",
+        Pages::Small => "small pages",
+    };
+    tracing::info!("packets: {} frames of {} bytes on {pages}", region.frames(), region.frame_bytes());
+    pool
+}
+
+/// The interfaces of the host whose devices have the pool's memory.
+fn devices(configuration: &Configuration) -> Result<Vec<Interface>, Failure> {
+    let protected = configuration.protected.kind.xdp().map(|_| configuration.protected.name.as_str());
+    let unprotected =
+        configuration.unprotected.kind.xdp().and(configuration.unprotected.interface.as_deref());
+    let names = protected.into_iter().chain(unprotected);
+    names.map(|name| Interface::find(name).map_err(failure(Kind::Port))).collect()
+}

@@ -1,0 +1,139 @@
+//! Opens the ports of a configuration: a file for each kind, and a line in [`open`] for each side.
+//!
+//! ```text
+//!   configuration ─► buffers: fit for both sides' devices ─► ports, while the rights for them are there
+//!                                                              │
+//!                    threads beside them, once the rights are dropped ◄┘
+//! ```
+//!
+//! A kind whose packets the kernel never sees is led none by routes: [`Leading`] says how each is.
+
+pub mod buffers;
+mod host;
+mod leading;
+mod networks;
+mod xdp;
+
+use crate::exit::{Failure, Kind, failure};
+use leading::{Changers, Leading};
+use networks::FilterNetworks;
+use std::sync::Arc;
+use testudo_control::Configuration;
+use testudo_control::config::PortKind;
+use testudo_control::service::port_details::{BothDetails, PortDetails};
+use testudo_control::service::system_calls::Needs;
+use testudo_gateway::{Interfaces, PortPair};
+use testudo_packet::{Pool, Port};
+use testudo_port_xdp::{FilterConfig, SharedUmem};
+
+/// Runs beside the worker, on a thread of its own, until the port is gone.
+pub type Background = Box<dyn FnOnce() + Send>;
+
+/// What [`open`] has opened.
+pub struct Opened {
+    pub pair: PortPair,
+    /// The buffers that all ports use.
+    pub pool: Pool,
+    /// Whether packets to peers pass by the routes of `[ike]`: by a mark, or because they never meet them.
+    is_marked: bool,
+    /// What the ports' devices tell.
+    pub details: BothDetails,
+    leading: Leading,
+    background: Vec<Background>,
+}
+
+/// A port of one side, with what belongs to it.
+struct Side {
+    ports: Vec<Box<dyn Port>>,
+    details: Option<Arc<dyn PortDetails>>,
+    background: Option<Background>,
+}
+
+impl Side {
+    fn of_host(ports: Vec<Box<dyn Port>>) -> Self {
+        Self { ports, details: None, background: None }
+    }
+}
+
+/// Opens both ports and makes their buffers; TUN interfaces are configured and up.
+pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
+    let mut pool = buffers::pool(configuration)?;
+    // Packets cross from one side's device to the other's where they are.
+    let umem = SharedUmem::new();
+    let (unprotected, is_marked) = match &configuration.unprotected.kind {
+        PortKind::Host => {
+            let (port, is_marked) = host::open_sockets(configuration)?;
+            (Side::of_host(vec![Box::new(port)]), is_marked)
+        }
+        PortKind::Xdp(settings) => {
+            let interface = configuration.unprotected.interface.as_deref().unwrap_or_default();
+            let common = xdp::Common { umem: &umem, pool: &mut pool };
+            let filter = xdp::outer_filter(configuration);
+            let opened = xdp::open(xdp::UNPROTECTED, interface, settings, &filter, common)?;
+            let port = opened.port.with_errors(configuration)?;
+            (Side::new(port, opened.details, opened.background), true)
+        }
+    };
+    let (mut protected, leading) = match &configuration.protected.kind {
+        PortKind::Host => (Side::of_host(Vec::new()), Leading::Routes),
+        PortKind::Xdp(settings) => {
+            let interface = &configuration.protected.name;
+            let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
+            let common = xdp::Common { umem: &umem, pool: &mut pool };
+            let filter = FilterConfig { networks: networks.all(), ..FilterConfig::default() };
+            let opened = xdp::open(xdp::PROTECTED, interface, settings, &filter, common)?;
+            networks.follow_with(&opened.filter);
+            (Side::new(opened.port, opened.details, opened.background), Leading::Filter(Arc::new(networks)))
+        }
+    };
+    protected.ports.extend(host::open_tuns(configuration)?);
+    let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
+    let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
+    let background = protected.background.into_iter().chain(unprotected.background).collect();
+    Ok(Opened { pair, pool, is_marked, details, leading, background })
+}
+
+impl Side {
+    fn new(
+        port: impl Port + 'static,
+        details: Arc<impl PortDetails + 'static>,
+        background: Background,
+    ) -> Self {
+        Self { ports: vec![Box::new(port)], details: Some(details), background: Some(background) }
+    }
+}
+
+impl Opened {
+    /// What changes how packets come to the protected port, while the gateway runs.
+    pub fn changers(&self, configuration: &Configuration) -> Result<Changers, Failure> {
+        self.leading.changers(configuration, self.is_marked)
+    }
+
+    /// The system calls that the ports make while the gateway runs, beside those of every gateway.
+    pub fn needs(&self) -> Needs {
+        Needs { filter_maps: matches!(self.leading, Leading::Filter(_)) }
+    }
+
+    /// Starts what runs beside the worker. To be called once privileges are dropped: threads keep theirs.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start_background(&mut self) -> Result<(), Failure> {
+        for (work, number) in self.background.drain(..).zip(0..) {
+            let thread = std::thread::Builder::new().name(format!("port-{number}"));
+            thread.spawn(work).map_err(failure(Kind::Other))?;
+        }
+        Ok(())
+    }
+}
+
+/// The ports of a side as one. The first is the main interface's, which is a port of its own where there is
+/// no other.
+fn as_one(mut ports: Vec<Box<dyn Port>>) -> Result<Box<dyn Port>, Failure> {
+    let main = ports.remove(0);
+    if ports.is_empty() {
+        return Ok(main);
+    }
+    let all = Interfaces::of(main, ports).map(|all| -> Box<dyn Port> { Box::new(all) });
+    all.ok_or_else(|| Failure::new(Kind::Configuration, "there are more interfaces than are possible"))
+}
