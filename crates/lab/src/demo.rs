@@ -31,12 +31,13 @@ use crate::charon::Installed;
 use crate::error::{LabError, io};
 use crate::gateway::CONFIGURATION;
 use crate::namespaces::{Entered, NamespaceError, require_tun};
+use crate::network::PortKind;
 use crate::programs::find_program;
 use crate::progress::Progress;
 use crate::protection::Protection;
 use crate::render;
 use crate::suites;
-use crate::workspace::{Workspace, enter_with_workspace};
+use crate::workspace::{Workspace, enter_as_root_with_workspace, enter_with_workspace};
 use report::Report;
 
 /// The suites that encrypt (only with these is cleartext on the link a failure), and those of AH.
@@ -92,13 +93,17 @@ pub struct DemoOptions {
     #[arg(long, value_parser = ["esp-in-udp", "esp"])]
     pub encapsulation: Option<String>,
 
+    /// What the gateways' packets come and go by, on both sides
+    #[arg(long, value_enum, default_value_t, value_name = "KIND")]
+    pub port: PortKind,
+
     /// Engine that does the cryptography [default: the best that works here]
     #[arg(long)]
     pub engine: Option<String>,
 
     /// Keys by two charons of strongSwan, in place of key files: they renew the CHILD_SA again and again
     /// while packets flow; needs charon-systemd and swanctl
-    #[arg(long, conflicts_with_all = ["memory", "testudo"])]
+    #[arg(long, conflicts_with_all = ["memory", "testudo", "port"])]
     pub ike: bool,
 
     /// The library that leads charon to a gateway [default: libtestudo-xfrm.so beside this program, else the
@@ -108,7 +113,7 @@ pub struct DemoOptions {
 
     /// Run both gateways in this process, joined by memory ports; the default where namespaces or
     /// /dev/net/tun are not available
-    #[arg(long, conflicts_with = "testudo")]
+    #[arg(long, conflicts_with_all = ["testudo", "port"])]
     pub memory: bool,
 
     /// Build of the program to run as gateways [default: this one]
@@ -137,8 +142,15 @@ pub fn run(options: &DemoOptions, candidates: Vec<Candidate>) -> ExitCode {
         _ => {}
     }
     failures.iter().for_each(|failure| eprintln!("testudo demo: failed: {failure}"));
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match outcome {
+        Err(LabError::Namespace(NamespaceError::NotRoot(_))) => ExitCode::from(NOT_PERMITTED),
+        _ if failures.is_empty() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
 }
+
+/// The exit code of the program where a device or a right is missing.
+const NOT_PERMITTED: u8 = 4;
 
 /// A direction of traffic.
 #[derive(Debug, Clone, Copy)]
@@ -163,6 +175,10 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
         return in_memory("--memory was given");
     }
     require_programs()?;
+    if options.port == PortKind::Xdp {
+        let (inside, workspace) = enter_as_root_with_workspace("demo", options.keep)?;
+        return Ok((Environment::Namespaces(inside), workspace));
+    }
     // Neither another build of the program nor a daemon can run inside this process.
     let may_fall_back = options.testudo.is_none() && !options.ike;
     let (inside, workspace) = match enter_with_workspace("demo", options.keep) {
@@ -179,6 +195,9 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
 
 fn attempt(options: &DemoOptions, candidates: Vec<Candidate>) -> Result<Report, LabError> {
     let protection = options.protection()?;
+    if options.port != PortKind::Tun && protection.in_transport {
+        return Err(LabError::NoTransport);
+    }
     let strongswan = if options.ike {
         ike::check(&protection)?;
         Some(Installed::find(options.library.as_deref())?)

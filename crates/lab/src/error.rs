@@ -36,6 +36,9 @@ pub enum LabError {
          it, `scripts/shim.sh FOLDER` builds it, `--library FILE` names it"
     )]
     MissingLibrary,
+    /// Transport mode protects packets of the gateways' hosts, which come by TUN interfaces alone.
+    #[error("--mode transport is between the gateways themselves: it needs --port tun")]
+    NoTransport,
     /// The operating system refused a call.
     #[error("cannot {action}: {source}")]
     Io {

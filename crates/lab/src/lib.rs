@@ -33,7 +33,7 @@ pub mod demo;
 mod error;
 pub mod gateway;
 pub mod namespaces;
-mod network;
+pub mod network;
 mod programs;
 mod progress;
 pub mod protection;

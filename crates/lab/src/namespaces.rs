@@ -46,6 +46,9 @@ pub enum NamespaceError {
         /// The setting that forbids it, and how to change it.
         advice: String,
     },
+    /// It takes root's rights outside of user namespaces, and we lack them.
+    #[error("bpf(2), which AF_XDP needs, is for root outside of user namespaces, and {0}: run it with sudo")]
+    NotRoot(&'static str),
     /// A program of the operating system is not installed.
     #[error("the program '{program}' is missing: install the package {package}")]
     MissingProgram {
@@ -132,7 +135,35 @@ pub fn enter_with(environment: &[(&str, &OsStr)]) -> Result<Entered, NamespaceEr
 /// # Errors
 /// The caller is not root, or is in a user namespace; `unshare` or `ip` is not installed.
 pub fn enter_as_root() -> Result<Entered, NamespaceError> {
-    enter_by(|| permitted(vec![[ALL, PROC].concat(), ALL.to_vec()]), &[])
+    enter_as_root_with(&[])
+}
+
+/// As [`enter_as_root`], and passes environment variables to the inner process.
+///
+/// # Errors
+/// The same.
+pub fn enter_as_root_with(environment: &[(&str, &OsStr)]) -> Result<Entered, NamespaceError> {
+    let flags = || {
+        is_root_of_all(|path| fs::read_to_string(path).ok())?;
+        permitted(vec![[ALL, PROC].concat(), ALL.to_vec()])
+    };
+    enter_by(flags, environment)
+}
+
+/// Whether this process is root where nobody is above it, from files as returned by `read`.
+fn is_root_of_all(read: impl Fn(&str) -> Option<String>) -> Result<(), NamespaceError> {
+    let status = read("/proc/self/status").unwrap_or_default();
+    // Real, effective, saved and file system's.
+    let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1));
+    if uid != Some("0") {
+        return Err(NamespaceError::NotRoot("this is no root"));
+    }
+    // The first user namespace maps all users to themselves.
+    let map = read("/proc/self/uid_map").unwrap_or_default();
+    match map.split_whitespace().collect::<Vec<_>>()[..] {
+        ["0", "0", "4294967295"] => Ok(()),
+        _ => Err(NamespaceError::NotRoot("this is root of a user namespace, to which the kernel refuses it")),
+    }
 }
 
 fn enter_by(
@@ -408,6 +439,18 @@ impl Namespace {
         self.sysctl("net.ipv6.conf.all.forwarding", "1")
     }
 
+    /// Joins interfaces by a switch, which says nothing itself.
+    ///
+    /// # Errors
+    /// The error of `ip`.
+    pub fn bridge(&self, name: &str, interfaces: &[&str]) -> Result<(), NamespaceError> {
+        self.ip(&["link", "add", name, "type", "bridge", "mcast_snooping", "0"])?;
+        for interface in interfaces {
+            self.ip(&["link", "set", interface, "master", name])?;
+        }
+        self.link_up(name)
+    }
+
     /// Makes a persistent TUN interface (IP packets) and brings it up.
     ///
     /// # Errors
@@ -444,8 +487,26 @@ impl Drop for Namespace {
 /// # Errors
 /// The error of `ip`, such as that a name is taken.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), NamespaceError> {
+    cable(a, b, &[])
+}
+
+/// The same with so many queues at each end: as many to receive as to send, which XDP in native mode needs.
+///
+/// # Errors
+/// The same.
+pub fn veth_with_queues(
+    a: (&Namespace, &str),
+    b: (&Namespace, &str),
+    queues: u32,
+) -> Result<(), NamespaceError> {
+    let queues = queues.to_string();
+    cable(a, b, &["numrxqueues", &queues, "numtxqueues", &queues])
+}
+
+fn cable(a: (&Namespace, &str), b: (&Namespace, &str), more: &[&str]) -> Result<(), NamespaceError> {
     let peer = ["type", "veth", "peer", "name", b.1, "netns", b.0.name()];
-    checked(Command::new("ip").args(["link", "add", a.1, "netns", a.0.name()]).args(peer))?;
+    let ends = [&["link", "add", a.1, "netns", a.0.name()], more, &peer, more].concat();
+    checked(Command::new("ip").args(ends))?;
     a.0.link_up(a.1)?;
     b.0.link_up(b.1)
 }
@@ -496,6 +557,24 @@ mod tests {
     fn advice_without_a_forbidding_sysctl_suspects_the_container() {
         assert!(advice(|_| None).contains("container"));
         assert!(advice(|_| Some("4711".to_owned())).contains("as root"));
+    }
+
+    #[test]
+    fn only_root_of_all_is_root() {
+        let of = |uid: &str, map: &str| {
+            is_root_of_all(|path| match path {
+                "/proc/self/status" => Some(format!("Name:\tx\nUid:\t0\t{uid}\t0\t0\n")),
+                _ => Some(map.to_owned()),
+            })
+        };
+        let all = "         0          0 4294967295\n";
+        assert!(of("0", all).is_ok());
+        for (uid, map, why) in
+            [("1000", all, "no root"), ("0", "0 1000 1\n", "user namespace"), ("0", "", "user")]
+        {
+            let said = of(uid, map).unwrap_err().to_string();
+            assert!(said.contains(why) && said.contains("sudo"), "{said}");
+        }
     }
 
     #[test]

@@ -10,11 +10,26 @@ use std::path::Path;
 
 use crate::error::{LabError, io};
 use crate::gateway::{Gateway, Keys, Settings, write_for_daemon};
-use crate::namespaces::{Entered, Namespace, veth};
+use crate::namespaces::{Entered, Namespace, NamespaceError, veth, veth_with_queues};
 use crate::protection::Protection;
 
 /// The interface of both gateways on the link.
 pub(crate) const LINK: &str = "wan";
+/// The interface of both gateways towards their sites.
+pub(crate) const SITE: &str = "lan";
+/// Queues of the interfaces of fast ports: more than one, as NICs have.
+const FAST_QUEUES: u32 = 2;
+
+/// What the gateways' packets come and go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortKind {
+    /// TUN interfaces and sockets: without privileges
+    #[default]
+    Tun,
+    /// AF_XDP at both sides, native mode: needs root
+    Xdp,
+}
 
 /// A host behind a gateway, and the gateway.
 pub(crate) struct Site {
@@ -38,6 +53,7 @@ impl Site {
 /// The tunnel between the two gateways.
 pub(crate) struct Tunnel<'a> {
     pub(crate) protection: &'a Protection,
+    pub(crate) port: PortKind,
     pub(crate) engine: Option<&'a str>,
 }
 
@@ -84,13 +100,13 @@ fn parse(address: &str) -> Result<IpAddr, LabError> {
 }
 
 impl Site {
-    fn build(inside: Entered, ipv6: bool, is_a: bool) -> Result<Self, LabError> {
+    fn build(inside: Entered, ipv6: bool, is_a: bool, port: PortKind) -> Result<Self, LabError> {
         let (plan, letter) = (Plan::of(ipv6, is_a), if is_a { "a" } else { "b" });
         let host = Namespace::new(inside, &format!("site-{letter}"))?;
         let gateway = Namespace::new(inside, &format!("gateway-{letter}"))?;
-        veth((&host, "lan"), (&gateway, "lan"))?;
-        host.address("lan", &format!("{}/{}", plan.host, plan.lengths.0))?;
-        gateway.address("lan", &format!("{}/{}", plan.gateway, plan.lengths.0))?;
+        cable(port, (&host, SITE), (&gateway, SITE))?;
+        host.address(SITE, &format!("{}/{}", plan.host, plan.lengths.0))?;
+        gateway.address(SITE, &format!("{}/{}", plan.gateway, plan.lengths.0))?;
         host.route_via("default", plan.gateway)?;
         gateway.forward()?;
         let (address, outer) = (plan.host()?, plan.outer()?);
@@ -99,21 +115,51 @@ impl Site {
     }
 }
 
+/// A cable as ports of this kind need it.
+fn cable(port: PortKind, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), NamespaceError> {
+    match port {
+        PortKind::Tun => veth(a, b),
+        PortKind::Xdp => veth_with_queues(a, b, FAST_QUEUES),
+    }
+}
+
 /// Both sites.
 pub(crate) struct Network {
     pub(crate) a: Site,
     pub(crate) b: Site,
+    /// A switch in the middle of the link, where frames can be heard that no kernel of a gateway sees.
+    switch: Option<Namespace>,
 }
 
+/// The switch's interfaces.
+const TO_GATEWAYS: [&str; 2] = ["to-a", "to-b"];
+
 impl Network {
-    pub(crate) fn build(inside: Entered, ipv6: bool) -> Result<Self, LabError> {
-        let network = Self { a: Site::build(inside, ipv6, true)?, b: Site::build(inside, ipv6, false)? };
-        veth((&network.a.gateway, LINK), (&network.b.gateway, LINK))?;
+    pub(crate) fn build(inside: Entered, ipv6: bool, port: PortKind) -> Result<Self, LabError> {
+        let site = |is_a| Site::build(inside, ipv6, is_a, port);
+        let mut network = Self { a: site(true)?, b: site(false)?, switch: None };
+        let (a, b) = ((&network.a.gateway, LINK), (&network.b.gateway, LINK));
+        match port {
+            PortKind::Tun => veth(a, b)?,
+            PortKind::Xdp => {
+                let switch = Namespace::new(inside, "link")?;
+                for (gateway, end) in [a, b].into_iter().zip(TO_GATEWAYS) {
+                    cable(port, gateway, (&switch, end))?;
+                }
+                switch.bridge("switch", &TO_GATEWAYS)?;
+                network.switch = Some(switch);
+            }
+        }
         for (site, is_a) in [(&network.a, true), (&network.b, false)] {
             let plan = Plan::of(ipv6, is_a);
             site.gateway.address(LINK, &format!("{}/{}", plan.outer, plan.lengths.1))?;
         }
         Ok(network)
+    }
+
+    /// Where the link can be recorded.
+    pub(crate) fn tap(&self) -> (&Namespace, &'static str) {
+        self.switch.as_ref().map_or((&self.a.gateway, LINK), |switch| (switch, TO_GATEWAYS[0]))
     }
 
     /// Joins the sites over the link without a tunnel, as routers would.
@@ -178,6 +224,7 @@ fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings 
         remote_network: there.network.clone(),
         protection: tunnel.protection.clone(),
         interface: LINK,
+        port: tunnel.port,
         engine: tunnel.engine.map(str::to_owned),
     }
 }

@@ -14,7 +14,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use tempfile::TempDir;
 
 use crate::error::{LabError, io};
-use crate::namespaces::{Entered, enter_with, is_inside};
+use crate::namespaces::{Entered, NamespaceError, enter_as_root_with, enter_with, is_inside};
 
 /// Tells the inner process which folder the outer one has made.
 const VARIABLE: &str = "TESTUDO_LAB_FOLDER";
@@ -29,15 +29,31 @@ pub(crate) struct Workspace {
 /// Makes a folder `testudo-PURPOSE-…` and enters private namespaces with it (see
 /// [`crate::namespaces::enter`]: only in the inner process does this function return).
 pub(crate) fn enter_with_workspace(purpose: &str, keep: bool) -> Result<(Entered, Workspace), LabError> {
+    enter_by(purpose, keep, enter_with)
+}
+
+/// The same as root of all, for what is refused in user namespaces.
+pub(crate) fn enter_as_root_with_workspace(
+    purpose: &str,
+    keep: bool,
+) -> Result<(Entered, Workspace), LabError> {
+    enter_by(purpose, keep, enter_as_root_with)
+}
+
+fn enter_by(
+    purpose: &str,
+    keep: bool,
+    enter: impl Fn(&[(&str, &OsStr)]) -> Result<Entered, NamespaceError>,
+) -> Result<(Entered, Workspace), LabError> {
     if let (true, Some(path)) = (is_inside(), std::env::var_os(VARIABLE)) {
-        return Ok((enter_with(&[])?, Workspace { path: path.into(), keep }));
+        return Ok((enter(&[])?, Workspace { path: path.into(), keep }));
     }
     let path = make(purpose)?;
     // Inherited by every process of the run; the kernel closes it when the last one ends.
     let _lifeline = if keep { None } else { Some(janitor(&path)?) };
     // If entering fails, there is nothing worth keeping.
     let mut workspace = Workspace { path: path.clone(), keep: false };
-    let entered = enter_with(&[(VARIABLE, path.as_os_str())])?;
+    let entered = enter(&[(VARIABLE, path.as_os_str())])?;
     workspace.keep = keep;
     Ok((entered, workspace))
 }

@@ -243,3 +243,44 @@ fn what_daemons_do_not_negotiate_is_refused_at_once() {
         assert!(!output.status.success() && said.contains(reason), "{words:?}: {said}");
     }
 }
+
+/// Whether AF_XDP is tried: it needs root outside of user namespaces.
+fn is_af_xdp_tried() -> bool {
+    if std::env::var_os("TESTUDO_WITHOUT_XDP").is_some() {
+        println!("skipped: TESTUDO_WITHOUT_XDP is set");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn with_af_xdp_on_both_sides_the_demo_keeps_every_promise() {
+    if !is_af_xdp_tried() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for more in [&[][..], &["--ipv6", "--encapsulation", "esp"]] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["demo", "--port", "xdp", "--seconds", "1", "--json"]).args(more);
+        let report = report(&command.env("TMPDIR", folder.path()).output().unwrap()).unwrap();
+        assert_eq!((&report["passed"], &report["port"]), (&true.into(), &"xdp".into()), "{report:#}");
+        assert!(report["tcp_gbit_s"].as_f64() > Some(0.0), "{report:#}");
+        assert_eq!((&report["replayed_refused"], &report["forged_refused"]), (&16.into(), &8.into()));
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the demo left files behind");
+}
+
+#[test]
+fn in_a_user_namespace_the_demo_of_af_xdp_says_that_it_needs_root_and_ends_with_exit_code_4() {
+    let output = demo("exec", &["--port", "xdp"]).unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("root of a user namespace") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn the_demo_of_af_xdp_has_no_transport_mode() {
+    let output = demo("exec", &["--port", "xdp", "--mode", "transport"]).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("needs --port tun"), "{}", text(&output.stderr));
+}

@@ -165,8 +165,8 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     worker.seed_identifications(random_seed()?);
     let audit = AuditLog::open(&configuration.gateway.audit)?;
     worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
-    let (counters, engines) = (worker.counters(), parts.engine_reports);
-    let (version, started, ports) = (parts.version, Instant::now(), parts.port_details);
+    let (counters, engines, ports) = (worker.counters(), parts.engine_reports, parts.port_details);
+    let (version, started) = (parts.version, Instant::now());
     let facts = Facts { version, started, clock, engines, ports, counters };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared {
@@ -195,8 +195,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let thread = start_worker(worker, inbox, clock, sender, &lost)?;
     let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
     let sas = SaControl::new(commander.clone(), leased, store, preparers.clone(), &shared.installed());
-    // Nobody else sets it.
-    let _ = shared.sas.set(sas);
+    let _ = shared.sas.set(sas); // Nobody else sets it.
     let negotiation = negotiate(&parts.xfrm, &configuration, &shared)?;
     tell_systemd(&[NotifyState::Ready]);
     tracing::info!("ready: {} tunnels", shared.installed().tunnels.len());

@@ -11,7 +11,7 @@ use super::wireguard::WireguardGo;
 use crate::error::{LabError, io};
 use crate::gateway::Gateway;
 use crate::namespaces::{Entered, Namespace};
-use crate::network::{Network, Site, Tunnel};
+use crate::network::{Network, PortKind, Site, Tunnel};
 use crate::protection::Protection;
 use crate::traffic::tcp_stream;
 use crate::workspace::write_private;
@@ -62,7 +62,7 @@ impl Subject {
         duration: Duration,
         observe: &mut dyn FnMut(Duration, u64),
     ) -> Result<Measured, LabError> {
-        let network = Network::build(inside, setting.ipv6)?;
+        let network = Network::build(inside, setting.ipv6, PortKind::Tun)?;
         fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
         let mut stream = || -> Result<f64, LabError> {
             let (a, b) = (&network.a.host, &network.b.host);
@@ -76,7 +76,7 @@ impl Subject {
             Subject::Testudo => {
                 let engine = setting.engine.as_deref();
                 let protection = Protection::esp(&setting.suite, "esp-in-udp");
-                let tunnel = Tunnel { protection: &protection, engine };
+                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine(&setting.suite).to_owned();

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::DemoOptions;
 use crate::capture::Seen;
 use crate::gateway::Status;
+use crate::network::PortKind;
 use crate::protection::Protection;
 use crate::table::{Table, grouped};
 use crate::traffic::RoundTrips;
@@ -46,6 +47,8 @@ pub(super) enum Mode {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     pub(super) mode: Mode,
+    /// What the gateways' packets came and went by.
+    pub(super) port: PortKind,
     /// Why the mode is not `namespaces`.
     pub(super) mode_reason: Option<String>,
     /// The mean of both directions.
@@ -115,6 +118,7 @@ impl Report {
     fn of(options: &DemoOptions, protection: &Protection, workspace: &Workspace, mode: Mode) -> Self {
         Self {
             mode,
+            port: options.port,
             seconds: options.seconds,
             protocol: options.protocol.clone(),
             tunnel_mode: options.mode.clone(),
@@ -275,6 +279,9 @@ impl Report {
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
         let mut rows = vec![("tunnel", format!("{}, ESN", self.tunnel))];
+        if self.port == PortKind::Xdp {
+            rows.push(("ports, both sides", "AF_XDP in native mode".to_owned()));
+        }
         rows.extend(self.ike_daemon.as_ref().map(|daemon| ("keys negotiated by", format!("two {daemon}"))));
         rows.extend([
             ("engine in use", self.engine.clone()),

@@ -68,9 +68,9 @@ pub(super) fn run(
 ) -> Result<Report, LabError> {
     let Asked { options, protection, strongswan } = *asked;
     progress.stage("building two sites and a link", SECOND);
-    let network = Network::build(inside, options.ipv6)?;
+    let network = Network::build(inside, options.ipv6, options.port)?;
     progress.stage("starting two gateways", SECOND);
-    let tunnel = Tunnel { protection, engine: options.engine.as_deref() };
+    let tunnel = Tunnel { protection, port: options.port, engine: options.engine.as_deref() };
     let gateways = match strongswan {
         None => network.start_gateways(&tunnel, program, workspace.path())?,
         Some(_) => network.start_gateways_for_daemons(&tunnel, program, workspace.path())?,
@@ -186,9 +186,10 @@ impl Demo<'_> {
         work: impl FnOnce(&mut Self) -> Result<(), LabError>,
     ) -> Result<(), LabError> {
         let file = self.workspace.join(file);
-        let capture = Capture::start(&self.network.a.gateway, LINK, &file, snap)?;
+        let (at, interface) = self.network.tap();
+        let capture = Capture::start(at, interface, &file, snap)?;
         work(self)?;
-        self.eavesdropper.judge(&capture.finish(&self.network.a.gateway)?, seen)
+        self.eavesdropper.judge(&capture.finish(self.network.tap().0)?, seen)
     }
 
     /// Who sends and who receives, with the receiver's address.

@@ -9,6 +9,7 @@ use std::path::Path;
 use testudo_crypto::Suite;
 
 use crate::error::{LabError, io};
+use crate::network::{LINK, PortKind, SITE};
 use crate::protection::Protection;
 use crate::suites;
 use crate::workspace::write_private;
@@ -75,6 +76,8 @@ pub struct Settings {
     pub protection: Protection,
     /// The interface to the unprotected side: sealed packets go by it, whatever routes say.
     pub interface: &'static str,
+    /// What its packets come and go by.
+    pub port: PortKind,
     /// The engine to use; `None` for the gateway's own choice.
     pub engine: Option<String>,
 }
@@ -101,7 +104,7 @@ impl Settings {
         } else {
             ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
-        let common = common(self.engine.as_deref());
+        let common = common(self.engine.as_deref(), self.port);
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
         let sa = |(spi, key): (u32, &str)| {
@@ -139,19 +142,25 @@ inbound = {inbound}
 }
 
 /// The sections of any gateway of the laboratory, the last one still open.
-fn common(engine: Option<&str>) -> String {
+fn common(engine: Option<&str>, port: PortKind) -> String {
     let engine = engine.map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
+    let fast = |kind: &str, interface: &str| {
+        format!("kind = \"{kind}\"\ninterface = \"{interface}\"\nmode = \"native\"")
+    };
+    let [protected, unprotected] = match port {
+        PortKind::Tun => ["kind = \"tun\"\nname = \"testudo0\"", "kind = \"socket\""].map(str::to_owned),
+        PortKind::Xdp => [SITE, LINK].map(|interface| fast("xdp", interface)),
+    };
     format!(
         r#"[gateway]
 state = "state.redb"
 control = "control.sock"
 {engine}
 [port.protected]
-kind = "tun"
-name = "testudo0"
+{protected}
 
 [port.unprotected]
-kind = "socket"
+{unprotected}
 mtu = 1500
 "#
     )
@@ -170,7 +179,7 @@ pub(crate) fn write_for_daemon(
     let (suite, _) = protection.suites()?;
     let confirmations = suites::confirmations(suite, None);
     let ike = format!("\n[ike]\nsocket = \"{DAEMON_SOCKET}\"\n{confirmations}");
-    write_private(&folder.join(CONFIGURATION), &(common(engine) + &ike))
+    write_private(&folder.join(CONFIGURATION), &(common(engine, PortKind::Tun) + &ike))
 }
 
 /// The options of `testudo init` for this configuration: its keys are new, which matters to the store where
@@ -196,6 +205,7 @@ mod tests {
             remote_network: "10.2.0.0/24".to_owned(),
             protection: Protection::esp("aes128gcm16", "esp-in-udp"),
             interface: "wan",
+            port: PortKind::Tun,
             engine: Some("portable".to_owned()),
         }
     }
@@ -208,6 +218,13 @@ mod tests {
         assert_eq!(line(&a, "outbound").replace("outbound", "inbound"), line(&b, "inbound"));
         assert_eq!(line(&b, "outbound").replace("outbound", "inbound"), line(&a, "inbound"));
         assert!(a.contains("engines = [\"portable\"]"), "{a}");
+    }
+
+    #[test]
+    fn fast_ports_are_at_the_interfaces_of_both_sides() {
+        let text = Settings { port: PortKind::Xdp, ..settings(true) }.text().unwrap();
+        assert!(text.contains("[port.protected]\nkind = \"xdp\"\ninterface = \"lan\""), "{text}");
+        assert!(text.contains("[port.unprotected]\nkind = \"xdp\"\ninterface = \"wan\""), "{text}");
     }
 
     #[test]

@@ -246,9 +246,9 @@ impl Details {
         Self {
             interface: filter.interface().clone(),
             attached: filter.attached(),
-            native_refused: filter.native_refused().map(str::to_owned),
+            native_refused: filter.native_refused().map(reason),
             is_zero_copy: device.is_zero_copy(),
-            zero_copy_refused: device.zero_copy_refused().map(str::to_owned),
+            zero_copy_refused: device.zero_copy_refused().map(reason),
             busy_poll: settings.busy_poll.filter(|_| device.busy_poll_refused().is_none()),
             busy_poll_refused: device.busy_poll_refused().map(str::to_owned),
             counted: Mutex::new((device.statistics(), 0)),
@@ -279,6 +279,12 @@ impl Details {
         let refused = [&self.native_refused, &self.zero_copy_refused, &self.busy_poll_refused];
         refused.into_iter().flatten().for_each(|why| tracing::info!("{side} side: {why}"));
     }
+}
+
+/// Why something could not be had, without what to configure where it is needed: the configuration left the
+/// choice.
+fn reason(refusal: &str) -> String {
+    refusal.split(": use ").next().unwrap_or(refusal).to_owned()
 }
 
 impl PortDetails for Details {
