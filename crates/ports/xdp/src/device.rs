@@ -283,6 +283,16 @@ impl<S: SocketCalls> XdpDevice<S> {
         self.busy_poll_refused.as_deref()
     }
 
+    /// Whether the interface is still there: the rings of one that has gone are silent. It costs a system call
+    /// for each queue.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn look(&self) -> Result<(), PortError> {
+        let looked = self.queues.iter().try_for_each(Queue::look);
+        looked.map_err(|source| self.error("receive", source))
+    }
+
     /// Frames of another pool have other addresses.
     fn check_pool(&self, pool: &Pool) -> Result<(), PortError> {
         if pool.region().extent().0.addr() == self.umem_start {

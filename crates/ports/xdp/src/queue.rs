@@ -117,6 +117,11 @@ impl<S: SocketCalls> Queue<S> {
         Ok(())
     }
 
+    /// Asks the kernel whether the device is there.
+    pub(crate) fn look(&self) -> io::Result<()> {
+        ignore_for_now(self.calls.wake_receiver())
+    }
+
     /// Takes what one descriptor says was received.
     fn take(&mut self, descriptor: Descriptor, pool: &mut Pool, batch: &mut Batch) {
         let is_last = descriptor.options & Descriptor::MORE == 0;

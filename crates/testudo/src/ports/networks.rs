@@ -95,11 +95,11 @@ impl FilterNetworks {
             wanted.looked = Some(now);
         }
         let outcome = host_addresses().map_err(|error| format!("this host's addresses: {error}"));
-        let changed = outcome.and_then(|own| match self.wanted().own == own {
-            true => Ok(()),
-            false => self.change(|wanted| wanted.own = own),
+        let followed = outcome.and_then(|own| {
+            let is_same = self.wanted().own == own;
+            if is_same { Ok(()) } else { self.change(|wanted| wanted.own = own) }
         });
-        if let Err(error) = changed {
+        if let Err(error) = followed {
             tracing::error!("{error}");
         }
     }

@@ -182,13 +182,15 @@ impl XdpPort {
         })
     }
 
-    /// Publishes what the queues count.
-    fn publish(&mut self) {
+    /// Publishes what the queues count, and looks whether the interface is still there.
+    fn publish(&mut self) -> Result<(), PortError> {
         let now = Instant::now();
-        if now.duration_since(self.published) >= PUBLISH_INTERVAL {
-            self.published = now;
-            self.details.publish(self.link.device().statistics(), self.link.waiting());
+        if now.duration_since(self.published) < PUBLISH_INTERVAL {
+            return Ok(());
         }
+        self.published = now;
+        self.details.publish(self.link.device().statistics(), self.link.waiting());
+        self.link.device().look()
     }
 }
 
@@ -201,7 +203,7 @@ impl Port for XdpPort {
         let mut received = self.link.rx(pool, batch)?;
         if self.has_time(received) {
             received += self.hear_errors(pool, batch)?;
-            self.publish();
+            self.publish()?;
         }
         Ok(received)
     }
@@ -278,6 +280,11 @@ impl Details {
         );
         let refused = [&self.native_refused, &self.zero_copy_refused, &self.busy_poll_refused];
         refused.into_iter().flatten().for_each(|why| tracing::info!("{side} side: {why}"));
+        if self.attached == Some(Attached::Generic) && self.interface.has_local_frames() {
+            tracing::warn!(
+                "{side} side: in generic mode a local kernel at the other end of {name} hands over frames that are longer                  than its MTU, which are dropped: let it segment itself, with `ip link set dev NAME gso_max_segs 1` there"
+            );
+        }
     }
 }
 

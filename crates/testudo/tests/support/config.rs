@@ -122,6 +122,9 @@ pub struct Config {
     pub protected: String,
     /// Further lines of `[port.unprotected]`.
     pub unprotected: String,
+    /// What begins the sections of the ports, the protected one first, in place of a TUN interface and
+    /// sockets.
+    pub kinds: [Option<String>; 2],
     /// `[[policy]]` tables.
     pub policies: String,
     pub tunnels: Vec<Tunnel>,
@@ -138,6 +141,7 @@ impl Default for Config {
             addresses: Vec::new(),
             protected: String::new(),
             unprotected: String::new(),
+            kinds: [None, None],
             policies: String::new(),
             tunnels: Vec::new(),
         }
@@ -149,15 +153,20 @@ impl Config {
     pub fn text(&self) -> String {
         let addresses: Vec<_> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();
         let tunnels: String = self.tunnels.iter().map(Tunnel::text).collect();
+        let [protected, unprotected] = self.kinds.clone();
+        let tun = || {
+            let (name, addresses) = (&self.interface, addresses.join(", "));
+            format!("kind = \"tun\"\nname = \"{name}\"\naddresses = [{addresses}]")
+        };
         format!(
-            "[gateway]\nstate = \"{}\"\ncontrol = \"{}\"\n{}\n\n[port.protected]\nkind = \"tun\"\n\
-             name = \"{}\"\naddresses = [{}]\n{}\n\n[port.unprotected]\nkind = \"socket\"\n{}\n{}{tunnels}",
+            "[gateway]\nstate = \"{}\"\ncontrol = \"{}\"\n{}\n\n[port.protected]\n{}\n{}\n\n\
+             [port.unprotected]\n{}\n{}\n{}{tunnels}",
             self.state,
             self.control,
             self.gateway,
-            self.interface,
-            addresses.join(", "),
+            protected.unwrap_or_else(tun),
             self.protected,
+            unprotected.unwrap_or_else(|| "kind = \"socket\"".to_owned()),
             self.unprotected,
             self.policies,
         )

@@ -3,7 +3,10 @@
 use super::config::{Config, pair};
 use super::gateway::{Gateway, init};
 use super::{Outcome, folder};
-use testudo_lab::namespaces::{Namespace, enter, veth};
+use std::path::PathBuf;
+use testudo_lab::namespaces::{
+    Entered, Namespace, NamespaceError, enter, enter_as_root, veth, veth_with_queues,
+};
 
 /// What the link between the routers carries at first, in bytes; all others carry 1,500.
 pub const NARROW: usize = 1400;
@@ -32,6 +35,9 @@ pub struct Network {
     fresh_hosts: std::ops::Range<u8>,
 }
 
+/// Lays a cable between the gateways and what is beside them.
+type Cable = fn((&Namespace, &str), (&Namespace, &str)) -> Result<(), NamespaceError>;
+
 /// Addresses of an interface: IPv4 and IPv6.
 fn address(host: &Namespace, interface: &str, addresses: [&str; 2]) -> Outcome<()> {
     host.address(interface, &format!("{}/24", addresses[0]))?;
@@ -40,7 +46,15 @@ fn address(host: &Namespace, interface: &str, addresses: [&str; 2]) -> Outcome<(
 
 impl Network {
     pub fn build() -> Outcome<Self> {
-        let inside = enter()?;
+        Self::build_in(enter()?, veth)
+    }
+
+    /// The same as root of all, with two queues at each end of the gateways' cables: for AF_XDP.
+    pub fn build_for_xdp() -> Outcome<Self> {
+        Self::build_in(enter_as_root()?, |a, b| veth_with_queues(a, b, 2))
+    }
+
+    fn build_in(inside: Entered, cable: Cable) -> Outcome<Self> {
         let host = |name| Namespace::new(inside, name);
         let network = Self {
             left: host("left")?,
@@ -51,18 +65,18 @@ impl Network {
             folders: 0,
             fresh_hosts: 10..70,
         };
-        network.connect()?;
+        network.connect(cable)?;
         network.route()?;
         Ok(network)
     }
 
-    fn connect(&self) -> Outcome<()> {
+    fn connect(&self, cable: Cable) -> Outcome<()> {
         let Self { left, a, routers: [at_a, at_b], b, right, .. } = self;
-        veth((left, "lan"), (a, "lan"))?;
-        veth((a, "wan"), (at_a, "wan"))?;
+        cable((left, "lan"), (a, "lan"))?;
+        cable((a, "wan"), (at_a, "wan"))?;
         veth((at_a, "narrow"), (at_b, "narrow"))?;
-        veth((at_b, "wan"), (b, "wan"))?;
-        veth((b, "lan"), (right, "lan"))?;
+        cable((at_b, "wan"), (b, "wan"))?;
+        cable((b, "lan"), (right, "lan"))?;
         address(left, "lan", ["10.1.0.2", "fd01::2"])?;
         address(a, "lan", ["10.1.0.1", "fd01::1"])?;
         address(a, "wan", [OUTER[0][0], OUTER[1][0]])?;
@@ -151,11 +165,17 @@ impl Network {
         self.start_at(true, end)
     }
 
-    fn start_at(&mut self, left: bool, config: &Config) -> Outcome<Gateway> {
+    /// A folder with this configuration, and a store.
+    pub fn folder_of(&mut self, config: &Config) -> Outcome<PathBuf> {
         self.folders += 1;
         let folder = folder(&self.folders.to_string())?;
         config.write(&folder)?;
         init(&folder)?;
+        Ok(folder)
+    }
+
+    fn start_at(&mut self, left: bool, config: &Config) -> Outcome<Gateway> {
+        let folder = self.folder_of(config)?;
         Gateway::start(if left { &self.a } else { &self.b }, &folder)
     }
 }
