@@ -97,12 +97,17 @@ ip -6 route add fd01::/64 via 2001:db8:b::254 src fd02::1
 impl Site {
     /// Enters private namespaces, builds the network, and boots the guest in the place of the right gateway.
     pub fn build() -> Outcome<Self> {
+        Self::build_on(Network::build)
+    }
+
+    /// The same on a network that `build` makes.
+    pub fn build_on(build: impl FnOnce() -> Outcome<Network>) -> Outcome<Self> {
         let cache = LinuxPeer::default_cache();
         if !is_inside() {
             // While there is still a network.
             LinuxPeer::prepare_image(&cache)?;
         }
-        let network = Network::build()?;
+        let network = build()?;
         let b = &network.b;
         for (tap, cable, bridge) in TAPS {
             b.tap(tap)?;

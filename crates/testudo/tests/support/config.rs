@@ -172,6 +172,12 @@ impl Config {
         )
     }
 
+    /// AF_XDP at both sides, at the interfaces of `support::sites`, with further lines for both.
+    pub fn with_xdp(&mut self, more: &str) {
+        let port = |interface| format!("kind = \"xdp\"\ninterface = \"{interface}\"\n{more}");
+        self.kinds = ["lan", "wan"].map(|interface| Some(port(interface)));
+    }
+
     /// Writes configuration and key files into `folder`, replacing those there.
     pub fn write(&self, folder: &Path) -> Outcome<()> {
         for tunnel in &self.tunnels {

@@ -12,14 +12,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod judges;
 mod life;
 mod policies;
 mod refusals;
 mod traffic;
 
 use std::process::ExitCode;
-use support::config::Config;
 use support::sites::Network;
 use testudo_judge::harness::Suite;
 
@@ -29,10 +27,5 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let suite = policies::tests(life::tests(traffic::tests(Suite::new())));
-    judges::tests(refusals::tests(suite)).run(Network::build_for_xdp)
-}
-
-/// AF_XDP at both sides of a gateway, with further lines for both.
-fn with_xdp(config: &mut Config, more: &str) {
-    config.kinds = ["lan", "wan"].map(|name| Some(format!("kind = \"xdp\"\ninterface = \"{name}\"\n{more}")));
+    refusals::tests(suite).run(Network::build_for_xdp)
 }

@@ -4,7 +4,6 @@ use crate::support::config::Config;
 use crate::support::gateway::Gateway;
 use crate::support::sites::{Network, OUTER};
 use crate::support::{Outcome, ensure};
-use crate::with_xdp;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -30,7 +29,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Two gateways with AF_XDP.
 pub fn ends(over_ipv6: bool, udp: bool, more: &str) -> Outcome<[Config; 2]> {
     let mut ends = Network::ends(over_ipv6, udp, "")?;
-    ends.iter_mut().for_each(|end| with_xdp(end, more));
+    ends.iter_mut().for_each(|end| end.with_xdp(more));
     Ok(ends)
 }
 
