@@ -31,6 +31,9 @@
 //! network and yields no dropping rule; [`Firewall::notes`] says so. A policy whose local network is within
 //! its remote one (`any`, for example) does not apply to packets between two local hosts.
 //!
+//! Where the protected port is no TUN interface but takes frames before the kernel sees them, none of its
+//! packets passes these hooks: whatever policy wants protected is in clear there, by any interface.
+//!
 //! Policies that key exchanges negotiate come behind the configuration's, as in the gateway, and their
 //! networks are as closed to clear packets. Where `[ike]` has a daemon, its packets (IKE, ESP, AH) pass to
 //! and from every address: its peers are not known beforehand.
@@ -132,15 +135,16 @@ impl Firewall {
             return Err(FirewallError::InterfaceName(name.clone()));
         }
         let has_others = !others.is_empty();
+        let has_tunnel = configuration.protected.kind.is_host();
         let own = entry::entries(configuration);
         let entries: Vec<_> = own.iter().cloned().chain(entry::of_negotiated(negotiated)).collect();
         let outer = |ours| outer::rules(configuration, &negotiated.tunnels, &entries, ours);
         let routed = configuration.protected.routes;
         let rules = Chain::ALL.map(|chain| {
             let rules = match chain {
-                Chain::Input => input(outer(End::Destination)),
-                Chain::Forward => forward(has_others),
-                Chain::Output => output(outer(End::Source), has_others),
+                Chain::Input => input(outer(End::Destination), has_tunnel),
+                Chain::Forward => forward(has_others, has_tunnel),
+                Chain::Output => output(outer(End::Source), has_others, has_tunnel),
                 Chain::Outbound => spd::rules(&entries, End::Source, routed),
                 Chain::Inbound => spd::rules(&entries, End::Destination, routed),
             };
@@ -211,30 +215,40 @@ fn jump(to: Chain) -> Rule {
     Rule::new(Vec::new(), Verdict::Jump(to), "")
 }
 
-fn input(outer: Vec<Rule>) -> Vec<Rule> {
-    let own = Rule::new(vec![Match::In(Interface::TunnelOrLoopback)], Verdict::Accept, "");
+/// Where nothing of the network comes in: there is no TUN interface where the gateway's packets pass the
+/// kernel by.
+fn inside(has_tunnel: bool) -> Interface {
+    if has_tunnel { Interface::TunnelOrLoopback } else { Interface::Loopback }
+}
+
+fn input(outer: Vec<Rule>, has_tunnel: bool) -> Vec<Rule> {
+    let own = Rule::new(vec![Match::In(inside(has_tunnel))], Verdict::Accept, "");
     [vec![own], outer, vec![jump(Chain::Inbound)]].concat()
 }
 
-fn forward(has_others: bool) -> Vec<Rule> {
-    let from_tunnel = Rule::new(vec![Match::In(Interface::Tunnel)], Verdict::Accept, "");
+fn forward(has_others: bool, has_tunnel: bool) -> Vec<Rule> {
     let spoofed = |into| {
         let matches = vec![Match::Out(into), Match::AnswersGoToTunnel];
         Rule::new(matches, Verdict::Drop, "into the tunnel, with a source that is in the tunnel")
     };
-    let to_tunnel = Rule::new(vec![Match::Out(Interface::Tunnel)], Verdict::Accept, "");
-    let mut rules = vec![from_tunnel, spoofed(Interface::Tunnel), to_tunnel];
+    let mut rules = Vec::new();
+    if has_tunnel {
+        let from_tunnel = Rule::new(vec![Match::In(Interface::Tunnel)], Verdict::Accept, "");
+        let to_tunnel = Rule::new(vec![Match::Out(Interface::Tunnel)], Verdict::Accept, "");
+        rules.extend([from_tunnel, spoofed(Interface::Tunnel), to_tunnel]);
+    }
     if has_others {
         // Inbound policies first: nobody takes a source that is protected, also where no route says so.
         let asked = Rule::new(vec![Match::Out(Interface::Others)], Verdict::Jump(Chain::Inbound), "");
-        rules.extend([spoofed(Interface::Others), asked, into_others()]);
+        rules.extend(has_tunnel.then(|| spoofed(Interface::Others)));
+        rules.extend([asked, into_others()]);
     }
     rules.extend([jump(Chain::Outbound), jump(Chain::Inbound)]);
     rules
 }
 
-fn output(outer: Vec<Rule>, has_others: bool) -> Vec<Rule> {
-    let own = Rule::new(vec![Match::Out(Interface::TunnelOrLoopback)], Verdict::Accept, "");
+fn output(outer: Vec<Rule>, has_others: bool, has_tunnel: bool) -> Vec<Rule> {
+    let own = Rule::new(vec![Match::Out(inside(has_tunnel))], Verdict::Accept, "");
     let others = has_others.then(into_others).into_iter().collect();
     [vec![own], others, outer, vec![jump(Chain::Outbound)]].concat()
 }

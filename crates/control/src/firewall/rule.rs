@@ -79,6 +79,8 @@ pub(super) enum Interface {
     Tunnel,
     /// The TUN interface and the loopback interface; nothing comes in from outside on either.
     TunnelOrLoopback,
+    /// The loopback interface alone, where there is no TUN interface.
+    Loopback,
     /// Each `[[interface]]`: TUN interfaces of the gateway, too, with policies of their own.
     Others,
 }

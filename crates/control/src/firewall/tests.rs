@@ -96,6 +96,7 @@ fn named(link: Option<Link>, which: Interface) -> bool {
     match which {
         Interface::Tunnel => link == Some(Link::Tunnel),
         Interface::Others => link == Some(Link::Beside),
+        Interface::Loopback => link == Some(Link::Loopback),
         Interface::TunnelOrLoopback => matches!(link, Some(Link::Tunnel | Link::Loopback)),
     }
 }
@@ -817,4 +818,20 @@ fn networks_that_are_negotiated_are_closed_to_clear_packets() {
     holding.tunnels[0].selectors = vec![[between(here, there)].into()];
     assert_eq!(Firewall::of(&holding).unwrap().routes().networks(), [Network::of(there).unwrap()]);
     assert_eq!(Firewall::beside(&holding, &negotiated).unwrap().routes().networks(), []);
+}
+
+/// The kernel sees none of a fast port's packets, so that nothing is allowed for its interface.
+#[test]
+fn where_the_protected_port_passes_the_kernel_by_no_interface_is_trusted() {
+    let text =
+        MINIMAL.replacen("kind = \"tun\"\nname = \"testudo0\"", "kind = \"xdp\"\ninterface = \"eth1\"", 1);
+    let firewall = Firewall::of(&Configuration::parse(&text, "t.toml").unwrap()).unwrap();
+    let rules = firewall.to_string();
+    assert_eq!(firewall.table(), "testudo-eth1");
+    assert!(!rules.contains("\"eth1\"") && rules.contains("iifname \"lo\" accept"), "{rules}");
+    let forward = rules.split("chain forward").nth(1).and_then(|rest| rest.split('}').next()).unwrap();
+    assert!(!forward.contains("accept;\n        accept") && !forward.contains("iifname"), "{forward}");
+    assert!(forward.contains("jump outbound") && forward.contains("jump inbound"), "{forward}");
+    // While the gateway is down, its hosts are told so.
+    assert_eq!(firewall.routes().networks().len(), 1);
 }

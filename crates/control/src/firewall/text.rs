@@ -102,6 +102,7 @@ fn interfaces(which: Interface, Names { tunnel, others }: &Names<'_>) -> String 
     match which {
         Interface::Tunnel => format!("\"{tunnel}\""),
         Interface::TunnelOrLoopback => format!("{{ \"{tunnel}\", \"lo\" }}"),
+        Interface::Loopback => "\"lo\"".to_owned(),
         Interface::Others => {
             let quoted: Vec<_> = others.iter().map(|name| format!("\"{name}\"")).collect();
             format!("{{ {} }}", quoted.join(", "))
