@@ -2,7 +2,7 @@
 //!
 //! This crate assembles the program: it opens the ports and engines that a configuration names and hands them
 //! to the control plane. A new engine or port is a new folder under `crates/engines` or `crates/ports` and a
-//! line in `engines.rs` or `ports.rs`.
+//! line in `engines.rs` or `ports/mod.rs`.
 
 #![forbid(unsafe_code)]
 

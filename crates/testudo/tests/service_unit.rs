@@ -52,6 +52,12 @@ fn systemd_understands_every_line_of_the_units() {
         std::fs::write(&path, unit).unwrap();
         command.arg(path);
     }
+    // The same with the drop-in, whose only section continues the service's.
+    let unit = std::fs::read_to_string(folder.path().join("testudo@.service")).unwrap();
+    let more = std::fs::read_to_string(contrib("testudo-xdp.conf")).unwrap();
+    let path = folder.path().join("testudo-with-xdp@.service");
+    std::fs::write(&path, unit.replace("[Install]", &format!("{more}\n[Install]"))).unwrap();
+    command.arg(path);
     let (text, _) = said(&mut command);
     let newer = ["RestartSteps", "RestartMaxDelaySec"];
     let complaints: Vec<_> = text
@@ -97,6 +103,17 @@ fn the_unit_lets_the_program_give_up_capabilities_and_install_its_own_filter() {
     for call in ["ptrace", "mount", "bpf", "chown"] {
         assert!(!allowed.contains(call), "{call}");
     }
+}
+
+#[test]
+fn what_af_xdp_needs_is_a_drop_in_of_its_own() {
+    let has = |key, value: &str| assert!(values("testudo-xdp.conf", key).iter().any(|v| v == value), "{key}");
+    for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+        assert_eq!(values("testudo-xdp.conf", key), ["CAP_BPF"], "added to the unit's");
+    }
+    has("SystemCallFilter", "bpf");
+    has("RestrictAddressFamilies", "AF_XDP");
+    has("LimitMEMLOCK", "infinity");
 }
 
 /// Between the network and a gateway that waits for it, a host that forwards would forward in clear.
