@@ -13,6 +13,7 @@ use testudo_control::Configuration;
 use testudo_control::config::KnownAnswers;
 use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
+use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
 use testudo_gateway::SystemClock;
 
@@ -71,6 +72,7 @@ fn shared() -> Shared {
         started: Instant::now(),
         clock: SystemClock::default(),
         engines: Vec::new(),
+        ports: BothDetails::default(),
         counters,
     };
     Shared {

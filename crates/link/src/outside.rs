@@ -153,3 +153,45 @@ impl Resolver for OutsideResolver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::neighbours::Neighbours;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::sync::mpsc::channel;
+
+    fn is_rung(resolver: &OutsideResolver) -> bool {
+        let bell = resolver.readiness().expect("it has one");
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    #[test]
+    fn a_bell_stays_rung_until_all_changes_are_taken() {
+        let (sender, changes) = channel();
+        let bell = Arc::new(Bell::new().unwrap());
+        let mut resolver = OutsideResolver::new(changes, Box::new(|_| ())).with_bell(Arc::clone(&bell));
+        let mut tables =
+            Tables { neighbours: Neighbours::new(8), routes: Routes::default(), route_changes: 0 };
+        assert!(!is_rung(&resolver));
+        for _ in 0..=AT_A_TIME {
+            bell.announce();
+            sender.send(Change::Routes(Vec::new())).unwrap();
+            bell.ring();
+        }
+        assert!(is_rung(&resolver));
+        resolver.poll(&mut tables, Duration::ZERO);
+        assert!(is_rung(&resolver), "one is left");
+        resolver.poll(&mut tables, Duration::ZERO);
+        assert!(!is_rung(&resolver));
+        assert_eq!(tables.route_changes, 65);
+        // One is announced that cannot be taken yet: whoever sends it rings.
+        bell.announce();
+        resolver.poll(&mut tables, Duration::ZERO);
+        assert!(!is_rung(&resolver));
+        sender.send(Change::Routes(Vec::new())).unwrap();
+        bell.ring();
+        assert!(is_rung(&resolver));
+    }
+}

@@ -1,5 +1,7 @@
 //! `testudo check`.
 
+mod interfaces;
+
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Kind};
 use crate::out::{errln, outln};
@@ -19,9 +21,11 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         Ok(loaded) => {
             outln!("{}: {}", args.config.display(), summary(&loaded.configuration));
             print_sizes(&loaded.configuration);
+            interfaces::notes(&loaded.configuration).iter().for_each(|line| outln!("{line}"));
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
             let reverse_path = reverse_path::warning(&loaded.configuration);
             let warnings = loaded.configuration.warnings().into_iter().chain(mtu).chain(reverse_path);
+            let warnings = warnings.chain(interfaces::warnings(&loaded.configuration));
             warnings.for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
                 outln!("note: it sets known answers: `testudo replay` accepts it, `testudo run` does not");

@@ -153,6 +153,7 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&ports);
+    show_devices(&status["ports"]);
     if let Some(interfaces) = interfaces_table(status) {
         outln!();
         print(&interfaces);
@@ -172,6 +173,54 @@ fn show_status(status: &Value) {
     }
     outln!();
     if counted.is_empty() { outln!("no packet was dropped") } else { print(&drops) }
+}
+
+/// What fast ports tell of their devices: a line of facts, and a row for each queue.
+fn show_devices(ports: &Value) {
+    let mut queues = Table::new(&["side", "queue", "counters"]);
+    let (mut lines, mut has_queues) = (Vec::new(), false);
+    for side in ["protected", "unprotected"] {
+        let device = &ports[side]["device"];
+        if device.is_null() {
+            continue;
+        }
+        lines.push(device_line(side, device));
+        for queue in rows(&device["queues"]) {
+            queues.row(vec![side.to_owned(), cell(&queue["queue"]), queue_counters(queue)]);
+            has_queues = true;
+        }
+    }
+    if !lines.is_empty() {
+        outln!();
+        lines.iter().for_each(|line| outln!("{line}"));
+    }
+    if has_queues {
+        outln!();
+        print(&queues);
+    }
+}
+
+/// `unprotected: xdp at eth0, driver ixgbe, mode native, …; dropped: rx ring full 7`
+fn device_line(side: &str, device: &Value) -> String {
+    let known = device["facts"].as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let facts: String = known.map(|(name, value)| format!(", {} {}", words(name), cell(value))).collect();
+    let lost = device["drops"].as_object().into_iter().flatten();
+    let lost: Vec<_> = lost.map(|(name, count)| format!("{} {}", words(name), cell(count))).collect();
+    let lost = if lost.is_empty() { String::new() } else { format!("; dropped: {}", lost.join(", ")) };
+    format!("{side}: {} at {}{facts}{lost}", cell(&device["kind"]), cell(&device["device"]))
+}
+
+/// Those that are not 0.
+fn queue_counters(queue: &Value) -> String {
+    let all = queue.as_object().into_iter().flatten().filter(|(name, _)| *name != "queue");
+    let counted = all.filter_map(|(name, count)| Some((name, count.as_u64().filter(|count| *count > 0)?)));
+    let counted: Vec<_> =
+        counted.map(|(name, count)| format!("{} {}", words(name), grouped(count))).collect();
+    counted.join(", ")
+}
+
+fn words(name: &str) -> String {
+    name.replace('_', " ")
 }
 
 /// The interfaces of the protected side, where there are several.
@@ -364,6 +413,18 @@ mod tests {
         let [config, control] = [config, control].map(|path| path.map(Path::to_owned));
         let args = QueryArgs { config, control, config_option: None, json: false };
         Asked::choose(&args, environment.map(PathBuf::from))
+    }
+
+    #[test]
+    fn what_a_device_tells_is_a_line_and_counters_of_queues() {
+        let device = json!({
+            "kind": "xdp", "device": "eth0", "facts": { "mode": "native", "native_refused": null, "zero_copy": false },
+            "drops": { "rx_ring_full": 7 },
+        });
+        let line = device_line("unprotected", &device);
+        assert_eq!(line, "unprotected: xdp at eth0, mode native, zero copy no; dropped: rx ring full 7");
+        let queue = json!({ "queue": 3, "rx_ring_full": 7, "rx_dropped": 0, "wakeups": 12_000 });
+        assert_eq!(queue_counters(&queue), "rx ring full 7, wakeups 12,000");
     }
 
     #[test]

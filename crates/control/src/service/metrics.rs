@@ -8,6 +8,7 @@ use super::clients::{self, Admission, Limits};
 use super::daemon::WORKER_THREAD;
 use super::http::{self, Refusal};
 use super::installed::{InstalledTunnels, Running};
+use super::port_details::PortDetail;
 use super::sas::RunningSa;
 use super::timed::{Stream, Timed};
 use super::worker_time::worker_time;
@@ -267,6 +268,7 @@ impl Collector for Gateway {
         let drops = drops.iter().map(|(reason, count)| (vec![("reason", reason.name().to_owned())], count));
         family(&mut encoder, "drops", "Packets that were dropped, by reason", drops)?;
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
+        encode_devices(&mut encoder, &shared.facts.ports.of_both())?;
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_stages(&mut encoder, shared)?;
         encode_associations(&mut encoder, &installed.tunnels)
@@ -316,6 +318,33 @@ fn encode_ports(
         .map(|(side, p)| (vec![("side", side.to_owned()), ("port", p.name.clone())], p.waited_ticks));
     let help = "Ticks of the processor's clock for which packets waited for a port that took none";
     family(encoder, "port_waited_ticks", help, waited)
+}
+
+/// What fast ports tell of their devices' queues. Which events there are depends on the kind of port.
+fn encode_devices(encoder: &mut DescriptorEncoder<'_>, ports: &[(&str, PortDetail)]) -> fmt::Result {
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let of_queues = |is_drop: bool| {
+        ports.iter().flat_map(move |(side, port)| {
+            port.queues.iter().flat_map(move |queue| {
+                let counters = queue.counters.iter().filter(move |counter| counter.is_drop == is_drop);
+                counters.map(move |counter| {
+                    let labels = vec![
+                        ("side", (*side).to_owned()),
+                        ("port", port.device.clone()),
+                        ("kind", port.kind.to_owned()),
+                        ("queue", queue.queue.to_string()),
+                        (if is_drop { "reason" } else { "event" }, counter.name.to_owned()),
+                    ];
+                    (labels, counter.value)
+                })
+            })
+        })
+    };
+    let help = "Packets that a port's device has lost, by queue and reason";
+    family(encoder, "port_queue_drops", help, of_queues(true))?;
+    family(encoder, "port_queue_events", "What else happened at a queue of a port's device", of_queues(false))
 }
 
 fn encode_interfaces(encoder: &mut DescriptorEncoder<'_>, interfaces: &[InterfaceSnapshot]) -> fmt::Result {

@@ -151,14 +151,14 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
 }
 
 /// Asks the kernel about one interface.
-struct Asker {
+pub(crate) struct Asker {
     socket: OwnedFd,
     name: [libc::c_char; libc::IFNAMSIZ],
 }
 
 impl Asker {
     /// `None` if no interface can have this name.
-    fn new(name: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn new(name: &str) -> io::Result<Option<Self>> {
         if !(1..libc::IFNAMSIZ).contains(&name.len()) || name.contains('\0') {
             return Ok(None);
         }
@@ -205,7 +205,7 @@ impl Asker {
     ///
     /// # Safety
     /// `A` is the structure of the command that its first field names.
-    unsafe fn ethtool<A>(&self, mut asked: A) -> io::Result<A> {
+    pub(crate) unsafe fn ethtool<A>(&self, mut asked: A) -> io::Result<A> {
         let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut asked).cast() };
         let mut request = libc::ifreq { ifr_name: self.name, ifr_ifru };
         // SAFETY: SIOCETHTOOL reads one `ifreq`, and reads and writes the structure that it points to, which

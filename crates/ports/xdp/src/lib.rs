@@ -47,6 +47,7 @@ mod config;
 mod device;
 mod ebpf;
 mod error;
+mod features;
 mod gather;
 mod interface;
 mod lent;
@@ -61,6 +62,7 @@ pub use config::{FilterConfig, Network, UdpContent, UdpPort, XdpConfig, XdpMode,
 pub use device::XdpDevice;
 pub use ebpf::filter::{Attached, Filter, Verdict};
 pub use error::OpenError;
+pub use features::{EspFeatures, Feature};
 pub use interface::{Interface, host_addresses};
 pub use queue::QueueOptions;
 pub use ring::{Broken, Consumer, Descriptor, Entry, KernelSide, Producer};

@@ -80,7 +80,11 @@ impl Reading {
             inbound: times(&stages["inbound"])?,
             protected: port(&status["ports"]["protected"])?,
             unprotected: port(&status["ports"]["unprotected"])?,
-            drops: drops.iter().filter_map(|(reason, n)| Some((reason.clone(), n.as_u64()?))).collect(),
+            drops: drops
+                .iter()
+                .filter_map(|(reason, n)| Some((reason.clone(), n.as_u64()?)))
+                .chain(device_drops(&status["ports"]))
+                .collect(),
             free_buffers: number(status, "free_buffers")?,
         })
     }
@@ -124,6 +128,22 @@ fn times(object: &Value) -> Result<StageTimes, Missing> {
     Ok(times)
 }
 
+/// What the devices of fast ports have lost, by side and reason.
+fn device_drops(ports: &Value) -> Vec<(String, u64)> {
+    let of_side = |side: &'static str| {
+        let drops = ports[side]["device"]["drops"].as_object().into_iter().flatten();
+        drops.filter_map(move |(reason, count)| Some((format!("{side} {reason}"), count.as_u64()?)))
+    };
+    ["protected", "unprotected"].into_iter().flat_map(of_side).collect()
+}
+
+/// The name of a port: of a fast one, with its kind.
+fn name(object: &Value) -> Result<String, Missing> {
+    let name = text(object, "name")?;
+    let kind = object["device"]["kind"].as_str();
+    Ok(kind.map_or_else(|| name.clone(), |kind| format!("{kind} {name}")))
+}
+
 fn port(object: &Value) -> Result<Port, Missing> {
     let counters = PortCounters {
         rx_packets: number(object, "rx_packets")?,
@@ -133,5 +153,20 @@ fn port(object: &Value) -> Result<Port, Missing> {
         rx_calls: number(object, "rx_calls")?,
         tx_calls: number(object, "tx_calls")?,
     };
-    Ok(Port { name: text(object, "name")?, counters, waited_ticks: number(object, "waited_ticks")? })
+    Ok(Port { name: name(object)?, counters, waited_ticks: number(object, "waited_ticks")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_fast_port_is_named_with_its_kind_and_what_its_device_lost() {
+        let device = json!({ "kind": "xdp", "drops": { "rx_ring_full": 7 } });
+        let ports = json!({ "unprotected": { "name": "eth0", "device": device }, "protected": { "name": "tun0", "device": null } });
+        assert_eq!(device_drops(&ports), [("unprotected rx_ring_full".to_owned(), 7)]);
+        assert_eq!(name(&ports["unprotected"]).unwrap(), "xdp eth0");
+        assert_eq!(name(&ports["protected"]).unwrap(), "tun0");
+    }
 }

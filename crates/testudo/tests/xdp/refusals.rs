@@ -2,17 +2,21 @@
 
 use crate::support::Outcome;
 use crate::support::config::Config;
-use crate::support::gateway::{Gateway, Said, run_command, run_to_end};
+use crate::support::ensure;
+use crate::support::gateway::{Gateway, Said, proc_file, run_command, run_to_end};
 use crate::support::sites::Network;
 use crate::support::wait;
 use crate::traffic::{NATIVE, ends};
 use std::process::Command;
+use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::traffic::ping;
 
 pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
     suite
         .test("what_an_interface_does_not_have_is_told_with_exit_code_4", absent)
         .test("a_gateway_without_the_rights_says_which", no_rights)
+        .test("three_capabilities_are_enough", three_capabilities)
         .test("a_second_gateway_at_an_interface_is_refused", busy)
 }
 
@@ -68,6 +72,28 @@ fn no_rights(network: &mut Network) -> TestResult {
         said.refused(PORT, complaint).map_err(|e| format!("{missing}: {e}"))?;
     }
     Ok(())
+}
+
+/// Those of the unit with its drop-in; reading its own files takes none.
+fn three_capabilities(network: &mut Network) -> TestResult {
+    let [a, b] = ends(false, false, NATIVE)?;
+    let folder = network.folder_of(&a)?;
+    let run = run_command(&network.a, &folder);
+    let words: Vec<_> = run.get_args().collect();
+    let mut command = Command::new(run.get_program());
+    let kept = "-all,+net_admin,+net_raw,+bpf";
+    command.args(&words[..3]).args(["setpriv", "--bounding-set", kept, "--inh-caps", kept]).args(&words[3..]);
+    let mut first = Gateway::spawn(command, &folder)?;
+    first.hears("READY=1")?;
+    let second = network.folder_of(&b)?;
+    let second = Gateway::start(&network.b, &second)?;
+    let trips = ping(&network.left, "10.2.0.10".parse()?, 5, Duration::from_secs(1))?;
+    ensure(trips.lost == 0, || format!("{} pings were lost\n{}", trips.lost, first.log()))?;
+    let status = proc_file(first.process(), "status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t"));
+    assert_eq!(effective, Some("0000000000001000"), "CAP_NET_ADMIN alone is kept");
+    first.stop()?;
+    second.stop()
 }
 
 fn busy(network: &mut Network) -> TestResult {
