@@ -186,7 +186,7 @@ mod tests {
         resolver.poll(&mut tables, Duration::ZERO);
         assert!(!is_rung(&resolver));
         assert_eq!(tables.route_changes, 65);
-        // One is announced that cannot be taken yet: whoever sends it rings.
+        // One is announced that cannot be taken yet: its sender rings.
         bell.announce();
         resolver.poll(&mut tables, Duration::ZERO);
         assert!(!is_rung(&resolver));

@@ -283,8 +283,8 @@ impl<S: SocketCalls> XdpDevice<S> {
         self.busy_poll_refused.as_deref()
     }
 
-    /// Whether the interface is still there: the rings of one that has gone are silent. It costs a system call
-    /// for each queue.
+    /// Whether the interface is still there: the rings of one that has gone are silent. It costs a system
+    /// call for each queue.
     ///
     /// # Errors
     /// It is gone.

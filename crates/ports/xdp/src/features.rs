@@ -78,7 +78,7 @@ impl EspFeatures {
         let asker = Asker::new(interface).ok()??;
         let set =
             SetSize { command: GET_SET_SIZE, reserved: 0, mask: 1 << SET_OF_FEATURES, count: 0, rest: 0 };
-        // SAFETY: this is the structure of ETHTOOL_GSSET_INFO, with room for the size of the one set asked for.
+        // SAFETY: this is the structure of ETHTOOL_GSSET_INFO, with room for the size of one set.
         let count = unsafe { asker.ethtool(set) }.ok()?.count;
         // The kernel writes as many names as there are: more than there is room for are not asked for.
         if !usize::try_from(count).is_ok_and(|count| (1..=MOST).contains(&count)) {

@@ -7,18 +7,21 @@ use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::{ping, tcp_stream, udp_echo};
 
-pub fn tests(mut suite: Suite<'_, Site>) -> Suite<'_, Site> {
-    for kind in Kind::ALL {
-        let name = format!("hosts_behind_af_xdp_and_linux_reach_each_other_in_{}", kind.name());
-        suite = suite.test(name, move |site| reach_each_other(site, kind));
-    }
+pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
+    let [esp, over_ipv6, in_udp, ah] = Kind::ALL;
     suite
+        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_over_ipv4", move |site| reach(site, esp))
+        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_over_ipv6", move |site| {
+            reach(site, over_ipv6)
+        })
+        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_in_udp", move |site| reach(site, in_udp))
+        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_ah", move |site| reach(site, ah))
 }
 
 const SIZES: [usize; 3] = [1, 64, 1200];
 const SECOND: Duration = Duration::from_secs(1);
 
-fn reach_each_other(site: &mut Site, kind: Kind) -> TestResult {
+fn reach(site: &mut Site, kind: Kind) -> TestResult {
     let gateway = site.connect_with(kind, "", |end| end.with_xdp("mode = \"native\""))?;
     let (left, right) = (&site.network.left, &site.network.right);
     for [at_left, at_right] in [["10.1.0.2", "10.2.0.10"], ["fd01::2", "fd02::10"]] {
