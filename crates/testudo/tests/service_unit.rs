@@ -109,7 +109,7 @@ fn the_unit_lets_the_program_give_up_capabilities_and_install_its_own_filter() {
 fn what_af_xdp_needs_is_a_drop_in_of_its_own() {
     let has = |key, value: &str| assert!(values("testudo-xdp.conf", key).iter().any(|v| v == value), "{key}");
     for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
-        assert_eq!(values("testudo-xdp.conf", key), ["CAP_BPF"], "added to the unit's");
+        assert_eq!(values("testudo-xdp.conf", key), ["CAP_BPF", "CAP_PERFMON"], "added to the unit's");
     }
     has("SystemCallFilter", "bpf");
     has("RestrictAddressFamilies", "AF_XDP");

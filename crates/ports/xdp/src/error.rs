@@ -38,7 +38,7 @@ pub enum OpenError {
     },
     /// A right is missing.
     #[error(
-        "not permitted to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and bpf(2) is refused in every user namespace but the first: run as root outside of containers with user namespaces"
+        "not permitted to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON, and bpf(2) is refused in every user namespace but the first: run as root outside of containers with user namespaces"
     )]
     NotPermitted {
         /// The action that failed.

@@ -16,7 +16,7 @@ pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
     suite
         .test("what_an_interface_does_not_have_is_told_with_exit_code_4", absent)
         .test("a_gateway_without_the_rights_says_which", no_rights)
-        .test("three_capabilities_are_enough", three_capabilities)
+        .test("the_capabilities_of_the_unit_are_enough", capabilities_of_the_unit)
         .test("a_second_gateway_at_an_interface_is_refused", busy)
 }
 
@@ -61,27 +61,29 @@ fn no_rights(network: &mut Network) -> TestResult {
     let [a, _] = ends(false, false, NATIVE)?;
     let folder = network.folder_of(&a)?;
     // Root of all has these by CAP_SYS_ADMIN, too.
-    for missing in ["-net_admin,-sys_admin", "-net_raw,-sys_admin", "-bpf,-sys_admin"] {
+    for missing in ["-net_admin,-sys_admin", "-net_raw,-sys_admin", "-bpf,-sys_admin", "-perfmon,-sys_admin"]
+    {
         let run = run_command(&network.a, &folder);
         let words: Vec<_> = run.get_args().collect();
         // `ip netns exec` needs them: they go before the program itself.
         let mut command = Command::new(run.get_program());
         command.args(&words[..3]).args(["setpriv", "--bounding-set", missing, "--inh-caps", missing]);
         let said: Said = wait::output(command.args(&words[3..]))?.into();
-        let complaint = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF";
+        let complaint = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON";
         said.refused(PORT, complaint).map_err(|e| format!("{missing}: {e}"))?;
     }
     Ok(())
 }
 
-/// Those of the unit with its drop-in; reading its own files takes none.
-fn three_capabilities(network: &mut Network) -> TestResult {
-    let [a, b] = ends(false, false, NATIVE)?;
+/// Those of the unit with its drop-in. The buffers are within the usual limit of locked memory, 8 MiB.
+fn capabilities_of_the_unit(network: &mut Network) -> TestResult {
+    let [mut a, b] = ends(false, false, "mode = \"native\"\nzero_copy = \"off\"")?;
+    a.gateway = "buffers = 1024".to_owned();
     let folder = network.folder_of(&a)?;
     let run = run_command(&network.a, &folder);
     let words: Vec<_> = run.get_args().collect();
     let mut command = Command::new(run.get_program());
-    let kept = "-all,+net_admin,+net_raw,+bpf";
+    let kept = "-all,+net_admin,+net_raw,+bpf,+perfmon";
     command.args(&words[..3]).args(["setpriv", "--bounding-set", kept, "--inh-caps", kept]).args(&words[3..]);
     let mut first = Gateway::spawn(command, &folder)?;
     first.hears("READY=1")?;

@@ -200,6 +200,10 @@ fn of_program(Refused { source, log }: Refused) -> OpenError {
     match source.raw_os_error() {
         // EINVAL: the kernel does not know the program's flags. EACCES: the verifier refused.
         Some(libc::EPERM) => OpenError::of_bpf("load the filter", source),
+        // Who lacks CAP_PERFMON may not add what a packet says to a pointer into it.
+        Some(libc::EACCES) if log.contains("prohibited for !root") => {
+            OpenError::of_bpf("load the filter", source)
+        }
         _ => OpenError::Verifier { source, log },
     }
 }
