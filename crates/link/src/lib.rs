@@ -20,6 +20,7 @@
 //! | [`own`] | a resolver for ports that no kernel sees |
 //! | [`outside`] | a resolver that is told by messages |
 //! | [`kernel`] | reads the kernel's routes and neighbours, for the former |
+//! | [`partial_checksum`] | completes checksums that a local kernel has left to a device |
 //!
 //! Clock and device are handed in; timers run whenever the port receives. A packet that waits when the port
 //! is dropped is lost without a count.
@@ -37,6 +38,7 @@ pub mod neighbours;
 mod outbox;
 pub mod outside;
 pub mod own;
+pub mod partial_checksum;
 mod port;
 mod rate;
 pub mod resolver;

@@ -42,7 +42,6 @@
 )]
 
 mod calls;
-mod checksum;
 mod config;
 mod device;
 mod ebpf;

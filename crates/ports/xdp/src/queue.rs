@@ -7,7 +7,7 @@
 //! ```
 
 use crate::calls::SocketCalls;
-use crate::checksum;
+
 use crate::gather::Gatherer;
 use crate::lent::{Chunks, Lent, Use};
 use crate::ring::{Broken, Descriptor};
@@ -15,6 +15,7 @@ use crate::socket::Rings;
 use crate::statistics::QueueStatistics;
 use std::io;
 use std::time::{Duration, Instant};
+use testudo_link::partial_checksum;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 
 /// Frames that are missing in the free ring before it is filled up: the pool moves them by the batch.
@@ -134,7 +135,7 @@ impl<S: SocketCalls> Queue<S> {
             *count += 1;
         }
         if let Some(mut buffer) = self.gatherer.add(part, is_last, pool) {
-            if self.options.complete_checksums && checksum::complete(buffer.bytes_mut()) {
+            if self.options.complete_checksums && partial_checksum::complete(buffer.bytes_mut()) {
                 self.counts.checksums_completed += 1;
             }
             batch.push(buffer);

@@ -1,7 +1,7 @@
 //! Checksums that a local kernel has left to the device. Over veth it has none, and the frame comes with the
 //! sum of the pseudo-header where the checksum belongs.
 //!
-//! AF_XDP does not say which frames these are. One whose checksum field is that sum is completed: in a packet
+//! AF_XDP and most drivers of DPDK do not say which frames these are. One whose checksum field is that sum is completed: in a packet
 //! that is complete already, completing changes nothing, because the checksum of the same bytes is the same.
 
 use testudo_wire::checksum::Sum;
@@ -12,7 +12,8 @@ const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 
 /// Completes the checksum of the packet in `frame`, if it was left to the device. Returns whether it was.
-pub(crate) fn complete(frame: &mut [u8]) -> bool {
+#[must_use]
+pub fn complete(frame: &mut [u8]) -> bool {
     complete_packet(frame).is_some()
 }
 
