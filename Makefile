@@ -30,7 +30,7 @@ help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 demo: ## two sites, two gateways, real traffic, an eavesdropper and an attacker, in private namespaces
-	@scripts/setup.sh demo
+	@scripts/setup.sh $(if $(findstring dpdk,$(ARGS)),dpdk,demo)
 	@$(CARGO) build --release --locked --package testudo
 	@scripts/shim.sh "$(target_dir)/release"
 	@"$(target_dir)/release/testudo" demo $(ARGS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs a built program with its man pages, shell completions and systemd unit below $DESTDIR$PREFIX, and
-# the library for key exchange daemons, which is built here; with sudo only if that is not writable. Then
-# creates the user that gateways run as, and its folders, unless this is for a package (DESTDIR).
+# the libraries for key exchange daemons and for DPDK (where its headers are), which are built here; with sudo
+# only if that is not writable. Then creates the user that gateways run as, and its folders, unless this is for a package (DESTDIR).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -34,7 +34,7 @@ put() { # MODE FROM TO
 }
 
 put 755 "$program" "$root/bin/testudo"
-put 644 "$pages/libtestudo-xfrm.so" "$root/lib/testudo/libtestudo-xfrm.so"
+for library in "$pages"/libtestudo-*.so; do put 644 "$library" "$root/lib/testudo/$(basename "$library")"; done
 for page in "$pages"/*.1; do put 644 "$page" "$root/share/man/man1/$(basename "$page")"; done
 put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"

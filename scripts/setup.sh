@@ -2,7 +2,7 @@
 # Installs the missing packages for one purpose with apt, after printing which ones and why. Uses sudo only if
 # something is missing; otherwise it does and prints nothing.
 #
-# usage: setup.sh demo|test|fuzz|peer|guest|audit
+# usage: setup.sh demo|dpdk|test|fuzz|peer|guest|audit
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,6 +31,12 @@ test_packages() {
   done
 }
 
+# For ports of DPDK: what the gateway's plugin is built with; the drivers come with it.
+dpdk_packages() {
+  echo "libdpdk-dev is what the port of DPDK is built with, and has DPDK's drivers"
+  echo "pkg-config finds it"
+}
+
 # For DPDK's gateway, which Testudo is compared with.
 peer_packages() {
   echo "dpdk-doc has the sources of ipsec-secgw"
@@ -51,6 +57,7 @@ guest_packages() {
 packages_for() {
   demo_packages
   case $1 in
+    dpdk) dpdk_packages ;;
     test) test_packages ;;
     fuzz) echo "g++ compiles libFuzzer" ;;
     audit) test_packages; echo "g++ compiles libFuzzer" ;;
@@ -132,7 +139,7 @@ install_audit_tools() {
 
 main() {
   local purpose=${1:-} missing=() package reason
-  case $purpose in demo | test | fuzz | peer | guest | audit) ;; *) die "usage: setup.sh demo|test|fuzz|peer|guest|audit" ;; esac
+  case $purpose in demo | dpdk | test | fuzz | peer | guest | audit) ;; *) die "usage: setup.sh demo|dpdk|test|fuzz|peer|guest|audit" ;; esac
   check_cargo
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_without_debian "$purpose"

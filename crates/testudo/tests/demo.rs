@@ -183,7 +183,7 @@ fn daemons() -> Outcome<PathBuf> {
 /// The library for daemons, as a file of `folder`.
 fn library(folder: &Path) -> Outcome<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/shim.sh");
-    assert!(Command::new(script).arg(folder).status()?.success());
+    assert!(Command::new(script).arg(folder).arg("xfrm").status()?.success());
     Ok(folder.join("libtestudo-xfrm.so").display().to_string())
 }
 

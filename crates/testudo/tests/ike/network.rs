@@ -68,7 +68,7 @@ impl Network {
         let inside = enter()?;
         mount_daemons(&cache)?;
         let root = crate::support::folder("ike")?;
-        runs(Command::new(repository().join("scripts/shim.sh")).arg(&root))?;
+        runs(Command::new(repository().join("scripts/shim.sh")).arg(&root).arg("xfrm"))?;
         let library = root.join("libtestudo-xfrm.so");
         let (a, b) = (Namespace::new(inside, "a")?, Namespace::new(inside, "b")?);
         veth((&a, LINK), (&b, LINK))?;

@@ -93,7 +93,9 @@ fn boot() -> Result<Asked, Box<dyn Error>> {
     guest.run("printf 'icmp 1 ICMP\\ntcp 6 TCP\\ngre 47 GRE\\n' >/etc/protocols")?;
     let folder = tempfile::tempdir()?;
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/shim.sh");
-    ensure(Command::new(shim).arg(folder.path()).status()?.success(), || "the library is not built".into())?;
+    ensure(Command::new(shim).arg(folder.path()).arg("xfrm").status()?.success(), || {
+        "the library is not built".into()
+    })?;
     let twin = Twin::default();
     let server = Arc::new(XfrmServer::new(twin.clone(), Box::new(Still)));
     let socket = XfrmSocket::bind(&folder.path().join("xfrm.sock"), None)?;

@@ -1,0 +1,35 @@
+//! What is to be opened.
+
+/// The device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DpdkConfig {
+    /// A PCI address (`0000:03:00.0`), or a virtual device by its driver, number and arguments
+    /// (`net_tap0,iface=dtap0`), as DPDK's own programs take it.
+    pub device: String,
+    /// Receive queues. Packets leave by the first: so their order is kept.
+    pub queues: u16,
+    /// Descriptors of each receive queue and of the queue to send, at most; fewer where the pool is small.
+    pub descriptors: u16,
+    /// The longest IP packet that a frame carries; `None` for the device's own.
+    pub mtu: Option<u16>,
+    /// Whether frames for other stations are received as well.
+    pub promiscuous: bool,
+    /// Whether checksums that a local kernel has left to the device are completed; `None` where the driver
+    /// has frames of local kernels (af_packet, af_xdp, tap, virtio).
+    pub complete_checksums: Option<bool>,
+}
+
+impl DpdkConfig {
+    /// A device with one queue, and all else as it comes.
+    #[must_use]
+    pub fn of(device: &str) -> Self {
+        Self {
+            device: device.to_owned(),
+            queues: 1,
+            descriptors: 512,
+            mtu: None,
+            promiscuous: false,
+            complete_checksums: None,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a device is to send: packets stay where they are, in the frames of their buffers.
+
+use crate::device::DpdkDevice;
+use crate::mbuf::Known;
+use crate::receive::MOST_PARTS;
+use arrayvec::ArrayVec;
+use std::ffi::c_void;
+use std::io;
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
+
+/// Bytes of an Ethernet header, without which there is no frame.
+const ETHERNET_BYTES: usize = 14;
+/// The shortest frame of Ethernet, without its check sequence: not all drivers have it padded.
+const SHORTEST: usize = 60;
+
+/// What a call sent.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Transmitted {
+    pub packets: u64,
+    pub bytes: u64,
+    pub taken: usize,
+}
+
+/// Packets that are ready: the first mbuf of each, and whether it has the packet's own frame.
+type Ready = ArrayVec<(Known, bool), BATCH_SIZE>;
+
+impl DpdkDevice {
+    /// Sends packets from the front of `batch`, as many as the device takes.
+    pub(crate) fn transmit(&mut self, pool: &mut Pool, batch: &mut Batch) -> io::Result<Transmitted> {
+        let mut total = Transmitted::default();
+        loop {
+            while let Some(reason) = batch.first().and_then(|buffer| self.refusal(buffer)) {
+                pool.discard(batch.remove(0), reason);
+                total.taken += 1;
+            }
+            let ready = self.prepare(batch)?;
+            let wanted = ready.len();
+            let sent = self.send(ready, pool, batch, &mut total)?;
+            total.taken += sent;
+            if sent == 0 {
+                // SAFETY: the device is started with this queue, and belongs to one thread.
+                unsafe { self.plugin.reap(self.port, 0) };
+            }
+            if sent < wanted || wanted == 0 || batch.is_empty() {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Why a packet cannot be sent at all.
+    #[inline]
+    fn refusal(&self, buffer: &Buffer) -> Option<DropReason> {
+        match buffer.len() {
+            ..ETHERNET_BYTES => Some(DropReason::SendRefused),
+            bytes if bytes > self.longest_frame => Some(DropReason::MessageTooLong),
+            _ => None,
+        }
+    }
+
+    /// Describes packets from the front, as many as there are mbufs for, up to one that is refused.
+    fn prepare(&mut self, batch: &mut Batch) -> io::Result<Ready> {
+        let count = batch.iter().take_while(|buffer| self.refusal(buffer).is_none()).count();
+        let (mut handles, mut ready) = ([std::ptr::null_mut(); BATCH_SIZE], Ready::new());
+        let got = self.mbufs.get(&mut handles[..count]);
+        let mut used = 0;
+        for (buffer, &handle) in batch.iter_mut().zip(&handles[..got]) {
+            let known = self.mbufs.own(handle)?;
+            if buffer.len() < SHORTEST {
+                // A buffer without room for that has a packet of another length.
+                let _kept = buffer.append(SHORTEST - buffer.len());
+            }
+            let in_place = if self.shares(buffer) { self.mbufs.in_place(buffer) } else { None };
+            match in_place {
+                Some(what) => {
+                    known.prepare(what);
+                    self.mbufs.lend(known);
+                }
+                None if self.copy(known, buffer)? => {}
+                None => break,
+            }
+            ready.push((known, in_place.is_some()));
+            used += 1;
+        }
+        self.mbufs.put(&handles[used..got]);
+        Ok(ready)
+    }
+
+    /// Whether a packet is in memory that the device shares.
+    #[inline]
+    fn shares(&self, buffer: &Buffer) -> bool {
+        let offset = buffer.identity().unwrap_or(0).wrapping_sub(self.memory.start);
+        self.mbufs.exchanges() && offset < self.memory.len()
+    }
+
+    /// Copies a packet into the room of this mbuf, and of more if it is long. Otherwise nothing has changed.
+    #[cold]
+    fn copy(&mut self, first: Known, buffer: &Buffer) -> io::Result<bool> {
+        let mut parts = buffer.bytes().chunks(self.part_bytes);
+        let mut handles = [std::ptr::null_mut(); MOST_PARTS];
+        // Longer packets are refused.
+        let more = parts.len().saturating_sub(1).min(MOST_PARTS - 1);
+        let got = self.mbufs.get(&mut handles[..more]);
+        if got < more {
+            self.mbufs.put(&handles[..got]);
+            return Ok(false);
+        }
+        let packet_bytes = u32::try_from(buffer.len()).unwrap_or(0);
+        let segments = u16::try_from(more + 1).unwrap_or(0);
+        let mut what = self.mbufs.write(first, parts.next().unwrap_or(&[]));
+        (what.packet_bytes, what.segments) = (packet_bytes, segments);
+        first.prepare(what);
+        self.mbufs.lend(first);
+        let mut last = first;
+        for (part, &handle) in parts.zip(&handles[..got]) {
+            let known = self.mbufs.own(handle)?;
+            let what = self.mbufs.write(known, part);
+            known.prepare(what);
+            self.mbufs.lend(known);
+            last.set_next(Some(known));
+            last = known;
+        }
+        self.statistics.tx_copied += 1;
+        Ok(true)
+    }
+
+    /// Hands mbufs to the device. Buffers of those that it takes go to the pool. Returns how many that were.
+    fn send(
+        &mut self,
+        ready: Ready,
+        pool: &mut Pool,
+        batch: &mut Batch,
+        total: &mut Transmitted,
+    ) -> io::Result<usize> {
+        let mut handles: ArrayVec<*mut c_void, BATCH_SIZE> =
+            ready.iter().map(|(known, _)| known.handle()).collect();
+        if handles.is_empty() {
+            return Ok(0);
+        }
+        // SAFETY: the device is started with this queue, and belongs to one thread. The mbufs are of its
+        // mempool, taken from there. They describe frames whose buffers are in `batch`, and below in `held`,
+        // where they stay until their mbuf is free; or their own frames, which are there as well.
+        let sent = usize::from(unsafe { self.plugin.send(self.port, 0, &mut handles) });
+        if sent > ready.len() {
+            return Err(io::Error::other("the driver says that it sent more than it was given"));
+        }
+        let mut free = Batch::new();
+        for (buffer, &(known, is_in_place)) in batch.drain(..sent).zip(&ready) {
+            total.bytes += u64::try_from(buffer.len()).unwrap_or(0);
+            free.push(if is_in_place { self.mbufs.sent(known, buffer) } else { buffer });
+        }
+        total.packets += u64::try_from(sent).unwrap_or(0);
+        pool.recycle_all(&mut free);
+        if sent < ready.len() {
+            self.take_back(&ready[sent..])?;
+        }
+        Ok(sent)
+    }
+
+    /// Frees the mbufs of packets that were not sent.
+    #[cold]
+    fn take_back(&mut self, unsent: &[(Known, bool)]) -> io::Result<()> {
+        for (first, is_in_place) in unsent {
+            self.statistics.tx_copied -= u64::from(!is_in_place);
+            let mut next = first.handle();
+            for _ in 0..MOST_PARTS {
+                if next.is_null() {
+                    break;
+                }
+                let known = self.mbufs.own(next)?;
+                next = known.next();
+                self.mbufs.unsent(known);
+                self.mbufs.put(&[known.handle()]);
+            }
+        }
+        Ok(())
+    }
+}
