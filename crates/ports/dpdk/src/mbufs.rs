@@ -12,7 +12,7 @@ use crate::raw::states;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use testudo_packet::{Buffer, DropReason, HEADROOM_BYTES, Pages, Pool};
 
 /// Where in a frame the room of its mbuf starts: a packet that a device receives then has the headroom of the
@@ -22,6 +22,8 @@ pub(crate) const ROOM_AT: usize = HEADROOM_BYTES - DPDK_HEADROOM as usize;
 /// beyond which AF_XDP takes none.
 const ROOM_INSIDE: u32 = 4096 - 64 - 128;
 const MBUF_BYTES: usize = 128;
+/// Mempools that this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
 const LARGE_PAGE: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -110,7 +112,6 @@ unsafe impl Send for Mbufs {}
 pub(crate) struct Making<'a> {
     pub eal: &'a Eal,
     pub device: &'a str,
-    pub port: u16,
     pub count: usize,
     /// Whether each is to have a room of its own, from and to which packets are copied.
     pub inside: bool,
@@ -130,7 +131,8 @@ impl Mbufs {
             action: format!("have {} mbufs", making.count),
             said,
         };
-        let name = c_text(&format!("testudo-{}", making.port))?;
+        // A mempool whose driver has not given all back stays, and its name with it.
+        let name = c_text(&format!("testudo-{}", MADE.fetch_add(1, Ordering::Relaxed)))?;
         let count = u32::try_from(making.count).unwrap_or(u32::MAX);
         let made =
             plugin.pool_make(&name, count, room, inside).map_err(|errno| failed(plugin.words(errno)))?;

@@ -68,7 +68,8 @@ impl DpdkDevice {
         let _before = plugin.said();
         let no_device =
             |errno| OpenError::NoDevice { device: config.device.clone(), said: plugin.words(errno) };
-        let port = plugin.device_find(&c_text(&config.device)?).map_err(no_device)?;
+        let arguments = c_text(&arguments(&config.device, room(pool)))?;
+        let port = plugin.device_find(&arguments).map_err(no_device)?;
         let closed = |_: &OpenError| plugin.device_close(port);
         let info = plugin.device_info(port).map_err(no_device).inspect_err(closed)?;
         let driver = text_of(&info.driver);
@@ -83,15 +84,8 @@ impl Opening<'_> {
         let inside = COPYING.contains(&self.driver.as_str());
         let (addresses, registered) = if inside { (Addresses::Virtual, None) } else { self.memory(pool)? };
         let count = if inside { INSIDE } else { mbufs_of(&its) };
-        let making = Making {
-            eal: self.eal,
-            device: &self.config.device,
-            port: self.port,
-            count,
-            inside,
-            addresses,
-            registered,
-        };
+        let making =
+            Making { eal: self.eal, device: &self.config.device, count, inside, addresses, registered };
         let mut mbufs = Mbufs::new(making, pool)?;
         mbufs.loops = self.driver == "net_ring";
         its.pool = mbufs.handle();
@@ -155,8 +149,7 @@ impl Opening<'_> {
             });
         }
         let frame = usize::from(config.mtu.unwrap_or(info.mtu)) + AROUND_PACKET;
-        let room = pool.region().frame_bytes() - testudo_packet::HEADROOM_BYTES;
-        let is_long = frame > room;
+        let is_long = frame > room(pool);
         let mut wanted = offers::FAST_FREE;
         if is_long {
             // Mbufs that are freed fast may not be chained.
@@ -230,6 +223,21 @@ impl Opening<'_> {
             promiscuous: has(offers::PROMISCUOUS),
         }
     }
+}
+
+/// Bytes of a packet that fit a frame of the pool.
+fn room(pool: &Pool) -> usize {
+    pool.region().frame_bytes() - testudo_packet::HEADROOM_BYTES
+}
+
+/// What DPDK is told of a device. The frames of af_packet have 2,048 bytes unless somebody says otherwise,
+/// 32 of them the kernel's: too many for our buffers. Shorter ones must fill a block of whole pages, since the
+/// driver takes them to follow each other.
+fn arguments(device: &str, room: usize) -> String {
+    if !device.starts_with("net_af_packet") || device.contains("framesz=") || room >= 2048 - 32 {
+        return device.to_owned();
+    }
+    format!("{device},framesz=1792,blocksz=28672")
 }
 
 /// Mbufs that a device has at most at a time, and a burst of them.

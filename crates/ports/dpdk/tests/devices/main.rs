@@ -10,6 +10,8 @@
     reason = "a test panics on failure, and its data is made of small numbers"
 )]
 
+mod files;
+mod kernel;
 mod memory;
 mod support;
 
@@ -17,9 +19,15 @@ use std::process::ExitCode;
 use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, folder] = arguments.as_slice()
+        && first == files::ECHO
+    {
+        return files::echo(folder.as_ref());
+    }
     if std::env::var_os("TESTUDO_WITHOUT_DPDK").is_some() {
         println!("devices: skipped, TESTUDO_WITHOUT_DPDK is set");
         return ExitCode::SUCCESS;
     }
-    memory::tests(Suite::new()).run(support::Dpdk::start)
+    kernel::tests(files::tests(memory::tests(Suite::new()))).run(support::Dpdk::start)
 }

@@ -1,10 +1,10 @@
 //! Devices in memory: a ring, and one that makes packets of nothing.
 
-use crate::support::{Dpdk, MTU, Port, buffer, frame};
+use crate::support::{Dpdk, FRAMES, MTU, Port, buffer, frame};
 use std::collections::HashSet;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_link::FrameDevice;
-use testudo_packet::Batch;
+use testudo_packet::{Batch, Pool};
 use testudo_port_dpdk::{DpdkConfig, DpdkDevice, Eal, EalConfig, OpenError};
 
 pub fn tests(suite: Suite<'_, Dpdk>) -> Suite<'_, Dpdk> {
@@ -12,6 +12,7 @@ pub fn tests(suite: Suite<'_, Dpdk>) -> Suite<'_, Dpdk> {
         .test("the_eal_starts_once_and_pins_no_other_thread", starts_once)
         .test("a_missing_device_is_told_in_dpdks_words", missing_device)
         .test("frames_cross_a_ring_in_order_and_are_not_copied", ring)
+        .test("jumbo_frames_cross_a_ring_in_several_mbufs", jumbo)
         .test("a_full_ring_keeps_packets_with_the_caller", full_ring)
         .test("a_device_that_makes_packets_of_nothing", null)
 }
@@ -28,7 +29,7 @@ fn starts_once(dpdk: &mut Dpdk) -> TestResult {
 }
 
 fn missing_device(dpdk: &mut Dpdk) -> TestResult {
-    let mut pool = testudo_packet::Pool::for_devices(512, 1514);
+    let mut pool = Pool::for_devices(512, 1514);
     for device in ["net_nonesuch0", "0000:ff:1f.7"] {
         let error = DpdkDevice::open(&dpdk.eal, &mut pool, &DpdkConfig::of(device)).unwrap_err();
         assert!(matches!(error, OpenError::NoDevice { .. }), "{error}");
@@ -62,6 +63,22 @@ fn ring(dpdk: &mut Dpdk) -> TestResult {
     assert_eq!((counters.rx_packets, counters.tx_packets), (2001, 2001));
     let statistics = port.device.statistics();
     assert_eq!((statistics.tx_copied, statistics.rx_copied, statistics.unknown_frames), (0, 0, 0));
+    port.close();
+    Ok(())
+}
+
+fn jumbo(dpdk: &mut Dpdk) -> TestResult {
+    let config = DpdkConfig { mtu: Some(9000), ..DpdkConfig::of("net_ring0") };
+    let mut port = Port::with(dpdk, &config, Pool::for_devices(FRAMES, MTU + 14).with_long(128, 9022));
+    assert!(port.device.mtu() == 9000 && port.device.chosen().scatter);
+    let sizes = [60, 9014, 1514, 1905];
+    let frames: Vec<Vec<u8>> = (0..400).map(|number| frame(number, sizes[number % 4])).collect();
+    for some in frames.chunks(20) {
+        port.send(some);
+        assert!(port.receive(some.len()) == some);
+    }
+    let statistics = port.device.statistics();
+    assert_eq!((statistics.rx_copied, statistics.tx_copied), (200, 200), "{statistics:?}");
     port.close();
     Ok(())
 }

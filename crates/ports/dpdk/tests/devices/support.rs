@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testudo_lab::namespaces::{self, Entered, NamespaceError};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, Pool};
 use testudo_port_dpdk::{DpdkConfig, DpdkDevice, Eal, EalConfig, FILE, Plugin};
@@ -9,6 +10,7 @@ use testudo_port_dpdk::{DpdkConfig, DpdkDevice, Eal, EalConfig, FILE, Plugin};
 /// DPDK in this process.
 pub struct Dpdk {
     pub eal: Eal,
+    pub inside: Entered,
 }
 
 pub const MTU: usize = 1500;
@@ -17,14 +19,24 @@ pub const FRAMES: usize = 4096;
 
 impl Dpdk {
     pub fn start() -> Result<Self, String> {
+        let left_out = |e: NamespaceError| format!("{e}\nTESTUDO_WITHOUT_DPDK=1 leaves these tests out");
+        let inside = namespaces::enter_as_root().map_err(left_out)?;
         let folder = build()?;
         let started = Plugin::open(Some(&folder.join(FILE))).and_then(|plugin| {
             let config = EalConfig { arguments: vec!["--no-huge".into()], pci: Vec::new() };
             Eal::start(plugin, &config)
         });
         let eal = started.map_err(|e| format!("{e}\nTESTUDO_WITHOUT_DPDK=1 leaves these tests out"))?;
-        Ok(Self { eal })
+        Ok(Self { eal, inside })
     }
+}
+
+/// An empty folder for the files of a test.
+pub fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dpdk").join(name);
+    let _absent = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// Builds the plugin, and returns its folder.
