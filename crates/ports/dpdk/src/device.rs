@@ -6,8 +6,10 @@ use crate::open::Chosen;
 use crate::plugin::{Errno, Plugin};
 use crate::raw::{Config, events};
 use crate::statistics::{DeviceStatistics, HardwareStatistics, QueueStatistics};
+use crate::ticker::Ticker;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, Pool, PortCounters, PortError};
@@ -30,6 +32,7 @@ pub struct DpdkDevice {
     /// Bytes of a packet that one mbuf has room for, where it is copied.
     pub(crate) part_bytes: usize,
     pub(crate) completes_checksums: bool,
+    pub(crate) ticker: Ticker,
     /// Addresses of the memory that the device shares: the pool's.
     pub(crate) memory: Range<usize>,
     pub(crate) events: Option<&'static AtomicU32>,
@@ -182,6 +185,9 @@ impl FrameDevice for DpdkDevice {
         self.counters.rx_packets += u64::try_from(frames.len()).unwrap_or(0);
         self.counters.rx_bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
         self.counters.rx_calls += u64::from(!frames.is_empty());
+        if frames.is_empty() && batch.len() < batch.capacity() {
+            self.ticker.rest();
+        }
         came.map_err(|source| self.error("receive", source))
     }
 
@@ -195,6 +201,10 @@ impl FrameDevice for DpdkDevice {
         self.counters.tx_bytes += sent.bytes;
         self.counters.tx_calls += u64::from(sent.packets > 0);
         Ok(sent.taken)
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.ticker.descriptor()]
     }
 
     fn counters(&self) -> PortCounters {

@@ -95,14 +95,14 @@ pub enum OpenError {
     },
     /// The pool has too few frames.
     #[error(
-        "the device {device} needs {needed} packet buffers for itself, and may have {may}: use more buffers or fewer descriptors or queues"
+        "the device {device} needs {needed} packet buffers for itself, and {may} are free: use more buffers or fewer descriptors or queues"
     )]
     Buffers {
         /// The device.
         device: String,
         /// How many it needs.
         needed: usize,
-        /// How many it may have.
+        /// How many there are.
         may: usize,
     },
     /// The device needs physical addresses.

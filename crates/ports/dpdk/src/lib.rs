@@ -25,9 +25,10 @@
 //! **The EAL** ([`Eal`]) starts once in a process, on a thread of its own.
 //!
 //! **Layers.** `raw` and `mbuf` are what C declares, `plugin` and `mbufs` own it, the rest is safe but for calls
-//! whose preconditions the device keeps.
+//! whose preconditions the device keeps. A test plays DPDK with a [`DpdkTwin`].
 //!
-//! **Threads.** A device belongs to one worker, as its pool does. It polls: there is nothing to wait on.
+//! **Threads.** A device belongs to one worker, as its pool does. It is polled: a worker without work looks at it
+//! at every tick of a timer, or all the time.
 //!
 //! Deliberately missing: checksums and segmentation by the device when sending. Packets come with complete
 //! checksums, since they may be encrypted before they leave, and to join them again would save a NIC no
@@ -49,7 +50,9 @@ mod plugin;
 pub mod raw;
 mod receive;
 mod statistics;
+mod ticker;
 mod transmit;
+mod twin;
 
 pub use config::DpdkConfig;
 pub use device::DpdkDevice;
@@ -58,3 +61,4 @@ pub use error::OpenError;
 pub use open::Chosen;
 pub use plugin::{FILE, Plugin};
 pub use statistics::{DeviceStatistics, HardwareStatistics, QueueStatistics};
+pub use twin::{DpdkTwin, Words};

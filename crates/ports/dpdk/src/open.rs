@@ -10,6 +10,7 @@ use crate::plugin::Errno;
 use crate::raw::{Config, Info, offers, spreads};
 use crate::receive::MOST_PARTS;
 use crate::statistics::DeviceStatistics;
+use crate::ticker::Ticker;
 use testudo_packet::{BATCH_SIZE, Pool, PortCounters};
 use testudo_wire::ethernet::MacAddress;
 
@@ -81,6 +82,8 @@ impl DpdkDevice {
 impl Opening<'_> {
     fn open(&self, pool: &mut Pool) -> Result<DpdkDevice, OpenError> {
         let mut its = self.configuration(pool)?;
+        let ticker = Ticker::new(self.config.busy_poll)
+            .map_err(|source| OpenError::System { action: "make a timer".into(), source })?;
         let inside = COPYING.contains(&self.driver.as_str());
         let (addresses, registered) = if inside { (Addresses::Virtual, None) } else { self.memory(pool)? };
         let count = if inside { INSIDE } else { mbufs_of(&its) };
@@ -97,10 +100,10 @@ impl Opening<'_> {
             pool.forget(lost);
             return Err(error);
         }
-        Ok(self.device(pool, mbufs, its))
+        Ok(self.device(pool, mbufs, its, ticker))
     }
 
-    fn device(&self, pool: &Pool, mbufs: Mbufs, its: Config) -> DpdkDevice {
+    fn device(&self, pool: &Pool, mbufs: Mbufs, its: Config, ticker: Ticker) -> DpdkDevice {
         let (start, bytes) = pool.region().extent();
         let frame = usize::from(its.mtu) + AROUND_PACKET;
         let part_bytes = mbufs.room_bytes() - usize::from(DPDK_HEADROOM);
@@ -119,6 +122,7 @@ impl Opening<'_> {
                 .config
                 .complete_checksums
                 .unwrap_or(LOCAL.contains(&self.driver.as_str())),
+            ticker,
             memory: start.addr()..start.addr() + bytes,
             events: self.eal.plugin().device_events(self.port),
             chosen: self.chosen(&its, mbufs.exchanges()),
@@ -179,8 +183,8 @@ impl Opening<'_> {
             its.tx_descriptors = its.rx_descriptors;
         }
         let needed = mbufs_of(&its);
-        if needed > may.max(pool.available().min(needed)) {
-            return Err(OpenError::Buffers { device: config.device.clone(), needed, may });
+        if needed > pool.available() {
+            return Err(OpenError::Buffers { device: config.device.clone(), needed, may: pool.available() });
         }
         Ok(its)
     }

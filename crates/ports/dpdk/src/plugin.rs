@@ -84,6 +84,14 @@ impl Plugin {
         Ok(Self { table: unsafe { &*table } })
     }
 
+    /// A plugin whose functions are these.
+    ///
+    /// # Safety
+    /// They do what `shim/dpdk/plugin.h` says.
+    pub(crate) unsafe fn of(table: &'static Table) -> Self {
+        Self { table }
+    }
+
     /// What DPDK calls its version: `DPDK 22.11.11`.
     #[must_use]
     pub fn dpdk_version(&self) -> String {

@@ -159,6 +159,9 @@ pub struct Table {
     pub reap: unsafe extern "C" fn(port: u16, queue: u16) -> i32,
 }
 
+// SAFETY: functions, and the address of a constant text.
+unsafe impl Sync for Table {}
+
 /// The symbol that the plugin exports.
 pub type Symbol = unsafe extern "C" fn() -> *const Table;
 /// Its name.
