@@ -90,8 +90,8 @@ struct HostInterface {
 
 fn of_host(configuration: &Configuration) -> Result<Vec<HostInterface>, Failure> {
     let (protected, unprotected) = (&configuration.protected, &configuration.unprotected);
-    let protected = Some(&protected.name).filter(|_| !protected.kind.is_host());
-    let unprotected = unprotected.interface.as_ref().filter(|_| !unprotected.kind.is_host());
+    let protected = protected.kind.xdp().map(|_| &protected.name);
+    let unprotected = unprotected.kind.xdp().and(unprotected.interface.as_ref());
     let watched = protected.into_iter().chain(unprotected).map(|name| {
         let watch = LinkWatch::open(name).map_err(failure(Kind::Port))?;
         Ok(HostInterface { name: name.clone(), watch: Some(watch) })

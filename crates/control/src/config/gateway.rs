@@ -6,7 +6,7 @@ use super::model::{
 use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{mentions_ipv6, xdp};
+use super::{dpdk, mentions_ipv6, xdp};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
@@ -140,7 +140,8 @@ pub(super) struct ProtectedDraft {
 pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
     let kind = section.required(walker, "kind", "\"tun\"", value::choice(&port_kind::PROTECTED));
     let draft = match kind.map(|kind| kind.value) {
-        Some(KindName::Xdp) => read_fast(&mut section, walker, KindName::Xdp),
+        Some(KindName::Xdp) => read_fast(&mut section, walker),
+        Some(KindName::Dpdk) => read_dpdk(&mut section, walker),
         Some(KindName::Host) | None => {
             let name = section.required(walker, "name", "\"testudo0\"", value::interface);
             let addresses = read_addresses(&mut section, walker);
@@ -154,11 +155,22 @@ pub(super) fn read_protected(mut section: Section<'_>, walker: &mut Walker<'_>) 
 }
 
 /// An interface of the host that the protected hosts are behind.
-fn read_fast(section: &mut Section<'_>, walker: &mut Walker<'_>, kind: KindName) -> ProtectedDraft {
+fn read_fast(section: &mut Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
     let name = section.required(walker, "interface", "\"eth1\"", value::interface);
     refuse_of_tun(section, walker);
     let mtu = read_mtu(section, walker);
-    let kind = read_kind(section, walker, kind);
+    let kind = PortKind::Xdp(xdp::read_settings(section, walker));
+    ProtectedDraft { kind, name, addresses: Vec::new(), mtu, routes: true }
+}
+
+/// A device that the protected hosts are behind: they send what is for tunnels to its addresses.
+fn read_dpdk(section: &mut Section<'_>, walker: &mut Walker<'_>) -> ProtectedDraft {
+    let problem = |help: &str| Problem::expected("no such key with this `kind`").help(help);
+    section.refuse(walker, "name", problem("the device names itself: write `device`"));
+    section.refuse(walker, "routes", problem("no kernel sees this port: hosts have routes to its addresses"));
+    let mtu = read_mtu(section, walker);
+    let (settings, name) = dpdk::read_settings(section, walker);
+    let kind = PortKind::Dpdk(Box::new(settings));
     ProtectedDraft { kind, name, addresses: Vec::new(), mtu, routes: true }
 }
 
@@ -170,14 +182,6 @@ fn refuse_of_tun(section: &mut Section<'_>, walker: &mut Walker<'_>) {
     let help =
         "the filter follows the policies: it takes packets to their remote networks, and there are no routes";
     section.refuse(walker, "routes", problem(help));
-}
-
-/// The settings of a kind.
-fn read_kind(section: &mut Section<'_>, walker: &mut Walker<'_>, kind: KindName) -> PortKind {
-    match kind {
-        KindName::Host => PortKind::Host,
-        KindName::Xdp => PortKind::Xdp(xdp::read_settings(section, walker)),
-    }
 }
 
 /// The addresses of a TUN interface.
@@ -205,12 +209,18 @@ pub(super) fn read_unprotected(
     let kind = section.required(walker, "kind", "\"socket\"", value::choice(&port_kind::UNPROTECTED));
     let kind = kind.map_or(KindName::Host, |kind| kind.value);
     let mtu = read_mtu(&mut section, walker);
-    let interface = match kind {
-        KindName::Host => section.located(walker, "interface", value::interface),
-        KindName::Xdp => section.required(walker, "interface", "\"eth0\"", value::interface),
+    let (kind, interface) = match kind {
+        KindName::Host => (PortKind::Host, section.located(walker, "interface", value::interface)),
+        KindName::Xdp => {
+            let interface = section.required(walker, "interface", "\"eth0\"", value::interface);
+            (PortKind::Xdp(xdp::read_settings(&mut section, walker)), interface)
+        }
+        KindName::Dpdk => {
+            let (settings, name) = dpdk::read_settings(&mut section, walker);
+            (PortKind::Dpdk(Box::new(settings)), name)
+        }
     };
     let interface = interface.map(|interface| interface.value);
-    let kind = read_kind(&mut section, walker, kind);
     let (span, key) = (section.span().clone(), section.path_of("mtu"));
     section.finish(walker);
     let (mtu, span) = mtu.map_or((1500, span), |mtu| (mtu.value, mtu.span));
@@ -223,8 +233,20 @@ impl ProtectedDraft {
         self.kind.is_host()
     }
 
+    /// DPDK starts once, with one list of arguments and by one plugin.
+    fn check_start(&self, walker: &mut Walker<'_>, unprotected: &UnprotectedPort) {
+        let (Some(this), Some(other)) = (self.kind.dpdk(), unprotected.kind.dpdk()) else { return };
+        let differ = !this.eal.is_empty() && !other.eal.is_empty() && this.eal != other.eal;
+        if let Some(name) = self.name.as_ref().filter(|_| differ || this.library != other.library) {
+            let problem = Problem::expected("the same `eal` and `library` as in [port.unprotected]");
+            let help = "DPDK starts once in a process: write `eal` on one side only, or the same on both";
+            walker.report(&name.span, name.key.clone(), problem.help(help));
+        }
+    }
+
     /// Both sides of a gateway cannot be at one interface: whose a frame is, its queue says.
     pub(super) fn check_sides(&self, walker: &mut Walker<'_>, unprotected: &UnprotectedPort) {
+        self.check_start(walker, unprotected);
         let Some(name) = self.name.as_ref().filter(|_| !self.has_tun()) else { return };
         if unprotected.interface.as_ref() == Some(&name.value) {
             let problem = Problem::expected("another interface than that of [port.unprotected]");
@@ -251,7 +273,7 @@ impl ProtectedDraft {
         let mtu = match kind {
             PortKind::Host => settle_mtu(walker, mtu, &of, &addresses, link),
             // Longer packets than fit are cut, or their senders told: hosts know nothing of the tunnels.
-            PortKind::Xdp(_) => {
+            PortKind::Xdp(_) | PortKind::Dpdk(_) => {
                 settle_mtu(walker, None, &of, &addresses, link);
                 mtu.map_or(ETHERNET_MTU, |mtu| mtu.value)
             }

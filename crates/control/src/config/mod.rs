@@ -16,6 +16,7 @@
 
 mod addition;
 mod checks;
+mod dpdk;
 mod error;
 mod gateway;
 mod ike;
@@ -48,6 +49,7 @@ mod xdp;
 
 pub use addition::Slot;
 pub use checks::MAX_RULES;
+pub use dpdk::{DpdkSettings, NextHop};
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;
@@ -167,6 +169,24 @@ fn report_syntax(walker: &mut Walker<'_>, errors: &[toml::de::Error]) -> bool {
     errors.iter().all(|error| error.message() == DUPLICATE)
 }
 
+/// What a port that no kernel sees cannot be used with.
+fn check_dpdk(
+    walker: &mut Walker<'_>,
+    port: &walk::Located<UnprotectedPort>,
+    tunnels: &[Tunnel],
+    has_ike: bool,
+) {
+    let Some(settings) = port.value.kind.dpdk() else { return };
+    let located = port.clone().map(|_| settings.clone());
+    dpdk::check_locals(walker, &located, tunnels);
+    if has_ike {
+        let problem = Problem::expected("no [ike] with kind = \"dpdk\" in [port.unprotected]");
+        let help =
+            "an IKE daemon speaks by the kernel's sockets, and no kernel sees this port: use kind = \"xdp\"";
+        walker.report(&port.span, "port.unprotected.kind", problem.help(help));
+    }
+}
+
 fn read_document(
     walker: &mut Walker<'_>,
     document: &DeTable<'_>,
@@ -201,6 +221,7 @@ fn read_document(
     facts.check_named(walker, &tunnels);
     facts.check(walker, &policies, &unprotected.value);
     protected.check_sides(walker, &unprotected.value);
+    check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
     facts.check_modes(walker, &tunnels, protected.has_tun());
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);

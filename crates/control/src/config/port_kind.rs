@@ -4,7 +4,9 @@
 //! | --- | --- | --- |
 //! | `tun`, `socket`: [`PortKind::Host`] | protected, unprotected | `gateway` |
 //! | `xdp` | both | `xdp` |
+//! | `dpdk` | both | `dpdk` |
 
+use super::dpdk::DpdkSettings;
 use super::xdp::XdpSettings;
 
 /// The kind of a port, with the settings of its own.
@@ -14,6 +16,8 @@ pub enum PortKind {
     Host,
     /// AF_XDP at an interface of the host.
     Xdp(XdpSettings),
+    /// A device of DPDK's.
+    Dpdk(Box<DpdkSettings>),
 }
 
 /// The kinds by name, before their settings are read.
@@ -21,12 +25,15 @@ pub enum PortKind {
 pub(super) enum KindName {
     Host,
     Xdp,
+    Dpdk,
 }
 
 /// The words of the protected side.
-pub(super) const PROTECTED: [(&str, KindName); 2] = [("tun", KindName::Host), ("xdp", KindName::Xdp)];
+pub(super) const PROTECTED: [(&str, KindName); 3] =
+    [("tun", KindName::Host), ("xdp", KindName::Xdp), ("dpdk", KindName::Dpdk)];
 /// The words of the unprotected side.
-pub(super) const UNPROTECTED: [(&str, KindName); 2] = [("socket", KindName::Host), ("xdp", KindName::Xdp)];
+pub(super) const UNPROTECTED: [(&str, KindName); 3] =
+    [("socket", KindName::Host), ("xdp", KindName::Xdp), ("dpdk", KindName::Dpdk)];
 
 impl PortKind {
     /// Whether it is the kernel's.
@@ -40,7 +47,16 @@ impl PortKind {
     pub const fn xdp(&self) -> Option<&XdpSettings> {
         match self {
             Self::Xdp(settings) => Some(settings),
-            Self::Host => None,
+            Self::Host | Self::Dpdk(_) => None,
+        }
+    }
+
+    /// Its settings, if it is DPDK.
+    #[must_use]
+    pub fn dpdk(&self) -> Option<&DpdkSettings> {
+        match self {
+            Self::Dpdk(settings) => Some(settings),
+            Self::Host | Self::Xdp(_) => None,
         }
     }
 }

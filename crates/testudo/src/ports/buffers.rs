@@ -20,6 +20,9 @@ const SEALED_MORE_BYTES: usize = 84;
 /// packets come in several frames, and are put together in a long buffer.
 const DEVICE_PACKET_BYTES: usize = 4096 - HEADROOM_BYTES - TAILROOM_BYTES;
 
+/// What a frame has beside its packet: Ethernet's header and two tags.
+const AROUND_PACKET: usize = 14 + 2 * 4;
+
 /// The pool of a configuration, fit for the devices of both sides.
 pub fn pool(configuration: &Configuration) -> Result<Pool, Failure> {
     Ok(pool_for(configuration, &devices(configuration)?))
@@ -30,13 +33,13 @@ pub fn offline(configuration: &Configuration) -> Pool {
     pool_for(configuration, &[])
 }
 
-fn pool_for(configuration: &Configuration, devices: &[Interface]) -> Pool {
+fn pool_for(configuration: &Configuration, devices: &[usize]) -> Pool {
     let buffers = configuration.gateway.buffers;
     let mtus = interface::all(configuration).into_iter().map(|interface| interface.mtu);
     let ours = [configuration.unprotected.mtu, configuration.protected.mtu];
     let mtu = usize::from(mtus.chain(ours).fold(0, u16::max));
     let frame_bytes = (mtu + SEALED_MORE_BYTES).min(LONGEST);
-    let frames = match devices.iter().map(Interface::frame_bytes).max() {
+    let frames = match devices.iter().copied().max() {
         None => Pool::new(buffers, frame_bytes),
         Some(longest) => Pool::for_devices(buffers, frame_bytes.max(longest).min(DEVICE_PACKET_BYTES)),
     };
@@ -51,11 +54,14 @@ fn pool_for(configuration: &Configuration, devices: &[Interface]) -> Pool {
     pool
 }
 
-/// The interfaces of the host whose devices have the pool's memory.
-fn devices(configuration: &Configuration) -> Result<Vec<Interface>, Failure> {
-    let protected = configuration.protected.kind.xdp().map(|_| configuration.protected.name.as_str());
-    let unprotected =
-        configuration.unprotected.kind.xdp().and(configuration.unprotected.interface.as_deref());
-    let names = protected.into_iter().chain(unprotected);
-    names.map(|name| Interface::find(name).map_err(failure(Kind::Port))).collect()
+/// The longest frame of each device that has the pool's memory, in bytes.
+fn devices(configuration: &Configuration) -> Result<Vec<usize>, Failure> {
+    let (protected, unprotected) = (&configuration.protected, &configuration.unprotected);
+    let name = protected.kind.xdp().map(|_| protected.name.as_str());
+    let names = name.into_iter().chain(unprotected.kind.xdp().and(unprotected.interface.as_deref()));
+    let of_host = names.map(|name| Interface::find(name).map(|found| found.frame_bytes()));
+    let of_host = of_host.collect::<Result<Vec<_>, _>>().map_err(failure(Kind::Port))?;
+    let of_dpdk = [(&protected.kind, protected.mtu), (&unprotected.kind, unprotected.mtu)];
+    let of_dpdk = of_dpdk.into_iter().filter(|(kind, _)| kind.dpdk().is_some());
+    Ok(of_host.into_iter().chain(of_dpdk.map(|(_, mtu)| usize::from(mtu) + AROUND_PACKET)).collect())
 }

@@ -1,5 +1,5 @@
-//! How packets come to the protected port: by the host's routes into a TUN interface, or by the filter of an
-//! interface that hosts are behind.
+//! How packets come to the protected port: by the host's routes into a TUN interface, by the filter of an
+//! interface that hosts are behind, or because hosts send them to a port of ours.
 
 use super::networks::FilterNetworks;
 use crate::exit::Failure;
@@ -17,6 +17,8 @@ pub enum Leading {
     Routes,
     /// By a filter that follows the policies.
     Filter(Arc<FilterNetworks>),
+    /// By themselves: hosts have routes to the port's addresses. The networks have no filter.
+    ByHosts(Arc<FilterNetworks>),
 }
 
 /// What changes it while the gateway runs.
@@ -36,7 +38,7 @@ impl Leading {
     pub fn changers(&self, configuration: &Configuration, is_marked: bool) -> Result<Changers, Failure> {
         match self {
             Self::Routes => by_routes(configuration, is_marked),
-            Self::Filter(networks) => by_filter(configuration, networks),
+            Self::Filter(networks) | Self::ByHosts(networks) => by_filter(configuration, networks),
         }
     }
 }

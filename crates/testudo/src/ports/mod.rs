@@ -9,6 +9,7 @@
 //! A kind whose packets the kernel never sees is led none by routes: [`Leading`] says how each is.
 
 pub mod buffers;
+mod dpdk;
 mod host;
 mod leading;
 mod networks;
@@ -60,6 +61,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let mut pool = buffers::pool(configuration)?;
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
+    let eal = dpdk::start(configuration)?;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
             let (port, is_marked) = host::open_sockets(configuration)?;
@@ -73,6 +75,12 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             let port = opened.port.with_errors(configuration)?;
             (Side::new(port, opened.details, opened.background), true)
         }
+        PortKind::Dpdk(settings) => {
+            let (mtu, ports) = (configuration.unprotected.mtu, dpdk::udp_ports(configuration));
+            let opened = dpdk::open(xdp::UNPROTECTED, settings, mtu, ports, eal.as_ref(), &mut pool)?;
+            // No route of the kernel concerns its packets.
+            (Side::alone(opened.port, opened.details), true)
+        }
     };
     let (mut protected, leading) = match &configuration.protected.kind {
         PortKind::Host => (Side::of_host(Vec::new()), Leading::Routes),
@@ -84,6 +92,12 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             let opened = xdp::open(xdp::PROTECTED, interface, settings, &filter, common)?;
             networks.follow_with(&opened.filter);
             (Side::new(opened.port, opened.details, opened.background), Leading::Filter(Arc::new(networks)))
+        }
+        PortKind::Dpdk(settings) => {
+            let mtu = configuration.protected.mtu;
+            let opened = dpdk::open(xdp::PROTECTED, settings, mtu, Vec::new(), eal.as_ref(), &mut pool)?;
+            let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
+            (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
         }
     };
     protected.ports.extend(host::open_tuns(configuration)?);
@@ -99,7 +113,12 @@ impl Side {
         details: Arc<impl PortDetails + 'static>,
         background: Background,
     ) -> Self {
-        Self { ports: vec![Box::new(port)], details: Some(details), background: Some(background) }
+        Self { background: Some(background), ..Self::alone(port, details) }
+    }
+
+    /// A port with nothing beside the worker.
+    fn alone(port: impl Port + 'static, details: Arc<impl PortDetails + 'static>) -> Self {
+        Self { ports: vec![Box::new(port)], details: Some(details), background: None }
     }
 }
 

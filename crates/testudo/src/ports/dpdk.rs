@@ -1,0 +1,263 @@
+//! A device of DPDK's: no kernel sees it, so that the gateway finds its neighbours and answers for its
+//! addresses itself.
+//!
+//! ```text
+//!   worker ◄─► DpdkPort ─► LinkPort ─► DpdkDevice ◄─► libtestudo-dpdk.so ◄─► driver
+//!                             └── OwnResolver: ARP, neighbour discovery, echo
+//! ```
+
+use crate::exit::{Failure, Kind, failure};
+use serde_json::json;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use testudo_control::Configuration;
+use testudo_control::config::{DpdkSettings, OuterProtocol};
+use testudo_control::service::port_details::{PortDetail, PortDetails, QueueCounter, QueueDetail};
+use testudo_link::own::{OwnAddress, OwnResolver};
+use testudo_link::routes::{NextHop, Route};
+use testudo_link::{LinkConfig, LinkPort};
+use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+use testudo_port_dpdk::{Chosen, DeviceStatistics, DpdkConfig, DpdkDevice, Eal, EalConfig, Plugin};
+
+/// Calls of the port after which the clock is looked at while packets come.
+const CALLS_PER_LOOK: u32 = 64;
+/// How often the counters are published.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What is opened at one device.
+pub struct Opened {
+    pub port: DpdkPort,
+    pub details: Arc<Details>,
+}
+
+/// DPDK, started if a side has a device of it.
+pub fn start(configuration: &Configuration) -> Result<Option<Eal>, Failure> {
+    let sides = [&configuration.protected.kind, &configuration.unprotected.kind];
+    let settings: Vec<&DpdkSettings> = sides.into_iter().filter_map(|kind| kind.dpdk()).collect();
+    let Some(first) = settings.first() else { return Ok(None) };
+    let plugin = Plugin::open(first.library.as_deref()).map_err(failure(Kind::Port))?;
+    let is_pci = |name: &&str| name.contains(':') && !name.starts_with("net_");
+    let config = EalConfig {
+        // One side may leave them out.
+        arguments: settings.iter().map(|s| &s.eal).find(|eal| !eal.is_empty()).cloned().unwrap_or_default(),
+        pci: settings.iter().map(|s| s.name()).filter(is_pci).map(str::to_owned).collect(),
+    };
+    let eal = Eal::start(plugin, &config).map_err(failure(Kind::Port))?;
+    tracing::info!("DPDK {} runs with {}", plugin.dpdk_version(), eal.arguments()[1..].join(" "));
+    Ok(Some(eal))
+}
+
+/// Opens a device, and puts the link layer above it.
+pub fn open(
+    side: &'static str,
+    settings: &DpdkSettings,
+    mtu: u16,
+    udp_ports: Vec<u16>,
+    eal: Option<&Eal>,
+    pool: &mut Pool,
+) -> Result<Opened, Failure> {
+    // Whoever has settings of DPDK's has started it.
+    let eal = eal.ok_or_else(|| Failure::new(Kind::Port, "DPDK was not started"))?;
+    let config = DpdkConfig {
+        queues: settings.queues,
+        mtu: Some(mtu),
+        promiscuous: settings.promiscuous,
+        busy_poll: settings.busy_poll,
+        ..DpdkConfig::of(&settings.device)
+    };
+    let device = DpdkDevice::open(eal, pool, &config).map_err(failure(Kind::Port))?;
+    let details = Arc::new(Details::of(&device, eal));
+    details.tell(side);
+    let own = settings.addresses.iter();
+    let own = own.map(|own| OwnAddress { address: own.address, prefix_bits: own.prefix_length });
+    let resolver = OwnResolver::new(own.collect(), udp_ports);
+    let link = LinkConfig {
+        routes: routes(settings),
+        forwards: side == super::xdp::PROTECTED,
+        ..LinkConfig::default()
+    };
+    let started = Instant::now();
+    let link = LinkPort::new(device, resolver, &link, Box::new(move || started.elapsed()));
+    let port = DpdkPort { link, details: Arc::clone(&details), look_in: 0, published: started };
+    Ok(Opened { port, details })
+}
+
+/// The networks of the port's addresses, whose hosts are neighbours, and those beyond routers.
+fn routes(settings: &DpdkSettings) -> Vec<Route> {
+    let near = settings.addresses.iter().map(|own| Route {
+        network: own.address,
+        prefix_bits: own.prefix_length,
+        next_hop: NextHop::OnLink,
+        metric: 0,
+    });
+    let far = settings.next_hops.iter().map(|hop| Route {
+        network: hop.network.address(),
+        prefix_bits: hop.network.length(),
+        next_hop: NextHop::Gateway(hop.via),
+        metric: 0,
+    });
+    near.chain(far).collect()
+}
+
+/// The ports of UDP on which the gateway listens.
+pub fn udp_ports(configuration: &Configuration) -> Vec<u16> {
+    let ends = configuration.outer_endpoints().into_iter();
+    let port = |protocol| match protocol {
+        OuterProtocol::Udp { local_port } | OuterProtocol::UdpBeside { local_port } => Some(local_port),
+        OuterProtocol::Esp | OuterProtocol::Ah => None,
+    };
+    let mut ports: Vec<u16> = ends.filter_map(|end| port(end.protocol)).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// The port. It publishes what its device counts.
+pub struct DpdkPort {
+    link: LinkPort<DpdkDevice, OwnResolver>,
+    details: Arc<Details>,
+    look_in: u32,
+    published: Instant,
+}
+
+impl DpdkPort {
+    /// Publishes what the device counts, when nothing came, and now and then.
+    fn publish(&mut self, received: usize) {
+        if received > 0 && self.look_in > 0 {
+            self.look_in -= 1;
+            return;
+        }
+        self.look_in = CALLS_PER_LOOK;
+        let now = Instant::now();
+        if now.duration_since(self.published) >= PUBLISH_INTERVAL {
+            self.published = now;
+            self.details.publish(self.link.device().statistics(), self.link.waiting());
+        }
+    }
+}
+
+impl Port for DpdkPort {
+    fn name(&self) -> &str {
+        self.link.name()
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let received = self.link.rx(pool, batch)?;
+        self.publish(received);
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.link.tx(pool, batch)
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        self.link.readiness()
+    }
+
+    fn joins(&self) -> bool {
+        self.link.joins()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.link.counters()
+    }
+}
+
+/// What the status says of the device.
+pub struct Details {
+    name: String,
+    mtu: usize,
+    dpdk: String,
+    huge_pages: bool,
+    chosen: Chosen,
+    counted: Mutex<(DeviceStatistics, usize)>,
+}
+
+impl Details {
+    fn of(device: &DpdkDevice, eal: &Eal) -> Self {
+        use testudo_link::FrameDevice;
+        Self {
+            name: device.name().to_owned(),
+            mtu: device.mtu(),
+            dpdk: eal.plugin().dpdk_version(),
+            huge_pages: eal.has_huge_pages(),
+            chosen: device.chosen().clone(),
+            counted: Mutex::new((device.statistics(), 0)),
+        }
+    }
+
+    fn publish(&self, statistics: DeviceStatistics, waiting: usize) {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = (statistics, waiting);
+    }
+
+    /// How packets are spread over the queues.
+    fn spread(&self) -> String {
+        match self.chosen.spread_by.as_slice() {
+            [] => "none".to_owned(),
+            kinds => kinds.join(", "),
+        }
+    }
+
+    /// Logs how the device was opened.
+    fn tell(&self, side: &str) {
+        let Chosen { driver, queues, zero_copy, .. } = &self.chosen;
+        let copy = if *zero_copy { "without a copy" } else { "with a copy, as its driver needs it" };
+        let (name, mtu, spread) = (&self.name, self.mtu, self.spread());
+        tracing::info!(
+            "{side} side: DPDK's {name} with MTU {mtu}, driver {driver}, {copy}, queues: {queues}, spread by: {spread}"
+        );
+    }
+}
+
+impl PortDetails for Details {
+    fn details(&self) -> PortDetail {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (statistics, waiting) = &*counted;
+        let (chosen, hardware) = (&self.chosen, &statistics.hardware);
+        let drop = |name, value| QueueCounter { name, value, is_drop: true };
+        let count = |name, value| QueueCounter { name, value, is_drop: false };
+        // What is counted of the device as a whole is with its first queue.
+        let of_device = vec![
+            drop("rx_missed", hardware.rx_missed),
+            drop("rx_errors", hardware.rx_errors),
+            drop("tx_errors", hardware.tx_errors),
+            drop("unknown_frames", statistics.unknown_frames),
+            drop("out_of_bounds", statistics.out_of_bounds),
+            count("rx_no_mbuf", hardware.rx_no_mbuf),
+            count("refused_mbufs", statistics.refused_mbufs),
+            count("rx_copied", statistics.rx_copied),
+            count("tx_copied", statistics.tx_copied),
+            count("checksums_completed", statistics.checksums_completed),
+            count("bad_checksums", statistics.bad_checksums),
+            count("resets", statistics.resets),
+        ];
+        let queue = |queue: &testudo_port_dpdk::QueueStatistics| {
+            let mut counters = vec![count("rx_packets", queue.rx_packets)];
+            if queue.queue == 0 {
+                counters.extend(of_device.iter().copied());
+            }
+            QueueDetail { queue: queue.queue.into(), counters, levels: Vec::new() }
+        };
+        PortDetail {
+            kind: "dpdk",
+            device: self.name.clone(),
+            facts: vec![
+                ("driver", json!(chosen.driver)),
+                ("dpdk", json!(self.dpdk)),
+                ("mtu", json!(self.mtu)),
+                ("huge_pages", json!(self.huge_pages)),
+                ("zero_copy", json!(chosen.zero_copy)),
+                ("rx_descriptors", json!(chosen.rx_descriptors)),
+                ("tx_descriptors", json!(chosen.tx_descriptors)),
+                ("spread_by", json!(self.spread())),
+                ("promiscuous", json!(chosen.promiscuous)),
+                ("link_up", json!(hardware.link_up)),
+                ("link_mbps", json!(hardware.link_mbps)),
+                ("waiting_for_neighbours", json!(waiting)),
+            ],
+            queues: statistics.queues.iter().map(queue).collect(),
+        }
+    }
+}
