@@ -29,6 +29,16 @@ pub enum PortKind {
     Tun,
     /// AF_XDP at both sides, native mode: needs root
     Xdp,
+    /// DPDK at both sides, its driver of TAP: needs libdpdk-dev and the plugin
+    Dpdk,
+}
+
+impl PortKind {
+    /// Whether the gateways' kernels have the addresses of their interfaces. Those of DPDK's ports are the
+    /// gateways' alone: a kernel would answer for them as well.
+    const fn has_kernel_addresses(self) -> bool {
+        !matches!(self, Self::Dpdk)
+    }
 }
 
 /// A host behind a gateway, and the gateway.
@@ -41,6 +51,8 @@ pub(crate) struct Site {
     pub(crate) outer: IpAddr,
     /// The protected network.
     pub(crate) network: String,
+    /// The gateway's addresses at the site and on the link, with their prefix lengths.
+    ends: [String; 2],
 }
 
 impl Site {
@@ -88,6 +100,16 @@ impl Plan {
         parse(self.outer)
     }
 
+    /// An address on the link that is no gateway's.
+    fn attacker(&self) -> &'static str {
+        if self.outer.contains(':') { "2001:db8::3" } else { "192.0.2.3" }
+    }
+
+    /// The gateway's addresses at the site and on the link, with their prefix lengths.
+    fn ends(&self) -> [String; 2] {
+        [format!("{}/{}", self.gateway, self.lengths.0), format!("{}/{}", self.outer, self.lengths.1)]
+    }
+
     /// The protected network: address and prefix length.
     pub(crate) fn network(&self) -> Result<(IpAddr, u8), LabError> {
         Ok((parse(self.network)?, self.lengths.0))
@@ -106,21 +128,39 @@ impl Site {
         let gateway = Namespace::new(inside, &format!("gateway-{letter}"))?;
         cable(port, (&host, SITE), (&gateway, SITE))?;
         host.address(SITE, &format!("{}/{}", plan.host, plan.lengths.0))?;
-        gateway.address(SITE, &format!("{}/{}", plan.gateway, plan.lengths.0))?;
+        if port.has_kernel_addresses() {
+            gateway.address(SITE, &format!("{}/{}", plan.gateway, plan.lengths.0))?;
+            gateway.forward()?;
+        }
         host.route_via("default", plan.gateway)?;
-        gateway.forward()?;
         let (address, outer) = (plan.host()?, plan.outer()?);
         let network = format!("{}/{}", plan.network, plan.lengths.0);
-        Ok(Self { host, gateway, address, outer, network })
+        let ends = plan.ends();
+        Ok(Self { host, gateway, address, outer, network, ends })
     }
 }
 
 /// A cable as ports of this kind need it.
 fn cable(port: PortKind, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), NamespaceError> {
     match port {
-        PortKind::Tun => veth(a, b),
+        PortKind::Tun | PortKind::Dpdk => veth(a, b),
         PortKind::Xdp => veth_with_queues(a, b, FAST_QUEUES),
     }
+}
+
+/// The TAP interfaces of a gateway's DPDK, towards its site and the link, and the MAC addresses of the kernel's
+/// ends: DPDK's own are the same otherwise, which a switch would take for itself.
+pub(crate) const TAPS: [(&str, &str, &str); 2] =
+    [("dtap0", SITE, "02:00:00:00:0d:00"), ("dtap1", LINK, "02:00:00:00:0d:01")];
+
+/// Joins a gateway's TAP interfaces, which are there once it runs, to its cables.
+fn join_taps(gateway: &Namespace) -> Result<(), NamespaceError> {
+    for (tap, cable, mac) in TAPS {
+        gateway.run(&["ip", "link", "set", tap, "address", mac])?;
+        gateway.bridge(&format!("to-{cable}"), &[tap, cable])?;
+        gateway.link_up(tap)?;
+    }
+    Ok(())
 }
 
 /// Both sites.
@@ -129,30 +169,43 @@ pub(crate) struct Network {
     pub(crate) b: Site,
     /// A switch in the middle of the link, where frames can be heard that no kernel of a gateway sees.
     switch: Option<Namespace>,
+    has_kernel_addresses: bool,
 }
 
 /// The switch's interfaces.
+const SWITCH: &str = "switch";
 const TO_GATEWAYS: [&str; 2] = ["to-a", "to-b"];
 
 impl Network {
     pub(crate) fn build(inside: Entered, ipv6: bool, port: PortKind) -> Result<Self, LabError> {
         let site = |is_a| Site::build(inside, ipv6, is_a, port);
-        let mut network = Self { a: site(true)?, b: site(false)?, switch: None };
+        let mut network = Self {
+            a: site(true)?,
+            b: site(false)?,
+            switch: None,
+            has_kernel_addresses: port.has_kernel_addresses(),
+        };
         let (a, b) = ((&network.a.gateway, LINK), (&network.b.gateway, LINK));
         match port {
             PortKind::Tun => veth(a, b)?,
-            PortKind::Xdp => {
+            PortKind::Xdp | PortKind::Dpdk => {
                 let switch = Namespace::new(inside, "link")?;
                 for (gateway, end) in [a, b].into_iter().zip(TO_GATEWAYS) {
                     cable(port, gateway, (&switch, end))?;
                 }
-                switch.bridge("switch", &TO_GATEWAYS)?;
+                switch.bridge(SWITCH, &TO_GATEWAYS)?;
+                if port == PortKind::Dpdk {
+                    let plan = Plan::of(ipv6, true);
+                    switch.address(SWITCH, &format!("{}/{}", plan.attacker(), plan.lengths.1))?;
+                }
                 network.switch = Some(switch);
             }
         }
         for (site, is_a) in [(&network.a, true), (&network.b, false)] {
             let plan = Plan::of(ipv6, is_a);
-            site.gateway.address(LINK, &format!("{}/{}", plan.outer, plan.lengths.1))?;
+            if port.has_kernel_addresses() {
+                site.gateway.address(LINK, &format!("{}/{}", plan.outer, plan.lengths.1))?;
+            }
         }
         Ok(network)
     }
@@ -160,6 +213,14 @@ impl Network {
     /// Where the link can be recorded.
     pub(crate) fn tap(&self) -> (&Namespace, &'static str) {
         self.switch.as_ref().map_or((&self.a.gateway, LINK), |switch| (switch, TO_GATEWAYS[0]))
+    }
+
+    /// From where an attacker reaches the gateways: a kernel with an address on the link.
+    pub(crate) fn attacker(&self) -> (&Namespace, &'static str) {
+        match &self.switch {
+            Some(switch) if !self.has_kernel_addresses => (switch, SWITCH),
+            _ => (&self.a.gateway, LINK),
+        }
     }
 
     /// Joins the sites over the link without a tunnel, as routers would.
@@ -209,7 +270,11 @@ impl Network {
             let (name, below) = if is_a { ("gateway A", "gateway-a") } else { ("gateway B", "gateway-b") };
             let folder = folder.join(below);
             write(here, there, is_a, &folder)?;
-            Gateway::start(&here.gateway, program, name, &folder)
+            let gateway = Gateway::start(&here.gateway, program, name, &folder)?;
+            if !self.has_kernel_addresses {
+                join_taps(&here.gateway)?;
+            }
+            Ok::<_, LabError>(gateway)
         };
         Ok([start(true)?, start(false)?])
     }
@@ -224,6 +289,7 @@ fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings 
         remote_network: there.network.clone(),
         protection: tunnel.protection.clone(),
         interface: LINK,
+        addresses: here.ends.clone(),
         port: tunnel.port,
         engine: tunnel.engine.map(str::to_owned),
     }

@@ -279,9 +279,12 @@ impl Report {
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
         let mut rows = vec![("tunnel", format!("{}, ESN", self.tunnel))];
-        if self.port == PortKind::Xdp {
-            rows.push(("ports, both sides", "AF_XDP in native mode".to_owned()));
-        }
+        let ports = match self.port {
+            PortKind::Tun => None,
+            PortKind::Xdp => Some("AF_XDP in native mode"),
+            PortKind::Dpdk => Some("DPDK's TAP, without huge pages"),
+        };
+        rows.extend(ports.map(|ports| ("ports, both sides", ports.to_owned())));
         rows.extend(self.ike_daemon.as_ref().map(|daemon| ("keys negotiated by", format!("two {daemon}"))));
         rows.extend([
             ("engine in use", self.engine.clone()),

@@ -16,7 +16,7 @@ use crate::charon::Installed;
 use crate::error::LabError;
 use crate::gateway::{Gateway, Status};
 use crate::namespaces::{Entered, Namespace};
-use crate::network::{LINK, Network, Site, Tunnel};
+use crate::network::{Network, Site, Tunnel};
 use crate::progress::Progress;
 use crate::protection::Protection;
 use crate::traffic::{RoundTrips, Stream, gbit_s, ping, tcp_stream, udp_echo};
@@ -263,7 +263,8 @@ impl Demo<'_> {
     /// returns that number.
     fn strike(&mut self, packets: &[Recorded], reasons: &[&str]) -> Result<u64, LabError> {
         let before = self.gateways[1].status()?;
-        attack::send_by(&self.network.a.gateway, LINK, self.network.b.outer, packets)?;
+        let (at, interface) = self.network.attacker();
+        attack::send_by(at, interface, self.network.b.outer, packets)?;
         let deadline = Instant::now() + REFUSED_WITHIN;
         loop {
             let now = self.gateways[1].status()?;

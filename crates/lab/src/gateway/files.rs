@@ -9,7 +9,7 @@ use std::path::Path;
 use testudo_crypto::Suite;
 
 use crate::error::{LabError, io};
-use crate::network::{LINK, PortKind, SITE};
+use crate::network::{LINK, PortKind, SITE, TAPS};
 use crate::protection::Protection;
 use crate::suites;
 use crate::workspace::write_private;
@@ -76,6 +76,8 @@ pub struct Settings {
     pub protection: Protection,
     /// The interface to the unprotected side: sealed packets go by it, whatever routes say.
     pub interface: &'static str,
+    /// The gateway's addresses at its site and on the link, with prefix lengths: where no kernel has them.
+    pub addresses: [String; 2],
     /// What its packets come and go by.
     pub port: PortKind,
     /// The engine to use; `None` for the gateway's own choice.
@@ -104,7 +106,7 @@ impl Settings {
         } else {
             ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
-        let common = common(self.engine.as_deref(), self.port);
+        let common = common(self.engine.as_deref(), self.port, &self.addresses);
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
         let sa = |(spi, key): (u32, &str)| {
@@ -142,7 +144,7 @@ inbound = {inbound}
 }
 
 /// The sections of any gateway of the laboratory, the last one still open.
-fn common(engine: Option<&str>, port: PortKind) -> String {
+fn common(engine: Option<&str>, port: PortKind, addresses: &[String; 2]) -> String {
     let engine = engine.map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
     let fast = |kind: &str, interface: &str| {
         format!("kind = \"{kind}\"\ninterface = \"{interface}\"\nmode = \"native\"")
@@ -150,6 +152,12 @@ fn common(engine: Option<&str>, port: PortKind) -> String {
     let [protected, unprotected] = match port {
         PortKind::Tun => ["kind = \"tun\"\nname = \"testudo0\"", "kind = \"socket\""].map(str::to_owned),
         PortKind::Xdp => [SITE, LINK].map(|interface| fast("xdp", interface)),
+        PortKind::Dpdk => [0, 1].map(|side| {
+            let ((tap, ..), own) = (TAPS[side], &addresses[side]);
+            format!(
+                "kind = \"dpdk\"\ndevice = \"net_tap{side},iface={tap}\"\neal = [\"--no-huge\"]\naddresses = [\"{own}\"]"
+            )
+        }),
     };
     format!(
         r#"[gateway]
@@ -179,7 +187,7 @@ pub(crate) fn write_for_daemon(
     let (suite, _) = protection.suites()?;
     let confirmations = suites::confirmations(suite, None);
     let ike = format!("\n[ike]\nsocket = \"{DAEMON_SOCKET}\"\n{confirmations}");
-    write_private(&folder.join(CONFIGURATION), &(common(engine, PortKind::Tun) + &ike))
+    write_private(&folder.join(CONFIGURATION), &(common(engine, PortKind::Tun, &Default::default()) + &ike))
 }
 
 /// The options of `testudo init` for this configuration: its keys are new, which matters to the store where
@@ -205,6 +213,7 @@ mod tests {
             remote_network: "10.2.0.0/24".to_owned(),
             protection: Protection::esp("aes128gcm16", "esp-in-udp"),
             interface: "wan",
+            addresses: ["10.1.0.1/24", "192.0.2.1/24"].map(str::to_owned),
             port: PortKind::Tun,
             engine: Some("portable".to_owned()),
         }
@@ -225,6 +234,9 @@ mod tests {
         let text = Settings { port: PortKind::Xdp, ..settings(true) }.text().unwrap();
         assert!(text.contains("[port.protected]\nkind = \"xdp\"\ninterface = \"lan\""), "{text}");
         assert!(text.contains("[port.unprotected]\nkind = \"xdp\"\ninterface = \"wan\""), "{text}");
+        let text = Settings { port: PortKind::Dpdk, ..settings(true) }.text().unwrap();
+        assert!(text.contains("device = \"net_tap1,iface=dtap1\""), "{text}");
+        assert!(text.contains("addresses = [\"192.0.2.1/24\"]"), "{text}");
     }
 
     #[test]
