@@ -542,6 +542,29 @@ fn xdp_port() {
     }
 }
 
+/// What a driver of DPDK says of its mbufs: as it should, and lies of each kind among that.
+fn dpdk_port() {
+    // Frames that came, one of two parts, packets to send, and those that were sent.
+    let honest = [&[81, 5, 100, 81, 6, 0, 82, 1, 0, 0][..], &[48, 2, 0, 100, 5, 200, 30, 0], &[144; 6]];
+    let honest = honest.concat().repeat(8);
+    let lies: [(&str, &[u8]); 8] = [
+        ("any-address", &[216, 0, 60, 223, 255, 255, 208, 0, 7, 0]),
+        ("twice", &[81, 0, 60, 192, 0, 192, 0, 144, 192, 0]),
+        ("beyond-the-frame", &[81, 0, 60, 176, 0, 128, 7, 200, 1, 0, 0, 0, 0, 0, 192, 0]),
+        ("elsewhere", &[81, 0, 60, 176, 0, 128, 0, 60, 1, 0, 16, 0, 0, 0, 192, 0]),
+        ("chain-without-end", &[81, 0, 60, 177, 0, 128, 0, 60, 9, 0, 0, 0, 192, 0]),
+        ("freed-twice", &[81, 0, 60, 224, 224, 232, 1, 0, 48, 0, 0, 60]),
+        ("counts", &[240, 1, 48, 3, 0, 60, 0, 61, 0, 62, 0, 63, 244, 48, 0, 0, 60, 248, 65, 0]),
+        ("reset-and-gone", &[252, 0, 254, 0]),
+    ];
+    for choice in [0, 1, 2] {
+        write("dpdk_mbufs", &format!("honest-{choice}"), &[&[choice][..], &honest].concat());
+    }
+    for (name, lie) in lies {
+        write("dpdk_mbufs", name, &[&[0][..], &honest, lie, &honest].concat());
+    }
+}
+
 /// What the kernel answers to packets that are sent.
 fn transmission() {
     for (name, answers) in
@@ -674,6 +697,7 @@ fn main() {
     socket_port();
     tun_port();
     xdp_port();
+    dpdk_port();
     transmission();
     policy_changes();
     sas();

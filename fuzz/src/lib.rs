@@ -23,6 +23,7 @@ pub mod support;
 pub mod control_socket;
 pub mod data_path;
 mod delivered;
+pub mod dpdk_port;
 pub mod engines;
 pub mod headers;
 pub mod input;
@@ -98,6 +99,7 @@ pub const TARGETS: &[Target] = &[
     slow("socket_receive", socket_port::socket_receive),
     slow("socket_transmit", socket_port::socket_transmit),
     target("xdp_rings", xdp_port::xdp_rings),
+    target("dpdk_mbufs", dpdk_port::dpdk_mbufs),
 ];
 
 #[cfg(test)]
