@@ -1,5 +1,6 @@
 //! `testudo check`.
 
+mod dpdk;
 mod interfaces;
 
 use crate::cli::CheckArgs;
@@ -22,6 +23,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             outln!("{}: {}", args.config.display(), summary(&loaded.configuration));
             print_sizes(&loaded.configuration);
             interfaces::notes(&loaded.configuration).iter().for_each(|line| outln!("{line}"));
+            dpdk::notes(&loaded.configuration).iter().for_each(|line| outln!("{line}"));
             let mtu = loaded.configuration.unprotected.mtu_warning(link_mtu(&loaded.configuration));
             let reverse_path = reverse_path::warning(&loaded.configuration);
             let warnings = loaded.configuration.warnings().into_iter().chain(mtu).chain(reverse_path);

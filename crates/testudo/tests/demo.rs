@@ -284,3 +284,22 @@ fn the_demo_of_af_xdp_has_no_transport_mode() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("needs --port tun"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn with_dpdk_on_both_sides_the_demo_keeps_every_promise() {
+    if std::env::var_os("TESTUDO_WITHOUT_DPDK").is_some() {
+        println!("skipped: TESTUDO_WITHOUT_DPDK is set");
+        return;
+    }
+    let (folder, beside) = (tempfile::tempdir().unwrap(), Path::new(PROGRAM).parent().unwrap());
+    // The gateways find it beside the program.
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/shim.sh");
+    assert!(Command::new(script).arg(beside).arg("dpdk").status().unwrap().success());
+    for more in [&[][..], &["--ipv6", "--encapsulation", "esp"]] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["demo", "--port", "dpdk", "--seconds", "1", "--json"]).args(more);
+        let report = report(&command.env("TMPDIR", folder.path()).output().unwrap()).unwrap();
+        assert_eq!((&report["passed"], &report["port"]), (&true.into(), &"dpdk".into()), "{report:#}");
+        assert!(report["tcp_gbit_s"].as_f64() > Some(0.0), "{report:#}");
+    }
+}

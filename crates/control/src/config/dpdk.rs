@@ -88,7 +88,9 @@ pub(super) fn read_settings(
 /// Peers send to the local addresses of tunnels, for which somebody must answer.
 pub(super) fn check_locals(walker: &mut Walker<'_>, port: &Located<DpdkSettings>, tunnels: &[Tunnel]) {
     let has = |address: IpAddr| port.value.addresses.iter().any(|own| own.address == address);
-    if let Some(tunnel) = tunnels.iter().find(|tunnel| !has(tunnel.local)) {
+    // Without any that is said already.
+    let has_some = !port.value.addresses.is_empty();
+    if let Some(tunnel) = tunnels.iter().find(|tunnel| has_some && !has(tunnel.local)) {
         let local = tunnel.local;
         let problem =
             Problem::expected(format!("the address {local} among `addresses` of [port.unprotected]"));

@@ -237,9 +237,10 @@ impl ProtectedDraft {
     fn check_start(&self, walker: &mut Walker<'_>, unprotected: &UnprotectedPort) {
         let (Some(this), Some(other)) = (self.kind.dpdk(), unprotected.kind.dpdk()) else { return };
         let differ = !this.eal.is_empty() && !other.eal.is_empty() && this.eal != other.eal;
-        if let Some(name) = self.name.as_ref().filter(|_| differ || this.library != other.library) {
+        let two = this.library.is_some() && other.library.is_some() && this.library != other.library;
+        if let Some(name) = self.name.as_ref().filter(|_| differ || two) {
             let problem = Problem::expected("the same `eal` and `library` as in [port.unprotected]");
-            let help = "DPDK starts once in a process: write `eal` on one side only, or the same on both";
+            let help = "DPDK starts once in a process: write them on one side only, or the same on both";
             walker.report(&name.span, name.key.clone(), problem.help(help));
         }
     }

@@ -35,8 +35,11 @@ pub struct Opened {
 pub fn start(configuration: &Configuration) -> Result<Option<Eal>, Failure> {
     let sides = [&configuration.protected.kind, &configuration.unprotected.kind];
     let settings: Vec<&DpdkSettings> = sides.into_iter().filter_map(|kind| kind.dpdk()).collect();
-    let Some(first) = settings.first() else { return Ok(None) };
-    let plugin = Plugin::open(first.library.as_deref()).map_err(failure(Kind::Port))?;
+    if settings.is_empty() {
+        return Ok(None);
+    }
+    let library = settings.iter().find_map(|settings| settings.library.as_deref());
+    let plugin = Plugin::open(library).map_err(failure(Kind::Port))?;
     let is_pci = |name: &&str| name.contains(':') && !name.starts_with("net_");
     let config = EalConfig {
         // One side may leave them out.

@@ -1,4 +1,4 @@
-//! Ports that pass the kernel by: `kind = "xdp"`.
+//! Ports that pass the kernel by: `kind = "xdp"`, `kind = "dpdk"`.
 
 use super::*;
 
@@ -88,4 +88,48 @@ fn transport_mode_needs_the_kernel_on_the_protected_side() {
 fn a_filter_that_takes_the_peers_own_address_is_no_loop() {
     let wide = ports(LAN, "kind = \"socket\"").replace("10.2.0.0/16", "192.0.2.0/24");
     assert!(good(&wide).protected.routes);
+}
+
+const DPDK_LAN: &str = "kind = \"dpdk\"\ndevice = \"net_tap0,iface=dtap0\"\naddresses = [\"10.1.0.1/24\"]";
+const DPDK_WAN: &str = "kind = \"dpdk\"\ndevice = \"0000:03:00.0\"\naddresses = [\"192.0.2.1/24\"]";
+
+#[test]
+fn devices_of_dpdk_have_addresses_and_routers() {
+    let more = "eal = [\"--no-huge\", \"-m\", \"256\"]\nqueues = 2\npromiscuous = true\nbusy_poll = true\n\
+                library = \"/opt/libtestudo-dpdk.so\"\n\
+                next_hops = [\"default via 192.0.2.254\", \"198.51.100.0/24 via 192.0.2.7\"]\nmtu = 9000";
+    let configuration = good(&ports(DPDK_LAN, &format!("{DPDK_WAN}\n{more}")));
+    let (protected, unprotected) = (&configuration.protected, &configuration.unprotected);
+    assert_eq!((protected.name.as_str(), protected.mtu), ("net_tap0", 1500));
+    let lan = protected.kind.dpdk().unwrap();
+    assert_eq!((lan.device.as_str(), lan.queues, lan.promiscuous), ("net_tap0,iface=dtap0", 1, false));
+    let wan = unprotected.kind.dpdk().unwrap();
+    assert_eq!((wan.name(), wan.queues, wan.promiscuous, wan.busy_poll), ("0000:03:00.0", 2, true, true));
+    assert_eq!(wan.eal, ["--no-huge", "-m", "256"]);
+    assert_eq!((unprotected.mtu, wan.addresses.len(), wan.next_hops.len()), (9000, 1, 2));
+    assert_eq!(wan.next_hops[0].network.length(), 0);
+    assert_eq!(wan.next_hops[1].via, "192.0.2.7".parse::<std::net::IpAddr>().unwrap());
+}
+
+#[test]
+fn what_is_wrong_about_a_device_of_dpdk_is_told_with_what_to_do() {
+    let wan = |lines: &str| ports(TUN, &format!("{DPDK_WAN}\n{lines}"));
+    let none = "kind = \"dpdk\"\naddresses = [\"192.0.2.1/24\"]";
+    expect(&ports(TUN, none), &["port.unprotected.device", "device = \"0000:03:00.0\""]);
+    let bare = "kind = \"dpdk\"\ndevice = \"net_ring0\"";
+    expect(&ports(TUN, bare), &["port.unprotected.addresses", "192.0.2.1/24"]);
+    expect(&wan("eal = [\"--vdev\"]"), &["port.unprotected.eal[0]", "write the virtual device as `device`"]);
+    expect(&wan("next_hops = [\"10.0.0.0/8\"]"), &["port.unprotected.next_hops[0]", "default via"]);
+    expect(&wan("next_hops = [\"default via 198.51.100.1\"]"), &["a router that is a neighbour"]);
+    expect(&wan("library = \"x.so\""), &["port.unprotected.library", "absolute path"]);
+    expect(&ports(&format!("{DPDK_LAN}\nroutes = true"), WAN), &["no such key", "hosts have routes"]);
+    // Nobody else answers for the local address of a tunnel.
+    let other = DPDK_WAN.replace("192.0.2.1/24", "192.0.2.9/24");
+    expect(&ports(TUN, &other), &["the address 192.0.2.1 among `addresses`", "nobody else answers"]);
+    let same = DPDK_LAN.replace("10.1.0.1/24", "192.0.2.1/24");
+    expect(&ports(DPDK_LAN, &same), &["another interface than that of [port.unprotected]"]);
+    let differ = format!("{DPDK_WAN}\neal = [\"--no-huge\"]");
+    expect(&ports(&format!("{DPDK_LAN}\neal = [\"--in-memory\"]"), &differ), &["the same `eal`"]);
+    let ike = format!("[ike]\nsocket = \"x.sock\"\n{}", ports(TUN, DPDK_WAN));
+    expect(&ike, &["port.unprotected.kind", "an IKE daemon speaks by the kernel's sockets"]);
 }
