@@ -148,8 +148,8 @@ fn cable(port: PortKind, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result
     }
 }
 
-/// The TAP interfaces of a gateway's DPDK, towards its site and the link, and the MAC addresses of the kernel's
-/// ends: DPDK's own are the same otherwise, which a switch would take for itself.
+/// The TAP interfaces of a gateway's DPDK, towards its site and the link, and the MAC addresses of the
+/// kernel's ends: DPDK's own are the same otherwise, which a switch would take for itself.
 pub(crate) const TAPS: [(&str, &str, &str); 2] =
     [("dtap0", SITE, "02:00:00:00:0d:00"), ("dtap1", LINK, "02:00:00:00:0d:01")];
 

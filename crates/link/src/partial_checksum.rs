@@ -1,8 +1,9 @@
 //! Checksums that a local kernel has left to the device. Over veth it has none, and the frame comes with the
 //! sum of the pseudo-header where the checksum belongs.
 //!
-//! AF_XDP and most drivers of DPDK do not say which frames these are. One whose checksum field is that sum is completed: in a packet
-//! that is complete already, completing changes nothing, because the checksum of the same bytes is the same.
+//! AF_XDP and most drivers of DPDK do not say which frames these are. One whose checksum field is that sum is
+//! completed: in a packet that is complete already, completing changes nothing, because the checksum of the
+//! same bytes is the same.
 
 use testudo_wire::checksum::Sum;
 use testudo_wire::ip::IpHeader;

@@ -17,7 +17,8 @@ pub struct DpdkConfig {
     /// Whether checksums that a local kernel has left to the device are completed; `None` where the driver
     /// has frames of local kernels (af_packet, af_xdp, tap, virtio).
     pub complete_checksums: Option<bool>,
-    /// Whether the worker polls the device all the time, instead of every 50 microseconds while nothing comes.
+    /// Whether the worker polls the device all the time, instead of every 50 microseconds while nothing
+    /// comes.
     pub busy_poll: bool,
 }
 

@@ -105,8 +105,8 @@ impl Eal {
         match memory.get_mut(&start.addr()) {
             Some((_, users)) => *users += 1,
             None => {
-                // SAFETY: the memory is there as long as one of its frames is in a buffer; a device holds such
-                // buffers, and is unregistered before it gives them back.
+                // SAFETY: the memory is there as long as one of its frames is in a buffer; a device holds
+                // such buffers, and is unregistered before it gives them back.
                 unsafe { self.inner.plugin.memory_register(start, bytes, page) }?;
                 memory.insert(start.addr(), (bytes, 1));
             }

@@ -9,26 +9,27 @@
 //!   DpdkDevice::rx ── its frame ──► testudo_link::LinkPort … DpdkDevice::tx ── its frame ──► driver
 //! ```
 //!
-//! **The plugin** ([`Plugin`]) is built where DPDK's headers are, against the version that is there, and opened
-//! at run time: without it, everything but this port works. Its interface is a structure of functions
+//! **The plugin** ([`Plugin`]) is built where DPDK's headers are, against the version that is there, and
+//! opened at run time: without it, everything but this port works. Its interface is a structure of functions
 //! ([`raw`](raw::Table), `shim/dpdk/plugin.h`) with a version.
 //!
 //! **Ownership.** Each mbuf of a device's mempool points to a frame of the worker's pool, always. A received
-//! packet is taken with its frame, and the mbuf goes back with another; a packet that is sent leaves its frame
-//! with the mbuf, and the mbuf's own is free. Nothing is copied, no frame has two owners, and DPDK frees its
-//! mbufs by itself. Drivers that need packets in their own memory (`net_af_xdp`) have them copied.
+//! packet is taken with its frame, and the mbuf goes back with another; a packet that is sent leaves its
+//! frame with the mbuf, and the mbuf's own is free. Nothing is copied, no frame has two owners, and DPDK
+//! frees its mbufs by itself. Drivers that need packets in their own memory (`net_af_xdp`) have them copied.
 //!
-//! **Nothing is believed.** The mempool knows of each mbuf whether it is free, out to receive, out to be sent, or
-//! the gateway's. What a driver returns as received must be the address of an mbuf that is out to receive,
-//! points to its own frame and describes bytes within it; everything else is dropped by name and not read.
+//! **Nothing is believed.** The mempool knows of each mbuf whether it is free, out to receive, out to be
+//! sent, or the gateway's. What a driver returns as received must be the address of an mbuf that is out to
+//! receive, points to its own frame and describes bytes within it; everything else is dropped by name and not
+//! read.
 //!
 //! **The EAL** ([`Eal`]) starts once in a process, on a thread of its own.
 //!
-//! **Layers.** `raw` and `mbuf` are what C declares, `plugin` and `mbufs` own it, the rest is safe but for calls
-//! whose preconditions the device keeps. A test plays DPDK with a [`DpdkTwin`].
+//! **Layers.** `raw` and `mbuf` are what C declares, `plugin` and `mbufs` own it, the rest is safe but for
+//! calls whose preconditions the device keeps. A test plays DPDK with a [`DpdkTwin`].
 //!
-//! **Threads.** A device belongs to one worker, as its pool does. It is polled: a worker without work looks at it
-//! at every tick of a timer, or all the time.
+//! **Threads.** A device belongs to one worker, as its pool does. It is polled: a worker without work looks
+//! at it at every tick of a timer, or all the time.
 //!
 //! Deliberately missing: checksums and segmentation by the device when sending. Packets come with complete
 //! checksums, since they may be encrypted before they leave, and to join them again would save a NIC no

@@ -54,8 +54,8 @@ impl Addresses {
     /// Lets a device read and write memory.
     pub(crate) fn map(&self, plugin: Plugin, port: u16, memory: &Registered) -> Result<(), Errno> {
         let map = |start, address, bytes| {
-            // SAFETY: the memory is the pool's: the device is given frames of it, which are held back from all
-            // others meanwhile, and is closed before that ends.
+            // SAFETY: the memory is the pool's: the device is given frames of it, which are held back from
+            // all others meanwhile, and is closed before that ends.
             match unsafe { plugin.memory_map(port, start, address, bytes) } {
                 // A bus whose devices reach all memory, or have none to be told of.
                 Err(Errno(code)) if code == rustix::io::Errno::NOTSUP.raw_os_error() => Ok(()),
@@ -310,8 +310,8 @@ impl Mbufs {
         }
         let room = self.room(known.number);
         assert!(target.len() == bytes && offset + bytes <= self.room_bytes, "an mbuf was not checked");
-        // SAFETY: the room of an mbuf of this mempool is that long, and initialised since the mempool's memory
-        // was mapped; the mbuf is the gateway's now. `target` is a buffer's memory, elsewhere.
+        // SAFETY: the room of an mbuf of this mempool is that long, and initialised since the mempool's
+        // memory was mapped; the mbuf is the gateway's now. `target` is a buffer's memory, elsewhere.
         unsafe { room.add(offset).copy_to_nonoverlapping(NonNull::from(target).cast(), bytes) }
     }
 

@@ -234,8 +234,8 @@ fn room(pool: &Pool) -> usize {
     pool.region().frame_bytes() - testudo_packet::HEADROOM_BYTES
 }
 
-/// What DPDK is told of a device. The frames of af_packet have 2,048 bytes unless somebody says otherwise,
-/// 32 of them the kernel's: too many for our buffers. Shorter ones must fill a block of whole pages, since the
+/// What DPDK is told of a device. The frames of af_packet have 2,048 bytes unless somebody says otherwise, 32
+/// of them the kernel's: too many for our buffers. Shorter ones must fill a block of whole pages, since the
 /// driver takes them to follow each other.
 fn arguments(device: &str, room: usize) -> String {
     if !device.starts_with("net_af_packet") || device.contains("framesz=") || room >= 2048 - 32 {

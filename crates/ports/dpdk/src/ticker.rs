@@ -7,7 +7,8 @@ use rustix::time::{
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How often a worker without work looks: packets wait that long at most, and it costs a few percent of a core.
+/// How often a worker without work looks: packets wait that long at most, and it costs a few percent of a
+/// core.
 const INTERVAL_NS: i64 = 50_000;
 
 /// A descriptor that is readable when it is time to look.

@@ -1,5 +1,5 @@
-//! A DPDK that is played by a test: the same functions, over mbufs in our own memory. It may say what it likes
-//! about them.
+//! A DPDK that is played by a test: the same functions, over mbufs in our own memory. It may say what it
+//! likes about them.
 //!
 //! What is played belongs to one thread: the device under test must stay on it.
 

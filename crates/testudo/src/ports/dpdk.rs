@@ -60,7 +60,7 @@ pub fn open(
     eal: Option<&Eal>,
     pool: &mut Pool,
 ) -> Result<Opened, Failure> {
-    // Whoever has settings of DPDK's has started it.
+    // It was started for the settings.
     let eal = eal.ok_or_else(|| Failure::new(Kind::Port, "DPDK was not started"))?;
     let config = DpdkConfig {
         queues: settings.queues,

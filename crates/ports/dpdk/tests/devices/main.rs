@@ -1,4 +1,5 @@
-//! The port over DPDK itself, with its virtual devices and without huge pages: as root, in network namespaces.
+//! The port over DPDK itself, with its virtual devices and without huge pages: as root, in network
+//! namespaces.
 //!
 //! The plugin is built by `scripts/shim.sh`. Where DPDK is not installed, the tests fail, unless
 //! `TESTUDO_WITHOUT_DPDK=1` says that this is known.
