@@ -6,6 +6,7 @@
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/dpdk-headers.sh
 
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -113,6 +114,16 @@ know_kernel() {
   "${as_root[@]}" apt-get update >&2 || say "the package lists cannot be updated; the tests against a Linux kernel will say what is missing"
 }
 
+# What the drivers of DPDK are compiled with, and with it the virtual NIC of the tests.
+know_dpdk_headers() {
+  local folder
+  [[ ${TESTUDO_WITHOUT_DPDK:-} != 1 && -n $(dpdk_version) ]] || return 0
+  folder=$(dpdk_headers_folder)
+  [[ ! -e $folder/ethdev_driver.h ]] || return 0
+  say "fetching the headers of DPDK's drivers, from Debian's source package dpdk $(dpdk_version)"
+  fetch_dpdk_headers "$folder" || say "they cannot be had; the test of the virtual DPDK device will say what is missing"
+}
+
 # Built once from crates.io, below the target folder, in a few minutes.
 cargo_deny_version=0.20.2
 install_cargo_deny() {
@@ -155,6 +166,7 @@ main() {
     install_packages "${missing[@]%% *}"
   fi
   [[ $purpose != test ]] || know_kernel
+  [[ $purpose != test ]] || know_dpdk_headers
   [[ $purpose != audit ]] || install_audit_tools
 }
 
