@@ -96,7 +96,10 @@ impl Eal {
     }
 
     /// Makes the memory of a region known to DPDK, once for all devices that use it.
-    pub(crate) fn register(&self, region: &Region) -> Result<Registered, crate::plugin::Errno> {
+    ///
+    /// # Errors
+    /// DPDK's: it knows the memory already, or has no room for more.
+    pub fn register(&self, region: &Region) -> Result<Registered, crate::plugin::Errno> {
         let (start, bytes) = region.extent();
         let page = if region.pages() == Pages::Huge { LARGE_PAGE_BYTES } else { 4096 };
         // A mapping is of whole pages.
@@ -117,9 +120,11 @@ impl Eal {
 
 /// Memory that DPDK knows, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub struct Registered {
     eal: Eal,
+    /// Where it starts.
     pub start: *mut u8,
+    /// Its length, in whole pages.
     pub bytes: u64,
 }
 
@@ -208,7 +213,10 @@ impl Drop for Entered {
 /// Makes the calling thread known to DPDK, if it is not: drivers keep things for each thread that receives or
 /// sends.
 #[inline]
-pub(crate) fn enter_thread(plugin: Plugin) -> io::Result<()> {
+///
+/// # Errors
+/// DPDK knows as many threads as it can.
+pub fn enter_thread(plugin: Plugin) -> io::Result<()> {
     THREAD.with_borrow_mut(|entered| {
         if entered.is_none() {
             plugin.thread_register().map_err(|errno| io::Error::from_raw_os_error(errno.0))?;

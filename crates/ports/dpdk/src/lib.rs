@@ -57,9 +57,9 @@ mod twin;
 
 pub use config::DpdkConfig;
 pub use device::DpdkDevice;
-pub use eal::{Eal, EalConfig};
+pub use eal::{Eal, EalConfig, Registered, enter_thread};
 pub use error::OpenError;
 pub use open::Chosen;
-pub use plugin::{FILE, Plugin};
+pub use plugin::{Errno, FILE, Plugin};
 pub use statistics::{DeviceStatistics, HardwareStatistics, QueueStatistics};
 pub use twin::{DpdkTwin, Words};

@@ -14,6 +14,8 @@ pub const FILE: &str = "libtestudo-dpdk.so";
 #[derive(Clone, Copy)]
 pub struct Plugin {
     table: &'static Table,
+    /// `None` for one that a test plays.
+    library: Option<&'static libloading::Library>,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -30,7 +32,7 @@ unsafe impl Sync for Plugin {}
 
 /// Why a function of DPDK did not do what it was to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Errno(pub i32);
+pub struct Errno(pub i32);
 
 impl std::fmt::Display for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,9 +81,19 @@ impl Plugin {
             return Err(OpenError::PluginVersion { path: path.to_owned(), found, wanted: raw::VERSION });
         }
         // Never closed: threads of DPDK's run in it.
-        std::mem::forget(library);
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
         // SAFETY: it has this version's structure, and stays until the process ends.
-        Ok(Self { table: unsafe { &*table } })
+        Ok(Self { table: unsafe { &*table }, library: Some(library) })
+    }
+
+    /// Another interface of the plugin: `None` if it has no such symbol.
+    ///
+    /// # Safety
+    /// `F` is the type of a function pointer, with the signature that the plugin gives this symbol, in all of
+    /// its versions. `name` ends with a zero.
+    pub unsafe fn symbol<F: Copy>(&self, name: &[u8]) -> Option<F> {
+        // SAFETY: as our caller says; the library stays until the process ends.
+        unsafe { self.library?.get::<F>(name) }.ok().map(|found| *found)
     }
 
     /// A plugin whose functions are these.
@@ -89,7 +101,7 @@ impl Plugin {
     /// # Safety
     /// They do what `shim/dpdk/plugin.h` says.
     pub(crate) unsafe fn of(table: &'static Table) -> Self {
-        Self { table }
+        Self { table, library: None }
     }
 
     /// What DPDK calls its version: `DPDK 22.11.11`.
@@ -112,7 +124,8 @@ impl Plugin {
     }
 
     /// The error in words: DPDK's own, and the number's.
-    pub(crate) fn words(&self, errno: Errno) -> String {
+    #[must_use]
+    pub fn words(&self, errno: Errno) -> String {
         match self.said() {
             said if said.is_empty() => errno.to_string(),
             said => format!("{errno}: {said}"),
@@ -131,7 +144,9 @@ impl Plugin {
         outcome.map(|_| ())
     }
 
-    pub(crate) fn uses_virtual_addresses(&self) -> bool {
+    /// Whether addresses for devices are virtual ones.
+    #[must_use]
+    pub fn uses_virtual_addresses(&self) -> bool {
         // SAFETY: takes nothing; the EAL has started before there is anything to ask this for.
         unsafe { (self.table.uses_virtual_addresses)() != 0 }
     }
