@@ -2,6 +2,7 @@
 
 use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Suite};
 use std::sync::Arc;
+use testudo_packet::Region;
 
 /// What an engine can do with one suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,12 @@ pub trait Engine: Send {
 
     /// Forgets a key and zeroes it. Jobs in flight under it still end.
     fn remove(&mut self, key: KeyId);
+
+    /// Tells of the memory that the worker's buffers are in, before the first job: for devices that reach no
+    /// other. Packets elsewhere remain jobs like all others.
+    fn use_memory(&mut self, region: &Region) {
+        let _ = region;
+    }
 
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;

@@ -59,7 +59,13 @@ pub struct Worker {
 impl Worker {
     /// A worker without tunnels.
     #[must_use]
-    pub fn new(ports: PortPair, mut pool: Pool, engines: Vec<Box<dyn Engine>>, policies: Box<Spd>) -> Self {
+    pub fn new(
+        ports: PortPair,
+        mut pool: Pool,
+        mut engines: Vec<Box<dyn Engine>>,
+        policies: Box<Spd>,
+    ) -> Self {
+        engines.iter_mut().for_each(|engine| engine.use_memory(pool.region()));
         let dispatcher = Dispatcher::new(engines, pool.size());
         let (protected, unprotected) = (&*ports.protected, &*ports.unprotected);
         let counters = Arc::new(WorkerCounters::new(protected, unprotected, dispatcher.engine_names()));
