@@ -81,6 +81,12 @@ impl EngineReport {
         }
     }
 
+    /// Whether it is of the engine that a configuration calls so: one on a device has the device's name, too.
+    #[must_use]
+    pub fn is_of(&self, name: &str) -> bool {
+        self.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+    }
+
     /// The suites that it does, by all of their names: where AH has one of its own, by that, too.
     #[must_use]
     pub fn suite_names(&self) -> Vec<String> {

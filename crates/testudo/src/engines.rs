@@ -1,11 +1,14 @@
 //! The engines that the program knows. The portable one is always available and needs no entry here.
 
-use testudo_control::config::Gateway;
+use testudo_control::config::{Configuration, Cryptodev, Gateway};
+use testudo_crypto::{Engine, EngineError};
+use testudo_engine_cryptodev::{CryptodevConfig, CryptodevEngine, NAME as CRYPTODEV};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{Candidate, EngineOrder};
+use testudo_port_dpdk::{EalConfig, Plugin};
 
-/// Every engine that the program knows, best first.
+/// Every engine that needs no configuration, best first.
 pub fn known() -> Vec<Candidate> {
     vec![
         Candidate { name: "vaes", open: Box::new(|| Ok(Box::new(VaesEngine::open()?))) },
@@ -13,12 +16,41 @@ pub fn known() -> Vec<Candidate> {
     ]
 }
 
-/// The candidates for the engines that a configuration names, in the configuration's order.
-pub fn candidates(names: &[String]) -> Vec<Candidate> {
-    names.iter().filter_map(|name| known().into_iter().find(|c| c.name == name)).collect()
+/// Every engine that can be measured: [`known`], and the device of DPDK's named `cryptodev`, in software and
+/// with memory enough for several engines.
+pub fn measurable(cryptodev: &str) -> Vec<Candidate> {
+    let eal = ["--no-huge", "-m", "1024"].map(str::to_owned).into();
+    let device = Cryptodev { device: cryptodev.to_owned(), queue_pairs: 2, keys: 4096, eal };
+    let mut candidates = known();
+    candidates.push(Candidate { name: CRYPTODEV, open: Box::new(move || open(&device)) });
+    candidates
+}
+
+/// The candidates for the engines that are named, in this order, as the configuration has them.
+pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candidate> {
+    let device = configuration.cryptodev.clone();
+    let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: Box::new(move || open(&device)) });
+    let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).collect();
+    let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
+    names.iter().filter_map(&mut take).collect()
 }
 
 /// The order of engines: as the configuration names them, else the fastest first.
 pub fn order(gateway: &Gateway) -> EngineOrder {
     if gateway.engines_named { EngineOrder::AsNamed } else { EngineOrder::FastestFirst }
+}
+
+fn open(device: &Cryptodev) -> Result<Box<dyn Engine>, EngineError> {
+    let unavailable = |reason| EngineError::Unavailable { engine: CRYPTODEV, reason };
+    let plugin = Plugin::open(None).map_err(|error| unavailable(error.to_string()))?;
+    // A device on the bus is found if DPDK may look at it, and no other is touched.
+    let is_pci = !device.device.starts_with("crypto_");
+    let pci = device.device.split(',').next().filter(|_| is_pci).map(str::to_owned);
+    let config = CryptodevConfig {
+        queue_pairs: device.queue_pairs,
+        keys: device.keys,
+        eal: EalConfig { arguments: device.eal.clone(), pci: pci.into_iter().collect() },
+        ..CryptodevConfig::of(&device.device)
+    };
+    Ok(Box::new(CryptodevEngine::open(plugin, &config)?))
 }

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Verb::Ike(IkeVerb::Status(args)) => ike::status(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
-        Verb::Bench(args) => return args.run(engines::known()),
+        Verb::Bench(args) => return args.run(engines::measurable(&args.options.cryptodev)),
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),
     };

@@ -99,11 +99,11 @@ fn start(
         .as_ref()
         .map_or_else(|| loaded.configuration.gateway.engines.clone(), |e| vec![e.clone()]);
     // Never by speed: every run of a replay must give the same result.
-    let candidates = engines::candidates(&names);
+    let candidates = engines::candidates(&names, &loaded.configuration);
     let (engines, reports) =
         choose_engines(&candidates, EngineOrder::AsNamed).map_err(failure(Kind::Engine))?;
     if let Some(wanted) = &args.engine {
-        let found = reports.iter().find(|r| r.name == *wanted);
+        let found = reports.iter().find(|r| r.is_of(wanted));
         match found {
             Some(report) if report.in_use => {}
             Some(report) => return Err(Failure::new(Kind::Engine, &report.detail)),

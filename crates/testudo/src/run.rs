@@ -22,7 +22,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     start_log(loaded.configuration.gateway.log);
     let configuration = &loaded.configuration;
     let store = Store::open(&configuration.gateway.state).map_err(|e| explain_store(&e, args))?;
-    let candidates = engines::candidates(&configuration.gateway.engines);
+    let candidates = engines::candidates(&configuration.gateway.engines, configuration);
     let order = engines::order(&configuration.gateway);
     let (engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
     for report in &engine_reports {

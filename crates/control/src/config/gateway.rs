@@ -6,14 +6,16 @@ use super::model::{
 use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{dpdk, mentions_ipv6, xdp};
+use super::{dpdk, engine, mentions_ipv6, xdp};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
 use toml::de::DeValue;
 
-/// Engines that may be named. If none are, all are tried, and of equally fast ones the first is used.
+/// Engines that are tried if none are named; of equally fast ones the first is used.
 pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
+/// Engines that may be named.
+const NAMEABLE: [&str; 4] = ["vaes", "ipsec-mb", engine::CRYPTODEV, PORTABLE];
 /// The engine that supports every suite and is always last.
 const PORTABLE: &str = "portable";
 /// Addresses per interface at most.
@@ -98,7 +100,7 @@ fn audit(base: &Path) -> impl Fn(&DeValue<'_>) -> Parsed<AuditTarget> {
 }
 
 fn read_engines(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Vec<String> {
-    let words = ENGINES.map(|name| (name, name));
+    let words = NAMEABLE.map(|name| (name, name));
     let named = section.list(walker, "engines", 16, value::choice(&words));
     let mut engines: Vec<&str> = Vec::new();
     for engine in named.unwrap_or_default() {

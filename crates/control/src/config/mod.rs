@@ -17,6 +17,7 @@
 mod addition;
 mod checks;
 mod dpdk;
+mod engine;
 mod error;
 mod gateway;
 mod ike;
@@ -50,6 +51,7 @@ mod xdp;
 pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use dpdk::{DpdkSettings, NextHop};
+pub use engine::Cryptodev;
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;
@@ -196,6 +198,8 @@ fn read_document(
     let mut root = Section::new("", 0..0, Some(document));
     let gateway = section(&mut root, walker, "gateway", "[gateway]");
     let gateway = gateway::read_gateway(gateway, walker, base);
+    let named = gateway.as_ref().map(|gateway| gateway.engines.as_slice());
+    let cryptodev = engine::read_engine(&mut root, walker, named);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
@@ -235,6 +239,7 @@ fn read_document(
     // Policies hold indices into all tunnels; after an error there are fewer.
     is_complete.then_some(Configuration {
         gateway,
+        cryptodev,
         ike,
         protected,
         unprotected: unprotected.value,

@@ -1,5 +1,6 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
+use super::engine::Cryptodev;
 use super::port_kind::PortKind;
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +20,8 @@ use testudo_wire::ip::Version;
 pub struct Configuration {
     /// `[gateway]`
     pub gateway: Gateway,
+    /// `[engine.cryptodev]`; `engines` names it, too.
+    pub cryptodev: Option<Cryptodev>,
     /// `[ike]`; `None` where keys are typed in alone.
     pub ike: Option<Ike>,
     /// `[port.protected]`

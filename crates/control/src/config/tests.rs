@@ -1,5 +1,6 @@
 //! One test per kind of error, against the words that an operator reads.
 
+mod engines;
 mod fast_ports;
 mod interfaces;
 mod populate;

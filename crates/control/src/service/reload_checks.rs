@@ -59,6 +59,9 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if old.gateway != new.gateway {
         return restart("[gateway]");
     }
+    if old.cryptodev != new.cryptodev {
+        return restart("[engine.cryptodev]");
+    }
     if old.ike != new.ike {
         return restart("[ike]");
     }

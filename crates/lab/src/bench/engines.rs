@@ -7,6 +7,9 @@ use super::case::Case;
 use super::error::{BenchError, Wrong};
 use super::tunnels::OVERHEAD_BYTES;
 
+/// Engines on devices that somebody has to choose.
+const ON_REQUEST: [&str; 1] = ["cryptodev"];
+
 /// An engine that starts on this machine and has passed its self-test.
 pub(super) struct Available {
     candidate: Candidate,
@@ -64,6 +67,9 @@ impl Engines {
         }
         for candidate in candidates {
             let is_wanted = wanted.iter().any(|name| name == candidate.name);
+            if ON_REQUEST.contains(&candidate.name) && !is_wanted {
+                continue;
+            }
             match start(&candidate) {
                 Ok(instance) => engines.available.push(Available { candidate, instance }),
                 Err(error) if is_wanted => return Err(BenchError::Engine(error)),

@@ -60,9 +60,13 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub policies: Option<u32>,
 
-    /// Engines [default: all that work here]
+    /// Engines [default: all that work here; cryptodev, a device of DPDK's, only if it is named]
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub engines: Vec<String>,
+
+    /// The device of the engine cryptodev, in software: a driver with its arguments
+    #[arg(long, value_name = "DEVICE", default_value = "crypto_aesni_mb")]
+    pub cryptodev: String,
 
     /// Encapsulation of ESP
     #[arg(long, value_enum, default_value = "esp")]

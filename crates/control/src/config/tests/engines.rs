@@ -1,0 +1,39 @@
+//! `[engine.cryptodev]`.
+
+use super::*;
+
+/// With these engines named, and these lines at the end.
+fn text(engines: &str, lines: &str) -> String {
+    format!("{}\n{lines}", in_gateway(&format!("engines = {engines}")))
+}
+
+#[test]
+fn a_cryptodev_has_a_device_queue_pairs_keys_and_arguments() {
+    let section = "[engine.cryptodev]\ndevice = \"crypto_openssl\"";
+    let configuration = good(&text("[\"cryptodev\", \"vaes\"]", section));
+    assert_eq!(configuration.gateway.engines, ["cryptodev", "vaes", "portable"]);
+    let device = "crypto_openssl".to_owned();
+    let expected = Cryptodev { device, queue_pairs: 2, keys: 4096, eal: Vec::new() };
+    assert_eq!(configuration.cryptodev, Some(expected));
+    let more = format!("{section}\nqueue_pairs = 8\nkeys = 100\neal = [\"--no-huge\", \"-m\", \"256\"]");
+    let read = good(&text("[\"cryptodev\"]", &more)).cryptodev.unwrap();
+    assert_eq!((read.queue_pairs, read.keys, read.eal.join(" ")), (8, 100, "--no-huge -m 256".to_owned()));
+}
+
+#[test]
+fn the_engine_and_its_section_go_together() {
+    expect(&text("[\"cryptodev\"]", ""), &["the section [engine.cryptodev]"]);
+    expect(&text("[\"cryptodev\"]", "[engine]"), &["the section [engine.cryptodev]"]);
+    let section = "[engine.cryptodev]\ndevice = \"crypto_openssl\"";
+    expect(&text("[\"vaes\"]", section), &["engine.cryptodev", "\"cryptodev\" in `engines`"]);
+}
+
+#[test]
+fn what_is_no_device_is_told() {
+    let device = |lines: &str| text("[\"cryptodev\"]", &format!("[engine.cryptodev]\n{lines}"));
+    expect(&device("queue_pairs = 2"), &["the key `device`"]);
+    expect(&device("device = \"two words\""), &["engine.cryptodev.device", "crypto_aesni_mb"]);
+    expect(&device("device = \"x\"\nqueue_pairs = 0"), &["a number from 1 to 64"]);
+    expect(&device("device = \"x\"\neal = \"--no-huge\""), &["a list"]);
+    expect(&device("device = \"x\"\nqueues = 2"), &["engine.cryptodev.queues"]);
+}
