@@ -23,8 +23,8 @@ pub struct Cryptodev {
     pub eal: Vec<String>,
 }
 
-/// The sections of engines: that of `cryptodev` is there if `named`, the engines in use, has its name, and not
-/// otherwise.
+/// The sections of engines: that of `cryptodev` is there if `named`, the engines in use, has its name, and
+/// not otherwise.
 pub(super) fn read_engine(
     root: &mut Section<'_>,
     walker: &mut Walker<'_>,
