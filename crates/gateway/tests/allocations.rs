@@ -223,6 +223,23 @@ fn an_engine_that_ends_jobs_late_and_in_any_order_allocates_nothing_per_packet()
     assert!(a.unprotected_port().counters().tx_packets >= 32_768);
 }
 
+/// A turn takes more than four full batches where one of them is not full. What it hands out comes back in
+/// one turn nevertheless, so that no queue fills that takes as much again.
+#[test]
+fn batches_that_are_not_full_do_not_fill_an_engine() {
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+    let mut calls = 0;
+    let source = Box::new(move |out: &mut [u8]| {
+        calls += 1;
+        if calls % 50 == 0 { 0 } else { copy(&packet, out) }
+    });
+    let config = LateConfig { polls_max: 1, ..LateConfig::reliable(7) };
+    let late = LateEngine::new(Box::new(PortableEngine::new()), config);
+    let mut a = worker_with(vec![Box::new(late)], &spec(), Side::A, source, silent());
+    assert_eq!(allocations(&mut a, 32_768), 0);
+    assert_eq!(a.pool().drops().total(), 0);
+}
+
 /// A peer that keeps changing its address is not followed at every packet, and a packet from elsewhere costs
 /// no memory.
 #[test]
