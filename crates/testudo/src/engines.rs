@@ -8,6 +8,8 @@ use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{Candidate, EngineOrder};
 use testudo_port_dpdk::{EalConfig, Plugin};
 
+use crate::eal::{self, Start};
+
 /// Every engine that needs no configuration, best first.
 pub fn known() -> Vec<Candidate> {
     vec![
@@ -19,17 +21,20 @@ pub fn known() -> Vec<Candidate> {
 /// Every engine that can be measured: [`known`], and the device of DPDK's named `cryptodev`, in software and
 /// with memory enough for several engines.
 pub fn measurable(cryptodev: &str) -> Vec<Candidate> {
-    let eal = ["--no-huge", "-m", "1024"].map(str::to_owned).into();
-    let device = Cryptodev { device: cryptodev.to_owned(), queue_pairs: 2, keys: 4096, eal };
+    let arguments: Vec<String> = ["--no-huge", "-m", "1024"].map(str::to_owned).into();
+    let eal = EalConfig { arguments, pci: Vec::new() };
+    let device = Cryptodev { device: cryptodev.to_owned(), queue_pairs: 2, keys: 4096, eal: Vec::new() };
+    let start = Start { library: None, eal };
     let mut candidates = known();
-    candidates.push(Candidate { name: CRYPTODEV, open: Box::new(move || open(&device)) });
+    candidates.push(Candidate { name: CRYPTODEV, open: Box::new(move || open(&device, Ok(start.clone()))) });
     candidates
 }
 
 /// The candidates for the engines that are named, in this order, as the configuration has them.
 pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candidate> {
-    let device = configuration.cryptodev.clone();
-    let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: Box::new(move || open(&device)) });
+    let (device, start) = (configuration.cryptodev.clone(), eal::start(configuration));
+    let open = |device| Box::new(move || open(&device, start.clone()));
+    let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).collect();
     let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
     names.iter().filter_map(&mut take).collect()
@@ -40,16 +45,14 @@ pub fn order(gateway: &Gateway) -> EngineOrder {
     if gateway.engines_named { EngineOrder::AsNamed } else { EngineOrder::FastestFirst }
 }
 
-fn open(device: &Cryptodev) -> Result<Box<dyn Engine>, EngineError> {
+fn open(device: &Cryptodev, start: Result<Start, String>) -> Result<Box<dyn Engine>, EngineError> {
     let unavailable = |reason| EngineError::Unavailable { engine: CRYPTODEV, reason };
-    let plugin = Plugin::open(None).map_err(|error| unavailable(error.to_string()))?;
-    // A device on the bus is found if DPDK may look at it, and no other is touched.
-    let is_pci = !device.device.starts_with("crypto_");
-    let pci = device.device.split(',').next().filter(|_| is_pci).map(str::to_owned);
+    let Start { library, eal } = start.map_err(unavailable)?;
+    let plugin = Plugin::open(library.as_deref()).map_err(|error| unavailable(error.to_string()))?;
     let config = CryptodevConfig {
         queue_pairs: device.queue_pairs,
         keys: device.keys,
-        eal: EalConfig { arguments: device.eal.clone(), pci: pci.into_iter().collect() },
+        eal,
         ..CryptodevConfig::of(&device.device)
     };
     Ok(Box::new(CryptodevEngine::open(plugin, &config)?))

@@ -9,6 +9,7 @@
 mod check;
 mod cli;
 mod documents;
+mod eal;
 mod engines;
 mod exit;
 mod firewall;

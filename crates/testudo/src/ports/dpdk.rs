@@ -18,7 +18,7 @@ use testudo_link::own::{OwnAddress, OwnResolver};
 use testudo_link::routes::{NextHop, Route};
 use testudo_link::{LinkConfig, LinkPort};
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
-use testudo_port_dpdk::{Chosen, DeviceStatistics, DpdkConfig, DpdkDevice, Eal, EalConfig, Plugin};
+use testudo_port_dpdk::{Chosen, DeviceStatistics, DpdkConfig, DpdkDevice, Eal, Plugin};
 
 /// Calls of the port after which the clock is looked at while packets come.
 const CALLS_PER_LOOK: u32 = 64;
@@ -38,15 +38,9 @@ pub fn start(configuration: &Configuration) -> Result<Option<Eal>, Failure> {
     if settings.is_empty() {
         return Ok(None);
     }
-    let library = settings.iter().find_map(|settings| settings.library.as_deref());
-    let plugin = Plugin::open(library).map_err(failure(Kind::Port))?;
-    let is_pci = |name: &&str| name.contains(':') && !name.starts_with("net_");
-    let config = EalConfig {
-        // One side may leave them out.
-        arguments: settings.iter().map(|s| &s.eal).find(|eal| !eal.is_empty()).cloned().unwrap_or_default(),
-        pci: settings.iter().map(|s| s.name()).filter(is_pci).map(str::to_owned).collect(),
-    };
-    let eal = Eal::start(plugin, &config).map_err(failure(Kind::Port))?;
+    let start = crate::eal::start(configuration).map_err(failure(Kind::Port))?;
+    let plugin = Plugin::open(start.library.as_deref()).map_err(failure(Kind::Port))?;
+    let eal = Eal::start(plugin, &start.eal).map_err(failure(Kind::Port))?;
     tracing::info!("DPDK {} runs with {}", plugin.dpdk_version(), eal.arguments()[1..].join(" "));
     Ok(Some(eal))
 }
