@@ -1,6 +1,6 @@
 //! The contract between the gateway and its cryptographic engines.
 
-use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Suite};
+use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Suite};
 use std::sync::Arc;
 use testudo_packet::Region;
 
@@ -138,6 +138,12 @@ pub trait Engine: Send {
     /// Appends up to `max` jobs that ended since they were taken.
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         let _ = (done, max);
+    }
+
+    /// What it does for SAs that are admitted one by one, if a device does its cryptography as packets pass.
+    /// Such an engine has no [capability](Self::capability) of its own.
+    fn offload(&mut self) -> Option<&mut dyn Offload> {
+        None
     }
 
     /// Jobs taken and not yet given back by `poll`: for callers that drive an engine without a gateway.

@@ -20,6 +20,7 @@ mod engine;
 mod job;
 mod key;
 mod key_table;
+mod offload;
 mod portable;
 mod prepared;
 mod self_test;
@@ -30,6 +31,10 @@ pub use engine::{Capability, Engine, EngineError};
 pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;
+pub use offload::{
+    DeviceError, DeviceLimits, Offering, Offload, OffloadCounts, OffloadReport, OffloadState, SaFacts,
+    SecurityDevice, SecurityMode, SecurityProtocol, SessionParameters,
+};
 pub use portable::PortableEngine;
 pub use prepared::{KeyPreparer, PreparedKey};
 pub use self_test::{KNOWN_ANSWERS, KnownAnswer, self_test};

@@ -3,6 +3,8 @@
 use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::outlet::Wait;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use testudo_crypto::OffloadReport;
 use testudo_packet::{DropCounters, DropReason, Pool, Port, PortCounters, Stage, StageTimes, ticks};
 
 /// Counters of one port as atomics.
@@ -103,6 +105,7 @@ pub struct WorkerCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     outbound_stages: SharedStageTimes,
     inbound_stages: SharedStageTimes,
+    offload: Mutex<Option<OffloadReport>>,
 }
 
 impl WorkerCounters {
@@ -122,6 +125,7 @@ impl WorkerCounters {
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             outbound_stages: SharedStageTimes::default(),
             inbound_stages: SharedStageTimes::default(),
+            offload: Mutex::default(),
         }
     }
 
@@ -146,6 +150,20 @@ impl WorkerCounters {
     pub(crate) fn publish_stages(&self, outbound: &StageTimes, inbound: &StageTimes) {
         self.outbound_stages.publish(outbound);
         self.inbound_stages.publish(inbound);
+    }
+
+    /// Publishes what a NIC does. The worker does not wait for who reads the last report: the next one comes
+    /// soon.
+    pub(crate) fn publish_offload(&self, report: Option<OffloadReport>) {
+        if let Ok(mut published) = self.offload.try_lock() {
+            *published = report;
+        }
+    }
+
+    /// What the NIC of the unprotected port does, if it does cryptography: up to an eighth of a second old.
+    #[must_use]
+    pub fn offload(&self) -> Option<OffloadReport> {
+        self.offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn publish_waits(&self, protected: Wait, unprotected: Wait) {

@@ -146,7 +146,12 @@ impl Lanes {
         self.table.get(job.direction, Prepared::sa_of(job))
     }
 
-    /// The same, to be changed.
+    /// An SA, to be changed.
+    pub(crate) fn get_mut(&mut self, direction: Direction, sa: SaRef) -> Option<&mut Lane> {
+        self.table.get_mut(direction, sa)
+    }
+
+    /// The SA of a job, to be changed.
     pub(crate) fn of_mut(&mut self, job: &Job) -> Option<&mut Lane> {
         self.table.get_mut(job.direction, Prepared::sa_of(job))
     }

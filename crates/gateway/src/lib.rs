@@ -31,6 +31,7 @@ mod in_flight;
 mod interface_counters;
 mod interfaces;
 mod lanes;
+mod offload;
 mod outlet;
 mod placement;
 mod rings;
@@ -51,6 +52,7 @@ pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener
 pub use formation::Formation;
 pub use interface_counters::InterfaceSnapshot;
 pub use interfaces::Interfaces;
+pub use offload::OffloadMode;
 pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use serve::{Notice, ServeError, serve};

@@ -18,6 +18,8 @@ pub(crate) struct Outlet<Side> {
     batch: Batch,
     waiting: VecDeque<Buffer>,
     wait: Wait,
+    /// Whether packets may come that are marked to be sealed by a NIC, which this port does not do.
+    refuses_marked: bool,
     /// A failure of the port that has not been reported. It is reported when the turn is over, because what
     /// was taken before must be finished and counted first.
     failure: Option<PortError>,
@@ -40,9 +42,15 @@ impl<Side> Outlet<Side> {
             batch: Batch::new(),
             waiting: VecDeque::new(),
             wait: Wait::default(),
+            refuses_marked: false,
             failure: None,
             side: PhantomData,
         }
+    }
+
+    /// From now on packets may come that are marked to be sealed: they leave only by a port that does so.
+    pub(crate) fn expect_marked(&mut self) {
+        self.refuses_marked = !self.port.seals_marked();
     }
 
     /// Whether anything waits.
@@ -88,10 +96,26 @@ impl<Side> Outlet<Side> {
         if self.failure.is_some() {
             return 0;
         }
+        if self.refuses_marked {
+            self.drop_marked(pool);
+        }
         self.port.tx(pool, &mut self.batch).unwrap_or_else(|error| {
             self.failure = Some(error);
             0
         })
+    }
+
+    /// Drops what would leave in clear.
+    #[cold]
+    #[inline(never)]
+    fn drop_marked(&mut self, pool: &mut Pool) {
+        let mut at = 0;
+        while let Some(packet) = self.batch.get(at) {
+            match packet.mark().is_to_be_sealed() {
+                true => pool.discard(self.batch.remove(at), DropReason::NotSealed),
+                false => at += 1,
+            }
+        }
     }
 
     /// Takes the port's failure, if it has failed since the last call.
@@ -161,7 +185,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use testudo_ipsec::Protected;
-    use testudo_packet::PortCounters;
+    use testudo_packet::{Mark, PortCounters};
 
     /// A port that accepts packets only while it is told to.
     struct Door(Arc<AtomicBool>);
@@ -191,6 +215,21 @@ mod tests {
         fn counters(&self) -> PortCounters {
             PortCounters::default()
         }
+    }
+
+    #[test]
+    fn a_packet_that_a_nic_should_seal_leaves_by_no_other_port() {
+        let mut outlet: Outlet<Protected> = Outlet::new(Box::new(Door(Arc::new(AtomicBool::new(true)))));
+        let mut pool = Pool::new(4, 100);
+        outlet.expect_marked();
+        for mark in [Mark::seal_under(0), Mark::NONE, Mark::seal_under(9), Mark::opened_under(1)] {
+            let mut packet = pool.pop().unwrap();
+            packet.set_mark(mark);
+            outlet.batch.push(packet);
+        }
+        assert_eq!(outlet.flush(&mut pool), 2);
+        assert_eq!((pool.drops().get(DropReason::NotSealed), pool.in_use()), (2, 0));
+        assert_eq!(pool.take_lost_marks(), Some(vec![Mark::seal_under(0), Mark::seal_under(9)]));
     }
 
     #[test]

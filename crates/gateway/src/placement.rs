@@ -29,13 +29,18 @@
 //! **An engine that does not take a key is not asked again** for as long as the SA lives: it would be at
 //! every packet.
 //!
+//! **The engine of a NIC** has the keys of those SAs that were admitted to it ([`offload`](crate::offload)), and
+//! is passed by for all others.
+//!
 //! A withdrawn engine keeps its keys until their SAs end: jobs of theirs may still be there.
 
+use crate::lanes::{First, NO_ENGINE};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testudo_crypto::{
-    Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, KeyTable, PreparedKey, Suite,
+    Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, KeyTable, Offload, OffloadState,
+    PreparedKey, SaFacts, Suite,
 };
 
 /// Whose table of keys it is.
@@ -208,6 +213,8 @@ pub(crate) struct Placement {
     withdrawn: Withdrawn,
     /// Boxed, so that a table that grows has little to move.
     keys: KeyTable<Box<HeldKey>>,
+    /// The engine that keys are [admitted](Self::admit) to one by one. It refuses all others.
+    offload: Option<usize>,
 }
 
 impl Placement {
@@ -216,7 +223,9 @@ impl Placement {
         if engines.len() > MAX_ENGINES {
             engines.drain(MAX_ENGINES - 1..engines.len() - 1);
         }
-        Self { engines, withdrawn: Withdrawn::default(), keys: KeyTable::new(KeyTable::<()>::MAX_KEYS) }
+        let offload = engines.iter_mut().position(|engine| engine.offload().is_some());
+        let keys = KeyTable::new(KeyTable::<()>::MAX_KEYS);
+        Self { engines, withdrawn: Withdrawn::default(), keys, offload }
     }
 
     /// Takes an engine out of service for good: it gets neither jobs nor keys any more.
@@ -270,6 +279,42 @@ impl Placement {
             if let Place::LaidOut(id) = place {
                 engine.remove(*id);
             }
+        }
+    }
+
+    /// The engine of a device that does cryptography as packets pass, if there is one.
+    pub(crate) fn offload(&mut self) -> Option<&mut dyn Offload> {
+        self.engines.get_mut(self.offload?)?.offload()
+    }
+
+    /// The id of an SA's key in that engine, if it was admitted.
+    pub(crate) fn offload_key(&self, key: SaKey) -> Option<KeyId> {
+        match self.keys.get(key.0)?.places.get(self.offload?)? {
+            Place::LaidOut(id) => Some(*id),
+            Place::Empty | Place::Refused => None,
+        }
+    }
+
+    /// Has that engine admit the key of an SA.
+    pub(crate) fn admit(&mut self, key: SaKey, facts: &SaFacts) -> Result<First, OffloadState> {
+        let at = self.offload.ok_or(OffloadState::Off)?;
+        let held = self.keys.get_mut(key.0).ok_or(OffloadState::Off)?;
+        let engine = self.engines.get_mut(at).and_then(|engine| engine.offload()).ok_or(OffloadState::Off)?;
+        let id = engine.admit(held.direction, &held.material, facts)?;
+        if let Some(place) = held.places.get_mut(at) {
+            *place = Place::LaidOut(id);
+        }
+        Ok((u32::try_from(at).unwrap_or(NO_ENGINE), id))
+    }
+
+    /// Has that engine forget the key of an SA.
+    pub(crate) fn leave(&mut self, key: SaKey) {
+        let (Some(at), Some(id)) = (self.offload, self.offload_key(key)) else { return };
+        if let Some(place) = self.keys.get_mut(key.0).and_then(|held| held.places.get_mut(at)) {
+            *place = Place::Refused;
+        }
+        if let Some(engine) = self.engines.get_mut(at) {
+            engine.remove(id);
         }
     }
 

@@ -7,10 +7,11 @@ use crate::command::{
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
+use crate::offload::{OffloadMode, Offloading};
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job, Suite};
+use testudo_crypto::{Direction, Engine, Job, OffloadReport, Suite};
 use testudo_ipsec::{
     AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
     RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
@@ -54,6 +55,8 @@ pub struct Worker {
     /// Stage times of inbound packets.
     inbound_clock: StageClock,
     draining: bool,
+    /// Which SAs the NIC of the unprotected port has, if it does cryptography.
+    offloading: Option<Box<Offloading>>,
 }
 
 impl Worker {
@@ -66,7 +69,7 @@ impl Worker {
         policies: Box<Spd>,
     ) -> Self {
         engines.iter_mut().for_each(|engine| engine.use_memory(pool.region()));
-        let dispatcher = Dispatcher::new(engines, pool.size());
+        let mut dispatcher = Dispatcher::new(engines, pool.size());
         let (protected, unprotected) = (&*ports.protected, &*ports.unprotected);
         let counters = Arc::new(WorkerCounters::new(protected, unprotected, dispatcher.engine_names()));
         let mut ipsec = Ipsec::new(policies);
@@ -75,9 +78,15 @@ impl Worker {
         if protected.interfaces() > 1 {
             pool.count_by_interface(protected.interfaces());
         }
+        let offloads = dispatcher.offload().is_some() && unprotected.seals_marked();
+        let (mut protected, mut unprotected) = (Outlet::new(ports.protected), Outlet::new(ports.unprotected));
+        if offloads {
+            protected.expect_marked();
+            unprotected.expect_marked();
+        }
         let worker = Self {
-            protected: Outlet::new(ports.protected),
-            unprotected: Outlet::new(ports.unprotected),
+            protected,
+            unprotected,
             pool,
             ipsec,
             dispatcher,
@@ -88,6 +97,7 @@ impl Worker {
             outbound_clock: StageClock::default(),
             inbound_clock: StageClock::default(),
             draining: false,
+            offloading: offloads.then(|| Box::new(Offloading::new())),
         };
         worker.publish();
         worker
@@ -138,6 +148,34 @@ impl Worker {
     /// How jobs are arranged for engines that prefer bursts; by suite and length unless told otherwise.
     pub fn set_formation(&mut self, formation: Formation) {
         self.dispatcher.set_formation(formation);
+    }
+
+    /// Whether the NIC has only SAs with packets, unless told otherwise, or as many as it has room for.
+    pub fn set_offload_mode(&mut self, mode: OffloadMode) {
+        if let Some(offloading) = &mut self.offloading {
+            offloading.set_mode(mode);
+        }
+    }
+
+    /// What the NIC of the unprotected port does, if it does cryptography.
+    #[must_use]
+    pub fn offload_report(&mut self) -> Option<OffloadReport> {
+        self.offloading.as_ref()?;
+        self.dispatcher.offload().map(|device| device.report())
+    }
+
+    /// Looks after the NIC, and which SAs it has.
+    #[cold]
+    #[inline(never)]
+    fn offload(&mut self, now: Moment) {
+        let Some(offloading) = &mut self.offloading else { return };
+        if let (Some(marks), Some(device)) = (self.pool.take_lost_marks(), self.dispatcher.offload()) {
+            device.forget(&marks);
+        }
+        if offloading.step(&mut self.dispatcher, &self.ipsec, now) {
+            let report = self.offload_report();
+            self.counters.publish_offload(report);
+        }
     }
 
     /// Changes tunnels and policies, all between two batches. A running gateway changes a few tunnels at a
@@ -256,7 +294,12 @@ impl Worker {
         suite: Suite,
     ) -> Result<AddedSa, UpdateError> {
         match &added {
-            Ok(added) => self.dispatcher.connect(direction, added.sa, key, suite),
+            Ok(added) => {
+                self.dispatcher.connect(direction, added.sa, key, suite);
+                if let Some(offloading) = &mut self.offloading {
+                    offloading.add(direction, added.sa, suite, Arc::clone(&added.counters));
+                }
+            }
             Err(_) => self.dispatcher.uninstall(key),
         }
         Ok(added?)
@@ -282,6 +325,9 @@ impl Worker {
     /// Forgets the keys of an SA that was removed. Its jobs that have ended are dropped.
     pub(crate) fn disconnect(&mut self, direction: Direction, sa: SaRef) {
         let mut stale = Vec::new();
+        if let Some(offloading) = &mut self.offloading {
+            offloading.remove(direction, sa);
+        }
         self.dispatcher.disconnect(direction, sa, &mut stale);
         stale.into_iter().for_each(|job| self.pool.discard(job.buffer, DropReason::ShuttingDown));
     }
@@ -324,6 +370,9 @@ impl Worker {
     /// go, and counted; what could not be sent still waits.
     pub fn turn(&mut self, now: Moment) -> Result<usize, PortError> {
         let was_busy = self.dispatcher.is_busy();
+        if self.offloading.is_some() {
+            self.offload(now);
+        }
         let mut moved = self.collect(now);
         // Backpressure: while packets wait for a port no more are made for it, so that the kernel's queue
         // behind the other port fills instead of ours.

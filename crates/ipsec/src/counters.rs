@@ -5,6 +5,7 @@ use crate::path_mtu::LearnedMtu;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
+use testudo_crypto::OffloadState;
 use testudo_packet::{DropReason, prefetch};
 
 /// Whether an SA can pass packets.
@@ -31,6 +32,8 @@ pub struct SaCounters {
     last_used: AtomicU64,
     state: AtomicU8,
     in_use: AtomicBool,
+    /// [`OffloadState`] as a number.
+    offload: AtomicU8,
     /// [`LearnedMtu`] in a number; 0 for none.
     learned_mtu: AtomicU64,
     drops: OnceLock<Box<Drops>>,
@@ -62,6 +65,7 @@ impl Default for SaCounters {
             last_used: AtomicU64::new(NEVER),
             state: AtomicU8::new(SaState::Installed as u8),
             in_use: AtomicBool::new(false),
+            offload: AtomicU8::new(OffloadState::Off as u8),
             learned_mtu: AtomicU64::new(0),
             drops: OnceLock::new(),
             first_used: AtomicU64::new(NEVER),
@@ -162,6 +166,17 @@ impl SaCounters {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Its cryptography is done elsewhere from now on.
+    pub fn set_offload(&self, state: OffloadState) {
+        self.offload.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Whether a NIC does its cryptography, or why not.
+    #[must_use]
+    pub fn offload(&self) -> OffloadState {
+        OffloadState::from_number(self.offload.load(Ordering::Relaxed))
     }
 
     /// The path has another MTU.

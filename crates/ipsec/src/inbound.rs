@@ -19,7 +19,9 @@ use crate::slots::SaRef;
 use crate::spd::{Action, Flow, Verdict};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Passage, Pool, Stage, StageClock};
+use testudo_packet::{
+    BATCH_SIZE, Batch, Buffer, DropReason, Interface, Mark, Passage, Pool, Stage, StageClock,
+};
 use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::{ESP_HEADER_BYTES, EspHeader, NAT_KEEPALIVE};
 use testudo_wire::ip::{IpHeader, Version};
@@ -243,6 +245,8 @@ impl Ipsec {
     fn take_fragment(&mut self, buffer: &mut Buffer, now: Moment, pool: &mut Pool) -> Option<Parsed> {
         // Fragments of this side have none, but their buffers remember earlier packets.
         buffer.set_interface(if self.has_interfaces { Interface::NONE } else { Interface::MAIN });
+        // No device opens a fragment, and none has opened the whole.
+        buffer.set_mark(Mark::NONE);
         let taken = IpHeader::parse(buffer.bytes()).map_err(reason_of).and_then(|header| {
             let is_peer = self.addresses.is_peer(header.source);
             self.fragments.take(buffer, &header, is_peer, now, pool)

@@ -43,6 +43,7 @@ mod keepalive;
 mod lifetime;
 mod mss_clamp;
 mod mtu_probe;
+mod offload;
 mod opened;
 mod outbound;
 mod outcome;

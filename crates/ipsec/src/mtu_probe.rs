@@ -365,7 +365,10 @@ impl Ipsec {
         let (events, replies, audit) = (&mut self.events, &mut self.replies, &mut self.audit);
         let identifications = &mut self.identifications;
         let (encap, before) = (sa.encap, out.jobs.len());
-        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications };
+        // A probe is not cut.
+        let path_mtu = usize::MAX;
+        let slow_path =
+            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, path_mtu };
         match encap {
             Encap::EspTunnel => slow_path.probe::<EspTunnel>(packet, &header),
             Encap::EspTransport => slow_path.probe::<EspTransport>(packet, &header),

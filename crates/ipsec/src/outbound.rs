@@ -213,11 +213,13 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
+        let path_mtu = self.path_mtu_of(sa_ref);
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
         let encap = sa.encap;
         let (events, replies, audit) = (&mut self.events, &mut self.replies, &mut self.audit);
         let identifications = &mut self.identifications;
-        let slow_path = SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications };
+        let slow_path =
+            SlowPath { sa, sa_ref, now, pool, out, events, replies, audit, identifications, path_mtu };
         match encap {
             Encap::EspTunnel => slow_path.protect_run::<EspTunnel>(metas, buffers),
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(metas, buffers),

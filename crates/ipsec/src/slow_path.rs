@@ -28,6 +28,16 @@ pub(crate) struct SlowPath<'a> {
     pub(crate) replies: &'a mut ReplyBudget,
     pub(crate) audit: &'a mut Audit,
     pub(crate) identifications: &'a mut Identifications,
+    /// The longest datagram that is not [cut](then::CUT), in bytes.
+    pub(crate) path_mtu: usize,
+}
+
+/// Bytes of the datagram that a job becomes: that of AH is there with a copy of its front, and the ICV.
+fn datagram_bytes(job: &Job) -> usize {
+    match job.then & then::UNMASK {
+        0 => job.buffer.len(),
+        _ => (job.text_start / 2 + job.text_bytes) as usize,
+    }
 }
 
 /// What every path carries over IPv6 (RFC 8200 5). Hosts need not send less, so that the datagrams of such
@@ -85,6 +95,10 @@ impl SlowPath<'_> {
         match self.try_push::<E>(buffer, header) {
             Ok(mut job) => {
                 job.then |= then;
+                // Decided now: a device may seal it as it leaves, after which nobody could cut it.
+                if job.then & then::CUT != 0 && datagram_bytes(&job) <= self.path_mtu {
+                    job.then &= !then::CUT;
+                }
                 // Headers of AH are complete before they are masked.
                 if self.sa.headers_vary && self.sa.encap == Encap::EspTunnel {
                     let (template, jobs) = (self.sa.template.as_ref(), std::iter::once(&mut job));

@@ -41,6 +41,12 @@ pub trait FrameDevice: Send {
         Vec::new()
     }
 
+    /// Whether packets that are [marked](testudo_packet::Mark) to be sealed are sealed on their way out, as
+    /// [`Port::seals_marked`](testudo_packet::Port::seals_marked) says.
+    fn seals_marked(&self) -> bool {
+        false
+    }
+
     /// Frames and their bytes so far.
     fn counters(&self) -> PortCounters;
 }

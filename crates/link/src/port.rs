@@ -392,6 +392,10 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
         all
     }
 
+    fn seals_marked(&self) -> bool {
+        self.device.seals_marked()
+    }
+
     fn joins(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! One packet with headroom and tailroom.
 
-use crate::Interface;
 use crate::region::RegionNumber;
-use crate::storage::Storage;
+use crate::storage::{MAX_BYTES, Storage};
+use crate::{Interface, Mark};
 
 /// The headroom or tailroom is too small for what should be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub struct NoRoom {
 /// The default buffer has no storage: it fills a slot whose buffer was taken.
 #[derive(Default)]
 pub struct Buffer {
-    /// At most 2^31 bytes; never replaced.
+    /// Less than 2^24 bytes; never replaced.
     storage: Storage,
     /// Where the packet starts and ends, in bytes. Unsafe code relies on `start <= end <= capacity`: only
     /// this file can write the two, and every function here has compared the new values or clamps them
@@ -33,10 +33,10 @@ impl Buffer {
     /// Its memory is zeroed, and its own: no part of a [region](crate::Region).
     ///
     /// # Panics
-    /// If `capacity` is above 2^31.
+    /// If `capacity` is above 16 MiB less one cache line.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        assert!(capacity <= 1 << 31, "a buffer of {capacity} bytes was asked for");
+        assert!(capacity <= MAX_BYTES, "a buffer of {capacity} bytes was asked for");
         let lines = capacity.div_ceil(64);
         Self { storage: Storage::zeroed(lines), start: 0, end: 0 }
     }
@@ -50,6 +50,12 @@ impl Buffer {
     #[inline(always)]
     pub(crate) fn region(&self) -> RegionNumber {
         self.storage.region()
+    }
+
+    /// Whether its frame is of this region, and it has no [mark](Self::mark).
+    #[inline(always)]
+    pub(crate) fn is_unmarked_of(&self, region: RegionNumber) -> bool {
+        self.storage.is_unmarked_of(region)
     }
 
     /// A buffer around a copy of `bytes`, with the given headroom and tailroom: for tests and for packets
@@ -82,6 +88,19 @@ impl Buffer {
     #[inline]
     pub fn set_interface(&mut self, interface: Interface) {
         self.storage.set_interface(interface);
+    }
+
+    /// What a device has done with the packet, or is to do. A buffer that a pool gives has none.
+    #[must_use]
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        self.storage.mark()
+    }
+
+    /// Sets the packet's [mark](Self::mark).
+    #[inline]
+    pub fn set_mark(&mut self, mark: Mark) {
+        self.storage.set_mark(mark);
     }
 
     /// All bytes of storage, used or not.
@@ -141,6 +160,17 @@ impl Buffer {
     pub fn reset(&mut self, headroom: usize) {
         self.start = offset(headroom.min(self.capacity()));
         self.end = self.start;
+    }
+
+    /// As [`reset`](Self::reset), without comparing `headroom` with the length.
+    ///
+    /// # Safety
+    /// The buffer has at least `headroom` bytes.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "of a pool's buffers this is known: three instructions a packet")]
+    pub(crate) unsafe fn reset_within(&mut self, headroom: u32) {
+        debug_assert!(headroom as usize <= self.capacity());
+        (self.start, self.end) = (headroom, headroom);
     }
 
     /// Everything from the packet's start to the end of the storage, for a port to write a packet into.
@@ -235,7 +265,7 @@ impl<const FRONT: usize, const BACK: usize> Around<'_, FRONT, BACK> {
     }
 }
 
-/// An offset into a buffer's storage, which [`Buffer::with_capacity`] bounds to 2^31 bytes.
+/// An offset into a buffer's storage, which is shorter than 2^24 bytes.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "asserted")]
 fn offset(n: usize) -> u32 {

@@ -89,6 +89,7 @@ drop_reasons! {
     DeviceFrameUnknown, "device_frame_unknown", "A device's ring named a frame that the device did not have: an address out of range, or one given back twice.";
     DeviceFrameBounds, "device_frame_bounds", "A device's ring described a packet that does not lie within its frame.";
     PoolEmpty, "pool_empty", "No buffer was free.";
+    NotSealed, "not_sealed", "A NIC was to seal the packet, and it came to a port that does not, or nothing was left that could.";
     QueueFull, "queue_full", "The queue to a port was full.";
     MessageTooLong, "message_too_long", "The link's MTU is smaller than the packet.";
     SendRefused, "send_refused", "The kernel refused to send the packet (no route, host unreachable, not permitted).";

@@ -36,6 +36,7 @@ impl Frames {
     }
 
     fn of_bytes(size: usize, packet_bytes: usize, frame_bytes: usize, choice: PageChoice) -> Self {
+        assert!(frame_bytes >= HEADROOM_BYTES);
         let region = Region::new(size, frame_bytes, choice);
         let free = Vec::with_capacity(size);
         let mut frames = Self { free, made: 0, size, packet_bytes, choice, region, more: Vec::new() };
@@ -44,20 +45,24 @@ impl Frames {
         frames
     }
 
-    /// A buffer that is free, as its last user has left it.
+    /// A buffer that is free, empty, with [`HEADROOM_BYTES`] before it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Buffer> {
-        self.free.pop().or_else(|| self.make())
+        let mut buffer = self.free.pop().or_else(|| self.make())?;
+        begin_packet(&mut buffer);
+        Some(buffer)
     }
 
     /// Moves up to `count` buffers to the end of `buffers`, as many as there are and as it has room for.
     #[inline]
     pub(crate) fn pop_many(&mut self, count: usize, buffers: &mut Batch) {
         let count = count.min(buffers.remaining_capacity());
+        let before = buffers.len();
         let taken = move_buffers::last_to_batch(&mut self.free, count, buffers);
         if taken < count {
             buffers.extend(std::iter::from_fn(|| self.make()).take(count - taken));
         }
+        buffers[before..].iter_mut().for_each(begin_packet);
     }
 
     fn make(&mut self) -> Option<Buffer> {
@@ -86,7 +91,13 @@ impl Frames {
         self.region.owns(buffer) || self.more.iter().any(|region| region.owns(buffer))
     }
 
-    /// Takes back one of these buffers. One that was written off, and is back after all, is not taken.
+    /// Whether `buffer` is one of these, as most are: of the first region, and without a mark.
+    #[inline(always)]
+    pub(crate) fn own_unmarked(&self, buffer: &Buffer) -> bool {
+        self.region.owns_unmarked(buffer)
+    }
+
+    /// Takes back one of these buffers, which has no mark. One that was written off, and is back after all, is not taken.
     #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer) {
         if self.free.len() < self.made {
@@ -94,10 +105,11 @@ impl Frames {
         }
     }
 
-    /// Takes back all buffers of a batch, if all are of the first region: whether they were.
+    /// Takes back all buffers of a batch, if all are of the first region and none has a mark: whether they
+    /// were.
     #[inline]
     pub(crate) fn push_all(&mut self, batch: &mut Batch) -> bool {
-        let all_ours = batch.iter().all(|buffer| self.region.owns(buffer));
+        let all_ours = batch.iter().all(|buffer| self.own_unmarked(buffer));
         let fits = batch.len() <= self.made - self.free.len();
         if all_ours && fits {
             move_buffers::all_to_list(batch, &mut self.free);
@@ -130,6 +142,15 @@ impl Frames {
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
+}
+
+/// Empties a buffer on a frame, and places its start after the headroom.
+#[inline(always)]
+#[allow(unsafe_code, reason = "comparing what always holds is three instructions a packet")]
+#[allow(clippy::cast_possible_truncation, reason = "a constant")]
+fn begin_packet(buffer: &mut Buffer) {
+    // SAFETY: it is of these frames, none of which is shorter than the headroom (asserted where they are made).
+    unsafe { buffer.reset_within(HEADROOM_BYTES as u32) };
 }
 
 /// Bytes of a frame for a packet of up to `packet_bytes`. An odd number of cache lines: if it were even, the

@@ -1,7 +1,7 @@
 //! Where buffers come from and go back to.
 
 use crate::frames::Frames;
-use crate::{Batch, Buffer, DropCounters, DropReason, Interface, Journal, PageChoice, Region};
+use crate::{Batch, Buffer, DropCounters, DropReason, Interface, Journal, Mark, PageChoice, Region};
 
 /// Headroom of a received packet: the longest headers, rounded up to cache lines, and 16 bytes. With these,
 /// an engine that processes a text in vectors of 64 bytes, the first of which it shares with the block before
@@ -38,6 +38,8 @@ pub struct Pool {
     receiving: Option<Interface>,
     /// Follows single packets, if anybody wants that.
     journal: Option<Box<dyn Journal>>,
+    /// Marks of dropped packets that a device was to seal.
+    lost_marks: Vec<Mark>,
 }
 
 impl Pool {
@@ -65,6 +67,7 @@ impl Pool {
             drops_at_interfaces: 0,
             receiving: None,
             journal: None,
+            lost_marks: Vec::new(),
         }
     }
 
@@ -137,9 +140,7 @@ impl Pool {
     #[must_use]
     #[inline]
     pub fn pop(&mut self) -> Option<Buffer> {
-        let mut buffer = self.frames.pop()?;
-        buffer.reset(HEADROOM_BYTES);
-        Some(buffer)
+        self.frames.pop()
     }
 
     /// An empty buffer for a packet of `bytes`, a frame where that is enough; `None` when all such are in
@@ -149,17 +150,13 @@ impl Pool {
         if bytes <= self.frames.packet_bytes() {
             return self.pop();
         }
-        let mut buffer = self.long.as_mut().filter(|long| bytes <= long.packet_bytes())?.pop()?;
-        buffer.reset(HEADROOM_BYTES);
-        Some(buffer)
+        self.long.as_mut().filter(|long| bytes <= long.packet_bytes())?.pop()
     }
 
     /// [Pops](Self::pop) up to `count` frames, as many as there are and as `buffers` has room for.
     #[inline]
     pub fn pop_many(&mut self, count: usize, buffers: &mut Batch) {
-        let before = buffers.len();
         self.frames.pop_many(count, buffers);
-        buffers[before..].iter_mut().for_each(|buffer| buffer.reset(HEADROOM_BYTES));
     }
 
     /// Like [`pop_for`](Self::pop_for), for a packet that no port received: a fragment, a reply, a keepalive.
@@ -211,17 +208,22 @@ impl Pool {
 
     /// Takes back the buffer of a packet that was sent. What is not of this pool is freed.
     pub fn recycle(&mut self, buffer: Buffer) {
-        if self.frames.own(&buffer) {
+        if self.frames.own_unmarked(&buffer) {
             self.frames.push(buffer);
         } else {
-            self.recycle_long(buffer);
+            self.recycle_uncommon(buffer);
         }
     }
 
+    /// Marks are cleared here and not where a buffer is taken: most have none, which the comparison that tells
+    /// whose they are finds at no cost.
     #[cold]
     #[inline(never)]
-    fn recycle_long(&mut self, buffer: Buffer) {
-        if let Some(long) = self.long.as_mut().filter(|long| long.own(&buffer)) {
+    fn recycle_uncommon(&mut self, mut buffer: Buffer) {
+        buffer.set_mark(Mark::NONE);
+        if self.frames.own(&buffer) {
+            self.frames.push(buffer);
+        } else if let Some(long) = self.long.as_mut().filter(|long| long.own(&buffer)) {
             long.push(buffer);
         }
     }
@@ -243,7 +245,17 @@ impl Pool {
         if self.journal.is_some() {
             self.note_dropped(&buffer, reason);
         }
+        if buffer.mark().is_to_be_sealed() {
+            self.lost_marks.push(buffer.mark());
+        }
         self.recycle(buffer);
+    }
+
+    /// The marks of packets that were dropped since the last call before a device could seal them: what keeps
+    /// account of them is told.
+    #[must_use]
+    pub fn take_lost_marks(&mut self) -> Option<Vec<Mark>> {
+        (!self.lost_marks.is_empty()).then(|| std::mem::take(&mut self.lost_marks))
     }
 
     /// Takes back the buffer of a packet whose bytes `whole` holds now: a fragment that was copied into its
@@ -458,6 +470,28 @@ mod tests {
         assert_eq!((pool.available(), pool.available_for(1000), pool.in_use()), (2, 0, 1));
         let other = pool.pop().unwrap();
         assert!(pool.lengthen(other, 1000).is_err(), "there is one");
+    }
+
+    #[test]
+    fn marks_end_with_their_packets_and_those_of_dropped_packets_are_told() {
+        let mut pool = Pool::new(1, 100).with_long(1, 1000);
+        let marked = |pool: &mut Pool, mark| {
+            let mut buffer = pool.pop().unwrap();
+            assert_eq!(buffer.mark(), Mark::NONE, "what it bears is of the packet before");
+            buffer.set_mark(mark);
+            buffer
+        };
+        let packet = marked(&mut pool, Mark::seal_under(3));
+        pool.recycle(packet);
+        let packet = marked(&mut pool, Mark::opened_under(4));
+        pool.discard(packet, DropReason::NoPolicy);
+        assert_eq!(pool.take_lost_marks(), None);
+        let packet = marked(&mut pool, Mark::seal_under(5));
+        pool.discard(packet, DropReason::QueueFull);
+        assert_eq!(pool.take_lost_marks(), Some(vec![Mark::seal_under(5)]));
+        assert_eq!(pool.take_lost_marks(), None, "each once");
+        let packet = marked(&mut pool, Mark::opened_under(6));
+        assert_eq!(pool.lengthen(packet, 500).unwrap().mark(), Mark::NONE, "a copy has none");
     }
 
     #[test]

@@ -82,6 +82,13 @@ pub trait Port: Send {
         false
     }
 
+    /// Whether packets that are [marked](crate::Mark) to be sealed are sealed on their way out. Such a packet is
+    /// given to no other port. Where its session has gone, `tx` does not send it: it stays the caller's, like all
+    /// that follow it, until somebody else has sealed it.
+    fn seals_marked(&self) -> bool {
+        false
+    }
+
     /// How many interfaces packets come from and leave by. With more than one, the packets of a call of
     /// [`rx`](Self::rx) are of one interface, and each says [which](crate::Buffer::interface);
     /// [`tx`](Self::tx) sends each packet by its own.

@@ -81,6 +81,12 @@ impl Region {
         buffer.region() == self.number
     }
 
+    /// Whether `buffer` is on a frame of this region, and its packet has no mark.
+    #[inline(always)]
+    pub(crate) fn owns_unmarked(&self, buffer: &Buffer) -> bool {
+        buffer.is_unmarked_of(self.number)
+    }
+
     /// The index of the frame that `buffer` is on, from 0; `None` if it is not of this region.
     #[must_use]
     #[inline]

@@ -5,8 +5,8 @@
     reason = "a buffer's memory is a frame that its region keeps for it, or aligned as no safe container is"
 )]
 
-use crate::Interface;
 use crate::region::{self, RegionNumber};
+use crate::{Interface, Mark};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -24,30 +24,38 @@ pub(crate) struct Storage {
     extent: Extent,
 }
 
-/// Length in bytes, of which 32 bits are enough: a buffer has at most 2^31. The interface of the packet in
-/// them (8 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. And the region (16 bits).
+/// Length in bytes (24 bits: a buffer is shorter than 16 MiB). The interface of the packet in them (8 bits) and
+/// its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. And the region (16
+/// bits).
 ///
 /// One word, as fields would be moved one by one: eleven instructions more for a packet to protect.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 struct Extent(u64);
 
-/// Where an [`Extent`] has the region.
-const REGION_AT: u32 = 48;
+/// Where an [`Extent`] has the mark.
+const MARK_AT: u32 = 48;
+/// Where it has the region.
+const REGION_AT: u32 = 32;
 /// Where it has the interface.
-const INTERFACE_AT: u32 = 32;
+const INTERFACE_AT: u32 = 24;
+/// The bits of the length.
+const LENGTH: u64 = (1 << INTERFACE_AT) - 1;
+
+/// Bytes of the longest buffer: whole cache lines, whose number of bytes 24 bits hold.
+pub(crate) const MAX_BYTES: usize = (1 << INTERFACE_AT) - LINE_BYTES;
 
 #[allow(clippy::cast_possible_truncation, reason = "to cut a part off is how a part is read")]
 impl Extent {
     /// `None` if the length does not fit.
     fn of_lines(lines: usize, region: RegionNumber) -> Option<Self> {
-        let bytes = u32::try_from(lines.checked_mul(LINE_BYTES)?).ok()?;
-        Some(Self(u64::from(bytes) | u64::from(region) << REGION_AT))
+        let bytes = lines.checked_mul(LINE_BYTES).filter(|bytes| *bytes <= MAX_BYTES)?;
+        Some(Self(bytes as u64 | u64::from(region) << REGION_AT))
     }
 
     #[inline(always)]
     fn bytes(self) -> usize {
-        self.0 as u32 as usize
+        (self.0 & LENGTH) as usize
     }
 
     #[inline(always)]
@@ -63,6 +71,16 @@ impl Extent {
     #[inline(always)]
     fn with_interface(self, interface: Interface) -> Self {
         Self(self.0 & !(0xFF << INTERFACE_AT) | u64::from(interface.0) << INTERFACE_AT)
+    }
+
+    #[inline(always)]
+    fn mark(self) -> Mark {
+        Mark::from_bits((self.0 >> MARK_AT) as u16)
+    }
+
+    #[inline(always)]
+    fn with_mark(self, mark: Mark) -> Self {
+        Self(self.0 & !(0xFFFF << MARK_AT) | u64::from(mark.bits()) << MARK_AT)
     }
 }
 
@@ -109,6 +127,13 @@ impl Storage {
         self.extent.region()
     }
 
+    /// Whether it is a frame of this region, and its packet has no mark.
+    #[inline(always)]
+    pub(crate) fn is_unmarked_of(&self, number: RegionNumber) -> bool {
+        // One comparison for both: the mark is above the region.
+        self.extent.0 >> REGION_AT == u64::from(number)
+    }
+
     /// Where it starts: no other storage does. `None` if there are no lines.
     pub(crate) fn address(&self) -> Option<usize> {
         (self.extent.bytes() != 0).then(|| self.start.as_ptr().addr())
@@ -122,6 +147,16 @@ impl Storage {
     #[inline(always)]
     pub(crate) fn set_interface(&mut self, interface: Interface) {
         self.extent = self.extent.with_interface(interface);
+    }
+
+    #[inline(always)]
+    pub(crate) fn mark(&self) -> Mark {
+        self.extent.mark()
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_mark(&mut self, mark: Mark) {
+        self.extent = self.extent.with_mark(mark);
     }
 
     fn layout(lines: usize) -> Layout {
@@ -196,10 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_keeps_length_region_and_interface_apart() {
-        let extent = Extent::of_lines(33, 0xABCD).unwrap().with_interface(Interface(0xFE));
+    fn an_extent_keeps_length_region_interface_and_mark_apart() {
+        let mark = Mark::seal_under(Mark::SESSIONS - 1);
+        let extent = Extent::of_lines(33, 0xABCD).unwrap().with_interface(Interface(0xFE)).with_mark(mark);
         assert_eq!((extent.bytes(), extent.region(), extent.interface()), (33 * 64, 0xABCD, Interface(0xFE)));
-        assert_eq!(extent.with_interface(Interface(1)).region(), 0xABCD);
-        assert!(Extent::of_lines(1 << 26, 0).is_none());
+        assert_eq!(extent.mark(), mark);
+        let changed = extent.with_interface(Interface(1)).with_mark(Mark::NONE);
+        assert_eq!((changed.bytes(), changed.region(), changed.mark()), (33 * 64, 0xABCD, Mark::NONE));
+        assert!(Extent::of_lines(1 << 18, 0).is_none(), "16 MiB");
+        assert_eq!(Extent::of_lines((1 << 18) - 1, 7).unwrap().bytes(), MAX_BYTES);
     }
 }

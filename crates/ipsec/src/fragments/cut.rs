@@ -21,8 +21,7 @@ impl Ipsec {
         pool: &mut Pool,
         send: &mut impl FnMut(Sealed, &mut Pool),
     ) {
-        let tunnel = self.outbound.get(sa_ref).and_then(|sa| self.tunnel(sa.tunnel));
-        let mtu = tunnel.map_or(usize::MAX, |tunnel| tunnel.parameters.path_mtu);
+        let mtu = self.path_mtu_of(sa_ref);
         if datagram.len() <= mtu {
             return send(Sealed::new(datagram), pool);
         }

@@ -1,0 +1,71 @@
+//! The same one layer below: between a link layer and a device of frames. Packets that wait there for a
+//! neighbour are looked at when they leave.
+
+use crate::nic::Nic;
+use crate::port::send_secured;
+use std::os::fd::BorrowedFd;
+use testudo_link::FrameDevice;
+use testudo_packet::{BATCH_SIZE, Batch, Pool, PortCounters, PortError};
+use testudo_wire::ethernet::MacAddress;
+
+/// Bytes of an Ethernet header, and of a tag of 802.1Q.
+const ETHERNET_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+
+/// The frames of a device that does cryptography as packets pass. See the [crate](crate).
+pub struct InlineFrames {
+    device: Box<dyn FrameDevice>,
+    nic: Nic,
+}
+
+impl InlineFrames {
+    pub(crate) fn new(device: Box<dyn FrameDevice>, nic: Nic) -> Self {
+        Self { device, nic }
+    }
+}
+
+/// Where the packet of a frame begins, in bytes.
+fn packet_at(frame: &[u8]) -> Option<usize> {
+    let ether_type = u16::from_be_bytes(*frame.get(12..ETHERNET_BYTES)?.first_chunk()?);
+    Some(if matches!(ether_type, 0x8100 | 0x88A8) { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
+}
+
+impl FrameDevice for InlineFrames {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.device.mac()
+    }
+
+    fn mtu(&self) -> usize {
+        self.device.mtu()
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let room = BATCH_SIZE - batch.len();
+        let received = self.device.rx(pool, batch)?;
+        if received < room {
+            self.nic.note_drained();
+        }
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let Self { device, nic } = self;
+        send_secured(nic, packet_at, pool, batch, |pool, batch| device.tx(pool, batch))
+    }
+
+    fn readiness(&self) -> Vec<BorrowedFd<'_>> {
+        self.device.readiness()
+    }
+
+    fn seals_marked(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.device.counters()
+    }
+}
