@@ -2,10 +2,10 @@
 //! neighbour are looked at when they leave.
 
 use crate::nic::Nic;
-use crate::port::send_secured;
+use crate::port::{receive, send_secured};
 use std::os::fd::BorrowedFd;
 use testudo_link::FrameDevice;
-use testudo_packet::{BATCH_SIZE, Batch, Pool, PortCounters, PortError};
+use testudo_packet::{Batch, Pool, PortCounters, PortError};
 use testudo_wire::ethernet::MacAddress;
 
 /// Bytes of an Ethernet header, and of a tag of 802.1Q.
@@ -44,12 +44,8 @@ impl FrameDevice for InlineFrames {
     }
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let room = BATCH_SIZE - batch.len();
-        let received = self.device.rx(pool, batch)?;
-        if received < room {
-            self.nic.note_drained();
-        }
-        Ok(received)
+        let Self { device, nic } = self;
+        receive(nic, packet_at, batch, |batch| device.rx(pool, batch))
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {

@@ -1,8 +1,12 @@
 //! The port half: no marked packet leaves that the device would not seal.
 
 use crate::nic::{Nic, Watched};
+use crate::sessions::NOBODYS;
+use crate::shape::has_its_length;
 use std::os::fd::BorrowedFd;
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Pool, Port, PortCounters, PortError};
+use testudo_packet::{
+    BATCH_SIZE, Batch, Buffer, DropReason, Interface, Mark, MarkKind, Pool, Port, PortCounters, PortError,
+};
 
 /// How often a call of `tx` gives the device packets: again only after it has lost sessions meanwhile.
 const ROUNDS: usize = 4;
@@ -96,7 +100,7 @@ fn secure(
 /// Drops a packet whose mark is already off the books.
 #[cold]
 fn drop_unsealed(mut packet: Buffer, pool: &mut Pool) {
-    packet.set_mark(testudo_packet::Mark::NONE);
+    packet.set_mark(Mark::NONE);
     pool.discard(packet, DropReason::NotSealed);
 }
 
@@ -139,18 +143,38 @@ fn has_lost_sessions(nic: &Nic, batch: &Batch) -> bool {
     !shared.is_live(mark.session())
 }
 
+/// Takes received packets from a device: those whose length is in doubt lose the session of their mark, so that
+/// software checks them. `ip_at` says where a packet's IP header is.
+pub(crate) fn receive(
+    nic: &Nic,
+    ip_at: impl Fn(&[u8]) -> Option<usize>,
+    batch: &mut Batch,
+    receive: impl FnOnce(&mut Batch) -> Result<usize, PortError>,
+) -> Result<usize, PortError> {
+    let before = batch.len();
+    let received = receive(batch);
+    for packet in batch.iter_mut().skip(before) {
+        if packet.mark().kind() == MarkKind::Opened {
+            let datagram = packet.bytes().get(ip_at(packet.bytes()).unwrap_or(0)..);
+            if !datagram.is_some_and(has_its_length) {
+                packet.set_mark(Mark::opened_under(NOBODYS));
+            }
+        }
+    }
+    if batch.len() < BATCH_SIZE {
+        nic.note_drained();
+    }
+    received
+}
+
 impl Port for InlinePort {
     fn name(&self) -> &str {
         self.port.name()
     }
 
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let room = BATCH_SIZE - batch.len();
-        let received = self.port.rx(pool, batch)?;
-        if received < room {
-            self.nic.note_drained();
-        }
-        Ok(received)
+        let Self { port, nic } = self;
+        receive(nic, |_| None, batch, |batch| port.rx(pool, batch))
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {

@@ -7,6 +7,9 @@ use std::collections::VecDeque;
 use testudo_crypto::{Direction, KeyId, SaFacts};
 use testudo_packet::Mark;
 
+/// The number of no session: of a mark that is not to be believed. Sessions of the test at start-up have it.
+pub(crate) const NOBODYS: u16 = Mark::SESSIONS - 1;
+
 /// What has become of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -65,7 +68,7 @@ const SERIAL_AT: u32 = 15;
 impl Sessions {
     /// A number that no packet bears; `None` if there is none.
     pub(crate) fn next_number(&self) -> Option<u16> {
-        let unused = u16::try_from(self.by_number.len()).ok().filter(|number| *number < Mark::SESSIONS);
+        let unused = u16::try_from(self.by_number.len()).ok().filter(|number| *number < NOBODYS);
         unused.or_else(|| self.free.front().copied())
     }
 
@@ -192,17 +195,17 @@ mod tests {
         };
         assert_eq!(end(&mut sessions, first), None, "two packets bear it");
         assert!(sessions.of_key(key).is_none());
-        for expected in 1..Mark::SESSIONS {
+        for expected in 1..NOBODYS {
             assert_eq!(begin(&mut sessions).0, expected);
             assert_eq!(end(&mut sessions, expected), Some(KeyId(7)));
         }
         assert_eq!(sessions.next_number(), Some(1), "the first one is not free");
         sessions.get_mut(first).unwrap().marked = 0;
         assert!(sessions.settle(first).is_some() && sessions.settle(first).is_none());
-        for expected in (1..Mark::SESSIONS).chain([first]) {
+        for expected in (1..NOBODYS).chain([first]) {
             assert_eq!(begin(&mut sessions).0, expected);
         }
-        assert_eq!((sessions.next_number(), sessions.live), (None, usize::from(Mark::SESSIONS)));
+        assert_eq!((sessions.next_number(), sessions.live), (None, usize::from(NOBODYS)));
     }
 
     #[test]

@@ -32,6 +32,18 @@ pub(crate) fn plain_header_bytes(datagram: &[u8], protocol: SecurityProtocol) ->
     }
 }
 
+/// Whether a received datagram is as long as its IP header says. That header is not authenticated with ESP, and
+/// a device may go by the length of the frame: what it opened then is another text than software would see.
+#[inline]
+pub(crate) fn has_its_length(datagram: &[u8]) -> bool {
+    let said = match (datagram.first().map(|first| first >> 4), datagram.get(2..6)) {
+        (Some(4), Some(&[high, low, ..])) => usize::from(u16::from_be_bytes([high, low])),
+        (Some(6), Some(&[.., high, low])) => IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([high, low])),
+        _ => return false,
+    };
+    said == datagram.len()
+}
+
 /// Whether a device finds the packet of a job: its datagram begins the buffer, or, with AH, a copy of its
 /// front does.
 #[inline]
@@ -112,6 +124,19 @@ mod tests {
         v6[6] = 60;
         assert_eq!(esp(&v6), None, "destination options come first");
         assert_eq!((esp(&v6[..39]), esp(&[])), (None, None));
+    }
+
+    #[test]
+    fn a_datagram_has_its_length_or_a_device_may_have_seen_another_one() {
+        let mut datagram = v4(0x45, [0, 0], 50);
+        datagram[3] = 60;
+        assert!(has_its_length(&datagram));
+        datagram[3] = 59;
+        assert!(!has_its_length(&datagram));
+        (datagram[0], datagram[5]) = (0x60, 20);
+        assert!(has_its_length(&datagram));
+        datagram[5] = 21;
+        assert!(!has_its_length(&datagram) && !has_its_length(&[]) && !has_its_length(&[0x45, 0, 0]));
     }
 
     #[test]

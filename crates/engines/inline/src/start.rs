@@ -5,6 +5,7 @@ use crate::engine::InlineEngine;
 use crate::frames::InlineFrames;
 use crate::nic::{Checks, Nic};
 use crate::port::InlinePort;
+use crate::sessions::NOBODYS;
 use std::net::IpAddr;
 use testudo_crypto::{
     Direction, Engine, EngineError, KeyMaterial, SaFacts, SecurityDevice, SecurityMode, SecurityProtocol,
@@ -17,8 +18,8 @@ use testudo_wire::ip::{IPV4_HEADER_BYTES, Version};
 use testudo_wire::protocol;
 use zeroize::Zeroizing;
 
-/// The number of the sessions of the test: the last one, which others get after all before it.
-const NUMBER: u16 = Mark::SESSIONS - 1;
+/// The number of the sessions of the test.
+const NUMBER: u16 = NOBODYS;
 const SPI: u32 = 0x7e57_0001;
 /// Lengths of payloads that are tried, in bytes.
 const PAYLOADS: [usize; 3] = [1, 46, 1400];

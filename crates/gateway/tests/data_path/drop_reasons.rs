@@ -169,6 +169,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::QueueFull => replies_that_find_no_room(),
         DropReason::MessageTooLong | DropReason::SendRefused => refused_by_the_system(reason),
         DropReason::DeviceFrameUnknown | DropReason::DeviceFrameBounds => refused_by_the_system(reason),
+        DropReason::NotSealed => crate::nic::marked_by_nobody(),
         DropReason::BypassUnavailable => no_way_in_clear(reason),
         DropReason::FrameMalformed
         | DropReason::OtherVlan

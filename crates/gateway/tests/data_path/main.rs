@@ -14,6 +14,9 @@ mod support;
 #[path = "../support/late_engine.rs"]
 mod late_engine;
 
+#[path = "../support/nic.rs"]
+mod with_nic;
+
 mod audit;
 mod changes;
 mod drop_reasons;
@@ -34,6 +37,7 @@ mod link;
 mod many_tunnels;
 mod mss;
 mod mtu_probe;
+mod nic;
 mod path_mtu;
 mod policies;
 mod policy_changes;

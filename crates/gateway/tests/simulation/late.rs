@@ -1,6 +1,7 @@
 //! The same simulations over an engine that answers late, out of order, and fails as configured.
 
 use crate::late_engine::SharedEngine;
+use crate::pair::Equipment;
 use crate::support::TunnelSpec;
 use crate::support::random::seed;
 use crate::support::suites::of_each_layout;
@@ -36,10 +37,10 @@ fn scenarios() -> Vec<Scenario> {
 fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
     for scenario in scenarios() {
         let alive: Arc<Mutex<Vec<SharedEngine>>> = Arc::default();
-        let mut engines = |seed| {
+        let mut equip = |seed, port| {
             let late = SharedEngine::new(config(seed));
             alive.lock().expect("the list").push(late.clone());
-            late.before_portable()
+            Equipment { engines: late.before_portable(), port }
         };
         // Applies to running engines from now on; gateways that start later get a reliable one.
         let fail = || {
@@ -47,7 +48,7 @@ fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) 
                 alive.lock().expect("the list").iter().for_each(|e| e.engine().fail_all(true));
             }
         };
-        let outcome = run(test, &scenario, &mut engines, fail);
+        let outcome = run(test, &scenario, &mut equip, fail);
         assert!(
             outcome.delivered * 2 > outcome.sent,
             "{}: too little went through: {outcome:?}",
@@ -86,17 +87,17 @@ fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
         let scenario = Scenario { restarts: false, keeps: true, ..scenario };
         let (alive, mut kept): (Arc<Mutex<Vec<SharedEngine>>>, _) = (Arc::default(), 0);
         let list = || alive.lock().expect("the list");
-        let mut engines = |seed| {
+        let mut equip = |seed, port| {
             let config = LateConfig { kept_per_million: 10_000, ..LateConfig::unreliable(seed) };
             let late = SharedEngine::new(config);
             list().push(late.clone());
-            late.before_portable()
+            Equipment { engines: late.before_portable(), port }
         };
         let give_back = || {
             kept = list().iter().map(|engine| engine.in_flight()).sum();
             list().iter().for_each(|engine| engine.engine().give_back_kept());
         };
-        let outcome = run("an_engine_that_keeps_jobs", &scenario, &mut engines, give_back);
+        let outcome = run("an_engine_that_keeps_jobs", &scenario, &mut equip, give_back);
         assert!(outcome.delivered * 2 > outcome.sent, "{}: {outcome:?}", name(&scenario));
         assert_eq!(outcome.withdrawn_midway, 2, "{}: {outcome:?}", name(&scenario));
         let lost = outcome.refused.get(&DropReason::EngineFault).copied().unwrap_or(0);

@@ -15,15 +15,19 @@ mod support;
 #[path = "../support/late_engine.rs"]
 mod late_engine;
 
+#[path = "../support/nic.rs"]
+mod with_nic;
+
 mod corruption;
 mod hostile;
 mod late;
 mod model;
 mod network;
+mod nic;
 mod pair;
 mod rekey;
 
-use pair::{Engines, Outcome, Pair, Scenario};
+use pair::{Equip, Equipment, Outcome, Pair, Scenario};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use support::TunnelSpec;
@@ -90,8 +94,8 @@ fn name(s: &Scenario) -> String {
 }
 
 /// Runs a scenario; if it fails, prints how to rerun it.
-fn run(test: &str, scenario: &Scenario, engines: &mut Engines<'_>, midway: impl FnMut()) -> Outcome {
-    let outcome = catch_unwind(AssertUnwindSafe(|| Pair::new(scenario, engines).run(midway)));
+fn run(test: &str, scenario: &Scenario, equip: &mut Equip<'_>, midway: impl FnMut()) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| Pair::new(scenario, equip).run(midway)));
     outcome.unwrap_or_else(|panic| {
         eprintln!("scenario: {}", name(scenario));
         eprintln!(
@@ -105,7 +109,12 @@ fn run(test: &str, scenario: &Scenario, engines: &mut Engines<'_>, midway: impl 
 fn run_suite(test: &str, suite: Suite) {
     let (mut sent, mut delivered, mut refused) = (0, 0, HashMap::new());
     for scenario in scenarios(suite) {
-        let outcome = run(test, &scenario, &mut |_| support::gateway::portable(), || {});
+        let outcome = run(
+            test,
+            &scenario,
+            &mut |_, port| Equipment { engines: support::gateway::portable(), port },
+            || {},
+        );
         assert!(
             outcome.delivered * 2 > outcome.sent,
             "{}: too little went through: {outcome:?}",

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use testudo_crypto::Engine;
 use testudo_ipsec::ReplayWindow;
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, Port};
 
 /// The streams: A to B, B to A, and the foreign peer's to B.
 const A_TO_B: usize = 0;
@@ -47,8 +47,15 @@ pub struct Scenario {
     pub keeps: bool,
 }
 
-/// Gives a gateway its engines.
-pub type Engines<'e> = dyn FnMut(u64) -> Vec<Box<dyn Engine>> + 'e;
+/// What a gateway has besides its links.
+pub struct Equipment {
+    pub engines: Vec<Box<dyn Engine>>,
+    /// The unprotected port, around the link that was given.
+    pub port: Box<dyn Port>,
+}
+
+/// Gives a gateway its engines, and what stands between it and its unprotected link.
+pub type Equip<'e> = dyn FnMut(u64, Box<dyn Port>) -> Equipment + 'e;
 
 /// One SA: the packets sent through it, and those that must be delivered.
 struct Stream {
@@ -103,7 +110,7 @@ pub struct Pair<'a> {
     foreign_sequence: u64,
     nonces: HashSet<(u32, [u8; 16])>,
     outcome: Outcome,
-    engines: &'a mut Engines<'a>,
+    equip: &'a mut Equip<'a>,
 }
 
 fn index_of(side: Side) -> usize {
@@ -116,10 +123,14 @@ fn start_gateway(
     links: (PortHandle, PortHandle),
     store: &mut LeaseTwin,
     windows: &[Option<Vec<u8>>],
-    engines: Vec<Box<dyn Engine>>,
+    equip: impl FnOnce(Box<dyn Port>) -> Equipment,
 ) -> Gateway {
     let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
-    let mut gateway = Gateway::on_links(links.0, links.1, policies, PoolSize(4096, 2048), engines);
+    let equip = |port| {
+        let Equipment { engines, port } = equip(port);
+        (engines, port)
+    };
+    let mut gateway = Gateway::equipped(links.0, links.1, policies, PoolSize(4096, 2048), equip);
     for (spec, window) in specs.iter().zip(windows) {
         gateway.install(spec.install(side, store, window.clone()));
     }
@@ -233,7 +244,7 @@ impl Stream {
 }
 
 impl<'a> Pair<'a> {
-    pub fn new(scenario: &Scenario, engines: &'a mut Engines<'a>) -> Self {
+    pub fn new(scenario: &Scenario, equip: &'a mut Equip<'a>) -> Self {
         let mut random = Rng::with_seed(scenario.seed);
         let foreign = TunnelSpec { number: 1, ..scenario.spec.clone() };
         let specs = [scenario.spec.clone(), foreign.clone()];
@@ -248,14 +259,9 @@ impl<'a> Pair<'a> {
             let store = &mut stores[index_of(side)];
             specs.iter().for_each(|s| store.begin_at(s.spi_from(side), first));
             let links = (PortHandle::default(), PortHandle::default());
-            start_gateway(
-                side,
-                &specs,
-                links,
-                store,
-                &[window.clone(), window.clone()],
-                engines(random.u64(..)),
-            )
+            start_gateway(side, &specs, links, store, &[window.clone(), window.clone()], |port| {
+                equip(random.u64(..), port)
+            })
         });
         let streams = [(Side::A, 0), (Side::B, 0), (Side::A, 1)]
             .map(|(from, tunnel)| Stream::new(from, &specs[tunnel], scenario, &mut random));
@@ -270,7 +276,7 @@ impl<'a> Pair<'a> {
             foreign_sequence: first,
             nonces: HashSet::new(),
             outcome: Outcome::default(),
-            engines,
+            equip,
         }
     }
 
@@ -456,12 +462,15 @@ impl<'a> Pair<'a> {
     }
 
     fn settle(&mut self, side: Side) {
-        // Far more turns than any engine delays its answer.
+        // Far more turns than any engine delays its answer, or a device what it has received.
+        let mut quiet = 0;
         for _ in 0..10_000 {
             self.pump(side);
             let worker = &self.gateways[index_of(side)].worker;
             // A port that failed has left packets waiting.
-            if !worker.is_busy() && worker.is_waiting() == (false, false) {
+            let is_quiet = !worker.is_busy() && worker.is_waiting() == (false, false);
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+            if quiet == 3 {
                 return;
             }
         }
@@ -522,10 +531,11 @@ impl<'a> Pair<'a> {
         let specs = [self.streams[A_TO_B].spec.clone(), self.streams[FOREIGN].spec.clone()];
         let old = &self.gateways[index_of(side)];
         let links = (old.protected.clone(), old.unprotected.clone());
-        let engines = (self.engines)(self.random.u64(..));
+        let seed = self.random.u64(..);
         let windows = &self.saved_windows[index_of(side)];
         let store = &mut self.stores[index_of(side)];
-        self.gateways[index_of(side)] = start_gateway(side, &specs, links, store, windows, engines);
+        let equip = |port| (self.equip)(seed, port);
+        self.gateways[index_of(side)] = start_gateway(side, &specs, links, store, windows, equip);
     }
 
     fn note_refusals(&mut self, side: Side) {

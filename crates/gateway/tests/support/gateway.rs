@@ -5,7 +5,7 @@ use std::sync::Arc;
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_gateway::{Clock, Installed, ManualClock, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{Moment, Policy, Spd};
-use testudo_packet::{DropReason, Pool};
+use testudo_packet::{DropReason, Pool, Port};
 
 /// Number of buffers of a pool, and the longest packet that it takes, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +53,19 @@ impl Gateway {
         buffers: PoolSize,
         engines: Vec<Box<dyn Engine>>,
     ) -> Self {
-        let ports =
-            PortPair { protected: protected.port("protected"), unprotected: unprotected.port("unprotected") };
+        Self::equipped(protected, unprotected, policies, buffers, |port| (engines, port))
+    }
+
+    /// The same, with engines and an unprotected port that belong together.
+    pub fn equipped(
+        protected: PortHandle,
+        unprotected: PortHandle,
+        policies: Vec<Policy>,
+        buffers: PoolSize,
+        equip: impl FnOnce(Box<dyn Port>) -> (Vec<Box<dyn Engine>>, Box<dyn Port>),
+    ) -> Self {
+        let (engines, port) = equip(unprotected.port("unprotected"));
+        let ports = PortPair { protected: protected.port("protected"), unprotected: port };
         let policies = Spd::new(policies).expect("few ranges");
         let worker = Worker::new(ports, pool(buffers), engines, Box::new(policies));
         Self { worker, protected, unprotected, clock: ManualClock::default() }

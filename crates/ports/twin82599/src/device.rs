@@ -201,6 +201,13 @@ impl Twin82599 {
         self
     }
 
+    /// A device that knows fewer addresses.
+    #[must_use]
+    pub fn with_receive_addresses(self, addresses: usize) -> Self {
+        self.state().limits.receive_addresses = addresses;
+        self
+    }
+
     /// A device that changes packets whose ICV is wrong, so that its verdict on them has to be believed.
     #[must_use]
     pub fn that_changes_refused(self) -> Self {

@@ -33,11 +33,11 @@ pub struct Faults {
 impl Faults {
     /// Fails often, and never lies.
     pub const OFTEN: Self = Self {
-        calls: 100_000,
+        calls: 200_000,
         busy: 20_000,
-        resets: 2_000,
-        receive_resets: 1_000,
-        lost_tables: 1_000,
+        resets: 10_000,
+        receive_resets: 2_000,
+        lost_tables: 10_000,
         late: 20_000,
         unmarked: 1_000,
         closed_as_opened: 0,
