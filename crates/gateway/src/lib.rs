@@ -52,7 +52,7 @@ pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener
 pub use formation::Formation;
 pub use interface_counters::InterfaceSnapshot;
 pub use interfaces::Interfaces;
-pub use offload::OffloadMode;
+pub use offload::{OffloadFailure, OffloadMode};
 pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use serve::{Notice, ServeError, serve};

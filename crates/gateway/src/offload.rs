@@ -15,10 +15,11 @@
 //! that.
 
 use crate::dispatcher::Dispatcher;
+use crate::worker::Worker;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use testudo_crypto::{Direction, OffloadState, SaFacts, Suite};
+use testudo_crypto::{Direction, OffloadReport, OffloadState, SaFacts, Suite};
 use testudo_ipsec::{Ipsec, Moment, SaCounters, SaRef};
 
 /// How often packets are counted.
@@ -159,6 +160,9 @@ pub(crate) struct Offloading {
     pass: u32,
     rankings: [Ranking; 2],
     moves: VecDeque<Move>,
+    /// What is to be told of the NIC, and whether it was noted.
+    failure: Option<OffloadFailure>,
+    has_failed: bool,
 }
 
 impl Offloading {
@@ -172,6 +176,16 @@ impl Offloading {
             pass: 0,
             rankings: Default::default(),
             moves: VecDeque::new(),
+            failure: None,
+            has_failed: false,
+        }
+    }
+
+    fn note_failure(&mut self, report: Option<&OffloadReport>) {
+        let Some(report) = report.filter(|_| !self.has_failed) else { return };
+        if let Some(why) = &report.out_of_service {
+            self.has_failed = true;
+            self.failure = Some(OffloadFailure { device: report.device.clone(), why: why.clone() });
         }
     }
 
@@ -351,6 +365,51 @@ impl Offloading {
     fn candidate_mut(&mut self, id: Id) -> Option<&mut Candidate> {
         let at = *self.index.get(&id)?;
         self.candidates.get_mut(at)
+    }
+}
+
+/// A NIC was taken out of service for cryptography: its answers differ from those of software.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OffloadFailure {
+    /// Name of the device.
+    pub device: String,
+    /// What differs.
+    pub why: String,
+}
+
+impl Worker {
+    /// Whether the NIC has only SAs with packets, unless told otherwise, or as many as it has room for.
+    pub fn set_offload_mode(&mut self, mode: OffloadMode) {
+        if let Some(offloading) = &mut self.offloading {
+            offloading.set_mode(mode);
+        }
+    }
+
+    /// What the NIC of the unprotected port does, if it does cryptography.
+    #[must_use]
+    pub fn offload_report(&mut self) -> Option<OffloadReport> {
+        self.offloading.as_ref()?;
+        self.dispatcher.offload().map(|device| device.report())
+    }
+
+    /// That the NIC was taken out of service, once.
+    pub fn take_offload_failure(&mut self) -> Option<OffloadFailure> {
+        self.offloading.as_mut()?.failure.take()
+    }
+
+    /// Looks after the NIC, and which SAs it has.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn offload(&mut self, now: Moment) {
+        let Some(offloading) = &mut self.offloading else { return };
+        if let (Some(marks), Some(device)) = (self.pool.take_lost_marks(), self.dispatcher.offload()) {
+            device.forget(&marks);
+        }
+        if offloading.step(&mut self.dispatcher, &self.ipsec, now) {
+            let report = self.dispatcher.offload().map(|device| device.report());
+            offloading.note_failure(report.as_ref());
+            self.counters.publish_offload(report);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::clock::Clock;
 use crate::command::{Command, Inbox};
 use crate::dispatcher::Withdrawal;
+use crate::offload::OffloadFailure;
 use crate::sa_change::{SaChanges, SaOutcome};
 use crate::worker::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +40,8 @@ pub enum Notice {
     Tunnel(Event),
     /// An engine was taken out of service.
     Engine(Withdrawal),
+    /// A NIC was taken out of service for cryptography.
+    Offload(OffloadFailure),
     /// A packet was dropped for a reason that may mean an attack.
     Audit(AuditRecord),
 }
@@ -100,6 +103,7 @@ pub fn serve(
         worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
         worker.take_audit().into_iter().map(Notice::Audit).for_each(&mut *tell);
         worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
+        worker.take_offload_failure().map(Notice::Offload).into_iter().for_each(&mut *tell);
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();

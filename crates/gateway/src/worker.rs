@@ -7,11 +7,11 @@ use crate::command::{
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
-use crate::offload::{OffloadMode, Offloading};
+use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job, OffloadReport, Suite};
+use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
     AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
     RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
@@ -43,10 +43,10 @@ pub struct PortPair {
 pub struct Worker {
     protected: Outlet<Protected>,
     unprotected: Outlet<Unprotected>,
-    pool: Pool,
+    pub(crate) pool: Pool,
     pub(crate) ipsec: Ipsec,
-    dispatcher: Dispatcher,
-    counters: Arc<WorkerCounters>,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) counters: Arc<WorkerCounters>,
     batch: Batch,
     prepared: Prepared,
     released: Vec<Job>,
@@ -56,7 +56,7 @@ pub struct Worker {
     inbound_clock: StageClock,
     draining: bool,
     /// Which SAs the NIC of the unprotected port has, if it does cryptography.
-    offloading: Option<Box<Offloading>>,
+    pub(crate) offloading: Option<Box<Offloading>>,
 }
 
 impl Worker {
@@ -148,34 +148,6 @@ impl Worker {
     /// How jobs are arranged for engines that prefer bursts; by suite and length unless told otherwise.
     pub fn set_formation(&mut self, formation: Formation) {
         self.dispatcher.set_formation(formation);
-    }
-
-    /// Whether the NIC has only SAs with packets, unless told otherwise, or as many as it has room for.
-    pub fn set_offload_mode(&mut self, mode: OffloadMode) {
-        if let Some(offloading) = &mut self.offloading {
-            offloading.set_mode(mode);
-        }
-    }
-
-    /// What the NIC of the unprotected port does, if it does cryptography.
-    #[must_use]
-    pub fn offload_report(&mut self) -> Option<OffloadReport> {
-        self.offloading.as_ref()?;
-        self.dispatcher.offload().map(|device| device.report())
-    }
-
-    /// Looks after the NIC, and which SAs it has.
-    #[cold]
-    #[inline(never)]
-    fn offload(&mut self, now: Moment) {
-        let Some(offloading) = &mut self.offloading else { return };
-        if let (Some(marks), Some(device)) = (self.pool.take_lost_marks(), self.dispatcher.offload()) {
-            device.forget(&marks);
-        }
-        if offloading.step(&mut self.dispatcher, &self.ipsec, now) {
-            let report = self.offload_report();
-            self.counters.publish_offload(report);
-        }
     }
 
     /// Changes tunnels and policies, all between two batches. A running gateway changes a few tunnels at a

@@ -154,6 +154,10 @@ fn show_status(status: &Value) {
     outln!();
     print(&ports);
     show_devices(&status["ports"]);
+    if let Some(lines) = offload_lines(&status["offload"]) {
+        outln!();
+        lines.iter().for_each(|line| outln!("{line}"));
+    }
     if let Some(interfaces) = interfaces_table(status) {
         outln!();
         print(&interfaces);
@@ -221,6 +225,34 @@ fn queue_counters(queue: &Value) -> String {
 
 fn words(name: &str) -> String {
     name.replace('_', " ")
+}
+
+/// What the NIC does of the cryptography, if one does.
+fn offload_lines(offload: &Value) -> Option<[String; 2]> {
+    let device = offload["device"].as_str()?;
+    let state = match offload["out_of_service"].as_str() {
+        Some(why) => format!("out of service for cryptography: {why}"),
+        None => {
+            let of = |key: &str| {
+                format!("{} of {} SAs", cell(&offload[key]["in_use"]), cell(&offload[key]["limit"]))
+            };
+            format!("seals {} and opens {}", of("sealing"), of("opening"))
+        }
+    };
+    let counts = &offload["counts"];
+    let count = |key: &str| cell(&counts[key]);
+    Some([
+        format!("NIC {device}: {state}"),
+        format!(
+            "packets: {} sealed, {} opened, {} refused, {} sealed by software after a loss; {} checked by software, {} differed",
+            count("sealed"),
+            count("opened"),
+            count("refused"),
+            count("sealed_after_loss"),
+            count("spot_checks"),
+            count("differences")
+        ),
+    ])
 }
 
 /// The interfaces of the protected side, where there are several.
@@ -393,6 +425,20 @@ fn show_explanation(answer: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_nic_is_shown_with_its_sas_or_why_it_is_out_of_service() {
+        assert!(offload_lines(&Value::Null).is_none());
+        let mut offload = json!({
+            "device": "nic0", "out_of_service": null, "sealing": { "in_use": 3, "limit": 1024 },
+            "opening": { "in_use": 4, "limit": 1024 }, "counts": { "sealed": 70, "spot_checks": 5 },
+        });
+        let [state, packets] = offload_lines(&offload).unwrap();
+        assert_eq!(state, "NIC nic0: seals 3 of 1,024 SAs and opens 4 of 1,024 SAs");
+        assert!(packets.starts_with("packets: 70 sealed") && packets.contains("; 5 checked"), "{packets}");
+        offload["out_of_service"] = "it lies".into();
+        assert_eq!(offload_lines(&offload).unwrap()[0], "NIC nic0: out of service for cryptography: it lies");
+    }
 
     const CONFIGURATION: &str = r#"
         [gateway]

@@ -166,6 +166,15 @@ fn connection_cell(connection: &Value) -> String {
     }
 }
 
+/// `yes`, or the reason in a word.
+fn offload_cell(offload: &Value) -> String {
+    match offload["why_not"].as_str() {
+        Some(why) => format!("no: {why}"),
+        None if offload["place"] == "nic" => "yes".to_owned(),
+        None => String::new(),
+    }
+}
+
 /// A column that is there where an SA has something to show in it.
 type Column = (&'static str, fn(&Value) -> String);
 
@@ -177,6 +186,8 @@ fn further_columns(list: &Value) -> Vec<Column> {
     let columns = [
         // Where they are of several, that of each.
         has_interfaces.then_some(("interface", (|sa| cell(&sa["interface"])) as fn(&Value) -> String)),
+        // Where a port's NIC does cryptography: whether it has the SA, or why not.
+        some(|sa| sa["offload"].is_object(), ("in the NIC", |sa| offload_cell(&sa["offload"]))),
         some(has_rates, ("packets/s", |sa| rate_cell(&sa["packets_per_second"], "packet/s"))),
         some(has_rates, ("bit/s", |sa| rate_cell(&sa["bits_per_second"], "bit/s"))),
         // Where some are not the configuration's, whose each is: of a key exchange, the daemon.
@@ -240,6 +251,21 @@ mod tests {
 
     fn lines(list: &Value) -> Vec<String> {
         associations(list).to_string().lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn where_a_nic_does_cryptography_it_is_shown_which_sas_it_has_and_why_not_the_others() {
+        let sa = |offload: Value| json!({ "tunnel": "a", "spi": 0x1001, "drops": {}, "offload": offload });
+        let without = lines(&json!([sa(Value::Null)]));
+        assert!(!without.concat().contains("NIC"), "{without:?}");
+        let list = json!([
+            sa(json!({ "place": "nic", "why_not": null })),
+            sa(json!({ "place": "cpu", "why_not": "table-full" })),
+        ]);
+        let lines = lines(&list);
+        assert!(lines[0].ends_with("in the NIC"), "{lines:?}");
+        assert!(lines.iter().any(|line| line.ends_with("yes")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.ends_with("no: table-full")), "{lines:?}");
     }
 
     #[test]

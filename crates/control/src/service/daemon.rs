@@ -12,6 +12,7 @@ use super::metrics::{MetricsError, MetricsSocket};
 use super::negotiated::{NegotiatedRoutes, Settings};
 use super::negotiation::Negotiation;
 use super::news::{LostNotices, News};
+use super::offload;
 use super::policies::{self, Changer, Made};
 use super::port_details::BothDetails;
 use super::reload_checks::{
@@ -365,6 +366,9 @@ impl Daemon {
                 Ok(News::Change(change)) => drop(change.reply.try_send(self.change(&change.request))),
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
+                Ok(News::Notice(Notice::Offload(failure))) => {
+                    tracing::error!("{}", offload::out_of_service(&failure.device, &failure.why));
+                }
                 Ok(News::Notice(Notice::Audit(record))) => self.audit.write(&record),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -3,6 +3,7 @@
 use super::any_tunnel::AnyTunnel;
 use super::installed::{InstalledTunnels, Running};
 use super::negotiated::NegotiatedPolicy;
+use super::offload;
 use super::populated::PopulatedTunnel;
 use super::report::{Peers, action_name, origin, sa};
 use super::sas::RunningSa;
@@ -287,6 +288,7 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
     let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
     let down = tunnel.is_none_or(|t| !t.is_installed);
     let sa = tunnel.and_then(|t| sa_for(side, t));
+    let place = sa.as_ref().map_or(String::new(), offload::in_words);
     let (has_sa, spi) = (sa.is_some(), sa.map_or(0, |sa| sa.spi));
     match (side, action) {
         (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),
@@ -303,10 +305,10 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
             "in clear: discarded, policy wants it protected (RFC 4301 5.2); tunnel {name} has no inbound SA yet"
         ),
         (Side::Protected, Some(Action::Protect(_) | Action::Populate(_))) => {
-            format!("goes through tunnel {name}, outbound SA {spi:#x}")
+            format!("goes through tunnel {name}, outbound SA {spi:#x}{place}")
         }
         (Side::Unprotected, Some(Action::Protect(_) | Action::Populate(_))) => format!(
-            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {spi:#x} of tunnel {name}: passes"
+            "in clear: discarded, policy wants it protected (RFC 4301 5.2); through inbound SA {spi:#x} of tunnel {name}{place}: passes"
         ),
     }
 }

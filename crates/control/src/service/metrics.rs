@@ -22,6 +22,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use testudo_crypto::OffloadReport;
 use testudo_gateway::{InterfaceSnapshot, PortSnapshot};
 use testudo_ipsec::SaCounters;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
@@ -270,6 +271,7 @@ impl Collector for Gateway {
         encode_ports(&mut encoder, &shared.facts.counters.protected(), &shared.facts.counters.unprotected())?;
         encode_devices(&mut encoder, &shared.facts.ports.of_both())?;
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
+        encode_offload(&mut encoder, shared.facts.counters.offload())?;
         encode_stages(&mut encoder, shared)?;
         encode_associations(&mut encoder, &installed.tunnels)
     }
@@ -365,6 +367,26 @@ fn encode_interfaces(encoder: &mut DescriptorEncoder<'_>, interfaces: &[Interfac
 
 /// The stage clock: ticks per packet are `stage_ticks` over `stage_packets`; the busy share of the worker is
 /// the rate of `stage_ticks` times `stage_measured_of` over the rate of `ticks`.
+/// What a NIC does of the cryptography, if one does.
+fn encode_offload(encoder: &mut DescriptorEncoder<'_>, report: Option<OffloadReport>) -> fmt::Result {
+    let Some(report) = report else { return Ok(()) };
+    let events = report.counts.iter().map(|(name, _, count)| (vec![("event", name.to_owned())], count));
+    family(
+        encoder,
+        "offload_events",
+        "What happened between the gateway and its NIC's cryptography",
+        events,
+    )?;
+    for (name, (in_use, limit)) in [("sealing", report.sealing), ("opening", report.opening)] {
+        let help = "Sessions of the NIC in use";
+        gauge(encoder, &format!("offload_{name}_sessions"), help, in_use as u64)?;
+        let help = "Sessions of the NIC at most";
+        gauge(encoder, &format!("offload_{name}_sessions_limit"), help, limit as u64)?;
+    }
+    let help = "Whether the NIC was taken out of service for cryptography";
+    gauge(encoder, "offload_out_of_service", help, u64::from(report.out_of_service.is_some()))
+}
+
 fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     let counters = &shared.facts.counters;
     let directions = [("outbound", counters.outbound_stages()), ("inbound", counters.inbound_stages())];

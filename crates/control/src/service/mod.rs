@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod negotiated;
 pub mod negotiation;
 mod news;
+mod offload;
 mod overlaps;
 mod path_mtu;
 mod peer;

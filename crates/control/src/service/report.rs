@@ -5,6 +5,7 @@ use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
 use super::interfaces::interfaces;
 use super::negotiated::NegotiatedPolicy;
+use super::offload;
 use super::path_mtu::{path_mtu, path_mtus};
 use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::port_details::{BothDetails, PortDetail, PortDetails};
@@ -157,6 +158,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
             "protected": port(&facts.counters.protected(), "tun", facts.ports.protected.as_ref()),
             "unprotected": port(&facts.counters.unprotected(), "socket", facts.ports.unprotected.as_ref()),
         },
+        "offload": offload::status(facts.counters.offload()),
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),
@@ -258,7 +260,9 @@ fn rows_of(
         let daemon = installed.negotiated.daemon_of(index, of.spi, of.is_outbound());
         row["daemon"] = daemon.map(|name| name.to_string()).into();
         row["interface"] = installed.configuration.interface_name(running.tunnel.interface).into();
-        row["engine"] = of.added.as_ref().and_then(|_| engines.name_for(of.suite)).into();
+        let of_software = of.added.as_ref().and_then(|_| engines.name_for(of.suite));
+        row["engine"] = if offload::is_in_nic(of) { Some("nic") } else { of_software }.into();
+        row["offload"] = offload::of_sa(of);
         row["for"] = populated.as_ref().map_or(Value::Null, |populated| named(&populated.values));
         row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
         row

@@ -12,6 +12,8 @@ pub struct Reading {
     pub tunnels_down: u64,
     /// The first engine in use.
     pub engine: String,
+    /// SAs that the NIC seals and opens for, if it does cryptography.
+    pub in_nic: Option<(u64, u64)>,
     /// An engine that would come before it, and why it is not in use.
     pub missed_engine: Option<(String, String)>,
     /// The processor's clock.
@@ -71,6 +73,7 @@ impl Reading {
             tunnels: number(status, "tunnels")?,
             tunnels_down: number(status, "tunnels_down")?,
             engine,
+            in_nic: in_nic(&status["offload"]),
             missed_engine,
             clock_ticks: number(&stages["clock"], "ticks")?,
             elapsed_ns: number(&stages["clock"], "elapsed_ns")?,
@@ -99,6 +102,11 @@ impl Reading {
         };
         counts(self).iter().zip(counts(earlier)).all(|(now, then)| *now >= then)
     }
+}
+
+/// Absent where no NIC does cryptography, and in older gateways.
+fn in_nic(offload: &Value) -> Option<(u64, u64)> {
+    Some((offload["sealing"]["in_use"].as_u64()?, offload["opening"]["in_use"].as_u64()?))
 }
 
 /// The first engine in use, and one before it that is not.

@@ -66,8 +66,11 @@ fn head(reading: &Reading) -> String {
         n => format!(" ({n} down)"),
     };
     let tunnels = if reading.tunnels == 1 { "tunnel" } else { "tunnels" };
+    let nic = reading.in_nic.map_or(String::new(), |(sealing, opening)| {
+        format!(", NIC: seals for {sealing} and opens for {opening} SAs")
+    });
     format!(
-        "testudo {}, up {}:{:02}:{:02}, {} {tunnels}{down}, engine {}",
+        "testudo {}, up {}:{:02}:{:02}, {} {tunnels}{down}, engine {}{nic}",
         reading.version,
         up / 3600,
         up / 60 % 60,
