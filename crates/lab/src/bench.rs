@@ -25,6 +25,7 @@ mod floor;
 mod judge;
 mod load;
 mod measure;
+mod nic;
 mod options;
 mod report;
 mod subject;
@@ -47,6 +48,7 @@ pub use compare::CompareOptions;
 use compare::Comparison;
 use engines::Engines;
 pub use error::BenchError;
+pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
 
@@ -67,6 +69,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Measure one TCP stream through two gateways: Testudo, wireguard-go, and the bare link
     Host(BenchHostOptions),
+    /// Measure what is left for the CPU if a NIC does the cryptography, beside software
+    Nic(BenchNicOptions),
     /// Compare two runs of `testudo bench --json`
     Compare(CompareOptions),
 }
@@ -79,6 +83,9 @@ impl BenchArgs {
         let result = match &self.command {
             Some(BenchCommand::Host(options)) => return bench_host::run(options),
             Some(BenchCommand::Compare(options)) => compare(options),
+            Some(BenchCommand::Nic(options)) => {
+                nic::measure(options, candidates).and_then(|text| print(&text))
+            }
             None => measure_all(&self.options, candidates),
         };
         result.map_or_else(

@@ -241,6 +241,8 @@ pub(super) struct Case {
     pub(super) policies: u32,
     pub(super) carrier: Carrier,
     pub(super) order: Order,
+    /// Whether numbers have 64 bits.
+    pub(super) esn: bool,
     pub(super) engine: usize,
 }
 

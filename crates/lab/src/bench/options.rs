@@ -158,8 +158,17 @@ impl BenchOptions {
                     for &sas in &numbers {
                         let policies = self.policies.unwrap_or(sas).max(sas);
                         for &order in &orders {
-                            let case =
-                                |&size| Case { suites, way, size, sas, policies, carrier, order, engine };
+                            let case = |&size| Case {
+                                suites,
+                                way,
+                                size,
+                                sas,
+                                policies,
+                                carrier,
+                                order,
+                                esn: true,
+                                engine,
+                            };
                             cells.extend(sizes.iter().map(case).map(|case| (engine, case)));
                         }
                     }

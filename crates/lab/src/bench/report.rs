@@ -263,7 +263,17 @@ mod tests {
         let suites = Suites::One(suite.parse().expect("a suite"));
         let (carrier, order) = (Carrier::Esp, Order::Length);
         let size = Size::Bytes(size.into());
-        let case = Case { suites, way: Way::Outbound, size, sas: 1, policies: 1, carrier, order, engine: 0 };
+        let case = Case {
+            suites,
+            way: Way::Outbound,
+            size,
+            sas: 1,
+            policies: 1,
+            carrier,
+            order,
+            esn: true,
+            engine: 0,
+        };
         let elapsed = Duration::from_millis(1);
         let stages = StageTimes::default();
         let run = Run { packets: 1, bytes: 1, ticks, elapsed, running: elapsed, stages };

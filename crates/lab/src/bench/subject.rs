@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use testudo_crypto::Engine;
-use testudo_gateway::{Clock, PortPair, SystemClock, Worker};
+use testudo_gateway::{Clock, OffloadMode, PortPair, SystemClock, Worker};
 use testudo_packet::{Pool, PortCounters, StageTimes, ticks};
 use testudo_port_memory::{LoopPort, SinkHandle, SinkPort};
 
@@ -71,8 +71,20 @@ impl Subject {
             Way::Outbound => PortPair { protected: Box::new(feed), unprotected: Box::new(sink_port) },
             Way::Inbound => PortPair { protected: Box::new(sink_port), unprotected: Box::new(feed) },
         };
+        Self::between(case, way, vec![engine], ports, sink)
+    }
+
+    /// A gateway between any ports, of which one ends in `sink`.
+    pub(super) fn between(
+        case: &Case,
+        way: Way,
+        engines: Vec<Box<dyn Engine>>,
+        ports: PortPair,
+        sink: SinkHandle,
+    ) -> Result<Self, Wrong> {
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
-        let mut worker = Worker::new(ports, pool, vec![engine], Box::default());
+        let mut worker = Worker::new(ports, pool, engines, Box::default());
+        worker.set_offload_mode(OffloadMode::Always);
         worker.set_formation(case.order.formation());
         let supply = tunnels::install(&mut worker, case, way)?;
         Ok(Self { worker, supply, clock: SystemClock::default(), way, sink })

@@ -46,8 +46,8 @@ fn key(suite: Suite, spi: u32) -> Result<KeyMaterial, Wrong> {
     KeyMaterial::new(suite, Zeroizing::new(bytes)).map_err(|e| e.to_string())
 }
 
-fn sa(spi: u32, suite: Suite) -> SaParameters {
-    SaParameters { spi, suite, esn: true, lifetime: Lifetime::default(), spent: Spent::default() }
+fn sa(spi: u32, suite: Suite, esn: bool) -> SaParameters {
+    SaParameters { spi, suite, esn, lifetime: Lifetime::default(), spent: Spent::default() }
 }
 
 /// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.
@@ -80,11 +80,11 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let outbound = OutboundInstall {
-        parameters: OutboundParameters { sa: sa(outbound, suite), numbers, iv_mask: 0 },
+        parameters: OutboundParameters { sa: sa(outbound, suite, case.esn), numbers, iv_mask: 0 },
         key: key(suite, outbound)?.into(),
     };
     let inbound = InboundInstall {
-        parameters: InboundParameters { sa: sa(inbound, suite), replay_window: REPLAY_WINDOW },
+        parameters: InboundParameters { sa: sa(inbound, suite, case.esn), replay_window: REPLAY_WINDOW },
         key: key(suite, inbound)?.into(),
         window: None,
         inherits: None,
@@ -153,7 +153,8 @@ mod tests {
         let (sas, all) = (3000, 100_000);
         let (suites, size) = (Suites::One(Suite::AES128GCM16), Size::Bytes(64));
         let (carrier, order, engine) = (Carrier::Esp, Order::Length, 0);
-        let case = Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, engine };
+        let case =
+            Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, esn: true, engine };
         let policies = policies(&case, Way::Outbound).unwrap();
         let distinct: HashSet<_> = policies.iter().map(|policy| policy.selectors[0]).collect();
         assert_eq!((policies.len(), distinct.len()), (100_000, 100_000));

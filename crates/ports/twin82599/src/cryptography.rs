@@ -68,6 +68,10 @@ impl Cryptography {
         Self { engine: PortableEngine::new(), work }
     }
 
+    pub(crate) fn does_nothing(&self) -> bool {
+        self.work == Work::Nothing
+    }
+
     pub(crate) fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Option<KeyId> {
         self.engine.install(key, direction).ok()
     }

@@ -29,13 +29,15 @@ pub(crate) struct Opening {
 type Arrival = (u32, u128, SecurityProtocol);
 
 pub(crate) struct State {
-    pub(crate) sealing: HashMap<u16, (KeyId, Place)>,
+    /// By number, as a table in hardware is.
+    sealing: Vec<Option<(KeyId, Place)>>,
     pub(crate) opening: HashMap<Arrival, Opening>,
     pub(crate) cryptography: Cryptography,
     pub(crate) faults: Faults,
     pub(crate) random: Rng,
     pub(crate) generation: u64,
     limits: DeviceLimits,
+    is_hidden: bool,
     /// Whether the next sealed packet is kept, and the packet.
     pub(crate) watches: bool,
     pub(crate) watched: Option<Vec<u8>>,
@@ -57,7 +59,7 @@ impl State {
 
     pub(crate) fn lose_sealing(&mut self) {
         let sealing = std::mem::take(&mut self.sealing);
-        sealing.into_values().for_each(|(key, _)| self.cryptography.remove(key));
+        sealing.into_iter().flatten().for_each(|(key, _)| self.cryptography.remove(key));
     }
 
     pub(crate) fn opening_of(&self, place: &Place) -> Option<Opening> {
@@ -73,7 +75,10 @@ impl State {
 
     /// Seals a datagram under a session; `false` if it has none, or not of this packet.
     pub(crate) fn seal(&mut self, datagram: &mut [u8], number: u16) -> bool {
-        let Some(&(key, of)) = self.sealing.get(&number) else { return false };
+        let Some(&Some((key, of))) = self.sealing.get(usize::from(number)) else { return false };
+        if self.cryptography.does_nothing() {
+            return true;
+        }
         let place = Place::of(datagram).filter(|place| (place.spi, place.protocol) == (of.spi, of.protocol));
         place.is_some_and(|place| self.cryptography.run(datagram, place, key, Direction::Seal))
     }
@@ -84,7 +89,7 @@ impl State {
             return Err(DeviceError::Failed("the mailbox does not answer".to_owned()));
         }
         self.limits.check(sa).map_err(|why| DeviceError::Failed(why.description().to_owned()))?;
-        let in_use = if direction == Direction::Seal { self.sealing.len() } else { self.opening.len() };
+        let in_use = if direction == Direction::Seal { self.sealing_sessions() } else { self.opening.len() };
         if in_use >= self.limits.sessions(direction) {
             return Err(DeviceError::Full);
         }
@@ -105,11 +110,19 @@ impl State {
         match direction {
             Direction::Seal => {
                 let place = Place { protocol: sa.protocol, at: 0, spi: sa.spi, destination };
-                self.sealing.insert(number, (key, place));
+                let at = usize::from(number);
+                if self.sealing.len() <= at {
+                    self.sealing.resize(at + 1, None);
+                }
+                self.sealing[at] = Some((key, place));
             }
             Direction::Open => drop(self.opening.insert(arrival, Opening { number, key })),
         }
         Ok(())
+    }
+
+    fn sealing_sessions(&self) -> usize {
+        self.sealing.iter().flatten().count()
     }
 
     fn knows_or_may_know(&self, address: u128) -> bool {
@@ -121,7 +134,7 @@ impl State {
 
     fn has(&self, direction: Direction, number: u16) -> bool {
         match direction {
-            Direction::Seal => self.sealing.contains_key(&number),
+            Direction::Seal => self.sealing.get(usize::from(number)).is_some_and(Option::is_some),
             Direction::Open => self.opening.values().any(|session| session.number == number),
         }
     }
@@ -131,7 +144,9 @@ impl State {
             return Err(DeviceError::Failed("the mailbox does not answer".to_owned()));
         }
         let ended = match direction {
-            Direction::Seal => self.sealing.remove(&number).map(|(key, _)| key),
+            Direction::Seal => {
+                self.sealing.get_mut(usize::from(number)).and_then(Option::take).map(|(key, _)| key)
+            }
             Direction::Open => {
                 let arrival = self.opening.iter().find(|(_, session)| session.number == number);
                 let arrival = arrival.map(|(arrival, _)| *arrival);
@@ -173,13 +188,14 @@ impl Twin82599 {
             leaves_refused_unchanged: true,
         };
         Self(Arc::new(Mutex::new(State {
-            sealing: HashMap::new(),
+            sealing: Vec::new(),
             opening: HashMap::new(),
             cryptography: Cryptography::new(work),
             faults: Faults::default(),
             random: Rng::with_seed(0),
             generation: 1,
             limits,
+            is_hidden: false,
             watches: false,
             watched: None,
         })))
@@ -208,6 +224,13 @@ impl Twin82599 {
         self
     }
 
+    /// A device that shows nothing of what it does: neither what it has sent nor an answer at start-up.
+    #[must_use]
+    pub fn that_cannot_be_seen(self) -> Self {
+        self.state().is_hidden = true;
+        self
+    }
+
     /// A device that changes packets whose ICV is wrong, so that its verdict on them has to be believed.
     #[must_use]
     pub fn that_changes_refused(self) -> Self {
@@ -229,7 +252,7 @@ impl Twin82599 {
     #[must_use]
     pub fn sessions(&self) -> (usize, usize) {
         let state = self.state();
-        (state.sealing.len(), state.opening.len())
+        (state.sealing_sessions(), state.opening.len())
     }
 
     /// A test that panicked left a whole state.
@@ -265,8 +288,8 @@ impl SecurityDevice for Twin82599 {
 
     fn watch_next(&mut self) -> bool {
         let mut state = self.state();
-        (state.watches, state.watched) = (true, None);
-        true
+        (state.watches, state.watched) = (!state.is_hidden, None);
+        state.watches
     }
 
     fn take_watched(&mut self) -> Option<Vec<u8>> {
@@ -277,6 +300,9 @@ impl SecurityDevice for Twin82599 {
 
     fn loop_back(&mut self, direction: Direction, number: u16, datagram: &mut [u8]) -> Option<Mark> {
         let mut state = self.state();
+        if state.is_hidden {
+            return None;
+        }
         match direction {
             Direction::Seal => {
                 Some(if state.seal(datagram, number) { Mark::NONE } else { Mark::seal_under(number) })
