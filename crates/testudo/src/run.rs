@@ -10,6 +10,7 @@ use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
 use testudo_control::service::system_calls::Needs;
 use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
+use testudo_crypto::Engine;
 use testudo_gateway::choose_engines;
 use tracing::level_filters::LevelFilter;
 
@@ -24,12 +25,17 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let store = Store::open(&configuration.gateway.state).map_err(|e| explain_store(&e, args))?;
     let candidates = engines::candidates(&configuration.gateway.engines, configuration);
     let order = engines::order(&configuration.gateway);
-    let (engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
+    let (mut engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
     for report in &engine_reports {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
     let mut opened = ports::open(configuration)?;
+    if let Some(nic) = &opened.nic {
+        let engine = nic.engine();
+        tracing::info!("engine {} in use: {}", engine.name(), engine.description());
+        engines.insert(0, Box::new(engine));
+    }
     let changers = opened.changers(configuration)?;
     // Before privileges are given up: the socket may be another user's.
     let xfrm = configuration.ike.as_ref().map(negotiation::bind).transpose().map_err(failure(Kind::Port))?;

@@ -6,7 +6,7 @@ use super::model::{
 use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{dpdk, engine, mentions_ipv6, xdp};
+use super::{dpdk, engine, mentions_ipv6, offload, xdp};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
@@ -211,6 +211,7 @@ pub(super) fn read_unprotected(
     let kind = section.required(walker, "kind", "\"socket\"", value::choice(&port_kind::UNPROTECTED));
     let kind = kind.map_or(KindName::Host, |kind| kind.value);
     let mtu = read_mtu(&mut section, walker);
+    let offload = offload::read(&mut section, walker, kind);
     let (kind, interface) = match kind {
         KindName::Host => (PortKind::Host, section.located(walker, "interface", value::interface)),
         KindName::Xdp => {
@@ -226,7 +227,7 @@ pub(super) fn read_unprotected(
     let (span, key) = (section.span().clone(), section.path_of("mtu"));
     section.finish(walker);
     let (mtu, span) = mtu.map_or((1500, span), |mtu| (mtu.value, mtu.span));
-    Located { value: UnprotectedPort { kind, mtu, interface }, span, key }
+    Located { value: UnprotectedPort { kind, mtu, interface, offload }, span, key }
 }
 
 impl ProtectedDraft {

@@ -30,6 +30,7 @@ mod messages;
 mod model;
 mod mtu_probe;
 mod network;
+mod offload;
 mod outer;
 mod packet_rules;
 mod policy;
@@ -63,6 +64,7 @@ pub use model::{
 };
 pub use network::Network;
 pub(crate) use network::Networks;
+pub use offload::Offload;
 pub use outer::{OuterEndpoint, OuterProtocol, covered_by_wildcards};
 pub use policy_index::PolicyIndex;
 pub use port_kind::PortKind;

@@ -1,6 +1,7 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
 use super::engine::Cryptodev;
+use super::offload::Offload;
 use super::port_kind::PortKind;
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
@@ -169,6 +170,8 @@ pub struct UnprotectedPort {
     /// The interface that the sockets are bound to, always there if a policy says bypass; that of a fast
     /// port.
     pub interface: Option<String>,
+    /// Whether its NIC does cryptography.
+    pub offload: Offload,
 }
 
 /// What an entry of the configuration selects: any of these, one for each combination of the lists in it (RFC
@@ -505,7 +508,7 @@ mod tests {
     #[test]
     fn an_mtu_that_leaves_nothing_for_a_narrower_path_is_warned_of() {
         let warning = |mtu, link| {
-            UnprotectedPort { kind: PortKind::Host, mtu, interface: None }
+            UnprotectedPort { kind: PortKind::Host, mtu, interface: None, offload: Offload::Auto }
                 .mtu_warning(link)
                 .unwrap_or_default()
         };

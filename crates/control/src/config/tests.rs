@@ -119,7 +119,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!((configuration.protected.mtu, configuration.protected.routes), (1446, true));
     assert_eq!(
         configuration.unprotected,
-        UnprotectedPort { kind: PortKind::Host, mtu: 1500, interface: None }
+        UnprotectedPort { kind: PortKind::Host, mtu: 1500, interface: None, offload: Offload::Auto }
     );
     assert_eq!(configuration.protected.kind, PortKind::Host);
     let tunnel = &configuration.tunnels[0];

@@ -43,8 +43,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
 use testudo_gateway::{
-    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, PortPair,
-    ServeError, SystemClock, Withdrawal, Worker, serve,
+    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, OffloadMode,
+    PortPair, ServeError, SystemClock, Withdrawal, Worker, serve,
 };
 use testudo_ipsec::{Event, EventKind, Moment};
 use testudo_packet::Pool;
@@ -164,6 +164,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let configuration = parts.loaded.configuration.clone();
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
     worker.seed_identifications(random_seed()?);
+    if configuration.unprotected.offload == crate::config::Offload::Always {
+        worker.set_offload_mode(OffloadMode::Always);
+    }
     let audit = AuditLog::open(&configuration.gateway.audit)?;
     worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
     let (counters, engines, ports) = (worker.counters(), parts.engine_reports, parts.port_details);

@@ -438,11 +438,14 @@ impl Shared {
         }
     }
 
-    /// A packet is given to the device. If it stays after all, it is [marked again](Self::mark_again).
-    pub(crate) fn unmark_for_now(&mut self, number: u16) {
-        if let Some(session) = self.sealing.get_mut(number) {
-            session.marked = session.marked.saturating_sub(1);
-            self.counts.sealed += 1;
+    /// So many packets are given to the device. Those that stay after all are [marked
+    /// again](Self::mark_again).
+    pub(crate) fn unmark_for_now(&mut self, number: u16, packets: u64) {
+        if packets > 0
+            && let Some(session) = self.sealing.get_mut(number)
+        {
+            session.marked = session.marked.saturating_sub(packets);
+            self.counts.sealed += packets;
             if session.marked == 0 && !session.has_key {
                 self.unsettled.push(number);
             }

@@ -71,9 +71,14 @@ fn secure(
     let mut shared = nic.lock();
     shared.notice_reset();
     let (mut marks, mut watched) = (0, None);
+    // Adjacent packets tend to be of one session: it is looked up once, and their marks are counted together.
+    let mut run = (0, 0);
     let mut at = first;
     while let Some(packet) = batch.get_mut(at) {
-        if packet.mark().is_to_be_sealed() {
+        if packet.mark().is_to_be_sealed() && run.1 > 0 && packet.mark().session() == run.0 {
+            (marks, run.1) = (marks + 1, run.1 + 1);
+        } else if packet.mark().is_to_be_sealed() {
+            shared.unmark_for_now(run.0, std::mem::take(&mut run.1));
             let link_bytes = ip_at(packet.bytes()).unwrap_or(0);
             if !as_datagram(packet, link_bytes, |datagram| shared.secure(datagram)) {
                 let lost = batch.remove(at);
@@ -88,12 +93,13 @@ fn secure(
                     watched = shared.watch(datagram, packet.mark().session());
                 }
                 // Counted as gone; those that stay are counted again.
-                shared.unmark_for_now(packet.mark().session());
+                run = (packet.mark().session(), 1);
                 marks += 1;
             }
         }
         at += 1;
     }
+    shared.unmark_for_now(run.0, run.1);
     (marks, watched)
 }
 

@@ -23,6 +23,7 @@ use testudo_control::Configuration;
 use testudo_control::config::PortKind;
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
+use testudo_engine_inline::Nic;
 use testudo_gateway::{Interfaces, PortPair};
 use testudo_packet::{Pool, Port};
 use testudo_port_xdp::{FilterConfig, SharedUmem};
@@ -39,6 +40,8 @@ pub struct Opened {
     is_marked: bool,
     /// What the ports' devices tell.
     pub details: BothDetails,
+    /// The NIC of the unprotected port, if it does cryptography: the port is around it.
+    pub nic: Option<Nic>,
     leading: Leading,
     background: Vec<Background>,
 }
@@ -104,7 +107,9 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    Ok(Opened { pair, pool, is_marked, details, leading, background })
+    // Neither sockets nor AF_XDP have any.
+    let nic = None;
+    Ok(Opened { pair, pool, is_marked, details, nic, leading, background })
 }
 
 impl Side {

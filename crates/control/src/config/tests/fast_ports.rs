@@ -133,3 +133,20 @@ fn what_is_wrong_about_a_device_of_dpdk_is_told_with_what_to_do() {
     let ike = format!("[ike]\nsocket = \"x.sock\"\n{}", ports(TUN, DPDK_WAN));
     expect(&ike, &["port.unprotected.kind", "an IKE daemon speaks by the kernel's sockets"]);
 }
+
+#[test]
+fn whether_the_nic_does_cryptography_is_a_word_that_not_every_kind_can_promise() {
+    let setting = |unprotected: &str| good(&ports(TUN, unprotected)).unprotected.offload;
+    assert_eq!(setting(WAN), Offload::Auto);
+    for (word, offload) in [("off", Offload::Off), ("auto", Offload::Auto)] {
+        assert_eq!(setting(&format!("{WAN}\noffload = \"{word}\"")), offload);
+        assert_eq!(setting(&format!("kind = \"socket\"\noffload = \"{word}\"")), offload);
+    }
+    for (port, why) in [("kind = \"socket\"", "the kernel's sockets"), (WAN, "AF_XDP has no way"), (DPDK_WAN, "of no SA")] {
+        let text = ports(TUN, &format!("{port}\noffload = \"always\""));
+        expect(&text, &["port.unprotected.offload", "\"off\" or \"auto\"", why]);
+    }
+    let text = ports(TUN, &format!("{WAN}\noffload = \"allways\""));
+    expect(&text, &["port.unprotected.offload", "did you mean `always`?"]);
+    expect(&ports(&format!("{LAN}\noffload = \"auto\""), WAN), &["port.protected.offload", "a known key"]);
+}
