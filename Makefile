@@ -24,7 +24,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer ike-setup-guest fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer soak ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -61,6 +61,9 @@ bench-ike: ## road warriors at a gateway's socket, and SAs renewed at full rate:
 bench-rekey: ## two charons renew their SAs under numbered datagrams at half of the rate that two gateways hold: how many are lost
 	@scripts/setup.sh test
 	@$(CARGO) test --release --locked --quiet --package testudo --test ike -- --rekey $(SECONDS_OF_REKEYS)
+
+soak: ## 10^8 packets between two gateways whose NICs fail at everything: some minutes; memory must not grow
+	@$(CARGO) test --release --locked --quiet --package testudo-gateway --test soak -- --ignored --nocapture
 
 bench-sas: ## the worker's rate while SAs are replaced beside full traffic, and how many can be
 	@$(CARGO) run --release --locked --quiet --package testudo-gateway --example sa_changes

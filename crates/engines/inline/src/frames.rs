@@ -13,14 +13,21 @@ const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 
 /// The frames of a device that does cryptography as packets pass. See the [crate](crate).
-pub struct InlineFrames {
-    device: Box<dyn FrameDevice>,
+pub struct InlineFrames<D> {
+    device: D,
     nic: Nic,
 }
 
-impl InlineFrames {
-    pub(crate) fn new(device: Box<dyn FrameDevice>, nic: Nic) -> Self {
-        Self { device, nic }
+impl<D: FrameDevice> InlineFrames<D> {
+    /// The port half for a device of frames, with a link layer above it.
+    #[must_use]
+    pub fn around(device: D, nic: &Nic) -> Self {
+        Self { device, nic: nic.clone() }
+    }
+
+    /// The device.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
     }
 }
 
@@ -30,7 +37,7 @@ fn packet_at(frame: &[u8]) -> Option<usize> {
     Some(if matches!(ether_type, 0x8100 | 0x88A8) { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
 }
 
-impl FrameDevice for InlineFrames {
+impl<D: FrameDevice> FrameDevice for InlineFrames<D> {
     fn name(&self) -> &str {
         self.device.name()
     }

@@ -2,7 +2,6 @@
 
 use crate::check::Software;
 use crate::engine::InlineEngine;
-use crate::frames::InlineFrames;
 use crate::nic::{Checks, Nic};
 use crate::port::InlinePort;
 use crate::sessions::NOBODYS;
@@ -11,7 +10,6 @@ use testudo_crypto::{
     Direction, Engine, EngineError, KeyMaterial, SaFacts, SecurityDevice, SecurityMode, SecurityProtocol,
     SessionParameters, Suite,
 };
-use testudo_link::FrameDevice;
 use testudo_packet::{Buffer, Mark, Port};
 use testudo_wire::ah::{AhHeader, ah_bytes};
 use testudo_wire::ip::{IPV4_HEADER_BYTES, Version};
@@ -59,12 +57,6 @@ impl Nic {
     #[must_use]
     pub fn port(&self, port: Box<dyn Port>) -> InlinePort {
         InlinePort::new(port, self.clone())
-    }
-
-    /// The port half for a device of frames, with a link layer above it.
-    #[must_use]
-    pub fn frames(&self, device: Box<dyn FrameDevice>) -> InlineFrames {
-        InlineFrames::new(device, self.clone())
     }
 }
 
