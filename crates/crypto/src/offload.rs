@@ -68,8 +68,8 @@ pub struct SaFacts {
 pub enum Offering {
     /// The cryptography of packets whose headers and trailers are ours (inline crypto).
     Cryptography,
-    /// Headers, trailers and sequence numbers as well (inline protocol). Not used for what we send: numbers of
-    /// a device are in nobody's store, and a restart would use them again.
+    /// Headers, trailers and sequence numbers as well (inline protocol). Not used for what we send: numbers
+    /// of a device are in nobody's store, and a restart would use them again.
     Protocol,
 }
 

@@ -29,8 +29,8 @@
 //! **An engine that does not take a key is not asked again** for as long as the SA lives: it would be at
 //! every packet.
 //!
-//! **The engine of a NIC** has the keys of those SAs that were admitted to it ([`offload`](crate::offload)), and
-//! is passed by for all others.
+//! **The engine of a NIC** has the keys of those SAs that were admitted to it ([`offload`](crate::offload)),
+//! and is passed by for all others.
 //!
 //! A withdrawn engine keeps its keys until their SAs end: jobs of theirs may still be there.
 

@@ -1,6 +1,6 @@
-//! A soak: two gateways whose NICs fail at everything exchange packets for a long time. Every packet comes out
-//! once and in order, or is counted; no number comes twice; memory does not grow, and huge pages are given
-//! back.
+//! A soak: two gateways whose NICs fail at everything exchange packets for a long time. Every packet comes
+//! out once and in order, or is counted; no number comes twice; memory does not grow, and huge pages are
+//! given back.
 //!
 //! `make soak` runs it for 10^8 packets; `TESTUDO_SOAK_PACKETS` asks for another number.
 

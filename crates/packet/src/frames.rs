@@ -97,7 +97,8 @@ impl Frames {
         self.region.owns_unmarked(buffer)
     }
 
-    /// Takes back one of these buffers, which has no mark. One that was written off, and is back after all, is not taken.
+    /// Takes back one of these buffers, which has no mark. One that was written off, and is back after all,
+    /// is not taken.
     #[inline]
     pub(crate) fn push(&mut self, buffer: Buffer) {
         if self.free.len() < self.made {
@@ -149,7 +150,8 @@ impl Frames {
 #[allow(unsafe_code, reason = "comparing what always holds is three instructions a packet")]
 #[allow(clippy::cast_possible_truncation, reason = "a constant")]
 fn begin_packet(buffer: &mut Buffer) {
-    // SAFETY: it is of these frames, none of which is shorter than the headroom (asserted where they are made).
+    // SAFETY: it is of these frames, none of which is shorter than the headroom (asserted where they are
+    // made).
     unsafe { buffer.reset_within(HEADROOM_BYTES as u32) };
 }
 

@@ -215,8 +215,8 @@ impl Pool {
         }
     }
 
-    /// Marks are cleared here and not where a buffer is taken: most have none, which the comparison that tells
-    /// whose they are finds at no cost.
+    /// Marks are cleared here and not where a buffer is taken: most have none, which the comparison that
+    /// tells whose they are finds at no cost.
     #[cold]
     #[inline(never)]
     fn recycle_uncommon(&mut self, mut buffer: Buffer) {

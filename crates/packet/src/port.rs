@@ -82,9 +82,9 @@ pub trait Port: Send {
         false
     }
 
-    /// Whether packets that are [marked](crate::Mark) to be sealed are sealed on their way out. Such a packet is
-    /// given to no other port. Where its session has gone, `tx` does not send it: it stays the caller's, like all
-    /// that follow it, until somebody else has sealed it.
+    /// Whether packets that are [marked](crate::Mark) to be sealed are sealed on their way out. Such a packet
+    /// is given to no other port. Where its session has gone, `tx` does not send it: it stays the caller's,
+    /// like all that follow it, until somebody else has sealed it.
     fn seals_marked(&self) -> bool {
         false
     }

@@ -24,9 +24,9 @@ pub(crate) struct Storage {
     extent: Extent,
 }
 
-/// Length in bytes (24 bits: a buffer is shorter than 16 MiB). The interface of the packet in them (8 bits) and
-/// its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. And the region (16
-/// bits).
+/// Length in bytes (24 bits: a buffer is shorter than 16 MiB). The interface of the packet in them (8 bits)
+/// and its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. And the
+/// region (16 bits).
 ///
 /// One word, as fields would be moved one by one: eleven instructions more for a packet to protect.
 #[derive(Clone, Copy, Default)]

@@ -43,8 +43,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_crypto::Engine;
 use testudo_gateway::{
-    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, OffloadMode,
-    PortPair, ServeError, SystemClock, Withdrawal, Worker, serve,
+    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, PortPair,
+    ServeError, SystemClock, Withdrawal, Worker, serve,
 };
 use testudo_ipsec::{Event, EventKind, Moment};
 use testudo_packet::Pool;
@@ -159,14 +159,11 @@ pub(super) fn random_seed() -> io::Result<u64> {
 pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (sender, news) = sync_channel(MAX_NEWS);
     watch_signals(parts.early_reloads, sender.clone())?;
-    let leases = Arc::new(Leases::default());
-    let clock = SystemClock::default();
+    let (leases, clock) = (Arc::new(Leases::default()), SystemClock::default());
     let configuration = parts.loaded.configuration.clone();
     let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
     worker.seed_identifications(random_seed()?);
-    if configuration.unprotected.offload == crate::config::Offload::Always {
-        worker.set_offload_mode(OffloadMode::Always);
-    }
+    worker.set_offload_mode(offload::mode(&configuration));
     let audit = AuditLog::open(&configuration.gateway.audit)?;
     worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
     let (counters, engines, ports) = (worker.counters(), parts.engine_reports, parts.port_details);
@@ -369,9 +366,7 @@ impl Daemon {
                 Ok(News::Change(change)) => drop(change.reply.try_send(self.change(&change.request))),
                 Ok(News::Notice(Notice::Tunnel(event))) => self.log(event),
                 Ok(News::Notice(Notice::Engine(withdrawal))) => log_withdrawal(withdrawal),
-                Ok(News::Notice(Notice::Offload(failure))) => {
-                    tracing::error!("{}", offload::out_of_service(&failure.device, &failure.why));
-                }
+                Ok(News::Notice(Notice::Offload(failure))) => offload::log(&failure),
                 Ok(News::Notice(Notice::Audit(record))) => self.audit.write(&record),
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}

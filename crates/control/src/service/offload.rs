@@ -1,8 +1,19 @@
 //! What a NIC that does cryptography has to do with the SAs: for status, lists, `explain` and metrics.
 
 use super::sas::RunningSa;
+use crate::config::{Configuration, Offload};
 use serde_json::{Map, Value, json};
 use testudo_crypto::{OffloadReport, OffloadState};
+use testudo_gateway::{OffloadFailure, OffloadMode};
+
+/// How the worker is to use a NIC.
+pub(super) fn mode(configuration: &Configuration) -> OffloadMode {
+    match configuration.unprotected.offload {
+        Offload::Always => OffloadMode::Always,
+        // With "off" no port was given such a NIC.
+        Offload::Off | Offload::Auto => OffloadMode::Auto,
+    }
+}
 
 /// Where an SA's cryptography is done; [`Off`](OffloadState::Off) for one that is not installed.
 fn state(sa: &RunningSa) -> OffloadState {
@@ -51,8 +62,13 @@ pub(super) fn status(report: Option<OffloadReport>) -> Value {
     })
 }
 
+/// Logs that a NIC is out of service.
+pub(super) fn log(OffloadFailure { device, why }: &OffloadFailure) {
+    tracing::error!("{}", out_of_service(device, why));
+}
+
 /// What the log says of a NIC that is out of service.
-pub(super) fn out_of_service(device: &str, why: &str) -> String {
+fn out_of_service(device: &str, why: &str) -> String {
     format!(
         "the NIC {device} is out of service for cryptography until a restart: {why}; its SAs go on in software; \
          see whether its firmware is in order"

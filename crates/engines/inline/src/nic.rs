@@ -491,8 +491,8 @@ impl Shared {
     /// Compares what was sent with what should have been.
     pub(crate) fn compare(&mut self, watched: &Watched) {
         let Some(sealed) = self.device.take_watched() else { return };
-        // Another packet may have gone first: they are told apart by SPI and number. And the key must still be
-        // the one that this packet had.
+        // Another packet may have gone first: they are told apart by SPI and number. And the key must still
+        // be the one that this packet had.
         let Watched { session, software, ref facts, ref clear } = *watched;
         let is_same_key = self.sealing.get_mut(session).is_some_and(|session| session.software == software);
         if !is_same_key || !is_same_packet(clear, &sealed, facts.protocol) {

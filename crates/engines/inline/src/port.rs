@@ -149,8 +149,8 @@ fn has_lost_sessions(nic: &Nic, batch: &Batch) -> bool {
     !shared.is_live(mark.session())
 }
 
-/// Takes received packets from a device: those whose length is in doubt lose the session of their mark, so that
-/// software checks them. `ip_at` says where a packet's IP header is.
+/// Takes received packets from a device: those whose length is in doubt lose the session of their mark, so
+/// that software checks them. `ip_at` says where a packet's IP header is.
 pub(crate) fn receive(
     nic: &Nic,
     ip_at: impl Fn(&[u8]) -> Option<usize>,

@@ -32,8 +32,9 @@ pub(crate) fn plain_header_bytes(datagram: &[u8], protocol: SecurityProtocol) ->
     }
 }
 
-/// Whether a received datagram is as long as its IP header says. That header is not authenticated with ESP, and
-/// a device may go by the length of the frame: what it opened then is another text than software would see.
+/// Whether a received datagram is as long as its IP header says. That header is not authenticated with ESP,
+/// and a device may go by the length of the frame: what it opened then is another text than software would
+/// see.
 #[inline]
 pub(crate) fn has_its_length(datagram: &[u8]) -> bool {
     let said = match (datagram.first().map(|first| first >> 4), datagram.get(2..6)) {
@@ -85,9 +86,9 @@ pub(crate) fn esp_job(datagram: Buffer, suite: Suite) -> Result<Job, Buffer> {
     })
 }
 
-/// Whether the end of a decrypted text is a trailer as senders write it: padding of 1, 2, 3, … (RFC 4303 2.4),
-/// and, in tunnel mode, one of three next headers. The end of a text that was not decrypted is one of these
-/// once in twenty thousand.
+/// Whether the end of a decrypted text is a trailer as senders write it: padding of 1, 2, 3, … (RFC 4303
+/// 2.4), and, in tunnel mode, one of three next headers. The end of a text that was not decrypted is one of
+/// these once in twenty thousand.
 pub(crate) fn has_plausible_trailer(text: &[u8], is_tunnel: bool) -> bool {
     let [front @ .., padding, next_header] = text else { return false };
     let Some(at) = front.len().checked_sub(usize::from(*padding)) else { return false };

@@ -1,6 +1,6 @@
-//! The same simulations with a NIC that does cryptography, in both gateways, and fails at whatever it is asked:
-//! every packet is accounted for, none is out of its SA's order, no IV comes twice, nothing that is not
-//! authentic passes, and nothing leaves that the peer does not open.
+//! The same simulations with a NIC that does cryptography, in both gateways, and fails at whatever it is
+//! asked: every packet is accounted for, none is out of its SA's order, no IV comes twice, nothing that is
+//! not authentic passes, and nothing leaves that the peer does not open.
 
 use crate::late_engine::SharedEngine;
 use crate::pair::Equipment;

@@ -1,4 +1,5 @@
-//! `testudo bench nic`: what is left for the CPU if a NIC does the cryptography (paper 000, figures 5a and 5b).
+//! `testudo bench nic`: what is left for the CPU if a NIC does the cryptography (paper 000, figures 5a and
+//! 5b).
 //!
 //! ```text
 //!   packets ─► Worker::turn ─► twin of an 82599, whose cryptography costs nothing ─► forgotten     the NIC path

@@ -15,7 +15,8 @@ use testudo_packet::Mark;
 /// Limits of the 82599 (paper 000, IV).
 const SESSIONS: usize = 1024;
 const RECEIVE_ADDRESSES: usize = 128;
-/// Bytes of the longest datagram: those of a jumbo frame less its Ethernet header, a tag, and the check sequence.
+/// Bytes of the longest datagram: those of a jumbo frame less its Ethernet header, a tag, and the check
+/// sequence.
 const DATAGRAM_BYTES: usize = 15_872 - 22;
 
 /// A session for what is received.

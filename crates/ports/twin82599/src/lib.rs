@@ -11,9 +11,9 @@
 //! AES-128-GCM and AES-128-GMAC for ESP, AES-128-GMAC for AH, no ESN, no UDP, nothing with IPv4 options, IPv6
 //! extension headers or of fragments. Texts are multiples of 4 bytes, and the IV is in the packet.
 //!
-//! It fails as it is told to, by chance with a seed ([`Faults`]): calls, resets, a table that is lost, verdicts
-//! that are missing, wrong or late. Or its cryptography costs nothing and does nothing ([`Work::Nothing`]), so
-//! that a benchmark sees what the processor would have left.
+//! It fails as it is told to, by chance with a seed ([`Faults`]): calls, resets, a table that is lost,
+//! verdicts that are missing, wrong or late. Or its cryptography costs nothing and does nothing
+//! ([`Work::Nothing`]), so that a benchmark sees what the processor would have left.
 
 #![forbid(unsafe_code)]
 
