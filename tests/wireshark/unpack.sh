@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Unpacks tshark, which judges the keys that `testudo sa keys` writes, with the libraries that this system
-# lacks: Debian's packages, without root and without installing them. Writes CACHE/usr.
+# Unpacks tshark, which judges the keys that `testudo sa keys` writes and reads VPE by our dissector, with the
+# libraries that this system lacks: Debian's packages, without root and without installing them. Writes
+# CACHE/usr.
 #
 # usage: unpack.sh [--refresh] [CACHE]       CACHE is target/wireshark of this repository by default
 #
@@ -33,6 +34,9 @@ unpack() { # CACHE
   for package in "$work"/packages/*.deb; do
     dpkg-deb -x "$package" "$work/root"
   done
+  # Lua's constants: in the package, a link into /etc.
+  rm "$work/root/usr/share/wireshark/init.lua"
+  mv "$work/root/etc/wireshark/init.lua" "$work/root/usr/share/wireshark/"
   rm -rf "$1/usr"
   mv "$work/root/usr" "$1/usr"
 }

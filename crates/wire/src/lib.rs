@@ -19,6 +19,7 @@
 //! | [`ah`] | Authentication Header | RFC 4302 |
 //! | [`mutable`] | what the ICV of AH covers | RFC 4302 3.3.3.1, Appendix A |
 //! | [`esp`] | ESP header and trailer, ESP in UDP | RFC 4303, RFC 3948 |
+//! | [`vpe`] | Vector Packet Encapsulation | `docs/VPE.md` |
 //! | [`icmp`] | "too big" and "unreachable" to a sender, echo replies | RFC 792, RFC 1191, RFC 4443 |
 //! | [`icmp_error`] | errors about packets of ours, with what they quote | RFC 792, RFC 1191, RFC 4443 |
 //! | [`fragment`] | fragmentation, on the way (IPv4) and at the source | RFC 791, RFC 8200 |
@@ -59,6 +60,7 @@ pub mod tcp;
 mod test_packets;
 pub mod transport;
 pub mod udp;
+pub mod vpe;
 pub mod xfrm;
 
 /// Why bytes could not be read as the expected header.
