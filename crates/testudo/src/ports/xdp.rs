@@ -282,7 +282,8 @@ impl Details {
         refused.into_iter().flatten().for_each(|why| tracing::info!("{side} side: {why}"));
         if self.attached == Some(Attached::Generic) && self.interface.has_local_frames() {
             tracing::warn!(
-                "{side} side: in generic mode a local kernel at the other end of {name} hands over frames that are longer                  than its MTU, which are dropped: let it segment itself, with `ip link set dev NAME gso_max_segs 1` there"
+                "{side} side: in generic mode a local kernel at the other end of {name} hands over frames that are longer \
+                 than its MTU, which are dropped: let it segment itself, with `ip link set dev NAME gso_max_segs 1` there"
             );
         }
     }
