@@ -4,6 +4,7 @@
 #   WARRIORS                       for bench-ike:              make bench-ike WARRIORS=5000
 #   SECONDS_OF_REKEYS              for bench-rekey:            make bench-rekey SECONDS_OF_REKEYS=20
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
+#   ARGS    for bench-ports:                                   make bench-ports ARGS='--ports memif,xdp-native --sizes 64 --json'
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
 #   STAGES, SKIP                   for audit:                   make audit STAGES='dependencies miri', make audit SKIP=fuzz
@@ -24,7 +25,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer soak ike-setup-guest fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports soak ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -72,6 +73,13 @@ bench-peer: ## the data path compared with DPDK's ipsec-secgw, on one core; need
 	@scripts/setup.sh peer
 	@$(CARGO) build --release --locked --package testudo
 	@scripts/bench-peer.sh "$(target_dir)/release/testudo" $(CASES)
+
+bench-ports: ## what a packet costs through TUN and socket, AF_XDP and DPDK's devices, beside ipsec-secgw and forwarders that do nothing; 4 minutes, root for all but DPDK
+	@scripts/setup.sh ports
+	@$(CARGO) build --release --locked --package testudo
+	@$(CARGO) build --release --locked --package testudo-port-xdp --package testudo-port-dpdk --examples
+	@scripts/shim.sh "$(target_dir)/release"
+	@scripts/bench-ports.sh "$(target_dir)" $(ARGS)
 
 ike-setup-guest: ## `testudo ike setup strongswan` in a guest with systemd and AppArmor, a second one as its peer; minutes; needs root for the image
 	@scripts/setup.sh guest

@@ -17,7 +17,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 turns=${TURNS:-3}
 seconds=${SECONDS_PER_CASE:-5}
 cpu=${CPU:-$(($(nproc --all) - 1))}
-examples=/usr/share/dpdk/examples
 work=${CARGO_TARGET_DIR:-target}/bench-peer
 huge_pages=/proc/sys/vm/nr_hugepages
 # Of 2 MiB each.
@@ -40,18 +39,6 @@ goal_of() { # SUITE:FRAME
     cbc-sha1:*) echo 1.5 ;;
     *) echo - ;;
   esac
-}
-
-build_peer() {
-  [[ -x $work/ipsec-secgw/build/ipsec-secgw ]] && return
-  [[ -d $examples/ipsec-secgw ]] || die "$examples/ipsec-secgw is missing: install the package dpdk-doc"
-  say "building ipsec-secgw"
-  rm -rf "$work/ipsec-secgw" "$work/common"
-  cp -r "$examples/ipsec-secgw" "$examples/common" "$work/"
-  # The example requires checksum offload, which virtual devices do not have.
-  sed -i 's/\.offloads = RTE_ETH_RX_OFFLOAD_CHECKSUM,/.offloads = 0,/' "$work/ipsec-secgw/ipsec-secgw.c"
-  sed -i 's/-O3/-O3 -march=native/' "$work/ipsec-secgw/Makefile"
-  make -C "$work/ipsec-secgw" >"$work/make.log" 2>&1 || die "ipsec-secgw cannot be built: see $work/make.log"
 }
 
 # One tunnel from 1.1.1.1 to 2.2.2.2, port 0 protected, port 1 unprotected.
@@ -179,7 +166,7 @@ main() {
     if knows "$suite"; then known+=("$case"); else say "not compared: $case: $(why_not "$suite")"; fi
   done
   ((${#known[@]})) || die "nothing to compare"
-  build_peer
+  scripts/build-peer.sh "$work"
   python3 scripts/peer-frames.py "$work" $(printf '%s\n' "${known[@]##*:}" | sort -u)
   write_config gcm
   write_config cbc-sha1

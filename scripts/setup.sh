@@ -2,7 +2,7 @@
 # Installs the missing packages for one purpose with apt, after printing which ones and why. Uses sudo only if
 # something is missing; otherwise it does and prints nothing.
 #
-# usage: setup.sh demo|dpdk|test|fuzz|peer|guest|audit
+# usage: setup.sh demo|dpdk|test|fuzz|peer|ports|guest|audit
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -63,6 +63,7 @@ packages_for() {
     fuzz) echo "g++ compiles libFuzzer" ;;
     audit) test_packages; echo "g++ compiles libFuzzer" ;;
     peer) peer_packages ;;
+    ports) peer_packages; dpdk_packages; echo "dpdk-dev has dpdk-testpmd, which sends the packets" ;;
     guest) guest_packages ;;
   esac
 }
@@ -150,7 +151,7 @@ install_audit_tools() {
 
 main() {
   local purpose=${1:-} missing=() package reason
-  case $purpose in demo | dpdk | test | fuzz | peer | guest | audit) ;; *) die "usage: setup.sh demo|dpdk|test|fuzz|peer|guest|audit" ;; esac
+  case $purpose in demo | dpdk | test | fuzz | peer | ports | guest | audit) ;; *) die "usage: setup.sh demo|dpdk|test|fuzz|peer|ports|guest|audit" ;; esac
   check_cargo
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_without_debian "$purpose"
