@@ -166,7 +166,7 @@ static int32_t configure(uint16_t port, struct dpdk_config *config, struct rte_e
 	return 0;
 }
 
-int32_t device_start(uint16_t port, struct dpdk_config *config)
+static int32_t start(uint16_t port, struct dpdk_config *config)
 {
 	struct rte_eth_dev_info info;
 	int outcome = rte_eth_dev_info_get(port, &info);
@@ -189,14 +189,29 @@ int32_t device_start(uint16_t port, struct dpdk_config *config)
 	return outcome < 0 && outcome != -ENOTSUP && wanted ? outcome : 0;
 }
 
+int32_t device_start(uint16_t port, struct dpdk_config *config)
+{
+	pool_of_port(port, config->pool);
+	pool_enter(port);
+	int32_t outcome = start(port, config);
+	pool_leave();
+	return outcome;
+}
+
 int32_t device_stop(uint16_t port)
 {
-	return rte_eth_dev_stop(port);
+	pool_enter(port);
+	int32_t outcome = rte_eth_dev_stop(port);
+	pool_leave();
+	return outcome;
 }
 
 int32_t device_reset(uint16_t port)
 {
-	return rte_eth_dev_reset(port);
+	pool_enter(port);
+	int32_t outcome = rte_eth_dev_reset(port);
+	pool_leave();
+	return outcome;
 }
 
 /* Removes it as well, so that the same name can be made again. */
@@ -206,10 +221,13 @@ int32_t device_close(uint16_t port)
 	int outcome = rte_eth_dev_info_get(port, &info);
 	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_RMV, note, NULL);
 	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_RESET, note, NULL);
+	pool_enter(port);
 	rte_eth_dev_stop(port);
 	int closed = rte_eth_dev_close(port);
 	if (outcome == 0 && info.device != NULL)
 		outcome = rte_dev_remove(info.device);
+	pool_leave();
+	pool_of_port(port, NULL);
 	return closed < 0 ? closed : outcome;
 }
 
@@ -234,15 +252,24 @@ int32_t device_statistics(uint16_t port, struct dpdk_statistics *statistics)
 
 uint16_t receive(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
 {
-	return rte_eth_rx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+	pool_enter(port);
+	count = rte_eth_rx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+	pool_leave();
+	return count;
 }
 
 uint16_t send_burst(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
 {
-	return rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+	pool_enter(port);
+	count = rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+	pool_leave();
+	return count;
 }
 
 int32_t reap(uint16_t port, uint16_t queue)
 {
-	return rte_eth_tx_done_cleanup(port, queue, 0);
+	pool_enter(port);
+	int32_t outcome = rte_eth_tx_done_cleanup(port, queue, 0);
+	pool_leave();
+	return outcome;
 }

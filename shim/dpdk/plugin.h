@@ -160,6 +160,10 @@ int32_t pool_make(const char *name, uint32_t count, uint32_t room, uint32_t room
 void pool_end(void *pool);
 int32_t pool_get(void *pool, void **mbufs, uint32_t count);
 void pool_put(void *pool, void *const *mbufs, uint32_t count);
+/* Which pool a device has, and that the calling thread is in a call for the device, which no other is. */
+void pool_of_port(uint16_t port, void *pool);
+void pool_enter(uint16_t port);
+void pool_leave(void);
 
 int32_t device_find(const char *arguments, uint16_t *port);
 int32_t device_info(uint16_t port, struct dpdk_info *info);

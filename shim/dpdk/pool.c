@@ -22,18 +22,43 @@
 #define HEADER_BYTES 64u
 #define MAX_MBUFS (1u << 20)
 
-/* Free mbufs, the last one first: it is in the cache. A driver may give mbufs back on a thread of its own. */
+/* Free mbufs, the last one first: it is in the cache. The thread that is in a call for the pool's device has
+ * `free` for itself, without a lock: a locked instruction waits until the packets that were just written have
+ * left the processor. What a driver's own threads give back is in `returned`, which has a lock; they find
+ * nothing else there, and the device's thread takes all of it when it has no other. */
 struct stack {
-	rte_spinlock_t lock;
 	uint32_t length;
 	uint32_t size;
 	uint32_t shift;
+	uint32_t returned_length;
 	uintptr_t first;
 	uint64_t refused;
-	const struct rte_memzone *zone;
 	uint8_t *states;
+	const struct rte_memzone *zone;
+	rte_spinlock_t lock;
+	void **returned;
 	void *free[];
 };
+
+/* The pools of devices, and the one of the device that the calling thread is in a call for. A device, and with
+ * it its pool, belongs to one thread at a time. */
+static struct stack *of_port[RTE_MAX_ETHPORTS];
+static __thread struct stack *in_call __attribute__((tls_model("initial-exec")));
+
+void pool_of_port(uint16_t port, void *pool)
+{
+	of_port[port] = pool != NULL ? ((struct rte_mempool *)pool)->pool_data : NULL;
+}
+
+void pool_enter(uint16_t port)
+{
+	in_call = of_port[port];
+}
+
+void pool_leave(void)
+{
+	in_call = NULL;
+}
 
 static int stack_alloc(struct rte_mempool *pool)
 {
@@ -55,19 +80,64 @@ static inline uint32_t number_of(const struct stack *stack, const void *mbuf)
 	return number < stack->size && number << stack->shift == offset ? (uint32_t)number : stack->size;
 }
 
-static int stack_enqueue(struct rte_mempool *pool, void *const *mbufs, unsigned int count)
+/* Puts those into a list that are the pool's and not free; the list has room for all of the pool. */
+static inline uint32_t put(struct stack *stack, void **list, uint32_t length, void *const *mbufs,
+			   unsigned int count)
 {
-	struct stack *stack = pool->pool_data;
-	rte_spinlock_lock(&stack->lock);
 	for (unsigned int nth = 0; nth < count; nth++) {
 		uint32_t number = number_of(stack, mbufs[nth]);
-		if (number == stack->size || stack->states[number] == MBUF_FREE) {
+		if (number == stack->size || stack->states[number] == MBUF_FREE || length == stack->size) {
 			stack->refused++;
 			continue;
 		}
 		stack->states[number] = MBUF_FREE;
-		stack->free[stack->length++] = mbufs[nth];
+		list[length++] = mbufs[nth];
 	}
+	return length;
+}
+
+/* Takes as many from a list, if it has as many. One that was given back by two threads at once is there twice,
+ * and is given out once. */
+static inline int take(struct stack *stack, void **list, uint32_t *length, void **mbufs, unsigned int count)
+{
+	uint32_t left = *length;
+	unsigned int got = 0;
+	while (got < count && left > 0) {
+		void *mbuf = list[--left];
+		uint32_t number = number_of(stack, mbuf);
+		if (stack->states[number] != MBUF_FREE) {
+			stack->refused++;
+			continue;
+		}
+		stack->states[number] = MBUF_OUT;
+		mbufs[got++] = mbuf;
+	}
+	if (got == count) {
+		*length = left;
+		return 0;
+	}
+	*length = put(stack, list, left, mbufs, got);
+	return -ENOBUFS;
+}
+
+/* Moves what other threads have given back to the free ones. */
+static __attribute__((noinline)) void collect(struct stack *stack)
+{
+	rte_spinlock_lock(&stack->lock);
+	while (stack->returned_length > 0 && stack->length < stack->size)
+		stack->free[stack->length++] = stack->returned[--stack->returned_length];
+	rte_spinlock_unlock(&stack->lock);
+}
+
+static int stack_enqueue(struct rte_mempool *pool, void *const *mbufs, unsigned int count)
+{
+	struct stack *stack = pool->pool_data;
+	if (in_call == stack) {
+		stack->length = put(stack, stack->free, stack->length, mbufs, count);
+		return 0;
+	}
+	rte_spinlock_lock(&stack->lock);
+	stack->returned_length = put(stack, stack->returned, stack->returned_length, mbufs, count);
 	rte_spinlock_unlock(&stack->lock);
 	return 0;
 }
@@ -75,22 +145,21 @@ static int stack_enqueue(struct rte_mempool *pool, void *const *mbufs, unsigned 
 static int stack_dequeue(struct rte_mempool *pool, void **mbufs, unsigned int count)
 {
 	struct stack *stack = pool->pool_data;
-	int outcome = -ENOBUFS;
-	rte_spinlock_lock(&stack->lock);
-	if (count <= stack->length) {
-		for (unsigned int nth = 0; nth < count; nth++) {
-			mbufs[nth] = stack->free[--stack->length];
-			stack->states[number_of(stack, mbufs[nth])] = MBUF_OUT;
-		}
-		outcome = 0;
+	if (in_call == stack) {
+		if (count > stack->length)
+			collect(stack);
+		return take(stack, stack->free, &stack->length, mbufs, count);
 	}
+	rte_spinlock_lock(&stack->lock);
+	int outcome = take(stack, stack->returned, &stack->returned_length, mbufs, count);
 	rte_spinlock_unlock(&stack->lock);
 	return outcome;
 }
 
 static unsigned int stack_count(const struct rte_mempool *pool)
 {
-	return ((const struct stack *)pool->pool_data)->length;
+	const struct stack *stack = pool->pool_data;
+	return stack->length + __atomic_load_n(&stack->returned_length, __ATOMIC_RELAXED);
 }
 
 static const struct rte_mempool_ops ops = {
@@ -108,6 +177,7 @@ static void stack_end(struct stack *stack)
 	if (stack->zone != NULL)
 		rte_memzone_free(stack->zone);
 	free(stack->states);
+	free(stack->returned);
 	free(stack);
 }
 
@@ -119,9 +189,10 @@ static struct stack *stack_new(const char *name, uint32_t count, uint32_t stride
 		return NULL;
 	snprintf(zone, sizeof zone, "%s-m", name);
 	stack->states = malloc(count);
+	stack->returned = malloc(count * sizeof stack->returned[0]);
 	/* A page more: a mempool may begin at a later page than its memory. */
 	stack->zone = rte_memzone_reserve_aligned(zone, (size_t)count * stride + PAGE, SOCKET_ID_ANY, 0, PAGE);
-	if (stack->states == NULL || stack->zone == NULL) {
+	if (stack->states == NULL || stack->returned == NULL || stack->zone == NULL) {
 		stack_end(stack);
 		return NULL;
 	}
@@ -164,7 +235,7 @@ static int32_t fill(struct rte_mempool *pool, struct stack *stack, uint32_t coun
 					    stack->zone->hugepage_sz, NULL, NULL);
 	if (outcome < 0)
 		return outcome;
-	if ((uint32_t)outcome != count || stack->length != count)
+	if ((uint32_t)outcome != count || stack_count(pool) != count)
 		return -EXDEV;
 	rte_mempool_obj_iter(pool, prepare, &room_inside);
 	return 0;
@@ -206,12 +277,15 @@ void pool_end(void *pool)
 
 int32_t pool_get(void *pool, void **mbufs, uint32_t count)
 {
-	unsigned int free = stack_count(pool);
-	count = count < free ? count : free;
-	return rte_mempool_get_bulk(pool, mbufs, count) == 0 ? (int32_t)count : 0;
+	struct stack *stack = ((struct rte_mempool *)pool)->pool_data;
+	if (count > stack->length)
+		collect(stack);
+	count = count < stack->length ? count : stack->length;
+	return take(stack, stack->free, &stack->length, mbufs, count) == 0 ? (int32_t)count : 0;
 }
 
 void pool_put(void *pool, void *const *mbufs, uint32_t count)
 {
-	rte_mempool_put_bulk(pool, mbufs, count);
+	struct stack *stack = ((struct rte_mempool *)pool)->pool_data;
+	stack->length = put(stack, stack->free, stack->length, mbufs, count);
 }

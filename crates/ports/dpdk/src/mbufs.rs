@@ -21,6 +21,10 @@ pub(crate) const ROOM_AT: usize = HEADROOM_BYTES - DPDK_HEADROOM as usize;
 /// Bytes of a room in the mbuf itself: with the mempool's header (64) and the mbuf (128) they make 4,096,
 /// beyond which AF_XDP takes none.
 const ROOM_INSIDE: u32 = 4096 - 64 - 128;
+/// Bytes of a frame that DPDK's programs have room for in an mbuf, unless they carry longer ones. Drivers are
+/// made for just that: memif allocates and frees by the burst only if its own buffers are as long.
+const USUAL_BYTES: usize = 2048;
+const USUAL_ROOM: usize = USUAL_BYTES + DPDK_HEADROOM as usize;
 const MBUF_BYTES: usize = 128;
 /// Mempools that this process has made.
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -115,6 +119,8 @@ pub(crate) struct Making<'a> {
     pub count: usize,
     /// Whether each is to have a room of its own, from and to which packets are copied.
     pub inside: bool,
+    /// Bytes of the longest frame that the device is to carry.
+    pub longest: usize,
     pub addresses: Addresses,
     pub registered: Option<Registered>,
 }
@@ -123,6 +129,7 @@ impl Mbufs {
     pub(crate) fn new(making: Making<'_>, pool: &mut Pool) -> Result<Self, OpenError> {
         let plugin = making.eal.plugin();
         let frame_room = pool.region().frame_bytes().saturating_sub(ROOM_AT).min(usize::from(u16::MAX));
+        let frame_room = if making.longest <= USUAL_BYTES { frame_room.min(USUAL_ROOM) } else { frame_room };
         let inside = if making.inside { ROOM_INSIDE } else { 0 };
         let room = if making.inside { ROOM_INSIDE } else { u32::try_from(frame_room).unwrap_or(0) };
         let failed = |said| OpenError::Device {

@@ -87,8 +87,9 @@ impl Opening<'_> {
         let inside = COPYING.contains(&self.driver.as_str());
         let (addresses, registered) = if inside { (Addresses::Virtual, None) } else { self.memory(pool)? };
         let count = if inside { INSIDE } else { mbufs_of(&its) };
-        let making =
-            Making { eal: self.eal, device: &self.config.device, count, inside, addresses, registered };
+        let longest = usize::from(self.config.mtu.unwrap_or(self.info.mtu)) + AROUND_PACKET;
+        let (eal, device) = (self.eal, self.config.device.as_str());
+        let making = Making { eal, device, count, inside, longest, addresses, registered };
         let mut mbufs = Mbufs::new(making, pool)?;
         mbufs.loops = self.driver == "net_ring";
         its.pool = mbufs.handle();
