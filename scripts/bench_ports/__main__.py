@@ -48,8 +48,8 @@ def options():
             parser.error(f"no port {port}: {', '.join(PORTS)}")
     if not all(64 <= size <= 1440 for size in given.sizes):
         parser.error("a frame has 64 to 1440 bytes: sealed, it is still one datagram")
-    if given.repetitions < 1 or not 1 <= given.seconds <= 20:
-        parser.error("at least 1 repetition, and 1 to 20 seconds")
+    if given.repetitions < 1 or not 1 <= given.seconds <= 10:
+        parser.error("at least 1 repetition, and 1 to 10 seconds")
     return given
 
 

@@ -87,7 +87,7 @@ class Bench:
 
 
 def memif(role, folder, number, more=""):
-    return f"net_memif{number},role={role},id=0,socket={folder}/{'ab'[number]}.sock,socket-abstract=no,rsize=11{more}"
+    return f"net_memif{number},role={role},id=0,socket={folder}/{'ab'[number]}.sock,socket-abstract=no,rsize=9{more}"
 
 
 def ends_of_memif(folder):

@@ -1,5 +1,5 @@
-//! Hands frames from one interface to another on AF_XDP in native mode, and does nothing else: what a gateway's
-//! rate between the same interfaces is compared with (`make bench-ports`).
+//! Hands frames from one interface to another on AF_XDP in native mode, and does nothing else: what a
+//! gateway's rate between the same interfaces is compared with (`make bench-ports`).
 //!
 //! `xdp_forwarder FROM TO NETWORK`: takes IPv4 packets to NETWORK. Says "ready", and runs until it is ended.
 
