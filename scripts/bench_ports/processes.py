@@ -36,7 +36,7 @@ def wait_until(holds, what, program=None):
 class Program:
     """A program that runs until it is ended, with its output in a file."""
 
-    def __init__(self, name, command, folder, cpu, namespace=None, environment=None):
+    def __init__(self, name, command, folder, cpu, namespace=None):
         self.name, self.log = name, Path(folder) / f"{name}.log"
         command = ["taskset", "-c", str(cpu), *map(str, command)]
         if namespace:
@@ -44,7 +44,8 @@ class Program:
         with open(self.log, "w", encoding="utf-8") as log:
             self.child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
-                env={**os.environ, **(environment or {})})
+                # What DPDK's programs leave behind goes with the folder.
+                env={**os.environ, "RUNTIME_DIRECTORY": str(folder)})
 
     def text(self):
         return self.log.read_text(encoding="utf-8", errors="replace")

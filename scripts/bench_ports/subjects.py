@@ -70,9 +70,8 @@ class Bench:
         return folder
 
     def testpmd(self, name, folder, cpu, devices, options, namespace=None):
-        prefix = f"testudo-{self.folder.name}-{folder.name}-{name}"
         devices = [word for device in devices for word in ("--vdev", device)]
-        command = ["dpdk-testpmd", "--lcores", f"0@{cpu},1@{cpu}", *MEMORY, "--file-prefix", prefix, *devices, "--",
+        command = ["dpdk-testpmd", "--lcores", f"0@{cpu},1@{cpu}", *MEMORY, "--file-prefix", name, *devices, "--",
                    "--nb-cores=1", "--total-num-mbufs=16384", "--auto-start", "--stats-period=1", *options]
         return Program(name, command, folder, cpu, namespace)
 
@@ -186,7 +185,7 @@ def secgw(bench, frame_bytes):
     (folder / "peer.cfg").write_text(PEER_CONFIGURATION.format(key=colons(KEY)))
     cpu = bench.subject_cpu
     command = [bench.programs["peer"], "-l", cpu, "--no-huge", "-m", "900", "--no-pci", "--no-telemetry",
-               "--file-prefix", f"testudo-{bench.folder.name}-{folder.name}", "--vdev", memif("server", folder, 0),
+               "--file-prefix", "peer", "--vdev", memif("server", folder, 0),
                "--vdev", memif("server", folder, 1), "--vdev", "crypto_aesni_gcm0", "--", "-p", "0x3", "-P", "-u",
                "0x2", "-l", "-w", "0", "--rxoffload", "0", "--txoffload", "0",
                f"--config=(0,0,{cpu}),(1,0,{cpu})", "-f", folder / "peer.cfg", "-t", "1"]

@@ -1,5 +1,7 @@
 //! `make bench-ports`: what it reads and computes, and a run of a second over memif, with a real generator.
 
+#![allow(clippy::unwrap_used, reason = "a test panics on failure")]
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
