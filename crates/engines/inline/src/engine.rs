@@ -40,7 +40,7 @@ impl Engine for InlineEngine {
     }
 
     fn remove(&mut self, key: KeyId) {
-        self.nic.lock().remove(key, self.nic.drained());
+        self.nic.lock().remove(key);
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
@@ -81,13 +81,11 @@ impl Offload for InlineEngine {
     }
 
     fn close(&mut self, key: KeyId) {
-        self.nic.lock().close(key, self.nic.drained());
+        self.nic.lock().close(key);
     }
 
     fn is_drained(&self, key: KeyId) -> bool {
-        // Once more than that: the device may have been about to give what it had opened.
-        let drained = self.nic.drained();
-        self.nic.lock().closed_at(key).is_none_or(|closed_at| drained > closed_at + 1)
+        self.nic.lock().is_drained(key)
     }
 
     fn state(&self, key: KeyId) -> OffloadState {

@@ -47,6 +47,7 @@ pub struct Nic {
 impl Nic {
     /// A device that nothing uses yet, and the software beside it.
     pub(crate) fn new(device: Box<dyn SecurityDevice>, software: Software, checks: Checks) -> Self {
+        let drained = Arc::new(AtomicU64::new(0));
         let shared = Shared {
             limits: device.limits(),
             generation: device.generation(),
@@ -60,8 +61,9 @@ impl Nic {
             random: Rng::with_seed(checks.seed),
             until_check: 1,
             unsettled: Vec::new(),
+            drained: Arc::clone(&drained),
         };
-        Self { shared: Arc::new(Mutex::new(shared)), drained: Arc::default() }
+        Self { shared: Arc::new(Mutex::new(shared)), drained }
     }
 
     /// Nobody else has it for long: the worker alone calls.
@@ -85,10 +87,6 @@ impl Nic {
     /// The port has given all that it had.
     pub(crate) fn note_drained(&self) {
         self.drained.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn drained(&self) -> u64 {
-        self.drained.load(Ordering::Relaxed)
     }
 }
 
@@ -115,6 +113,8 @@ pub(crate) struct Shared {
     until_check: u32,
     /// Numbers whose last packets have been given to the device.
     unsettled: Vec<u16>,
+    /// The same as [`Nic::drained`].
+    drained: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -153,9 +153,15 @@ impl Shared {
         if generation != self.generation {
             self.generation = generation;
             self.counts.resets += 1;
-            self.sealing.lose_all();
-            self.opening.lose_all();
+            let drained = self.drained();
+            let mut over = self.sealing.lose_all(drained);
+            over.append(&mut self.opening.lose_all(drained));
+            over.into_iter().for_each(|key| self.software.remove(key));
         }
+    }
+
+    fn drained(&self) -> u64 {
+        self.drained.load(Ordering::Relaxed)
     }
 
     pub(crate) fn admit(
@@ -200,9 +206,9 @@ impl Shared {
     }
 
     /// Ends a session in the device; what remains of it stays.
-    pub(crate) fn close(&mut self, key: KeyId, drained: u64) {
+    pub(crate) fn close(&mut self, key: KeyId) {
         self.notice_reset();
-        let direction = direction_of(key);
+        let (direction, drained) = (direction_of(key), self.drained());
         let Some((number, session)) = self.sessions(direction).of_key(key) else { return };
         session.closed_at = drained;
         if session.state == State::Live {
@@ -216,8 +222,10 @@ impl Shared {
         match self.device.destroy(direction, number) {
             Ok(()) => {
                 self.counts.sessions_ended += 1;
+                let drained = self.drained();
                 if let Some(session) = self.sessions(direction).get_mut(number) {
-                    session.lingers = false;
+                    // Until now it may have opened packets.
+                    (session.lingers, session.closed_at) = (false, drained);
                 }
                 self.settle(direction, number);
             }
@@ -235,8 +243,8 @@ impl Shared {
     }
 
     /// No job comes under this key any more.
-    pub(crate) fn remove(&mut self, key: KeyId, drained: u64) {
-        self.close(key, drained);
+    pub(crate) fn remove(&mut self, key: KeyId) {
+        self.close(key);
         let direction = direction_of(key);
         if let Some((number, session)) = self.sessions(direction).of_key(key) {
             session.has_key = false;
@@ -250,8 +258,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn closed_at(&mut self, key: KeyId) -> Option<u64> {
-        self.sessions(direction_of(key)).of_key(key).map(|(_, session)| session.closed_at)
+    /// Whether the port has given all that the device may have opened under a session that was closed.
+    pub(crate) fn is_drained(&mut self, key: KeyId) -> bool {
+        let drained = self.drained();
+        let session = self.sessions(direction_of(key)).of_key(key).map(|(_, session)| session);
+        // Once more than that: the device may have been about to give what it had opened.
+        session.is_none_or(|session| !session.lingers && drained > session.closed_at + 1)
     }
 
     pub(crate) fn state(&mut self, key: KeyId) -> OffloadState {

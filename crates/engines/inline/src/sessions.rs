@@ -37,7 +37,7 @@ pub(crate) struct Session {
     pub(crate) has_key: bool,
     /// Packets that bear its number and are to be sealed.
     pub(crate) marked: u64,
-    /// How often the port had given all that it had, when this was closed.
+    /// How often the port had given all that it had, when the device ended this or lost it.
     pub(crate) closed_at: u64,
     /// Packets that the device opened, and that it should have opened since it last did.
     pub(crate) opened: u64,
@@ -110,15 +110,20 @@ impl Sessions {
         }
     }
 
-    /// All sessions of the device are gone.
-    pub(crate) fn lose_all(&mut self) {
+    /// All sessions of the device are gone. Ends the records that were there only because the device might
+    /// have had their sessions; their keys in the software engine.
+    pub(crate) fn lose_all(&mut self, drained: u64) -> Vec<KeyId> {
         for session in self.by_number.iter_mut().flatten() {
-            session.lingers = false;
+            if std::mem::take(&mut session.lingers) {
+                session.closed_at = drained;
+            }
             if session.state == State::Live {
                 session.state = State::Lost;
             }
         }
         self.live = 0;
+        let numbers = 0..u16::try_from(self.by_number.len()).unwrap_or(u16::MAX);
+        numbers.filter_map(|number| self.settle(number)).collect()
     }
 
     /// Ends the record of a session if nothing names it any more; its key in the software engine.
@@ -228,7 +233,7 @@ mod tests {
         let session = sessions.get_mut(number).unwrap();
         (session.has_key, session.lingers) = (false, true);
         assert_eq!((sessions.settle(number), sessions.lingering()), (None, Some(number)));
-        sessions.lose_all();
-        assert_eq!((sessions.settle(number), sessions.live), (Some(KeyId(7)), 0));
+        assert_eq!(sessions.lose_all(0), [KeyId(7)], "its number and its key are free with the reset");
+        assert_eq!((sessions.settle(number), sessions.live, sessions.free.front()), (None, 0, Some(&number)));
     }
 }

@@ -245,6 +245,36 @@ fn marks_of_received_packets_are_believed_doubted_or_refused() {
     assert_eq!(device.check(&facts()), Err(OffloadState::OutOfService));
 }
 
+/// A device that does not end a session goes on to open packets: nobody but its engine can tell them from
+/// those on the wire.
+#[test]
+fn an_sa_stays_with_the_engine_until_the_device_has_ended_its_session() {
+    let twin = Twin82599::new(Work::Real);
+    let (nic, mut engine) = nic(&twin);
+    let key = admit(&mut engine, Direction::Open);
+    let mut frames = InlineFrames::around(Wire { twin: twin.clone(), sent: Vec::new() }, &nic);
+    let mut pool = Pool::new(8, 1500);
+    let mut receive = |times: usize| {
+        let came = (0..times).map(|_| frames.rx(&mut pool, &mut Batch::new()).expect("the wire works"));
+        assert_eq!(came.sum::<usize>(), 0);
+    };
+    twin.fail(Faults { calls: 1_000_000, ..Faults::default() }, 1);
+    engine.offload().expect("a device").close(key);
+    receive(10);
+    assert!(!engine.offload().expect("a device").is_drained(key), "the device has the session");
+    let mut opened = sealed(9);
+    opened[36..68].copy_from_slice(&datagram(9)[36..68]);
+    let mut job = job(&opened, key, Direction::Open);
+    job.buffer.set_mark(Mark::opened_under(0));
+    assert_eq!(submit(&mut engine, job).status, JobStatus::Done, "as software finds");
+    twin.fail(Faults::default(), 1);
+    let device = engine.offload().expect("a device");
+    device.look_after();
+    assert!(twin.sessions() == (0, 0) && !device.is_drained(key), "what it opened last is on its way");
+    receive(2);
+    assert!(engine.offload().expect("a device").is_drained(key));
+}
+
 #[test]
 fn a_device_with_wrong_answers_does_not_start() {
     let twin = Twin82599::new(Work::Nothing);
