@@ -11,6 +11,8 @@ use testudo_wire::ethernet::MacAddress;
 /// Bytes of an Ethernet header, and of a tag of 802.1Q.
 const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
+/// Tags that a frame of a link layer has at most (802.1ad).
+const MOST_TAGS: usize = 2;
 
 /// The frames of a device that does cryptography as packets pass. See the [crate](crate).
 pub struct InlineFrames<D> {
@@ -31,10 +33,17 @@ impl<D: FrameDevice> InlineFrames<D> {
     }
 }
 
-/// Where the packet of a frame begins, in bytes.
+/// Where the packet of a frame begins, in bytes: after a header with up to two tags.
 fn packet_at(frame: &[u8]) -> Option<usize> {
-    let ether_type = u16::from_be_bytes(*frame.get(12..ETHERNET_BYTES)?.first_chunk()?);
-    Some(if matches!(ether_type, 0x8100 | 0x88A8) { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
+    let is_tagged = |at: usize| Some(matches!(*frame.get(at - 2..at)?, [0x81, 0x00] | [0x88, 0xA8]));
+    let mut at = ETHERNET_BYTES;
+    for _ in 0..MOST_TAGS {
+        if !is_tagged(at)? {
+            break;
+        }
+        at += TAG_BYTES;
+    }
+    Some(at)
 }
 
 impl<D: FrameDevice> FrameDevice for InlineFrames<D> {

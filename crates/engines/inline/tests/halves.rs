@@ -17,9 +17,11 @@ use zeroize::Zeroizing;
 const SUITE: Suite = Suite::AES128GCM16;
 /// Headers, IV, text, ICV.
 const DATAGRAM_BYTES: usize = 20 + 8 + 8 + 32 + 16;
-/// An Ethernet header of IPv4, and one with a tag.
+/// An Ethernet header of IPv4, one with a tag, and one with two. Of the last, what follows the first tag begins
+/// like an IPv4 header.
 const PLAIN: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
 const TAGGED: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0, 5, 8, 0];
+const TWICE: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xA8, 0, 9, 0x81, 0, 0x45, 5, 8, 0];
 
 fn material() -> KeyMaterial {
     let bytes = vec![7; SUITE.keying_material_bytes()];
@@ -138,7 +140,7 @@ impl FrameDevice for Wire {
 /// Frames of marked datagrams, behind these headers in turns.
 fn marked_frames(engine: &mut InlineEngine, key: KeyId, pool: &mut Pool, numbers: &[u8]) -> Batch {
     let mut batch = Batch::new();
-    for (number, header) in numbers.iter().zip([PLAIN, TAGGED].into_iter().cycle()) {
+    for (number, header) in numbers.iter().zip([PLAIN, TAGGED, TWICE].into_iter().cycle()) {
         let done = submit(engine, job(&datagram(*number), key, Direction::Seal));
         assert!(done.status == JobStatus::Done && done.buffer.mark().is_to_be_sealed());
         assert_eq!(done.buffer.bytes()[68..], [0; 16], "the device fills in the ICV");
@@ -154,7 +156,7 @@ fn marked_frames(engine: &mut InlineEngine, key: KeyId, pool: &mut Pool, numbers
 }
 
 fn expected(numbers: &[u8]) -> Vec<Vec<u8>> {
-    let headers = [PLAIN, TAGGED].into_iter().cycle();
+    let headers = [PLAIN, TAGGED, TWICE].into_iter().cycle();
     numbers.iter().zip(headers).map(|(number, header)| [header, &sealed(*number)].concat()).collect()
 }
 
