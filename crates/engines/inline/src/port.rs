@@ -130,8 +130,9 @@ fn as_datagram(packet: &mut Buffer, link_bytes: usize, act: impl FnOnce(&mut Buf
 /// Brings the books of marks up to date after the device took some packets.
 fn settle(nic: &Nic, pool: &mut Pool, batch: &Batch, watched: Option<Watched>) {
     let mut shared = nic.lock();
-    // Those that the device dropped have left the books already.
-    drop(pool.take_lost_marks());
+    // Those that the device dropped have left the books already, as sealed.
+    let lost = pool.take_lost_marks().map_or(0, |marks| marks.len());
+    shared.counts.sealed = shared.counts.sealed.saturating_sub(u64::try_from(lost).unwrap_or(u64::MAX));
     let left = batch.iter().filter(|packet| packet.mark().is_to_be_sealed());
     left.for_each(|packet| shared.mark_again(packet.mark().session()));
     if let Some(watched) = watched {

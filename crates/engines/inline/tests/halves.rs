@@ -89,9 +89,18 @@ fn sealed(number: u8) -> Vec<u8> {
 }
 
 /// A wire that seals what is marked, if the twin has its session, behind a header of the link layer.
+#[derive(Default)]
 struct Wire {
-    twin: Twin82599,
+    twin: Option<Twin82599>,
     sent: Vec<Vec<u8>>,
+    /// Whether it drops all frames.
+    drops: bool,
+}
+
+impl Wire {
+    fn of(twin: &Twin82599) -> Self {
+        Self { twin: Some(twin.clone()), ..Self::default() }
+    }
 }
 
 impl FrameDevice for Wire {
@@ -114,11 +123,16 @@ impl FrameDevice for Wire {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         use testudo_crypto::SecurityDevice;
         let mut left = 0;
+        while self.drops && !batch.is_empty() {
+            pool.discard(batch.remove(0), DropReason::MessageTooLong);
+            left += 1;
+        }
         while let Some(frame) = batch.first_mut() {
             let mark = frame.mark();
             if mark.is_to_be_sealed() {
                 let at = frame.len() - DATAGRAM_BYTES;
-                let done = self.twin.loop_back(Direction::Seal, mark.session(), &mut frame.bytes_mut()[at..]);
+                let twin = self.twin.as_mut().expect("a device");
+                let done = twin.loop_back(Direction::Seal, mark.session(), &mut frame.bytes_mut()[at..]);
                 if done != Some(Mark::NONE) {
                     break;
                 }
@@ -172,9 +186,8 @@ fn frames_leave_sealed_whether_their_sessions_are_there_or_not() {
         let mut batch = marked_frames(&mut engine, key, &mut pool, &[1, 2, 3, 4]);
         engine.remove(key);
         lose(&twin);
-        let more = Wire { twin: twin.clone(), sent: Vec::new() };
-        let (wire, mut sent) = (more, Vec::new());
-        let mut frames = InlineFrames::around(wire, &nic);
+        let mut sent = Vec::new();
+        let mut frames = InlineFrames::around(Wire::of(&twin), &nic);
         assert!(frames.seals_marked());
         assert_eq!(frames.tx(&mut pool, &mut batch).expect("the wire works"), 4);
         sent.append(&mut frames.device_mut().sent);
@@ -191,7 +204,7 @@ fn frames_whose_session_goes_under_way_are_sealed_by_software_in_the_same_call()
     let mut pool = Pool::new(8, 1500);
     let mut batch = marked_frames(&mut engine, key, &mut pool, &[1, 2, 3]);
     twin.lose_table();
-    let mut frames = InlineFrames::around(Wire { twin, sent: Vec::new() }, &nic);
+    let mut frames = InlineFrames::around(Wire::of(&twin), &nic);
     assert_eq!(frames.tx(&mut pool, &mut batch).expect("the wire works"), 3);
     assert!(frames.device_mut().sent == expected(&[1, 2, 3]));
     let counts = nic.report().counts;
@@ -206,9 +219,26 @@ fn a_mark_that_no_session_has_is_dropped_by_name_and_others_leave() {
     let mut pool = Pool::new(8, 1500);
     let mut batch = marked_frames(&mut engine, key, &mut pool, &[1, 2, 3]);
     batch[1].set_mark(Mark::seal_under(900));
-    let mut frames = InlineFrames::around(Wire { twin, sent: Vec::new() }, &nic);
+    let mut frames = InlineFrames::around(Wire::of(&twin), &nic);
     assert_eq!(frames.tx(&mut pool, &mut batch).expect("the wire works"), 2);
     assert_eq!((pool.drops().get(DropReason::NotSealed), frames.device_mut().sent.len()), (1, 2));
+}
+
+#[test]
+fn packets_that_the_device_dropped_are_not_counted_as_sealed() {
+    let twin = Twin82599::new(Work::Real);
+    let (nic, mut engine) = nic(&twin);
+    let key = admit(&mut engine, Direction::Seal);
+    let mut pool = Pool::new(8, 1500);
+    let mut batch = marked_frames(&mut engine, key, &mut pool, &[1, 2]);
+    let mut frames = InlineFrames::around(Wire { drops: true, ..Wire::of(&twin) }, &nic);
+    assert_eq!(frames.tx(&mut pool, &mut batch).expect("the wire works"), 2);
+    frames.device_mut().drops = false;
+    let mut batch = marked_frames(&mut engine, key, &mut pool, &[3]);
+    assert_eq!(frames.tx(&mut pool, &mut batch).expect("the wire works"), 1);
+    assert_eq!((nic.report().counts.sealed, pool.drops().total(), pool.in_use()), (1, 2, 0));
+    engine.remove(key);
+    assert_eq!(nic.report().sealing.0, 0);
 }
 
 /// What a mark says, and what the engine makes of it.
@@ -254,7 +284,7 @@ fn an_sa_stays_with_the_engine_until_the_device_has_ended_its_session() {
     let twin = Twin82599::new(Work::Real);
     let (nic, mut engine) = nic(&twin);
     let key = admit(&mut engine, Direction::Open);
-    let mut frames = InlineFrames::around(Wire { twin: twin.clone(), sent: Vec::new() }, &nic);
+    let mut frames = InlineFrames::around(Wire::of(&twin), &nic);
     let mut pool = Pool::new(8, 1500);
     let mut receive = |times: usize| {
         let came = (0..times).map(|_| frames.rx(&mut pool, &mut Batch::new()).expect("the wire works"));
