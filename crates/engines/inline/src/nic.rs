@@ -172,6 +172,10 @@ impl Shared {
     ) -> Result<KeyId, OffloadState> {
         self.notice_reset();
         self.limits.check(facts)?;
+        if direction == Direction::Seal && facts.esn {
+            // A packet has the low half of its number: software could not seal it in the device's stead.
+            return Err(OffloadState::Esn);
+        }
         if !self.is_in_service() {
             return Err(OffloadState::OutOfService);
         }

@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 use testudo_crypto::{
-    Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, OffloadState, PortableEngine, SaFacts,
-    SecurityMode, SecurityProtocol, Suite,
+    DeviceError, DeviceLimits, Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, OffloadState,
+    PortableEngine, SaFacts, SecurityDevice, SecurityMode, SecurityProtocol, SessionParameters, Suite,
 };
 use testudo_engine_inline::{Checks, InlineEngine, InlineFrames, Nic};
 use testudo_link::FrameDevice;
@@ -121,7 +121,6 @@ impl FrameDevice for Wire {
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        use testudo_crypto::SecurityDevice;
         let mut left = 0;
         while self.drops && !batch.is_empty() {
             pool.discard(batch.remove(0), DropReason::MessageTooLong);
@@ -305,6 +304,48 @@ fn an_sa_stays_with_the_engine_until_the_device_has_ended_its_session() {
     assert!(twin.sessions() == (0, 0) && !device.is_drained(key), "what it opened last is on its way");
     receive(2);
     assert!(engine.offload().expect("a device").is_drained(key));
+}
+
+/// A twin that authenticates the high half of numbers, as it says.
+struct WithEsn(Twin82599);
+
+impl SecurityDevice for WithEsn {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn limits(&self) -> DeviceLimits {
+        DeviceLimits { esn: true, ..self.0.limits() }
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
+    fn create(&mut self, number: u16, session: SessionParameters<'_>) -> Result<(), DeviceError> {
+        let sa = SaFacts { esn: false, ..session.sa.clone() };
+        self.0.create(number, SessionParameters { sa: &sa, ..session })
+    }
+
+    fn destroy(&mut self, direction: Direction, number: u16) -> Result<(), DeviceError> {
+        self.0.destroy(direction, number)
+    }
+
+    fn holds(&self, direction: Direction, number: u16) -> bool {
+        self.0.holds(direction, number)
+    }
+}
+
+/// The high half of its number is in no packet: software would make a wrong ICV after a reset, and take that of
+/// the device for wrong.
+#[test]
+fn packets_with_extended_numbers_are_not_left_to_a_device() {
+    let device = Box::new(WithEsn(Twin82599::new(Work::Real)));
+    let nic = Nic::start(device, Box::new(PortableEngine::new()), Checks::usual(1)).expect("right answers");
+    let (mut engine, facts) = (nic.engine(), SaFacts { esn: true, ..facts() });
+    let device = engine.offload().expect("a device");
+    assert_eq!(device.admit(Direction::Seal, &material(), &facts), Err(OffloadState::Esn));
+    assert!(device.admit(Direction::Open, &material(), &facts).is_ok(), "jobs to open have it");
 }
 
 #[test]
