@@ -125,6 +125,11 @@ impl CryptodevEngine {
         self.errors >= MAX_ERRORS
     }
 
+    /// Never less than before, however many come.
+    fn note_errors(&mut self, errors: u32) {
+        self.errors = self.errors.saturating_add(errors);
+    }
+
     /// Whether the device reaches a job's packet where it is.
     fn reaches(&self, job: &Job) -> bool {
         let at = job.buffer.identity().unwrap_or(0);
@@ -219,17 +224,17 @@ impl CryptodevEngine {
         let ended = Done { slot: ended.slot, ended: ended.ended };
         if ended.ended == raw::ended::NOT_YET {
             // Whatever this is, the device may still write to the packet.
-            self.errors += 1;
+            self.note_errors(1);
             return None;
         }
         let Some(mut held) = self.slots.release(ended.slot) else {
-            self.errors += 1;
+            self.note_errors(1);
             return None;
         };
         // By where it was handed over, whichever pair it came from.
         let waiting = &mut self.waiting[usize::from(held.pair)];
         *waiting = waiting.saturating_sub(1);
-        self.errors += u32::from(held.pair != pair);
+        self.note_errors(u32::from(held.pair != pair));
         let said = match ended.ended {
             ended::WELL => Ended::Well,
             ended::WRONG_ICV => Ended::WrongIcv,
@@ -244,7 +249,7 @@ impl CryptodevEngine {
         key.in_flight -= 1;
         let beside = self.device.beside(ended.slot);
         let is_right = place::finish(&mut held.job, &key.plan, &held.before, beside, said);
-        self.errors += u32::from(!is_right);
+        self.note_errors(u32::from(!is_right));
         if !self.leaving.is_empty() {
             self.end_leaving();
         }
@@ -389,8 +394,9 @@ impl Engine for CryptodevEngine {
                 let before = done.len();
                 done.extend(jobs);
                 left -= done.len() - before;
-                // Software works while it is asked, and gives a few less than it has.
-                if count == 0 {
+                // Software works while it is asked, and gives a few less than it has. What a broken device
+                // gives may have no end.
+                if count == 0 || self.is_broken() {
                     break;
                 }
             }

@@ -238,6 +238,19 @@ fn a_device_that_fails_again_and_again_gets_no_more_packets() {
 }
 
 #[test]
+fn a_device_that_gives_back_nonsense_without_end_does_not_keep_the_worker() {
+    let mut engine = engine();
+    let mut jobs = [job(&mut engine, "aes128gcm16", Direction::Seal)];
+    engine.submit(&mut jobs);
+    let nonsense = vec![(u32::MAX, ended::WELL); 10_000];
+    assert!(polled(&mut engine, &nonsense).is_empty());
+    assert!(play(|played| played.back.len()) > 9_000, "a call looks at a burst of it");
+    // What it gives back later is taken all the same.
+    let slot = play(|played| played.handed.pop().unwrap().slot);
+    assert_eq!(polled(&mut engine, &[(slot, ended::WELL)])[0].status, JobStatus::Done);
+}
+
+#[test]
 fn a_removed_key_is_there_until_its_last_job_has_ended() {
     let mut engine = engine();
     let mut jobs = [job(&mut engine, "aes128gcm16", Direction::Seal)];
