@@ -172,8 +172,8 @@ static int32_t start(uint16_t port, struct dpdk_config *config)
 	int outcome = rte_eth_dev_info_get(port, &info);
 	if (outcome < 0 || (outcome = configure(port, config, &info)) < 0)
 		return outcome;
-	/* Where a driver has neither, nothing comes. Both replace an earlier registration. */
-	__atomic_store_n(&events[port], 0, __ATOMIC_RELEASE);
+	/* Where a driver has neither, nothing comes. Both replace an earlier registration. What comes from now on
+	 * stays until the gateway takes it, also what happens while a device is started anew. */
 	rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RMV, note, NULL);
 	rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RESET, note, NULL);
 	/* Some drivers take an MTU only here, and some only with the configuration. */
@@ -228,6 +228,8 @@ int32_t device_close(uint16_t port)
 		outcome = rte_dev_remove(info.device);
 	pool_leave();
 	pool_of_port(port, NULL);
+	if (port < RTE_MAX_ETHPORTS)
+		__atomic_store_n(&events[port], 0, __ATOMIC_RELEASE);
 	return closed < 0 ? closed : outcome;
 }
 

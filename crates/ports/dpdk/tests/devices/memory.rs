@@ -2,9 +2,11 @@
 
 use crate::support::{Dpdk, FRAMES, MTU, Port, buffer, frame};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Pool};
+use testudo_port_dpdk::raw::{self, Config, events};
 use testudo_port_dpdk::{DpdkConfig, DpdkDevice, Eal, EalConfig, OpenError};
 
 pub fn tests(suite: Suite<'_, Dpdk>) -> Suite<'_, Dpdk> {
@@ -15,6 +17,7 @@ pub fn tests(suite: Suite<'_, Dpdk>) -> Suite<'_, Dpdk> {
         .test("jumbo_frames_cross_a_ring_in_several_mbufs", jumbo)
         .test("a_full_ring_keeps_packets_with_the_caller", full_ring)
         .test("a_device_that_makes_packets_of_nothing", null)
+        .test("what_happens_to_a_device_while_it_starts_is_not_forgotten", event_at_start)
 }
 
 fn starts_once(dpdk: &mut Dpdk) -> TestResult {
@@ -123,5 +126,36 @@ fn null(dpdk: &mut Dpdk) -> TestResult {
     let hardware = port.device.statistics().hardware;
     assert_eq!((hardware.rx_packets, hardware.tx_packets), (6400, 6400));
     port.close();
+    Ok(())
+}
+
+/// By the plugin's own functions: a thread of DPDK's may tell of an event at any time, also when the device is
+/// started again after a reset.
+fn event_at_start(dpdk: &mut Dpdk) -> TestResult {
+    let (pool, mut port) = (std::ptr::null_mut(), 0);
+    let mut config = Config {
+        pool,
+        rx_queues: 0,
+        tx_queues: 0,
+        rx_descriptors: 0,
+        tx_descriptors: 0,
+        mtu: 0,
+        padding: 0,
+        offers: 0,
+        spreads: 0,
+    };
+    // SAFETY: the plugin declares the symbol and its functions so. The device is nobody else's, and has no
+    // queues, and so no mbufs; its word of events stays as long as the process.
+    unsafe {
+        let symbol = dpdk.eal.plugin().symbol::<raw::Symbol>(raw::SYMBOL).ok_or("no such symbol")?;
+        let table = &*symbol();
+        assert_eq!((table.device_find)(c"net_null7".as_ptr(), &raw mut port), 0);
+        let word = AtomicU32::from_ptr((table.device_events)(port));
+        word.fetch_or(events::REMOVED, Ordering::Release);
+        let _without_queues = (table.device_start)(port, &raw mut config);
+        assert_eq!(word.load(Ordering::Acquire), events::REMOVED);
+        (table.device_close)(port);
+        assert_eq!(word.load(Ordering::Acquire), 0, "the next device of this number has had no event");
+    }
     Ok(())
 }
