@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use testudo_packet::{Buffer, DropReason, HEADROOM_BYTES, Pages, Pool};
+use testudo_packet::{Buffer, DropReason, HEADROOM_BYTES, Mark, Pages, Pool};
 
 /// Where in a frame the room of its mbuf starts: a packet that a device receives then has the headroom of the
 /// pool's buffers.
@@ -371,9 +371,10 @@ impl Mbufs {
         self.state(known).store(states::SENDING, Ordering::Relaxed);
     }
 
-    /// The mbuf was sent with the frame of `packet`, which it keeps; its own is free.
+    /// The mbuf was sent with the frame of `packet`, which it keeps, for another packet; its own is free.
     #[inline]
-    pub(crate) fn sent(&mut self, known: Known, packet: Buffer) -> Buffer {
+    pub(crate) fn sent(&mut self, known: Known, mut packet: Buffer) -> Buffer {
+        packet.set_mark(Mark::NONE);
         std::mem::replace(&mut self.held[known.number], packet)
     }
 

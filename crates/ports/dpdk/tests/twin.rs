@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 use testudo_link::FrameDevice;
-use testudo_packet::{Batch, Buffer, DropReason, Pool};
+use testudo_packet::{Batch, Buffer, DropReason, Mark, Pool};
 use testudo_port_dpdk::raw::{events, offers};
 use testudo_port_dpdk::{DpdkConfig, DpdkDevice, DpdkTwin, OpenError, Words};
 
@@ -203,6 +203,24 @@ fn what_is_not_sent_stays_in_order_and_is_sent_later() {
     assert_eq!(played.driver.to_send(), [(60, 1), (61, 1), (5000, 3), (63, 1)]);
     while played.driver.finish().is_some() {}
     assert_eq!(played.driver.free_mbufs(), mbufs);
+    played.close();
+}
+
+/// A frame stays with its mbuf when its packet was sent, and has another packet when it comes back.
+#[test]
+fn a_received_packet_has_no_mark_of_the_packet_that_was_sent_in_its_frame() {
+    let mut played = played();
+    let mut batch = played.packets(&[100; 8]);
+    let marks = [Mark::seal_under(5), Mark::opened_under(6)].into_iter().cycle();
+    batch.iter_mut().zip(marks).for_each(|(packet, mark)| packet.set_mark(mark));
+    let sent: HashSet<_> = batch.iter().map(Buffer::identity).collect();
+    assert_eq!(played.device.tx(&mut played.pool, &mut batch).unwrap(), 8);
+    while played.driver.finish().is_some() {}
+    (0..8).for_each(|_| played.driver.deliver(played.described(Words::of(60))));
+    assert_eq!(played.device.rx(&mut played.pool, &mut batch).unwrap(), 8);
+    assert!(batch.iter().all(|packet| sent.contains(&packet.identity())), "the same frames");
+    assert!(batch.iter().all(|packet| packet.mark() == Mark::NONE));
+    played.pool.recycle_all(&mut batch);
     played.close();
 }
 
