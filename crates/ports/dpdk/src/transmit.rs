@@ -119,6 +119,7 @@ impl DpdkDevice {
             last.set_next(Some(known));
             last = known;
         }
+        last.set_next(None);
         self.statistics.tx_copied += 1;
         Ok(true)
     }
@@ -167,7 +168,8 @@ impl DpdkDevice {
                     break;
                 }
                 let known = self.mbufs.own(next)?;
-                next = known.next();
+                // Of a packet in one mbuf, the last user of that says what is next.
+                next = if *is_in_place { std::ptr::null_mut() } else { known.next() };
                 self.mbufs.unsent(known);
                 self.mbufs.put(&[known.handle()]);
             }

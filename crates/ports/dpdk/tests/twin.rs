@@ -224,6 +224,26 @@ fn a_received_packet_has_no_mark_of_the_packet_that_was_sent_in_its_frame() {
     played.close();
 }
 
+/// A driver freed an mbuf that points to another, which it has to receive into. The first is sent later, and
+/// not taken: only itself comes back.
+#[test]
+fn a_packet_that_is_not_sent_takes_no_mbuf_of_the_driver_along() {
+    let mut played = played();
+    let [first, others] = [played.driver.take().unwrap(), played.driver.take().unwrap()];
+    played.driver.describe(first, Words { next: others, ..Words::of(60) });
+    played.driver.free(first);
+    let mbufs = played.driver.free_mbufs();
+    let mut batch = played.packets(&[100]);
+    played.driver.set_takes(Some(0));
+    assert_eq!(played.device.tx(&mut played.pool, &mut batch).unwrap(), 0);
+    assert_eq!(played.driver.free_mbufs(), mbufs, "the driver still has its own");
+    played.driver.describe(others, Words::of(64));
+    played.driver.deliver(others);
+    assert_eq!(played.rx(), [64]);
+    played.pool.recycle_all(&mut batch);
+    played.close();
+}
+
 #[test]
 fn without_free_mbufs_nothing_is_taken() {
     let mut played = played();
