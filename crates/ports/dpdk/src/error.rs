@@ -26,6 +26,18 @@ pub enum OpenError {
         /// The dynamic linker's words.
         reason: String,
     },
+    /// Others than the administrator may put code there.
+    #[error(
+        "{path} is not loaded, because others may change {what}, and with it what the gateway runs: let root have it, without write access for everybody, or put the plugin elsewhere",
+        path = path.display(),
+        what = what.display()
+    )]
+    PluginExposed {
+        /// The file.
+        path: PathBuf,
+        /// The file itself, or a folder on the way to it.
+        what: PathBuf,
+    },
     /// It has another interface.
     #[error(
         "{path} is of another version of Testudo (interface {found}, {wanted} is needed): build it again with `scripts/shim.sh FOLDER dpdk`",

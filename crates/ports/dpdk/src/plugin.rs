@@ -3,6 +3,7 @@
 use crate::error::OpenError;
 use crate::raw::{self, Config, Info, MadePool, Statistics, Table};
 use std::ffi::{CStr, CString, c_void};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -67,10 +68,17 @@ impl Plugin {
                 std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             OpenError::PluginUnusable { path: path.to_owned(), reason }
         };
+        let whole = std::fs::canonicalize(path).map_err(|error| OpenError::PluginUnusable {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        if let Some(what) = exposed(&whole) {
+            return Err(OpenError::PluginExposed { path: path.to_owned(), what });
+        }
         // SAFETY: opening a library runs its constructors, so it must be one that the administrator put
-        // there: `path` is where `make install` puts it, or comes from the configuration. Safe Rust has no
-        // way to use a C library that may be absent.
-        let library = unsafe { libloading::Library::new(path) }.map_err(unusable)?;
+        // there: `path` is where `make install` puts it, or comes from the configuration, and not everybody
+        // may write there. Safe Rust has no way to use a C library that may be absent.
+        let library = unsafe { libloading::Library::new(&whole) }.map_err(unusable)?;
         // SAFETY: the plugin declares this symbol so, in all versions of its interface.
         let symbol = unsafe { library.get::<raw::Symbol>(raw::SYMBOL) }.map_err(unusable)?;
         // SAFETY: it takes nothing and returns a constant address.
@@ -320,6 +328,21 @@ impl Plugin {
     }
 }
 
+/// What everybody may change of a file or the folders that it is in; the path has no links. In a folder with
+/// the sticky bit others cannot replace what is there, but may have put it there.
+fn exposed(path: &Path) -> Option<PathBuf> {
+    let (own, mut in_sticky) = (rustix::process::geteuid().as_raw(), false);
+    let mut on_the_way: Vec<&Path> = path.ancestors().collect();
+    on_the_way.reverse();
+    on_the_way.into_iter().find_map(|at| {
+        let Ok(found) = std::fs::symlink_metadata(at) else { return Some(at.to_owned()) };
+        let is_others = in_sticky && ![0, own].contains(&found.uid());
+        let is_writable = found.mode() & 0o002 != 0;
+        in_sticky = is_writable && found.is_dir() && found.mode() & 0o1000 != 0;
+        (is_others || is_writable && !in_sticky).then(|| at.to_owned())
+    })
+}
+
 /// Where the plugin is looked for.
 fn places() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
@@ -335,6 +358,7 @@ fn places() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_missing_plugin_is_one_clear_line() {
@@ -348,11 +372,30 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_plugin_is_told() {
+    fn a_plugin_that_everybody_may_change_is_not_loaded() {
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        // Below /tmp, in which nobody can replace what is another's.
         let folder = std::env::temp_dir().join(format!("testudo-no-plugin-{}", std::process::id()));
-        std::fs::write(&folder, "not a library").unwrap();
-        let error = Plugin::open(Some(&folder)).unwrap_err();
-        std::fs::remove_file(&folder).unwrap();
-        assert!(matches!(error, OpenError::PluginUnusable { .. }), "{error}");
+        let file = folder.join(FILE);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(&file, "not a library").unwrap();
+        let mut told = Vec::new();
+        for (of_folder, of_file) in [(0o755, 0o644), (0o777, 0o644), (0o755, 0o646)] {
+            mode(&folder, of_folder);
+            mode(&file, of_file);
+            told.push(Plugin::open(Some(&file)).unwrap_err());
+        }
+        // A link there leads to one elsewhere: what it leads to counts.
+        let link = folder.join("link.so");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        told.push(Plugin::open(Some(&link)).unwrap_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(told[0], OpenError::PluginUnusable { .. }), "{}", told[0]);
+        assert!(matches!(&told[1], OpenError::PluginExposed { what, .. } if *what == folder), "{}", told[1]);
+        for told in &told[2..] {
+            assert!(matches!(told, OpenError::PluginExposed { what, .. } if *what == file), "{told}");
+        }
     }
 }
