@@ -115,9 +115,17 @@ fn eal_argument(value: &DeValue<'_>) -> Parsed<String> {
     let problem = || Problem::expected(expected);
     match text {
         _ if text.is_empty() || text.contains('\0') => Err(problem()),
+        _ if ends_the_process(text) => {
+            Err(problem().help("DPDK would show its arguments and end the gateway, as if all were well"))
+        }
         "--vdev" => Err(problem().help("write the virtual device as `device`")),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// Whether DPDK's start exits with an argument, by itself and with success.
+pub(super) fn ends_the_process(argument: &str) -> bool {
+    matches!(argument, "-h" | "--help")
 }
 
 fn library(value: &DeValue<'_>) -> Parsed<PathBuf> {

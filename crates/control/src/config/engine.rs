@@ -74,5 +74,10 @@ fn device(value: &DeValue<'_>) -> Parsed<String> {
 }
 
 fn argument(value: &DeValue<'_>) -> Parsed<String> {
-    value::string(value, "an argument of DPDK's, such as \"--no-huge\"").map(str::to_owned)
+    const WHAT: &str = "an argument of DPDK's, such as \"--no-huge\"";
+    let text = value::string(value, WHAT)?;
+    if text.contains('\0') || super::dpdk::ends_the_process(text) {
+        return Err(Problem::expected(WHAT));
+    }
+    Ok(text.to_owned())
 }

@@ -35,5 +35,6 @@ fn what_is_no_device_is_told() {
     expect(&device("device = \"two words\""), &["engine.cryptodev.device", "crypto_aesni_mb"]);
     expect(&device("device = \"x\"\nqueue_pairs = 0"), &["a number from 1 to 64"]);
     expect(&device("device = \"x\"\neal = \"--no-huge\""), &["a list"]);
+    expect(&device("device = \"x\"\neal = [\"--help\"]"), &["engine.cryptodev.eal[0]", "--no-huge"]);
     expect(&device("device = \"x\"\nqueues = 2"), &["engine.cryptodev.queues"]);
 }

@@ -119,6 +119,7 @@ fn what_is_wrong_about_a_device_of_dpdk_is_told_with_what_to_do() {
     let bare = "kind = \"dpdk\"\ndevice = \"net_ring0\"";
     expect(&ports(TUN, bare), &["port.unprotected.addresses", "192.0.2.1/24"]);
     expect(&wan("eal = [\"--vdev\"]"), &["port.unprotected.eal[0]", "write the virtual device as `device`"]);
+    expect(&wan("eal = [\"-m\", \"64\", \"--help\"]"), &["port.unprotected.eal[2]", "end the gateway"]);
     expect(&wan("next_hops = [\"10.0.0.0/8\"]"), &["port.unprotected.next_hops[0]", "default via"]);
     expect(&wan("next_hops = [\"default via 198.51.100.1\"]"), &["a router that is a neighbour"]);
     expect(&wan("library = \"x.so\""), &["port.unprotected.library", "absolute path"]);
