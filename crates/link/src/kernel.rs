@@ -16,7 +16,7 @@
 //! Deliberately missing: policy rules and other tables.
 
 use crate::outside::{Ask, Bell, Change, OutsideResolver};
-use crate::routes::{NextHop, Route};
+use crate::routes::{NextHop, Route, Routes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -50,6 +50,23 @@ pub struct KernelReader {
     bell: Arc<Bell>,
     state: State,
     datagram: Box<[u8]>,
+    handed: Handed,
+}
+
+/// Tables of routes that the port has or had: they are freed here, not by the worker.
+#[derive(Default)]
+struct Handed(Vec<Arc<Routes>>);
+
+impl Handed {
+    fn keep(&mut self, change: &Change) {
+        if let Change::Routes(table) = change {
+            self.0.push(Arc::clone(table));
+        }
+    }
+
+    fn free_unused(&mut self) {
+        self.0.retain(|table| Arc::strong_count(table) > 1);
+    }
 }
 
 /// What is being read. It knows no socket: a test plays the kernel.
@@ -91,7 +108,8 @@ impl KernelReader {
         let datagram = vec![0; DATAGRAM_BYTES].into_boxed_slice();
         let bell = Arc::new(Bell::new()?);
         let resolver = resolver.with_bell(Arc::clone(&bell));
-        let mut reader = Self { socket, changes, bell, state: State::new(interface), datagram };
+        let mut reader =
+            Self { socket, changes, bell, state: State::new(interface), datagram, handed: Handed::default() };
         reader.ask()?;
         Ok((reader, resolver))
     }
@@ -101,6 +119,7 @@ impl KernelReader {
     /// # Errors
     /// What the kernel says; its tables are then no longer read.
     pub fn turn(&mut self, at_most: Duration) -> io::Result<bool> {
+        self.handed.free_unused();
         let timeout = Timespec::try_from(at_most).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut waits = [PollFd::new(&*self.socket, PollFlags::IN)];
         match poll(&mut waits, Some(&timeout)) {
@@ -128,9 +147,9 @@ impl KernelReader {
                     Err(error) => return Err(error.into()),
                 };
             for message in messages(&self.datagram[..received]).map_while(Result::ok) {
-                if let Some(change) = self.state.note(&message)
-                    && !self.pass_on(change)
-                {
+                let Some(change) = self.state.note(&message) else { continue };
+                self.handed.keep(&change);
+                if !self.pass_on(change) {
                     return Ok(false);
                 }
             }
@@ -264,7 +283,7 @@ impl State {
             Table::Neighbours if self.is_interrupted || !is_done => self.wants_neighbours = true,
             Table::Routes if self.is_interrupted || !is_done => self.wants_routes = true,
             Table::Neighbours => {}
-            Table::Routes => return Some(Change::Routes(std::mem::take(&mut self.routes))),
+            Table::Routes => return Some(Change::routes(&std::mem::take(&mut self.routes))),
         }
         None
     }
@@ -321,14 +340,31 @@ mod tests {
         for bytes in [route(2, 254, 1, 3), route(2, 254, 2, 4), route(2, 100, 3, 3), done(7)] {
             assert_eq!(note(&mut state, &bytes), None);
         }
-        let Some(Change::Routes(routes)) = note(&mut state, &done(2)) else { panic!("routes") };
-        assert_eq!(
-            routes.iter().map(|r| r.next_hop).collect::<Vec<_>>(),
-            [NextHop::OnLink, NextHop::Elsewhere]
-        );
+        let to = |second: u8, next_hop| Route {
+            network: [10, second, 0, 0].into(),
+            prefix_bits: 16,
+            next_hop,
+            metric: 0,
+        };
+        let expected = Change::routes(&[to(1, NextHop::OnLink), to(2, NextHop::Elsewhere)]);
+        assert_eq!(note(&mut state, &done(2)), Some(expected));
         assert_eq!(state.next_dump(), None);
         note(&mut state, &route(0, 254, 9, 3));
         assert_eq!(state.next_dump(), Some((Table::Routes, 3)), "a change has all read again");
+    }
+
+    #[test]
+    fn a_table_of_routes_is_kept_until_the_port_has_another() {
+        let (mut handed, changes) = (Handed::default(), [Change::routes(&[]), Change::routes(&[])]);
+        changes.iter().for_each(|change| handed.keep(change));
+        let [Change::Routes(old), Change::Routes(new)] = changes else { panic!("routes") };
+        let tables = [Arc::downgrade(&old), Arc::downgrade(&new)];
+        let is_there = |nth: usize| tables[nth].strong_count() > 0;
+        drop(old);
+        assert!(is_there(0), "the port has let it go, and did not free it");
+        handed.free_unused();
+        assert!(!is_there(0) && is_there(1));
+        drop(new);
     }
 
     #[test]
@@ -342,8 +378,8 @@ mod tests {
         assert_eq!(note(&mut state, &done(1)), None);
         assert_eq!(state.next_dump(), Some((Table::Routes, 2)));
         note(&mut state, &route(2, 254, 1, 3));
-        let told = note(&mut state, &done(2));
-        assert!(matches!(told, Some(Change::Routes(routes)) if routes.len() == 1), "each route once");
+        assert_eq!(state.routes.len(), 1, "each route once");
+        assert!(matches!(note(&mut state, &done(2)), Some(Change::Routes(_))));
     }
 
     #[test]
@@ -360,7 +396,7 @@ mod tests {
         assert_eq!(state.next_dump(), Some((Table::Neighbours, 3)));
         note(&mut state, &done(3));
         assert_eq!(state.next_dump(), Some((Table::Routes, 4)));
-        assert_eq!(note(&mut state, &done(4)), Some(Change::Routes(vec![])));
+        assert_eq!(note(&mut state, &done(4)), Some(Change::routes(&[])));
     }
 
     #[test]

@@ -40,8 +40,17 @@ pub enum Change {
     },
     /// A neighbour is gone, or did not answer.
     NoNeighbour(IpAddr),
-    /// These are all routes now.
-    Routes(Vec<Route>),
+    /// These are all routes now. Who tells this keeps the table until the port has another one, or the worker
+    /// would free it: a host may have a million routes.
+    Routes(Arc<Routes>),
+}
+
+impl Change {
+    /// These are all routes now. The table is made here, not by the port.
+    #[must_use]
+    pub fn routes(routes: &[Route]) -> Self {
+        Self::Routes(Arc::new(Routes::new(routes)))
+    }
 }
 
 /// Has the kernel find a neighbour, without waiting.
@@ -128,7 +137,7 @@ impl Resolver for OutsideResolver {
                     tables.neighbours.hear(address, heard, now);
                 }
                 Change::NoNeighbour(address) => tables.neighbours.forget(address),
-                Change::Routes(routes) => tables.set_routes(Routes::new(&routes)),
+                Change::Routes(routes) => tables.set_routes(routes),
             }
         }
         if let Some(bell) = &self.bell {
@@ -167,17 +176,31 @@ mod tests {
         poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&now)).unwrap() > 0
     }
 
+    /// With the routes of the whole Internet each of these would take a tenth of a second.
+    #[test]
+    fn the_worker_neither_makes_nor_frees_a_table_of_routes() {
+        let (sender, changes) = channel();
+        let mut resolver = OutsideResolver::new(changes, Box::new(|_| ()));
+        let mut tables = Tables { neighbours: Neighbours::new(8), routes: Arc::default(), route_changes: 0 };
+        let (first, second) = (Arc::new(Routes::default()), Arc::new(Routes::default()));
+        for table in [&first, &second] {
+            sender.send(Change::Routes(Arc::clone(table))).unwrap();
+            resolver.poll(&mut tables, Duration::ZERO);
+            assert!(std::ptr::eq(tables.routes(), &raw const **table), "as it was made");
+        }
+        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 2));
+    }
+
     #[test]
     fn a_bell_stays_rung_until_all_changes_are_taken() {
         let (sender, changes) = channel();
         let bell = Arc::new(Bell::new().unwrap());
         let mut resolver = OutsideResolver::new(changes, Box::new(|_| ())).with_bell(Arc::clone(&bell));
-        let mut tables =
-            Tables { neighbours: Neighbours::new(8), routes: Routes::default(), route_changes: 0 };
+        let mut tables = Tables { neighbours: Neighbours::new(8), routes: Arc::default(), route_changes: 0 };
         assert!(!is_rung(&resolver));
         for _ in 0..=AT_A_TIME {
             bell.announce();
-            sender.send(Change::Routes(Vec::new())).unwrap();
+            sender.send(Change::routes(&[])).unwrap();
             bell.ring();
         }
         assert!(is_rung(&resolver));
@@ -190,7 +213,7 @@ mod tests {
         bell.announce();
         resolver.poll(&mut tables, Duration::ZERO);
         assert!(!is_rung(&resolver));
-        sender.send(Change::Routes(Vec::new())).unwrap();
+        sender.send(Change::routes(&[])).unwrap();
         bell.ring();
         assert!(is_rung(&resolver));
     }

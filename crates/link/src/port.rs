@@ -10,6 +10,7 @@ use crate::waiting::{Waiting, WaitingLimits};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters, PortError};
 use testudo_wire::ethernet::{EthernetHeader, MacAddress, VlanTag, ether_type};
@@ -117,7 +118,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             device,
             resolver,
             clock,
-            tables: Tables { neighbours, routes: Routes::new(&config.routes), route_changes: 0 },
+            tables: Tables { neighbours, routes: Arc::new(Routes::new(&config.routes)), route_changes: 0 },
             waiting: Waiting::new(config.waiting),
             outbox: Outbox::new(framing),
             returned: VecDeque::with_capacity(MOST_RETURNED),

@@ -5,6 +5,7 @@ use crate::outbox::Outbox;
 use crate::routes::Routes;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::ethernet::{EthernetHeader, MacAddress};
@@ -14,13 +15,13 @@ use testudo_wire::ethernet::{EthernetHeader, MacAddress};
 pub struct Tables {
     /// Where neighbours are.
     pub neighbours: Neighbours,
-    pub(crate) routes: Routes,
+    pub(crate) routes: Arc<Routes>,
     pub(crate) route_changes: u64,
 }
 
 impl Tables {
     /// Replaces all routes.
-    pub fn set_routes(&mut self, routes: Routes) {
+    pub fn set_routes(&mut self, routes: Arc<Routes>) {
         self.routes = routes;
         self.route_changes += 1;
     }

@@ -29,7 +29,7 @@ pub struct Route {
 }
 
 /// A table of routes, replaced as a whole.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// By masked network and bits.
     next_hops: HashMap<(IpAddr, u8), (NextHop, u32)>,

@@ -562,7 +562,7 @@ fn a_fed_port_asks_outside_and_sends_when_it_is_told() {
     let packet = udp("192.0.2.1", "8.8.8.8", 4500, b"data");
     a.send(&packet);
     assert_eq!(a.drops(DropReason::NoRoute), 1);
-    changes.send(Change::Routes(vec![route("0.0.0.0", 0, via("192.0.2.2"))])).unwrap();
+    changes.send(Change::routes(&[route("0.0.0.0", 0, via("192.0.2.2"))])).unwrap();
     a.receive();
     a.send(&packet);
     let gateway: IpAddr = "192.0.2.2".parse().unwrap();
