@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 const SUITE: Suite = Suite::AES128GCM16;
 /// Headers, IV, text, ICV.
 const DATAGRAM_BYTES: usize = 20 + 8 + 8 + 32 + 16;
-/// An Ethernet header of IPv4, one with a tag, and one with two. Of the last, what follows the first tag begins
-/// like an IPv4 header.
+/// An Ethernet header of IPv4, one with a tag, and one with two. Of the last, what follows the first tag
+/// begins like an IPv4 header.
 const PLAIN: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
 const TAGGED: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0, 5, 8, 0];
 const TWICE: &[u8] = &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xA8, 0, 9, 0x81, 0, 0x45, 5, 8, 0];
@@ -336,8 +336,8 @@ impl SecurityDevice for WithEsn {
     }
 }
 
-/// The high half of its number is in no packet: software would make a wrong ICV after a reset, and take that of
-/// the device for wrong.
+/// The high half of its number is in no packet: software would make a wrong ICV after a reset, and take that
+/// of the device for wrong.
 #[test]
 fn packets_with_extended_numbers_are_not_left_to_a_device() {
     let device = Box::new(WithEsn(Twin82599::new(Work::Real)));

@@ -129,8 +129,8 @@ fn null(dpdk: &mut Dpdk) -> TestResult {
     Ok(())
 }
 
-/// By the plugin's own functions: a thread of DPDK's may tell of an event at any time, also when the device is
-/// started again after a reset.
+/// By the plugin's own functions: a thread of DPDK's may tell of an event at any time, also when the device
+/// is started again after a reset.
 fn event_at_start(dpdk: &mut Dpdk) -> TestResult {
     let (pool, mut port) = (std::ptr::null_mut(), 0);
     let mut config = Config {
