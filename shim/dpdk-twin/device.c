@@ -5,7 +5,7 @@
  * Its limits and its calls are those of an Intel 82599 under ixgbe: AES-128-GCM and GMAC, 1,024 SAs each
  * way, no ESN, no UDP encapsulation; outbound SAs by sessions, inbound ones by sessions and flow rules;
  * headers, IV, padding and trailer by the sender, the ICV by the device; received packets keep all of these.
- * As on a wire, the receiver gets copies of frames, in buffers of its own.
+ * As on a wire, the receiver gets copies of frames, in buffers that it takes when it receives them.
  *
  *     tx burst ─► copy ─► packet.c: seal ─► ring of the peer ─► packet.c: open ─► rx burst
  *                            │ tables.c: SAs, crypto.c: OpenSSL      │
@@ -16,6 +16,7 @@
 #include <ethdev_vdev.h>
 #include <rte_ip.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* All devices of the process, which find their peers by name. */
@@ -41,17 +42,17 @@ static struct rx_queue *far_queue(struct twin *twin, uint16_t queue)
 	return &peer->rx[queue % peer->dev->data->nb_rx_queues];
 }
 
-/* The frame in a buffer of the receiver, in one piece; NULL if there is no such buffer. */
-static struct rte_mbuf *copy_of(const struct rte_mbuf *frame, struct rte_mempool *pool)
+/* The frame on the cable, in one piece and in memory of no pool; NULL if there is none, or it is too long. */
+static struct rte_mbuf *copy_of(const struct rte_mbuf *frame)
 {
-	struct rte_mbuf *copy = rte_pktmbuf_alloc(pool);
+	struct rte_mbuf *copy = frame->pkt_len > MAX_FRAME ? NULL : malloc(sizeof *copy + MAX_FRAME);
 	uint32_t at = 0;
 	if (!copy)
 		return NULL;
-	if (frame->pkt_len > rte_pktmbuf_tailroom(copy)) {
-		rte_pktmbuf_free(copy);
-		return NULL;
-	}
+	memset(copy, 0, sizeof *copy);
+	copy->buf_addr = copy + 1;
+	copy->buf_len = MAX_FRAME;
+	copy->nb_segs = 1;
 	for (const struct rte_mbuf *part = frame; part; part = part->next) {
 		memcpy(rte_pktmbuf_mtod_offset(copy, uint8_t *, at), rte_pktmbuf_mtod(part, void *),
 		       part->data_len);
@@ -93,7 +94,7 @@ static void tell_reset(struct twin *twin)
 /* True if the ring is full: the sender keeps this frame. */
 static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *frame, bool *resets)
 {
-	struct rte_mbuf *copy = copy_of(frame, to->pool);
+	struct rte_mbuf *copy = copy_of(frame);
 	uint32_t bytes = frame->pkt_len;
 	bool is_sent;
 	if (!copy) {
@@ -103,7 +104,7 @@ static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *fr
 		return false;
 	}
 	if (rte_ring_full(to->ring)) {
-		rte_pktmbuf_free(copy);
+		free(copy);
 		return true;
 	}
 	is_sent = work_on(twin, frame, copy);
@@ -115,9 +116,38 @@ static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *fr
 		twin->stats.obytes += bytes;
 	} else {
 		twin->stats.oerrors++;
-		rte_pktmbuf_free(copy);
+		free(copy);
 	}
 	return false;
+}
+
+/* Takes frames from the cable into buffers of the receiver, as many as there are of both. */
+static uint16_t take(struct rx_queue *at, struct rte_mbuf **frames, uint16_t count)
+{
+	struct rte_mbuf *came;
+	uint16_t taken = 0;
+	while (taken < count && !rte_ring_empty(at->ring)) {
+		struct rte_mbuf *frame = rte_pktmbuf_alloc(at->pool);
+		if (!frame) {
+			at->twin->dev->data->rx_mbuf_alloc_failed++;
+			break;
+		}
+		if (rte_ring_dequeue(at->ring, (void **)&came)) {
+			rte_pktmbuf_free(frame);
+			break;
+		}
+		if (came->pkt_len <= rte_pktmbuf_tailroom(frame)) {
+			memcpy(rte_pktmbuf_mtod(frame, void *), rte_pktmbuf_mtod(came, void *), came->pkt_len);
+			frame->pkt_len = came->pkt_len;
+			frame->data_len = (uint16_t)came->pkt_len;
+			frames[taken++] = frame;
+		} else {
+			at->twin->stats.ierrors++;
+			rte_pktmbuf_free(frame);
+		}
+		free(came);
+	}
+	return taken;
 }
 
 static uint16_t transmit(void *queue, struct rte_mbuf **frames, uint16_t count)
@@ -151,7 +181,7 @@ static uint16_t receive(void *queue, struct rte_mbuf **frames, uint16_t count)
 	uint16_t received;
 	if (twin->needs_reset)
 		return 0;
-	received = (uint16_t)rte_ring_dequeue_burst(at->ring, (void **)frames, count, NULL);
+	received = take(at, frames, count);
 	rte_spinlock_lock(&twin->lock);
 	for (uint16_t i = 0; i < received; i++) {
 		frames[i]->port = twin->dev->data->port_id;
@@ -185,7 +215,7 @@ static void empty(struct rte_ring *ring)
 {
 	void *frame;
 	while (ring && rte_ring_dequeue(ring, &frame) == 0)
-		rte_pktmbuf_free(frame);
+		free(frame);
 }
 
 static int stop(struct rte_eth_dev *dev)
@@ -235,7 +265,7 @@ static int info(struct rte_eth_dev *dev, struct rte_eth_dev_info *to)
 	(void)dev;
 	to->max_mac_addrs = 1;
 	to->max_rx_queues = to->max_tx_queues = MAX_QUEUES;
-	to->max_rx_pktlen = 9728;
+	to->max_rx_pktlen = MAX_FRAME;
 	to->rx_offload_capa = RTE_ETH_RX_OFFLOAD_SECURITY;
 	to->tx_offload_capa =
 		RTE_ETH_TX_OFFLOAD_SECURITY | RTE_ETH_TX_OFFLOAD_MULTI_SEGS | RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;

@@ -17,6 +17,7 @@
 
 #define MAX_QUEUES 8
 #define RING_FRAMES 1024
+#define MAX_FRAME 9728
 
 /* AES-128-GCM as RFC 4106 has it, AES-128-GMAC as RFC 4543. */
 #define KEY_BYTES 16
