@@ -28,6 +28,17 @@ impl<D: FrameDevice> InlineFrames<D> {
     }
 
     /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, without its half of the NIC.
+    #[must_use]
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
+    /// The device.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }

@@ -21,9 +21,9 @@
 //! trailer that no sender writes, any mark in times of a reset or of a move: software then seals the packet
 //! again under its number and compares the ICV, which the device leaves in the packet. Equal ICVs prove it
 //! authentic, as GCM is deterministic. If they differ, the packet is taken for one that was not opened, and
-//! goes to the next engine. So do packets that the device refused, where it leaves them unchanged. Of the
-//! rest, a share is checked in the same way, and of what is sealed, too, where the device can show it. A
-//! device that differs is out of service.
+//! goes to the next engine. So do packets that the device refused, where it leaves them unchanged; elsewhere,
+//! software looks whether they are right after all. Of the rest, a share is checked in the same way, and of
+//! what is sealed, too, where the device can show it. A device that differs is out of service.
 //!
 //! Threads: all belong to one worker; the lock is for the compiler, and nobody waits for it.
 

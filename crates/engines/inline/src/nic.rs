@@ -376,10 +376,21 @@ impl Shared {
             }
             MarkKind::Refused if is_ours => {
                 self.counts.refused += 1;
-                JobStatus::AuthenticationFailed
+                self.judge_refused(job)
             }
             _ => self.judge_unmarked(job),
         }
+    }
+
+    /// A packet that the device refused, and has changed by then: it may be open, and right. To find out costs
+    /// what it costs software to refuse it.
+    #[cold]
+    fn judge_refused(&mut self, job: &Job) -> JobStatus {
+        if self.is_opened(job) {
+            self.tell_difference(job, "a packet that it says it refused");
+            return JobStatus::Done;
+        }
+        JobStatus::AuthenticationFailed
     }
 
     /// A packet of an SA of the device that it did not open, or does not say so.

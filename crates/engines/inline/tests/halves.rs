@@ -348,6 +348,25 @@ fn packets_with_extended_numbers_are_not_left_to_a_device() {
     assert!(device.admit(Direction::Open, &material(), &facts).is_ok(), "jobs to open have it");
 }
 
+/// Of a device that may have opened what it refuses.
+#[test]
+fn a_packet_that_was_refused_and_is_right_is_taken_and_tells_of_the_device() {
+    let (nic, mut engine) = nic(&Twin82599::new(Work::Real).that_changes_refused());
+    let key = admit(&mut engine, Direction::Open);
+    let mut opened = sealed(9);
+    opened[36..68].copy_from_slice(&datagram(9)[36..68]);
+    let mut refuse = |bytes: &[u8]| {
+        let mut job = job(bytes, key, Direction::Open);
+        job.buffer.set_mark(Mark::refused_under(0));
+        submit(&mut engine, job).status
+    };
+    let mut forged = opened.clone();
+    forged[40] ^= 1;
+    assert_eq!((refuse(&forged), nic.report().out_of_service), (JobStatus::AuthenticationFailed, None));
+    assert_eq!(refuse(&opened), JobStatus::Done);
+    assert!(nic.report().out_of_service.expect("it differs").contains("says it refused"));
+}
+
 #[test]
 fn a_device_with_wrong_answers_does_not_start() {
     let twin = Twin82599::new(Work::Nothing);
