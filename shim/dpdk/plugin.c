@@ -27,6 +27,8 @@ _Static_assert(sizeof(struct rte_mbuf) == 128, "rte_mbuf has another length");
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "DPDK leaves another headroom");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_MASK == (1ull << 3 | 1ull << 8), "other flags of checksums");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_GOOD == 1ull << 8, "another flag of right checksums");
+_Static_assert(RTE_MBUF_F_RX_SEC_OFFLOAD == 1ull << 18, "another flag of opened packets");
+_Static_assert(RTE_MBUF_F_RX_SEC_OFFLOAD_FAILED == 1ull << 19, "another flag of refused packets");
 
 static struct testudo_dpdk table = {
 	.version = TESTUDO_DPDK_VERSION,

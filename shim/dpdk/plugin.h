@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define TESTUDO_DPDK_VERSION 1u
+#define TESTUDO_DPDK_VERSION 2u
 
 /* What a device can do, and what it is to do. */
 #define OFFERS_SCATTER (1u << 0)    /* receives frames into several mbufs */
@@ -21,6 +21,10 @@
 #define WANTS_PROMISCUOUS (1u << 6) /* to receive frames for other stations as well */
 #define OFFERS_TCP_SEGMENTATION (1u << 7)
 #define OFFERS_UDP_SEGMENTATION (1u << 8)
+/* Cryptography of IPsec: security.h has what of it. */
+#define OFFERS_SEALING (1u << 16)   /* of what is sent */
+#define OFFERS_OPENING (1u << 17)   /* of what is received */
+#define OFFERS_IPV4_SUMS (1u << 18) /* computes the checksum of IPv4 where a packet asks for it */
 
 /* By what a device spreads packets over its queues. */
 #define SPREADS_BY_ESP (1u << 0) /* SPI */

@@ -17,6 +17,8 @@ pub struct DpdkConfig {
     /// Whether checksums that a local kernel has left to the device are completed; `None` where the driver
     /// has frames of local kernels (af_packet, af_xdp, tap, virtio).
     pub complete_checksums: Option<bool>,
+    /// Whether the device is to do cryptography, if it can.
+    pub security: bool,
     /// Whether the worker polls the device all the time, instead of every 50 microseconds while nothing
     /// comes.
     pub busy_poll: bool,
@@ -33,6 +35,7 @@ impl DpdkConfig {
             mtu: None,
             promiscuous: false,
             complete_checksums: None,
+            security: false,
             busy_poll: false,
         }
     }

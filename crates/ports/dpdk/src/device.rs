@@ -5,6 +5,7 @@ use crate::mbufs::Mbufs;
 use crate::open::Chosen;
 use crate::plugin::{Errno, Plugin};
 use crate::raw::{Config, events};
+use crate::security::Security;
 use crate::statistics::{DeviceStatistics, HardwareStatistics, QueueStatistics};
 use crate::ticker::Ticker;
 use std::io;
@@ -42,6 +43,8 @@ pub struct DpdkDevice {
     pub(crate) received: Vec<u64>,
     /// What the device was started with.
     pub(crate) started: Config,
+    /// Cryptography in the device, or why there is none.
+    pub(crate) security: Result<Security, String>,
     /// There until the device is closed.
     pub(crate) mbufs: Mbufs,
 }
@@ -72,7 +75,16 @@ impl DpdkDevice {
         };
         let queues = (0..).zip(&self.received);
         let queues = queues.map(|(queue, &rx_packets)| QueueStatistics { queue, rx_packets }).collect();
-        DeviceStatistics { hardware, queues, refused_mbufs: self.mbufs.refused(), ..self.statistics.clone() }
+        let (misplaced_verdicts, failed_session_ends) =
+            self.security.as_ref().map_or((0, 0), |security| (security.misplaced, security.failed_ends()));
+        DeviceStatistics {
+            hardware,
+            queues,
+            refused_mbufs: self.mbufs.refused(),
+            misplaced_verdicts,
+            failed_session_ends,
+            ..self.statistics.clone()
+        }
     }
 
     /// Closes the device, and gives its buffers back to the pool. One that is dropped instead gives their
@@ -96,8 +108,14 @@ impl DpdkDevice {
     }
 
     fn end(&mut self, free: &mut dyn FnMut(Buffer)) -> usize {
+        if self.security.is_ok() {
+            // One that does not stop is closed in any case.
+            let _running = self.plugin.device_stop(self.port);
+            self.end_sessions();
+        }
         // Mbufs that a driver does not give back then are written off.
         self.plugin.device_close(self.port);
+        self.close_security();
         self.mbufs.end(free)
     }
 
@@ -122,10 +140,12 @@ impl DpdkDevice {
         }
         let words = |errno: Errno| io::Error::other(format!("it asks to be reset, and cannot be: {errno}"));
         self.plugin.device_stop(self.port).map_err(words)?;
+        self.end_sessions();
         self.plugin.device_reset(self.port).map_err(words)?;
         let mut its = self.started;
         // SAFETY: the mempool is there until the device is closed, and its mbufs point to room.
         unsafe { self.plugin.device_start(self.port, &mut its) }.map_err(words)?;
+        self.renew_security().map_err(words)?;
         self.statistics.resets += 1;
         Ok(())
     }
@@ -181,6 +201,7 @@ impl FrameDevice for DpdkDevice {
         self.look_at_events().map_err(|source| self.error("go on", source))?;
         let before = batch.len();
         let came = self.receive_all(pool, batch);
+        self.look_after_sessions(&mut batch[before..]);
         let frames = &batch[before..];
         self.counters.rx_packets += u64::try_from(frames.len()).unwrap_or(0);
         self.counters.rx_bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();

@@ -13,6 +13,11 @@ pub const L4_NONE: u64 = 1 << 8 | 1 << 3;
 /// It is wrong (`RTE_MBUF_F_RX_L4_CKSUM_BAD`).
 pub const L4_BAD: u64 = 1 << 3;
 
+/// The device has done its cryptography of IPsec (`RTE_MBUF_F_RX_SEC_OFFLOAD`).
+pub const SECURED: u64 = 1 << 18;
+/// It has failed: the ICV is wrong, mostly (`RTE_MBUF_F_RX_SEC_OFFLOAD_FAILED`).
+pub const SECURITY_FAILED: u64 = 1 << 19;
+
 /// The layout of DPDK 21.11 and later.
 #[repr(C, align(64))]
 pub struct Mbuf {

@@ -371,6 +371,11 @@ impl Mbufs {
         self.state(known).store(states::SENDING, Ordering::Relaxed);
     }
 
+    /// Whether an mbuf is the device's, to send.
+    pub(crate) fn is_sending(&self, number: usize) -> bool {
+        number < self.count && self.state(self.at(number)).load(Ordering::Relaxed) == states::SENDING
+    }
+
     /// The mbuf was sent with the frame of `packet`, which it keeps, for another packet; its own is free.
     #[inline]
     pub(crate) fn sent(&mut self, known: Known, mut packet: Buffer) -> Buffer {

@@ -9,8 +9,10 @@ use crate::mbufs::{Addresses, Making, Mbufs};
 use crate::plugin::Errno;
 use crate::raw::{Config, Info, offers, spreads};
 use crate::receive::MOST_PARTS;
+use crate::security::{self, Security};
 use crate::statistics::DeviceStatistics;
 use crate::ticker::Ticker;
+use testudo_crypto::DeviceLimits;
 use testudo_packet::{BATCH_SIZE, Pool, PortCounters};
 use testudo_wire::ethernet::MacAddress;
 
@@ -20,6 +22,8 @@ const FEWEST_DESCRIPTORS: u16 = 64;
 const AROUND_PACKET: usize = 14 + 2 * 4;
 /// Mbufs with rooms of their own: net_af_xdp has 2,048 out to receive, and as many are on their way.
 const INSIDE: usize = 6144;
+/// What a device is configured with for its cryptography.
+const SECURITY: u32 = offers::SEALING | offers::OPENING | offers::IPV4_SUMS;
 /// Drivers whose mbufs must have their rooms inside.
 const COPYING: [&str; 1] = ["net_af_xdp"];
 /// Drivers that deliver what a local kernel sends.
@@ -93,6 +97,10 @@ impl Opening<'_> {
         let mut mbufs = Mbufs::new(making, pool)?;
         mbufs.loops = self.driver == "net_ring";
         its.pool = mbufs.handle();
+        let limits = self.limits();
+        if limits.is_ok() {
+            its.offers |= self.info.offers & SECURITY;
+        }
         // SAFETY: the mempool is there until the device is closed, and its mbufs point to room.
         if let Err(errno) = unsafe { self.eal.plugin().device_start(self.port, &mut its) } {
             let error = self.failed("start", errno);
@@ -101,7 +109,19 @@ impl Opening<'_> {
             pool.forget(lost);
             return Err(error);
         }
-        Ok(self.device(pool, mbufs, its, ticker))
+        let security = limits.and_then(|limits| Security::open(self.eal.plugin(), self.port, limits));
+        let mut device = self.device(pool, mbufs, its, ticker);
+        device.security = security;
+        Ok(device)
+    }
+
+    /// What of the device's cryptography is to be used.
+    fn limits(&self) -> Result<DeviceLimits, String> {
+        if !self.config.security {
+            return Err("it is not asked for".to_owned());
+        }
+        let mtu = usize::from(self.config.mtu.unwrap_or(self.info.mtu));
+        security::offered(self.eal.plugin(), self.port, &self.driver, self.info.offers, mtu)
     }
 
     fn device(&self, pool: &Pool, mbufs: Mbufs, its: Config, ticker: Ticker) -> DpdkDevice {
@@ -130,6 +150,7 @@ impl Opening<'_> {
             statistics: DeviceStatistics::default(),
             received: vec![0; usize::from(its.rx_queues)],
             started: its,
+            security: Err(String::new()),
             mbufs,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::error::OpenError;
 use crate::raw::{self, Config, Info, MadePool, Statistics, Table};
+use crate::security::raw as security;
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub struct Plugin {
     table: &'static Table,
     /// `None` for one that a test plays.
     library: Option<&'static libloading::Library>,
+    security: Option<&'static security::Table>,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -91,7 +93,25 @@ impl Plugin {
         // Never closed: threads of DPDK's run in it.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         // SAFETY: it has this version's structure, and stays until the process ends.
-        Ok(Self { table: unsafe { &*table }, library: Some(library) })
+        let plugin = Self { table: unsafe { &*table }, library: Some(library), security: None };
+        Ok(Self { security: plugin.find_security(), ..plugin })
+    }
+
+    fn find_security(&self) -> Option<&'static security::Table> {
+        // SAFETY: the plugin declares this symbol so, in all versions of its interface.
+        let symbol = unsafe { self.symbol::<security::Symbol>(security::SYMBOL) }?;
+        // SAFETY: it takes nothing and returns a constant address.
+        let table = unsafe { symbol() };
+        // SAFETY: in all versions, the table is there as long as the library, and begins with these two.
+        let (found, size) = unsafe { ((*table).version, (*table).size) };
+        let is_ours = found == security::VERSION && usize::try_from(size) == Ok(size_of::<security::Table>());
+        // SAFETY: it has this version's structure, and stays until the process ends.
+        is_ours.then(|| unsafe { &*table })
+    }
+
+    /// The functions for cryptography; `None` if the plugin has other ones.
+    pub(crate) fn security(&self) -> Option<&'static security::Table> {
+        self.security
     }
 
     /// Another interface of the plugin: `None` if it has no such symbol.
@@ -109,7 +129,7 @@ impl Plugin {
     /// # Safety
     /// They do what `shim/dpdk/plugin.h` says.
     pub(crate) unsafe fn of(table: &'static Table) -> Self {
-        Self { table, library: None }
+        Self { table, library: None, security: None }
     }
 
     /// What DPDK calls its version: `DPDK 22.11.11`.

@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_void};
 
 /// The version of the interface that this is.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a device can do, or is to do (`OFFERS_…`, `IS_…`, `WANTS_…`).
 pub mod offers {
@@ -18,6 +18,9 @@ pub mod offers {
     pub const PROMISCUOUS: u32 = 1 << 6;
     pub const TCP_SEGMENTATION: u32 = 1 << 7;
     pub const UDP_SEGMENTATION: u32 = 1 << 8;
+    pub const SEALING: u32 = 1 << 16;
+    pub const OPENING: u32 = 1 << 17;
+    pub const IPV4_SUMS: u32 = 1 << 18;
 }
 
 /// By what a device spreads packets over its queues (`SPREADS_BY_…`).

@@ -90,6 +90,9 @@ impl DpdkDevice {
         if self.completes_checksums && verdict != L4_GOOD && partial_checksum::complete(packet.bytes_mut()) {
             self.statistics.checksums_completed += 1;
         }
+        if let Ok(security) = &mut self.security {
+            security.note(&mut packet, flags);
+        }
         burst.batch.push(packet);
     }
 

@@ -51,6 +51,10 @@ pub struct DeviceStatistics {
     pub checksums_completed: u64,
     /// Packets whose checksum the device found wrong. They go on: receivers judge them.
     pub bad_checksums: u64,
+    /// Packets that the device says it opened or refused, and in which it can have found no IPsec.
+    pub misplaced_verdicts: u64,
+    /// Times that its driver did not end a session for cryptography.
+    pub failed_session_ends: u64,
     /// Times that the device asked to be reset, and was.
     pub resets: u64,
 }

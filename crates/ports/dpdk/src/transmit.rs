@@ -6,7 +6,7 @@ use crate::receive::MOST_PARTS;
 use arrayvec::ArrayVec;
 use std::ffi::c_void;
 use std::io;
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Mark, Pool};
 
 /// Bytes of an Ethernet header, without which there is no frame.
 const ETHERNET_BYTES: usize = 14;
@@ -33,7 +33,12 @@ impl DpdkDevice {
                 pool.discard(batch.remove(0), reason);
                 total.taken += 1;
             }
-            let ready = self.prepare(batch)?;
+            let mut ready = self.prepare(batch)?;
+            let secured = self.secure(&ready, batch);
+            if secured < ready.len() {
+                self.take_back(&ready[secured..])?;
+                ready.truncate(secured);
+            }
             let wanted = ready.len();
             let sent = self.send(ready, pool, batch, &mut total)?;
             total.taken += sent;
@@ -53,6 +58,7 @@ impl DpdkDevice {
         match buffer.len() {
             ..ETHERNET_BYTES => Some(DropReason::SendRefused),
             bytes if bytes > self.longest_frame => Some(DropReason::MessageTooLong),
+            _ if self.cannot_seal(buffer) => Some(DropReason::NotSealed),
             _ => None,
         }
     }
@@ -145,7 +151,8 @@ impl DpdkDevice {
             return Err(io::Error::other("the driver says that it sent more than it was given"));
         }
         let mut free = Batch::new();
-        for (buffer, &(known, is_in_place)) in batch.drain(..sent).zip(&ready) {
+        for (mut buffer, &(known, is_in_place)) in batch.drain(..sent).zip(&ready) {
+            buffer.set_mark(Mark::NONE);
             total.bytes += u64::try_from(buffer.len()).unwrap_or(0);
             free.push(if is_in_place { self.mbufs.sent(known, buffer) } else { buffer });
         }
@@ -160,6 +167,7 @@ impl DpdkDevice {
     /// Frees the mbufs of packets that were not sent.
     #[cold]
     fn take_back(&mut self, unsent: &[(Known, bool)]) -> io::Result<()> {
+        self.unsecure(unsent);
         for (first, is_in_place) in unsent {
             self.statistics.tx_copied -= u64::from(!is_in_place);
             let mut next = first.handle();
