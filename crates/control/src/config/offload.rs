@@ -22,7 +22,8 @@ impl KindName {
         match self {
             Self::Host => Some("the kernel's sockets give packets to no NIC for this"),
             Self::Xdp => Some("AF_XDP has no way to tell a NIC under which SA it is to seal a packet"),
-            Self::Dpdk => Some("this port tells its device of no SA"),
+            // Whether a device can, it says when it is opened.
+            Self::Dpdk => None,
         }
     }
 }

@@ -97,12 +97,20 @@ impl Opening<'_> {
         let mut mbufs = Mbufs::new(making, pool)?;
         mbufs.loops = self.driver == "net_ring";
         its.pool = mbufs.handle();
-        let limits = self.limits();
+        let mut limits = self.limits();
+        let mut started = Err(Errno(0));
         if limits.is_ok() {
             its.offers |= self.info.offers & SECURITY;
+            started = self.start(&mut its);
+            if let Err(errno) = started {
+                its.offers &= !SECURITY;
+                limits = Err(format!("it does not start with it: {}", self.eal.plugin().words(errno)));
+            }
         }
-        // SAFETY: the mempool is there until the device is closed, and its mbufs point to room.
-        if let Err(errno) = unsafe { self.eal.plugin().device_start(self.port, &mut its) } {
+        if started.is_err() {
+            started = self.start(&mut its);
+        }
+        if let Err(errno) = started {
             let error = self.failed("start", errno);
             self.eal.plugin().device_close(self.port);
             let lost = mbufs.end(&mut |frame| pool.recycle(frame));
@@ -113,6 +121,11 @@ impl Opening<'_> {
         let mut device = self.device(pool, mbufs, its, ticker);
         device.security = security;
         Ok(device)
+    }
+
+    fn start(&self, its: &mut Config) -> Result<(), Errno> {
+        // SAFETY: the mempool is there until the device is closed, and its mbufs point to room.
+        unsafe { self.eal.plugin().device_start(self.port, its) }
     }
 
     /// What of the device's cryptography is to be used.

@@ -2,18 +2,20 @@
 //! addresses itself.
 //!
 //! ```text
-//!   worker ◄─► DpdkPort ─► LinkPort ─► DpdkDevice ◄─► libtestudo-dpdk.so ◄─► driver
+//!   worker ◄─► DpdkPort ─► LinkPort ─► (InlineFrames ─►) DpdkDevice ◄─► libtestudo-dpdk.so ◄─► driver
 //!                             └── OwnResolver: ARP, neighbour discovery, echo
 //! ```
 
+use super::dpdk_offload::{self, Device, Fitted};
 use crate::exit::{Failure, Kind, failure};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_control::Configuration;
-use testudo_control::config::{DpdkSettings, OuterProtocol};
+use testudo_control::config::{DpdkSettings, Offload, OuterProtocol};
 use testudo_control::service::port_details::{PortDetail, PortDetails, QueueCounter, QueueDetail};
+use testudo_engine_inline::Nic;
 use testudo_link::own::{OwnAddress, OwnResolver};
 use testudo_link::routes::{NextHop, Route};
 use testudo_link::{LinkConfig, LinkPort};
@@ -29,6 +31,17 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Opened {
     pub port: DpdkPort,
     pub details: Arc<Details>,
+    /// If the device does cryptography.
+    pub nic: Option<Nic>,
+}
+
+/// The side of the gateway that a device is for.
+pub struct Side {
+    pub name: &'static str,
+    pub mtu: u16,
+    /// Ports of UDP on which the gateway listens.
+    pub udp_ports: Vec<u16>,
+    pub offload: Offload,
 }
 
 /// DPDK, started if a side has a device of it.
@@ -47,10 +60,8 @@ pub fn start(configuration: &Configuration) -> Result<Option<Eal>, Failure> {
 
 /// Opens a device, and puts the link layer above it.
 pub fn open(
-    side: &'static str,
+    side: Side,
     settings: &DpdkSettings,
-    mtu: u16,
-    udp_ports: Vec<u16>,
     eal: Option<&Eal>,
     pool: &mut Pool,
 ) -> Result<Opened, Failure> {
@@ -58,26 +69,28 @@ pub fn open(
     let eal = eal.ok_or_else(|| Failure::new(Kind::Port, "DPDK was not started"))?;
     let config = DpdkConfig {
         queues: settings.queues,
-        mtu: Some(mtu),
+        mtu: Some(side.mtu),
+        security: side.offload != Offload::Off,
         promiscuous: settings.promiscuous,
         busy_poll: settings.busy_poll,
         ..DpdkConfig::of(&settings.device)
     };
     let device = DpdkDevice::open(eal, pool, &config).map_err(failure(Kind::Port))?;
-    let details = Arc::new(Details::of(&device, eal));
-    details.tell(side);
+    let Fitted { device, nic } = dpdk_offload::fit(side.name, device, side.offload)?;
+    let details = Arc::new(Details::of(device.dpdk(), eal, nic.as_ref().err()));
+    details.tell(side.name);
     let own = settings.addresses.iter();
     let own = own.map(|own| OwnAddress { address: own.address, prefix_bits: own.prefix_length });
-    let resolver = OwnResolver::new(own.collect(), udp_ports);
+    let resolver = OwnResolver::new(own.collect(), side.udp_ports);
     let link = LinkConfig {
         routes: routes(settings),
-        forwards: side == super::xdp::PROTECTED,
+        forwards: side.name == super::xdp::PROTECTED,
         ..LinkConfig::default()
     };
     let started = Instant::now();
     let link = LinkPort::new(device, resolver, &link, Box::new(move || started.elapsed()));
     let port = DpdkPort { link, details: Arc::clone(&details), look_in: 0, published: started };
-    Ok(Opened { port, details })
+    Ok(Opened { port, details, nic: nic.ok() })
 }
 
 /// The networks of the port's addresses, whose hosts are neighbours, and those beyond routers.
@@ -112,7 +125,7 @@ pub fn udp_ports(configuration: &Configuration) -> Vec<u16> {
 
 /// The port. It publishes what its device counts.
 pub struct DpdkPort {
-    link: LinkPort<DpdkDevice, OwnResolver>,
+    link: LinkPort<Device, OwnResolver>,
     details: Arc<Details>,
     look_in: u32,
     published: Instant,
@@ -129,7 +142,7 @@ impl DpdkPort {
         let now = Instant::now();
         if now.duration_since(self.published) >= PUBLISH_INTERVAL {
             self.published = now;
-            self.details.publish(self.link.device().statistics(), self.link.waiting());
+            self.details.publish(self.link.device().dpdk().statistics(), self.link.waiting());
         }
     }
 }
@@ -157,6 +170,10 @@ impl Port for DpdkPort {
         self.link.joins()
     }
 
+    fn seals_marked(&self) -> bool {
+        self.link.seals_marked()
+    }
+
     fn counters(&self) -> PortCounters {
         self.link.counters()
     }
@@ -169,11 +186,13 @@ pub struct Details {
     dpdk: String,
     huge_pages: bool,
     chosen: Chosen,
+    /// Why the device does no cryptography, if it does none.
+    no_offload: Option<String>,
     counted: Mutex<(DeviceStatistics, usize)>,
 }
 
 impl Details {
-    fn of(device: &DpdkDevice, eal: &Eal) -> Self {
+    fn of(device: &DpdkDevice, eal: &Eal, no_offload: Option<&String>) -> Self {
         use testudo_link::FrameDevice;
         Self {
             name: device.name().to_owned(),
@@ -181,6 +200,7 @@ impl Details {
             dpdk: eal.plugin().dpdk_version(),
             huge_pages: eal.has_huge_pages(),
             chosen: device.chosen().clone(),
+            no_offload: no_offload.cloned(),
             counted: Mutex::new((device.statistics(), 0)),
         }
     }
@@ -229,6 +249,8 @@ impl PortDetails for Details {
             count("checksums_completed", statistics.checksums_completed),
             count("bad_checksums", statistics.bad_checksums),
             count("resets", statistics.resets),
+            count("misplaced_verdicts", statistics.misplaced_verdicts),
+            count("failed_session_ends", statistics.failed_session_ends),
         ];
         let queue = |queue: &testudo_port_dpdk::QueueStatistics| {
             let mut counters = vec![count("rx_packets", queue.rx_packets)];
@@ -250,6 +272,7 @@ impl PortDetails for Details {
                 ("tx_descriptors", json!(chosen.tx_descriptors)),
                 ("spread_by", json!(self.spread())),
                 ("promiscuous", json!(chosen.promiscuous)),
+                ("cryptography", json!(self.no_offload.as_deref().unwrap_or("nic"))),
                 ("link_up", json!(hardware.link_up)),
                 ("link_mbps", json!(hardware.link_mbps)),
                 ("waiting_for_neighbours", json!(waiting)),

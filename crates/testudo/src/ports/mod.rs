@@ -10,6 +10,7 @@
 
 pub mod buffers;
 mod dpdk;
+mod dpdk_offload;
 mod host;
 mod leading;
 mod networks;
@@ -20,7 +21,7 @@ use leading::{Changers, Leading};
 use networks::FilterNetworks;
 use std::sync::Arc;
 use testudo_control::Configuration;
-use testudo_control::config::PortKind;
+use testudo_control::config::{Offload, PortKind};
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
@@ -65,6 +66,8 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
     let eal = dpdk::start(configuration)?;
+    // Neither sockets nor AF_XDP have any.
+    let mut nic = None;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
             let (port, is_marked) = host::open_sockets(configuration)?;
@@ -80,7 +83,10 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
         }
         PortKind::Dpdk(settings) => {
             let (mtu, ports) = (configuration.unprotected.mtu, dpdk::udp_ports(configuration));
-            let opened = dpdk::open(xdp::UNPROTECTED, settings, mtu, ports, eal.as_ref(), &mut pool)?;
+            let offload = configuration.unprotected.offload;
+            let side = dpdk::Side { name: xdp::UNPROTECTED, mtu, udp_ports: ports, offload };
+            let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
+            nic = opened.nic;
             // No route of the kernel concerns its packets.
             (Side::alone(opened.port, opened.details), true)
         }
@@ -98,7 +104,9 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
         }
         PortKind::Dpdk(settings) => {
             let mtu = configuration.protected.mtu;
-            let opened = dpdk::open(xdp::PROTECTED, settings, mtu, Vec::new(), eal.as_ref(), &mut pool)?;
+            let offload = Offload::Off;
+            let side = dpdk::Side { name: xdp::PROTECTED, mtu, udp_ports: Vec::new(), offload };
+            let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
             let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
             (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
         }
@@ -107,8 +115,6 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    // Neither sockets nor AF_XDP have any.
-    let nic = None;
     Ok(Opened { pair, pool, is_marked, details, nic, leading, background })
 }
 

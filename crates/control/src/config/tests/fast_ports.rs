@@ -143,9 +143,9 @@ fn whether_the_nic_does_cryptography_is_a_word_that_not_every_kind_can_promise()
         assert_eq!(setting(&format!("{WAN}\noffload = \"{word}\"")), offload);
         assert_eq!(setting(&format!("kind = \"socket\"\noffload = \"{word}\"")), offload);
     }
-    for (port, why) in
-        [("kind = \"socket\"", "the kernel's sockets"), (WAN, "AF_XDP has no way"), (DPDK_WAN, "of no SA")]
-    {
+    let of_dpdk = setting(&format!("{DPDK_WAN}\noffload = \"always\""));
+    assert_eq!(of_dpdk, Offload::Always, "the device decides when it is opened");
+    for (port, why) in [("kind = \"socket\"", "the kernel's sockets"), (WAN, "AF_XDP has no way")] {
         let text = ports(TUN, &format!("{port}\noffload = \"always\""));
         expect(&text, &["port.unprotected.offload", "\"off\" or \"auto\"", why]);
     }
