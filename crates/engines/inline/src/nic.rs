@@ -382,8 +382,8 @@ impl Shared {
         }
     }
 
-    /// A packet that the device refused, and has changed by then: it may be open, and right. To find out costs
-    /// what it costs software to refuse it.
+    /// A packet that the device refused, and has changed by then: it may be open, and right. To find out
+    /// costs what it costs software to refuse it.
     #[cold]
     fn judge_refused(&mut self, job: &Job) -> JobStatus {
         if self.is_opened(job) {

@@ -55,6 +55,7 @@ mod statistics;
 mod ticker;
 mod transmit;
 mod twin;
+mod twin_security;
 
 pub use config::DpdkConfig;
 pub use device::DpdkDevice;
@@ -65,3 +66,4 @@ pub use plugin::{Errno, FILE, Plugin};
 pub use security::DpdkSecurity;
 pub use statistics::{DeviceStatistics, HardwareStatistics, QueueStatistics};
 pub use twin::{DpdkTwin, Words};
+pub use twin_security::OFFERS as SECURITY_OFFERS;

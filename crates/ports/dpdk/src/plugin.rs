@@ -129,7 +129,7 @@ impl Plugin {
     /// # Safety
     /// They do what `shim/dpdk/plugin.h` says.
     pub(crate) unsafe fn of(table: &'static Table) -> Self {
-        Self { table, library: None, security: None }
+        Self { table, library: None, security: Some(&crate::twin_security::TABLE) }
     }
 
     /// What DPDK calls its version: `DPDK 22.11.11`.

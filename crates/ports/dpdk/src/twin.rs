@@ -7,6 +7,7 @@ use crate::eal::Eal;
 use crate::mbuf::{DPDK_HEADROOM, Mbuf};
 use crate::plugin::Plugin;
 use crate::raw::{Config, Info, MadePool, Statistics, Table, VERSION, states};
+use crate::twin_security::{Played, played};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -136,6 +137,7 @@ impl DpdkTwin {
     #[must_use]
     pub fn start(offers: u32) -> (Eal, Self) {
         world(|world| *world = World { offers, ..World::default() });
+        played(|played| *played = Played::default());
         // SAFETY: the functions do what the header says, but for what the driver says of mbufs.
         let plugin = unsafe { Plugin::of(&TABLE) };
         (Eal::over(plugin, vec!["played".to_owned()]), Self { _thread: PhantomData })
@@ -157,6 +159,24 @@ impl DpdkTwin {
             mbuf.next = std::ptr::with_exposed_provenance_mut(words.next);
             if let Some(address) = words.buf_addr {
                 mbuf.buf_addr = std::ptr::with_exposed_provenance_mut(address);
+            }
+        });
+    }
+
+    /// The driver writes a packet where an mbuf of its mempool begins; not if it is none.
+    ///
+    /// # Panics
+    /// If the mbuf's room is shorter.
+    pub fn fill(&self, address: usize, packet: &[u8]) {
+        world(|world| {
+            let Some(number) = world.number(address) else { return };
+            let mbuf = &world.slots[number].mbuf;
+            assert!(usize::from(mbuf.data_off) + packet.len() <= usize::from(mbuf.buf_len));
+            // SAFETY: the room is a frame of the gateway's, this long, and the mbuf is the driver's.
+            unsafe {
+                mbuf.buf_addr
+                    .add(usize::from(mbuf.data_off))
+                    .copy_from_nonoverlapping(packet.as_ptr(), packet.len());
             }
         });
     }
@@ -237,6 +257,22 @@ impl DpdkTwin {
     #[must_use]
     pub fn resets(&self) -> u32 {
         world(|world| world.resets)
+    }
+
+    /// Sessions for cryptography that the device has.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        played(|played| played.sessions.iter().filter(|is_there| **is_there).count())
+    }
+
+    /// So many sessions that are to end do not.
+    pub fn fail_to_end(&self, sessions: u32) {
+        played(|played| played.failing_ends = sessions);
+    }
+
+    /// Whether the device refuses packets that it is to seal.
+    pub fn refuse_to_seal(&self, refuses: bool) {
+        played(|played| played.refuses_packets = refuses);
     }
 
     /// Mbufs that are free.

@@ -178,8 +178,8 @@ impl DpdkDevice {
             && (self.security.is_err() || place::Place::of(packet.bytes()).is_none())
     }
 
-    /// Gives packets that are described already, and whose device is to seal them, what it needs for that. How
-    /// many of them can be sent: up to the first one whose session is gone.
+    /// Gives packets that are described already, and whose device is to seal them, what it needs for that.
+    /// How many of them can be sent: up to the first one whose session is gone.
     #[inline]
     pub(crate) fn secure(&mut self, ready: &[(Known, bool)], batch: &Batch) -> usize {
         let Ok(security) = &mut self.security else { return ready.len() };

@@ -1,8 +1,9 @@
 //! Cryptography in a device, over DPDK itself: its virtual NIC with rte_security (`shim/dpdk-twin`), whose
 //! cryptography is OpenSSL's. As root, in network namespaces, without huge pages.
 //!
-//! The plugin and the NIC are built by `scripts/shim.sh` and `scripts/dpdk-twin.sh`. Where DPDK or the headers
-//! of its drivers are missing, the tests fail, unless `TESTUDO_WITHOUT_DPDK=1` says that this is known.
+//! The plugin and the NIC are built by `scripts/shim.sh` and `scripts/dpdk-twin.sh`. Where DPDK or the
+//! headers of its drivers are missing, the tests fail, unless `TESTUDO_WITHOUT_DPDK=1` says that this is
+//! known.
 
 #![allow(
     clippy::unwrap_used,
