@@ -1,6 +1,7 @@
 /* libtestudo-dpdk-twin.so: a virtual NIC with inline cryptography, a driver that the EAL loads with -d. For
  * tests: `--vdev net_testudo_twin0,peer=net_testudo_twin1 --vdev net_testudo_twin1,peer=net_testudo_twin0`
- * is two NICs and a cable, and one without a peer receives what it sends.
+ * is two NICs and a cable, one without a peer receives what it sends, and with `tap=NAME` the cable leads to
+ * that interface of the kernel's.
  *
  * Its limits and its calls are those of an Intel 82599 under ixgbe: AES-128-GCM and GMAC, 1,024 SAs each
  * way, no ESN, no UDP encapsulation; outbound SAs by sessions, inbound ones by sessions and flow rules;
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* All devices of the process, which find their peers by name. */
 static struct twin *all;
@@ -91,6 +93,17 @@ static void tell_reset(struct twin *twin)
 	rte_eth_dev_callback_process(twin->dev, RTE_ETH_EVENT_INTR_RESET, NULL);
 }
 
+/* Puts a frame on the cable, which then has it. False if there is no room. */
+static bool deliver(struct twin *twin, struct rx_queue *to, struct rte_mbuf *copy)
+{
+	if (!*twin->tap)
+		return rte_ring_enqueue(to->ring, copy) == 0;
+	if (!tap_send(twin, copy))
+		return false;
+	free(copy);
+	return true;
+}
+
 /* True if the ring is full: the sender keeps this frame. */
 static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *frame, bool *resets)
 {
@@ -103,7 +116,7 @@ static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *fr
 		rte_pktmbuf_free(frame);
 		return false;
 	}
-	if (rte_ring_full(to->ring)) {
+	if (to && rte_ring_full(to->ring)) {
 		free(copy);
 		return true;
 	}
@@ -111,7 +124,7 @@ static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *fr
 	if (is_sent && frame->ol_flags & RTE_MBUF_F_TX_SEC_OFFLOAD)
 		*resets |= twin_counts(twin);
 	rte_pktmbuf_free(frame);
-	if (is_sent && rte_ring_enqueue(to->ring, copy) == 0) {
+	if (is_sent && deliver(twin, to, copy)) {
 		twin->stats.opackets++;
 		twin->stats.obytes += bytes;
 	} else {
@@ -119,6 +132,26 @@ static bool send_one(struct twin *twin, struct rx_queue *to, struct rte_mbuf *fr
 		free(copy);
 	}
 	return false;
+}
+
+/* The same from the kernel's interface: all of them come to the first queue. */
+static uint16_t take_from_tap(struct rx_queue *at, struct rte_mbuf **frames, uint16_t count)
+{
+	uint16_t taken = 0;
+	while (taken < count && at == &at->twin->rx[0]) {
+		struct rte_mbuf *frame = rte_pktmbuf_alloc(at->pool);
+		uint32_t bytes = 0;
+		if (frame)
+			bytes = tap_receive(at->twin, rte_pktmbuf_mtod(frame, uint8_t *), rte_pktmbuf_tailroom(frame));
+		if (!bytes) {
+			rte_pktmbuf_free(frame);
+			break;
+		}
+		frame->pkt_len = bytes;
+		frame->data_len = (uint16_t)bytes;
+		frames[taken++] = frame;
+	}
+	return taken;
 }
 
 /* Takes frames from the cable into buffers of the receiver, as many as there are of both. */
@@ -154,12 +187,12 @@ static uint16_t transmit(void *queue, struct rte_mbuf **frames, uint16_t count)
 {
 	struct tx_queue *from = queue;
 	struct twin *twin = from->twin;
-	struct rx_queue *to = far_queue(twin, from->id);
+	struct rx_queue *to = *twin->tap ? NULL : far_queue(twin, from->id);
 	bool resets = false;
 	uint16_t sent = 0;
 	rte_spinlock_lock(&twin->lock);
 	for (; sent < count && !twin->needs_reset; sent++) {
-		if (!to) {
+		if (!to && !*twin->tap) {
 			twin->counters.tx_unlinked++;
 			twin->stats.oerrors++;
 			rte_pktmbuf_free(frames[sent]);
@@ -181,7 +214,7 @@ static uint16_t receive(void *queue, struct rte_mbuf **frames, uint16_t count)
 	uint16_t received;
 	if (twin->needs_reset)
 		return 0;
-	received = take(at, frames, count);
+	received = *twin->tap ? take_from_tap(at, frames, count) : take(at, frames, count);
 	rte_spinlock_lock(&twin->lock);
 	for (uint16_t i = 0; i < received; i++) {
 		frames[i]->port = twin->dev->data->port_id;
@@ -254,6 +287,9 @@ static int close_device(struct rte_eth_dev *dev)
 	rte_spinlock_unlock(&twin->lock);
 	for (uint16_t i = 0; i < MAX_QUEUES; i++)
 		rte_ring_free(twin->rx[i].ring);
+	if (twin->tap_fd >= 0)
+		close(twin->tap_fd);
+	twin->tap_fd = -1;
 	rte_free(dev->security_ctx);
 	dev->security_ctx = NULL;
 	dev->data->mac_addrs = NULL; /* part of the device's own memory */
@@ -401,7 +437,8 @@ static int probe(struct rte_vdev_device *vdev)
 	twin = dev->data->dev_private;
 	rte_spinlock_init(&twin->lock);
 	twin->dev = dev;
-	if (faults_parse(twin, rte_vdev_device_args(vdev)) || give_security(dev) ||
+	twin->tap_fd = -1;
+	if (faults_parse(twin, rte_vdev_device_args(vdev)) || tap_open(twin) || give_security(dev) ||
 	    rte_strscpy(twin->name, rte_vdev_device_name(vdev), sizeof twin->name) < 0) {
 		rte_eth_dev_release_port(dev);
 		return -EINVAL;
@@ -429,5 +466,5 @@ static struct rte_vdev_driver driver = { .probe = probe, .remove = removed };
 
 RTE_PMD_REGISTER_VDEV(net_testudo_twin, driver);
 RTE_PMD_REGISTER_PARAM_STRING(net_testudo_twin,
-			      "peer=<name> sa_limit=<int> fail_session=<int> reset_after=<int> "
+			      "peer=<name> tap=<name> sa_limit=<int> fail_session=<int> reset_after=<int> "
 			      "lie=<kind> lie_every=<int>");

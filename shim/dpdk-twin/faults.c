@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const known[] = { "peer",        "sa_limit", "fail_session",
-				     "reset_after", "lie",      "lie_every", NULL };
+				     "reset_after", "lie",      "lie_every", "tap", NULL };
 static const char *const lies[] = {
 	[LIE_NONE] = "none",           [LIE_UNMARKED] = "unmarked",     [LIE_MARKED] = "marked",
 	[LIE_FAILED] = "failed",       [LIE_PLAINTEXT] = "plaintext",   [LIE_CIPHERTEXT] = "ciphertext",
@@ -42,6 +42,8 @@ static int set(const char *key, const char *value, void *into)
 		return rte_strscpy(twin->peer, value, sizeof twin->peer) < 0 ? -EINVAL : 0;
 	if (!strcmp(key, "lie"))
 		return lie_named(value, &twin->lie);
+	if (!strcmp(key, "tap"))
+		return rte_strscpy(twin->tap, value, sizeof twin->tap) < 0 ? -EINVAL : 0;
 	if (number(value, &count))
 		return -EINVAL;
 	if (!strcmp(key, "sa_limit")) {

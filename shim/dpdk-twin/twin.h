@@ -105,6 +105,8 @@ struct twin {
 	struct rte_eth_dev *dev;
 	char name[RTE_ETH_NAME_MAX_LEN];
 	char peer[RTE_ETH_NAME_MAX_LEN]; /* empty: its own frames come back to it */
+	char tap[16]; /* the interface that is its cable; empty: none */
+	int tap_fd;
 	struct rte_ether_addr mac;
 	struct rx_queue rx[MAX_QUEUES];
 	struct tx_queue tx[MAX_QUEUES];
@@ -138,6 +140,13 @@ bool sa_open(struct sa *sa, uint8_t *esp, uint32_t bytes);
 /* packet.c: one frame on its way out or in. The lock is held. */
 bool frame_seal(struct twin *twin, struct rte_mbuf *frame, union metadata metadata);
 void frame_open(struct twin *twin, struct rte_mbuf *frame);
+
+/* tap.c: a cable to an interface of the kernel's. */
+int tap_open(struct twin *twin);
+/* False if the interface has no room. */
+bool tap_send(const struct twin *twin, const struct rte_mbuf *frame);
+/* Bytes of the next frame; 0 if there is none. */
+uint32_t tap_receive(const struct twin *twin, uint8_t *to, uint32_t room);
 
 /* tables.c */
 struct sa *table_add(struct twin *twin, struct session *session, const struct address *to);
